@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Protocol, TypeAlias, TypeVar
 
-from cdc.config.patterns import LEFT_OUT, matches, named
+from cdc.config.table_patterns import LEFT_OUT, matches, named
 from cdc.model.errors import OperatorError
 
 log = logging.getLogger("cdc")

@@ -7,10 +7,10 @@ from contextlib import closing
 from functools import partial
 from typing import Final
 
-from cdc.capture import verdicts
-from cdc.config.config import KafkaConfig
+from cdc.capture.starting import verdicts
 from cdc.config.findings import Finding, Level, probed, refused
-from cdc.config.patterns import matches
+from cdc.config.kafka_config import KafkaConfig
+from cdc.config.table_patterns import matches
 from cdc.model.change import Table
 from cdc.model.errors import CdcError
 from cdc.model.ledger import Loss, loss

@@ -19,9 +19,9 @@ import orjson
 from confluent_kafka import Message
 from kafka import errors as codes
 
-from cdc.config.config import KafkaConfig
-from cdc.config.elapsed import Elapsed
-from cdc.encode import foreign
+from cdc.config.kafka_config import KafkaConfig
+from cdc.encode.topic_contents import foreign
+from cdc.machine.elapsed import Elapsed
 from cdc.model.change import Table
 from cdc.model.errors import BugError, CdcError, ConfigError, FencedError, OperatorError, RetryableError, TooLargeError
 from cdc.model.interfaces import UNSURE, Headers, Log

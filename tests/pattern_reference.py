@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from cdc.config.pattern import Element, PatternConfig
+from cdc.config.view_pattern import Element, PatternConfig
 
 Row = Mapping[str, Any]
 Satisfies = Callable[[str, Row], bool]

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.config.config import ApplyConfig, ApplySource, ApplyTable, QuarantineConfig, StoreConfig
+from cdc.config.apply_config import ApplySource, ApplyTable, QuarantineConfig, StoreConfig
+from cdc.config.config import ApplyConfig
 from cdc.model.errors import OperatorError
 from cdc.model.state import Phase
 from spark_apply.events.kafka_source import schema_versions

@@ -60,7 +60,7 @@ def test_without_a_c_compiler_it_is_python_alone(tmp_path: Path) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); "
         "sys.meta_path = [one for one in sys.meta_path if 'editable' not in f'{one!r}'.lower()]; "  # of these sources
-        "from cdc.encode import envelope, row_codegen; assert row_codegen.compiled is None; print(envelope.__file__)"
+        "from cdc.encode.envelope import frame, row_codegen; assert row_codegen.compiled is None; print(frame.__file__)"
     )
     done = subprocess.run(
         [sys.executable, "-I", "-c", code, str(tmp_path / "there")],

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from cdc.encode.envelope import TableEncoder
+from cdc.encode.envelope.table_encoder import TableEncoder
 from cdc.model.change import Column, Kind, Table
 
 

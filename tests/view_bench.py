@@ -15,7 +15,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from cdc.config.config import ApplySource
+from cdc.config.apply_config import ApplySource
 from cdc.config.views import MatchConfig, StreamConfig, ViewConfig, ViewsConfig
 from cdc.model.state import Phase
 from spark_apply.events.kafka_source import committed

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cdc.config.pattern import PatternConfig
+from cdc.config.view_pattern import PatternConfig
 from cdc.config.views import MatchConfig, ReadConfig, ViewConfig
 from spark_apply.views.planning import relations_named
 

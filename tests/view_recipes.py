@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from cdc.config.pattern import PatternConfig
+from cdc.config.view_pattern import PatternConfig
 from cdc.config.views import MatchConfig, ViewConfig
 from tests.view_cases import INT, TEXT, TIME, at
 

@@ -24,8 +24,8 @@ from uuid import uuid4
 
 from bench.capture.recorded import LOGS, MysqlLog, PostgresLog, config
 from cdc.capture.pipeline import Pipeline, Settings
-from cdc.config.config import KafkaConfig
-from cdc.encode import row_codegen
+from cdc.config.kafka_config import KafkaConfig
+from cdc.encode.envelope import row_codegen
 from cdc.formats.wires import RegisteredWires
 from cdc.model.change import Table, Transaction, TransactionBatch
 from cdc.model.state import Phase, State

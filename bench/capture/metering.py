@@ -21,7 +21,7 @@ from unittest import mock
 from bench.capture.hotpath import _HUNDREDS, _ONES, RUNS, _Nowhere, _Snapshotter
 from bench.capture.recorded import LOGS, MysqlLog, PostgresLog, config
 from cdc.capture.pipeline import Pipeline, Settings
-from cdc.config.config import KafkaConfig
+from cdc.config.kafka_config import KafkaConfig
 from cdc.encode.event_writer import EventWriter
 from cdc.model.meter import NO_METER, Commit, Meter
 from cdc.model.state import Phase, State

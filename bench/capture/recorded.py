@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from bench.capture.mysql_rows import columns, image
-from cdc.config.config import ConnectorConfig, KafkaConfig, SourceConfig
+from cdc.config.config import ConnectorConfig
+from cdc.config.kafka_config import KafkaConfig
+from cdc.config.source_config import SourceConfig
 from cdc.model.change import Idle, Message, Offset, Op, Table, Transaction, TransactionBatch
 from connectors.mysql import session
 from connectors.mysql import source as mysql_source

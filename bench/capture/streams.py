@@ -30,7 +30,7 @@ from bench.peers import debezium
 from cdc.dev.java import java
 from cdc.dev.process import Launch, Server
 from cdc.dev.stack import DevServers
-from cdc.encode import row_codegen
+from cdc.encode.envelope import row_codegen
 from cdc.model.errors import CdcError, OperatorError
 
 PARTITIONS: Final = 6

@@ -49,7 +49,8 @@ from bench.derived.targets import (
 )
 from bench.derived.verify import prove
 from bench.measure import PROJECT, tell
-from cdc.config.config import ApplyConfig, ApplySource, ApplyTable, StoreConfig
+from cdc.config.apply_config import ApplySource, ApplyTable, StoreConfig
+from cdc.config.config import ApplyConfig
 from cdc.dev.stack import DevServers
 from cdc.model.errors import CdcError
 from spark_apply.job.job import run_apply

@@ -18,7 +18,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from bench.measure.meter import timed
-from cdc.config.config import ApplyConfig, ApplySource, ApplyTable, StoreConfig
+from cdc.config.apply_config import ApplySource, ApplyTable, StoreConfig
+from cdc.config.config import ApplyConfig
 from cdc.dev.stack import DevServers
 from cdc.model.errors import BugError
 from spark_apply.events import kafka_source

@@ -12,14 +12,18 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Final
 
-from cdc.capture.startup import now_ms
 from cdc.model.change import Transaction
-from cdc.model.interfaces import Source
+from cdc.model.interfaces import Clock, Source
 
 LOOK_AT_END_S: Final = 1.0
 
 _CHANGES: Final = itemgetter(Transaction._fields.index("changes"))
 _COMMITTED_AT_MS: Final = itemgetter(Transaction._fields.index("committed_at_ms"))
+
+
+def now_ms(source: Source) -> int:
+    """Return the time by the clock that the source's commits are told by."""
+    return source.clock_ms() if isinstance(source, Clock) else time.time_ns() // 1_000_000
 
 
 class Freshness:

@@ -6,7 +6,8 @@ import logging
 
 from cdc.config.published.outbox import OutboxConfig
 from cdc.encode.dead_letters import DeadLetters, PoisonRecord, UnwritableError
-from cdc.encode.envelope import Frame, TableEncoder
+from cdc.encode.envelope.frame import Frame
+from cdc.encode.envelope.table_encoder import TableEncoder
 from cdc.model.change import Change, Described, Op, Row, Table, Xid
 from cdc.model.interfaces import Sink
 from cdc.rules.outbox import NotRoutedError, route

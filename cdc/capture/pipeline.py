@@ -18,13 +18,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from cdc.capture import signals
-from cdc.capture.commands import RestartSession
-from cdc.capture.session import AcrossSessions, Session, Stopped
-from cdc.capture.stand_by import StandBy
-from cdc.capture.startup import Settings, Startup
+from cdc.capture.across_sessions import AcrossSessions, Stopped
+from cdc.capture.control import signals
+from cdc.capture.control.commands import RestartSession
+from cdc.capture.session import Session
+from cdc.capture.settings import Settings
+from cdc.capture.starting.stand_by import StandBy
+from cdc.capture.starting.startup import Startup
 from cdc.encode.dead_letters import refusal
-from cdc.encode.published_values import PublishedValues
+from cdc.encode.topic_contents.published_values import PublishedValues
 from cdc.model.audit import Act, asked_by
 from cdc.model.errors import (
     BugError,

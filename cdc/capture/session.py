@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, NoReturn
 
-from cdc.capture.commands import RestartSession, UserCommands
-from cdc.capture.commit_pace import CUT_BYTES, CommitPace
-from cdc.capture.freshness import Freshness
-from cdc.capture.incremental_snapshot import IncrementalSnapshot
-from cdc.capture.outbox_writer import OutboxWriter
-from cdc.capture.rereads import Rereads
-from cdc.capture.startup import Settings, restored, unless_rekeyed
-from cdc.capture.throttle import Throttle
-from cdc.encode.dead_letters import DeadLetters
-from cdc.encode.envelope import Frame, transaction_records
-from cdc.encode.event_writer import EventWriter
-from cdc.encode.published_values import PublishedValues
-from cdc.encode.schema_versions import SchemaVersions
-from cdc.encode.toast import ToastValues
-from cdc.encode.window_keys import RequestedRows
-from cdc.model.audit import Act, asked_by
+from cdc.capture.across_sessions import AcrossSessions, Stopped
+from cdc.capture.commit_pace import CUT_BYTES
+from cdc.capture.control.commands import RestartSession
+from cdc.capture.place import Place
+from cdc.capture.session_parts import open_parts
+from cdc.capture.settings import Settings
+from cdc.capture.starting.descriptions import unless_rekeyed
+from cdc.encode.envelope.frame import Frame
 from cdc.model.change import Idle, Message, Position, Table, Transaction, TransactionBatch
 from cdc.model.errors import OperatorError
-from cdc.model.interfaces import Handover, Sink, Snapshotter, Source, Window
-from cdc.model.meter import Commit, Meter, RunState
+from cdc.model.interfaces import Sink, Snapshotter, Source
+from cdc.model.meter import Commit, RunState
 from cdc.model.state import Phase, State
 
 PAUSED_LOOK_S: Final = 0.5
@@ -39,31 +27,6 @@ THROTTLED_S: Final = 1.0
 """A transaction is not left open while so long is waited."""
 
 log = logging.getLogger("cdc")
-
-
-class Stopped(Exception):  # noqa: N818 - not an error
-    """The user asked to stop; everything whole is committed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcrossSessions:
-    """Holds what outlives a session."""
-
-    stop: threading.Event
-    reload: threading.Event
-    """Set where the file is to be read again: the session ends for that."""
-    committed: Callable[[int, State], None]
-    good: Callable[[], None]
-    executor: Callable[[], Executor]
-    meter: Meter
-    published: PublishedValues
-    """What the topics say of values that the log leaves out, as far as it has been read."""
-    not_asked: set[str] = field(default_factory=set)
-    """Topics for whose left-out values the source is not asked: see `EventWriter`."""
-    looked_for: set[bytes] = field(default_factory=set)
-    """Commands for whose tables a session was restarted."""
-    refused: Counter[tuple[str, bytes, str]] = field(default_factory=Counter)
-    """How often the broker found the record of (topic, key, position) too large."""
 
 
 class Session:
@@ -84,93 +47,24 @@ class Session:
         self._across = across
         self._until_caught_up = until_caught_up
         self._settings, self._sink, self._source, self._reader = settings, sink, source, reader
-        self._tables = tables
-        self._letters = DeadLetters(sink, across.refused, on="dead-letter" in settings.logs)
-        published = list(sink.schemas())
-        versions = SchemaVersions(
-            [*published, *restored(sink, published, {sink.topic(table) for table in tables})],
-            connector=settings.connector,
-            source=source.name,
-            prefix=settings.prefix,
-            database=source.database,
-            rules=settings.rules,
-            formats=settings.formats,
-            wires=settings.wires,
-            tend=self._tend,
-            tables=tables,
+        self._tables, self._meter = tables, across.meter
+        self._place = Place(source, state)
+        self._parts = parts = open_parts(
+            settings, sink, source, reader, across, tables=tables, place=self._place, tend=self._tend
         )
-        source.recall(versions.described())
-        self._state = unless_rekeyed(state, tables, versions)
-        gaps = {name: str(of["since"]) for name, of in state.reading.items() if of["gap"]}
-        floors = {sink.topic(table): gaps[table.qualified] for table in tables if table.qualified in gaps}
-        self._toast = ToastValues(
-            across.published,
-            sink,
-            versions.carried,
-            committed=lambda: Position(self._state.epoch, self._state.commit, 0).text,
-            tend=self._tend,
-            floors=floors,
-            letters=sink.dead_letters,
-        )
-        self._versions = versions
-        self._incremental = IncrementalSnapshot(
-            reader,
-            {table.qualified: table for table in tables},
-            state.reading,
-            topic=sink.topic,
-            records=partial(sink.records, committed=True),
-            version=versions.number,
-            rows=settings.chunk_rows,
-            executor=across.executor(),
-        )
-        by_name = {table.qualified: table for table in tables}
-        self._rereads = Rereads(self._incremental, sink, by_name, state, since=self._since)
-        self._writer = EventWriter(
-            sink,
-            versions,
-            self._toast,
-            reader,
-            logged=self._incremental.logged,
-            resnapshot=self.resnapshot,
-            reread=self._rereads.add,
-            letters=self._letters,
-            not_asked=across.not_asked,
-            emptied=self._emptied,
-            key_headers=settings.key_headers,
-            unsent=settings.unsent,
-            outbox=OutboxWriter(settings.outbox, sink, self._letters) if settings.outbox is not None else None,
-        )
-        self._windows = state.windows
-        self._told = False
-        """Whether the process was told to read the file again."""
-        self._frame: Frame | None = None
-        self._commands = UserCommands(
-            sink,
-            source,
-            self._rereads,
-            self._incremental,
-            connector=settings.connector,
-            captured=self._state.tables,
-            looked_for=across.looked_for,
-            since=self._since,
-            paused_ms=self._state.paused_ms,
-        )
-        self._first_of = ""
-        """The table whose first window is being written; empty between windows."""
-        self._handover: Handover | None = None
+        self._state = unless_rekeyed(state, tables, parts.versions)
+        self._letters, self._versions, self._writer = parts.letters, parts.versions, parts.writer
+        self._incremental, self._rereads, self._commands = parts.incremental, parts.rereads, parts.commands
+        self._log, self._windows = parts.log, parts.windows
+        self._freshness, self._throttle, self._pace = parts.freshness, parts.throttle, parts.pace
         self._uncommitted = 0
-        self._freshness = Freshness(source, state.source_ms)
-        self._meter = across.meter
-        self._throttle = Throttle(settings.rows_per_second)
+        """Events in the open transaction."""
         self._at_end = False
         """Whether there may be nothing more to read now."""
-        self._pace = CommitPace(settings.idle_position_s)
         self._meter.opened(self._state, sink.pending)
 
     def close(self) -> None:
-        self._incremental.close()
-        self._toast.close()
-        self._writer.close()
+        self._parts.close()
 
     def _tend(self) -> None:
         """Look after the source while something takes long within a transaction. Raises Stopped, which undoes it."""
@@ -179,38 +73,12 @@ class Session:
         if self._across.stop.is_set():
             raise Stopped
 
-    def resnapshot(self, table: Table, reason: str) -> None:
-        """Snapshot a table incrementally: the topic's rows are not the source's, though no event said so."""
-        if self._first_of == table.qualified:
-            self._incremental.note_version(table.qualified)  # its first rows have shown the change it is read for
-        elif self._incremental.add(table.qualified, self._log_end(), required=True):
-            log.warning("table %s: %s: its rows are read again", table.qualified, reason)
-
-    def _emptied(self, table: Table) -> None:
-        """Have a truncated table read: the many keys that are not there any more get their deletes at the end."""
-        self._incremental.add(table.qualified, self._since(), required=True, restart=True)
-        log.info("table %s was truncated: its keys get their deletes in parts, behind what is in it by now",
-                 table.qualified)  # fmt: skip
-
-    def _log_end(self) -> str:
-        """Give a position behind all that is in the log by now: what has changed the rows may be anywhere before it."""
-        commit = max(self._source.current(), self._source.position()[1], self._state.commit)
-        return Position(self._state.epoch, commit - 1, self._windows + 1).text
-
-    def _since(self) -> str:
-        """Give a position before all that is written from now on, behind all that was."""
-        if self._frame is not None:
-            return self._frame.next_position()
-        commit = max(self._source.position()[1], self._state.commit)
-        return Position(self._state.epoch, commit - 1, self._windows + 1).text
-
     def snapshot(self, view: str | None) -> None:
         """Read the rest of the snapshot; rows and their progress are in one Kafka transaction."""
         state = self._state
         point = state.commit - 1  # before every transaction of the log that follows
         where, at = self._source.coordinates(state.commit)
         progress = state.snapshot
-        self._windows = state.windows
         if self._commands.is_paused(now=True):
             self._pause()
         self._meter.becomes(RunState.SNAPSHOT)
@@ -227,17 +95,17 @@ class Session:
                 where=where,
                 view=chunk.view,
             )
-            self._writer.rows(chunk.table, chunk.rows, frame, Position(state.epoch, point, chunk.view), lsn=at)
+            self._writer.snapshot.rows(chunk.table, chunk.rows, frame, Position(state.epoch, point, chunk.view), lsn=at)
             self._uncommitted += len(chunk.rows)
-            self._windows = max(self._windows, chunk.view)
+            self._place.view = max(self._place.view, chunk.view)
             self._source.tend()
             records, size = self._sink.pending()
             stopped = self._across.stop.is_set()
-            paused = self._commands.is_paused(look=True) or self._is_to_reload()
+            paused = self._commands.is_paused(look=True) or self._commands.is_to_reload()
             self._throttle.took(len(chunk.rows))
             waits = self._throttle.wait_s() >= THROTTLED_S
             if records >= self._settings.chunk_rows or size >= CUT_BYTES or stopped or paused or waits:
-                self._commit(self._state.next(snapshot=chunk.progress, windows=self._windows))
+                self._commit(self._state.next(snapshot=chunk.progress, windows=self._place.view))
             if stopped:
                 raise Stopped
             if paused:
@@ -245,7 +113,7 @@ class Session:
             progress = chunk.progress
             self._await_throttle()
             self._meter.waits()
-        self._commit(self._state.next(phase=Phase.STREAM, unread=(), snapshot=progress, windows=self._windows))
+        self._commit(self._state.next(phase=Phase.STREAM, unread=(), snapshot=progress, windows=self._place.view))
 
     def _await_throttle(self) -> None:
         """Wait until more rows may be read, looking after the source; not for somebody who stops or pauses it."""
@@ -257,10 +125,10 @@ class Session:
 
     def stream(self, target: int | None) -> None:
         """Follow the log; with a `target`, until everything below it is committed."""
-        self._handover = self._reader.handover(self._tables, self._state.snapshot)
+        self._log.handover = self._reader.handover(self._tables, self._state.snapshot)
         for table in self._tables:
             if reason := self._versions.stale(table):
-                self.resnapshot(table, reason)
+                self._rereads.resnapshot(table, reason)
         if target is not None and self._state.commit >= target and not self._to_do() and not self._sink.pending()[0]:
             self._look_at_topics(whole=True)
             return
@@ -272,11 +140,11 @@ class Session:
             if self._commands.is_paused():
                 self._pause()
             if isinstance(frame, Transaction):
-                self._transaction(frame)
+                self._uncommitted += self._log.transaction(frame)
             elif isinstance(frame, TransactionBatch):
-                self._batch(frame.transactions)
+                self._uncommitted += self._log.batch(frame.transactions)
             elif isinstance(frame, Message):
-                self._message(frame)
+                self._uncommitted += self._log.message(frame)
             caught_up = target is not None and self._source.position()[1] >= target and not self._to_do()
             stopped = self._across.stop.is_set()
             due = self._due_when_idle() if isinstance(frame, Idle) else self._cut()
@@ -292,7 +160,7 @@ class Session:
                 self._look_if_wanted()
             if self._to_do() and self._incremental and not self._throttle.wait_s() and self._write_window():
                 self._commit_position()
-            if self._is_to_reload():
+            if self._commands.is_to_reload():
                 self._commit_position()
                 self._restart()
             if self._commands.is_paused():
@@ -319,7 +187,7 @@ class Session:
                 self._commit(self._state.next())
                 log.info("connector %s is resumed", self._settings.connector)
                 raise RestartSession
-            if self._is_to_reload():
+            if self._commands.is_to_reload():
                 self._commit(self._state.next())
                 self._restart()
             if self._state.phase is Phase.STREAM:
@@ -328,15 +196,6 @@ class Session:
                 self._look_at_topics()
                 self._commit(self._state.next())  # a copy that was fenced off notices
             self._across.stop.wait(PAUSED_LOOK_S)
-
-    def _is_to_reload(self) -> bool:
-        """Whether the file is to be read again: a command says so, or the process was told, which is noted."""
-        if self._across.reload.is_set() and not self._told:
-            self._told = True
-            act = Act(action="reload", by=asked_by(), about={"by": "SIGHUP"})
-            connector = self._settings.connector
-            self._sink.log("audit", connector.encode(), act.to_bytes(connector=connector, position=self._since()))
-        return self._commands.reload or self._told
 
     def _restart(self) -> NoReturn:
         """Begin a new session, after a commit that has answered what asked for it."""
@@ -366,101 +225,10 @@ class Session:
             raise RestartSession
 
     def _write_window(self) -> bool:
-        """Write a window that was read, if the log has been followed far enough; True if there was one."""
-        due = self._incremental.due(
-            lambda: self._source.position()[1], settled=self._sink.pending()[0] == 0, since=self._since
-        )
-        if due is None:
-            return False
-        commit = self._source.position()[1]
-        self._windows += 1
-        position = Position(self._state.epoch, commit - 1, self._windows)
-        where, at = self._source.coordinates(commit)
-        frame = Frame(
-            epoch=position.epoch,
-            commit=position.commit,
-            at_ms=_read_at_ms(due),
-            made_at_ms=time.time_ns() // 1_000_000,
-            transaction=None,
-            where=where,
-            view=position.number,
-            snapshot="incremental",
-        )
-        if isinstance(due, Window):
-            self._first_of = due.table.qualified if self._incremental.is_first(due) else ""
-            self._uncommitted += self._writer.window(due, frame, position, lsn=at)
-            self._first_of = ""
-            self._incremental.wrote(due)
-            self._throttle.took(len(due.rows))
-        elif isinstance(due, RequestedRows):
-            self._uncommitted += self._writer.requested(due, frame, position, lsn=at)
-            if self._incremental.wrote_requested(due):
-                self._commands.read(due.command)
-            self._rereads.wrote(due)
-        else:
-            self._writer.stale(self._incremental.table, due, frame, position, lsn=at)
-            self._incremental.deleted(len(due), self._since)
-            self._uncommitted += len(due)
-        return True
-
-    def _batch(self, transactions: list[Transaction]) -> None:
-        """Write a batch of source transactions in order: by the fast path those whose changes all take it."""
-        at = 0
-        while at < len(transactions):
-            if self._handover is None and "transaction" not in self._settings.logs:
-                at += self._fast(transactions, at)
-            if at < len(transactions):
-                self._transaction(transactions[at])
-                at += 1
-
-    def _fast(self, transactions: list[Transaction], begin: int) -> int:
-        """Write the transactions from `begin` on by the fast path, up to one that it declines; return how many."""
-        self._pace.begins(self._sink.pending()[0])
-        made_at_ms = time.time_ns() // 1_000_000
-        written, events = self._writer.batch(transactions, begin, self._state.epoch, made_at_ms)
-        self._freshness.read(transactions[begin : begin + written])
-        self._uncommitted += events
-        return written
-
-    def _transaction(self, transaction: Transaction) -> None:
-        """Write one whole source transaction into the open Kafka transaction."""
-        self._pace.begins(self._sink.pending()[0])
-        frame = Frame(
-            epoch=self._state.epoch,
-            commit=transaction.commit,
-            at_ms=transaction.committed_at_ms,
-            made_at_ms=time.time_ns() // 1_000_000,
-            transaction=(transaction.id, transaction.xid),
-            where=transaction.where,
-        )
-        self._frame = frame
-        self._writer.changes(transaction, frame, self._handover)
-        self._frame = None
-        self._freshness.read_one(transaction.committed_at_ms, frame.events)
-        self._uncommitted += frame.events
-        counts = frame.counts() if "transaction" in self._settings.logs else []
-        if counts:
-            for key, value in transaction_records(transaction.id, transaction.committed_at_ms, counts):
-                self._sink.log("transaction", key, value)
-        if self._handover is not None and self._handover.spent(transaction.commit):
-            self._handover = None
-
-    def _message(self, message: Message) -> None:
-        """Write a message that belongs to no transaction."""
-        self._pace.begins(self._sink.pending()[0])
-        now_ms = time.time_ns() // 1_000_000
-        where, _ = self._source.coordinates(message.lsn)
-        frame = Frame(
-            epoch=self._state.epoch,
-            commit=message.lsn,
-            at_ms=now_ms,
-            made_at_ms=now_ms,
-            transaction=None,
-            where=where,
-            alone=True,
-        )
-        self._writer.message(message, frame)
-        self._uncommitted += 1
+        """Write a window that was read, if there is one to be written by now."""
+        events = self._windows.write(settled=self._sink.pending()[0] == 0)
+        self._uncommitted += events or 0
+        return events is not None
 
     def _cut(self) -> bool:
         """Whether to commit under load; with nothing pending, if the position is due."""
@@ -487,7 +255,7 @@ class Session:
             return
         if self._sink.pending()[0] == 0 or (self._at_end and self._freshness.is_due()):
             self._freshness.look(commit)
-        snapshot = self._state.snapshot if self._handover is not None else {}
+        snapshot = self._state.snapshot if self._log.handover is not None else {}
         self._commit(
             self._state.next(
                 offset=offset,
@@ -496,7 +264,7 @@ class Session:
                 carried=self._source.carried(),
                 snapshot=snapshot,
                 reading=reading,
-                windows=self._windows,
+                windows=self._place.view,
                 rereads=rereads,
                 asked=asked,
             )
@@ -510,7 +278,7 @@ class Session:
         state = replace(state, dead_letters=letters, paused_ms=self._commands.paused_ms)
         begun_s, (records, size) = time.monotonic(), self._sink.pending()
         self._sink.commit(state)
-        self._state = state
+        self._state = self._place.state = state
         self._pace.committed(begun_s)
         events, self._uncommitted = self._uncommitted, 0
         self._across.committed(events, state)
@@ -530,8 +298,3 @@ class Session:
             )
             if state.phase is Phase.STREAM:
                 self._meter.is_fresh(state.source_ms, self._freshness.ahead_ms)
-
-
-def _read_at_ms(due: Window | RequestedRows | Sequence[bytes]) -> int:
-    window = due.window if isinstance(due, RequestedRows) else due
-    return window.read_at_ms if isinstance(window, Window) else time.time_ns() // 1_000_000

@@ -12,32 +12,32 @@ import click
 from cdc import __version__
 from cdc.model.errors import CdcError, RetryableError
 
-_COMMANDS = {
-    "check": ("cdc.cli.check", "Ask database and Kafka for all that a run needs; make nothing."),
-    "run": ("cdc.cli.run", "Capture: snapshot, then follow the log."),
-    "fleet": ("cdc.cli.fleet", "Run connectors on any number of machines that take over from one another."),
-    "apply": ("cdc.cli.apply", "Fold the topics into tables and search indexes (Spark)."),
-    "view": ("cdc.cli.view", "Keep views up to date: joins, aggregates, deadlines, as topics of their own (Spark)."),
-    "rebuild": ("cdc.cli.rebuild", "Build tables and search indexes again from the topics, and swap them in."),
-    "replay": ("cdc.cli.replay", "Run a copy of an apply job from a time on, beside the live one (Spark)."),
-    "snapshot": ("cdc.cli.snapshot", "Read tables again while their connector follows the log."),
-    "pause": ("cdc.cli.pause", "Hold a connector: its place in the log is kept, and nothing is read."),
-    "resume": ("cdc.cli.pause", "Let a held connector go on."),
-    "reload": ("cdc.cli.pause", "Have a connector read its file again while it runs."),
-    "tail": ("cdc.cli.tail", "Print a connector's events, one JSON line each."),
-    "explain": ("cdc.cli.explain", "Why derived stores hold what they hold of a key."),
-    "status": ("cdc.cli.status", "Where a connector stands, or how fresh derived stores are."),
-    "consumers": ("cdc.cli.consumers", "How consumer groups on a connector's topics do: lag, age, status."),
-    "offsets": ("cdc.cli.offsets", "Show, export and import where a connector or an apply job stands."),
-    "audit": ("cdc.cli.audit", "Who has asked a connector for what, and at which position."),
-    "monitor": ("cdc.cli.monitor", "Serve one page of connectors, stores, consumers and views, running or not."),
-    "token": ("cdc.cli.token", "The position of what was just written, to wait for."),
-    "wait": ("cdc.cli.wait", "Until derived stores hold what a token stands for."),
-    "quarantine": ("cdc.cli.quarantine", "Events that derived stores could not take, and taking them again."),
-    "verify": ("cdc.cli.verify", "Compare derived stores with the source, row by row, while both are written."),
-    "erase": ("cdc.cli.erase", "Make all traces of a deleted row go, and say of each place whether they are gone."),
-    "dev": ("cdc.cli.dev", "Servers for a laptop and for tests, without containers."),
-    "demo": ("cdc.cli.demo", "See it work: a shop, its events, its derived stores."),
+_COMMANDS = {  # the room and the file of each
+    "check": ("inspecting.check", "Ask database and Kafka for all that a run needs; make nothing."),
+    "run": ("running.run", "Capture: snapshot, then follow the log."),
+    "fleet": ("running.fleet", "Run connectors on any number of machines that take over from one another."),
+    "apply": ("running.apply", "Fold the topics into tables and search indexes (Spark)."),
+    "view": ("running.view", "Keep views up to date: joins, aggregates, deadlines, as topics of their own (Spark)."),
+    "rebuild": ("repairing.rebuild", "Build tables and search indexes again from the topics, and swap them in."),
+    "replay": ("running.replay", "Run a copy of an apply job from a time on, beside the live one (Spark)."),
+    "snapshot": ("repairing.snapshot", "Read tables again while their connector follows the log."),
+    "pause": ("running.pause", "Hold a connector: its place in the log is kept, and nothing is read."),
+    "resume": ("running.pause", "Let a held connector go on."),
+    "reload": ("running.pause", "Have a connector read its file again while it runs."),
+    "tail": ("inspecting.tail", "Print a connector's events, one JSON line each."),
+    "explain": ("inspecting.explain", "Why derived stores hold what they hold of a key."),
+    "status": ("inspecting.status", "Where a connector stands, or how fresh derived stores are."),
+    "consumers": ("inspecting.consumers", "How consumer groups on a connector's topics do: lag, age, status."),
+    "offsets": ("repairing.offsets", "Show, export and import where a connector or an apply job stands."),
+    "audit": ("inspecting.audit", "Who has asked a connector for what, and at which position."),
+    "monitor": ("inspecting.monitor", "Serve one page of connectors, stores, consumers and views, running or not."),
+    "token": ("inspecting.token", "The position of what was just written, to wait for."),
+    "wait": ("inspecting.wait", "Until derived stores hold what a token stands for."),
+    "quarantine": ("repairing.quarantine", "Events that derived stores could not take, and taking them again."),
+    "verify": ("inspecting.verify", "Compare derived stores with the source, row by row, while both are written."),
+    "erase": ("repairing.erase", "Make all traces of a deleted row go, and say of each place whether they are gone."),
+    "dev": ("trying.dev", "Servers for a laptop and for tests, without containers."),
+    "demo": ("trying.demo", "See it work: a shop, its events, its derived stores."),
 }
 
 
@@ -50,7 +50,7 @@ class _Lazy(click.Group):
     def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        module = importlib.import_module(_COMMANDS[cmd_name][0])
+        module = importlib.import_module(f"cdc.cli.{_COMMANDS[cmd_name][0]}")
         command: click.Command = getattr(module, cmd_name)
         return command
 

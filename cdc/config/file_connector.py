@@ -5,16 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cdc.config.config import (
-    DEBEZIUM_NAMES,
-    JSONL,
-    ConnectorConfig,
-    KafkaConfig,
-    SnapshotConfig,
-    SourceConfig,
-    load_connector,
-)
+from cdc.config.config import DEBEZIUM_NAMES, JSONL, ConnectorConfig, SnapshotConfig, load_connector
+from cdc.config.kafka_config import KafkaConfig
 from cdc.config.metrics_config import MetricsConfig
+from cdc.config.source_config import SourceConfig
 from cdc.config.yaml_binding import load, text_at
 from cdc.model.errors import ConfigError
 

@@ -12,8 +12,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, cast
 
-from cdc.config.config import ConnectorConfig, KafkaConfig
+from cdc.config.config import ConnectorConfig
 from cdc.config.findings import Checked
+from cdc.config.kafka_config import KafkaConfig
 from cdc.model.errors import ConfigError
 from cdc.model.interfaces import Log, Sink, Snapshotter, Source
 

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from cdc.config.config import DEBEZIUM_NAMES, ApplySource, KafkaConfig, QuarantineConfig
+from cdc.config.apply_config import ApplySource, QuarantineConfig
+from cdc.config.config import DEBEZIUM_NAMES
+from cdc.config.kafka_config import KafkaConfig
 from cdc.config.metrics_config import MetricsConfig
-from cdc.config.pattern import PatternConfig
+from cdc.config.requirement import require
+from cdc.config.view_pattern import PatternConfig
 from cdc.config.yaml_binding import BOUND_AS, WRITTEN, as_list, load, top_level_keys
-from cdc.model.errors import ConfigError
 
 VIEW_SCHEMA: Final = "view"
 """The schema that views are tables of: their topics are ``<prefix>.view.<name>``."""
@@ -43,12 +45,12 @@ class ReadConfig:
     """Which version of a row is joined: that of now, that of the other row's time, or of the position where it came."""
 
     def __post_init__(self) -> None:
-        _require(self.time is None or self.time.strip(), "time is empty", "time: placed_at  # a column of the table")
-        _require(self.at in READS_AT, f"at: “{self.at}” is not known", f"one of {', '.join(READS_AT)}")
+        require(self.time is None or self.time.strip(), "time is empty", "time: placed_at  # a column of the table")
+        require(self.at in READS_AT, f"at: “{self.at}” is not known", f"one of {', '.join(READS_AT)}")
         if self.keep is not None:
-            _require(_TIME.fullmatch(self.keep), f"keep: “{self.keep}” is no time", "keep: 7d, or 12h, 90m, 30s")
-            _require(self.time, "keep: it needs the time of a row", "{time: placed_at, keep: 7d}")
-        _require(
+            require(_TIME.fullmatch(self.keep), f"keep: “{self.keep}” is no time", "keep: 7d, or 12h, 90m, 30s")
+            require(self.time, "keep: it needs the time of a row", "{time: placed_at, keep: 7d}")
+        require(
             self.at == "now" or self.time is None,
             f"at: {self.at} is for the table that is looked up, time for the one that looks it up",
             "from: {public.sales: {time: sold_at}, public.rates: {at: event}}",
@@ -76,8 +78,8 @@ class MatchConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fields", as_list(self.fields))
-        _require(self.fields, "fields is empty", "fields: [title, body]")
-        _require(len(set(self.fields)) == len(self.fields), "fields names a column twice", "keep one of them")
+        require(self.fields, "fields is empty", "fields: [title, body]")
+        require(len(set(self.fields)) == len(self.fields), "fields names a column twice", "keep one of them")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,15 +100,15 @@ class ViewConfig:
 
     def __post_init__(self) -> None:
         given = [name for name in ("sql", "pattern", "match") if getattr(self, name) is not None]
-        _require(given, "a view needs one of sql, pattern and match", "sql: SELECT id, status FROM public.orders")
-        _require(len(given) == 1, f"{' and '.join(given)} are given", "keep one of them: it is what the view is")
-        _require(self.sql is None or self.sql.strip(), "sql is empty", "sql: SELECT id, status FROM public.orders")
-        _require(self.key, "key is empty", "key: [id]  # columns of the result, never null, that tell its rows apart")
-        _require(len(set(self.key)) == len(self.key), "key names a column twice", "keep one of them")
+        require(given, "a view needs one of sql, pattern and match", "sql: SELECT id, status FROM public.orders")
+        require(len(given) == 1, f"{' and '.join(given)} are given", "keep one of them: it is what the view is")
+        require(self.sql is None or self.sql.strip(), "sql is empty", "sql: SELECT id, status FROM public.orders")
+        require(self.key, "key is empty", "key: [id]  # columns of the result, never null, that tell its rows apart")
+        require(len(set(self.key)) == len(self.key), "key names a column twice", "keep one of them")
         by_units = self.sql is not None or self.refresh == "units"
-        _require(by_units, f"refresh: “{self.refresh}” goes with sql alone", "leave it out")
-        _require(self.match is None or not self.reads, "from goes with sql and pattern alone", _OVER_A_VIEW)
-        _require(self.refresh in REFRESHES, f"refresh: “{self.refresh}” is not known", f"one of {', '.join(REFRESHES)}")
+        require(by_units, f"refresh: “{self.refresh}” goes with sql alone", "leave it out")
+        require(self.match is None or not self.reads, "from goes with sql and pattern alone", _OVER_A_VIEW)
+        require(self.refresh in REFRESHES, f"refresh: “{self.refresh}” is not known", f"one of {', '.join(REFRESHES)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,10 +128,10 @@ class StreamConfig:
     """What is done where the topic has removed records that were not read: ``stop`` or ``go_on``."""
 
     def __post_init__(self) -> None:
-        _require(self.topic.strip(), "topic is empty", "topic: clicks")
-        _require(self.schema.strip(), "schema is empty", "schema: id BIGINT, at TIMESTAMP, page STRING")
-        _require(self.key, "key is empty", "key: [id]  # columns that tell events apart")
-        _require(self.on_loss in ON_LOSS, f"on_loss: “{self.on_loss}” is not known", f"one of {', '.join(ON_LOSS)}")
+        require(self.topic.strip(), "topic is empty", "topic: clicks")
+        require(self.schema.strip(), "schema is empty", "schema: id BIGINT, at TIMESTAMP, page STRING")
+        require(self.key, "key is empty", "key: [id]  # columns that tell events apart")
+        require(self.on_loss in ON_LOSS, f"on_loss: “{self.on_loss}” is not known", f"one of {', '.join(ON_LOSS)}")
         ReadConfig(time=self.time, keep=self.keep)
 
     @property
@@ -182,31 +184,31 @@ class ViewsConfig:
     """Spark properties, added to the job's own."""
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             _NAME.fullmatch(self.name),
             f"name: “{self.name}” is not a name",
             "a lower-case letter, then lower-case letters, digits, _ and -, at most 40 in all",
         )
-        _require(self.views, "views is empty", "views: {open_orders: {sql: SELECT …, key: [id]}}")
-        _require(self.state.strip(), "state is empty", "state: ./state/shop-views")
-        _require(
+        require(self.views, "views is empty", "views: {open_orders: {sql: SELECT …, key: [id]}}")
+        require(self.state.strip(), "state is empty", "state: ./state/shop-views")
+        require(
             self.engine in (None, *ENGINES), f"engine: “{self.engine}” is not known", f"one of {', '.join(ENGINES)}"
         )
-        _require(self.tables is None or self.tables.strip(), "tables is empty", "tables: s3a://shop/views")
-        _require(
+        require(self.tables is None or self.tables.strip(), "tables is empty", "tables: s3a://shop/views")
+        require(
             self.tables is None or self.engine != "duckdb",
             "tables: the engine duckdb keeps everything in state",
             "leave it out, or say engine: spark",
         )
-        _require(_MEMORY.fullmatch(self.memory), f"memory: “{self.memory}” is no amount", "memory: 1GB, or 500MB")
+        require(_MEMORY.fullmatch(self.memory), f"memory: “{self.memory}” is no amount", "memory: 1GB, or 500MB")
         for name in self.streams:
-            _require(
+            require(
                 _VIEW.fullmatch(name),
                 f"streams: “{name}” is not a stream's name",
                 "a lower-case letter, then lower-case letters, digits and _, at most 63 in all",
             )
         for name in self.views:
-            _require(
+            require(
                 _VIEW.fullmatch(name),
                 f"views: “{name}” is not a view's name",
                 "a lower-case letter, then lower-case letters, digits and _, at most 63 in all",
@@ -229,8 +231,3 @@ def describes_views(path: Path) -> bool:
 def load_views(path: Path) -> ViewsConfig:
     """Read a view job's file; relative paths in it are relative to the current directory. Raises ConfigError."""
     return load(path, ViewsConfig, aliases=DEBEZIUM_NAMES)
-
-
-def _require(ok: object, what: str, hint: str) -> None:
-    if not ok:
-        raise ConfigError(what, hint=hint)

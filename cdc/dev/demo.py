@@ -16,11 +16,11 @@ from typing import Any, Final
 import orjson
 
 from cdc.config import registry
-from cdc.config.child_processes import SAFE_PATH
 from cdc.config.config import ApplyConfig, ConnectorConfig, load_apply, load_connector
 from cdc.dev.process import Launch, Server
 from cdc.dev.shop import TABLES, Difference, Shop, difference
 from cdc.dev.stack import DevServers
+from cdc.machine.child_processes import SAFE_PATH
 from cdc.model.errors import BugError, CdcError
 
 WAREHOUSE: Final = TABLES

@@ -62,7 +62,7 @@ def repair(demo: Demo, ask: Ask, tell: Tell) -> Repair:
 
 
 def _verify(demo: Demo, tell: Tell) -> list[Any]:
-    with registry.part("cdc.capture.published_rows:open_published")(demo.connector_config) as published:
+    with registry.part("cdc.capture.snapshots.published_rows:open_published")(demo.connector_config) as published:
         copies: list[Any] = registry.part("spark_apply.verify.verify:verify")(
             demo.apply_config, published, demo.standing, table=TABLE, progress=tell
         )

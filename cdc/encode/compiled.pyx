@@ -1,5 +1,5 @@
 # cython: language_level=3, cdivision=True
-"""The hot path in C: rows to JSON, events around them. Optional: what is missing, `cdc.encode.row_codegen` and `cdc.encode.envelope` do.
+"""The hot path in C: rows to JSON, events around them. Optional: where it is missing, `cdc.encode.envelope` does the same.
 
 Nothing is decided here. Each class does what its namesake in Python does, byte for byte, for what nearly all rows are,
 and calls the column's own encoder, or raises, for the rest; the namesakes are the oracles (tests/property/test_compiled.py).

@@ -9,15 +9,16 @@ from __future__ import annotations
 import base64
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import orjson
 
-from cdc.encode import foreign
-from cdc.encode.envelope import Frame, MessageEncoder, TableEncoder
-from cdc.model.change import UNCHANGED, Coordinates, Message, Op, Row, Table, Xid
+from cdc.encode.envelope.frame import Frame
+from cdc.encode.envelope.message_encoder import MessageEncoder
+from cdc.encode.envelope.table_encoder import TableEncoder
+from cdc.model.change import UNCHANGED, Coordinates, Message, Op, Row, Xid
 from cdc.model.errors import BugError, OperatorError, TooLargeError
 from cdc.model.interfaces import Sink
 from cdc.rules.capture_rules import plain
@@ -27,9 +28,6 @@ PIECE_BYTES: Final = 512 * 1024
 _LOG_EVERY_S: Final = 10.0
 
 log = logging.getLogger("cdc")
-
-ReadDeadLetters: TypeAlias = Callable[[], Iterator[tuple[bytes, bytes]]]
-"""Reads the dead letters: pairs of key and value."""
 
 Refused: TypeAlias = Mapping[tuple[str, bytes, str], int]
 """How often the broker found the record of (topic, key, position) too large."""
@@ -41,6 +39,11 @@ class UnwritableError(ValueError):
     def __init__(self, reason: str, columns: tuple[str, ...] = ()) -> None:
         super().__init__(reason)
         self.columns = columns
+
+
+def too_large(topic: str) -> UnwritableError:
+    """Say of an event that its topic does not take it."""
+    return UnwritableError(f"its record is larger than topic {topic} takes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,18 +221,3 @@ def _columns(key: bytes) -> str:
         return ""
     found = found.get("payload", found) if isinstance(found, dict) else {}
     return f" (key columns: {', '.join(found)})" if isinstance(found, dict) else ""
-
-
-def newest_letters(letters: ReadDeadLetters, table: Table) -> dict[bytes, str]:
-    """Return the position of the newest dead letter of each key of a table: an older record is not its row's state."""
-    newest: dict[bytes, str] = {}
-    for key, value in letters():
-        try:
-            letter = orjson.loads(value)
-            of, position = (letter["schema"], letter["table"]), str(letter["position"])
-        except (ValueError, KeyError, TypeError):
-            foreign.tell("of dead letters", table.qualified)
-            continue
-        if of == (table.schema, table.name):
-            newest[key] = max(newest.get(key, ""), position)
-    return newest

@@ -28,7 +28,7 @@ import marshal
 from collections.abc import Iterator
 from typing import Final, cast
 
-from cdc.config.temporary_files import TemporaryDatabase
+from cdc.machine.temporary_files import TemporaryDatabase
 from cdc.model.change import UNCHANGED, Change, Op, Row, Table
 from cdc.model.errors import OperatorError
 

@@ -10,7 +10,8 @@ The numbers of events in a transaction are the same in both: they are positions.
 
 from __future__ import annotations
 
-from cdc.encode.envelope import Frame, TableEncoder
+from cdc.encode.envelope.frame import Frame
+from cdc.encode.envelope.table_encoder import TableEncoder
 from cdc.model.change import Coordinates
 from cdc.model.interfaces import Headers, Sink
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeAlias, cast
 
-from cdc.encode.envelope import Frame, TableEncoder
-from cdc.encode.row_codegen import compiled
+from cdc.encode.envelope.frame import Frame
+from cdc.encode.envelope.row_codegen import compiled
+from cdc.encode.envelope.table_encoder import TableEncoder
 from cdc.model.change import Change, Coordinates, Op, Row, Table, Transaction
 from cdc.model.interfaces import Headers
 
@@ -51,7 +52,7 @@ def fast_path(encoder: TableEncoder, stored: Callable[[Row], int] | None, limit:
     """Make the fast path of the changes of one version of one table.
 
     `stored` bounds the bytes that a row takes in the source. From `limit` on its values may be stored out of line and
-    must be kept (`cdc.encode.toast`), so such a row is declined.
+    must be kept (`cdc.encode.topic_contents.toast`), so such a row is declined.
     """
     if encoder.wire is not None and encoder.wire.compiled is None:
         return _decline

@@ -10,7 +10,9 @@ from typing import Any, Final, TypeAlias
 
 import orjson
 
-from cdc.encode.envelope import MessageEncoder, TableEncoder, schema_record
+from cdc.encode.envelope.message_encoder import MessageEncoder
+from cdc.encode.envelope.table_encoder import TableEncoder
+from cdc.encode.schema_record import schema_record
 from cdc.model.change import Position, Table
 from cdc.model.errors import raise_first
 from cdc.model.table_schema import Description, carried, rewritten, stale_reason

@@ -1,7 +1,7 @@
 """The keys of an incremental snapshot: those that a command requests, and those that the log has had events of.
 
 A row that was read under a view must not follow an event of its key that the view did not see, because the event is
-newer. `LoggedKeys` has the last transaction of each key; `cdc.capture.incremental_snapshot` has the argument.
+newer. `LoggedKeys` has the last transaction of each key; `cdc.capture.snapshots.incremental_snapshot` has the argument.
 """
 
 from __future__ import annotations

@@ -17,11 +17,11 @@ from typing import Final, Self
 
 import orjson
 
-from cdc.config.child_processes import SAFE_PATH
 from cdc.fleet import with_member
 from cdc.fleet.entry import Entry
 from cdc.fleet.nursery import READ_BYTES
 from cdc.fleet.report import Report
+from cdc.machine.child_processes import SAFE_PATH
 from cdc.model.errors import BugError
 
 _WAIT: Final = "--wait=10m"

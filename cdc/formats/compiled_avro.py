@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import orjson
 
+from cdc.encode.envelope.row_codegen import Encode, compiled
 from cdc.encode.json_text import FORMS, PACKED
-from cdc.encode.row_codegen import Encode, compiled
 from cdc.formats import avro
 from cdc.formats.schema import DECIMAL, Schema
 from cdc.model.change import Column, Table

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from cdc.encode.dead_letters import UnwritableError
-from cdc.encode.row_codegen import Encode, compiled
+from cdc.encode.envelope.row_codegen import Encode, compiled
 from cdc.formats import avro, json_schema, schema
 from cdc.formats.compiled_avro import avro_table
 from cdc.formats.reading import HEAD, MAGIC

@@ -13,7 +13,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc.encode import foreign
+from cdc.encode.topic_contents import foreign
 from cdc.library.arrow import ArrowRows
 from cdc.library.described import Described
 from cdc.rules.flat import as_event

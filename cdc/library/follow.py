@@ -21,7 +21,9 @@ import orjson
 
 from cdc.capture.pipeline import Pipeline, Settings
 from cdc.config import registry
-from cdc.config.config import ConnectorConfig, KafkaConfig, KeyedTable, SourceConfig
+from cdc.config.config import ConnectorConfig
+from cdc.config.kafka_config import KafkaConfig
+from cdc.config.source_config import KeyedTable, SourceConfig
 from cdc.files.position_file import PositionFile
 from cdc.files.topicless_sink import UNSENT
 from cdc.library.changes import Transaction

@@ -10,7 +10,7 @@ import orjson
 
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig
-from cdc.encode import foreign
+from cdc.encode.topic_contents import foreign
 from cdc.formats.reading import Reading
 from cdc.formats.typed import plain_row
 from cdc.library.described import Described

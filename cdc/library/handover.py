@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import IO, Final
 
-from cdc.capture.session import Stopped
-from cdc.config.temporary_files import on_temporary_disk
+from cdc.capture.across_sessions import Stopped
 from cdc.files.position_file import Contents, PositionFile
 from cdc.library.changes import Raw
+from cdc.machine.temporary_files import on_temporary_disk
 
 IN_MEMORY: Final = 32 * 1024 * 1024
 """What is larger of one transaction is kept in a temporary file."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig
-from cdc.encode import foreign
+from cdc.encode.topic_contents import foreign
 from cdc.library.changes import Change, change_of
 from cdc.library.described import Described
 from cdc.library.formats import Readable

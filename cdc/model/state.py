@@ -80,7 +80,7 @@ class State:
     """The snapshotter's progress and read views, in its own terms."""
     reading: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """Tables of the incremental snapshot, the one being read first: see
-    `cdc.capture.incremental_snapshot.IncrementalProgress`."""
+    `cdc.capture.snapshots.incremental_progress.IncrementalProgress`."""
     windows: int = 0
     """The greatest number of a view so far: the last part of its rows' position."""
     dead_letters: int = 0

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import orjson
 
-from cdc.capture.signals import Command
+from cdc.capture.control.signals import Command
 from cdc.config import registry
 from cdc.model.errors import CdcError, ConfigError, OperatorError
 from cdc.monitor.status import standing

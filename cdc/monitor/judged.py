@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from cdc.capture.snapshot_progress import duration
+from cdc.capture.snapshots.snapshot_progress import duration
 
 Level = Literal["ok", "warn", "bad"]
 LEVELS: Final[tuple[Level, ...]] = ("ok", "warn", "bad")

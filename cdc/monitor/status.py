@@ -8,7 +8,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from cdc.capture.snapshot_progress import SnapshotProgress, snapshot_progress, tables_being_read
+from cdc.capture.snapshots.snapshot_progress import SnapshotProgress, snapshot_progress, tables_being_read
 from cdc.config import registry
 from cdc.config.config import ApplyConfig, ConnectorConfig
 from cdc.model.errors import CdcError

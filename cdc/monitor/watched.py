@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from cdc.config import registry
-from cdc.config.config import ApplyConfig, ConnectorConfig, KafkaConfig
+from cdc.config.config import ApplyConfig, ConnectorConfig
+from cdc.config.kafka_config import KafkaConfig
 from cdc.config.views import ViewsConfig
 from cdc.model.errors import RetryableError
 from cdc.monitor import process as processes

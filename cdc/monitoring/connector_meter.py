@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from cdc.capture.snapshot_progress import snapshot_progress, tables_being_read
+from cdc.capture.snapshots.snapshot_progress import snapshot_progress, tables_being_read
 from cdc.config.config import ConnectorConfig
 from cdc.model.errors import BugError, CdcError, OperatorError, RetryableError
 from cdc.model.meter import Commit, RunState

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-from cdc.capture import verdicts
-from cdc.capture.snapshot_progress import duration
+from cdc.capture.snapshots.snapshot_progress import duration
+from cdc.capture.starting import verdicts
 from cdc.model.audit import Act
 from cdc.model.change import Position
 from cdc.model.errors import GapError, OperatorError, raise_first

@@ -21,10 +21,10 @@ from typing import Final, cast
 
 import orjson
 
-from cdc.config.config import SourceConfig
-from cdc.config.patterns import is_pattern, matches
 from cdc.config.published.column_rules import ColumnRules
 from cdc.config.published.where import Condition, parse
+from cdc.config.source_config import SourceConfig
+from cdc.config.table_patterns import is_pattern, matches
 from cdc.model.change import UNCHANGED, Column, Kind, Row, Table, Unsent
 from cdc.model.errors import OperatorError
 from cdc.rules.row_filter import Judge, columns_of, judge_of

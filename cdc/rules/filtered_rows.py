@@ -26,12 +26,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from cdc.config.temporary_files import TemporaryDatabase
+from cdc.machine.temporary_files import TemporaryDatabase
 from cdc.model.change import Change, Op, Row, Unsent
 
 
 class Encoder(Protocol):
-    """`cdc.encode.envelope.TableEncoder`, as far as it is needed here."""
+    """`cdc.encode.envelope.table_encoder.TableEncoder`, as far as it is needed here."""
 
     topic: str
 

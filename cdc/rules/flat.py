@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import orjson
 
-from cdc.config.config import KafkaConfig
-from cdc.config.patterns import matches
+from cdc.config.kafka_config import KafkaConfig
 from cdc.config.published.record_format import RecordFormat
+from cdc.config.table_patterns import matches
 from cdc.model.change import Table
 from cdc.model.errors import OperatorError
 

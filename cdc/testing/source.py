@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
-from cdc.encode.envelope import in_wal
+from cdc.encode.envelope.frame import in_wal
 from cdc.model.change import Change, Coordinates, Idle, Message, Offset, Row, Table, Transaction, TransactionBatch, Xid
 from cdc.model.errors import BugError, GapError, OperatorError
 from cdc.model.interfaces import Chunk, Handover, Start, Window

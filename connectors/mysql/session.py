@@ -20,8 +20,8 @@ import pymysql.connections
 import pymysql.cursors
 from pymysql.constants import CR, ER, SERVER_STATUS
 
-from cdc.config.keep_alive import keep_alive
-from cdc.config.tls import was_cut
+from cdc.machine.keep_alive import keep_alive
+from cdc.machine.tls import was_cut
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
 from connectors.mysql import session_settings
 

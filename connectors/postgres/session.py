@@ -15,8 +15,8 @@ from typing import Any, Final, cast
 import psycopg2
 import psycopg2.extensions
 
-from cdc.config.hosts import is_local
-from cdc.config.tls import says_cut
+from cdc.machine.hosts import is_local
+from cdc.machine.tls import says_cut
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
 from connectors.postgres import settings
 from connectors.postgres.services import service_parameters

@@ -10,7 +10,7 @@ from typing import Final
 import psycopg2.extensions
 
 from cdc.config.config import ConnectorConfig
-from cdc.encode.envelope import in_wal
+from cdc.encode.envelope.frame import in_wal
 from cdc.model.change import Change, Coordinates, Idle, Message, Offset, Op, Table, Transaction, TransactionBatch
 from cdc.model.errors import BugError, ChangedError, GapError, OperatorError, ProtocolError, RetryableError, raise_first
 from cdc.model.interfaces import LINEAGE, Follower, Start

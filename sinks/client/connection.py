@@ -24,8 +24,8 @@ from kafka.protocol.metadata import ApiVersionsRequest
 from kafka.protocol.producer import ProduceResponse
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
-from cdc.config.keep_alive import keep_alive
-from cdc.config.tls import was_cut
+from cdc.machine.keep_alive import keep_alive
+from cdc.machine.tls import was_cut
 from cdc.model.errors import OperatorError
 from sinks.client import produce_request
 from sinks.client.failures import LOGIN_HINT, TRUST_HINT

@@ -10,7 +10,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from cdc.config.tls import says_cut
+from cdc.machine.tls import says_cut
 from cdc.model.errors import OperatorError, RetryableError
 from sinks.client import oidc
 from sinks.client.failures import LOGIN_HINT, TRUST_HINT

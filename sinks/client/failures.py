@@ -10,7 +10,7 @@ from confluent_kafka import KafkaException
 from kafka.errors import AuthorizationError, KafkaConfigurationError
 from kafka.errors import KafkaError as ClientError
 
-from cdc.config.tls import says_cut
+from cdc.machine.tls import says_cut
 from cdc.model.errors import CdcError, OperatorError, RetryableError
 
 DRIVER_ERRORS: Final = (

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from cdc.config.hosts import is_local
+from cdc.machine.hosts import is_local
 from cdc.model.errors import ConfigError, OperatorError, RetryableError
 
 OPTIONS: Final = (

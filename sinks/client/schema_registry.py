@@ -10,8 +10,8 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from cdc.config.config import KafkaConfig
 from cdc.config.findings import Finding, Level
+from cdc.config.kafka_config import KafkaConfig
 from cdc.config.published.record_format import RegistryConfig
 from cdc.formats.reading import PLAIN, Reading
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError

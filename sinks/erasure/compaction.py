@@ -27,7 +27,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from cdc.config.config import KafkaConfig
+from cdc.config.kafka_config import KafkaConfig
 from cdc.model.errors import OperatorError
 from sinks.client.brokers import Brokers
 from sinks.client.failures import DRIVER_ERRORS, translate

@@ -20,7 +20,7 @@ from typing import Final
 
 from confluent_kafka import Message
 
-from cdc.capture.signals import parse
+from cdc.capture.control.signals import parse
 from cdc.config.config import ConnectorConfig
 from cdc.encode.table_log import log_of
 from cdc.formats.reading import MAGIC

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from struct import unpack_from
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cdc.encode.row_codegen import compiled
+from cdc.encode.envelope.row_codegen import compiled
 from cdc.model.interfaces import Headers
 from sinks.client.varints import zigzag
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from cdc.config.config import KafkaConfig
+from cdc.config.kafka_config import KafkaConfig
 from cdc.model.errors import RetryableError
 from sinks.client.failures import DRIVER_ERRORS, translate
 from sinks.topics.names import schema_topic, table_topic

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from cdc.config.config import KafkaConfig
+from cdc.config.kafka_config import KafkaConfig
 from cdc.fleet.fleet_config import FleetConfig
 from cdc.fleet.seams import GroupMember
 from cdc.model.errors import CdcError, OperatorError

@@ -11,8 +11,8 @@ from typing import Final, Self
 
 from kafka import KafkaConsumer, TopicPartition
 
-from cdc.config import keep_alive
-from cdc.config.config import KafkaConfig
+from cdc.config.kafka_config import KafkaConfig
+from cdc.machine import keep_alive
 from cdc.model.errors import OperatorError
 from sinks.client.diagnosis import refuse_untrusted, unreachable
 from sinks.client.failures import DRIVER_ERRORS, translate

@@ -23,7 +23,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError as PythonKafkaError
 
-from cdc.config.config import KafkaConfig
+from cdc.config.kafka_config import KafkaConfig
 from cdc.formats.reading import Reading
 from cdc.model.consumers import GroupOffsets, Groups, PartitionOffset, Place, Unread
 from cdc.model.errors import CdcError

@@ -15,7 +15,7 @@ from typing import Final
 
 import orjson
 
-from cdc.config.config import KafkaConfig
+from cdc.config.kafka_config import KafkaConfig
 from cdc.model.errors import CdcError, OperatorError
 from cdc.model.ledger import TopicFacts
 from cdc.model.state import State

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from confluent_kafka import Consumer, TopicPartition
 
-from cdc.config.config import KafkaConfig
+from cdc.config.kafka_config import KafkaConfig
 from cdc.model.errors import OperatorError
 from sinks.client.failures import DRIVER_ERRORS, translate
 from sinks.topics.names import signal_topic

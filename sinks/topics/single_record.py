@@ -9,7 +9,7 @@ import logging
 
 from confluent_kafka import Producer
 
-from cdc.config.config import KafkaConfig
+from cdc.config.kafka_config import KafkaConfig
 
 log = logging.getLogger("cdc.kafka")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from cdc.config.config import KafkaConfig
+from cdc.config.kafka_config import KafkaConfig
 from cdc.encode.table_log import log_of
 from cdc.model.errors import ConfigError
 from sinks.topics.names import LONGEST, table_of

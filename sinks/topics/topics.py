@@ -24,7 +24,7 @@ from kafka.errors import (
     for_code,
 )
 
-from cdc.config.hosts import is_local
+from cdc.machine.hosts import is_local
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError, raise_first
 from cdc.model.ledger import UNKNOWN, TopicFacts
 from sinks.client import oidc

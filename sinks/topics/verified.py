@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from cdc.config.config import KafkaConfig
+from cdc.config.kafka_config import KafkaConfig
 from sinks.topics.read_back import read_to_end
 from sinks.topics.single_record import write_record
 from sinks.topics.topics import Topics, Wanted

@@ -9,7 +9,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
-from cdc.config.config import ApplySource, ApplyTable, ConnectorConfig
+from cdc.config.apply_config import ApplySource, ApplyTable
+from cdc.config.config import ConnectorConfig
 from cdc.model.errors import OperatorError
 from spark_apply.events import kafka_source
 from spark_apply.events.latest import latest_alone

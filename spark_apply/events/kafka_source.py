@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
-from cdc.config.config import ApplySource
+from cdc.config.apply_config import ApplySource
 from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.events.typed import texts
 from spark_apply.model.store import Offsets

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from cdc.config.config import ApplyTable
+from cdc.config.apply_config import ApplyTable
 from cdc.model.errors import ConfigError
 from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import RESERVED, Partition, Projection, TargetTable, Version, derived

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cdc.config.config import ApplyConfig, ApplyTable
+from cdc.config.apply_config import ApplyTable
+from cdc.config.config import ApplyConfig
 from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.model.store import HISTORIES, STORES
 from spark_apply.model.target_table import TargetTable

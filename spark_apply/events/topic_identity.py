@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from cdc.config.config import ApplySource
+from cdc.config.apply_config import ApplySource
 from spark_apply.events import kafka_source
 
 _ANSWER_WITHIN_S = 10.0

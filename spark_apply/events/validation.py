@@ -15,7 +15,7 @@ import orjson
 from pyspark.sql import Column, DataFrame, Observation, Row
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
-from cdc.config.config import ApplySource
+from cdc.config.apply_config import ApplySource
 from cdc.model.errors import OperatorError
 from spark_apply.events import kafka_source
 from spark_apply.events.latest import latest

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from cdc.config.config import ApplySource
+from cdc.config.apply_config import ApplySource
 from cdc.model.errors import OperatorError
 from spark_apply.events import kafka_source as topics
 from spark_apply.job.microbatch import Applier

@@ -11,7 +11,7 @@ from typing import Any, Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from cdc.config.config import ApplySource
+from cdc.config.apply_config import ApplySource
 from cdc.model.errors import BugError, CdcError, OperatorError
 from cdc.model.state_records import StateReader
 from spark_apply.events import kafka_source

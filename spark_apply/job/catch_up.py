@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from pyspark.sql import SparkSession
 
-from cdc.config.config import ApplySource
+from cdc.config.apply_config import ApplySource
 from spark_apply.events import kafka_source as topics
 from spark_apply.job.microbatch import Applier
 from spark_apply.job.route import Route

@@ -22,7 +22,8 @@ from types import FrameType
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from cdc.config.config import ApplyConfig, ApplyTable
+from cdc.config.apply_config import ApplyTable
+from cdc.config.config import ApplyConfig
 from cdc.encode.table_log import log_of
 from cdc.model.errors import CdcError, ConfigError, OperatorError
 from cdc.model.meter import NO_JOB_METER, JobMeter, JobState

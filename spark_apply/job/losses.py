@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from cdc.config.config import ApplySource
+from cdc.config.apply_config import ApplySource
 from spark_apply.events import kafka_source
 from spark_apply.events.kafka_source import LogStart
 from spark_apply.job.retention import span

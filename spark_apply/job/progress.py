@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from cdc.config.config import ApplyConfig, ApplySource
+from cdc.config.apply_config import ApplySource
+from cdc.config.config import ApplyConfig
 from cdc.config.views import VIEW_SCHEMA
 from cdc.model.change import Position
 from cdc.model.errors import ConfigError, OperatorError

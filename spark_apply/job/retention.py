@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from cdc.config.config import ApplySource
+from cdc.config.apply_config import ApplySource
 from cdc.model.errors import OperatorError
 from spark_apply.events import kafka_source
 from spark_apply.job.topic_identity import RESET

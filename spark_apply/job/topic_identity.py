@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from cdc.config.config import ApplySource
+from cdc.config.apply_config import ApplySource
 from cdc.model.errors import OperatorError
 from spark_apply.events.topic_identity import TopicAsker, TopicNow, difference, differing
 from spark_apply.model.store import Store

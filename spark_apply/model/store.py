@@ -11,7 +11,8 @@ from typing import NamedTuple, Protocol, TypeGuard, cast, runtime_checkable
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc.config import registry
-from cdc.config.config import ApplyConfig, StoreConfig
+from cdc.config.apply_config import StoreConfig
+from cdc.config.config import ApplyConfig
 from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError
 from spark_apply.model.completeness import Mark
 from spark_apply.model.suggestion import did_you_mean

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cdc.config.config import ApplyTable
+from cdc.config.apply_config import ApplyTable
 from cdc.encode.table_log import log_of
 from cdc.model.change import Kind
 from cdc.model.errors import ConfigError, OperatorError

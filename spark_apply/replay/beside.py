@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from cdc.config.config import ApplyConfig, ApplyTable
+from cdc.config.apply_config import ApplyTable
+from cdc.config.config import ApplyConfig
 from cdc.config.metrics_config import MetricsConfig
 from cdc.model.errors import ConfigError
 from spark_apply.model.store import STORES

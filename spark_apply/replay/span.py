@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from cdc.config.config import ApplySource
+from cdc.config.apply_config import ApplySource
 from cdc.model.change import Position
 from cdc.model.errors import OperatorError
 from spark_apply.events import kafka_source

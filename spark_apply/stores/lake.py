@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
 
-from cdc.config.config import StoreConfig
+from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import OperatorError, RetryableError
 from spark_apply.events.history import CURRENT, history_type
 from spark_apply.events.typed import OP, POSITION, row_type

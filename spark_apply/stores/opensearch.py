@@ -42,8 +42,8 @@ from opensearchpy.exceptions import NotFoundError, OpenSearchException, RequestE
 from opensearchpy.helpers import scan
 from pyspark.sql import SparkSession
 
-from cdc.config.config import StoreConfig
-from cdc.config.hosts import is_local
+from cdc.config.apply_config import StoreConfig
+from cdc.machine.hosts import is_local
 from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.model.completeness import Mark
 from spark_apply.model.document import document_id, with_document

@@ -39,7 +39,7 @@ import orjson
 import tantivy
 from pyspark.sql import SparkSession
 
-from cdc.config.config import StoreConfig
+from cdc.config.apply_config import StoreConfig
 from cdc.model.change import Kind
 from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.events.typed import KEY, OP, POSITION

@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 
 import orjson
 
-from cdc.config.temporary_files import TemporaryDatabase
+from cdc.machine.temporary_files import TemporaryDatabase
 
 _CACHE_KB = 65_536
 

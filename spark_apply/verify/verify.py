@@ -35,8 +35,9 @@ from typing import Any
 import orjson
 from pyspark.sql import SparkSession
 
-from cdc.capture.published_rows import PublishedRow, PublishedTables
-from cdc.config.config import ApplyConfig, ApplySource
+from cdc.capture.snapshots.published_rows import PublishedRow, PublishedTables
+from cdc.config.apply_config import ApplySource
+from cdc.config.config import ApplyConfig
 from cdc.model.change import Table
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import Key, Phase, State, key_from_json, key_to_json

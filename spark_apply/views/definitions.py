@@ -15,7 +15,7 @@ from typing import Any, Final
 import sqlglot
 from sqlglot.errors import SqlglotError
 
-from cdc.config.pattern import PatternConfig
+from cdc.config.view_pattern import PatternConfig
 from cdc.config.views import MatchConfig, ReadConfig, StreamConfig, ViewConfig, ViewsConfig
 from cdc.model.errors import ConfigError
 from cdc.model.state import State

@@ -13,7 +13,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from cdc.config import registry
-from cdc.config.config import ApplyConfig, StoreConfig
+from cdc.config.apply_config import StoreConfig
+from cdc.config.config import ApplyConfig
 from cdc.config.views import ViewsConfig
 from cdc.model.errors import ConfigError
 from cdc.model.meter import NO_JOB_METER, JobMeter

@@ -18,9 +18,10 @@ from dataclasses import dataclass, field, replace
 
 import orjson
 
-from cdc.capture.startup import restored
-from cdc.capture.verdicts import of_topics
-from cdc.encode.envelope import PlainFrame, TableEncoder
+from cdc.capture.starting.descriptions import restored
+from cdc.capture.starting.verdicts import of_topics
+from cdc.encode.envelope.frame import PlainFrame
+from cdc.encode.envelope.table_encoder import TableEncoder
 from cdc.encode.schema_versions import SchemaVersions
 from cdc.model.audit import Act
 from cdc.model.change import Position

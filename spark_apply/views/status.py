@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cdc.config import registry
-from cdc.config.config import KafkaConfig
+from cdc.config.kafka_config import KafkaConfig
 from cdc.config.views import ViewsConfig, engine_of
 from cdc.model.change import Table
 from cdc.model.state import State

@@ -19,7 +19,7 @@ import orjson
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
-from cdc.config.config import StoreConfig
+from cdc.config.apply_config import StoreConfig
 from cdc.config.views import VIEW_SCHEMA
 from cdc.model.audit import Act
 from cdc.model.errors import BugError, OperatorError

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
 
-from cdc.config.config import ApplySource
+from cdc.config.apply_config import ApplySource
 from cdc.config.views import STREAM_SCHEMA, StreamConfig, ViewsConfig
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import State

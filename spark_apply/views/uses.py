@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, Final
 
-from cdc.config.config import ApplyTable
+from cdc.config.apply_config import ApplyTable
 from cdc.config.views import ReadConfig
 from cdc.model.change import Kind
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import pytest
 
-from cdc.config.config import PRODUCERS, KafkaConfig, LogConfig
+from cdc.config.kafka_config import PRODUCERS, KafkaConfig, LogConfig
 from cdc.encode.table_log import log_of
 from cdc.model.change import Table
 from cdc.model.errors import BugError, OperatorError, RetryableError, TooLargeError

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cdc.config.config import PRODUCERS
+from cdc.config.kafka_config import PRODUCERS
 from tests.faults.soak import ORIGINS, Plan, soak
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.config.config import KafkaConfig
+from cdc.config.kafka_config import KafkaConfig
 from cdc.dev import kafka
 from cdc.dev.process import Server
 from cdc.model.errors import OperatorError

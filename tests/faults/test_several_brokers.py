@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import orjson
 import pytest
 
-from cdc.config.config import KafkaConfig
+from cdc.config.kafka_config import KafkaConfig
 from cdc.model.errors import RetryableError
 from cdc.model.state import Phase, State
 from sinks.kafka import KafkaSink

@@ -32,7 +32,8 @@ import orjson
 import psycopg2
 from confluent_kafka import KafkaException
 
-from cdc.config.config import ApplySource, load_apply
+from cdc.config.apply_config import ApplySource
+from cdc.config.config import load_apply
 from cdc.config.views import load_views
 from cdc.dev import kafka, postgres
 from cdc.dev.process import Server

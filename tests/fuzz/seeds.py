@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from cdc.capture.signals import Command
+from cdc.capture.control.signals import Command
 from cdc.model.change import UNCHANGED, Op
 from cdc.model.state import Phase, State
 from connectors.mysql.binlog import events, table_map

@@ -20,10 +20,13 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from cdc.capture import signals
+from cdc.capture.control import signals
 from cdc.config import config
-from cdc.encode import dead_letters, json_text, row_codegen
+from cdc.config.kafka_config import KafkaConfig
+from cdc.config.source_config import SourceConfig
+from cdc.encode import dead_letters, json_text
 from cdc.encode.built import built
+from cdc.encode.envelope import row_codegen
 from cdc.model.change import Column, Kind, Op, Table, Transaction, TransactionBatch
 from cdc.model.errors import CdcError, ConfigError, OperatorError, ProtocolError, TooLargeError
 from cdc.model.state import Phase, State, _checksum
@@ -405,8 +408,8 @@ def _followed(dump: _Dump, *, by_gtid: bool, done: int) -> Any:
     made = MysqlSource(
         config.ConnectorConfig(
             name="c",
-            source=config.SourceConfig(type="mysql", url="mysql://localhost", tables=("dev.orders",)),
-            sink=config.KafkaConfig(bootstrap_servers="localhost:1", topic_prefix="c"),
+            source=SourceConfig(type="mysql", url="mysql://localhost", tables=("dev.orders",)),
+            sink=KafkaConfig(bootstrap_servers="localhost:1", topic_prefix="c"),
         )
     )
     table = Table("dev", "orders", tuple(mysql_values.column(column) for column in NUMBERS), ("n",))

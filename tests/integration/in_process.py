@@ -87,7 +87,7 @@ def _as_it_was() -> Iterator[None]:
     signals = [signal.getsignal(number) for number in numbers]
     threshold, frozen = gc.get_threshold(), gc.get_freeze_count()
     try:
-        with mock.patch("cdc.cli.run.keep_freed"):
+        with mock.patch("cdc.cli.running.run.keep_freed"):
             yield
     finally:
         gc.set_threshold(*threshold)

@@ -15,7 +15,7 @@ from typing import Any, Protocol, Self
 
 import psycopg2
 
-from cdc.config.config import KafkaConfig
+from cdc.config.kafka_config import KafkaConfig
 from cdc.model.state import State
 from sinks.topics.positions import read_standing
 from tests.canary import WATCH

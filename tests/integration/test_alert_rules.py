@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
-from cdc.config.config import ApplyConfig, ApplySource, ApplyTable, StoreConfig
+from cdc.config.apply_config import ApplySource, ApplyTable, StoreConfig
+from cdc.config.config import ApplyConfig
 from cdc.dev.debs import Package, fetch
 from cdc.model.errors import CdcError
 from cdc.monitoring.apply_meter import ApplyMeter

@@ -366,7 +366,7 @@ def wait_until(condition: Callable[[], bool], *, within_s: float = 120) -> None:
 
 def test_the_command_line(folder: Path) -> None:
     def cdc_dev(*arguments: str) -> str:
-        command = [sys.executable, "-c", "from cdc.cli.dev import dev; dev()", *arguments, "--dir", str(folder)]
+        command = [sys.executable, "-c", "from cdc.cli.trying.dev import dev; dev()", *arguments, "--dir", str(folder)]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
     urls = json.loads(cdc_dev("up", "postgres", "--json"))
@@ -381,7 +381,7 @@ def test_the_command_line(folder: Path) -> None:
 
 def test_the_command_line_says_which_mysql_it_is(folder: Path) -> None:
     def cdc_dev(*arguments: str) -> str:
-        command = [sys.executable, "-c", "from cdc.cli.dev import dev; dev()", *arguments, "--dir", str(folder)]
+        command = [sys.executable, "-c", "from cdc.cli.trying.dev import dev; dev()", *arguments, "--dir", str(folder)]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
     (url,) = json.loads(cdc_dev("up", "mariadb", "--json")).values()

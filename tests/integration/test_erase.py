@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cdc.config.config import KafkaConfig
+from cdc.config.kafka_config import KafkaConfig
 from sinks.erasure.compaction import _COMPACTED, Compaction
 from sinks.topics.read_back import read_to_end
 from sinks.topics.topics import Topics

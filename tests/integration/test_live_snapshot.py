@@ -13,8 +13,8 @@ import psycopg2
 import pytest
 from confluent_kafka import Producer
 
-from cdc.capture.signals import Command
-from cdc.config.config import KafkaConfig
+from cdc.capture.control.signals import Command
+from cdc.config.kafka_config import KafkaConfig
 from cdc.dev.stack import DevServers
 from sinks.topics.names import table_topic
 from sinks.topics.signals import send_command

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from cdc.config.config import ConnectorConfig, KafkaConfig, SourceConfig
+from cdc.config.config import ConnectorConfig
+from cdc.config.kafka_config import KafkaConfig
+from cdc.config.source_config import SourceConfig
 from cdc.dev.stack import DevServers
 from cdc.model.change import Idle
 from cdc.model.errors import RetryableError

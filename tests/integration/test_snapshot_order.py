@@ -13,7 +13,9 @@ from typing import Any
 import orjson
 import pytest
 
-from cdc.config.config import ConnectorConfig, KafkaConfig, SnapshotConfig, SourceConfig
+from cdc.config.config import ConnectorConfig, SnapshotConfig
+from cdc.config.kafka_config import KafkaConfig
+from cdc.config.source_config import SourceConfig
 from cdc.model.change import Row, Table
 from connectors.postgres.source import PostgresSource
 from snapshot.handover import Progress, key_of, key_order, sort_key

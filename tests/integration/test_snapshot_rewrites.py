@@ -6,7 +6,9 @@ from contextlib import closing
 
 import pytest
 
-from cdc.config.config import ConnectorConfig, KafkaConfig, SnapshotConfig, SourceConfig
+from cdc.config.config import ConnectorConfig, SnapshotConfig
+from cdc.config.kafka_config import KafkaConfig
+from cdc.config.source_config import SourceConfig
 from cdc.model.errors import RetryableError
 from connectors.postgres.source import PostgresSource
 from snapshot.postgres import PostgresSnapshotter

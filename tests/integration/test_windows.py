@@ -8,7 +8,9 @@ import psycopg2
 import psycopg2.extensions
 import pytest
 
-from cdc.config.config import ConnectorConfig, KafkaConfig, SourceConfig
+from cdc.config.config import ConnectorConfig
+from cdc.config.kafka_config import KafkaConfig
+from cdc.config.source_config import SourceConfig
 from cdc.model.errors import RetryableError
 from connectors.postgres import session
 from connectors.postgres.catalog.catalog import Catalog

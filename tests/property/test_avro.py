@@ -15,7 +15,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from cdc.encode import built, json_text
-from cdc.encode.envelope import PlainFrame, TableEncoder
+from cdc.encode.envelope.frame import PlainFrame
+from cdc.encode.envelope.table_encoder import TableEncoder
 from cdc.formats import avro, schema
 from cdc.formats.compiled_avro import _column
 from cdc.formats.schema import Schema

@@ -18,9 +18,9 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from cdc.capture.control.signals import Command
 from cdc.capture.pipeline import Pipeline, Settings
-from cdc.capture.published_rows import PublishedTables
-from cdc.capture.signals import Command
+from cdc.capture.snapshots.published_rows import PublishedTables
 from cdc.config.published.column_rules import ColumnRules, HashRule
 from cdc.model.change import UNCHANGED, Change, Column, Kind, Op, Row, Table
 from cdc.rules.capture_rules import MASK, NO_RULES, CaptureRules
@@ -271,7 +271,7 @@ def test_the_fast_paths_write_what_the_full_path_writes(steps: list[Step], rules
             if not fast:
                 at = "cdc.encode.event_writer."
                 patched.setattr(at + "fast_path", lambda *_: lambda *_: None)
-                patched.setattr(at + "read_fast_path", lambda *_: lambda _, begin, *__: begin)
+                patched.setattr("cdc.encode.snapshot_rows.read_fast_path", lambda *_: lambda _, begin, *__: begin)
                 patched.setattr(at + "batch_fast_path", lambda *_: None)
             world.run(rules, alone=True)
             world.act()
@@ -369,7 +369,7 @@ def test_a_row_that_was_read_again_is_not_taken_for_unseen() -> None:
 
     world.at = at  # type: ignore[method-assign]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("cdc.capture.commands.COMMANDS_S", 0.0)
+        patched.setattr("cdc.capture.control.commands.COMMANDS_S", 0.0)
         world.run(rules)
     assert done[-1] == "gone"
     assert world.fold() == {}

@@ -14,9 +14,14 @@ from hypothesis import strategies as st
 from pymysql.connections import MySQLResult
 from pymysql.protocol import MysqlPacket
 
-from cdc.config.config import ConnectorConfig, KafkaConfig, SourceConfig
-from cdc.encode import built, json_text, row_codegen
-from cdc.encode.envelope import MessageEncoder, PlainFrame, TableEncoder
+from cdc.config.config import ConnectorConfig
+from cdc.config.kafka_config import KafkaConfig
+from cdc.config.source_config import SourceConfig
+from cdc.encode import built, json_text
+from cdc.encode.envelope import row_codegen
+from cdc.encode.envelope.frame import PlainFrame
+from cdc.encode.envelope.message_encoder import MessageEncoder
+from cdc.encode.envelope.table_encoder import TableEncoder
 from cdc.encode.fast_path import fast_path
 from cdc.model.change import UNCHANGED, Change, Column, Kind, Message, Op, Table, Transaction, TransactionBatch
 from cdc.model.errors import BugError, CdcError, OperatorError, ProtocolError

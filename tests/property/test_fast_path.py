@@ -10,10 +10,12 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from cdc.encode import json_text, row_codegen
-from cdc.encode.envelope import Frame, TableEncoder
+from cdc.encode import json_text
+from cdc.encode.envelope import row_codegen
+from cdc.encode.envelope.frame import Frame
+from cdc.encode.envelope.row_codegen import size_bound
+from cdc.encode.envelope.table_encoder import TableEncoder
 from cdc.encode.fast_path import fast_path
-from cdc.encode.row_codegen import size_bound
 from cdc.model.change import UNCHANGED, Change, Column, Kind, Op, Row, Table
 from cdc.model.errors import ProtocolError
 from connectors.mysql.binlog import events, parser

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from cdc.capture.incremental_snapshot import IncrementalSnapshot
-from cdc.capture.rereads import Rereads
+from cdc.capture.control.rereads import Rereads
+from cdc.capture.snapshots.incremental_snapshot import IncrementalSnapshot
 from cdc.model.change import UNCHANGED, Change, Message, Op, Row, Table
 from cdc.model.errors import RetryableError
 from cdc.model.state import Key

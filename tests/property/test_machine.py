@@ -19,14 +19,14 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-import cdc.capture.commands
 import cdc.capture.commit_pace
-import cdc.capture.incremental_snapshot
+import cdc.capture.control.commands
 import cdc.capture.pipeline
 import cdc.capture.session
-from cdc.capture.signals import Command, parse
-from cdc.encode.live_keys import LiveKeys
+import cdc.capture.snapshots.incremental_snapshot
+from cdc.capture.control.signals import Command, parse
 from cdc.encode.table_log import log_of
+from cdc.encode.topic_contents.live_keys import LiveKeys
 from cdc.encode.window_keys import LoggedKeys
 from cdc.model.change import Idle, Message, Offset, Table, Transaction, TransactionBatch
 from cdc.model.errors import ChangedError, GapError, OperatorError, RetryableError
@@ -228,9 +228,9 @@ def hurried() -> Iterator[None]:
         patch.setattr(cdc.capture.pipeline, "RETRY_FIRST_S", 0.0)
         patch.setattr(cdc.capture.commit_pace, "CUT_AGE_S", 1e9)
         patch.setattr(cdc.capture.commit_pace, "APART_MOST_S", 0.0)
-        patch.setattr(cdc.capture.commands, "COMMANDS_S", 0.0)
+        patch.setattr(cdc.capture.control.commands, "COMMANDS_S", 0.0)
         patch.setattr(cdc.capture.commit_pace, "CUT_RECORDS", 4)
-        patch.setattr(cdc.capture.incremental_snapshot, "RETRY_S", 0.0)
+        patch.setattr(cdc.capture.snapshots.incremental_snapshot, "RETRY_S", 0.0)
         yield
 
 
@@ -462,5 +462,5 @@ def test_control_keys_over_events_that_their_view_did_not_see_are_caught(monkeyp
 
 
 def test_control_keys_that_are_gone_and_stay_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cdc.capture.incremental_snapshot.IncrementalSnapshot, "_stale", lambda *_: LiveKeys())
+    monkeypatch.setattr(cdc.capture.snapshots.incremental_snapshot, "stale_keys", lambda *_, **__: LiveKeys())
     assert caught()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc.config.pattern import PatternConfig
+from cdc.config.view_pattern import PatternConfig
 from spark_apply.views.pattern.lowered import pattern_sql
 from spark_apply.views.sql.plan import plan_view
 from tests.conftest import FULL

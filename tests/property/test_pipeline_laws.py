@@ -18,15 +18,15 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-import cdc.capture.commands
 import cdc.capture.commit_pace
-import cdc.capture.incremental_snapshot
+import cdc.capture.control.commands
 import cdc.capture.pipeline
 import cdc.capture.session
-import cdc.encode.event_writer
+import cdc.capture.snapshots.incremental_snapshot
+import cdc.encode.truncates
 from cdc.capture.pipeline import Pipeline, Settings
 from cdc.encode.table_log import log_of
-from cdc.encode.toast import ToastValues
+from cdc.encode.topic_contents.toast import ToastValues
 from cdc.model.change import UNCHANGED, Change, Column, Kind, Offset, Op, Position, Row, Table
 from cdc.model.errors import OperatorError, RetryableError
 from cdc.model.interfaces import Chunk, Handover, Sink, Snapshotter, Source
@@ -277,10 +277,10 @@ def _hurried(scenario: Scenario) -> Iterator[None]:
         patch.setattr(cdc.capture.pipeline, "RETRY_FIRST_S", 0.0)
         patch.setattr(cdc.capture.commit_pace, "CUT_AGE_S", 1e9)
         patch.setattr(cdc.capture.commit_pace, "APART_MOST_S", 0.0)
-        patch.setattr(cdc.capture.incremental_snapshot, "RETRY_S", 0.0)
+        patch.setattr(cdc.capture.snapshots.incremental_snapshot, "RETRY_S", 0.0)
         patch.setattr(cdc.capture.commit_pace, "CUT_RECORDS", scenario.cut_records)
-        patch.setattr(cdc.capture.incremental_snapshot, "DELETES_AT_ONCE", 1 + scenario.chunk_rows % 2)
-        patch.setattr(cdc.encode.event_writer, "TRUNCATED_AT_ONCE", 0 if scenario.workers > 1 else 100)
+        patch.setattr(cdc.capture.snapshots.incremental_snapshot, "DELETES_AT_ONCE", 1 + scenario.chunk_rows % 2)
+        patch.setattr(cdc.encode.truncates, "TRUNCATED_AT_ONCE", 0 if scenario.workers > 1 else 100)
         yield
 
 

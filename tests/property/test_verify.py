@@ -13,8 +13,8 @@ from typing import Any
 import orjson
 import pytest
 
-from cdc.capture.published_rows import PublishedTables
-from cdc.config.config import ApplySource
+from cdc.capture.snapshots.published_rows import PublishedTables
+from cdc.config.apply_config import ApplySource
 from cdc.model.change import Change, Kind, Op
 from cdc.model.state import Phase, State
 from cdc.testing import MemoryLog, MemorySnapshotter, delete, insert, update

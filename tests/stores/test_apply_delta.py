@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.config.config import StoreConfig
+from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import Phase
 from spark_apply.rebuild.rebuild import run_rebuild, run_rollback

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.config.config import ApplyConfig, ApplySource, ApplyTable, StoreConfig
+from cdc.config.apply_config import ApplySource, ApplyTable, StoreConfig
+from cdc.config.config import ApplyConfig
 from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.job import job
 from spark_apply.job.job import run_apply

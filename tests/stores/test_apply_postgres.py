@@ -18,7 +18,8 @@ from urllib.parse import quote
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.config.config import ApplyConfig, StoreConfig
+from cdc.config.apply_config import StoreConfig
+from cdc.config.config import ApplyConfig
 from cdc.model.errors import OperatorError, RetryableError
 from cdc.model.state import Phase
 from spark_apply.events.quarantine import read_entries

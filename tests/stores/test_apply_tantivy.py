@@ -8,7 +8,7 @@ import pytest
 import tantivy
 from pyspark.sql import SparkSession
 
-from cdc.config.config import StoreConfig
+from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import OperatorError
 from spark_apply.model.document import document_id
 from spark_apply.stores.tantivy import TantivyStore

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.config.config import StoreConfig, load_apply
+from cdc.config.apply_config import StoreConfig
+from cdc.config.config import load_apply
 from spark_apply.events.kafka_source import written_ends
 from spark_apply.job.job import _EVENTS_ALONE
 from tests.integration.running import eventually

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
-from cdc.config.config import StoreConfig
+from cdc.config.apply_config import StoreConfig
 from spark_apply.model.store import Store, open_store
 from spark_apply.model.target_table import TargetTable
 from spark_apply.rebuild.diff import Differences, compare

@@ -14,7 +14,7 @@ from opensearchpy import OpenSearch
 from pyspark.sql import SparkSession
 
 from cdc.cli.main import cdc
-from cdc.config.config import StoreConfig
+from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import OperatorError
 from cdc.model.state import Phase
 from spark_apply.events.quarantine import read_entries

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.config.config import StoreConfig
+from cdc.config.apply_config import StoreConfig
 from spark_apply.events.quarantine import read_entries
 from spark_apply.model.store import Offsets, open_store
 from spark_apply.rebuild import rebuild

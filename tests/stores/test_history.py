@@ -21,7 +21,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 from cdc.cli.main import cdc
-from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig, load_apply
+from cdc.config.apply_config import ApplyTable, StoreConfig
+from cdc.config.config import ApplyConfig, load_apply
 from cdc.encode.table_log import log_of
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import Phase

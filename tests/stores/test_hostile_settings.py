@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from cdc.config.apply_config import StoreConfig as Of
 from cdc.config.config import ApplyConfig, load_apply
-from cdc.config.config import StoreConfig as Of
 from spark_apply.events.quarantine import read_entries
 from tests.conftest import Database
 from tests.spark_kinds import EVERY_KIND, every_kind_rows

@@ -21,7 +21,8 @@ from typing import Any, Self
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.config.config import ApplyConfig, StoreConfig, load_apply
+from cdc.config.apply_config import StoreConfig
+from cdc.config.config import ApplyConfig, load_apply
 from cdc.model.state import Phase
 from spark_apply.model.completeness import Mark
 from spark_apply.model.store import open_store

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from pyspark.sql import SparkSession
 
-from cdc.config.config import StoreConfig
+from cdc.config.apply_config import StoreConfig
 from spark_apply.events.quarantine import read_entries
 from tests.conftest import FULL
 from tests.spark_laws import NO_EVENT, Record, Setting

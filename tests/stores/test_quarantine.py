@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from cdc.cli.main import cdc
-from cdc.config.config import ApplyTable, StoreConfig
+from cdc.config.apply_config import ApplyTable, StoreConfig
 from cdc.model.errors import OperatorError
 from cdc.model.state import Phase
 from spark_apply.events.quarantine import read_entries

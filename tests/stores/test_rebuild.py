@@ -22,7 +22,8 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from cdc.cli.main import cdc
-from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig
+from cdc.config.apply_config import ApplyTable, StoreConfig
+from cdc.config.config import ApplyConfig
 from cdc.model.errors import OperatorError
 from spark_apply.job.job import run_apply
 from spark_apply.model.store import Store, open_store

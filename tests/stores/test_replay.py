@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig
+from cdc.config.apply_config import ApplyTable, StoreConfig
+from cdc.config.config import ApplyConfig
 from cdc.model.change import Position
 from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.events.quarantine import read_entries

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from cdc.config.config import StoreConfig
+from cdc.config.apply_config import StoreConfig
 from cdc.model.state import Phase
 from tests.spark_laws import Setting, order
 from tests.spark_records import position

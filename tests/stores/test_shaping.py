@@ -11,8 +11,9 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.capture.published_rows import PublishedRow, PublishedTables, PublishedWindow
-from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig
+from cdc.capture.snapshots.published_rows import PublishedRow, PublishedTables, PublishedWindow
+from cdc.config.apply_config import ApplyTable, StoreConfig
+from cdc.config.config import ApplyConfig
 from cdc.model.change import Kind, Table
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import Phase, State
@@ -124,7 +125,7 @@ def test_a_copy_holds_shaped_rows_whatever_becomes_of_them(shaped: Shaped) -> No
 
 
 class Held:
-    """A source whose rows are what a test says: what `cdc.capture.published_rows.PublishedTables` is to a database."""
+    """A source whose rows are what a test says: what `PublishedTables` is to a database."""
 
     def __init__(self, table: SourceTable, rows: Sequence[dict[str, Any]]) -> None:
         kinds = {"int64": Kind("int64"), "string": Kind("string"), "decimal": Kind("decimal", 10, 2)}

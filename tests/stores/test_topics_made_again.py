@@ -16,7 +16,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 from cdc.cli.main import cdc
-from cdc.config.config import ApplyConfig, StoreConfig
+from cdc.config.apply_config import StoreConfig
+from cdc.config.config import ApplyConfig
 from cdc.dev.process import Server
 from cdc.dev.stack import SERVERS
 from cdc.model.errors import OperatorError

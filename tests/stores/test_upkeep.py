@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.config.config import StoreConfig
+from cdc.config.apply_config import StoreConfig
 from cdc.model.state import Phase
 from spark_apply.model.store import Due, open_store
 from spark_apply.rebuild.rebuild import run_rollback

@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 
 import spark_apply.views.rebuild
 from cdc.cli.main import cdc as command
-from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig
+from cdc.config.apply_config import ApplyTable, StoreConfig
+from cdc.config.config import ApplyConfig
 from cdc.config.views import ReadConfig, ViewConfig
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.monitor.watched import WatchedViews

@@ -25,8 +25,9 @@ from pyspark.sql import SparkSession
 
 import spark_apply.views.embedded.step
 from cdc.cli.main import cdc as command
-from cdc.config.config import ApplyConfig, ApplyTable, StoreConfig
-from cdc.config.pattern import PatternConfig
+from cdc.config.apply_config import ApplyTable, StoreConfig
+from cdc.config.config import ApplyConfig
+from cdc.config.view_pattern import PatternConfig
 from cdc.config.views import MatchConfig, ReadConfig, StreamConfig, ViewConfig
 from cdc.model.errors import CdcError, ConfigError, FencedError
 from sinks.kafka import KafkaSink

@@ -7,10 +7,10 @@ from typing import Any
 import orjson
 import pytest
 
-import cdc.capture.commands
+import cdc.capture.control.commands
 import cdc.capture.pipeline
+from cdc.capture.control.signals import Command, parse
 from cdc.capture.pipeline import Pipeline, Settings
-from cdc.capture.signals import Command, parse
 from cdc.model.audit import Act, asked_by, name_of, time_of
 from cdc.model.errors import OperatorError
 from cdc.testing import Faults, Killed, MemorySink, MemorySnapshotter, MemorySource, insert
@@ -23,7 +23,7 @@ WHO = {"by": "ada@desk", "asked_ms": 5}
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setattr(cdc.capture.pipeline, "RETRY_FIRST_S", 0.0)
-    monkeypatch.setattr(cdc.capture.commands, "COMMANDS_S", 0.0)
+    monkeypatch.setattr(cdc.capture.control.commands, "COMMANDS_S", 0.0)
     bench = Bench()
     bench.log.commit(insert(A, _row("1", "secret-value")))
     bench.run(A)

@@ -9,9 +9,10 @@ import orjson
 import pytest
 
 from cdc.capture.pipeline import Pipeline, Settings
-from cdc.capture.published_rows import PublishedTables
-from cdc.config.config import SourceConfig, load_connector
+from cdc.capture.snapshots.published_rows import PublishedTables
+from cdc.config.config import load_connector
 from cdc.config.published.column_rules import ColumnRules, HashRule
+from cdc.config.source_config import SourceConfig
 from cdc.model.change import Column, Kind, Table
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.rules.capture_rules import CaptureRules

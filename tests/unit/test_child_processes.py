@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.cli.run import _supervise
+from cdc.cli.running.supervise import supervise
 from cdc.model.errors import OperatorError
 from sinks.topics.topics import weakness
 
@@ -16,7 +16,7 @@ def test_a_module_of_the_current_folder_is_not_run(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     files = (tmp_path / "a.yaml", tmp_path / "b.yaml")
     with pytest.raises(OperatorError, match="the connector ended with an error"):
-        _supervise(files, ["--until-caught-up"])
+        supervise(files, ["--until-caught-up"])
     assert not (tmp_path / "run").exists()
 
 

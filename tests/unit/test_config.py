@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cdc.cli.status import status
-from cdc.config.config import GUARANTEED, ConnectorConfig, load_apply, load_connector
+from cdc.cli.inspecting.status import status
+from cdc.config.config import ConnectorConfig, load_apply, load_connector
+from cdc.config.kafka_config import GUARANTEED
 from cdc.config.views import describes_views
 from cdc.model.errors import CdcError, ConfigError
 

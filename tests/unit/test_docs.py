@@ -17,7 +17,8 @@ import pytest
 import yaml
 
 from cdc.cli import reference
-from cdc.config import config, registry
+from cdc.config import config, kafka_config, registry
+from cdc.config.apply_config import StoreConfig
 from cdc.config.config import ApplyConfig, ConnectorConfig, load_apply, load_connector
 from cdc.config.views import ViewsConfig, load_views
 from cdc.config.yaml_binding import BOUND_AS, name_in_yaml
@@ -250,12 +251,12 @@ def test_options_have_their_lines() -> None:
     known = (refused.value.hint or "").removeprefix("known: ").split(", ")
     assert len(known) > 5
     assert [name for name in known if f"`{name}`" not in rows] == []
-    assert [name for name in sorted(config.GUARANTEED) if f"`{name}`" not in connector] == []
+    assert [name for name in sorted(kafka_config.GUARANTEED) if f"`{name}`" not in connector] == []
     assert [name for name in OPTIONS if f"`{name}`" not in apply] == []
     for kind in STORES:
         _, heading, section = apply.partition(f"### Store type {kind}\n")
         assert heading, kind
-        store = config.StoreConfig(type=kind, path="x", options={"unheard": 1})
+        store = StoreConfig(type=kind, path="x", options={"unheard": 1})
         with pytest.raises(ConfigError) as refused:
             open_store(store, name="s", prefix="p", spark=None)
         hint = refused.value.hint or ""

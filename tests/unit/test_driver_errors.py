@@ -25,11 +25,11 @@ import pytest
 from confluent_kafka import KafkaException
 from psycopg2._psycopg import sqlstate_errors
 
-from cdc.cli.tail import _coloured
-from cdc.config import temporary_files
-from cdc.config.temporary_files import TemporaryDatabase, on_temporary_disk
-from cdc.config.tls import says_cut, was_cut
-from cdc.encode.live_keys import LiveKeys
+from cdc.cli.inspecting.tail import _coloured
+from cdc.encode.topic_contents.live_keys import LiveKeys
+from cdc.machine import temporary_files
+from cdc.machine.temporary_files import TemporaryDatabase, on_temporary_disk
+from cdc.machine.tls import says_cut, was_cut
 from cdc.model.errors import CdcError, OperatorError, RetryableError
 from connectors.mysql import session as mysql
 from connectors.postgres import session as postgres

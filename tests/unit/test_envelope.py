@@ -9,7 +9,8 @@ import orjson
 import pytest
 
 from cdc import __version__
-from cdc.encode.envelope import Frame, in_wal, schema_record
+from cdc.encode.envelope.frame import Frame, in_wal
+from cdc.encode.schema_record import schema_record
 from cdc.model.change import UNCHANGED, Kind, Position
 from cdc.model.errors import BugError, OperatorError
 from tests.text_tables import encoder, text_column, text_table

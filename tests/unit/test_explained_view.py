@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cdc.cli.explained_view import told, why_no_record
+from cdc.cli.running.explained_view import told, why_no_record
 
 _ROW = {"table": "public.c", "key": {"id": 5}, "position": "1.2.3", "at_ms": 1}
 _FOUND: dict[str, Any] = {

@@ -9,7 +9,8 @@ import orjson
 import pytest
 
 from cdc.capture.pipeline import Pipeline, Settings
-from cdc.config.config import ApplyTable, KafkaConfig, LogConfig
+from cdc.config.apply_config import ApplyTable
+from cdc.config.kafka_config import KafkaConfig, LogConfig
 from cdc.model.change import Table
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.interfaces import Log

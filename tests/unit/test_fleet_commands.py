@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-import cdc.cli.fleet
-from cdc.cli.fleet import fleet
+import cdc.cli.running.fleet
+from cdc.cli.running.fleet import fleet
 from cdc.config import registry
 from cdc.fleet.fleet_config import FleetConfig, load_fleet
 from cdc.fleet.seams import GroupMember
@@ -27,7 +27,7 @@ from sinks.topics.names import fleet_of, fleet_topic, log_topic, position_topic,
 @pytest.fixture
 def brokers(monkeypatch: pytest.MonkeyPatch) -> MemoryBrokers:
     found = MemoryBrokers()
-    monkeypatch.setattr(cdc.cli.fleet, "_open", lambda config: MemoryFleet(found, config.fleet))
+    monkeypatch.setattr(cdc.cli.running.fleet, "_open", lambda config: MemoryFleet(found, config.fleet))
     monkeypatch.setenv("CDC_FLEET", "production")
     monkeypatch.setenv("CDC_BOOTSTRAP_SERVERS", "h:1")
     return found
@@ -196,8 +196,8 @@ def test_the_commands_of_the_page_work(brokers: MemoryBrokers, tmp_path: Path, m
     for name in ("shop", "billing"):
         file(tmp_path, name)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cdc.cli.fleet.Member, "run", lambda self: None)
-    monkeypatch.setattr(cdc.cli.fleet, "Children", lambda flags: nullcontext())
+    monkeypatch.setattr(cdc.cli.running.fleet.Member, "run", lambda self: None)
+    monkeypatch.setattr(cdc.cli.running.fleet, "Children", lambda flags: nullcontext())
     for words in commands:
         assert run(*words).exit_code == 0, words
     brokers.groups["production"] = [GroupMember("m1", "m1-1", "h", (0,)), GroupMember("m2", "m2-1", "h", (1,))]

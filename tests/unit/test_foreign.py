@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.encode.foreign import event_of, names_a_row
+from cdc.encode.topic_contents.foreign import event_of, names_a_row
 
 OURS = {
     "op": "u",

@@ -12,9 +12,9 @@ import orjson
 import pytest
 
 from cdc.capture.pipeline import Pipeline, Settings
-from cdc.config.config import ApplySource, ApplyTable
+from cdc.config.apply_config import ApplySource, ApplyTable
 from cdc.config.views import ViewConfig, ViewsConfig
-from cdc.encode import row_codegen
+from cdc.encode.envelope import row_codegen
 from cdc.encode.json_text import quoted
 from cdc.formats import avro, schema
 from cdc.formats.reading import Reading

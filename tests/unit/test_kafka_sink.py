@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 from kafka import errors as codes
 
-from cdc.config import elapsed
-from cdc.config.config import KafkaConfig, LogConfig
+from cdc.config.kafka_config import KafkaConfig, LogConfig
 from cdc.encode.table_log import log_of
+from cdc.machine import elapsed
 from cdc.model.errors import BugError, CdcError, ConfigError, FencedError, OperatorError, RetryableError, TooLargeError
 from cdc.model.state import Phase, State
 from sinks import kafka
@@ -148,7 +148,7 @@ TIMEOUT_S = KafkaConfig(bootstrap_servers="x:9092").transaction_timeout_s
 
 
 class Clock:
-    """What `cdc.config.elapsed` looks at; one of its clocks may stand still."""
+    """What `cdc.machine.elapsed` looks at; one of its clocks may stand still."""
 
     CLOCK_MONOTONIC = 1
 

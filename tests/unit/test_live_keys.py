@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import tracemalloc
 
-from cdc.encode.live_keys import LiveKeys
+from cdc.encode.topic_contents.live_keys import LiveKeys
 
 
 def test_it_is_a_set_in_the_order_of_bytes() -> None:

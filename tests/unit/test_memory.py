@@ -10,7 +10,7 @@ import pytest
 
 _PAGES_CLEARED = """
 import resource
-from cdc.capture.memory import keep_freed
+from cdc.machine.memory import keep_freed
 
 def cleared():
     begun = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

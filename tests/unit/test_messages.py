@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-import cdc.capture.commands
 import cdc.capture.commit_pace
+import cdc.capture.control.commands
 import cdc.capture.pipeline
 import cdc.capture.session
 from cdc.capture.pipeline import Pipeline, Settings

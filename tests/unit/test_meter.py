@@ -12,14 +12,14 @@ from typing import Any
 import orjson
 import pytest
 
-import cdc.capture.commands
+import cdc.capture.control.commands
 import cdc.capture.freshness
 import cdc.capture.pipeline
 import cdc.capture.session
-import cdc.cli.pause
+import cdc.cli.running.pause
+from cdc.capture.control.signals import Command
 from cdc.capture.pipeline import Parts, Pipeline, Settings
-from cdc.capture.signals import Command
-from cdc.cli.pause import log_left
+from cdc.cli.running.pause import log_left
 from cdc.config.config import load_connector
 from cdc.config.reread import reread
 from cdc.model.change import Table
@@ -78,7 +78,7 @@ class Metered(Bench):
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Metered:
     monkeypatch.setattr(cdc.capture.pipeline, "RETRY_FIRST_S", 0.0)
-    monkeypatch.setattr(cdc.capture.commands, "COMMANDS_S", 0.0)
+    monkeypatch.setattr(cdc.capture.control.commands, "COMMANDS_S", 0.0)
     monkeypatch.setattr(cdc.capture.session, "PAUSED_LOOK_S", 0.001)
     return Metered()
 
@@ -316,7 +316,7 @@ def test_how_long_the_log_lasts(first: dict[str, Any], seconds: float | None, sa
 
 @pytest.mark.parametrize(("grown", "known"), [(0, False), (10**9, True)])
 def test_how_long_a_limited_slot_lasts(grown: int, known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cdc.cli.pause, "_SAMPLE_S", 0.01)
+    monkeypatch.setattr(cdc.cli.running.pause, "_SAMPLE_S", 0.01)
     slot = {"safe_wal_size_bytes": 50_000_000}
     found = log_left({"slot": slot, "log_end_number": 1}, lambda: {"slot": slot, "log_end_number": 1 + grown})
     assert (found.seconds is not None) is known

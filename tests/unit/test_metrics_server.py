@@ -17,7 +17,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 import cdc.monitoring.listening
-from cdc.config.config import ConnectorConfig, KafkaConfig, SourceConfig, load_connector
+from cdc.config.config import ConnectorConfig, load_connector
+from cdc.config.kafka_config import KafkaConfig
+from cdc.config.source_config import SourceConfig
 from cdc.model.errors import ConfigError, OperatorError, RetryableError
 from cdc.model.meter import Commit, RunState
 from cdc.model.state import Phase, State

@@ -15,8 +15,10 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from cdc.config.config import ConnectorConfig, KafkaConfig, SourceConfig
+from cdc.config.config import ConnectorConfig
+from cdc.config.kafka_config import KafkaConfig
 from cdc.config.metrics_config import MetricsConfig
+from cdc.config.source_config import SourceConfig
 from cdc.model.errors import ConfigError, OperatorError, RetryableError
 from cdc.monitor import process as processes
 from cdc.monitor import server as page_server

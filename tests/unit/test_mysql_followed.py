@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cdc.config.config import SourceConfig
+from cdc.config.source_config import SourceConfig
 from cdc.model.change import Change, Described, Op, Table
 from cdc.model.errors import ChangedError
 from connectors.mysql.binlog import events, table_map

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cdc.config.config import SourceConfig
+from cdc.config.source_config import SourceConfig
 from cdc.model.change import UNCHANGED, Change, Op, Row, Table
 from cdc.model.errors import GapError, OperatorError, ProtocolError
 from connectors.mysql.binlog import events, parser, table_map

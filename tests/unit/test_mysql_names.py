@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdc.config.config import SourceConfig
+from cdc.config.source_config import SourceConfig
 from cdc.model.change import Op
 from connectors.mysql.binlog import events, table_map
 from connectors.mysql.binlog.events import TableColumn

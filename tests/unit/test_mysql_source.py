@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from cdc.config.config import ConnectorConfig, KafkaConfig, SourceConfig
+from cdc.config.config import ConnectorConfig
+from cdc.config.kafka_config import KafkaConfig
+from cdc.config.source_config import SourceConfig
 from cdc.model.change import Idle, Offset
 from cdc.model.errors import GapError
 from connectors.mysql import source

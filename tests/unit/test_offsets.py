@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 import cdc.capture.pipeline
-from cdc.capture.signals import Command
+from cdc.capture.control.signals import Command
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.interfaces import Follower
 from cdc.offsets.exported import Exported, of_state

@@ -12,8 +12,9 @@ import orjson
 import pytest
 
 from cdc.capture.pipeline import Pipeline, Settings
-from cdc.config.config import SourceConfig, load_connector
+from cdc.config.config import load_connector
 from cdc.config.published.outbox import OutboxConfig
+from cdc.config.source_config import SourceConfig
 from cdc.model.change import Change, Column, Kind, Op, Row, Table
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.interfaces import Log

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.config.config import StoreConfig
+from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import ConfigError
 from spark_apply.model.store import open_store
 from spark_apply.spark.paths import local, located

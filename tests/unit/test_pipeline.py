@@ -11,14 +11,14 @@ from typing import Any
 import orjson
 import pytest
 
-import cdc.capture.commands
 import cdc.capture.commit_pace
-import cdc.capture.incremental_snapshot
+import cdc.capture.control.commands
 import cdc.capture.pipeline
 import cdc.capture.session
-import cdc.encode.event_writer
+import cdc.capture.snapshots.incremental_snapshot
+import cdc.encode.truncates
+from cdc.capture.control.signals import Command
 from cdc.capture.pipeline import Pipeline, Report, Settings
-from cdc.capture.signals import Command
 from cdc.model.change import UNCHANGED, Change, Offset, Row, Table, Transaction, TransactionBatch
 from cdc.model.errors import CdcError, GapError, OperatorError, RetryableError
 from cdc.model.interfaces import Chunk, Handover, Source
@@ -583,7 +583,7 @@ def test_a_gap_found_where_the_log_is_followed(bench: Bench) -> None:
 
 def test_rows_asked_for_by_their_keys(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each key's row comes again, those that are gone are deleted, others are left alone; a crash repeats it."""
-    monkeypatch.setattr(cdc.capture.incremental_snapshot, "KEYS_AT_ONCE", 2)
+    monkeypatch.setattr(cdc.capture.snapshots.incremental_snapshot, "KEYS_AT_ONCE", 2)
     bench.log.commit(*(insert(A, _row(name)) for name in "123456"))
     bench.run(A)
     before = len(bench.events(A))
@@ -673,8 +673,8 @@ def test_the_deletes_of_a_large_truncate_are_committed_in_parts_and_resumed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed at every commit: what is there when it goes on is not deleted again, and what came since stays."""
-    monkeypatch.setattr(cdc.encode.event_writer, "TRUNCATED_AT_ONCE", 10)
-    monkeypatch.setattr(cdc.capture.incremental_snapshot, "DELETES_AT_ONCE", 4)
+    monkeypatch.setattr(cdc.encode.truncates, "TRUNCATED_AT_ONCE", 10)
+    monkeypatch.setattr(cdc.capture.snapshots.incremental_snapshot, "DELETES_AT_ONCE", 4)
     bench.log.commit(*(insert(A, _row(f"{n:02}")) for n in range(30)))
     bench.run(A)
     bench.log.commit(truncate(A), insert(A, _row("07")), insert(A, _row("31")))
@@ -703,7 +703,7 @@ def test_the_deletes_of_a_large_truncate_are_committed_in_parts_and_resumed(
 
 def test_a_table_truncated_while_it_is_read_is_read_anew(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that a window has written before are gone, though they are younger than the reading's beginning."""
-    monkeypatch.setattr(cdc.encode.event_writer, "TRUNCATED_AT_ONCE", 0)
+    monkeypatch.setattr(cdc.encode.truncates, "TRUNCATED_AT_ONCE", 0)
     bench.log.commit(*(insert(A, _row(f"{n:02}")) for n in range(6)))
     bench.run(A)
     bench.ask(Command(tables=("s.a",)))

@@ -10,7 +10,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from cdc.config.config import ConnectorConfig, KafkaConfig, SourceConfig
+from cdc.config.config import ConnectorConfig
+from cdc.config.kafka_config import KafkaConfig
+from cdc.config.source_config import SourceConfig
 from cdc.model.change import Idle, Op, Transaction, TransactionBatch
 from cdc.model.change import Message as PublishedMessage
 from cdc.model.errors import BugError, CdcError, OperatorError, ProtocolError, RetryableError

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cdc.config.config import ApplyTable
+from cdc.config.apply_config import ApplyTable
 from cdc.model.change import Kind
 from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.events.projection import check_places, fingerprint, projected_table

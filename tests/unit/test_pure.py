@@ -37,7 +37,7 @@ def test_it_holds_in_python_alone() -> None:
 
 def test_it_is_python_alone() -> None:
     code = (
-        "from cdc.encode import envelope; assert envelope.Frame is envelope.PlainFrame; "
+        "from cdc.encode.envelope import frame; assert frame.Frame is frame.PlainFrame; "
         "from connectors.postgres.pgoutput import fast_path; assert fast_path.FastPath is fast_path.PlainFastPath"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "CDC_PURE": "1"}, check=True)

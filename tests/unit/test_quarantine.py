@@ -8,7 +8,7 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from cdc.cli.verify import report
+from cdc.cli.inspecting.verify import report
 from spark_apply.events.quarantine import Entry
 from spark_apply.verify.verify import ComparedCopy, Difference, _Context, _quarantined
 

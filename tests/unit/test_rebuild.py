@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from cdc.config.config import ApplyConfig, ApplySource, ApplyTable, StoreConfig
+from cdc.config.apply_config import ApplySource, ApplyTable, StoreConfig
+from cdc.config.config import ApplyConfig
 from cdc.model.change import Kind
 from cdc.model.errors import ConfigError
 from spark_apply.model.store import Due, Store, StoredRow

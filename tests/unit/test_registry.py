@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from cdc.config import registry
-from cdc.config.config import ConnectorConfig, KafkaConfig, SourceConfig
+from cdc.config.config import ConnectorConfig
+from cdc.config.kafka_config import KafkaConfig
+from cdc.config.source_config import SourceConfig
 from cdc.model.errors import ConfigError
 
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.cli.replay import since_of
-from cdc.config.config import ApplyConfig, ApplySource, ApplyTable, StoreConfig
+from cdc.cli.running.replay import since_of
+from cdc.config.apply_config import ApplySource, ApplyTable, StoreConfig
+from cdc.config.config import ApplyConfig
 from cdc.config.metrics_config import MetricsConfig
 from cdc.model.change import Position
 from cdc.model.errors import ConfigError

@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-from cdc.capture import rereads, signals
-from cdc.capture.rereads import MOST_KEYS, Rereads
+from cdc.capture.control import rereads, signals
+from cdc.capture.control.rereads import MOST_KEYS, Rereads
 from cdc.encode.window_keys import RequestedRows
 from cdc.model.change import Column, Kind, Table
 from cdc.model.state import Phase, State
@@ -50,7 +50,7 @@ def made(incremental: Incremental, *, asked: tuple[str, ...] = ()) -> tuple[Rere
     sink: Any = SimpleNamespace(ask=lambda key, value: written.append((key, value)))
     state = State(connector="c", identity={}, phase=Phase.STREAM, epoch=1, asked=asked, rereads=5)
     tables = {table.qualified: table for table in (T, U)}
-    return Rereads(incremental, sink, tables, state, since=lambda: "now"), written  # type: ignore[arg-type]
+    return Rereads(incremental, sink, tables, state, since=lambda: "now", log_end=lambda: "end"), written  # type: ignore[arg-type]
 
 
 def test_keys_are_a_command_that_is_committed_with_the_position() -> None:

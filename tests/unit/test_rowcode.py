@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc.encode import json_text
-from cdc.encode.envelope import TableEncoder
-from cdc.encode.row_codegen import hole_finder, size_bound
+from cdc.encode.envelope.row_codegen import hole_finder, size_bound
+from cdc.encode.envelope.table_encoder import TableEncoder
 from cdc.model.change import UNCHANGED, Column, Kind, Row, Table
 from cdc.model.errors import BugError, OperatorError
 from tests.text_tables import encoder

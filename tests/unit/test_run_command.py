@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import cdc.cli.run
+import cdc.cli.running.run
 from cdc.capture.pipeline import Report
-from cdc.cli.apply import Told
-from cdc.cli.run import _How, _Shown, _supervise, run
+from cdc.cli.running.apply import Told
+from cdc.cli.running.run import _How, run
+from cdc.cli.running.run_progress import RunProgress
+from cdc.cli.running.supervise import supervise
 from cdc.cli.terminal import Alive, UtcFormatter, instant
 from cdc.model.errors import OperatorError
 from cdc.model.state import Phase, State
@@ -68,13 +70,13 @@ def _scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *scripts: str) -> 
     """Let the processes of connectors be these Python programs."""
     files = tuple(tmp_path / f"{n}.yaml" for n in range(len(scripts)))
     programs = dict(zip(map(str, files), scripts, strict=True))
-    popen = cdc.cli.run.subprocess.Popen
+    popen = cdc.cli.running.supervise.subprocess.Popen
 
     def started(command: list[str], **more: Any) -> Any:
         return popen([sys.executable, "-c", programs[command[command.index("run") + 1]]], **more)
 
-    monkeypatch.setattr(cdc.cli.run.subprocess, "Popen", started)
-    monkeypatch.setattr(cdc.cli.run.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(cdc.cli.running.supervise.subprocess, "Popen", started)
+    monkeypatch.setattr(cdc.cli.running.supervise.signal, "signal", lambda *_: None)
     return files
 
 
@@ -84,19 +86,19 @@ def test_one_that_fails_ends_no_other(tmp_path: Path, monkeypatch: pytest.Monkey
     good = f"import time; time.sleep(1); open({str(done)!r}, 'w')"
     files = _scripts(tmp_path, monkeypatch, "raise SystemExit(3)", good)
     with pytest.raises(OperatorError, match=r"0\.yaml: the connector ended with an error") as ended:
-        _supervise(files, [])
+        supervise(files, [])
     assert ended.value.exit_code == 3
     assert done.exists()
 
 
 def test_all_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _supervise(_scripts(tmp_path, monkeypatch, "", ""), [])
+    supervise(_scripts(tmp_path, monkeypatch, "", ""), [])
 
 
 def test_what_a_signal_ended_has_a_shells_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = _scripts(tmp_path, monkeypatch, "", "import os; os.kill(os.getpid(), 9)")
     with pytest.raises(OperatorError, match=r"1\.yaml") as ended:
-        _supervise(files, [])
+        supervise(files, [])
     assert ended.value.exit_code == 137
 
 
@@ -130,7 +132,7 @@ def _report(**more: Any) -> Report:
 def test_what_an_idle_connector_says(caplog: pytest.LogCaptureFixture) -> None:
     """Up to when all is in Kafka; and since when nothing was committed, if that is long ago."""
     caplog.set_level(logging.INFO)
-    shown = _Shown("c", live=False)
+    shown = RunProgress("c", live=False)
     shown.alive()
     assert "c: alive; no position committed for" in caplog.messages[-1]
     shown(_report(source_ms=1_700_000_000_000))

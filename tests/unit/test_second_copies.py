@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 import cdc.capture.pipeline
-import cdc.capture.stand_by
+import cdc.capture.starting.stand_by
 from cdc.capture.pipeline import Pipeline, Settings
 from cdc.model.errors import CdcError, FencedError, OperatorError, RetryableError
 from cdc.model.interfaces import Follower
@@ -37,7 +37,7 @@ class SharedSource(MemorySource):
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cdc.capture.pipeline, "RETRY_FIRST_S", 0.0)
     for name in ("STAND_BY_FIRST_S", "STAND_BY_LONGEST_S", "STAND_BY_SETTLED_S", "GONE_S"):
-        monkeypatch.setattr(cdc.capture.stand_by, name, 0.0)
+        monkeypatch.setattr(cdc.capture.starting.stand_by, name, 0.0)
 
 
 class Copy:
@@ -142,7 +142,7 @@ def test_one_that_is_held_up_as_it_starts_looks_again(monkeypatch: pytest.Monkey
     """Frozen between its start and the fence, it may have been replaced: then it stands by, and fences nobody."""
     log, kafka, clock = _log(), MemoryKafka(), [100.0]
     Copy(log, kafka, lambda: None).run()
-    monkeypatch.setattr(cdc.capture.stand_by.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(cdc.capture.starting.stand_by.time, "monotonic", lambda: clock[0])
     fenced, seen = [], []
 
     def frozen(point: str) -> None:

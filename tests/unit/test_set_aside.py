@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cdc.config.config import ApplyTable
+from cdc.config.apply_config import ApplyTable
 from cdc.model.errors import BugError, CdcError, OperatorError, RetryableError
 from spark_apply.events.projection import projected_table
 from spark_apply.events.set_aside import SetAside, aside_id

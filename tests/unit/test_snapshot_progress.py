@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cdc.capture.snapshot_progress import SnapshotProgress, SnapshotTable, duration, snapshot_progress
-from cdc.cli.run import _reading
+from cdc.capture.snapshots.snapshot_progress import SnapshotProgress, SnapshotTable, duration, snapshot_progress
+from cdc.cli.running.run_progress import reading
 
 AT_MS = 1_700_000_000_000
 
@@ -67,7 +67,7 @@ def test_the_line_in_hand() -> None:
         "s.d": SnapshotTable(5, None, done=False),
         "s.e": SnapshotTable(0, 40, done=False),
     }
-    assert _reading(SnapshotProgress(tables, 75.0)) == (
+    assert reading(SnapshotProgress(tables, 75.0)) == (
         "reading s.b 1,200 rows of about 4,000, reading s.c 50 rows of about 50, reading s.d 5 rows, "
         "1 of 5 tables done, about 1 min 15 s left"
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from cdc.config.config import StoreConfig
+from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.spark import environment
 from spark_apply.spark.environment import require_environment, require_paths

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdc.config.config import KafkaConfig, LogConfig
+from cdc.config.kafka_config import KafkaConfig, LogConfig
 from cdc.model.errors import ConfigError
 from sinks.topics.names import LONGEST, table_topic
 from sinks.topics.table_logs import TableLogs

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cdc.config.config import ApplyTable
+from cdc.config.apply_config import ApplyTable
 from cdc.model.change import Kind
 from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.events.kafka_source import jvm_options

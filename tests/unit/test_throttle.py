@@ -9,10 +9,10 @@ import pytest
 
 import cdc.capture.commit_pace
 import cdc.capture.session
-import cdc.capture.throttle
+import cdc.capture.snapshots.throttle
+from cdc.capture.control.signals import Command
 from cdc.capture.pipeline import Pipeline, Settings
-from cdc.capture.signals import Command
-from cdc.capture.throttle import Throttle
+from cdc.capture.snapshots.throttle import Throttle
 from cdc.testing import At, MemorySink, MemorySnapshotter, MemorySource, insert, nothing
 from tests.unit.test_pipeline import A, B, Bench, _row
 
@@ -32,7 +32,7 @@ class _Clock:
     def __init__(self, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = time.monotonic()
         self.waited_s = 0.0
-        monkeypatch.setattr(cdc.capture.throttle.time, "monotonic", lambda: self.now_s)
+        monkeypatch.setattr(cdc.capture.snapshots.throttle.time, "monotonic", lambda: self.now_s)
         monkeypatch.setattr(pipeline._stop, "wait", self._wait)
 
     def _wait(self, timeout: float) -> bool:
@@ -98,7 +98,7 @@ def test_a_stop_is_not_waited_for() -> None:
 
 def test_what_was_missed_is_not_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(cdc.capture.throttle.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(cdc.capture.snapshots.throttle.time, "monotonic", lambda: now[0])
     throttle = Throttle(10)
     throttle.took(20)
     assert throttle.wait_s() == 2.0

@@ -11,9 +11,9 @@ from typing import Any
 import orjson
 import pytest
 
-from cdc.encode.envelope import TableEncoder
-from cdc.encode.published_values import PublishedValues
-from cdc.encode.toast import ToastValues
+from cdc.encode.envelope.table_encoder import TableEncoder
+from cdc.encode.topic_contents.published_values import PublishedValues
+from cdc.encode.topic_contents.toast import ToastValues
 from cdc.model.change import UNCHANGED, Position, Row, Table, Value
 from cdc.testing import Inline
 from tests.text_tables import encoder, text_column, text_table

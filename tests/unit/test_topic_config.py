@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cdc.config.config import KafkaConfig
+from cdc.config.kafka_config import KafkaConfig
 from cdc.model.errors import ConfigError
 from sinks.kafka import KafkaSink
 from tests.unit.test_pipeline import A

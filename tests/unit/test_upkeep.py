@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.config.config import StoreConfig
+from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import ConfigError
 from spark_apply.job.maintenance import MaintenanceSchedule
 from spark_apply.job.route import Route

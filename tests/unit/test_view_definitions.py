@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from cdc.config.config import ApplySource
-from cdc.config.pattern import PatternConfig
+from cdc.config.apply_config import ApplySource
+from cdc.config.view_pattern import PatternConfig
 from cdc.config.views import MatchConfig, ReadConfig, ViewConfig, ViewsConfig
 from cdc.model.change import Kind
 from cdc.model.errors import ConfigError

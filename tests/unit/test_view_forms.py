@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cdc.config.pattern import Absence, Element, PatternConfig, duration_us, parse_pattern
+from cdc.config.view_pattern import Absence, Element, PatternConfig, duration_us, parse_pattern
 from cdc.config.views import MatchConfig, ReadConfig, ViewConfig, load_views
 from cdc.model.errors import ConfigError
 from spark_apply.views.planning import PlannedView, plan_config

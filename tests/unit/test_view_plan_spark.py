@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import sqlglot
 
-from cdc.config.config import ApplySource
+from cdc.config.apply_config import ApplySource
 from cdc.config.views import ReadConfig, ViewConfig, ViewsConfig, engine_of
 from cdc.model.errors import ConfigError
 from spark_apply.views.planning import plan_config

@@ -6,7 +6,7 @@ import tempfile
 from contextlib import AbstractContextManager
 from typing import IO
 
-from cdc.config.temporary_files import on_temporary_disk
+from cdc.machine.temporary_files import on_temporary_disk
 
 
 def on_disk() -> AbstractContextManager[None]:

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Final
 
-from cdc.config.patterns import LEFT_OUT, is_pattern, matches
+from cdc.config.table_patterns import LEFT_OUT, is_pattern, matches
 from cdc.model.change import Column, Table
 from cdc.model.errors import ChangedError, OperatorError, raise_first
 from cdc.rules.row_filter import equality_of

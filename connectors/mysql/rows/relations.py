@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from cdc.config.config import SourceConfig
-from cdc.config.patterns import chooses
+from cdc.config.source_config import SourceConfig
+from cdc.config.table_patterns import chooses
 from cdc.model.change import Change, Described, Op, Table
 from cdc.model.errors import ChangedError, GapError, OperatorError
 from cdc.model.table_schema import Description, stale_reason

@@ -13,7 +13,7 @@ import psycopg2
 import psycopg2.extensions
 from psycopg2 import sql
 
-from cdc.config.patterns import LEFT_OUT, is_pattern, matches
+from cdc.config.table_patterns import LEFT_OUT, is_pattern, matches
 from cdc.model.change import Column, Table
 from cdc.model.errors import OperatorError, raise_first
 from cdc.model.table_schema import Description

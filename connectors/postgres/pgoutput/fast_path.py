@@ -19,7 +19,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from cdc.encode.built import built
-from cdc.encode.envelope import in_wal
+from cdc.encode.envelope.frame import in_wal
 from cdc.model.change import Change, Op, Table, Transaction
 from cdc.model.errors import ProtocolError
 from connectors.postgres.pgoutput.messages import POSTGRES_EPOCH_US, Begin, Commit

@@ -34,7 +34,7 @@ from pyspark.sql import DataFrame, DataFrameWriterV2, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
 
-from cdc.config.config import StoreConfig
+from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import BugError, ConfigError, OperatorError
 from spark_apply.events.typed import OP, POSITION
 from spark_apply.model.completeness import Mark

@@ -11,7 +11,7 @@ import psycopg2
 import psycopg2.extensions
 from psycopg2 import sql
 
-from cdc.config.hosts import is_local
+from cdc.machine.hosts import is_local
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
 from spark_apply.stores.postgres.tables import Cursor
 

@@ -35,7 +35,7 @@ from dataclasses import replace
 from psycopg2 import sql
 from pyspark.sql import SparkSession
 
-from cdc.config.config import StoreConfig
+from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError, RetryableError
 from spark_apply.events.history import CURRENT
 from spark_apply.events.topic_identity import difference

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cdc.config.pattern import Element, PatternConfig
+from cdc.config.view_pattern import Element, PatternConfig
 
 _AT, _NUMBER = "_at", "_n"
 _UNITS = (("DAYS", 86_400_000_000), ("SECONDS", 1_000_000), ("MICROSECONDS", 1))

@@ -9,7 +9,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from cdc.config.pattern import PatternConfig
+from cdc.config.view_pattern import PatternConfig
 from cdc.model.errors import ConfigError
 from spark_apply.views.pattern.lowered import pattern_sql
 from spark_apply.views.sql.expressions.types import INSTANTS, type_of

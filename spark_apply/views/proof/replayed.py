@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
-from cdc.config.config import ApplySource
+from cdc.config.apply_config import ApplySource
 from cdc.config.views import ViewsConfig
 from cdc.model.state import State
 from spark_apply.events import kafka_source, typed

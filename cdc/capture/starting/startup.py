@@ -1,0 +1,278 @@
+"""Starts a session: checks the position against the servers, makes the slot, adds tables, goes on behind gaps."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from cdc.capture.control import signals
+from cdc.capture.freshness import now_ms
+from cdc.capture.settings import Settings
+from cdc.capture.snapshots.incremental_progress import IncrementalProgress
+from cdc.capture.starting import verdicts
+from cdc.encode.table_log import log_of
+from cdc.model.audit import Act
+from cdc.model.change import Position, Table
+from cdc.model.errors import GapError, raise_first
+from cdc.model.interfaces import LINEAGE, Choosing, Comparing, Sink, Source
+from cdc.model.ledger import Loss, loss, to_record
+from cdc.model.state import Phase, State
+
+_OUTBOX: Final = "source.outbox"
+"""What the state's `config` calls the table that is an outbox."""
+
+log = logging.getLogger("cdc")
+
+
+class Startup:
+    """Starts every session of one connector."""
+
+    def __init__(self, settings: Settings, sink: Sink) -> None:
+        self._settings = settings
+        self._sink = sink
+
+    def state(
+        self,
+        source: Source,
+        identity: Mapping[str, str],
+        tables: Sequence[Table],
+        state: State | None,
+        *,
+        gap: GapError | None = None,
+    ) -> tuple[State, str | None]:
+        """Give the state to go on from, with its log held, and the exported view if the hold is new.
+
+        `gap` is the gap that the last session found while it followed the log.
+        """
+        names = tuple(table.qualified for table in tables)
+        if state is None:
+            self.refuse_neighbours(identity, tables)
+            source.unused()
+            self._refuse_occupied(tables)
+            state = State(
+                connector=self._settings.connector,
+                identity=identity,
+                phase=Phase.CREATING,
+                epoch=1,
+                config={**self._settings.config, **({_OUTBOX: of.table} if (of := self._settings.outbox) else {})},
+            )
+            self._record_topics()
+            self._sink.commit(state)
+        raise_first(verdicts.of_config(state, self._settings.config))
+        raise_first(verdicts.of_source(state, identity))
+        raise_first(verdicts.of_topics(self._sink.recorded(), self._sink.found()))
+        if state.phase is Phase.CREATING:
+            held_ms = now_ms(source)
+            start = source.hold(tables)
+            state = state.next(
+                source_ms=held_ms,
+                phase=Phase.SNAPSHOT,
+                identity=identity,
+                offset=start.offset,
+                commit=start.commit,
+                tables=names,
+                unread=names,
+                snapshot={},
+                carried=source.carried(),
+            )
+            self._record_topics()
+            self._sink.commit(state)
+            return state, start.view
+        _refuse_left_out(source, state)
+        still = self._compare_outbox(_still_captured(state, names), source)
+        try:
+            moved = source.verify(still)
+            if gap is not None:
+                raise gap
+        except GapError:
+            again = signals.after_gap(self._sink.commands())
+            if not again:
+                raise
+            self._refuse_others(identity, tables, still)
+            return self._over_the_gap(source, replace(still, identity=identity), tables, again), None
+        if moved is not None:
+            log.warning(
+                "connector %s: the source has failed over from timeline %s to %s, which continues it without a gap",
+                state.connector, state.identity.get(LINEAGE), identity.get(LINEAGE),
+            )  # fmt: skip
+            offset, commit = moved
+            still = replace(still, identity=identity, epoch=still.epoch + 1, offset=offset, commit=commit)
+        lost = self._lost(tables, still)
+        added = self._refuse_others(identity, tables, still)
+        if added:
+            source.extend(tables)
+            still = replace(self._taken_up(still, added, source), tables=names, carried=source.carried())
+        if lost:
+            still = _read_again(still, lost, source)
+        found = source.stale() if isinstance(source, Comparing) else {}
+        stale = {name: reason for name, reason in found.items() if name in still.tables}
+        if stale:
+            still = replace(_read_again(still, stale, source), carried=source.carried())
+            for name, reason in stale.items():
+                log.warning("table %s: %s: its rows are read again", name, reason)
+        if self._record_topics() or still is not state:
+            state = still.next()
+            self._sink.commit(state)
+        return state, None
+
+    def _taken_up(self, state: State, added: Iterable[Table], source: Source) -> State:
+        """Let tables be read that `state` does not know; those captured before as behind a gap."""
+        since = _log_end(state, source)
+        reading = {}
+        for table in added:
+            back = self._sink.topic(table) in self._sink.recorded()
+            if back:
+                log.warning("table %s was captured before: its rows are read, and those that are gone are deleted",
+                            table.qualified)  # fmt: skip
+            reading[table.qualified] = IncrementalProgress(since, gap=back).to_json()
+        return replace(state, reading={**state.reading, **reading})
+
+    def _compare_outbox(self, state: State, source: Source) -> State:
+        """Have a table read that is no outbox any more: of the rows it has, none was published."""
+        was, outbox = str(state.config.get(_OUTBOX, "")), self._settings.outbox
+        now = outbox.table if outbox is not None else ""
+        if was == now:
+            return state
+        if was in state.tables:
+            log.warning("table %s is no outbox any more: its rows are read", was)
+            state = _read_again(state, [was], source)
+        if now in state.tables:
+            log.warning("table %s is an outbox now: what is inserted is published, and its topic stays as it is", now)
+        return replace(state, config={**state.config, _OUTBOX: now})
+
+    def _record_topics(self) -> bool:
+        """Record in the open transaction what has changed of the topics that are relied on; False: nothing has."""
+        changed = to_record(self._sink.recorded(), self._sink.found())
+        for topic, facts in changed.items():
+            self._sink.rely(topic, facts)
+        return bool(changed)
+
+    def _lost(self, tables: Sequence[Table], state: State) -> list[str]:
+        """Find the tables whose topics are not what was written: they are read again, which is committed with that.
+
+        A topic may be empty, or hold records that somebody has put there: keys that the source does not have get
+        deletes, and no value that is missing in the log is taken from older records.
+        """
+        losses = {
+            topic: what
+            for topic, facts in self._sink.found().items()
+            if (what := loss(self._sink.recorded().get(topic), facts, keeps=True)) is not None
+        }
+        if not losses:
+            return []
+        again: list[str] = []
+        ours = {self._sink.topic(table): table.qualified for table in tables if table.qualified in state.tables}
+        letters = self._sink.log_topic("dead-letter")
+        if state.dead_letters and letters in losses:
+            log.warning("topic %s %s: which rows are dead letters is not known: all tables are read again",
+                        letters, losses.pop(letters).value)  # fmt: skip
+            again += ours.values()
+        for topic, name in ours.items():
+            found = losses.pop(topic, None)
+            of_log = losses.pop(log_of(topic), None)
+            if found is None and of_log in (Loss.GONE, Loss.MADE_AGAIN) and log_of(topic) in self._sink.recorded():
+                topic, found = log_of(topic), of_log  # noqa: PLW2901 - it is the one to be named
+            if found is not None and name not in again:
+                log.warning("topic %s %s: the rows of table %s are read again", topic, found.value, name)
+                again.append(name)
+        recorded = self._sink.recorded()
+        for topic, what in losses.items():
+            if what is not Loss.FORGOTTEN and topic in recorded:
+                log.warning("topic %s %s: what it held is gone", topic, what.value)
+        return again
+
+    def _over_the_gap(self, source: Source, state: State, tables: Sequence[Table], asked: Sequence[bytes]) -> State:
+        """Begin a new hold and a new epoch: all tables are read again, and rows that are gone get deletes."""
+        start = source.hold(tables)
+        log.warning("the log has a gap before %s: all tables are read again, as asked", start.offset)
+        epoch, names = state.epoch + 1, tuple(table.qualified for table in tables)
+        since = Position(epoch, 0, 0).text
+        state = state.next(
+            phase=Phase.STREAM, epoch=epoch, offset=start.offset, commit=start.commit, tables=names, unread=(),
+            snapshot={}, reading={name: IncrementalProgress(since, gap=True).to_json() for name in names}, windows=0,
+            carried=source.carried(),
+        )  # fmt: skip
+        self._record_topics()
+        commands = dict(self._sink.commands())
+        for key in asked:
+            self._sink.answered(key)
+            self.note(signals.parse(commands.get(key, b"")).act(key), state)
+        self._sink.commit(state)
+        return state
+
+    def note(self, act: Act, state: State) -> None:
+        """Add to the open transaction what was asked for."""
+        connector, position = self._settings.connector, Position(state.epoch, state.commit, 0).text
+        self._sink.log("audit", connector.encode(), act.to_bytes(connector=connector, position=position))
+
+    def learn_formats(self, source: Source, tables: Sequence[Table]) -> None:
+        """Have a registry learn all tables' schemas, before anything is made. Raises OperatorError if it refuses."""
+        wires, rules = self._settings.wires, self._settings.rules
+        if wires is None:
+            return
+        outbox = self._settings.outbox
+        wires.begin(source.name, source.database)
+        for table in tables:
+            if outbox is None or table.qualified != outbox.table:
+                of = rules.of(table.qualified) if rules else None
+                wires.of(table if of is None else of.published(table).table, self._sink.topic(table))
+
+    def refuse_neighbours(self, identity: Mapping[str, str], tables: Sequence[Table]) -> None:
+        """Raise OperatorError if a topic is another connector's, or this one has run under another prefix."""
+        of = self._settings
+        found, topics = self._sink.neighbours(), {table.qualified: self._sink.topic(table) for table in tables}
+        raise_first(
+            verdicts.of_neighbours(found, connector=of.connector, prefix=of.prefix, identity=identity, topics=topics)
+        )
+
+    def _refuse_others(self, identity: Mapping[str, str], tables: Sequence[Table], state: State) -> list[Table]:
+        """Find the tables that `state` does not know; raises OperatorError if their topics are another connector's.
+
+        What this connector wrote to their topics when it captured them before is not in the way.
+        """
+        added = [table for table in tables if table.qualified not in state.tables]
+        if added:
+            self.refuse_neighbours(identity, added)
+            self._refuse_occupied(added, self._sink.recorded())
+        return added
+
+    def _refuse_occupied(self, tables: Sequence[Table], recorded: Container[str] = ()) -> None:
+        occupied = self._sink.occupied(tables)
+        raise_first(verdicts.of_records(occupied, self._sink.schemas(), self._settings.connector, recorded))
+
+
+def _refuse_left_out(source: Source, state: State) -> None:
+    """Raise OperatorError if a table can no longer be captured that is: to leave it out would lose its changes."""
+    if isinstance(source, Choosing):
+        raise_first(error for name, error in source.left_out().items() if name in state.tables)
+
+
+def _log_end(state: State, source: Source) -> str:
+    """Return a position behind all that is in the log by now, and before all that is read from now on.
+
+    Rows may have gone without events at any place of the log that is still to be followed: an event before its end
+    does not say that a row is there, which a view that is taken later does.
+    """
+    return Position(state.epoch, max(state.commit, source.current()) - 1, state.windows + 1).text
+
+
+def _read_again(state: State, tables: Iterable[str], source: Source) -> State:
+    """Let tables be read again whose topics may have rows that are gone at the source."""
+    since = _log_end(state, source)
+    reading = {name: IncrementalProgress(since, gap=True).to_json() for name in tables}
+    return replace(state, reading={**state.reading, **reading})
+
+
+def _still_captured(state: State, names: Sequence[str]) -> State:
+    """Drop the tables no longer captured from `state`: their changes pass unread, so they are new if they come back."""
+    tables = tuple(name for name in state.tables if name in names)
+    if tables == state.tables:
+        return state
+    progress = state.snapshot.get("tables")
+    left = {name: at for name, at in progress.items() if name in tables} if isinstance(progress, dict) else progress
+    snapshot = {**state.snapshot, "tables": left} if progress is not None else state.snapshot
+    unread = tuple(name for name in state.unread if name in names)
+    reading = {name: at for name, at in state.reading.items() if name in names}
+    return replace(state, tables=tables, unread=unread, snapshot=snapshot, reading=reading)

@@ -1,0 +1,93 @@
+"""`cdc audit` prints who has asked a connector or a view job for what, and at which position it took effect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+
+from cdc.cli.terminal import aligned
+from cdc.config import registry
+from cdc.config.config import describes_apply, load_connector
+from cdc.config.kafka_config import KafkaConfig
+from cdc.config.views import describes_views, load_views
+from cdc.model.errors import ConfigError, OperatorError
+
+
+@click.command()
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
+def audit(file: Path, *, as_json: bool) -> None:
+    """Print what was asked of a connector or of a view job, by whom, and at which position it took effect.
+
+    These are pause, resume, reload, incremental snapshots, rows read again, take-overs, imports of offsets, rebuilds of
+    views. Each record is in the Kafka transaction in which the command took effect: what is not here did not happen.
+    FILE is connector.yaml or views.yaml: its keys tell.
+    """
+    name, sink = _of(file)
+    acts = list(_acts(name, sink))
+    if as_json:
+        click.echo(orjson.dumps({"name": name, "acts": acts}).decode())
+        return
+    rows = [
+        ("at", "who", "what", "about", "position", "outcome"),
+        *(
+            (
+                datetime.fromtimestamp(act["at_ms"] / 1000, UTC).isoformat(timespec="seconds"),
+                act["by"] or "not said",
+                act["action"],
+                _about(act["about"]) or "-",
+                act["position"],
+                act["outcome"],
+            )
+            for act in acts
+        ),
+    ]
+    click.echo("\n".join(aligned(rows)) if acts else f"nothing was asked of {name} yet")
+
+
+def _of(file: Path) -> tuple[str, KafkaConfig]:
+    """Return whose audit it is, and where it is kept."""
+    if describes_views(file):
+        views = load_views(file)
+        sink: KafkaConfig = registry.part("spark_apply.views.status:sink_config")(views)
+        return views.name, sink
+    if describes_apply(file):
+        raise ConfigError(
+            f"{file} is the file of an apply job: it takes no commands, so nothing is kept of any",
+            hint="cdc audit CONNECTOR.yaml",
+        )
+    config = load_connector(file)
+    return config.name, config.sink
+
+
+def _acts(name: str, sink: KafkaConfig) -> Iterator[dict[str, Any]]:
+    topic = registry.part("sinks.topics.names:log_topic")(sink.prefix, name, "audit")
+    with registry.part("sinks.topics.topics:Topics")(sink.bootstrap_servers, sink.options) as topics:
+        if not topics.exists(topic):
+            raise OperatorError(
+                f"there is no audit of {name}: it has never run, or not since it keeps one",
+                hint="cdc run CONNECTOR.yaml",
+            )
+    read = registry.part("sinks.topics.read_back:read_to_end")
+    for message in read(sink.bootstrap_servers, sink.options, topic, "read_committed", open_too=False):
+        try:
+            act = orjson.loads(message.value() or b"")
+            yield {name: act[name] for name in _MEMBERS}
+        except (ValueError, KeyError, TypeError):
+            click.echo(f"topic {topic}: the record at offset {message.offset()} is none of ours", err=True)
+
+
+_MEMBERS = ("at_ms", "connector", "action", "by", "asked_ms", "id", "about", "outcome", "position")
+
+
+def _about(about: Mapping[str, Any]) -> str:
+    parts = []
+    for name, value in about.items():
+        shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        parts.append(f"{name.replace('_', ' ')}: {shown}")
+    return "; ".join(parts)

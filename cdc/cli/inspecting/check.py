@@ -1,0 +1,104 @@
+"""`cdc check` tests every precondition of a connector at once; it makes nothing anywhere."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+import orjson
+
+from cdc.capture.starting import verdicts
+from cdc.config import registry
+from cdc.config.config import ConnectorConfig, load_connector
+from cdc.config.findings import Checked, Finding, Level, probed, refused
+from cdc.config.table_patterns import named
+from cdc.model.change import Table
+from cdc.model.errors import CdcError
+from cdc.model.state import State
+from cdc.rules import outbox
+from cdc.rules.capture_rules import CaptureRules
+from cdc.rules.flat import Formats
+
+
+@click.command()
+@click.argument("file", metavar="CONNECTOR.yaml", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
+def check(file: Path, *, as_json: bool) -> int:
+    """Ask database and Kafka for all that a run needs; say what is wrong, and what helps.
+
+    Exit code 0 if a run can start, 1 if something would stop it.
+    """
+    config = load_connector(file)
+    findings = _findings(config)
+    failed = any(finding.level is Level.ERROR for finding in findings)
+    if as_json:
+        shown = [{"level": f.level.value, "about": f.about, "message": f.what, "fix": f.fix} for f in findings]
+        click.echo(orjson.dumps({"name": config.name, "ok": not failed, "findings": shown}).decode())
+    elif sys.stdout.isatty():
+        _table(findings)
+    else:
+        for finding in findings:
+            click.echo(f"{finding.level:<8} {finding.about}: {_in_a_line(finding)}")
+    return int(failed)
+
+
+def _findings(config: ConnectorConfig) -> list[Finding]:
+    state: State | None = None
+    known, findings = True, list[Finding]()
+    try:
+        state = registry.part("sinks.check:position")(config.sink, config.name)
+    except CdcError as exc:
+        known = False
+        findings.append(refused("position", exc))
+    checked: Checked = registry.check(config)(config, state, known=known)
+    findings = [*checked.findings, *findings]
+    if checked.tables:
+        rules = CaptureRules.of_source(config.source)
+        findings += [refused("rules", error) for error in rules.refusals(checked.tables, first=state is None)]
+        findings += [refused("outbox", error) for error in outbox.refusals(config.source.outbox, checked.tables)]
+        formats = Formats.of_sink(config.sink)
+        findings += [refused("format", error) for error in formats.refusals(checked.tables, first=True)]
+    if state is not None:
+        findings += [refused("config", refusal) for refusal in verdicts.of_config(state, config.binding)]
+        if checked.identity:
+            findings += [refused("source", refusal) for refusal in verdicts.of_source(state, checked.identity)]
+    tables = checked.tables or tuple(_named(config))
+    look = registry.part("sinks.check:check")
+    ask = registry.part("sinks.client.schema_registry:check")
+    findings += probed("registry", lambda: ask(config.sink))
+    findings += probed("kafka", lambda: look(config.sink, config.name, tables, state=state, identity=checked.identity))
+    return list({_told(finding): finding for finding in findings}.values())
+
+
+def _told(finding: Finding) -> tuple[str, ...]:
+    """Return what makes two findings one: what is wrong may be found out in two places."""
+    what = (str(finding.level), finding.what)
+    return (*what, finding.about) if finding.level is Level.OK else what
+
+
+def _named(config: ConnectorConfig) -> list[Table]:
+    """Make tables without columns of the names in the file, for a source that cannot be asked."""
+    names = [name.partition(".") for name in named(config.source.tables)]
+    return [Table(schema, name, (), ()) for schema, _, name in names]
+
+
+def _in_a_line(finding: Finding) -> str:
+    return finding.what + (f"; fix: {finding.fix}" if finding.fix else "")
+
+
+def _table(findings: list[Finding]) -> None:
+    from rich.console import Console  # noqa: PLC0415 - only where it is shown
+    from rich.table import Table as Grid  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    colours = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
+    grid = Grid("", "what", "found", "how to fix it", box=None, header_style="bold", padding=(0, 2, 0, 0))
+    for finding in findings:
+        grid.add_row(
+            Text(finding.level.value, style=colours[finding.level]),
+            Text(finding.about),
+            Text(finding.what),
+            Text(finding.fix or ""),
+        )
+    Console().print(grid)

@@ -1,0 +1,120 @@
+"""`cdc status` shows where a connector or its derived stores stand; it changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+
+from cdc.capture.snapshots.snapshot_progress import duration
+from cdc.config.config import ApplyConfig, describes_apply, load_apply, load_connector
+from cdc.config.views import describes_views
+from cdc.model.errors import ConfigError
+from cdc.monitor.status import connector_status, instant, stores_status
+
+
+@click.command()
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
+def status(file: Path, *, as_json: bool) -> None:
+    """Phase, position, lag, slot and last error of a connector; of an apply job, how fresh each store is.
+
+    Exit code 0 also while it is down: of a connector, `running` says whether something reads the slot, or the tables
+    for a snapshot. FILE is connector.yaml or apply.yaml: its keys tell.
+    """
+    if describes_views(file):
+        raise ConfigError(f"{file} is the file of a view job", hint=f"cdc view status {file}")
+    if describes_apply(file):
+        _show_stores(load_apply(file), as_json=as_json)
+        return
+    config = load_connector(file)
+    found = connector_status(config)
+    if as_json:
+        click.echo(orjson.dumps(found).decode())
+        return
+    for name, value in _lines(found):
+        click.echo(f"{name:<12}{value}")
+
+
+def _show_stores(config: ApplyConfig, *, as_json: bool) -> None:
+    found = stores_status(config)
+    if as_json:
+        click.echo(orjson.dumps({"name": config.name, "stores": found}).decode())
+        return
+    click.echo(f"{'store':<16}{'connector':<16}{'complete up to':<36}freshness")
+    for store, connectors in found.items():
+        for name, at in connectors.items():
+            fresh = "" if at["freshness_seconds"] is None else f"{at['freshness_seconds']:,} s behind the source, "
+            freshness = f"{fresh}published {at['published_at']}" if at["position"] else "not complete yet"
+            click.echo(f"{store:<16}{name:<16}{at['position'] or '-':<36}{freshness}")
+            if at["remade"]:
+                others = ", ".join(at["remade"])
+                click.echo(f"{'':<32}of another topic, cdc apply APPLY.yaml --plan says what to do: {others}")
+            if at["incomplete"]:
+                click.echo(f"{'':<32}not complete: {', '.join(at['incomplete'])}")
+            if at["quarantined"]:
+                held = ", ".join(f"{table} {count:,}" for table, count in at["quarantined"].items())
+                click.echo(f"{'':<32}in quarantine: {held}")
+            for table, why in at["aside"].items():
+                click.echo(f"{'':<32}set aside: {table}: since {instant(why['at_ms'])}: {why['reason']}")
+                if why["hint"]:
+                    click.echo(f"{'':<32}hint: {why['hint']}")
+
+
+def _rows(*, rows: int, estimate: int | None, done: bool) -> str:
+    return f"{rows:,} rows" if done or estimate is None else f"{rows:,} rows of about {estimate:,}"
+
+
+def _standing_by(copies: int | None) -> str:
+    return f", {copies} more standing by" if copies else ""
+
+
+def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
+    source, slot, error = found["source"], found["slot"], found["last_error"]
+    position = " ".join(f"{k} {v}" for k, v in (found["position"] or {}).items()) or "none"
+    lag = "unknown bytes" if found["lag_bytes"] is None else f"{found['lag_bytes']:,} bytes"
+    if found["source_at"] is not None:
+        lag += f", {found['lag_seconds']:,} s: all that was committed up to {found['source_at']} is in Kafka"
+    paused = "" if found["paused_at"] is None else f", paused since {found['paused_at']}: cdc resume lets it go on"
+    running = "" if found["running"] else " (not running)"
+    lines = [
+        ("connector", found["name"]),
+        ("phase", f"{found['phase']}{paused}{running}{_standing_by(found['standby'])}"),
+        ("position", position + (f", committed {found['committed_at']}" if found["committed_at"] else "")),
+        ("lag", lag),
+    ]
+    if found["logged"]:
+        lines.append(("logged", ", ".join(found["logged"])))
+    lines += [
+        ("snapshot", f"{table}: {_rows(**done)}{'' if done['done'] else ', reading' if done['rows'] else ', waiting'}")
+        for table, done in found["snapshot"].items()
+    ]
+    for table, at in found["reading"].items():
+        left = "" if at["eta_s"] is None else f", about {duration(at['eta_s'])} left"
+        lines.append(
+            ("reading", f"{table}: {_rows(rows=at['rows'], estimate=at['estimate'], done=False)}, {at['phase']}{left}")
+        )
+    if found["eta_seconds"] is not None:
+        lines.append(("", f"about {duration(found['eta_seconds'])} left"))
+    if slot:
+        retained = f"retains {slot['retained_wal_bytes'] or 0:,} bytes of WAL"
+        lines.append(("slot", f"{slot['name']}: {slot['wal_status']}, at {slot['confirmed_flush_lsn']}, {retained}"))
+    elif "unreachable" in source:
+        lines.append(("source", source["unreachable"]))
+    elif "binlog" in source:
+        kept = source["binlog"]["kept_for_seconds"]
+        lines.append(("binlog", "kept for ever" if kept is None else f"kept for {duration(kept)}"))
+    else:
+        lines.append(("slot", "none"))
+    if slot and slot.get("warning"):
+        lines += [("warning", slot["warning"]), ("", f"hint: {slot['hint']}")]
+    if found["dead_letters"]:
+        lines.append(("dead", f"{found['dead_letters']:,} events could not be written; they are dead letters"))
+    if found["rereads"]:
+        lines.append(("read again", f"{found['rereads']:,} times, because the log did not say what was changed"))
+    lines.append(("last error", f"{instant(error['at_ms'])} {error['message']}" if error else "none"))
+    if error and error["hint"]:
+        lines.append(("", f"hint: {error['hint']}"))
+    return lines

@@ -1,0 +1,123 @@
+"""`cdc snapshot` starts, stops and reports incremental snapshots: tables read while the log is followed."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import click
+import orjson
+
+from cdc.capture.control.signals import Command
+from cdc.capture.snapshots.snapshot_progress import duration, tables_being_read
+from cdc.config import registry
+from cdc.config.config import ConnectorConfig, load_connector
+from cdc.model.audit import asked_by
+from cdc.model.errors import OperatorError
+from cdc.model.state import State
+from cdc.monitor.status import standing
+
+_FILE = click.argument("file", metavar="CONNECTOR.yaml", type=click.Path(path_type=Path))
+_TABLES = click.option("--table", "tables", multiple=True, metavar="SCHEMA.TABLE", help="One or more; else all.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
+
+
+@click.group()
+def snapshot() -> None:
+    """Read tables again while the connector follows the log.
+
+    Rows come as `r` events between the log's own, none older than what is there; keys that the source no longer has are
+    deleted from the topic at the end. The connector carries a command out at once, or at its next start.
+    """
+
+
+@snapshot.command()
+@_FILE
+@_TABLES
+@click.option(
+    "--after-gap",
+    is_flag=True,
+    help="The log is gone or cannot be followed: go on where it is now, and close the gap by reading everything again.",
+)
+@_JSON
+def start(file: Path, tables: tuple[str, ...], *, after_gap: bool, as_json: bool) -> None:
+    """Ask the connector to read tables again."""
+    config = load_connector(file)
+    state = _state(config)
+    if after_gap and tables:
+        raise click.UsageError("--after-gap reads all tables: after a gap, none is known to be whole")
+    for name in tables:
+        if name not in state.tables and not config.source.captures(name):
+            raise OperatorError(
+                f"table {name} is not one that {file} names",
+                hint=f"source.tables: {', '.join(config.source.tables)}; captured now: {', '.join(state.tables)}",
+            )
+    _ask(config, Command(tables=tables or state.tables, after_gap=after_gap), as_json=as_json)
+    if state.paused_ms:
+        click.echo(f"{config.name} is paused: it does so once it is resumed (cdc resume {file})", err=True)
+
+
+@snapshot.command()
+@_FILE
+@_TABLES
+@_JSON
+def stop(file: Path, tables: tuple[str, ...], *, as_json: bool) -> None:
+    """Ask the connector to stop reading tables again; what was read stays, nothing is deleted."""
+    config = load_connector(file)
+    state = _state(config)
+    wanted = tables or tuple(name for name, reading in state.reading.items() if not reading["required"])
+    for name in wanted:
+        if name not in state.reading:
+            raise OperatorError(
+                f"table {name} is not being read again", hint=f"cdc snapshot status {file} says what is"
+            )
+        if state.reading[name]["required"]:
+            raise OperatorError(f"table {name} must be read to its end: its topic is not whole before")
+    if not wanted:
+        raise OperatorError(
+            "no table is being read again on request",
+            hint="what is read for the first time, or after a gap, cannot be stopped: the topic would never be whole",
+        )
+    _ask(config, Command(tables=wanted, stop=True), as_json=as_json)
+
+
+@snapshot.command()
+@_FILE
+@_TABLES
+@_JSON
+def status(file: Path, tables: tuple[str, ...], *, as_json: bool) -> None:
+    """How far each table has been read."""
+    config = load_connector(file)
+    found = tables_being_read(_state(config), time.time_ns() // 1_000_000)
+    found = {name: at for name, at in found.items() if not tables or name in tables}
+    if as_json:
+        click.echo(orjson.dumps({name: asdict(at) for name, at in found.items()}).decode())
+        return
+    for name, at in found.items():
+        of = f" of about {at.estimate:,}" if at.estimate else ""
+        left = f", about {duration(at.eta_s)} left" if at.eta_s is not None else ""
+        click.echo(f"{name:<32}{at.phase:<12}{at.rows:>12,} rows{of}{left}")
+    if not found:
+        click.echo("nothing is being read")
+
+
+def _state(config: ConnectorConfig) -> State:
+    found = standing(config)
+    state: State | None = found.state if found else None
+    if state is None:
+        raise OperatorError(
+            f"connector {config.name} has never run: its first run reads every table", hint="cdc run CONNECTOR.yaml"
+        )
+    return state
+
+
+def _ask(config: ConnectorConfig, command: Command, *, as_json: bool) -> None:
+    identifier = uuid.uuid4().hex
+    value = replace(command, by=asked_by(), asked_ms=time.time_ns() // 1_000_000).to_bytes(identifier)
+    registry.part("sinks.topics.signals:send_command")(config.sink, config.name, identifier.encode(), value)
+    if as_json:
+        click.echo(orjson.dumps({"id": identifier, "tables": list(command.tables)}).decode())
+    else:
+        click.echo(f"asked {config.name}: {', '.join(command.tables)}", err=True)

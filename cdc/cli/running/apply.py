@@ -1,0 +1,189 @@
+"""``cdc apply``: fold a connector's topics into derived stores."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from cdc.cli.logs import JSON, LOG_FORMAT, errors_logged
+from cdc.cli.terminal import ALIVE_S, Alive, aligned, clear_progress, instant, show_progress
+from cdc.model.errors import ConfigError
+from cdc.monitoring.json_log import Place, line
+
+_WARNING, _BATCH = "warning: ", "batch "
+"""How lines of the job begin."""
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--once", is_flag=True, help="Take all that is in the topics now, then end.")
+@click.option("--plan", is_flag=True, help="Say what starting would do, and touch nothing.")
+@click.option("--lose-history", is_flag=True, help="Go on where a history has missed versions that its log forgot.")
+@click.option(
+    "--reset-checkpoint", is_flag=True, help="Set the checkpoint aside and read the topics from their beginning."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the summary, or the plan, as one JSON object.")
+@LOG_FORMAT
+def apply(
+    file: Path,
+    *,
+    once: bool,
+    plan: bool,
+    lose_history: bool,
+    reset_checkpoint: bool,
+    as_json: bool,
+    log_format: str,
+) -> int:
+    """Keep the derived stores of FILE (apply.yaml) equal to the source's tables.
+
+    Reads the connector's topics from Kafka and follows them until Ctrl-C. May be stopped, killed and started again at
+    any time. With --plan, exit code 1 says that it would not start.
+    """
+    place = Place()
+    stop = threading.Event()
+    with (
+        nullcontext() if plan else errors_logged(log_format, place),
+        nullcontext() if plan else stopping(stop),  # before anything slow is imported
+    ):
+        from cdc.cli.running.monitored import monitored_job  # noqa: PLC0415 - the command line must start fast
+        from cdc.config.config import load_apply  # noqa: PLC0415 - the same
+
+        if plan and reset_checkpoint:
+            msg = "--plan touches nothing"
+            raise click.UsageError(f"{msg}: leave out --reset-checkpoint")
+        config = load_apply(file)
+        place.is_of(apply=config.name, connector=config.source.topic_prefix)
+        if importlib.util.find_spec("pyspark") is None:
+            msg = "pyspark is not installed; the apply job runs on it"
+            raise ConfigError(msg, hint="pip install 'cdc-toolkit[spark]'")
+        # by name: cdc imports nothing that imports cdc
+        if plan:
+            found = importlib.import_module("spark_apply.job.plan").run_plan(config).as_json()
+            click.echo(json.dumps(found) if as_json else "\n".join(_plan_lines(found)))
+            return int(not found["starts"])
+        as_lines = log_format == JSON
+        told = Told(config.name, live=sys.stderr.isatty() and not as_lines, place=place if as_lines else None)
+        with Alive(told.say, every_s=ALIVE_S), monitored_job(config, place, told) as meter:
+            run_apply = importlib.import_module("spark_apply.job.job").run_apply
+            how = {"once": once, "lose_history": lose_history, "reset_checkpoint": reset_checkpoint, "meter": meter}
+            run = run_apply(config, **how, progress=told, stop=stop)
+        told.done()
+    summary = run.as_json()
+    click.echo(json.dumps(summary) if as_json else table_of_counts(summary))
+    return int(bool(summary["aside"]))
+
+
+@contextmanager
+def stopping(stop: threading.Event) -> Iterator[None]:
+    """Let SIGINT and SIGTERM ask the job to end, also while it starts."""
+
+    def ask(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Told:
+    """Shows what the job tells. On a terminal it is a status line; warnings stay.
+
+    Off a terminal everything but batches is a line of its own, with the time in UTC; of batches the last one is shown
+    once a minute.
+    """
+
+    def __init__(self, name: str, *, live: bool = False, place: Place | None = None) -> None:
+        """`place`: lines are JSON, and have it."""
+        self._name = name
+        self._place = place
+        self._live = live
+        self._last, self._at_s = "starting", time.time()
+        self._shown = False
+
+    def __call__(self, text: str) -> None:
+        self._last, self._at_s, self._shown = text, time.time(), False
+        warning = text.startswith(_WARNING)
+        if self._live:
+            if warning:
+                clear_progress()
+                click.echo(text, err=True)
+            else:
+                show_progress(text)
+        elif warning or not text.startswith(_BATCH):
+            self._write(text.removeprefix(_WARNING), "WARNING" if warning else "INFO")
+            self._shown = True
+
+    def say(self) -> None:
+        """Write what was told last: since nothing else was said for a minute."""
+        if self._live:
+            return
+        told = self._last
+        if self._shown:
+            told = f"running; last told at {instant(self._at_s)}: {told}"
+        self._write(told, "INFO")
+        self._shown = True
+
+    def done(self) -> None:
+        """Remove the status line."""
+        if self._live:
+            clear_progress()
+
+    def _write(self, text: str, level: str) -> None:
+        if self._place is not None:
+            click.echo(line(time.time(), level, text, self._place), err=True)
+        else:
+            click.echo(f"{instant(time.time())} {level:<7} {self._name}: {text}", err=True)
+
+
+def _plan_lines(plan: dict[str, Any]) -> Iterator[str]:
+    for copy in plan["copies"]:
+        steps = f": {', '.join(copy['steps'])}" if copy["steps"] else ""
+        yield f"{copy['table']} in {copy['store']}: {copy['action']}{steps}"
+        yield from (f"  {line}" for line in (copy["why"], copy["hint"]) if line)
+        if copy["mode"] == "history" and copy["rebuild"]:
+            yield f"  a rebuild would lose {copy['rebuild']['what']}"
+    for topic in plan["topics"]:
+        begin = "at most" if topic["begin"] == "unknown" else f"from the {topic['begin']}:"
+        yield f"{topic['topic']}: {begin} {topic['offsets']:,} offsets to read"
+    for problem in plan["problems"]:
+        yield from (problem["what"], f"  {problem['hint']}")
+    if plan["checkpoint"]:
+        yield f"checkpoint: {plan['checkpoint']}"
+    yield "it would start" if plan["starts"] else "it would not start"
+
+
+_COUNTS = ("written", "deleted", "stale", "duplicate", "quarantined")
+
+
+def table_of_counts(summary: dict[str, Any]) -> str:
+    """Format what a job has done, for people."""
+    rows: list[tuple[str, ...]] = [("table", "store", "events", "rows", *_COUNTS)]
+    for table, stores in summary["tables"].items():
+        for store, count in stores.items():
+            cells = (count[name] for name in ("events", "keys", *_COUNTS))
+            rows.append((table, store, *("-" if cell is None else str(cell) for cell in cells)))
+    lines = aligned(rows)
+    lines.append(f"{summary['batches']} batches in {summary['seconds']:.1f} s")
+    for table, stores in summary["aside"].items():
+        lines += [f"{table} in {store} is set aside: {reason}" for store, reason in stores.items()]
+    if summary["behind"]:
+        lines.append("a transaction was still open in the topics and is not included: run again")
+    return "\n".join(lines)

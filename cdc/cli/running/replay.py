@@ -1,0 +1,101 @@
+"""`cdc replay` runs a copy of an apply job from a time or a position on, beside the live one."""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib
+import importlib.util
+import json
+import re
+import sys
+import threading
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from cdc.cli.logs import JSON, LOG_FORMAT, errors_logged
+from cdc.cli.running.apply import Told, stopping, table_of_counts
+from cdc.cli.terminal import ALIVE_S, Alive, seconds_of
+from cdc.config.config import load_apply
+from cdc.model.change import Position
+from cdc.model.errors import ConfigError
+from cdc.monitoring.json_log import Place
+
+_POSITION: Final = re.compile(r"(?:[a-z][a-z0-9_-]{0,39}:)?([0-9a-f]{8}\.[0-9a-f]{16}\.[0-9a-f]{8})")
+_DAYS: Final = re.compile(r"([0-9]{1,5})d")
+_DAY_S: Final = 86_400
+_HOW: Final = "24h or 7d (ago), 2026-03-01T06:00:00Z, or a position as cdc token prints it"
+
+
+def since_of(text: str, now: dt.datetime) -> dt.datetime | Position:
+    """Read a time, how long ago, or a position. Raises ConfigError."""
+    found = _POSITION.fullmatch(text.strip())
+    if found is not None:
+        return Position.parse(found[1])
+    days = _DAYS.fullmatch(text)
+    ago_s = int(days[1]) * _DAY_S if days else seconds_of(text)
+    try:
+        if ago_s is not None:
+            return now - dt.timedelta(seconds=ago_s)
+        at = dt.datetime.fromisoformat(text)
+    except (ValueError, OverflowError) as exc:
+        raise ConfigError(f"--from: “{text}” is no time and no position", hint=f"--from {_HOW}") from exc
+    if at.tzinfo is None:
+        raise ConfigError(f"--from: “{text}” does not say of which zone it is", hint=f"--from {text}Z, for UTC")
+    if at > now:
+        raise ConfigError(f"--from: “{text}” is still to come", hint=f"--from {_HOW}")
+    return at
+
+
+@click.command()
+@click.argument("file", metavar="APPLY.yaml", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--as", "name", required=True, metavar="NAME", help="The replay's name: its job, checkpoint and copies.")
+@click.option("--from", "since", metavar="TIME|POSITION", help="24h or 7d (ago), a time with its zone, or a position.")
+@click.option("--once", is_flag=True, help="Take all that is in the topics now, then end.")
+@click.option("--plan", is_flag=True, help="Say what would be read, and where it would go; make nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary, or the plan, as one JSON object.")
+@LOG_FORMAT
+def replay(file: Path, *, name: str, since: str | None, once: bool, plan: bool, as_json: bool, log_format: str) -> int:
+    """Run a copy of an apply job from a time or a position on, beside the live one.
+
+    Its checkpoint is the live one's with -NAME behind it, its copies are called as the live ones with _NAME behind:
+    the live job, its copies and its quarantine are not touched. Before anything is made it says for each table which
+    events of that span are still there. A compacted topic has the newest change of each row: what a table's log keeps
+    (sink.log) is all that was. Copies have only the rows that have changed since.
+
+    Started again with the same NAME it goes on from its own checkpoint, and needs no --from.
+    """
+    place, stop = Place(), threading.Event()
+    with errors_logged(log_format, place), stopping(stop):  # before anything slow is imported
+        config = load_apply(file)
+        place.is_of(apply=name, connector=config.source.topic_prefix)
+        begin = None if since is None else since_of(since, dt.datetime.now(dt.UTC))
+        if importlib.util.find_spec("pyspark") is None:
+            raise ConfigError(
+                "pyspark is not installed; the replay runs on it", hint="pip install 'cdc-toolkit[spark]'"
+            )
+        part: Any = importlib.import_module("spark_apply.replay.replay")  # by name: cdc imports nothing of it
+        prepared = part.prepare(config, name=name, since=begin)
+        made = {
+            "name": name,
+            "checkpoint": prepared.config.checkpoint,
+            "copies": {table: list(of.stores) for table, of in prepared.config.tables.items()},
+            "targets": {table: of.target for table, of in prepared.config.tables.items()},
+            "goes_on": not prepared.spans,
+            "tables": [span.as_json() for span in prepared.spans],
+        }
+        for span in made["tables"]:
+            click.echo(f"{span['table']}: {span['says']}", err=True)
+        if not prepared.spans:
+            click.echo(f"{name} goes on from its checkpoint {prepared.config.checkpoint}", err=True)
+        if plan:
+            click.echo(json.dumps(made) if as_json else "\n".join(f"{t} → {to}" for t, to in made["targets"].items()))
+            return 0
+        as_lines = log_format == JSON
+        told = Told(name, live=sys.stderr.isatty() and not as_lines, place=place if as_lines else None)
+        with Alive(told.say, every_s=ALIVE_S):
+            summary = part.run(prepared, once=once, progress=told, stop=stop).as_json()
+        told.done()
+    click.echo(json.dumps({**summary, "replay": made}) if as_json else table_of_counts(summary))
+    return int(bool(summary["aside"]))

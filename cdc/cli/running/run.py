@@ -1,0 +1,249 @@
+"""`cdc run` runs one connector in this process, or a process for each of more than one."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import FrameType
+
+import click
+import orjson
+
+from cdc.capture.pipeline import Parts, Pipeline, Settings
+from cdc.cli.logs import JSON, LOG_FORMAT, TEXT, errors_logged, handler
+from cdc.cli.running.monitored import monitored_connector
+from cdc.cli.running.run_progress import RunProgress
+from cdc.cli.running.supervise import supervise
+from cdc.cli.terminal import ALIVE_S, Alive, seconds_of
+from cdc.config import registry
+from cdc.config.config import ConnectorConfig
+from cdc.config.file_connector import load_any
+from cdc.config.reread import reread
+from cdc.files.topicless_sink import UNSENT
+from cdc.fleet.report import Reporter
+from cdc.formats.wires import RegisteredWires
+from cdc.machine.memory import keep_freed
+from cdc.model.errors import CdcError, ConfigError
+from cdc.model.meter import Meter
+from cdc.monitoring.json_log import Place
+from cdc.rules.capture_rules import CaptureRules
+from cdc.rules.flat import Formats
+
+_GC_OBJECTS = 50_000
+
+_log = logging.getLogger("cdc")
+
+
+class _Run(click.Command):
+    """Lets `--wait` stand with a time behind it or without: what follows and is no time is a file."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = list(args)
+        for at, word in enumerate(words):
+            if word == "--wait" and seconds_of("".join(words[at + 1 : at + 2])) is None:
+                words[at] = f"--wait={_FOR_EVER}"
+        return super().parse_args(ctx, words)
+
+
+def _waiting(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
+    if value is None:
+        return None
+    found = float("inf") if value == _FOR_EVER else seconds_of(value)
+    if found is None:
+        raise click.BadParameter(f"“{value}” is no time; write 30s, 5m or 1h, or nothing for as long as it takes")
+    return found
+
+
+def _within(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
+    found = None if value is None else seconds_of(value)
+    if value is not None and found is None:
+        raise click.BadParameter(f"“{value}” is no time; write 20s or 1m")
+    return found
+
+
+def _take_over(within_s: float) -> str:
+    return "--take-over" if within_s == float("inf") else f"--take-over-within={within_s:.3f}s"
+
+
+_FOR_EVER = "forever"
+
+
+@click.command(cls=_Run)
+@click.argument("files", nargs=-1, required=True, metavar="CONNECTOR.yaml...", type=click.Path(path_type=Path))
+@click.option("--until-caught-up", is_flag=True, help="End when all that was committed at the start is in Kafka.")
+@click.option(
+    "--wait",
+    "wait_s",
+    metavar="[TIME]",
+    callback=_waiting,
+    help="Wait at the first start for a database or Kafka that is not up yet: for 30s, 5m, 1h, or as long as it takes.",
+)
+@click.option(
+    "--take-over",
+    is_flag=True,
+    help="Fence another copy of the connector at once; without it a copy stands by while another one follows.",
+)
+@click.option(
+    "--take-over-within",
+    "take_over_within_s",
+    metavar="TIME",
+    callback=_within,
+    help="The same, but only for so long after the start (20s): for what starts copies by itself, as a fleet does.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Log each commit.")
+@LOG_FORMAT
+def run(
+    files: tuple[Path, ...],
+    *,
+    until_caught_up: bool,
+    wait_s: float | None,
+    take_over: bool,
+    take_over_within_s: float | None,
+    verbose: bool,
+    log_format: str,
+) -> None:
+    """Capture: snapshot, then follow the log until stopped.
+
+    Of several files each connector is a process of its own: when one ends with an error, the others go on.
+    """
+    place = Place()
+    with errors_logged(log_format, place):
+        how = _How(until_caught_up, wait_s, float("inf") if take_over else take_over_within_s, verbose, log_format)
+        reporter = Reporter(os.environ)
+        try:
+            _run(files, how, place, reporter)
+        except CdcError as exc:
+            reporter.error(exc)
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class _How:
+    """The options of a run."""
+
+    until_caught_up: bool
+    wait_s: float | None
+    take_over_s: float | None
+    """For how long after the start another copy is fenced at once; None: it is waited for."""
+    verbose: bool
+    log_format: str
+
+    def flags(self) -> list[str]:
+        """Write them for a process of one file."""
+        wait_s = self.wait_s
+        return [
+            *(["--until-caught-up"] if self.until_caught_up else []),
+            *([] if wait_s is None else [f"--wait={_FOR_EVER if wait_s == float('inf') else f'{wait_s:.3f}s'}"]),
+            *([] if self.take_over_s is None else [_take_over(self.take_over_s)]),
+            *(["--verbose"] if self.verbose else []),
+            *([] if self.log_format == TEXT else [f"--log-format={self.log_format}"]),
+        ]
+
+
+def _run(files: tuple[Path, ...], how: _How, place: Place, reporter: Reporter) -> None:
+    configs = [load_any(path) for path in files]
+    for what, given in (
+        ("their connector", [config.name for config in configs]),
+        ("the address of their metrics", [config.metrics.listen for config in configs if config.metrics.listen]),
+    ):
+        doubled = {one for one in given if given.count(one) > 1}
+        if doubled:
+            raise click.UsageError(f"two files name {what} {', '.join(sorted(doubled))}")
+    to, verbose = handler(how.log_format, place), how.verbose
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[to])
+    for client in ("kafka", "cdc.kafka", "httpx", "httpcore"):  # the connector reports their errors in one line
+        logging.getLogger(client).setLevel(logging.WARNING if verbose else logging.CRITICAL)
+    if len(files) > 1:
+        supervise(files, how.flags())
+        return
+    place.is_of(connector=configs[0].name)
+    with monitored_connector(configs[0]) as meter:
+        _follow(files[0], configs[0], how, place=place, to=to, meter=reporter.over(meter))
+
+
+def _parts(config: ConnectorConfig, how: _How) -> Parts:
+    formats = Formats.of_sink(config.sink)
+    settings = Settings(
+        connector=config.name,
+        prefix=config.sink.prefix,
+        chunk_rows=config.snapshot.chunk_rows,
+        rows_per_second=config.snapshot.max_rows_per_second,
+        logs=config.logs,
+        config=config.binding,
+        idle_position_s=config.sink.idle_position_s,
+        wait_s=how.wait_s,
+        take_over=how.take_over_s is not None,
+        take_over_within_s=how.take_over_s or 0.0,
+        rules=CaptureRules.of_source(config.source),
+        outbox=config.source.outbox,
+        formats=formats,
+        wires=None
+        if formats.plain
+        else RegisteredWires(
+            formats,
+            registry=registry.part("sinks.client.schema_registry:open_registry")(config.sink),
+            subjects=config.sink.registry.subjects if config.sink.registry is not None else "topic",
+        ),
+        key_headers="key_change" in config.sink.headers,
+        unsent=None if config.into is None else orjson.dumps(UNSENT),
+    )
+    return Parts(settings, registry.source(config), registry.snapshotter(config))
+
+
+def _follow(file: Path, config: ConnectorConfig, how: _How, *, place: Place, to: logging.Handler, meter: Meter) -> None:
+    keep_freed()
+    live = sys.stderr.isatty() and not how.verbose and how.log_format == TEXT
+    shown = RunProgress(config.name, live=live, place=place)
+    parts = _parts(config, how)
+
+    def read_again() -> Parts | None:
+        try:
+            return _parts(reread(file, config), how)
+        except ConfigError as exc:
+            _log.error("the file is not taken up, the connector goes on as before: %s", exc.message)
+            return None
+
+    pipeline = Pipeline(
+        parts.settings,
+        open_source=parts.open_source,
+        open_snapshotter=parts.open_snapshotter,
+        sink=registry.sink(config.sink, config.name, logs=config.logs)
+        if config.into is None
+        else registry.file_sink(config.into, config.name),
+        observe=shown,
+        failed=partial(registry.part("sinks.topics.positions:leave_error"), config.sink, config.name)
+        if config.into is None
+        else lambda _: None,
+        meter=meter,
+        reread=read_again,
+    )
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        if shown.stopping:  # asked twice: at once; the position makes that safe
+            raise KeyboardInterrupt
+        shown.stopping = True
+        said = "stopping after the transaction in hand; once more to stop at once"
+        if how.log_format == JSON:
+            shown.say(logging.INFO, said)
+        else:
+            click.echo(said, err=True)
+        pipeline.stop()
+
+    # the objects of a row live for a moment and are in no cycles: a collection at every 700 finds nothing
+    gc.freeze()
+    gc.set_threshold(_GC_OBJECTS, 10, 10)
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+    if not sys.stderr.isatty():  # where there is a terminal it says that this one is closed
+        signal.signal(signal.SIGHUP, lambda *_: pipeline.reload())
+    alive = Alive(shown.alive, every_s=ALIVE_S)
+    to.addFilter(alive.heard)
+    with alive:
+        pipeline.run(until_caught_up=how.until_caught_up)
+    shown.done()

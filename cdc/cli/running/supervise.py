@@ -1,0 +1,82 @@
+"""Runs a process for each of several connectors; one that fails ends no other."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+
+from cdc.machine.child_processes import SAFE_PATH
+from cdc.model.errors import OperatorError
+
+_STOP_S = 30.0
+_BY_SIGNAL = 128
+"""A shell's exit code of what a signal ended is this and the signal's number."""
+_LOOK_S = 0.2
+_REMIND_S = 600.0
+
+_log = logging.getLogger("cdc")
+
+
+def supervise(files: tuple[Path, ...], flags: list[str]) -> None:
+    """Run one process for each file until all have ended; the error's exit code is that of the first that failed.
+
+    One that fails ends no other: what is wrong with one database is no reason to stop following another.
+    """
+    children = [
+        subprocess.Popen(
+            [sys.executable, *SAFE_PATH, "-m", "cdc", "run", str(path), *flags],
+            start_new_session=True,  # Ctrl-C in the terminal is for us alone: asked twice, a connector ends at once
+        )
+        for path in files
+    ]
+    stopping_s: list[float] = []
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        stopping_s.append(time.monotonic())
+        for child in children:
+            child.terminate()
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+
+    def hang_up(_number: int, _frame: FrameType | None) -> None:
+        for child in children:
+            child.send_signal(signal.SIGHUP)
+
+    if not sys.stderr.isatty():
+        signal.signal(signal.SIGHUP, hang_up)
+    running = dict(zip(files, children, strict=True))
+    failed: dict[Path, int] = {}
+    told_s = time.monotonic()
+    while running:
+        for path, child in list(running.items()):
+            code = child.poll()
+            if code is not None:
+                del running[path]
+            if code:
+                failed[path] = code if code > 0 else _BY_SIGNAL - code
+                told_s = time.monotonic()
+                _log.error("%s: %s", path, _failed(code, running))
+        if stopping_s and time.monotonic() - stopping_s[0] > _STOP_S:
+            for child in running.values():
+                child.kill()
+        if failed and running and time.monotonic() - told_s > _REMIND_S:
+            told_s = time.monotonic()
+            _log.error("%s: %s", ", ".join(map(str, failed)), _failed(None, running))
+        time.sleep(_LOOK_S)
+    if failed:
+        error = OperatorError(f"{', '.join(map(str, failed))}: the connector ended with an error, shown above")
+        error.exit_code = next(iter(failed.values()))
+        raise error
+
+
+def _failed(code: int | None, running: Mapping[Path, object]) -> str:
+    with_code = "" if code is None else f" (exit code {code})" if code > 0 else f" (signal {-code})"
+    others = f"; going on: {', '.join(map(str, running))}" if running else ""
+    return f"the connector ended with an error{with_code}{others}"

@@ -1,0 +1,141 @@
+"""`source` of a connector's file: a database, and what is captured of it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from cdc.config.published.column_rules import ColumnRules
+from cdc.config.published.outbox import OutboxConfig
+from cdc.config.published.where import parse
+from cdc.config.requirement import require
+from cdc.config.table_patterns import LEFT_OUT, chooses, is_pattern, matches
+from cdc.config.yaml_binding import BOUND_AS
+from cdc.model.errors import ConfigError
+
+_SLOT = re.compile(r"[a-z0-9_]{1,63}")
+
+ON_HOLE = ("reread", "stop")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedTable:
+    """An item of `tables` that names the key columns, where the table has no primary key or another key is wanted."""
+
+    table: str
+    key: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        require(
+            not is_pattern(self.table) and not self.table.startswith(LEFT_OUT),
+            f"table: “{self.table}” is a pattern",
+            "a key is of one table alone",
+        )
+        require(self.key, "key is empty", "key: [id]")
+        require(len(set(self.key)) == len(self.key), "key names a column twice", "keep one of them")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceConfig:
+    """A database and the tables to capture in it."""
+
+    type: str
+    url: str = field(repr=False)
+    tables: tuple[str, ...] = field(metadata={BOUND_AS: tuple[str | KeyedTable, ...]})
+    """Names and patterns; those that begin with ! leave tables out. An item may be a `KeyedTable`: its name is kept
+    here, its key in `keys`."""
+    slot: str | None = None
+    publication: str | None = None
+    messages: bool = True
+    """Whether what applications write into the log (pg_logical_emit_message) becomes events too."""
+    server_id: int | None = None
+    """MySQL: the server id that the connector registers with; unique. None: made from the connector's name."""
+    on_hole: str = "reread"
+    """What happens where the log does not say what was changed: the rows or tables concerned are read again
+    (``reread``), or the connector does ``stop``."""
+    heartbeat_s: float = 10.0
+    """How often a heartbeat is written into the log of a source that others write to; 0: never."""
+    columns: Mapping[str, ColumnRules] = field(default_factory=dict)
+    """What is published of columns, by table or pattern."""
+    where: Mapping[str, str] = field(default_factory=dict)
+    """The condition for a row to be published, by table or pattern."""
+    outbox: OutboxConfig | None = None
+    """The captured table that is an outbox."""
+    options: Mapping[str, object] = field(default_factory=dict, repr=False)
+    """Options for sources of third parties."""
+    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict, metadata={BOUND_AS: None})
+    """Key columns by table, where an item of `tables` gives them."""
+
+    def __post_init__(self) -> None:
+        items: tuple[str | KeyedTable, ...] = self.tables
+        keyed = [item for item in items if isinstance(item, KeyedTable)]
+        keys = {item.table: item.key for item in keyed}
+        for item in keyed:
+            require(keys[item.table] == item.key, f"tables: {item.table} is given two keys", "keep one of them")
+        object.__setattr__(self, "keys", {**self.keys, **keys})
+        object.__setattr__(self, "tables", tuple(i.table if isinstance(i, KeyedTable) else i for i in items))
+        require(self.url, "url is empty", "url: postgresql://user:${PASSWORD}@host:5432/database")
+        require(self.tables, "tables is empty", "tables: [public.orders]")
+        for pattern in self.tables:
+            schema, dot, table = pattern.removeprefix(LEFT_OUT).partition(".")
+            require(schema and dot and table, f"tables: “{pattern}” is not schema.table", "public.orders, or public.*")
+            require(
+                is_pattern(pattern) or pattern.startswith(LEFT_OUT) or self.captures(pattern),
+                f"tables: {pattern} is named and left out",
+                "keep one of the two",
+            )
+        require(
+            any(not pattern.startswith(LEFT_OUT) for pattern in self.tables),
+            "tables leaves tables out and names none",
+            'tables: ["public.*", "!public.tmp_*"]',
+        )
+        require(self.on_hole in ON_HOLE, f"on_hole: “{self.on_hole}” is not known", f"one of {', '.join(ON_HOLE)}")
+        require(
+            self.slot is None or _SLOT.fullmatch(self.slot),
+            f"slot: “{self.slot}” is not a slot's name",
+            "lower-case letters, digits and _, at most 63",
+        )
+        for name in (
+            ("slot", "publication") if self.type == "mysql" else ("server_id",) if self.type == "postgres" else ()
+        ):
+            require(
+                getattr(self, name) is None, f"{name} means nothing to a source of type {self.type}", "leave it out"
+            )
+        require(
+            self.server_id is None or 0 < self.server_id < 1 << 32,
+            f"server_id: {self.server_id} is out of range",
+            "1 to 4294967295, another than that of every server and replica",
+        )
+        require(
+            0 <= self.heartbeat_s < math.inf, f"heartbeat_s: {self.heartbeat_s} is out of range", "seconds; 0 for never"
+        )
+        self._check_rules()
+
+    def _check_rules(self) -> None:
+        outbox = self.outbox.table if self.outbox is not None else None
+        require(
+            outbox is None or (not is_pattern(outbox) and self.captures(outbox)),
+            f"outbox.table: “{outbox}” is not captured",
+            f"add it to tables, which has {', '.join(self.tables)}",
+        )
+        ruled = [name for name in (*self.columns, *self.where) if outbox is not None and matches(name, outbox)]
+        require(not ruled, f"{outbox} is the outbox, and has rules ({', '.join(ruled)})", "leave it out of the rules")
+        rules: dict[str, Iterable[str]] = {"columns": self.columns, "where": self.where}
+        for part, names in rules.items():
+            for name in names:
+                require(
+                    is_pattern(name) or self.captures(name),
+                    f"{part}: “{name}” is not captured",
+                    f"add it to tables, which has {', '.join(self.tables)}",
+                )
+        for name, text in self.where.items():
+            try:
+                parse(text)
+            except ConfigError as exc:
+                raise ConfigError(f"where.{name}: {exc.message}", hint=exc.hint) from exc
+
+    def captures(self, table: str) -> bool:
+        """Whether `tables` names ``schema.table``."""
+        return chooses(self.tables, table)

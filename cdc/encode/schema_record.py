@@ -1,0 +1,61 @@
+"""Makes the schema topic's record of one version of a table, by the contract of docs/events.md. Pure."""
+
+from __future__ import annotations
+
+import orjson
+
+from cdc.model.change import Kind, Position, Table
+from cdc.rules.capture_rules import Published
+
+
+def schema_record(
+    table: Table,
+    *,
+    connector: str,
+    source: str,
+    database: str,
+    topic: str,
+    version: int,
+    position: Position,
+    published: Published | None = None,
+    format_: str = "",
+    key_form: str = "",
+) -> tuple[bytes, bytes]:
+    """Make the schema topic's record of one version of a table: of what is published of it.
+
+    `format_` is the records' format, `key_form` differs where the bytes of the same key do: see `cdc.model.wire`.
+    """
+    table = table if published is None else published.table
+    key = {"schema": table.schema, "table": table.name, "version": version}
+    value = {
+        "connector": connector,
+        "source": source,
+        "db": database or table.schema,
+        "schema": table.schema,
+        "table": table.name,
+        "topic": topic,
+        "version": version,
+        "position": position.text,
+        "key": list(table.key),
+        "columns": [{"name": c.name, "type": c.type, **_kind(c.kind)} for c in table.columns],
+        **({"marks": list(table.marks)} if table.marks else {}),
+        **({"deferred_key": True} if table.deferred_key else {}),
+        **({"format": format_} if format_ else {}),
+        **({"key_form": key_form} if key_form else {}),
+        **({"rules": published.rules} if published is not None else {}),
+        **(
+            {"left_out": [list(of) for of in published.left_out]}
+            if published is not None and published.left_out
+            else {}
+        ),
+    }
+    return orjson.dumps(key), orjson.dumps(value)
+
+
+def _kind(kind: Kind) -> dict[str, object]:
+    described: dict[str, object] = {"kind": kind.name}
+    if kind.precision is not None:
+        described |= {"precision": kind.precision, "scale": kind.scale or 0}
+    if kind.element is not None:
+        described["element"] = _kind(kind.element)
+    return described

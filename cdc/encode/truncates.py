@@ -1,0 +1,58 @@
+"""Writes a truncate as deletes: a compacted topic of keyed records can carry nothing else of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from cdc.encode.envelope.frame import Frame
+from cdc.encode.envelope.table_encoder import TableEncoder
+from cdc.encode.event_records import EventRecords
+from cdc.encode.topic_contents.live_keys import LiveKeys
+from cdc.encode.window_keys import LoggedKeys
+from cdc.model.change import Change, Op, Table, Xid
+from cdc.model.interfaces import Handover, Sink
+
+TRUNCATED_AT_ONCE: Final = 20_000
+"""The loop reads and deletes the keys of a topic with so many records in about a second."""
+_NULL: Final = b"null"
+_TRUNCATE: Final = Op.TRUNCATE.value.encode()
+
+
+class Truncates:
+    """Writes to the sink's open transaction; commits nothing."""
+
+    def __init__(self, sink: Sink, *, logged: LoggedKeys, emptied: Callable[[Table], None], whole: bool) -> None:
+        """`emptied` has a table read from here on, because the rows it had are gone.
+
+        `whole`: the sink keeps no rows; a truncate is an event.
+        """
+        self._sink, self._logged, self._emptied, self._whole = sink, logged, emptied, whole
+        self._records = EventRecords(sink)
+
+    def write(self, change: Change, encoder: TableEncoder, xid: Xid, frame: Frame, handover: Handover | None) -> None:
+        """Write a delete for every live key of the topic, in the order of the keys: a replay writes the same.
+
+        Of a topic that may have many keys they are written later, in parts: they are the keys that a reading of the
+        table from here on does not confirm.
+        """
+        if not self._whole and self._sink.extent(change.table) > TRUNCATED_AT_ONCE:
+            self._emptied(change.table)
+            return
+        if encoder.topic == self._logged.topic:
+            self._logged.empty(xid)
+        if self._whole:
+            self._records.put(encoder, b"", frame, op=_TRUNCATE, before=_NULL, after=_NULL, lsn=change.lsn)
+            if handover is not None:  # a part of its rows may have been read behind it
+                self._emptied(change.table)
+            return
+        bound = frame.next_position()
+
+        def kept(view: int) -> bool:
+            return handover is not None and handover.saw(change.table, view, xid)
+
+        with LiveKeys() as live:
+            live.of_topic(self._sink.records(change.table), change.table, encoder.topic, bound=bound, kept=kept)
+            for key in live:
+                image = encoder.key_image(key)
+                self._records.put(encoder, key, frame, op=b"d", before=image, after=_NULL, lsn=change.lsn)
