@@ -19,7 +19,7 @@ from cdc.model.errors import ConfigError
 from cdc.model.meter import NO_JOB_METER, JobMeter
 from spark_apply.events import kafka_source
 from spark_apply.job.job import run_apply
-from spark_apply.job.progress import origin_of
+from spark_apply.job.watermarks.progress import origin_of
 from spark_apply.spark.session import open_session
 from spark_apply.views.cluster.lake import Lake
 from spark_apply.views.cluster.state import ClusterState

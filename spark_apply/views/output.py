@@ -28,7 +28,7 @@ from cdc.model.errors import FencedError, OperatorError, RetryableError, raise_f
 from cdc.model.interfaces import Sink
 from cdc.model.ledger import loss, to_record
 from cdc.model.state import Phase, State
-from spark_apply.job.progress import ORIGIN
+from spark_apply.job.watermarks.progress import ORIGIN
 from spark_apply.views.definitions import Definition, Text
 from spark_apply.views.embedded.state import ViewState
 from spark_apply.views.view import View

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from cdc.config.config import ApplyConfig, ApplySource, ApplyTable, StoreConfig
 from cdc.model.errors import ConfigError, OperatorError
-from spark_apply.job import job
+from spark_apply.job.batch import size
 from spark_apply.job.job import run_apply
 from spark_apply.stores import lake
 from spark_apply.stores.iceberg.store import IcebergStore, open_store
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning
 @pytest.fixture(autouse=True)
 def _shuffled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here, batches are read and folded by several tasks, as only large ones are otherwise."""
-    monkeypatch.setattr(job, "_EVENTS_ALONE", -1)
+    monkeypatch.setattr(size, "EVENTS_ALONE", -1)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from cdc.config.config import StoreConfig
 from cdc.model.errors import CdcError, OperatorError
 from cdc.offsets.exported import Exported
 from spark_apply.job import job as jobs
-from spark_apply.job.checkpoint import AGAIN
+from spark_apply.job.checkpoint.files import AGAIN
 from spark_apply.job.job import run_apply
 from spark_apply.job.plan import run_plan
 from spark_apply.replay import offsets

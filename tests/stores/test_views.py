@@ -32,7 +32,7 @@ from cdc.model.errors import CdcError, ConfigError, FencedError
 from sinks.kafka import KafkaSink
 from spark_apply.events.kafka_source import schema_versions
 from spark_apply.job.job import run_apply
-from spark_apply.job.progress import Reader, origin_of
+from spark_apply.job.watermarks.progress import Reader, origin_of
 from spark_apply.model.store import open_store
 from spark_apply.model.target_table import target
 from spark_apply.views.embedded.step import Step

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from cdc.config.config import ApplySource
 from spark_apply.events import kafka_source
 from spark_apply.events.kafka_source import LogStart
-from spark_apply.job.retention import span
+from spark_apply.job.topics.retention import span
 from spark_apply.model.store import Offsets
 from spark_apply.model.target_table import TargetTable
 

@@ -19,7 +19,7 @@ from spark_apply.model.store import Store
 from spark_apply.model.target_table import TargetTable
 
 _AWAY_S = 120.0
-"""So long brokers may not answer before the job ends, as in `spark_apply.job.barriers`."""
+"""So long brokers may not answer before the job ends, as in `spark_apply.job.watermarks.barriers`."""
 
 RESET = "cdc apply APPLY.yaml --reset-checkpoint"
 

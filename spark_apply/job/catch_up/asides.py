@@ -1,7 +1,7 @@
 """Tries the copies that are set aside again, and catches them up, each from its own mark.
 
-`spark_apply.job.catch_up` says why reading events again converges. It is done in steps, between which the other tables
-have their turn; each step ends with the copy's mark, from which the next one, or the next start, goes on.
+`spark_apply.job.catch_up.swaps` says why reading events again converges. It is done in steps, between which the other
+tables have their turn; each step ends with the copy's mark, from which the next one, or the next start, goes on.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pyspark.sql import SparkSession
 from cdc.config.config import ApplySource
 from cdc.model.errors import OperatorError
 from spark_apply.events import kafka_source as topics
-from spark_apply.job.microbatch import Applier
-from spark_apply.job.retention import rebuild_command, require_deletes
-from spark_apply.job.route import Route
-from spark_apply.job.set_aside import Aside, AsideCopies, Key
-from spark_apply.job.watermarks import WatermarkPublisher
+from spark_apply.job.batch.microbatch import Applier
+from spark_apply.job.copies.route import Route
+from spark_apply.job.copies.set_aside import Aside, AsideCopies, Key
+from spark_apply.job.topics.retention import rebuild_command, require_deletes
+from spark_apply.job.watermarks.publisher import WatermarkPublisher
 from spark_apply.model.completeness import Mark
 from spark_apply.model.store import Offsets, Store, Visibility, is_whole
 from spark_apply.model.target_table import TargetTable

@@ -5,7 +5,7 @@
 <checkpoint>/offsets/<batch>   written before a batch runs: "v1", metadata, then each source's end offsets as JSON
 <checkpoint>/commits/<batch>   written after it
 <checkpoint>/cdc-copies.json   ours: the identities of the copies that it is of
-<checkpoint>/cdc-topics.json   ours: which topics these are offsets of (`spark_apply.job.topic_identity`)
+<checkpoint>/cdc-topics.json   ours: which topics these are offsets of (`spark_apply.job.topics.identity`)
 
 Spark goes on from some damages in silence: without ``commits`` it takes the last batch for one that was not applied,
 and the one before it for the beginning. So all that it would read is looked at before a query starts. A checkpoint is

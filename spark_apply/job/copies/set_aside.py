@@ -3,8 +3,8 @@
 A copy is one table in one store. What fails for one of them (its server refuses the table, its target was dropped or
 has other columns, its quarantine is full, its store is away) is noted in the topic of the quarantine, before the batch
 is done without it. Its mark stays where it is, while the checkpoint goes on. So it is caught up from its own mark
-(`spark_apply.job.aside_watch`), and joins in again once it has what the others have. A start does the same with a copy
-whose mark lies behind the checkpoint, if it was set aside.
+(`spark_apply.job.catch_up.asides`), and joins in again once it has what the others have. A start does the same with a
+copy whose mark lies behind the checkpoint, if it was set aside.
 
 What concerns all ends the job: Spark's own end, a full heap, a quarantine that cannot be written, and that no copy is
 left. If every copy waits for a server that is away, the job waits too, unless it runs once.
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from cdc.model.errors import CdcError, OperatorError, RetryableError
 from spark_apply.events.quarantine import Quarantine
 from spark_apply.events.set_aside import SetAside, aside_id
-from spark_apply.job.route import Route
+from spark_apply.job.copies.route import Route
 from spark_apply.model.store import Due, JoiningStore, Offsets, Store
 from spark_apply.spark.failures import concerns_spark, spark_failure
 

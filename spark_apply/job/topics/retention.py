@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from cdc.config.config import ApplySource
 from cdc.model.errors import OperatorError
 from spark_apply.events import kafka_source
-from spark_apply.job.topic_identity import RESET
+from spark_apply.job.topics.identity import RESET
 from spark_apply.model.completeness import Ends
 from spark_apply.model.store import Offsets, Store
 from spark_apply.model.target_table import TargetTable

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from spark_apply.job.route import Route
+from spark_apply.job.copies.route import Route
 from spark_apply.model.upkeep import Maintained
 from spark_apply.spark.failures import spark_failure
 

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from cdc.model.errors import OperatorError
-from spark_apply.job.barriers import PositionWatcher
-from spark_apply.job.checkpoint import AGAIN
-from spark_apply.job.microbatch import Applier, Key
-from spark_apply.job.route import Route
+from spark_apply.job.batch.microbatch import Applier
+from spark_apply.job.checkpoint.files import AGAIN
+from spark_apply.job.copies.route import Route
+from spark_apply.job.copies.set_aside import Key
+from spark_apply.job.watermarks.barriers import PositionWatcher
 from spark_apply.model.completeness import Barrier, Complete, Ends, Mark
 from spark_apply.model.store import EVERYTHING, Visibility, is_whole
 
