@@ -34,7 +34,7 @@ from cdc.cli.main import main
 from cdc.config.config import load_apply
 from spark_apply.job.copies import chosen
 from spark_apply.spark.session import open_session
-from spark_apply.stores import opensearch_bulk
+from spark_apply.stores.opensearch import bulk as opensearch_bulk
 
 POINTS: Final = (
     *(f"opensearch.{point}" for point in ("before", "in", "after")),

@@ -12,8 +12,8 @@ from cdc.config.config import ApplyConfig, ApplySource, ApplyTable, StoreConfig
 from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.job.batch import size
 from spark_apply.job.job import run_apply
-from spark_apply.stores import lake
 from spark_apply.stores.iceberg.store import IcebergStore, open_store
+from spark_apply.stores.lake import merge
 from tests.spark_kinds import EVERY_KIND, SPARK_TYPES, every_kind_rows
 from tests.spark_laws import ORDERS, Law, Setting, laws_of, merges_by_any_key, order
 from tests.spark_records import position
@@ -45,12 +45,12 @@ def test_law(law: Law, setting: Setting) -> None:
 
 
 # What the lakes share: `make test` asks Delta for the other.
-_FEW = [pytest.param(0, id="as many are"), pytest.param(lake._FEW, marks=pytest.mark.full, id="as few are")]
+_FEW = [pytest.param(0, id="as many are"), pytest.param(merge._FEW, marks=pytest.mark.full, id="as few are")]
 
 
 @pytest.mark.parametrize("few", _FEW)
 def test_a_batch_is_merged_by_keys_of_any_kind(few: int, setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lake, "_FEW", few)
+    monkeypatch.setattr(merge, "_FEW", few)
     merges_by_any_key(setting)
 
 

@@ -36,7 +36,7 @@ from spark_apply.job.watermarks.progress import Reader
 from spark_apply.model.store import HISTORIES, connect, open_store
 from spark_apply.model.target_table import TargetTable, derived
 from spark_apply.rebuild.rebuild import Differences, run_rebuild, run_rollback
-from spark_apply.stores import lake_history
+from spark_apply.stores.lake import history as lake_history
 from tests.conftest import Database
 from tests.integration.connector import Connector
 from tests.spark_laws import ORDERS, Record, Setting, order

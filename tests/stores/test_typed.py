@@ -15,7 +15,8 @@ from spark_apply.events.projected import columns_read, project
 from spark_apply.events.typed import _key, texts
 from spark_apply.job.batch.survey import ALSO, marked
 from spark_apply.model.target_table import TargetTable, Version, parse_version, target
-from spark_apply.stores.lake import lake_row_type, stored_rows
+from spark_apply.stores.lake.columns import lake_row_type
+from spark_apply.stores.lake.rows import stored_rows
 from tests.spark_kinds import EVERY_KIND, every_kind_rows
 from tests.spark_records import SourceTable, dumps, position
 

@@ -21,7 +21,7 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 
 from spark_apply.spark import names
 from spark_apply.spark.failures import spark_failure
-from spark_apply.stores.lake import no_rows
+from spark_apply.stores.lake.rows import no_rows
 from spark_apply.views.cluster.folding import done, fold, moved_on
 from spark_apply.views.cluster.kept import MOST_OVER, Change, Kept, opened
 from spark_apply.views.cluster.publishing import KEY_JSON, ROW_JSON, SIGN, Differences

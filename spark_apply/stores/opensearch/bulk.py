@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,14 +11,15 @@ from typing import Any, Final, NamedTuple
 import orjson
 from opensearchpy import OpenSearch
 from opensearchpy.exceptions import ConnectionError as NotReached
-from opensearchpy.exceptions import OpenSearchException, SSLError, TransportError
+from opensearchpy.exceptions import TransportError
 from pyspark.sql import Row
 
 from cdc.model.change import Position
-from cdc.model.errors import CdcError, OperatorError, RetryableError
+from cdc.model.errors import OperatorError, RetryableError
 from spark_apply.events.typed import KEY, OFFSET, OP, PARTITION, POSITION
 from spark_apply.model.document import DOCUMENT, document_id
 from spark_apply.model.store import Refused
+from spark_apply.stores.opensearch.failures import BLOCKED, PASSING, as_ours, name_of, reason, type_of, waiting
 
 COMMIT_BITS, EPOCH_BITS = 52, 11
 SENT = (KEY, POSITION, OP, DOCUMENT, PARTITION, OFFSET)
@@ -32,22 +32,8 @@ _FIRST_WAIT_S = 0.1
 _SILENT_S = 0.5
 """Longer waits are told."""
 _UNFIT, _TOO_LARGE, _FAILED = 400, 413, 500
-_PASSING: Final = frozenset({429, 502, 503, 504})
 _CLOSED = "index_closed_exception"
 """An error of the whole index, not of one document."""
-_BLOCKED = "cluster_block_exception"
-_CAUSE: Final = re.compile(r"/\d+/([a-z /(),()-]+)")
-"""The server's words for a block: ``index [x] blocked by: [TOO_MANY_REQUESTS/12/disk usage exceeded …];``."""
-_NAMES: Final = {
-    "unavailable_shards_exception": "a primary shard is not active (the index is red)",
-    "no_shard_available_action_exception": "no shard of the index is available",
-    "es_rejected_execution_exception": "the server has too many requests",
-    "rejected_execution_exception": "the server has too many requests",
-    "circuit_breaking_exception": "the server has too little memory",
-    "process_cluster_event_timeout_exception": "the cluster manager does not answer in time",
-    "cluster_manager_not_discovered_exception": "the cluster has no manager",
-    "master_not_discovered_exception": "the cluster has no manager",
-}
 
 
 log: Final = logging.getLogger("cdc.apply")
@@ -110,7 +96,7 @@ class Bulk:
                 if not isinstance(exc, NotReached) and exc.status_code in (_UNFIT, _TOO_LARGE):
                     yield from self._halved(request, exc)
                     return
-                error = translated(exc, f"index {self.index}: a bulk request failed")
+                error = as_ours(exc, f"index {self.index}: a bulk request failed")
                 if last or not isinstance(error, RetryableError):
                     raise error from exc
                 items, cause = [], reason(exc)
@@ -119,7 +105,7 @@ class Bulk:
                 ((verb, answer),) = item.items()
                 if _passes(answer, last=last):
                     again.append(action)
-                    cause = _name(answer["error"])
+                    cause = name_of(answer["error"])
                 else:
                     yield self._outcome(action, verb, answer)
             if not again:
@@ -139,7 +125,7 @@ class Bulk:
 
     def _halved(self, request: list[Action], exc: TransportError) -> Iterator[tuple[str, int] | Refused]:
         if len(request) == 1:
-            said = "it is too large" if exc.status_code == _TOO_LARGE else _type(exc)
+            said = "it is too large" if exc.status_code == _TOO_LARGE else type_of(exc)
             yield Refused(request[0].partition, request[0].offset, f"OpenSearch does not take it: {said}")
             return
         middle = len(request) // 2
@@ -162,46 +148,4 @@ def _passes(answer: Mapping[str, Any], *, last: bool) -> bool:
     error = answer.get("error")
     if error is None:
         return False
-    return answer["status"] in _PASSING or error.get("type") == _BLOCKED or (answer["status"] == _FAILED and not last)
-
-
-def _name(error: Mapping[str, Any]) -> str:
-    """Name what an error waits for, in words without values."""
-    kind = str(error.get("type", "error"))
-    said = _CAUSE.search(str(error.get("reason", ""))) if kind == _BLOCKED else None
-    return said[1].strip() if said else _NAMES.get(kind, kind)
-
-
-def waiting(what: str, cause: str, index: str) -> RetryableError:
-    """Return the error of a server that may take the same later."""
-    if "disk" in cause or "read-only" in cause:
-        look = "curl '<url>/_cat/allocation?v' shows the disks. With room on them, OpenSearch lifts the block by itself"
-    else:
-        look = f"curl '<url>/_cluster/health/{index}?pretty' and '<url>/_cluster/allocation/explain?pretty' say why"
-    return RetryableError(f"{what}: {cause}", hint=f"{look}; nothing is lost, it goes on where it was")
-
-
-def translated(exc: OpenSearchException, what: str, index: str = "") -> CdcError:
-    """Return an exception of the driver as one of ours: what passes is retryable."""
-    if isinstance(exc, NotReached) and not isinstance(exc, SSLError):
-        hint = "is OpenSearch up, and is it reached from here? Nothing is lost, it goes on where it was"
-        return RetryableError(f"{what} ({reason(exc)})", hint=hint)
-    if isinstance(exc, TransportError) and (exc.status_code in _PASSING or _type(exc) == _BLOCKED):
-        return waiting(what, reason(exc), index or "_all")
-    return OperatorError(f"{what} ({reason(exc)})")
-
-
-def reason(exc: OpenSearchException) -> str:
-    """Tell what failed, without the document or the url that may be in the driver's text."""
-    if not isinstance(exc, TransportError) or isinstance(exc, NotReached):
-        return type(exc).__name__
-    info: Any = exc.info if isinstance(exc.info, dict) else {}
-    error = info.get("error") if isinstance(info.get("error"), dict) else {}
-    if error.get("type") == _BLOCKED or error.get("type") in _NAMES:
-        return _name(error)
-    return f"status {exc.status_code}, {_type(exc)}"
-
-
-def _type(exc: TransportError) -> str:
-    """Return the error's type, which is a name; the driver gives a whole text where the answer is no JSON."""
-    return str(exc.error) if re.fullmatch(r"\w+", str(exc.error)) else "an error without a name"
+    return answer["status"] in PASSING or error.get("type") == BLOCKED or (answer["status"] == _FAILED and not last)

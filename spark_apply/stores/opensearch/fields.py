@@ -8,6 +8,7 @@ character is percent-encoded, and so is ``%``, so that two columns never share a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -77,3 +78,8 @@ def _field(kind: Kind) -> dict[str, Any]:
     if kind.name == "uint64":
         return {"type": "unsigned_long"}
     return _MAPPINGS[spark_type(kind).typeName()]
+
+
+def type_of_field(field: Mapping[str, Any]) -> str:
+    """Return the type of a field in a mapping."""
+    return str(field.get("type", "object"))
