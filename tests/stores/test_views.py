@@ -39,7 +39,7 @@ from spark_apply.views.embedded.step import Step
 from spark_apply.views.job import run_views
 from spark_apply.views.proof.explain import explain_view
 from spark_apply.views.proof.verify import verify_views
-from spark_apply.views.status import view_status
+from spark_apply.views.publishing.status import view_status
 from tests.spark_kinds import EVERY_KIND, every_kind_rows
 from tests.spark_laws import until
 from tests.spark_records import Record, position

@@ -17,7 +17,7 @@ from spark_apply.views.cluster.lake import ROWS, Lake
 from spark_apply.views.cluster.state import ClusterState
 from spark_apply.views.cluster.values import frame, some
 from spark_apply.views.embedded.state import place
-from spark_apply.views.values import quoted
+from spark_apply.views.model.values import quoted
 
 MOST_OVER = 50_000
 """With so many rows over a snapshot, or keys gone from it, a new one is written."""
