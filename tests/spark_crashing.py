@@ -32,9 +32,9 @@ from typing import Any, Final
 
 from cdc.cli.main import main
 from cdc.config.config import load_apply
-from spark_apply.job import job
+from spark_apply.job.copies import chosen
 from spark_apply.spark.session import open_session
-from spark_apply.stores import opensearch_bulk
+from spark_apply.stores.opensearch import bulk as opensearch_bulk
 
 POINTS: Final = (
     *(f"opensearch.{point}" for point in ("before", "in", "after")),
@@ -183,7 +183,7 @@ def _within_postgres(store: Any, crash: Crash) -> None:
 def crash_at(who: str, point: str, times: int) -> None:
     """Arm this process."""
     crash = Crash(who, point, times)
-    opener: Callable[..., Any] = job.open_store
+    opener: Callable[..., Any] = chosen.open_store
 
     def opened(config: Any, **more: Any) -> Any:
         store = opener(config, **more)
@@ -191,7 +191,7 @@ def crash_at(who: str, point: str, times: int) -> None:
         wrap(store, config.type, crash, Path(config.path) if lake else None)
         return store
 
-    job.open_store = opened
+    chosen.open_store = opened
 
 
 if __name__ == "__main__":

@@ -19,11 +19,11 @@ from cdc.config.apply_config import ApplySource
 from cdc.config.views import MatchConfig, StreamConfig, ViewConfig, ViewsConfig
 from cdc.model.state import Phase
 from spark_apply.events.kafka_source import committed
-from spark_apply.views.commands import leave, new_command
-from spark_apply.views.definitions import texts_of
 from spark_apply.views.job import ViewSummary, run_views
 from spark_apply.views.pattern.lowered import pattern_sql
+from spark_apply.views.planning.definitions import texts_of
 from spark_apply.views.rebuild import Rebuilt, rebuild_views
+from spark_apply.views.running.commands import leave, new_command
 from spark_apply.views.search.query import Asked, finds, read_search
 from spark_apply.views.search.words import places
 from tests.spark_records import Publisher, Record, SourceTable, logged, position

@@ -9,7 +9,7 @@ from typing import Any
 
 from cdc.config.view_pattern import PatternConfig
 from cdc.config.views import MatchConfig, ReadConfig, ViewConfig
-from spark_apply.views.planning import relations_named
+from spark_apply.views.planning.forms import relations_named
 
 INT, TEXT = {"kind": "int64"}, {"kind": "string"}
 TIME = {"kind": "timestamp_micros"}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cdc.model.change import Kind
-from spark_apply.views.uses import TableUse, Way
+from spark_apply.views.model.uses import TableUse, Way
 
 COLUMNS = [("id", Kind("int64")), ("at", Kind("timestamp_micros")), ("v", Kind("int64")), ("there", Kind("int64"))]
 START = dt.datetime(2026, 1, 1)  # noqa: DTZ001 - in UTC, as the state has it

@@ -10,10 +10,10 @@ from typing import Any
 from spark_apply.views.embedded.fold import SourceTable
 from spark_apply.views.embedded.state import ViewState, place
 from spark_apply.views.embedded.step import Step
+from spark_apply.views.model.uses import TableUse
+from spark_apply.views.model.values import engine_type, quoted
+from spark_apply.views.planning.view import View
 from spark_apply.views.sql.view_plan import Relation
-from spark_apply.views.uses import TableUse
-from spark_apply.views.values import engine_type, quoted
-from spark_apply.views.view import View
 
 
 class Steps:

@@ -15,7 +15,7 @@ from cdc.config.config import ApplyConfig
 from cdc.model.change import Position
 from cdc.model.errors import OperatorError
 from connectors.postgres.lsn import lsn_number
-from spark_apply.job.progress import Reader
+from spark_apply.job.watermarks.progress import Reader
 
 _LOOK_S: Final = 0.02
 

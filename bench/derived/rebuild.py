@@ -25,10 +25,10 @@ from cdc.model.errors import BugError
 from spark_apply.events import kafka_source
 from spark_apply.events.projected import columns_read
 from spark_apply.events.quarantine import Quarantine
-from spark_apply.job.catch_up import fill
+from spark_apply.job.batch.microbatch import Applier
+from spark_apply.job.batch.one_topic import fill
+from spark_apply.job.copies.route import Route
 from spark_apply.job.job import run_apply
-from spark_apply.job.microbatch import Applier
-from spark_apply.job.route import Route
 from spark_apply.model.store import Due, open_store
 from spark_apply.model.target_table import target
 from spark_apply.rebuild.diff import compare

@@ -29,11 +29,11 @@ from spark_apply.views.cluster.step import ClusterStep
 from spark_apply.views.embedded.fold import SourceTable
 from spark_apply.views.embedded.state import ViewState, place
 from spark_apply.views.embedded.step import Step
+from spark_apply.views.model.uses import TableUse
+from spark_apply.views.planning.view import View
+from spark_apply.views.running.step import StepOfViews
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.view_plan import Relation
-from spark_apply.views.store import StepOfViews
-from spark_apply.views.uses import TableUse
-from spark_apply.views.view import View
 
 INT, TEXT = Kind("int64"), Kind("string")
 TWEETS = SourceTable(TableUse("public.tweets"), [("id", INT), ("sender", INT), ("text", TEXT)], ("id",))

@@ -19,7 +19,7 @@ def stores_status(config: ApplyConfig) -> dict[str, dict[str, Any]]:
     """Say up to which position each store has all of a connector's transactions, and its incomplete tables."""
     now_ms = time.time_ns() // 1_000_000
     found: dict[str, dict[str, Any]] = {}
-    with registry.part("spark_apply.job.progress:Reader")(config) as reader:
+    with registry.part("spark_apply.job.watermarks.progress:Reader")(config) as reader:
         for store, connectors in reader.stores().items():
             found[store] = {name: _freshness(reader.read(store, name), now_ms) for name in connectors}
     entries = registry.part("spark_apply.events.quarantine:read_entries")(config).values()
@@ -33,7 +33,7 @@ def stores_status(config: ApplyConfig) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _freshness(found: Any, now_ms: int) -> dict[str, Any]:  # noqa: ANN401 - spark_apply.job.progress.StoreProgress
+def _freshness(found: Any, now_ms: int) -> dict[str, Any]:  # noqa: ANN401 - spark_apply.job.watermarks.progress.StoreProgress
     complete = found.complete
     fresh = None if complete is None or complete.source_ms is None else round((now_ms - complete.source_ms) / 1000, 1)
     return {

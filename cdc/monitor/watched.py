@@ -324,7 +324,7 @@ class WatchedViews:
     def __init__(self, file: Path, config: ViewsConfig) -> None:
         self.name, self.file = config.name, str(file)
         self._series = _Series("freshness_seconds", "rows")
-        ask: Callable[..., dict[str, Any]] = registry.part("spark_apply.views.status:view_status")
+        ask: Callable[..., dict[str, Any]] = registry.part("spark_apply.views.publishing.status:view_status")
         self._views: Look[dict[str, Any]] = Look(f"views of {self.name}", lambda: ask(config), every_s=VIEWS_S)
 
     def looks(self) -> Iterable[Look[Any]]:

@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Final
 
 from cdc.model.meter import JobMeter, StoreStanding
-from spark_apply.job.microbatch import Applier, TableCount
-from spark_apply.job.set_aside import AsideCopies
-from spark_apply.job.watermarks import WatermarkPublisher
+from spark_apply.job.batch.counts import TableCount
+from spark_apply.job.batch.microbatch import Applier
+from spark_apply.job.copies.set_aside import AsideCopies
+from spark_apply.job.watermarks.publisher import WatermarkPublisher
 from spark_apply.model.completeness import Mark, lowest
 
 _MINUTE_S = 60.0

@@ -13,17 +13,12 @@ from cdc.model.errors import OperatorError
 from spark_apply.events.refusals import without_log
 from spark_apply.events.set_aside import aside_id, read_set_aside
 from spark_apply.events.topic_identity import differing, identities
-from spark_apply.job import checkpoint as checkpoints
-from spark_apply.job.job import (
-    checkpoint_folder,
-    choose_usable,
-    open_stores,
-    projected_targets,
-    require_topics,
-    without_logs,
-)
-from spark_apply.job.losses import RebuildLoss, rebuild_loss, table_logs
-from spark_apply.job.retention import (
+from spark_apply.job.checkpoint import files as checkpoints
+from spark_apply.job.checkpoint.place import checkpoint_folder
+from spark_apply.job.copies.chosen import choose_usable, open_stores, projected_targets, require_topics, without_logs
+from spark_apply.job.topics.identity import of_another, of_another_topic, way_out
+from spark_apply.job.topics.losses import RebuildLoss, rebuild_loss, table_logs
+from spark_apply.job.topics.retention import (
     Extent,
     extents,
     held_offsets,
@@ -32,8 +27,7 @@ from spark_apply.job.retention import (
     recovery_command,
     repair_command,
 )
-from spark_apply.job.topic_identity import of_another, of_another_topic, way_out
-from spark_apply.job.watermarks import RESTORED
+from spark_apply.job.watermarks.publisher import RESTORED
 from spark_apply.model.completeness import Ends
 from spark_apply.model.foresight import Foreseen, Foresees
 from spark_apply.model.store import Offsets, Store

@@ -22,8 +22,8 @@ STORES: Mapping[str, str] = {
     "delta": "spark_apply.stores.delta.store:open_store",
     "iceberg": "spark_apply.stores.iceberg.store:open_store",
     "postgres": "spark_apply.stores.postgres.store:open_store",
-    "opensearch": "spark_apply.stores.opensearch:open_store",
-    "tantivy": "spark_apply.stores.tantivy:open_store",
+    "opensearch": "spark_apply.stores.opensearch.store:open_store",
+    "tantivy": "spark_apply.stores.tantivy.store:open_store",
 }
 """A new store is one file and one line here; a third party writes ``type: "package.module:callable"``."""
 

@@ -7,8 +7,9 @@ stores:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Protocol, cast, runtime_checkable
 
 from cdc.config.apply_config import StoreConfig
@@ -17,9 +18,9 @@ from spark_apply.model.target_table import TargetTable
 
 SMALL_BYTES = 32 << 20
 """A file below this size counts as small."""
-CLEAN_EVERY_S = 86_400
 HOUR_MS = 3_600_000
-NEVER = float("-inf")
+_CLEAN_EVERY_S = 86_400
+_NEVER = float("-inf")
 """Before every reading of any clock."""
 
 
@@ -34,6 +35,25 @@ class Upkeep:
     """Keep earlier states for so long: for running readers and for time travel."""
     orphan_hours: int = 72
     """Remove a file that no state names when it is older: a killed writer left it. A write must be shorter."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleanTimes:
+    """When files that nothing needs were last removed, by table: once a day."""
+
+    at: dict[str, float] = field(default_factory=dict)
+
+    def begin(self, table: TargetTable) -> None:
+        """Count from now on, if the table is new here."""
+        self.at.setdefault(table.qualified, time.monotonic())
+
+    def is_due(self, table: TargetTable) -> bool:
+        """Whether the table's turn has come."""
+        return time.monotonic() - self.at.get(table.qualified, _NEVER) > _CLEAN_EVERY_S
+
+    def done(self, table: TargetTable) -> None:
+        """Note that it is done."""
+        self.at[table.qualified] = time.monotonic()
 
 
 @runtime_checkable

@@ -20,8 +20,9 @@ from cdc.config.config import ApplyConfig
 from cdc.model.errors import OperatorError
 from spark_apply.events import kafka_source
 from spark_apply.events.quarantine import Entry, Quarantine, chosen_entries, read_entries
-from spark_apply.job.microbatch import Applier, Key
-from spark_apply.job.route import Route
+from spark_apply.job.batch.microbatch import Applier
+from spark_apply.job.copies.route import Route
+from spark_apply.job.copies.set_aside import Key
 from spark_apply.model.store import EVERYTHING, Offsets, Store, Visibility, is_whole
 from spark_apply.model.target_table import TargetTable
 from spark_apply.rebuild.rebuild import opened, refuse_newer

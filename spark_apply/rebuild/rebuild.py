@@ -7,12 +7,12 @@
     5  swap, atomically, with what is due           from here on the job catches up the new copy; the job of a whole
                                                     store waits from 4 on, and nothing is due
 
-The source is not read, and the job may run meanwhile (`spark_apply.job.catch_up` says how it starts to write into the
-new copy, and why that converges). Step 2 writes the newest event of each key into an empty copy: there are no old rows
-to compare with, and rows that the topic no longer has are not in it. In a single `FilledStore` it is a backfill in one
-pass: the rows are checked while they are written, and a copy with a poison record is discarded for one that is folded
-as the job does it. After a rollback, the job reads the topic from its beginning: it is not known exactly what the copy
-had when it was replaced.
+The source is not read, and the job may run meanwhile (`spark_apply.job.catch_up.swaps` says how it starts to write into
+the new copy, and why that converges). Step 2 writes the newest event of each key into an empty copy: there are no old
+rows to compare with, and rows that the topic no longer has are not in it. In a single `FilledStore` it is a backfill in
+one pass: the rows are checked while they are written, and a copy with a poison record is discarded for one that is
+folded as the job does it. After a rollback, the job reads the topic from its beginning: it is not known exactly what
+the copy had when it was replaced.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError
 from spark_apply.events import kafka_source
 from spark_apply.events.quarantine import Quarantine
 from spark_apply.events.topic_identity import difference, identities
-from spark_apply.job.catch_up import fill, fold
-from spark_apply.job.job import choose_tables, open_stores, projected_targets, require_topics
-from spark_apply.job.losses import rebuild_loss, rollback_loss, table_logs
-from spark_apply.job.microbatch import Applier
-from spark_apply.job.retention import held_offsets, rebuild_command
-from spark_apply.job.route import Route
-from spark_apply.job.topic_identity import held_topic
+from spark_apply.job.batch.microbatch import Applier
+from spark_apply.job.batch.one_topic import fill, fold
+from spark_apply.job.copies.chosen import choose_tables, open_stores, projected_targets, require_topics
+from spark_apply.job.copies.route import Route
+from spark_apply.job.topics.identity import held_topic
+from spark_apply.job.topics.losses import rebuild_loss, rollback_loss, table_logs
+from spark_apply.job.topics.retention import held_offsets, rebuild_command
 from spark_apply.model.completeness import Mark
 from spark_apply.model.store import Due, Store, is_whole
 from spark_apply.model.suggestion import did_you_mean

@@ -19,8 +19,8 @@ from cdc.config.config import ApplyConfig
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.offsets.exported import Exported
 from spark_apply.events.topic_identity import differing, identities
-from spark_apply.job import checkpoint as checkpoints
-from spark_apply.job.retention import extents, missing_offsets
+from spark_apply.job.checkpoint import files as checkpoints
+from spark_apply.job.topics.retention import extents, missing_offsets
 from spark_apply.model.completeness import Ends
 from spark_apply.spark.at_work import alone
 from spark_apply.spark.paths import located

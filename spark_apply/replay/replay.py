@@ -12,8 +12,9 @@ from cdc.model.change import Position
 from cdc.model.errors import ConfigError
 from spark_apply.events import kafka_source
 from spark_apply.events.projection import projected_table
-from spark_apply.job import checkpoint as checkpoints
-from spark_apply.job.job import ApplySummary, choose_tables, run_apply
+from spark_apply.job.checkpoint import files as checkpoints
+from spark_apply.job.copies.chosen import choose_tables
+from spark_apply.job.job import ApplySummary, run_apply
 from spark_apply.replay.beside import beside
 from spark_apply.replay.span import TableSpan, ends_of, spans
 from spark_apply.spark.paths import located

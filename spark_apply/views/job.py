@@ -20,21 +20,21 @@ from cdc.model.errors import ConfigError
 from cdc.model.meter import NO_JOB_METER, JobMeter
 from spark_apply.events import kafka_source
 from spark_apply.job.job import run_apply
-from spark_apply.job.progress import origin_of
+from spark_apply.job.watermarks.progress import origin_of
 from spark_apply.spark.session import open_session
 from spark_apply.views.cluster.lake import Lake
 from spark_apply.views.cluster.state import ClusterState
 from spark_apply.views.cluster.store import ClusterStore
-from spark_apply.views.commands import Command, Turn, Watch, note_failed, waiting
-from spark_apply.views.definitions import Text, refuse_changed, texts_of, with_texts
 from spark_apply.views.embedded.state import ViewState
-from spark_apply.views.followable import refuse_unfollowable
-from spark_apply.views.output import ViewOutput
-from spark_apply.views.planned import Planned, cannot_read, plan_views
-from spark_apply.views.status import peeked, sink_config
-from spark_apply.views.store import ViewStore
-from spark_apply.views.streams import StreamReader
-from spark_apply.views.uses import Way, followed
+from spark_apply.views.model.uses import Way, followed
+from spark_apply.views.planning.definitions import Text, refuse_changed, texts_of, with_texts
+from spark_apply.views.planning.followable import refuse_unfollowable
+from spark_apply.views.planning.planned import Planned, cannot_read, plan_views
+from spark_apply.views.publishing.output import ViewOutput
+from spark_apply.views.publishing.status import peeked, sink_config
+from spark_apply.views.running.commands import Command, Turn, Watch, note_failed, waiting
+from spark_apply.views.running.store import ViewStore
+from spark_apply.views.running.stream_reader import StreamReader
 
 STORE = "views"
 """The name of the state among the stores of an apply job: entries of the quarantine have it."""
@@ -199,7 +199,7 @@ def _apply_config(config: ViewsConfig, planned: Planned, store: ViewStore) -> Ap
     return ApplyConfig(
         name=config.name,
         source=config.source,
-        stores={STORE: StoreConfig(type="spark_apply.views.store:open_store", options={"store": store})},
+        stores={STORE: StoreConfig(type="spark_apply.views.running.store:open_store", options={"store": store})},
         tables={use.table: followed(use, STORE) for use in planned.uses if use.way is not Way.EVENTS},
         checkpoint=str(Path(config.state) / "checkpoint"),
         quarantine=config.quarantine,

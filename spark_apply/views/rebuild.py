@@ -19,13 +19,13 @@ from cdc.model.state import State
 from spark_apply.events import kafka_source
 from spark_apply.model.suggestion import did_you_mean
 from spark_apply.spark.session import open_session
-from spark_apply.views.commands import Command, Commands, leave, new_command
-from spark_apply.views.definitions import Definition, Text, changed, published, texts_of, with_texts
 from spark_apply.views.embedded.state import StateInUseError
-from spark_apply.views.followable import refuse_unfollowable
 from spark_apply.views.job import run_views
-from spark_apply.views.planned import plan_views
+from spark_apply.views.planning.definitions import Definition, Text, changed, published, texts_of, with_texts
+from spark_apply.views.planning.followable import refuse_unfollowable
+from spark_apply.views.planning.planned import plan_views
 from spark_apply.views.proof.verify import Verified, compare_views, standing
+from spark_apply.views.running.commands import Command, Commands, leave, new_command
 
 Progress = Callable[[str], None]
 

@@ -1,4 +1,4 @@
-"""The rule of `spark_apply.stores.lake_keys`, as a model: whatever the batches, the copy ends as the source does.
+"""The rule of `spark_apply.stores.lake.keys`, as a model: whatever the batches, the copy ends as the source does.
 
 Texts of one value lie in several partitions, each of which is read in its own time. Within a partition order holds.
 """

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 import spark_apply.views.embedded.step
 from cdc.config.views import MatchConfig
+from spark_apply.views.planning.view import View
 from spark_apply.views.search.kept import KeptSearches
 from spark_apply.views.search.plan import Match, match_of, plan_match
 from spark_apply.views.search.query import Asked, read_search
 from spark_apply.views.search.verified import pairs_of
-from spark_apply.views.view import View
 from tests.conftest import FULL
 from tests.view_engine import relation
 from tests.view_steps import Steps

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from spark_apply.views.embedded.fold import SourceTable
 from spark_apply.views.embedded.state import ViewState, place
 from spark_apply.views.embedded.step import Step
-from spark_apply.views.uses import TableUse, Way
-from spark_apply.views.values import quoted
+from spark_apply.views.model.uses import TableUse, Way
+from spark_apply.views.model.values import quoted
 from tests.view_reading import (
     COLUMNS,
     EPOCH,

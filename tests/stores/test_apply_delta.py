@@ -13,8 +13,8 @@ from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import Phase
 from spark_apply.rebuild.rebuild import run_rebuild, run_rollback
-from spark_apply.stores import lake
 from spark_apply.stores.delta.store import DeltaStore, open_store
+from spark_apply.stores.lake import merge as lake
 from spark_apply.verify.contents import contents
 from tests.spark_kinds import EVERY_KIND, SPARK_TYPES, every_kind_rows
 from tests.spark_laws import Law, Setting, laws_of, merges_by_any_key, order

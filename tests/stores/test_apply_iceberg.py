@@ -11,10 +11,10 @@ from pyspark.sql import SparkSession
 from cdc.config.apply_config import ApplySource, ApplyTable, StoreConfig
 from cdc.config.config import ApplyConfig
 from cdc.model.errors import ConfigError, OperatorError
-from spark_apply.job import job
+from spark_apply.job.batch import size
 from spark_apply.job.job import run_apply
-from spark_apply.stores import lake
 from spark_apply.stores.iceberg.store import IcebergStore, open_store
+from spark_apply.stores.lake import merge
 from tests.spark_kinds import EVERY_KIND, SPARK_TYPES, every_kind_rows
 from tests.spark_laws import ORDERS, Law, Setting, laws_of, merges_by_any_key, order
 from tests.spark_records import position
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning
 @pytest.fixture(autouse=True)
 def _shuffled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here, batches are read and folded by several tasks, as only large ones are otherwise."""
-    monkeypatch.setattr(job, "_EVENTS_ALONE", -1)
+    monkeypatch.setattr(size, "EVENTS_ALONE", -1)
 
 
 @pytest.fixture
@@ -46,12 +46,12 @@ def test_law(law: Law, setting: Setting) -> None:
 
 
 # What the lakes share: `make test` asks Delta for the other.
-_FEW = [pytest.param(0, id="as many are"), pytest.param(lake._FEW, marks=pytest.mark.full, id="as few are")]
+_FEW = [pytest.param(0, id="as many are"), pytest.param(merge._FEW, marks=pytest.mark.full, id="as few are")]
 
 
 @pytest.mark.parametrize("few", _FEW)
 def test_a_batch_is_merged_by_keys_of_any_kind(few: int, setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lake, "_FEW", few)
+    monkeypatch.setattr(merge, "_FEW", few)
     merges_by_any_key(setting)
 
 

@@ -16,8 +16,8 @@ from cdc.model.state import Phase
 from spark_apply.events.quarantine import read_entries
 from spark_apply.rebuild.quarantine_retry import run_retry
 from spark_apply.rebuild.rebuild import run_rebuild
-from spark_apply.stores.opensearch import OpenSearchStore, open_store
-from spark_apply.stores.opensearch_bulk import version
+from spark_apply.stores.opensearch.bulk import version
+from spark_apply.stores.opensearch.store import OpenSearchStore, open_store
 from tests.spark_kinds import EVERY_KIND, every_kind_rows
 from tests.spark_laws import Law, Record, Setting, laws_of, order
 from tests.spark_records import SourceTable, position
@@ -96,7 +96,7 @@ def test_a_reader_waits_for_an_index_that_has_just_been_made(setting: Setting, o
     publisher.stand(Phase.STREAM, 20, [table], table.event("c", order(1), position(10)))
     setting.apply()
     store, made, client = _store(setting), setting.target(table), OpenSearch(opensearch)
-    index, routing = store._positions, "index.routing.allocation.enable"
+    index, routing = store._notes.index, "index.routing.allocation.enable"
     client.indices.delete(index=index)
     client.indices.create(index=index, body={"settings": {routing: "none"}}, wait_for_active_shards="0")
     ready = threading.Timer(0.8, client.indices.put_settings, kwargs={"index": index, "body": {routing: "all"}})

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import OperatorError
 from spark_apply.model.document import document_id
-from spark_apply.stores.tantivy import TantivyStore
+from spark_apply.stores.tantivy.store import TantivyStore
 from tests.spark_kinds import EVERY_KIND, every_kind_rows
 from tests.spark_laws import Law, Setting, laws_of, order
 from tests.spark_records import position

@@ -18,12 +18,12 @@ from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import CdcError, OperatorError
 from cdc.offsets.exported import Exported
 from spark_apply.job import job as jobs
-from spark_apply.job.checkpoint import AGAIN
+from spark_apply.job.checkpoint.files import AGAIN
 from spark_apply.job.job import run_apply
 from spark_apply.job.plan import run_plan
 from spark_apply.replay import offsets
 from spark_apply.spark.at_work import at_work
-from spark_apply.stores.tantivy import TantivyStore
+from spark_apply.stores.tantivy.store import TantivyStore
 from tests.conftest import Database
 from tests.spark_laws import Record, Setting, order
 from tests.spark_records import position

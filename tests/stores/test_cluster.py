@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from cdc.config.apply_config import StoreConfig
 from cdc.config.config import load_apply
 from spark_apply.events.kafka_source import written_ends
-from spark_apply.job.job import _EVENTS_ALONE
+from spark_apply.job.batch.size import EVENTS_ALONE
 from tests.integration.running import eventually
 from tests.spark_cluster import QUICK, Cluster, Submitted, cluster, executors
 from tests.spark_laws import Record, Setting, order, workload
@@ -106,7 +106,7 @@ def test_two_workers_fold_what_one_would_and_one_of_them_may_be_killed(
 
     def several(status: str, commit: int) -> list[Record]:
         """More events than one task would be given."""
-        rows = enumerate((order(10_000 + number, status) for number in range(_EVENTS_ALONE + 1)), 1)
+        rows = enumerate((order(10_000 + number, status) for number in range(EVENTS_ALONE + 1)), 1)
         return [record for at, row in rows for record in table.event("u", row, position(commit, at))]
 
     file, stream = _written(setting), workload(table)

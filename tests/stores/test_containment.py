@@ -21,7 +21,7 @@ from spark_apply.events.quarantine import read_entries
 from spark_apply.events.set_aside import read_set_aside
 from spark_apply.model.store import open_store
 from spark_apply.rebuild.quarantine_retry import run_retry
-from spark_apply.stores.opensearch_fields import field_name
+from spark_apply.stores.opensearch.fields import field_name
 from tests.conftest import Database
 from tests.spark_laws import ORDERS, Record, Setting, order, until
 from tests.spark_records import SourceTable, position
@@ -371,7 +371,7 @@ def _put_back(setting: Setting, table: SourceTable, kind: str) -> Callable[[], N
     store: Any = open_store(setting.config().stores["copy"], name="copy", prefix="", spark=setting.spark.newSession())
     made = setting.target(table)
     if kind == "iceberg":
-        then = store._loaded(made).currentSnapshot().snapshotId()
-        return lambda: store._loaded(made).manageSnapshots().rollbackTo(then).commit()
+        then = store._tables.loaded(made).currentSnapshot().snapshotId()
+        return lambda: store._tables.loaded(made).manageSnapshots().rollbackTo(then).commit()
     version = store._log(made).snapshot().version()
     return lambda: store._spark.sql(f"RESTORE TABLE {store.table_name(made)} TO VERSION AS OF {version}")

@@ -28,15 +28,16 @@ from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import Phase
 from spark_apply.events import history
 from spark_apply.events.intervals import Event, intervals
-from spark_apply.job import microbatch
-from spark_apply.job.job import choose_tables, run_apply
-from spark_apply.job.losses import RebuildLoss
+from spark_apply.job.batch.counts import TableCount
+from spark_apply.job.copies.chosen import choose_tables
+from spark_apply.job.job import run_apply
 from spark_apply.job.plan import run_plan
-from spark_apply.job.progress import Reader
+from spark_apply.job.topics.losses import RebuildLoss
+from spark_apply.job.watermarks.progress import Reader
 from spark_apply.model.store import HISTORIES, connect, open_store
 from spark_apply.model.target_table import TargetTable, derived
 from spark_apply.rebuild.rebuild import Differences, run_rebuild, run_rollback
-from spark_apply.stores import lake_history
+from spark_apply.stores.lake import history as lake_history
 from tests.conftest import Database
 from tests.integration.connector import Connector
 from tests.spark_laws import ORDERS, Record, Setting, order
@@ -168,7 +169,7 @@ def test_any_order_and_any_repetition(setting: Setting, monkeypatch: pytest.Monk
     assert _said(_rows(setting, config)) == _expected(logs[:20])
     publisher.publish(logs[20:] + logs[:7])
     with monkeypatch.context() as patch:
-        patch.setattr(microbatch.TableCount, "add", _stopped)
+        patch.setattr(TableCount, "add", _stopped)
         with pytest.raises(OperatorError, match="stopped behind the commit"):
             setting.apply(config)
     assert _said(_rows(setting, config)) == _expected(events)

@@ -24,7 +24,7 @@ from cdc.config.config import ApplyConfig, load_apply
 from cdc.model.errors import OperatorError
 from spark_apply.job.job import run_apply
 from spark_apply.rebuild.rebuild import run_rebuild
-from spark_apply.stores.tantivy import _MARK
+from spark_apply.stores.tantivy.store import _MARK
 from tests.integration.running import eventually
 from tests.spark_laws import ORDERS, order
 from tests.spark_records import Publisher, SourceTable, position

@@ -32,8 +32,9 @@ from spark_apply.rebuild import rebuild
 from spark_apply.rebuild.diff import Differences
 from spark_apply.rebuild.rebuild import run_rebuild, run_rollback
 from spark_apply.stores.iceberg.store import IcebergStore
-from spark_apply.stores.opensearch import OpenSearchStore
-from spark_apply.stores.tantivy import TantivyStore, _document
+from spark_apply.stores.opensearch.store import OpenSearchStore
+from spark_apply.stores.tantivy.documents import document_of
+from spark_apply.stores.tantivy.store import TantivyStore
 from spark_apply.verify.contents import Contents, contents
 from tests.spark_laws import Record, Setting, order
 from tests.spark_records import Publisher, SourceTable, position
@@ -119,7 +120,7 @@ class Shop:
         """Change, remove and add a row behind the toolkit's back."""
         made = self.made
         with self.store("warehouse") as store:
-            name, sql = store.table_name(made), store._spark.sql
+            name, sql = store.table_name(made), store._tables.spark.sql
             sql(f"UPDATE {name} SET status = 'wrong' WHERE id = 1")
             sql(f"DELETE FROM {name} WHERE id = 2")
             sql(f"INSERT INTO {name} VALUES (999, 'nobody', 999.50, '{position(1)}')")
@@ -130,7 +131,7 @@ class Shop:
                 opened.writer.delete_documents_by_term("_cdc_key", key)
                 if row is not None:
                     at = self.positions.get(row["id"], position(1))
-                    opened.writer.add_json(_document(key, at, json.dumps(row), opened.fields))
+                    opened.writer.add_json(document_of(key, at, json.dumps(row), opened.fields))
             opened.writer.commit()
         with self.store("search") as store:
             client = opensearchpy.OpenSearch(self.opensearch)

@@ -13,9 +13,10 @@ from cdc.model.change import Kind
 from spark_apply.events.kafka_source import parse
 from spark_apply.events.projected import columns_read, project
 from spark_apply.events.typed import _key, texts
-from spark_apply.job.microbatch import _ALSO, _marked
+from spark_apply.job.batch.survey import ALSO, marked
 from spark_apply.model.target_table import TargetTable, Version, parse_version, target
-from spark_apply.stores.lake import lake_row_type, stored_rows
+from spark_apply.stores.lake.columns import lake_row_type
+from spark_apply.stores.lake.rows import stored_rows
 from tests.spark_kinds import EVERY_KIND, every_kind_rows
 from tests.spark_records import SourceTable, dumps, position
 
@@ -132,8 +133,8 @@ def test_a_row_read_with_its_event_is_the_one_read_behind_it(apply_spark: SparkS
     )
 
     def read(columns: tuple[str, ...] | None) -> dict[int, Row]:
-        events = parse(records, columns).withColumn("events", F.lit(1)).select(*_marked())
-        rows = project(events, table, *_ALSO, parsed=columns is not None)
+        events = parse(records, columns).withColumn("events", F.lit(1)).select(*marked())
+        rows = project(events, table, *ALSO, parsed=columns is not None)
         shown = (_shown(F.col(f"`{field.name.replace('`', '``')}`"), field.dataType) for field in rows.schema)
         return {row["_cdc_offset"]: row for row in rows.select(*shown).collect()}
 

@@ -104,7 +104,7 @@ def test_a_worn_table_is_mended(kind: str, apply_spark: SparkSession, kafka: str
     assert setting.contents(table) == setting.folded(table, records + more)
     (mark,) = setting.marks(table)
     assert mark.complete.position == position(80, 0)
-    store._cleaned_at.clear()  # as if a day had passed
+    store._cleaned.at.clear()  # as if a day had passed
     store.maintain(made)
     assert on_disk - _on_disk(home)
     assert setting.marks(table) == [mark]

@@ -20,7 +20,8 @@ from spark_apply.events.kafka_source import schema_versions
 from spark_apply.model.store import connect
 from spark_apply.model.target_table import TargetTable, target
 from spark_apply.stores.iceberg.store import IcebergStore
-from spark_apply.stores.tantivy import FIELD_KEY, FIELD_ROW, TantivyStore
+from spark_apply.stores.tantivy.documents import FIELD_KEY, FIELD_ROW
+from spark_apply.stores.tantivy.store import TantivyStore
 from tests.conftest import FULL, Database
 from tests.integration.connector import Connector
 from tests.integration.running import Running, filled, writing

@@ -13,10 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc.model.change import Kind
+from spark_apply.views.model.uses import TableUse
 from spark_apply.views.proof.reading import as_used
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.view_plan import Relation
-from spark_apply.views.uses import TableUse
 from tests import view_reading
 from tests.view_reading import EPOCH, HISTORY, STREAM, Event, committed, instant, position, streamed, versions
 

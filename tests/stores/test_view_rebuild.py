@@ -29,12 +29,12 @@ from spark_apply.events.kafka_source import schema_versions
 from spark_apply.job.job import run_apply
 from spark_apply.model.store import open_store
 from spark_apply.model.target_table import target
-from spark_apply.views.definitions import described
 from spark_apply.views.job import run_views
+from spark_apply.views.planning.definitions import described
 from spark_apply.views.proof.explain import explain_view
 from spark_apply.views.proof.verify import verify_views
+from spark_apply.views.publishing.status import view_status
 from spark_apply.views.rebuild import publish, rebuild_views
-from spark_apply.views.status import view_status
 from tests.spark_laws import until
 from tests.spark_records import position
 from tests.view_bench import ViewBench

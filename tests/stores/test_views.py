@@ -33,14 +33,14 @@ from cdc.model.errors import CdcError, ConfigError, FencedError
 from sinks.kafka import KafkaSink
 from spark_apply.events.kafka_source import schema_versions
 from spark_apply.job.job import run_apply
-from spark_apply.job.progress import Reader, origin_of
+from spark_apply.job.watermarks.progress import Reader, origin_of
 from spark_apply.model.store import open_store
 from spark_apply.model.target_table import target
 from spark_apply.views.embedded.step import Step
 from spark_apply.views.job import run_views
 from spark_apply.views.proof.explain import explain_view
 from spark_apply.views.proof.verify import verify_views
-from spark_apply.views.status import view_status
+from spark_apply.views.publishing.status import view_status
 from tests.spark_kinds import EVERY_KIND, every_kind_rows
 from tests.spark_laws import until
 from tests.spark_records import Record, position

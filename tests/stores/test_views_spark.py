@@ -17,7 +17,7 @@ import spark_apply.views.embedded.step
 from cdc.model.errors import CdcError
 from spark_apply.views.cluster.kept import Kept
 from spark_apply.views.cluster.step import ClusterStep
-from spark_apply.views.status import view_status
+from spark_apply.views.publishing.status import view_status
 from tests.integration.running import eventually
 from tests.spark_cluster import Submitted, cluster, executors
 from tests.spark_records import position

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cdc.model.errors import OperatorError
-from spark_apply.job import job
+from spark_apply.job import retry
 
 
 class ConflictError(Exception):
@@ -17,7 +17,7 @@ class ConflictError(Exception):
 
 def _applied(monkeypatch: pytest.MonkeyPatch, errors: list[Exception], swapped: list[bool]) -> int:
     """Return how often the batch was applied if `errors` come first; `swapped` says whether a swap follows each."""
-    monkeypatch.setattr(job, "_sized", lambda records, *_, **__: records)
+    monkeypatch.setattr(retry, "sized", lambda records, *_, **__: records)
     tried: list[object] = []
 
     def applier(records: object, *_: object) -> None:
@@ -31,7 +31,7 @@ def _applied(monkeypatch: pytest.MonkeyPatch, errors: list[Exception], swapped: 
     publisher: Any = SimpleNamespace(unread=lambda _: 0, visibility=lambda _: {}, late_before=dict)
     given: Any = applier
     records: Any = "records"
-    job._apply(given, swaps, records, publisher, {})
+    retry.fold_batch(given, swaps, records, publisher, {})
     return len(tried)
 
 

@@ -14,7 +14,7 @@ from cdc.capture.pipeline import Pipeline, Settings
 from cdc.model.audit import Act, asked_by, name_of, time_of
 from cdc.model.errors import OperatorError
 from cdc.testing import Faults, Killed, MemorySink, MemorySnapshotter, MemorySource, insert
-from spark_apply.views import commands as of_views
+from spark_apply.views.running import commands as of_views
 from tests.unit.test_pipeline import A, Bench, _row
 
 WHO = {"by": "ada@desk", "asked_ms": 5}

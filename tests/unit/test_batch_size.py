@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import DataFrame
 
-from spark_apply.job.job import _sized
+from spark_apply.job.batch.size import sized
 
 
 @pytest.mark.parametrize(
@@ -18,14 +18,14 @@ from spark_apply.job.job import _sized
 )
 def test_tasks_grow_with_a_batch_up_to_what_the_job_was_given(events: int, tasks: int, *, adaptive: bool) -> None:
     conf, records = _records()
-    _sized(records, events, most=4)
+    sized(records, events, most=4)
     assert list(conf.values()) == [tasks, adaptive]
 
 
 @pytest.mark.parametrize(("events", "alone"), [(0, True), (10_000, True), (10_001, False), (1_000_000, False)], ids=str)
 def test_a_small_batch_is_read_by_one_task(events: int, *, alone: bool) -> None:
     _, records = _records()
-    assert (_sized(records, events, most=4) is not records) == alone
+    assert (sized(records, events, most=4) is not records) == alone
 
 
 def _records() -> tuple[dict[str, Any], DataFrame]:

@@ -13,11 +13,11 @@ import pytest
 
 from cdc.model.errors import OperatorError
 from cdc.model.state import Phase, State
-from spark_apply.job.route import Route
-from spark_apply.job.watermarks import WatermarkPublisher
+from spark_apply.job.copies.route import Route
+from spark_apply.job.watermarks.publisher import WatermarkPublisher
 from spark_apply.model.completeness import Barrier, Barriers, Complete, Mark, complete_tables, lowest, position_of
 from spark_apply.model.target_table import TargetTable
-from spark_apply.stores.iceberg.store import mark_in_folder
+from spark_apply.stores.iceberg.marks import mark_in_folder
 
 TOPICS = {"shop.public.a": 2, "shop.public.b": 1}
 

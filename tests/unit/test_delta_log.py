@@ -10,8 +10,8 @@ from pyarrow import parquet
 
 from cdc.model.change import Kind
 from spark_apply.model.target_table import TargetColumn, TargetTable
+from spark_apply.stores.delta.columns import stored
 from spark_apply.stores.delta.log import properties_in_folder
-from spark_apply.stores.delta.store import _stored
 
 
 def _commit(log: Path, version: int, **properties: str) -> None:
@@ -53,6 +53,6 @@ def test_names_that_differ_in_case_alone_are_told_apart() -> None:
     """By order of appearance, which a later version of the table keeps."""
     names = ("Id", "id", "a", "ID", "id_2")
     columns = tuple(TargetColumn(name, Kind("string"), ()) for name in names)
-    stored = _stored(TargetTable("c", "public", "orders", "t", ("id", "a"), columns, 1))
-    assert [column.name for column in stored.columns] == ["Id", "id_2", "a", "ID_3", "id_2_2"]
-    assert stored.key == ("id_2", "a")
+    kept = stored(TargetTable("c", "public", "orders", "t", ("id", "a"), columns, 1))
+    assert [column.name for column in kept.columns] == ["Id", "id_2", "a", "ID_3", "id_2_2"]
+    assert kept.key == ("id_2", "a")

@@ -38,7 +38,7 @@ from sinks.erasure.erase import _Erasure
 from sinks.erasure.keys import WantedKey
 from spark_apply.events import kafka_source
 from spark_apply.model.target_table import derived, parse_version
-from spark_apply.views.planned import plan_views
+from spark_apply.views.planning.planned import plan_views
 from tests.text_tables import text_table
 
 TABLE = text_table("t", ["id", "note"])

@@ -11,9 +11,9 @@ from opensearchpy.exceptions import ConnectionTimeout, RequestError, TransportEr
 
 from cdc.model.errors import OperatorError, RetryableError
 from spark_apply.model.store import Refused
-from spark_apply.stores import opensearch_bulk
-from spark_apply.stores.opensearch_bulk import Action, Bulk
-from spark_apply.stores.opensearch_fields import column_name, field_name
+from spark_apply.stores.opensearch import bulk as opensearch_bulk
+from spark_apply.stores.opensearch.bulk import Action, Bulk
+from spark_apply.stores.opensearch.fields import column_name, field_name
 
 TOO_LARGE = TransportError(413, "", "")
 TOO_DEEP = RequestError(400, "x_content_parse_exception", {"error": {"type": "x_content_parse_exception"}})

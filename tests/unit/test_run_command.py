@@ -23,7 +23,7 @@ from cdc.cli.terminal import Alive, UtcFormatter, instant
 from cdc.model.errors import OperatorError
 from cdc.model.state import Phase, State
 from cdc.monitor.status import source_ms_of
-from spark_apply.job.microbatch import TableCount
+from spark_apply.job.batch.counts import TableCount
 from spark_apply.job.pace import Pace
 
 

@@ -11,8 +11,8 @@ from cdc.config.apply_config import ApplyTable
 from cdc.model.errors import BugError, CdcError, OperatorError, RetryableError
 from spark_apply.events.projection import projected_table
 from spark_apply.events.set_aside import SetAside, aside_id
-from spark_apply.job.route import Route
-from spark_apply.job.set_aside import AsideCopies
+from spark_apply.job.copies.route import Route
+from spark_apply.job.copies.set_aside import AsideCopies
 from spark_apply.model.target_table import Version
 
 GONE, AWAY = OperatorError("the table was dropped"), RetryableError("the server is away")

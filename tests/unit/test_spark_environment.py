@@ -13,7 +13,7 @@ from spark_apply.spark import environment
 from spark_apply.spark.environment import require_environment, require_paths
 from spark_apply.spark.paths import located
 from spark_apply.spark.remedies import reaching
-from spark_apply.stores.opensearch import open_store
+from spark_apply.stores.opensearch.store import open_store
 
 
 def java_saying(folder: Path, version: str) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_apply.job.retention import Extent, kept_from, missed_deletes, missing_offsets
+from spark_apply.job.topics.retention import Extent, kept_from, missed_deletes, missing_offsets
 
 _WEEK_MS = 7 * 86_400_000
 

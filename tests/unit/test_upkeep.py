@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import ConfigError
-from spark_apply.job.maintenance import MaintenanceSchedule
-from spark_apply.job.route import Route
+from spark_apply.job.copies.maintenance import MaintenanceSchedule
+from spark_apply.job.copies.route import Route
 from spark_apply.model.target_table import TargetTable
 from spark_apply.model.upkeep import Upkeep, upkeep_of
 from spark_apply.stores.iceberg.maintenance import ancestry, unneeded

@@ -14,11 +14,19 @@ from cdc.model.change import Kind
 from cdc.model.errors import ConfigError
 from cdc.model.state import Phase, State
 from spark_apply.model.target_table import Version
-from spark_apply.views.commands import Command, Turn, new_command
-from spark_apply.views.definitions import Definition, changed, described, published, refuse_changed, same, view_of
-from spark_apply.views.followable import refuse_unfollowable
+from spark_apply.views.planning.definitions import (
+    Definition,
+    changed,
+    described,
+    published,
+    refuse_changed,
+    same,
+    view_of,
+)
+from spark_apply.views.planning.followable import refuse_unfollowable
+from spark_apply.views.planning.view import View
+from spark_apply.views.running.commands import Command, Turn, new_command
 from spark_apply.views.sql.view_plan import ViewPlan
-from spark_apply.views.view import View
 
 _SQL = ViewConfig(sql="SELECT g, count(*) AS n FROM public.x GROUP BY g", key=("g",))
 _VIEWS = [

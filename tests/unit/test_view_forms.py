@@ -13,9 +13,9 @@ import yaml
 from cdc.config.view_pattern import Absence, Element, PatternConfig, duration_us, parse_pattern
 from cdc.config.views import MatchConfig, ReadConfig, ViewConfig, load_views
 from cdc.model.errors import ConfigError
-from spark_apply.views.planning import PlannedView, plan_config
+from spark_apply.views.model.uses import uses_of
+from spark_apply.views.planning.forms import PlannedView, plan_config
 from spark_apply.views.sql.view_plan import Relation
-from spark_apply.views.uses import uses_of
 from tests.view_engine import relation
 
 STALLED: dict[str, Any] = {

@@ -11,10 +11,10 @@ import sqlglot
 from cdc.config.apply_config import ApplySource
 from cdc.config.views import ReadConfig, ViewConfig, ViewsConfig, engine_of
 from cdc.model.errors import ConfigError
-from spark_apply.views.planning import plan_config
+from spark_apply.views.model.uses import uses_of
+from spark_apply.views.planning.forms import plan_config
 from spark_apply.views.sql.expressions.dialects import stand_in
 from spark_apply.views.sql.plan import plan_view
-from spark_apply.views.uses import uses_of
 from tests.view_shapes import RELATIONS, SHAPES
 
 CONFIG = ViewsConfig(

@@ -15,10 +15,10 @@ from cdc.model.change import Kind
 from cdc.model.errors import OperatorError
 from spark_apply.views.embedded.fold import SourceTable, find_changes, move_on
 from spark_apply.views.embedded.state import KEY, OP, POSITION, SOURCE_MS, ViewState, place
-from spark_apply.views.planning import plan_config
+from spark_apply.views.model.uses import TableUse, Way
+from spark_apply.views.planning.forms import plan_config
+from spark_apply.views.planning.view import View
 from spark_apply.views.sql.view_plan import Relation
-from spark_apply.views.uses import TableUse, Way
-from spark_apply.views.view import View
 from tests.view_steps import Steps
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from spark_apply.job.barriers import PositionWatcher
-from spark_apply.job.microbatch import Applier
-from spark_apply.job.route import Route
-from spark_apply.job.watermarks import WatermarkPublisher
+from spark_apply.job.batch.microbatch import Applier
+from spark_apply.job.copies.route import Route
+from spark_apply.job.watermarks.barriers import PositionWatcher
+from spark_apply.job.watermarks.publisher import WatermarkPublisher
 from spark_apply.model.completeness import Barrier, Barriers, Ends, Mark
 from spark_apply.model.target_table import TargetTable
 

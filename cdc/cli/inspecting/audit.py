@@ -54,7 +54,7 @@ def _of(file: Path) -> tuple[str, KafkaConfig]:
     """Return whose audit it is, and where it is kept."""
     if describes_views(file):
         views = load_views(file)
-        sink: KafkaConfig = registry.part("spark_apply.views.status:sink_config")(views)
+        sink: KafkaConfig = registry.part("spark_apply.views.publishing.status:sink_config")(views)
         return views.name, sink
     if describes_apply(file):
         raise ConfigError(

@@ -75,7 +75,7 @@ def _await(
     config: ApplyConfig, connector: str, position: str, stores: tuple[str, ...], timeout_s: float
 ) -> tuple[Sequence[str], dict[str, Any]]:
     """Wait; return the stores that were waited for, and those that were late."""
-    with registry.part("spark_apply.job.progress:Reader")(config) as reader:
+    with registry.part("spark_apply.job.watermarks.progress:Reader")(config) as reader:
         followers = [store for store, connectors in reader.stores().items() if connector in connectors]
         if not stores and not followers:
             known = sorted({name for names in reader.stores().values() for name in names})

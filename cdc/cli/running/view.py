@@ -85,7 +85,7 @@ def run(file: Path, *, once: bool, as_json: bool, log_format: str) -> int:
 def status(file: Path, *, as_json: bool) -> None:
     """Say up to which source position the views of FILE are published, how fresh that is, and what is stopped."""
     config = _load(file)
-    found = importlib.import_module("spark_apply.views.status").view_status(config)
+    found = importlib.import_module("spark_apply.views.publishing.status").view_status(config)
     if as_json:
         click.echo(json.dumps(found))
         return
@@ -220,7 +220,7 @@ def _load(file: Path) -> Any:  # noqa: ANN401 - cdc.config.views.ViewsConfig, wh
 
 def _plan(file: Path, *, as_json: bool, brief: bool) -> None:
     config = _load(file)
-    found: dict[str, Any] = importlib.import_module("spark_apply.views.planned").describe_views(config)
+    found: dict[str, Any] = importlib.import_module("spark_apply.views.planning.planned").describe_views(config)
     if as_json:
         click.echo(json.dumps(found))
         return

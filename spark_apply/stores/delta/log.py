@@ -17,6 +17,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_apply.spark.names import quoted
+
 Properties = dict[str, str]
 
 LOG = "_delta_log"
@@ -26,12 +28,21 @@ _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.(?:\d+\.\d+\.)?parquet")
 
 
+def delta_name(path: str) -> str:
+    """Return the name of the table at `path`, quoted for Spark's SQL."""
+    return f"delta.{quoted(path)}"
+
+
 @dataclass(frozen=True, slots=True)
 class DeltaLog:
     """The log of the table at `path`, which may not exist yet."""
 
     spark: SparkSession
     path: str
+
+    @property
+    def name(self) -> str:
+        return delta_name(self.path)
 
     def snapshot(self) -> Any:  # noqa: ANN401 - Java's Snapshot
         """Return the newest state; its version is -1 without a table."""

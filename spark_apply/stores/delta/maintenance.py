@@ -13,7 +13,6 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 from spark_apply.model.upkeep import SMALL_BYTES, Upkeep
-from spark_apply.spark.names import quoted
 from spark_apply.stores.delta.log import DeltaLog
 
 _FORMAT_CHECK = "spark.databricks.delta.formatCheck.enabled"
@@ -33,7 +32,7 @@ def compact_if_worn(log: DeltaLog, files: int) -> bool:
     found = log.file_table().where((F.col("size") < SMALL_BYTES) | F.col("deletionVector").isNotNull())
     if found.count() < files:
         return False
-    log.spark.sql(f"OPTIMIZE delta.{quoted(log.path)}").collect()
+    log.spark.sql(f"OPTIMIZE {log.name}").collect()
     return True
 
 
@@ -54,7 +53,7 @@ def clean(log: DeltaLog, kept: Iterable[str], making: Iterable[str]) -> None:
         )
         found.createOrReplaceTempView(_VIEW)
         with _silent(spark):
-            spark.sql(f"VACUUM delta.{quoted(log.path)} USING INVENTORY (SELECT * FROM {_VIEW})").collect()  # noqa: S608
+            spark.sql(f"VACUUM {log.name} USING INVENTORY (SELECT * FROM {_VIEW})").collect()  # noqa: S608
     finally:
         spark.conf.unset(_FORMAT_CHECK)
         spark.catalog.dropTempView(_VIEW)

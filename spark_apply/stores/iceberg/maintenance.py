@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 from spark_apply.model.upkeep import SMALL_BYTES
-from spark_apply.stores.lake import APPLIED
+from spark_apply.stores.lake.properties import APPLIED
 
 Metadata = Mapping[str, Any]
 """A table's metadata, JSON as in the specification."""

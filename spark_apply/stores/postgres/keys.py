@@ -1,6 +1,6 @@
 """Holds the equality of keys in PostgreSQL: which events of a batch are of one key, and which row a delete removes.
 
-The rule is that of `spark_apply.stores.lake_keys`, by PostgreSQL's own equality: 0.0 and -0.0 are one key, and so are
+The rule is that of `spark_apply.stores.lake.keys`, by PostgreSQL's own equality: 0.0 and -0.0 are one key, and so are
 the numerics 1.0 and 1.00. A delete removes the row of its own text only, and of a key's rows the newest is written.
 """
 

@@ -16,7 +16,7 @@ from spark_apply.views.cluster.running import Running
 from spark_apply.views.cluster.values import arrow, collected, frame, nothing, some
 from spark_apply.views.embedded.fold import SourceTable
 from spark_apply.views.embedded.state import KEY, OP, POSITION, place
-from spark_apply.views.values import quoted
+from spark_apply.views.model.values import quoted
 
 _THERE, _DIFFERS = "_cdc_there", "_cdc_differs"
 _IN_LAKE: Final = "lake.waiting WHERE name = ? AND snapshot IS NOT NULL"

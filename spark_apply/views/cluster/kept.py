@@ -12,12 +12,12 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
 
 from spark_apply.spark import names
-from spark_apply.stores.lake import no_rows
+from spark_apply.stores.lake.rows import no_rows
 from spark_apply.views.cluster.lake import ROWS, Lake
 from spark_apply.views.cluster.state import ClusterState
 from spark_apply.views.cluster.values import frame, some
 from spark_apply.views.embedded.state import place
-from spark_apply.views.values import quoted
+from spark_apply.views.model.values import quoted
 
 MOST_OVER = 50_000
 """With so many rows over a snapshot, or keys gone from it, a new one is written."""

@@ -16,8 +16,8 @@ from spark_apply.views.cluster.running import Running
 from spark_apply.views.cluster.values import arrow, collected, frame, schema_of, some
 from spark_apply.views.embedded.state import place
 from spark_apply.views.embedded.step import unit_name
-from spark_apply.views.values import quoted, text
-from spark_apply.views.view import View
+from spark_apply.views.model.values import quoted, text
+from spark_apply.views.planning.view import View
 
 SIGN: Final = "_cdc_sign"
 KEY_JSON, ROW_JSON = "_cdc_key", "_cdc_row"

@@ -18,7 +18,7 @@ from typing import Final
 import pyarrow as pa
 
 from spark_apply.views.embedded.state import KEY, OP, POSITION, SOURCE_MS, ViewState, place
-from spark_apply.views.values import Columns, quoted
+from spark_apply.views.model.values import Columns, quoted
 
 SHAPE: Final = "spark-1"
 _SCHEMAS: Final = ("lake", "over", "gone")

@@ -21,7 +21,7 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 
 from spark_apply.spark import names
 from spark_apply.spark.failures import spark_failure
-from spark_apply.stores.lake import no_rows
+from spark_apply.stores.lake.rows import no_rows
 from spark_apply.views.cluster.folding import done, fold, moved_on
 from spark_apply.views.cluster.kept import MOST_OVER, Change, Kept, opened
 from spark_apply.views.cluster.publishing import KEY_JSON, ROW_JSON, SIGN, Differences
@@ -31,9 +31,9 @@ from spark_apply.views.embedded import step as in_file
 from spark_apply.views.embedded.fold import SourceTable
 from spark_apply.views.embedded.state import POSITION, place
 from spark_apply.views.embedded.step import ViewError
+from spark_apply.views.planning.view import View
 from spark_apply.views.sql.expressions.dialects import stand_in
 from spark_apply.views.sql.view_plan import Node
-from spark_apply.views.view import View
 
 _STATES: Final = ("before", "after", "both")
 _EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the engine's timestamps are in UTC, without a zone

@@ -1,4 +1,7 @@
-"""Keeps a view job's captured tables where executors reach them: what differs from `spark_apply.views.store`."""
+"""Keeps a view job's captured tables where executors reach them.
+
+What differs from `spark_apply.views.running.store`.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,14 @@ from spark_apply.views.cluster.running import Running
 from spark_apply.views.cluster.state import ClusterState
 from spark_apply.views.cluster.step import ClusterStep
 from spark_apply.views.cluster.values import schema_of
-from spark_apply.views.store import StepOfViews, ViewStore
-from spark_apply.views.view import View
+from spark_apply.views.planning.view import View
+from spark_apply.views.running.step import StepOfViews
+from spark_apply.views.running.store import ViewStore
 
 
 @dataclass(slots=True, kw_only=True)
 class ClusterStore(ViewStore):
-    """A `spark_apply.views.store.ViewStore` whose views are computed by Spark's executors."""
+    """A `spark_apply.views.running.store.ViewStore` whose views are computed by Spark's executors."""
 
     lake: Lake
     engine: ClassVar[str] = "spark"
@@ -60,9 +64,7 @@ class ClusterStore(ViewStore):
         made = (self.lake.write if snapshot is None else self.lake.append)(WAITING, name, rows)
         self.state.execute("DELETE FROM lake.waiting WHERE name = ?", [name])
         self.state.execute("INSERT INTO lake.waiting VALUES (?, ?, ?)", [name, made, floor])
-        self.state.execute(
-            "UPDATE tables SET position = greatest(coalesce(position, ''), ?) WHERE name = ?", [batch.position, name]
-        )
+        self._marks.take_in(batch.table, batch.position)
 
     def _new_step(self, limit: str, before_ms: int | None, clock_ms: int | None, stale: set[str]) -> StepOfViews:
         on = Running(self.lake.spark, self.lake, self._file, limit)

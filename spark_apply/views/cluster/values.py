@@ -14,8 +14,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from cdc.model.change import Kind
 from spark_apply.model.types import spark_type
 from spark_apply.spark.names import quoted
-from spark_apply.stores.lake import no_rows
-from spark_apply.views.values import Columns
+from spark_apply.stores.lake.rows import no_rows
+from spark_apply.views.model.values import Columns
 
 _LAST_YEAR: Final = 9999
 

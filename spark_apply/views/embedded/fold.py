@@ -1,6 +1,6 @@
 """Folds the events of a table that wait in the state: what changes in a relation is then in ``changed`` and ``coming``.
 
-Each way of reading a table folds in its own manner; see `spark_apply.views.uses` for what they mean.
+Each way of reading a table folds in its own manner; see `spark_apply.views.model.uses` for what they mean.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from spark_apply.views.embedded.state import OP, POSITION, SOURCE_MS, ViewState, place
-from spark_apply.views.uses import (
+from spark_apply.views.model.uses import (
     ARRIVAL,
     FROM_POSITION,
     SINCE_ALWAYS,
@@ -20,7 +20,7 @@ from spark_apply.views.uses import (
     TableUse,
     Way,
 )
-from spark_apply.views.values import Columns, quoted, text
+from spark_apply.views.model.values import Columns, quoted, text
 
 _DIFFERS, _THERE = "_cdc_differs", "_cdc_there"
 

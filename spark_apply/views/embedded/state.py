@@ -8,7 +8,7 @@
     changed."R", coming."R", units."N"   of the step that is being computed: see `spark_apply.views.sql.view_plan`
     outbox               events of the last step, until they are in Kafka
     streams              of each stream of others: its topic, the offsets behind what was read, how much was no event
-    late                 by relation, how many events came too late to count: see `spark_apply.views.uses`
+    late                 by relation, how many events came too late to count: see `spark_apply.views.model.uses`
     quarantine           units whose rows cannot be published: a key that is null or not unique
 
 One process writes the file. What a step changes is one transaction, so the file is always at one position.
@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from cdc.config.views import STREAM_SCHEMA
 from cdc.model.errors import OperatorError
-from spark_apply.views.values import Columns, engine_type, quoted
+from spark_apply.views.model.values import Columns, engine_type, quoted
 
 SHAPE: Final = "2"
 """The version of the file's shape: a file of another one is set aside, and made again from the topics."""

@@ -17,10 +17,10 @@ from cdc.model.change import Kind
 from cdc.model.errors import OperatorError
 from spark_apply.views.embedded.fold import SourceTable, find_changes, move_on
 from spark_apply.views.embedded.state import POSITION, ViewState, place
+from spark_apply.views.model.uses import Way
+from spark_apply.views.model.values import Columns, engine_type, object_of, quoted, text
+from spark_apply.views.planning.view import View
 from spark_apply.views.sql.view_plan import CLOCK_AFTER, CLOCK_BEFORE, Computed, Node, found_by
-from spark_apply.views.uses import Way
-from spark_apply.views.values import Columns, engine_type, object_of, quoted, text
-from spark_apply.views.view import View
 
 MOST_TOUCHED = 0.3
 """Where so great a part of a table's rows differs, everything is computed again: that is cheaper than to look."""

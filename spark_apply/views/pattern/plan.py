@@ -11,13 +11,13 @@ from sqlglot.errors import SqlglotError
 
 from cdc.config.view_pattern import PatternConfig
 from cdc.model.errors import ConfigError
+from spark_apply.views.model.uses import TableUse
 from spark_apply.views.pattern.lowered import pattern_sql
 from spark_apply.views.sql.expressions.types import INSTANTS, type_of
-from spark_apply.views.sql.names import find
 from spark_apply.views.sql.plan import plan_view
+from spark_apply.views.sql.reading.names import find
+from spark_apply.views.sql.reading.written import Written, as_written, did_you_mean
 from spark_apply.views.sql.view_plan import Relation, ViewPlan
-from spark_apply.views.sql.written import Written, as_written, did_you_mean
-from spark_apply.views.uses import TableUse
 
 _BROKEN = (SqlglotError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
 

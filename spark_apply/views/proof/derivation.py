@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_apply.views.embedded.state import POSITION, place
+from spark_apply.views.model.values import object_of, quoted
+from spark_apply.views.planning.view import View
 from spark_apply.views.proof.replayed import TIMES, Replayed
 from spark_apply.views.sql.view_plan import CLOCK_AFTER, CLOCK_BEFORE, Node, found_by
-from spark_apply.views.values import object_of, quoted
-from spark_apply.views.view import View
 
 NAMED: Final = 20
 """So many rows of each table are named."""

@@ -22,17 +22,17 @@ from spark_apply.events import kafka_source
 from spark_apply.model.suggestion import did_you_mean
 from spark_apply.spark.session import open_session
 from spark_apply.verify.explain import JudgedRecord, Record, judged
-from spark_apply.views.definitions import refuse_changed
 from spark_apply.views.embedded.state import place
 from spark_apply.views.embedded.step import unit_name
-from spark_apply.views.output import last_position
-from spark_apply.views.planned import Planned, plan_views
+from spark_apply.views.model.values import engine_type, object_of, quoted
+from spark_apply.views.planning.definitions import refuse_changed
+from spark_apply.views.planning.planned import Planned, plan_views
+from spark_apply.views.planning.view import View
 from spark_apply.views.proof.derivation import BaseRow, Derivation, derive, next_due, was_due
 from spark_apply.views.proof.replayed import Read, Replayed, replayed
 from spark_apply.views.proof.verify import needed, standing
-from spark_apply.views.status import noted, peeked
-from spark_apply.views.values import engine_type, object_of, quoted
-from spark_apply.views.view import View
+from spark_apply.views.publishing.output import last_position
+from spark_apply.views.publishing.status import noted, peeked
 
 Outcome = Literal["row", "none", "quarantined", "stopped", "differs"]
 Progress = Callable[[str], None]
@@ -214,7 +214,7 @@ def _text(value: object) -> str | None:
 
 
 def _value(kind: Kind, number: int) -> str:
-    """Return an expression for a value out of its JSON: the inverse of `spark_apply.views.values.json_of`."""
+    """Return an expression for a value out of its JSON: the inverse of `spark_apply.views.model.values.json_of`."""
     text, type_ = f"CAST($v{number} AS VARCHAR)", engine_type(kind)
     match kind.name:
         case "date":

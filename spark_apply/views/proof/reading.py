@@ -1,7 +1,8 @@
 """Reads a table's events as a view reads them, in Spark: what views are verified by. DataFrame -> DataFrame.
 
 It computes from all events at once what `spark_apply.views.embedded.fold` keeps up to date; what that is, says
-`spark_apply.views.uses`. A topic that compaction has taken events from may have too few of them to tell what was late.
+`spark_apply.views.model.uses`. A topic that compaction has taken events from may have too few of them to tell what was
+late.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 from spark_apply.events.typed import OP, POSITION, SOURCE_MS
 from spark_apply.spark.names import quoted
-from spark_apply.views.uses import (
+from spark_apply.views.model.uses import (
     ARRIVAL,
     FROM_POSITION,
     SINCE_ALWAYS,

@@ -26,10 +26,10 @@ from spark_apply.spark import names
 from spark_apply.views.embedded.fold import SourceTable
 from spark_apply.views.embedded.state import ViewState, place
 from spark_apply.views.embedded.step import Step, ViewError
-from spark_apply.views.streams import Stream
-from spark_apply.views.uses import TableUse, Way, followed
-from spark_apply.views.values import Columns, engine_type, quoted
-from spark_apply.views.view import View
+from spark_apply.views.model.uses import TableUse, Way, followed
+from spark_apply.views.model.values import Columns, engine_type, quoted
+from spark_apply.views.planning.streams import Stream
+from spark_apply.views.planning.view import View
 
 TIMES = place("work", "_cdc_times")
 """Of each position of an event: when it was committed, in milliseconds since 1970."""

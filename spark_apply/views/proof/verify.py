@@ -29,16 +29,16 @@ from spark_apply.model.target_table import TargetTable, derived, target
 from spark_apply.model.types import spark_type
 from spark_apply.spark.names import quoted
 from spark_apply.spark.session import open_session
-from spark_apply.views.definitions import refuse_changed
-from spark_apply.views.output import last_position
-from spark_apply.views.output_types import spark_text
-from spark_apply.views.planned import Planned, plan_views
+from spark_apply.views.model.uses import TableUse, Way, followed
+from spark_apply.views.planning.definitions import refuse_changed
+from spark_apply.views.planning.output_types import spark_text
+from spark_apply.views.planning.planned import Planned, plan_views
+from spark_apply.views.planning.streams import rows_of
+from spark_apply.views.planning.view import View
 from spark_apply.views.proof.reading import as_used
+from spark_apply.views.publishing.output import last_position
+from spark_apply.views.publishing.status import peeked
 from spark_apply.views.search.verified import matched, no_searches
-from spark_apply.views.status import peeked
-from spark_apply.views.streams import rows_of
-from spark_apply.views.uses import TableUse, Way, followed
-from spark_apply.views.view import View
 
 NAMED: Final = 20
 """So many keys of each view are named."""

@@ -13,9 +13,9 @@ from cdc.model.errors import ConfigError
 from spark_apply.views.search.kept import KeptSearches
 from spark_apply.views.search.query import read_search
 from spark_apply.views.sql.expressions.types import type_of
-from spark_apply.views.sql.names import find
+from spark_apply.views.sql.reading.names import find
+from spark_apply.views.sql.reading.written import did_you_mean
 from spark_apply.views.sql.view_plan import Node, Read, Relation, ViewPlan, found_by
-from spark_apply.views.sql.written import did_you_mean
 
 VERSION: Final = "1"
 """Of the language of searches: where it finds other texts than before, views are computed again."""

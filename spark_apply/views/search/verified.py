@@ -17,10 +17,10 @@ from pyspark.sql.types import StructField, StructType
 
 from spark_apply.model.types import spark_type
 from spark_apply.spark.names import quoted
+from spark_apply.views.model.values import Columns
 from spark_apply.views.search.plan import Match
 from spark_apply.views.search.query import Asked, Every, Search, Some, Without, Words, read_search
 from spark_apply.views.search.words import analyzer, normal
-from spark_apply.views.values import Columns
 
 _AT_ONCE: Final = 20_000
 _TOKENIZER: Final = "words"

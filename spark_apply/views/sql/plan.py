@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 
 from sqlglot.errors import SqlglotError
 
+from spark_apply.views.model.uses import TableUse
 from spark_apply.views.sql.expressions.dialects import written_for
 from spark_apply.views.sql.expressions.types import INTERVALS, NULL
-from spark_apply.views.sql.graph import Graph
-from spark_apply.views.sql.lookups import as_read
-from spark_apply.views.sql.node import Branch, common_types, node_of
-from spark_apply.views.sql.total_order import undetermined
-from spark_apply.views.sql.units import Made, last_units
+from spark_apply.views.sql.nodes.graph import Graph
+from spark_apply.views.sql.nodes.node import Branch, common_types, node_of
+from spark_apply.views.sql.nodes.units import Made, last_units
+from spark_apply.views.sql.reading.lookups import as_read
+from spark_apply.views.sql.reading.total_order import undetermined
+from spark_apply.views.sql.reading.written import Written, did_you_mean
 from spark_apply.views.sql.view_plan import Relation, ViewPlan
-from spark_apply.views.sql.written import Written, did_you_mean
-from spark_apply.views.uses import TableUse
 
 _NOT_UNIQUE = "rows with one key ({}) may differ in {}: where two are there at once, they go into quarantine"
 

@@ -7,7 +7,6 @@ from typing import Final, NamedTuple
 
 from sqlglot import exp
 
-from spark_apply.views.sql.blocks import operand
 from spark_apply.views.sql.expressions.carrier import Carrier, Rules, Typed, as_type, call, case, cast, integer
 from spark_apply.views.sql.expressions.types import (
     FLOATS,
@@ -21,6 +20,7 @@ from spark_apply.views.sql.expressions.types import (
     is_number,
     precision_scale,
 )
+from spark_apply.views.sql.reading.blocks import operand
 
 AGGREGATES: Final = Rules()
 

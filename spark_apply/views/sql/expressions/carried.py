@@ -11,7 +11,6 @@ from typing import Final
 
 from sqlglot import exp
 
-from spark_apply.views.sql.blocks import Block
 from spark_apply.views.sql.expressions.aggregates import AGGREGATES
 from spark_apply.views.sql.expressions.carrier import Carrier, Rule
 from spark_apply.views.sql.expressions.casts import CASTS
@@ -19,7 +18,8 @@ from spark_apply.views.sql.expressions.functions import FUNCTIONS
 from spark_apply.views.sql.expressions.instants import INSTANT_FUNCTIONS
 from spark_apply.views.sql.expressions.letters import LETTERS
 from spark_apply.views.sql.expressions.operators import OPERATORS
-from spark_apply.views.sql.written import Written
+from spark_apply.views.sql.reading.blocks import Block
+from spark_apply.views.sql.reading.written import Written
 
 _RULES: Final[dict[type[exp.Expr], Rule]] = {
     **OPERATORS,

@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 
 from sqlglot import exp
 
-from spark_apply.views.sql.blocks import CLOCK
 from spark_apply.views.sql.expressions.types import (
     INSTANTS,
     INTEGERS,
@@ -18,7 +17,8 @@ from spark_apply.views.sql.expressions.types import (
     engine_type,
     is_number,
 )
-from spark_apply.views.sql.written import Written, as_written
+from spark_apply.views.sql.reading.blocks import CLOCK
+from spark_apply.views.sql.reading.written import Written, as_written
 
 ELSEWHERE = "write it in another way, or say `engine: spark`, which runs it"
 

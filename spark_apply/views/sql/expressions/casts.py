@@ -7,7 +7,6 @@ from typing import Final
 
 from sqlglot import exp
 
-from spark_apply.views.sql.blocks import operand
 from spark_apply.views.sql.expressions.carrier import Carrier, Rules, Typed, call, case, cast, failing
 from spark_apply.views.sql.expressions.types import (
     FLOATS,
@@ -19,6 +18,7 @@ from spark_apply.views.sql.expressions.types import (
     is_exact,
     precision_scale,
 )
+from spark_apply.views.sql.reading.blocks import operand
 
 CASTS: Final = Rules()
 

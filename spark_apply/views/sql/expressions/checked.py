@@ -12,9 +12,9 @@ from typing import Final
 
 from sqlglot import exp
 
-from spark_apply.views.sql.blocks import Block
 from spark_apply.views.sql.expressions.carrier import NEVER, NEVER_BY_NAME, UNORDERED, UNSTABLE, shown
-from spark_apply.views.sql.written import Written
+from spark_apply.views.sql.reading.blocks import Block
+from spark_apply.views.sql.reading.written import Written
 
 ANY: Final = "of Spark"
 """The type of every output: Spark says which it is, when it is asked for the view's columns."""

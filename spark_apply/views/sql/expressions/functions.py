@@ -6,10 +6,10 @@ from typing import Final
 
 from sqlglot import exp
 
-from spark_apply.views.sql.blocks import operand
 from spark_apply.views.sql.expressions.carrier import Carrier, Rules, Typed, call, case, cast, integer
 from spark_apply.views.sql.expressions.casts import CASTS
 from spark_apply.views.sql.expressions.types import FLOATS, INTEGERS, NULL, decimal, is_decimal, precision_scale
+from spark_apply.views.sql.reading.blocks import operand
 
 FUNCTIONS: Final = Rules()
 

@@ -6,9 +6,9 @@ from typing import Final
 
 from sqlglot import exp
 
-from spark_apply.views.sql.blocks import operand
 from spark_apply.views.sql.expressions.carrier import Carrier, Rule, Rules, Typed, call, cast, integer
 from spark_apply.views.sql.expressions.types import INSTANTS
+from spark_apply.views.sql.reading.blocks import operand
 
 INSTANT_FUNCTIONS: Final = Rules()
 

@@ -7,7 +7,6 @@ from typing import Final
 
 from sqlglot import exp
 
-from spark_apply.views.sql.blocks import CLOCK, operand
 from spark_apply.views.sql.expressions.carrier import Carrier, Rules, Typed, as_type, call, case, cast, failing
 from spark_apply.views.sql.expressions.types import (
     DAYS,
@@ -25,6 +24,7 @@ from spark_apply.views.sql.expressions.types import (
     is_number,
     precision_scale,
 )
+from spark_apply.views.sql.reading.blocks import CLOCK, operand
 
 OPERATORS: Final = Rules()
 

@@ -1,0 +1,111 @@
+"""Tries the copies that are set aside again, and catches them up, each from its own mark.
+
+`spark_apply.job.catch_up.swaps` says why reading events again converges. It is done in steps, between which the other
+tables have their turn; each step ends with the copy's mark, from which the next one, or the next start, goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from cdc.config.apply_config import ApplySource
+from cdc.model.errors import OperatorError
+from spark_apply.events import kafka_source as topics
+from spark_apply.job.batch.microbatch import Applier
+from spark_apply.job.copies.route import Route
+from spark_apply.job.copies.set_aside import Aside, AsideCopies, Key
+from spark_apply.job.topics.retention import rebuild_command, require_deletes
+from spark_apply.job.watermarks.publisher import WatermarkPublisher
+from spark_apply.model.completeness import Mark
+from spark_apply.model.store import Offsets, Store, Visibility, is_whole
+from spark_apply.model.target_table import TargetTable
+from spark_apply.spark.failures import concerns_spark
+
+_STEP = 200_000
+"""At most so many offsets of a partition are caught up before the other tables have their turn."""
+
+
+@dataclass(slots=True)
+class AsideWatch:
+    """Tries the copies that are set aside again, and catches them up."""
+
+    spark: SparkSession
+    source: ApplySource
+    applier: Applier
+    asides: AsideCopies
+    publisher: WatermarkPublisher
+    newest: Callable[[str], TargetTable]
+    """Returns a table, by ``schema.table``, at its newest version. Raises CdcError."""
+    same: Callable[[TargetTable, str, Store], None]
+    """Raises OperatorError for a copy of another topic than there is now."""
+
+    def look(self, *, now: bool = False) -> None:
+        """Take a step with each copy whose time has come; with `now` until each is caught up or has failed."""
+        for key, aside in list(self.asides.copies.items()):
+            while not aside.for_good and (now or time.monotonic() >= aside.due_at):
+                try:
+                    done = self._step(*key, aside)
+                except Exception as exc:
+                    if concerns_spark(exc):
+                        raise
+                    self.asides.failed(*key, exc)
+                    break
+                if done or not now:
+                    break
+
+    def _step(self, topic: str, name: str, aside: Aside) -> bool:
+        """Open the copy again, or fold in a part of what is missing; return whether it has caught up."""
+        if aside.route is None:
+            table = self.newest(aside.table)
+            aside.store.open(table)
+            aside.owed = aside.store.due(table)
+            self.same(table, name, aside.store)
+            require_deletes(self.source, [(table, {name: aside.store})])
+            aside.route = Route(table, {name: aside.store})
+        table, store = aside.route.table, aside.store
+        before = store.mark(table) or Mark({}, None)
+        begin, most = (aside.owed.begin, None) if aside.owed else (before.ends, _STEP)
+        if aside.begun == begin:
+            msg = f"{table.qualified} in {name}: its mark does not move, although it was written"
+            raise OperatorError(msg, hint=rebuild_command(table, name))
+        aside.begun = begin
+        there, wanted = topics.committed_ends(self.source, topic), self.publisher.ends(topic)
+        end = there if most is None else {at: min(last, begin.get(at, 0) + most) for at, last in there.items()}
+        mark, last = (
+            self.publisher.mark(topic, end, before.complete),
+            all(end.get(at, 0) >= till for at, till in wanted.items()),
+        )
+        if any(till > begin.get(at, 0) for at, till in end.items()):
+            aside.route = self._fold(topic, name, aside.route, begin, mark, last=last)
+            if not is_whole(store):
+                store.set_mark(table, mark)
+        if aside.owed is not None:
+            store.caught_up(table, aside.owed)
+            aside.owed = None
+        if last:
+            self._join(topic, name, aside.route, mark)
+        return last
+
+    def _fold(self, topic: str, name: str, route: Route, begin: Offsets, mark: Mark, *, last: bool) -> Route:
+        applier = Applier({topic: route}, self.applier.evolve, self.asides.quarantine)
+        whole: dict[Key, Visibility] = {}
+        if is_whole(route.stores[name]):
+            shown = self.publisher.visible(route, mark) if last or mark.complete else Visibility(mark, "")
+            whole[topic, name] = shown
+        applier(topics.read(self.spark, self.source, topic, begin, mark.ends), whole)
+        return applier.routes[topic]
+
+    def _join(self, topic: str, name: str, route: Route, mark: Mark) -> None:
+        others = self.asides.routes.get(topic)
+        together = Route(route.table, {**(others.stores if others else {}), name: route.stores[name]})
+        if others and others.stores and others.table.version != route.table.version:
+            together = self.applier.evolve(together)
+        del self.asides.copies[topic, name]
+        self.asides.routes[topic] = together
+        self.publisher.joined(topic, name, mark)
+        self.asides.forget_others()
+        self.asides.tell(f"{route.table.qualified} in {name} goes on with the others")

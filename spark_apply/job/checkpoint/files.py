@@ -1,0 +1,284 @@
+"""Reads a streaming query's checkpoint, on any file system that Spark can use, and tells one that is damaged.
+
+<checkpoint>/metadata          the query's id
+<checkpoint>/sources/0/0       the offsets that the first batch began at
+<checkpoint>/offsets/<batch>   written before a batch runs: "v1", metadata, then each source's end offsets as JSON
+<checkpoint>/commits/<batch>   written after it
+<checkpoint>/cdc-copies.json   ours: the identities of the copies that it is of
+<checkpoint>/cdc-topics.json   ours: which topics these are offsets of (`spark_apply.job.topics.identity`)
+
+Spark goes on from some damages in silence: without ``commits`` it takes the last batch for one that was not applied,
+and the one before it for the beginning. So all that it would read is looked at before a query starts. A checkpoint is
+never worth more than the time to read the topics again: the stores know by position what they have.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from cdc.model.errors import OperatorError
+from spark_apply.model.completeness import Ends
+
+Identities = Mapping[str, Mapping[str, str]]
+"""The identities of copies, by table, then by store."""
+
+_COPIES = "cdc-copies.json"
+_VERSION = "v1"
+_FIRST_SOURCE = 2
+_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+_BY_FILE_SYSTEM = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
+_TOPICS: Final = "cdc-topics.json"
+_GONE: Final = "FileNotFoundException"
+_NAME: Final = re.compile(r"[0-9a-f]{16}")
+_UNREADABLE: Final = ("ChecksumException", "EOFException", "MalformedInputException")
+
+AGAIN: Final = (
+    "cdc apply APPLY.yaml --reset-checkpoint  # the topics are read again from their beginning, and no row is lost"
+)
+"""The way out of a checkpoint that cannot be used."""
+
+_Found = TypeVar("_Found")
+
+
+def prepare(spark: SparkSession, checkpoint: str) -> None:
+    """Have Spark write a checkpoint on this machine's disk without starting a process for each file.
+
+    Spark's default, Hadoop's FileContext, runs `readlink` about twenty times a batch. The guarantee is the same: both
+    check whether the file exists, then rename. A manager that the session was given is kept.
+    """
+    _, files, _ = _opened(spark, checkpoint)
+    if files.getScheme() == "file" and spark.conf.get(_MANAGER, None) is None:
+        spark.conf.set(_MANAGER, _BY_FILE_SYSTEM)
+
+
+def ends_of(spark: SparkSession, checkpoint: str, batch: int) -> Ends:
+    """Return a batch's end offsets: all records below them are in this batch or in an earlier one."""
+    return _judged(spark, f"{checkpoint}/offsets/{batch}", _ends)
+
+
+def is_committed(spark: SparkSession, checkpoint: str, batch: int) -> bool:
+    """Whether Spark has noted that a batch was applied."""
+    _, files, path = _opened(spark, f"{checkpoint}/commits/{batch}")
+    return bool(files.exists(path))
+
+
+def ends_committed(spark: SparkSession, checkpoint: str) -> Ends | None:
+    """Return the end offsets of the last batch that was applied; None if there is none.
+
+    Raises OperatorError, which names the file, if Spark could not go on from the checkpoint, or would go on wrongly.
+    """
+    begun, done = _batches(spark, f"{checkpoint}/offsets"), _batches(spark, f"{checkpoint}/commits")
+    if begun or done or _there(spark, f"{checkpoint}/metadata"):
+        _judged(spark, f"{checkpoint}/metadata", _query_id)
+    last, applied = max(begun, default=-1), max(done, default=-1)
+    if applied > last:
+        raise _damaged(f"{checkpoint}/offsets/{applied}", "it is missing")
+    if applied < last - 1:
+        raise _damaged(f"{checkpoint}/commits/{last - 1}", "it is missing")
+    for batch in range(max(last - 1, 0), last + 1):
+        ends_of(spark, checkpoint, batch)
+    if applied >= 0:
+        _judged(spark, f"{checkpoint}/commits/{applied}", _commit)
+        return ends_of(spark, checkpoint, applied)
+    if _there(spark, f"{checkpoint}/sources/0/0"):
+        _judged(spark, f"{checkpoint}/sources/0/0", _first_offsets)
+    return None
+
+
+def noted_topics(spark: SparkSession, checkpoint: str) -> dict[str, tuple[str, int]]:
+    """Return the identities and partition counts of the topics that the offsets are of; empty if nothing is noted."""
+    place = f"{checkpoint}/{_TOPICS}"
+    return _judged(spark, place, _topics) if _there(spark, place) else {}
+
+
+def note_topics(spark: SparkSession, checkpoint: str, topics: Mapping[str, tuple[str, int]]) -> None:
+    """Note what the topics are that the offsets will be of."""
+    _, files, path = _opened(spark, f"{checkpoint}/{_TOPICS}")
+    _, _, new = _opened(spark, f"{checkpoint}/{_TOPICS}.new")
+    about = {name: {"id": identity, "partitions": count} for name, (identity, count) in sorted(topics.items())}
+    stream = files.create(new, True)  # noqa: FBT003 - overwrites what a crash has left
+    try:
+        stream.write(bytearray(json.dumps(about).encode()))
+    finally:
+        stream.close()
+    files.delete(path, False)  # noqa: FBT003 - one file; a rename does not replace everywhere
+    if not files.rename(new, path):
+        raise OperatorError(f"{path} cannot be written", hint="may this user write there?")
+
+
+def set_aside(spark: SparkSession, checkpoint: str) -> str | None:
+    """Rename a checkpoint, so that the topics are read from their beginning; return its new name; None: none there."""
+    _, files, path = _opened(spark, checkpoint)
+    if not files.exists(path):
+        return None
+    aside = f"{checkpoint}-set-aside-{dt.datetime.now(dt.UTC):%Y%m%dT%H%M%S%f}"
+    _, _, new = _opened(spark, aside)
+    if not files.rename(path, new):
+        raise OperatorError(f"checkpoint {checkpoint} cannot be renamed to {aside}", hint="may this user write there?")
+    return aside
+
+
+def _judged(spark: SparkSession, place: str, read: Callable[[str], _Found]) -> _Found:
+    """Read a file. Raises OperatorError, which names it, if it is missing or damaged."""
+    jvm, files, path = _opened(spark, place)
+    try:
+        stream = files.open(path)
+        try:
+            text = str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+    except Py4JJavaError as exc:
+        kind = str(exc.java_exception.getClass().getSimpleName())
+        if kind not in (_GONE, *_UNREADABLE):
+            raise
+        raise _damaged(place, "it is missing" if kind == _GONE else f"it cannot be read ({kind})") from exc
+    if not text.strip("\0\n "):
+        raise _damaged(place, "it is empty")
+    try:
+        return read(text)
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as exc:
+        raise _damaged(place, "it is not whole") from exc
+
+
+def _damaged(place: str, what: str) -> OperatorError:
+    return OperatorError(f"the checkpoint is damaged: {place}: {what}", hint=AGAIN)
+
+
+def _query_id(text: str) -> str:
+    return str(json.loads(text)["id"])
+
+
+def _ends(text: str) -> Ends:
+    lines = _versioned(text)
+    json.loads(lines[1])
+    return _by_partition(lines[_FIRST_SOURCE])
+
+
+def _commit(text: str) -> None:
+    json.loads(_versioned(text)[1])
+
+
+def _first_offsets(text: str) -> Ends:
+    return _by_partition(_versioned(text.lstrip("\0"))[1])
+
+
+def _topics(text: str) -> dict[str, tuple[str, int]]:
+    return {name: (str(about["id"]), int(about["partitions"])) for name, about in json.loads(text).items()}
+
+
+def _versioned(text: str) -> list[str]:
+    lines = text.splitlines()
+    if lines[0] != _VERSION:
+        raise ValueError(lines[0])
+    return lines
+
+
+def _by_partition(line: str) -> Ends:
+    return {topic: {int(number): int(end) for number, end in ends.items()} for topic, ends in json.loads(line).items()}
+
+
+def _batches(spark: SparkSession, folder: str) -> list[int]:
+    _, files, path = _opened(spark, folder)
+    if not files.exists(path):
+        return []
+    names = [str(status.getPath().getName()) for status in files.listStatus(path)]
+    return [int(name) for name in names if name.isdigit()]
+
+
+def _there(spark: SparkSession, place: str) -> bool:
+    _, files, path = _opened(spark, place)
+    return bool(files.exists(path))
+
+
+def note_copies(spark: SparkSession, checkpoint: str, identities: Identities) -> None:
+    """Write into a checkpoint which copies it is of: a start at which one cannot be opened looks there."""
+    _, files, path = _opened(spark, f"{checkpoint}/{_COPIES}")
+    if not files.exists(path):
+        stream = files.create(path, True)  # noqa: FBT003 - Java's
+        try:
+            stream.write(bytearray(json.dumps(identities, sort_keys=True).encode()))
+        finally:
+            stream.close()
+
+
+def noted_copies(spark: SparkSession, place: str) -> list[Identities]:
+    """Return the copies of all checkpoints in a folder, the last one that was written first."""
+    jvm, files, folder = _opened(spark, place)
+    if not files.exists(folder):
+        return []
+    found: list[tuple[int, Identities]] = []
+    for status in files.globStatus(jvm.org.apache.hadoop.fs.Path(folder, f"*/{_COPIES}")):
+        stream = files.open(status.getPath())
+        try:
+            text = str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+        commits = jvm.org.apache.hadoop.fs.Path(status.getPath().getParent(), "commits")
+        at = files.getFileStatus(commits).getModificationTime() if files.exists(commits) else 0
+        found.append((int(at), json.loads(text)))
+    return [identities for _, identities in sorted(found, key=lambda each: each[0], reverse=True)]
+
+
+def newest(spark: SparkSession, place: str) -> tuple[str, Identities] | None:
+    """Return the checkpoint in a folder that was applied to last, with its copies; those set aside do not count."""
+    jvm, files, folder = _opened(spark, place)
+    if not files.exists(folder):
+        return None
+    found: list[tuple[int, str]] = []
+    for status in files.globStatus(jvm.org.apache.hadoop.fs.Path(folder, f"*/{_COPIES}")):
+        parent = status.getPath().getParent()
+        commits = jvm.org.apache.hadoop.fs.Path(parent, "commits")
+        if _NAME.fullmatch(str(parent.getName())) and files.exists(commits):
+            found.append((int(files.getFileStatus(commits).getModificationTime()), str(parent.getName())))
+    if not found:
+        return None
+    checkpoint = f"{place}/{max(found)[1]}"
+    return checkpoint, _judged(spark, f"{checkpoint}/{_COPIES}", json.loads)
+
+
+def with_ends(spark: SparkSession, checkpoint: str, ends: Ends, stamp: str) -> str:
+    """Give a checkpoint other end offsets, as those of its last batch; return the name of the one as it was.
+
+    It is made beside, whole, and renamed then.
+    """
+    jvm, files, path = _opened(spark, checkpoint)
+    beside, aside = f"{checkpoint}-imported-{stamp}", f"{checkpoint}-set-aside-{stamp}"
+    conf = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001 - the same
+    new = jvm.org.apache.hadoop.fs.Path(beside)
+    jvm.org.apache.hadoop.fs.FileUtil.copy(files, path, files, new, False, conf)  # noqa: FBT003 - Java's
+    last = max(_batches(spark, f"{beside}/commits"))
+    for batch in _batches(spark, f"{beside}/offsets"):
+        if batch > last:
+            files.delete(jvm.org.apache.hadoop.fs.Path(f"{beside}/offsets/{batch}"), False)  # noqa: FBT003 - Java's
+    place = f"{beside}/offsets/{last}"
+    lines = _judged(spark, place, _versioned)
+    by_topic = {topic: {str(number): end for number, end in of.items()} for topic, of in ends.items()}
+    _write(files, jvm.org.apache.hadoop.fs.Path(place), "\n".join([*lines[:_FIRST_SOURCE], json.dumps(by_topic)]))
+    for one, other in ((checkpoint, aside), (beside, checkpoint)):
+        was, is_now = jvm.org.apache.hadoop.fs.Path(one), jvm.org.apache.hadoop.fs.Path(other)
+        if not files.rename(was, is_now):
+            raise OperatorError(f"checkpoint {one} cannot be renamed to {other}", hint="may this user write there?")
+    return aside
+
+
+def _write(files: Any, path: Any, text: str) -> None:  # noqa: ANN401 - Java's
+    stream = files.create(path, True)  # noqa: FBT003 - Java's
+    try:
+        stream.write(bytearray(text.encode()))
+    finally:
+        stream.close()
+
+
+def _opened(spark: SparkSession, folder: str) -> tuple[Any, Any, Any]:
+    """Return JVM, file system and path by Hadoop's classes: Python cannot read all file systems that Spark can."""
+    context: Any = spark.sparkContext
+    jvm = context._jvm  # noqa: SLF001 - nothing public gives Hadoop's file systems
+    path = jvm.org.apache.hadoop.fs.Path(folder)
+    return jvm, path.getFileSystem(context._jsc.hadoopConfiguration()), path  # noqa: SLF001 - the same

@@ -1,0 +1,166 @@
+"""Sets aside the copies that cannot go on, lets the others go on, and brings those back that can go on again.
+
+A copy is one table in one store. What fails for one of them (its server refuses the table, its target was dropped or
+has other columns, its quarantine is full, its store is away) is noted in the topic of the quarantine, before the batch
+is done without it. Its mark stays where it is, while the checkpoint goes on. So it is caught up from its own mark
+(`spark_apply.job.catch_up.asides`), and joins in again once it has what the others have. A start does the same with a
+copy whose mark lies behind the checkpoint, if it was set aside.
+
+What concerns all ends the job: Spark's own end, a full heap, a quarantine that cannot be written, and that no copy is
+left. If every copy waits for a server that is away, the job waits too, unless it runs once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from cdc.model.errors import CdcError, OperatorError, RetryableError
+from spark_apply.events.quarantine import Quarantine
+from spark_apply.events.set_aside import SetAside, aside_id
+from spark_apply.job.copies.route import Route
+from spark_apply.model.store import Due, JoiningStore, Offsets, Store
+from spark_apply.spark.failures import concerns_spark, spark_failure
+
+Key = tuple[str, str]
+"""Topic and store."""
+
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 5.0, 60.0
+
+
+_BEHIND = OperatorError("it was set aside, and is being caught up")
+
+
+@dataclass(slots=True)
+class Aside:
+    """A copy that is set aside."""
+
+    table: str
+    store: Store
+    error: CdcError
+    wait_s: float = _FIRST_WAIT_S
+    due_at: float = 0.0
+    """When it is tried again, on the monotonic clock."""
+    route: Route | None = None
+    """The copy alone, once it was opened again."""
+    owed: Due | None = None
+    begun: Offsets | None = None
+    """Where the last step began."""
+    for_good: bool = False
+    """Only a new start tries it again."""
+
+
+@dataclass(slots=True)
+class AsideCopies:
+    """The copies that are set aside. Not to be called while a batch is applied, but by the applier."""
+
+    routes: dict[str, Route]
+    """The applier's own mapping, by topic: it has the copies that go on."""
+    quarantine: Quarantine
+    tell: Callable[[str], None]
+    once: bool
+    containing: bool = False
+    """Whether a failure of one copy sets it aside; otherwise it is raised, so that the batch is tried again first."""
+    copies: dict[Key, Aside] = field(default_factory=dict)
+    known: dict[bytes, SetAside] = field(default_factory=dict)
+    """What is noted, of earlier runs too."""
+    over: bool = False
+    """Whether no copy is left, which ends the job: the error passes through blocks that contain others."""
+
+    @contextmanager
+    def contained(self, topic: str, *stores: str) -> Iterator[None]:
+        """Set copies of a topic aside if the block fails for a reason that concerns no other."""
+        try:
+            yield
+        except Exception as exc:
+            if not self.contains(exc):
+                raise
+            for name in stores:
+                self.put(topic, name, exc)
+
+    def contains(self, exc: Exception) -> bool:
+        """Whether a failure of a copy sets it aside now."""
+        return self.containing and not self.over and not concerns_spark(exc)
+
+    def put(self, topic: str, name: str, exc: Exception, *, for_good: bool = False) -> None:
+        """Set a copy aside. Raises its error if no copy is left that goes on."""
+        route = self.routes[topic]
+        if name not in route.stores:
+            return
+        aside = Aside(route.table.qualified, route.stores[name], told(exc), for_good=for_good)
+        aside.due_at = time.monotonic() + aside.wait_s
+        self.copies[topic, name] = aside
+        _leave_out(aside)
+        kept = {store: of for store, of in route.stores.items() if store != name}
+        self.routes[topic] = replace(route, stores=kept)
+        self.require_some()
+        self.note(topic, name)
+
+    def failed(self, topic: str, name: str, exc: Exception) -> None:
+        """Note that trying a copy again has failed, and wait longer. Raises as `put` does."""
+        aside = self.copies[topic, name]
+        aside.error, aside.route, aside.owed, aside.begun = told(exc), None, None, None
+        aside.due_at = time.monotonic() + aside.wait_s
+        aside.wait_s = min(2 * aside.wait_s, _LONGEST_WAIT_S)
+        self.require_some()
+        self.note(topic, name)
+
+    def refused(self, topic: str, name: str, table: str, store: Store, error: CdcError) -> None:
+        """Set a copy aside that was never among those that go on; `require_some` and `note` come later."""
+        self.copies[topic, name] = aside = Aside(table, store, error, due_at=time.monotonic() + _FIRST_WAIT_S)
+        _leave_out(aside)
+
+    def require_some(self) -> None:
+        """Raise the first error if no copy is left, and they do not wait for a server alone."""
+        if self.copies and not any(route.stores for route in self.routes.values()):
+            errors = [aside.error for aside in self.copies.values()]
+            lasting = [error for error in errors if not isinstance(error, RetryableError)]
+            if lasting or self.once:
+                self.over = True
+                raise (lasting or errors)[0]
+
+    def is_behind(self, topic: str, name: str) -> bool:
+        """Set a copy aside that an earlier run has set aside, to be caught up at once; return whether it has."""
+        if aside_id(topic, name) not in self.known:
+            return False
+        route = self.routes[topic]
+        self.copies[topic, name] = aside = Aside(route.table.qualified, route.stores[name], _BEHIND)
+        _leave_out(aside)
+        self.routes[topic] = replace(route, stores={n: of for n, of in route.stores.items() if n != name})
+        return True
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self.copies)
+
+    def forget_others(self) -> None:
+        """Remove the notes of all copies but those that are set aside."""
+        kept = {aside_id(*key) for key in self.copies}
+        gone = [key for key in self.known if key not in kept]
+        self.quarantine.write(dict.fromkeys(gone))
+        self.known = {key: noted for key, noted in self.known.items() if key in kept}
+
+    def note(self, topic: str, name: str) -> None:
+        """Write durably that a copy is set aside, and why, and say so, unless that is known already."""
+        aside, before = self.copies[topic, name], self.known.get(aside_id(topic, name))
+        error, at_ms = aside.error, before.at_ms if before else time.time_ns() // 1_000_000
+        noted = SetAside(name, aside.table, topic, error.message, error.hint, at_ms)
+        if before != noted:
+            self.quarantine.write({noted.id: noted.to_bytes()})
+            self.known[noted.id] = noted
+        if before is None or before.reason != noted.reason:
+            self.tell(f"warning: {aside.table} in {name} is set aside, the others go on: {error.message}")
+
+
+def _leave_out(aside: Aside) -> None:
+    if isinstance(aside.store, JoiningStore):
+        aside.store.leave_out(aside.table, aside.error.message)
+
+
+def told(exc: Exception) -> CdcError:
+    """Return an error as one of ours, without the values that Spark's messages hold."""
+    if isinstance(exc, CdcError):
+        return exc
+    hint = "the other tables go on; it is tried again, and goes on where it was"
+    return OperatorError(spark_failure(exc) or f"applying failed: {type(exc).__name__}", hint=hint)

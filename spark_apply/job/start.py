@@ -1,0 +1,101 @@
+"""Opens a job's copies, and refuses or sets aside what cannot go on, before anything is read into them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import SparkSession
+
+from cdc.config.config import ApplyConfig
+from cdc.model.errors import CdcError
+from spark_apply.job.batch.counts import TableCount
+from spark_apply.job.batch.microbatch import Applier
+from spark_apply.job.checkpoint import files as checkpoints
+from spark_apply.job.checkpoint.place import checkpoint_folder, known_identities
+from spark_apply.job.copies.chosen import Chosen, Unusable, projected_targets
+from spark_apply.job.copies.route import Route
+from spark_apply.job.copies.set_aside import AsideCopies
+from spark_apply.job.topics.identity import FollowedTopics, require_same_topics
+from spark_apply.job.topics.retention import require_deletes
+from spark_apply.model.store import Store
+from spark_apply.model.target_table import TargetTable
+from spark_apply.spark.query_failures import opening_errors
+from spark_apply.spark.remedies import reaching
+
+
+@dataclass(slots=True)
+class Start:
+    """The copies of a job as they were opened, and the topics that they are of."""
+
+    config: ApplyConfig
+    spark: SparkSession
+    stores: Mapping[str, Store]
+    tell: Callable[[str], None]
+    asides: AsideCopies
+    applier: Applier
+    topics: FollowedTopics = field(init=False)
+    identities: dict[str, dict[str, str | None]] = field(default_factory=dict)
+    """By table, then by store; None: the copy cannot be opened."""
+
+    def open(self, chosen: Chosen, unusable: Unusable, *, lose_history: bool) -> None:
+        """Open all copies. Raises the first error if none can go on."""
+        targets = projected_targets(chosen, self.spark)
+        copies = [(made, name) for table, made in targets.items() for name in chosen[table][0].stores]
+        self.topics = FollowedTopics(self.config.source, {made.topic: made for made in targets.values()})
+        self.topics.begin()
+        missed = self._missed_deletes([copy for copy in copies if not (lose_history and copy[0].history)])
+        if missed and len(missed) == len(copies):
+            raise next(iter(missed.values()))
+        for made, name in copies:
+            route = self.applier.routes.setdefault(made.topic, Route(made, {}))
+            self.applier.counts[made.qualified, name] = TableCount()
+            of = self.identities.setdefault(made.qualified, {})
+            of[name], error = None, missed.get((made.qualified, name))
+            try:
+                with opening_errors(made.qualified):
+                    of[name] = self.stores[name].open(made)
+            except CdcError as exc:
+                error = error or exc
+            if error is None:
+                self.applier.routes[made.topic] = Route(made, {**route.stores, name: self.stores[name]})
+            else:
+                self.asides.refused(made.topic, name, made.qualified, self.stores[name], error)
+        for table, (settings, topic, refusal) in unusable.items():
+            self.identities[table] = dict.fromkeys(settings.stores)
+            for name in settings.stores:
+                self.asides.refused(topic, name, table, self.stores[name], refusal)
+        self.asides.require_some()
+
+    def _missed_deletes(self, copies: Sequence[tuple[TargetTable, str]]) -> dict[tuple[str, str], CdcError]:
+        try:
+            every = [(made, {name: self.stores[name]}) for made, name in copies]
+            require_same_topics(self.topics.begun, every)
+            require_deletes(self.config.source, every)
+        except Exception:  # noqa: BLE001 - of which copies it is, is found out one by one
+            found: dict[tuple[str, str], CdcError] = {}
+            for made, name in copies:
+                try:
+                    with reaching(f"{made.qualified} in {name}"):
+                        self.require_same(made, name, self.stores[name])
+                        require_deletes(self.config.source, [(made, {name: self.stores[name]})])
+                except CdcError as exc:
+                    found[made.qualified, name] = exc
+            return found
+        return {}
+
+    def require_same(self, table: TargetTable, name: str, store: Store) -> None:
+        """Raise OperatorError for a copy of another topic than there was at the start."""
+        require_same_topics(self.topics.begun, [(table, {name: store})])
+
+    def checkpoint(self, *, reset: bool) -> str:
+        """Return the checkpoint of these copies, made ready for Spark; with `reset` it is set aside first."""
+        with reaching(f"checkpoint: {self.config.checkpoint}"):
+            identities = known_identities(self.spark, self.config, self.identities)
+            checkpoint = checkpoint_folder(self.config, identities)
+            checkpoints.prepare(self.spark, checkpoint)
+            aside = checkpoints.set_aside(self.spark, checkpoint) if reset else None
+            if aside is not None:
+                self.tell(f"the checkpoint was set aside as {aside}")
+            checkpoints.note_copies(self.spark, checkpoint, identities)
+        return checkpoint

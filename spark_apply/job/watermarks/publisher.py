@@ -1,0 +1,195 @@
+"""Writes the stores' marks (watermarks), and refuses a store that is older than the checkpoint."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from cdc.model.errors import OperatorError
+from spark_apply.job.batch.microbatch import Applier
+from spark_apply.job.checkpoint.files import AGAIN
+from spark_apply.job.copies.route import Route
+from spark_apply.job.copies.set_aside import Key
+from spark_apply.job.watermarks.barriers import PositionWatcher
+from spark_apply.model.completeness import Barrier, Complete, Ends, Mark
+from spark_apply.model.store import EVERYTHING, Visibility, is_whole
+
+RESTORED: Final = f"was it restored from a backup? {AGAIN}"
+"""What to do about a copy that has less than its checkpoint says."""
+
+
+class WatermarkPublisher:
+    """Writes marks. Not thread-safe, and not to be called while a batch is applied."""
+
+    def __init__(self, applier: Applier, watcher: PositionWatcher, topics: Mapping[str, str] | None = None) -> None:
+        """`topics` has the identities that marks are given, by topic."""
+        self._applier = applier
+        self._routes = applier.routes
+        self._watcher = watcher
+        self._topics = topics or {}
+        self._ends: Ends = {}
+        self._marks: dict[Key, Mark] = {}
+
+    def begin(self, applied: Ends | None, *, checkpoint: str) -> None:
+        """Compare the stores with the checkpoint.
+
+        Without a checkpoint the topics are read from their beginning, and deleted rows may show meanwhile: an existing
+        copy is no longer complete. Raises OperatorError for a copy that misses events which the checkpoint counts as
+        applied: it was restored from a backup, and those events would never come again.
+        """
+        self._ends = applied or {}
+        for (topic, name), route in self._followers():
+            with self._applier.contained(topic, name):
+                self._begin(topic, name, route, applied, checkpoint)
+
+    def _begin(self, topic: str, name: str, route: Route, applied: Ends | None, checkpoint: str) -> None:
+        table, store = route.table, route.stores[name]
+        mark = store.mark(table)
+        if applied is None:
+            if mark is not None or is_whole(store):
+                store.set_mark(table, self.mark(topic, {}, None))
+        elif mark is not None and mark.holds(applied.get(topic, {})):
+            self._marks[topic, name] = mark
+        elif not self._applier.is_behind(topic, name):
+            msg = f"store {name}: its copy of {table.qualified} is older than the checkpoint {checkpoint}"
+            raise OperatorError(msg, hint=RESTORED)
+
+    def ends(self, topic: str) -> Mapping[int, int]:
+        """Return up to where the copies that go on have a topic."""
+        return self._ends.get(topic, {})
+
+    def known(self, topic: str, store: str) -> Mark | None:
+        """Return the mark that a copy which goes on was given last."""
+        return self._marks.get((topic, store))
+
+    def source_ms(self) -> int | None:
+        """Return the time of the source up to which all copies that go on are complete; None: not known."""
+        marks = [self._marks.get(follower) for follower, _ in self._followers()]
+        times = [mark.complete.source_ms if mark and mark.complete else None for mark in marks]
+        known = [at for at in times if at is not None]
+        return min(known) if known and len(known) == len(times) else None
+
+    def joined(self, topic: str, store: str, mark: Mark) -> None:
+        """Note that a copy that was set aside goes on with this mark, which it has already."""
+        self._watcher.follow(self._routes[topic].table)
+        self._marks[topic, store] = mark
+        self._watcher.barriers.news.set()
+
+    def visibility(self, ends: Ends) -> dict[Key, Visibility]:
+        """Return what each `WholeStore` may show once the batch that ends at `ends` is folded in."""
+        marks = self._due(ends)
+        return {
+            (topic, name): self.visible(route, marks[topic, name])
+            for (topic, name), route in self._followers()
+            if is_whole(route.stores[name])
+        }
+
+    def has_read(self, ends: Ends) -> bool:
+        """Whether all stores hold everything below `ends`."""
+        read = self._ends
+        return all(
+            read.get(topic, {}).get(number, 0) >= end for topic, of in ends.items() for number, end in of.items()
+        )
+
+    def unread(self, ends: Ends) -> int:
+        """Return the number of offsets between what was applied and `ends`; there are at most as many events."""
+        before = self._ends
+        return sum(
+            end - before.get(topic, {}).get(number, 0) for topic, of in ends.items() for number, end in of.items()
+        )
+
+    def late_before(self) -> dict[Key, str]:
+        """Return for the other stores the position below which events are late; histories take late events, too."""
+        return {
+            (topic, name): mark.complete.late_before
+            for (topic, name), mark in self._marks.items()
+            if mark.complete is not None
+            and name in self._routes[topic].stores
+            and not is_whole(self._routes[topic].stores[name])
+            and not self._routes[topic].table.history
+        }
+
+    def applied(self, ends: Ends, visibility: Mapping[Key, Visibility]) -> None:
+        """Note that all stores hold everything below `ends`; `visibility` has the marks that are already written."""
+        self._ends = ends
+        self._marks.update({follower: visible.mark for follower, visible in visibility.items()})
+        self._publish()
+
+    def replaced(self, topic: str, store: str, ends: Mapping[int, int]) -> None:
+        """Note that another copy was swapped in, and holds all records below `ends`."""
+        route = self._routes[topic]
+        mark = self._marks[topic, store] = self.mark(topic, ends, None)
+        route.stores[store].set_mark(route.table, mark)
+        self._watcher.barriers.news.set()
+
+    def publish_pending(self) -> None:
+        """Write marks that advance without a batch: the position of an idle source.
+
+        Raises the error that ended the watcher.
+        """
+        if self._watcher.failure is not None:
+            raise self._watcher.failure
+        if self._watcher.barriers.news.is_set():
+            self._publish()
+
+    def _publish(self) -> None:
+        """Write the changed marks."""
+        self._watcher.barriers.news.clear()
+        together: dict[str, dict[Key, Visibility]] = {}
+        for (topic, name), mark in self._due(self._ends).items():
+            route = self._routes[topic]
+            if mark == self._marks.get((topic, name)):
+                continue
+            if is_whole(route.stores[name]):
+                together.setdefault(name, {})[topic, name] = self.visible(route, mark)
+            else:
+                with self._applier.contained(topic, name):
+                    route.stores[name].set_mark(route.table, mark)
+            self._marks[topic, name] = mark
+        for name, visibility in together.items():
+            self._applier.fold(name, [], visibility)
+
+    def _due(self, ends: Ends) -> dict[Key, Mark]:
+        """Return the marks that are true once all copies hold everything below `ends`."""
+        passed = {
+            connector: barrier
+            for connector, barrier in self._watcher.barriers.passed(ends).items()
+            if barrier.passed(ends)  # `passed` may remember a later batch, which failed
+        }
+        now_ms = time.time_ns() // 1_000_000
+        found = {}
+        for (topic, name), route in self._followers():
+            known = self._marks.get((topic, name))
+            before = known.complete if known else None
+            complete = _newer(before, passed.get(route.table.connector), route.table.qualified, now_ms)
+            found[topic, name] = self.mark(topic, ends.get(topic, {}), complete)
+        return found
+
+    def mark(self, topic: str, ends: Mapping[int, int], complete: Complete | None) -> Mark:
+        """Return a mark of a copy of the topic as it is now."""
+        return Mark(ends, complete, self._topics.get(topic, ""))
+
+    def visible(self, route: Route, mark: Mark) -> Visibility:
+        """Return what a copy may show with this mark.
+
+        Nothing is shown before the connector publishes a position; one that never does is not waited for.
+        """
+        if mark.complete is not None:
+            return Visibility(mark, mark.complete.position)
+        return Visibility(mark, "" if route.table.connector in self._watcher.seen else EVERYTHING)
+
+    def _followers(self) -> list[tuple[Key, Route]]:
+        return [((topic, name), route) for topic, route in sorted(self._routes.items()) for name in route.stores]
+
+
+def _newer(before: Complete | None, barrier: Barrier | None, table: str, now_ms: int) -> Complete | None:
+    """Return the newer of what was complete and what the barrier completes."""
+    if barrier is None or table not in barrier.tables:
+        return before
+    if before is not None and before.connector == barrier.connector:
+        if barrier.position < before.position:
+            return before
+        if (barrier.position, barrier.source_ms) == (before.position, before.source_ms):
+            return before
+    return Complete(barrier.connector, barrier.position, barrier.source_ms, now_ms)

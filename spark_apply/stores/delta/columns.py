@@ -1,0 +1,93 @@
+"""Makes a table, and gives it the columns and properties that it must have."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
+
+from cdc.model.errors import OperatorError
+from spark_apply.model.identity import stamp
+from spark_apply.model.target_table import TargetTable, other_target
+from spark_apply.spark.names import quoted
+from spark_apply.stores.delta.log import DeltaLog, Properties
+from spark_apply.stores.lake.columns import column_changes, lake_row_type
+from spark_apply.stores.lake.properties import IDENTITY
+
+VECTORS = "delta.enableDeletionVectors"
+_MAPPING, _WIDENING = "delta.columnMapping.mode", "delta.enableTypeWidening"
+_NEEDS_MAPPING = re.compile(r"[ ,;{}()\n\t=]")
+_TAKEN = ("TABLE_OR_VIEW_ALREADY_EXISTS", "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION")
+
+_PROPERTIES = {
+    VECTORS: "true",
+    "delta.checkpointInterval": "20",  # a batch is two commits
+    "delta.feature.timestampNtz": "supported",  # a column may come that needs it
+}
+
+
+def create(log: DeltaLog, table: TargetTable) -> None:
+    """Make an empty table. Raises OperatorError where its folder is something else."""
+    wanted = lake_row_type(stored(table))
+    columns = ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in wanted)
+    properties = {**_PROPERTIES, IDENTITY: stamp(table)}
+    if any(_NEEDS_MAPPING.search(field.name) for field in wanted):
+        properties[_MAPPING] = "name"
+    try:
+        log.spark.sql(f"CREATE TABLE {log.name} ({columns}) USING delta {_clause(properties)}")
+    except AnalysisException as exc:
+        if exc.getCondition() not in _TAKEN:
+            raise
+        msg = f"the folder {log.path} is there already and holds no Delta table"
+        raise OperatorError(msg, hint=f"give the store another path; or {other_target(table)}") from exc
+
+
+def evolve(log: DeltaLog, table: TargetTable) -> None:
+    """Add and widen columns. Raises OperatorError for one that cannot be altered in place."""
+    there, wanted = log.spark.read.format("delta").load(log.path).schema, lake_row_type(stored(table))
+    for field, before in column_changes(there, wanted, table, f"Delta table {log.path}"):
+        kind = field.dataType.simpleString()
+        if before is None:
+            if _NEEDS_MAPPING.search(field.name):
+                need(log, {_MAPPING: "name"})
+            log.spark.sql(f"ALTER TABLE {log.name} ADD COLUMNS ({quoted(field.name)} {kind})")
+        else:
+            need(log, {_WIDENING: "true"})
+            log.spark.sql(f"ALTER TABLE {log.name} ALTER COLUMN {quoted(field.name)} TYPE {kind}")
+
+
+def need(log: DeltaLog, wanted: Properties) -> None:
+    """Set properties that are missing: a feature that readers must support is enabled only when needed."""
+    if not wanted.items() <= log.properties().items():
+        log.spark.sql(f"ALTER TABLE {log.name} SET {_clause(wanted)}")
+
+
+def _clause(properties: Properties) -> str:
+    """Write properties in SQL; keys and values are ours, and hold no quotes."""
+    entries = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+    return f"TBLPROPERTIES ({entries})"
+
+
+def stored(table: TargetTable) -> TargetTable:
+    """Return the table with its column names in Delta, which does not distinguish ``Id`` and ``id``."""
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for column in table.columns:
+        name, number = column.name, 1
+        while name.casefold() in taken:
+            number += 1
+            name = f"{column.name}_{number}"
+        taken.add(name.casefold())
+        names[column.name] = name
+    columns = tuple(replace(column, name=names[column.name]) for column in table.columns)
+    key, untracked = (tuple(names[name] for name in of) for of in (table.key, table.untracked))
+    return replace(table, columns=columns, key=key, untracked=untracked)
+
+
+def columns(table: TargetTable) -> list[Column]:
+    """Return the table's columns under their names in Delta."""
+    names = zip(table.columns, stored(table).columns, strict=True)
+    return [F.col(quoted(column.name)).alias(kept.name) for column, kept in names]

@@ -1,0 +1,47 @@
+"""Says which columns a lake table has, and how those of one that is there must change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyspark.sql import types as T  # noqa: N812 - the name everyone uses
+
+from cdc.model.errors import OperatorError
+from spark_apply.events.history import history_type
+from spark_apply.events.typed import POSITION, row_type
+from spark_apply.model.target_table import TargetTable, other_target
+
+
+def lake_row_type(table: TargetTable) -> T.StructType:
+    """Return the table's columns with ``_cdc_position``, the position that wrote the row; or those of a history."""
+    if table.history:
+        return history_type(table)
+    return T.StructType([*row_type(table), T.StructField(POSITION, T.StringType())])
+
+
+def column_changes(
+    there: T.StructType, wanted: T.StructType, table: TargetTable, copy: str
+) -> Iterator[tuple[T.StructField, T.DataType | None]]:
+    """Yield the columns that are missing or too narrow, each with the type that it has; `copy` names the lake table.
+
+    Raises OperatorError for one that cannot be altered in place.
+    """
+    had = {field.name: field.dataType for field in there}
+    for field in wanted:
+        before = had.get(field.name)
+        if before == field.dataType:
+            continue
+        if before is None or widens(before, field.dataType):
+            yield field, before
+        else:
+            found, kind = before.simpleString(), field.dataType.simpleString()
+            msg = f"{copy}, column {field.name}: it is {found} and would have to be {kind}"
+            raise OperatorError(msg, hint=other_target(table))
+
+
+def widens(there: T.DataType, wanted: T.DataType) -> bool:
+    """Whether a column can be altered in place from type `there` to `wanted`."""
+    if isinstance(there, T.DecimalType) and isinstance(wanted, T.DecimalType):
+        return there.scale == wanted.scale and there.precision <= wanted.precision
+    pairs = ((T.IntegerType, T.LongType), (T.FloatType, T.DoubleType))
+    return any(isinstance(there, narrow) and isinstance(wanted, wide) for narrow, wide in pairs)

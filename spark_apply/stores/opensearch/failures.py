@@ -1,0 +1,89 @@
+"""Tells what failed at the server, in words without values, and whether it passes by itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from opensearchpy.exceptions import ConnectionError as NotReached
+from opensearchpy.exceptions import OpenSearchException, RequestError, SSLError, TransportError
+
+from cdc.model.errors import CdcError, OperatorError, RetryableError
+
+PASSING: Final = frozenset({429, 502, 503, 504})
+BLOCKED = "cluster_block_exception"
+_CAUSE: Final = re.compile(r"/\d+/([a-z /(),()-]+)")
+"""The server's words for a block: ``index [x] blocked by: [TOO_MANY_REQUESTS/12/disk usage exceeded …];``."""
+_NAMES: Final = {
+    "unavailable_shards_exception": "a primary shard is not active (the index is red)",
+    "no_shard_available_action_exception": "no shard of the index is available",
+    "es_rejected_execution_exception": "the server has too many requests",
+    "rejected_execution_exception": "the server has too many requests",
+    "circuit_breaking_exception": "the server has too little memory",
+    "process_cluster_event_timeout_exception": "the cluster manager does not answer in time",
+    "cluster_manager_not_discovered_exception": "the cluster has no manager",
+    "master_not_discovered_exception": "the cluster has no manager",
+}
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Translate the driver's exceptions to ours."""
+    try:
+        yield
+    except OpenSearchException as exc:
+        raise as_ours(exc, what) from exc
+
+
+@contextmanager
+def ignore_existing() -> Iterator[None]:
+    """Go on if another process has created the index meanwhile."""
+    try:
+        yield
+    except RequestError as exc:
+        if exc.error != "resource_already_exists_exception":
+            raise
+
+
+def name_of(error: Mapping[str, Any]) -> str:
+    """Name what an error waits for, in words without values."""
+    kind = str(error.get("type", "error"))
+    said = _CAUSE.search(str(error.get("reason", ""))) if kind == BLOCKED else None
+    return said[1].strip() if said else _NAMES.get(kind, kind)
+
+
+def waiting(what: str, cause: str, index: str) -> RetryableError:
+    """Return the error of a server that may take the same later."""
+    if "disk" in cause or "read-only" in cause:
+        look = "curl '<url>/_cat/allocation?v' shows the disks. With room on them, OpenSearch lifts the block by itself"
+    else:
+        look = f"curl '<url>/_cluster/health/{index}?pretty' and '<url>/_cluster/allocation/explain?pretty' say why"
+    return RetryableError(f"{what}: {cause}", hint=f"{look}; nothing is lost, it goes on where it was")
+
+
+def as_ours(exc: OpenSearchException, what: str, index: str = "") -> CdcError:
+    """Return an exception of the driver as one of ours: what passes is retryable."""
+    if isinstance(exc, NotReached) and not isinstance(exc, SSLError):
+        hint = "is OpenSearch up, and is it reached from here? Nothing is lost, it goes on where it was"
+        return RetryableError(f"{what} ({reason(exc)})", hint=hint)
+    if isinstance(exc, TransportError) and (exc.status_code in PASSING or type_of(exc) == BLOCKED):
+        return waiting(what, reason(exc), index or "_all")
+    return OperatorError(f"{what} ({reason(exc)})")
+
+
+def reason(exc: OpenSearchException) -> str:
+    """Tell what failed, without the document or the url that may be in the driver's text."""
+    if not isinstance(exc, TransportError) or isinstance(exc, NotReached):
+        return type(exc).__name__
+    info: Any = exc.info if isinstance(exc.info, dict) else {}
+    error = info.get("error") if isinstance(info.get("error"), dict) else {}
+    if error.get("type") == BLOCKED or error.get("type") in _NAMES:
+        return name_of(error)
+    return f"status {exc.status_code}, {type_of(exc)}"
+
+
+def type_of(exc: TransportError) -> str:
+    """Return the error's type, which is a name; the driver gives a whole text where the answer is no JSON."""
+    return str(exc.error) if re.fullmatch(r"\w+", str(exc.error)) else "an error without a name"

@@ -1,0 +1,139 @@
+"""Makes indexes, finds them by their aliases, and gives them the fields that they must have."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Mapping
+from typing import Any, Final
+
+from opensearchpy import OpenSearch
+
+from cdc.model.errors import OperatorError
+from spark_apply.model.target_table import TargetTable
+from spark_apply.spark.names import index_name
+from spark_apply.stores.opensearch.bulk import MISSING
+from spark_apply.stores.opensearch.failures import ignore_existing
+from spark_apply.stores.opensearch.fields import (
+    ENCODED,
+    NAMES,
+    column_name,
+    field_name,
+    fields_needed,
+    mapping,
+    type_of_field,
+)
+
+MAX_NAME_BYTES = 255 - len(".") - 32  # of an alias: the number of an index comes behind it
+
+_LIMIT, _LIMIT_DEFAULT, _LIMIT_ROOM = "index.mapping.total_fields.limit", 1_000, 500
+_IDENTITY = "cdc_identity"
+_FIRST = "0" * 32
+"""The number of a table's first index, which replaces no other."""
+
+_NO_PIPELINES: Final = {"default_pipeline": "_none", "final_pipeline": "_none"}
+_NO_TEMPLATES: Final = {"_source": {"enabled": True, "includes": [], "excludes": []}, "_routing": {"required": False}}
+"""What a template of the cluster could say otherwise: documents would be changed, dropped, refused or not be read."""
+
+
+def alias_of(prefix: str, table: TargetTable) -> str:
+    """Return the alias of a table's live index."""
+    name = ".".join((index_name(prefix), index_name(table.schema), index_name(table.copy_name)))
+    if len(name) > MAX_NAME_BYTES:
+        name = f"{name[: MAX_NAME_BYTES - 65]}-{hashlib.sha256(name.encode()).hexdigest()}"
+    return name
+
+
+def alone(alias: str, found: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return the one index that an alias names, and what was found of it. Raises OperatorError for several."""
+    if len(found) != 1:
+        msg = f"alias {alias} names several indexes: {', '.join(sorted(found))}"
+        raise OperatorError(msg, hint="take it off those that this toolkit has not made: they have no cdc_identity")
+    ((name, about),) = found.items()
+    return name, about
+
+
+class Indexes:
+    """The indexes of a store. Raises the driver's exceptions."""
+
+    def __init__(self, client: OpenSearch, settings: Mapping[str, object]) -> None:
+        """`settings` are for new indexes."""
+        self._client = client
+        self._settings = settings
+
+    def make(self, table: TargetTable, alias: str, identity: str, *, first: bool = False) -> str:
+        """Create an index, named by `alias`; returns its own name. Two jobs give the `first` the same name."""
+        name = f"{alias.removesuffix('.beside')}.{_FIRST if first else uuid.uuid4().hex}"
+        fields = mapping(table)
+        limit = {_LIMIT: max(_LIMIT_DEFAULT, fields_needed(fields["properties"]) + _LIMIT_ROOM)}
+        mappings = {**fields, "_meta": {_IDENTITY: identity, NAMES: ENCODED}}
+        self._client.indices.create(index=name, body={**self._body(mappings, limit), "aliases": {alias: {}}})
+        return name
+
+    def make_plain(self, name: str) -> None:
+        """Create an index without searchable fields, if it does not exist: many servers do not by themselves."""
+        if not self._client.indices.exists(index=name):
+            with ignore_existing():
+                self._client.indices.create(index=name, body=self._body({"dynamic": False}, {}))
+
+    def _body(self, mappings: Mapping[str, Any], limit: Mapping[str, int]) -> dict[str, Any]:
+        """Return what an index is made with, whatever templates of the cluster say."""
+        settings = {"index": {**_NO_PIPELINES, **self._settings}, **limit}
+        return {"settings": settings, "mappings": {**_NO_TEMPLATES, **mappings}}
+
+    def missing_fields(self, table: TargetTable, alias: str) -> tuple[dict[str, Any], int]:
+        """Return the fields that a table's index lacks, and how many it needs with them.
+
+        Raises OperatorError for one that has another type.
+        """
+        _, about = alone(alias, self._client.indices.get_mapping(index=alias))
+        there = about["mappings"]
+        had, added = there.get("properties", {}), {}
+        encoded = any(field_name(column.name) != column.name for column in table.columns)
+        if encoded and there["_meta"].get(NAMES) != ENCODED:
+            msg = f"index {alias} was made by an earlier release, which named the fields of some columns otherwise"
+            raise OperatorError(msg, hint=f"cdc rebuild APPLY.yaml --table {table.qualified}")
+        for name, field in mapping(table)["properties"].items():
+            if name not in had:
+                added[name] = field
+            elif type_of_field(had[name]) != type_of_field(field):
+                is_, would = type_of_field(had[name]), type_of_field(field)
+                msg = f"index {alias}, column {column_name(name)}: it is {is_} and would have to be {would}"
+                raise OperatorError(msg, hint=f"cdc rebuild APPLY.yaml --table {table.qualified}")
+        return added, fields_needed(had | added)
+
+    def evolve(self, table: TargetTable, alias: str) -> None:
+        """Add fields for new columns, and let the index have so many."""
+        added, needed = self.missing_fields(table, alias)
+        if not added:
+            return
+        _, settings = alone(alias, self._client.indices.get_settings(index=alias, name=_LIMIT, flat_settings=True))
+        if needed > int(settings["settings"].get(_LIMIT, _LIMIT_DEFAULT)):
+            self._client.indices.put_settings(index=alias, body={_LIMIT: needed + _LIMIT_ROOM})
+        self._client.indices.put_mapping(index=alias, body={"properties": added})
+
+    def identity(self, alias: str) -> str:
+        """Return what an index was stamped with. Raises OperatorError for one that is not ours."""
+        name, about = alone(alias, self._client.indices.get_mapping(index=alias))
+        identity = about["mappings"].get("_meta", {}).get(_IDENTITY)
+        if identity is None:
+            raise self._foreign(name)
+        return str(identity)
+
+    def require_free(self, name: str) -> None:
+        """Raise OperatorError where an index has the name of an alias that is to be made."""
+        if self._client.indices.exists(index=name):
+            raise self._foreign(name)
+
+    @staticmethod
+    def _foreign(name: str) -> OperatorError:
+        msg = f"index {name} is there already and was not made by this toolkit"
+        return OperatorError(msg, hint="give the job another topic_prefix, or that index another name")
+
+    def named(self, alias: str) -> list[str]:
+        """Return the indexes that an alias names: one or none."""
+        return list(self._client.indices.get_alias(name=alias, ignore=MISSING)) if self.exists(alias) else []
+
+    def exists(self, alias: str) -> bool:
+        """Whether an alias names an index."""
+        return bool(self._client.indices.exists_alias(name=alias))

@@ -1,0 +1,77 @@
+"""Keeps notes about indexes, in an index of their own: what is applied, up to where it is complete, what is due.
+
+A note is kept under the unique id of the index that it speaks of: it is lost with that index.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from opensearchpy import OpenSearch
+from opensearchpy.exceptions import NotFoundError
+
+from cdc.model.errors import OperatorError
+from spark_apply.model.store import Due
+from spark_apply.stores.opensearch.failures import translated
+from spark_apply.stores.opensearch.indexes import alone
+
+Note = Mapping[str, str]
+POSITION, COMPLETE, DUE, CAUGHT_UP, REPLACED = "", "complete", "due", "caught-up", "replaced"
+"""The kinds of notes that are kept about an index."""
+
+_READY_WITHIN_S = 5.0
+_FIRST_WAIT_S = 0.1
+_NO_INDEX, _NOT_READY = "index_not_found_exception", "no_shard_available_action_exception"
+
+
+class Notes:
+    """The notes about a store's indexes."""
+
+    def __init__(self, client: OpenSearch, index: str) -> None:
+        """`index` is the one that they are kept in."""
+        self._client = client
+        self.index = index
+
+    def write(self, index: str, kind: str, note: Note) -> None:
+        """Write a note about an index."""
+        with translated("the applied position cannot be written"):
+            number = self._uuid(index)
+            self._client.index(index=self.index, id=_note_id(number, kind), body=note)
+
+    def read(self, index: str, *kinds: str) -> list[Note | None]:
+        """Read the last note of each kind about an index; None where note or index do not exist."""
+        with translated("the applied position cannot be read"):
+            try:
+                number = self._uuid(index)
+            except NotFoundError:
+                return [None for _ in kinds]
+            return self._got([_note_id(number, kind) for kind in kinds])
+
+    def _uuid(self, index: str) -> str:
+        _, about = alone(index, self._client.indices.get_settings(index=index, name="index.uuid"))
+        return str(about["settings"]["index"]["uuid"])
+
+    def _got(self, ids: Sequence[str]) -> list[Note | None]:
+        """Fetch notes; waits until an index that was just created is ready."""
+        until = time.monotonic() + _READY_WITHIN_S
+        while True:
+            answers = self._client.mget(index=self.index, body={"ids": ids})["docs"]
+            failed = {answer["error"]["type"] for answer in answers if "error" in answer} - {_NO_INDEX}
+            if not failed:
+                return [answer["_source"] if answer.get("found") else None for answer in answers]
+            if failed != {_NOT_READY} or time.monotonic() > until:
+                msg = f"index {self.index}: the applied position cannot be read ({', '.join(sorted(failed))})"
+                hint = f"curl <url>/_cat/shards/{self.index}?v says why; go on when its primary is STARTED"
+                raise OperatorError(msg, hint=hint)
+            time.sleep(_FIRST_WAIT_S)
+
+
+def due_of(owed: Note | None, done: Note | None) -> Due | None:
+    """Return the catch-up that these notes say is due."""
+    due = None if owed is None else Due.from_json(owed["due"])
+    return None if due is None or (done is not None and done["id"] == due.id) else due
+
+
+def _note_id(number: str, kind: str) -> str:
+    return ".".join(filter(None, (number, kind)))

@@ -1,0 +1,49 @@
+"""Connects to an OpenSearch server."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from opensearchpy import OpenSearch
+from opensearchpy.exceptions import OpenSearchException
+
+from cdc.config.apply_config import StoreConfig
+from cdc.machine.hosts import is_local
+from cdc.model.errors import ConfigError, OperatorError
+from spark_apply.stores.opensearch.failures import reason
+
+OPTIONS: Final = ("username", "password", "ca_certs", "verify_certs")
+"""What a connection may be given."""
+
+log: Final = logging.getLogger("cdc.apply")
+
+
+def connected(config: StoreConfig, name: str, prefix: str) -> OpenSearch:
+    """Return a client of the server at the url of `config`. Raises OperatorError when it does not answer."""
+    if config.url is None:
+        raise ConfigError(f"stores.{name}: url is missing", hint="url: http://127.0.0.1:9200")
+    url = urlsplit(config.url)
+    if url.scheme not in ("http", "https") or not url.hostname:
+        raise ConfigError(
+            f"stores.{name}.url does not begin with http:// or https://", hint="url: http://127.0.0.1:9200"
+        )
+    if prefix[0] in "-_":
+        msg = f"stores.{name}: an index cannot be named after topic_prefix “{prefix}”"
+        raise ConfigError(msg, hint="a prefix that begins with a letter or a digit")
+    if url.scheme == "http" and not is_local(url.hostname or "", ""):
+        log.warning(
+            "OpenSearch of stores.%s: http sends password and rows to another host unencrypted; use https", name
+        )
+    options: dict[str, Any] = {option: value for option, value in config.options.items() if option in OPTIONS}
+    if "username" in options:
+        options["http_auth"] = (str(options.pop("username")), str(options.pop("password", "")))
+    client = OpenSearch(config.url, timeout=60, max_retries=0, **options)
+    logging.getLogger("opensearch").setLevel(logging.CRITICAL)  # it prints requests; failures are raised as ours
+    try:
+        client.info()
+    except OpenSearchException as exc:
+        msg = f"OpenSearch of stores.{name} does not answer ({reason(exc)})"
+        raise OperatorError(msg, hint="is it up, are url, username and password right? cdc dev up opensearch") from exc
+    return client

@@ -1,0 +1,73 @@
+"""Asks Spark what columns a view's SQL gives: names and types are Spark's, whichever engine computes the rows."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from typing import cast
+
+import sqlglot
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
+from sqlglot import exp
+
+from cdc.model.errors import ConfigError
+from spark_apply.model.types import kind_of, spark_type
+from spark_apply.spark.failures import spark_failure
+from spark_apply.spark.names import quoted
+from spark_apply.views.model.uses import TableUse
+from spark_apply.views.model.values import Columns, may_be_published
+from spark_apply.views.sql.reading.lookups import as_read
+from spark_apply.views.sql.reading.written import Written
+
+_ANY_TIME = dt.datetime(2000, 1, 1)  # noqa: DTZ001 - timestamps without a zone, in UTC
+
+
+def spark_text(
+    sql: str, stand_ins: Mapping[str, str], clock: dt.datetime, uses: Mapping[str, TableUse] | None = None
+) -> str:
+    """Return a view's SQL over temporary views in place of its relations, by name, at one time of the clock."""
+    tree = as_read(cast("exp.Query", sqlglot.parse_one(sql, read="spark")), uses or {}, Written("", sql))
+    for found in list(tree.find_all(exp.Table)):
+        stand_in = stand_ins.get(f"{found.db}.{found.name}")
+        if stand_in is not None:
+            found.replace(exp.alias_(exp.to_table(stand_in), found.alias or found.name, table=True))
+    for call in list(tree.find_all(exp.Anonymous)):
+        if call.name.lower() == "clock":
+            call.replace(sqlglot.parse_one(f"CAST('{clock}' AS TIMESTAMP_NTZ)", read="spark"))
+    return tree.sql(dialect="spark")
+
+
+def output_columns(
+    spark: SparkSession,
+    view: str,
+    sql: str,
+    relations: Mapping[str, Columns],
+    uses: Mapping[str, TableUse] | None = None,
+) -> Columns:
+    """Return the columns of a view. Raises ConfigError for SQL that Spark refuses, and for a type that events lack."""
+    stand_ins = {name: _stand_in(number) for number, name in enumerate(sorted(relations))}
+    for relation, columns in relations.items():
+        stand_in = spark.range(0).select(*(F.lit(None).cast(spark_type(kind)).alias(name) for name, kind in columns))
+        stand_in.createOrReplaceTempView(stand_ins[relation])
+    try:
+        found = spark.sql(spark_text(sql, stand_ins, _ANY_TIME, uses)).schema
+    except PySparkException as exc:
+        msg = f"views.{view}.sql: Spark does not take it: {spark_failure(exc) or type(exc).__name__}"
+        raise ConfigError(msg, hint="correct the SQL; it is Spark's dialect") from exc
+    finally:
+        for made in stand_ins.values():
+            spark.catalog.dropTempView(made)
+    found_columns = []
+    for field in found.fields:
+        kind = kind_of(field.dataType)
+        if kind is None or not may_be_published(kind):
+            msg = f"views.{view}.sql: column {field.name} is {field.dataType.simpleString()}, which no event has"
+            raise ConfigError(msg, hint=f"CAST({quoted(field.name)} AS STRING), or another type of docs/values.md")
+        found_columns.append((field.name, kind))
+    return found_columns
+
+
+def _stand_in(number: int) -> str:
+    return f"_cdc_relation_{number}"

@@ -1,0 +1,266 @@
+"""The views of a file as a job runs them: checked against what is captured, planned, in the order of what they read."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from cdc.config.views import VIEW_SCHEMA, ViewConfig, ViewsConfig, engine_of
+from cdc.encode.table_log import log_of
+from cdc.model.errors import CdcError, ConfigError
+from spark_apply.events import kafka_source
+from spark_apply.events.refusals import without_log
+from spark_apply.model.suggestion import did_you_mean
+from spark_apply.model.target_table import TargetTable, Version, refuse_formats, target
+from spark_apply.model.types import common_kind, spark_type
+from spark_apply.spark.session import open_session
+from spark_apply.views.model.uses import TIMES, TableUse, Way, uses_of
+from spark_apply.views.planning.forms import plan_config, relations_named
+from spark_apply.views.planning.output_types import output_columns
+from spark_apply.views.planning.streams import Stream, require_topics, streams_of
+from spark_apply.views.planning.view import View, relation_of
+from spark_apply.views.sql.plan import plan_view
+from spark_apply.views.sql.view_plan import Relation
+
+_START_AGAIN: Final = "a new start of the job follows it, if the view's SQL allows"
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The views of a file, in the order of what they read, and the captured tables that they read."""
+
+    views: tuple[View, ...]
+    uses: tuple[TableUse, ...]
+    """How views read captured tables."""
+    connector: str
+    """The one that writes their topics."""
+    streams: Mapping[str, Stream]
+    """Those that views read, by name."""
+    engine: str
+    """What computes the views."""
+    relations: Mapping[str, Relation]
+    """What views may read, as it was when they were planned."""
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The captured tables that are read, sorted."""
+        return tuple(sorted({use.table for use in self.uses if use.way is not Way.EVENTS}))
+
+
+def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
+    """Check every view against the schema topic, changing nothing. Raises ConfigError for the first that is wrong."""
+    engine = engine_of(config, spark.sparkContext.master)
+    versions = kafka_source.schema_versions(config.source)
+    captured = {name: of for name, of in versions.items() if of[-1].connector != config.name}
+    relations: dict[str, Relation] = {}
+    unusable: dict[str, CdcError] = {}
+    for name, of in captured.items():
+        try:
+            relations[name] = _relation(target(of, {}, retypes=True))
+        except CdcError as exc:
+            unusable[name] = exc
+    streams = streams_of(config)
+    for stream in streams.values():
+        if stream.use.relation in captured:
+            msg = f"streams.{stream.name}: {stream.use.relation} is a captured table, too"
+            raise ConfigError(msg, hint="give the stream another name")
+        relations[stream.use.relation] = Relation(stream.use.relation, dict(stream.columns), stream.config.key)
+    views: list[View] = []
+    for name in in_order(config.views):
+        view = config.views[name]
+        for table in relations_named(name, view):
+            if table in unusable:
+                msg = f"views.{name} cannot read it: {unusable[table].message}"
+                raise ConfigError(msg, hint="take the view out of the file: the others go on")
+        if relation_of(name) in captured:
+            writer = captured[relation_of(name)][-1].connector
+            msg = f"views.{name}: {writer} publishes a table or a view of that name, {relation_of(name)}, already"
+            raise ConfigError(msg, hint="give the view another name: its topic would be the same")
+        uses = uses_of(view.reads)
+        read_streams = {
+            s.use.relation: s.use for s in streams.values() if s.use.relation in relations_named(name, view)
+        }
+        uses |= read_streams
+        _check_uses(name, uses, relations)
+        for table in sorted({*relations_named(name, view), *(use.table for use in uses.values())} & captured.keys()):
+            refuse_formats(captured[table], who="a view", where="views")
+        read = {**relations, **{use.relation: _used(relations[use.table], use) for use in uses.values()}}
+        plan, sql, match = plan_config(name, view, read, uses, engine=engine)
+        columns = output_columns(spark, name, sql, {of: list(read[of].columns.items()) for of in plan.reads}, uses)
+        views.append(View(plan, columns, sql, uses, match))
+        relations[relation_of(name)] = Relation(relation_of(name), dict(columns), tuple(view.key))
+    own = {view.relation for view in views}
+    named = {use.relation: use for view in views for use in view.uses.values()}
+    reads = sorted({read for view in views for read in view.plan.reads if read not in own})
+    used = tuple(named.get(read) or TableUse(read) for read in reads)
+    planned = Planned(tuple(views), used, "", {n: s for n, s in streams.items() if s.use in used}, engine, relations)
+    _require_names_apart(relations, own.union(planned.tables))
+    _require_one_connector(captured, planned.tables)
+    _require_histories(config, captured, planned.uses)
+    require_topics(config.source, planned.streams)
+    return replace(planned, connector=captured[planned.tables[0]][-1].connector)
+
+
+def _check_uses(name: str, uses: Mapping[str, TableUse], relations: Mapping[str, Relation]) -> None:
+    """Raise ConfigError for a table of a view's ``from:`` that cannot be read as it says."""
+    for table, use in uses.items():
+        if table not in relations or table.startswith(f"{VIEW_SCHEMA}."):
+            captured = [one for one in relations if not one.startswith(f"{VIEW_SCHEMA}.")]
+            raise ConfigError(
+                f"views.{name}.from.{table}: it is no captured table",
+                hint=did_you_mean(table, captured, "captured are: " + ", ".join(captured)),
+            )
+        columns = relations[table].columns
+        if use.time is None:
+            continue
+        if use.time not in columns:
+            hint = did_you_mean(use.time, columns, f"columns: {', '.join(columns)}")
+            raise ConfigError(f"views.{name}.from.{table}.time: there is no column {use.time}", hint=hint)
+        if columns[use.time].name not in TIMES:
+            msg = f"views.{name}.from.{table}.time: {use.time} is {columns[use.time].name}, which is no time"
+            raise ConfigError(msg, hint="name a column of type timestamp, timestamptz, datetime or date")
+
+
+def _used(relation: Relation, use: TableUse) -> Relation:
+    return Relation(use.relation, {**relation.columns, **dict(use.hidden)}, use.key(tuple(relation.change_columns)))
+
+
+def _require_histories(
+    config: ViewsConfig, versions: Mapping[str, Sequence[Version]], uses: Sequence[TableUse]
+) -> None:
+    """Raise ConfigError for a table that is read in two ways that need two topics, and for one without a log."""
+    there = kafka_source.topics(config.source)
+    histories = {use.table for use in uses if use.way is Way.HISTORY}
+    for use in uses:
+        if use.table in histories and use.way is not Way.HISTORY:
+            msg = f"views: {use.table} is looked up as it was, and read as it is now by another view or part of one"
+            raise ConfigError(msg, hint="write these views into a views.yaml of their own, with another name and state")
+    for table in sorted(histories):
+        topic = log_of(versions[table][-1].topic)
+        if topic not in there:
+            error = without_log(table, topic)
+            msg = f"views: {table} is looked up as it was, which takes its log, topic {topic}: it does not exist"
+            raise ConfigError(msg, hint=error.hint)
+
+
+def _relation(table: TargetTable) -> Relation:
+    """Return what SQL may read of a table: the columns that it has now. Those that it had have no new values."""
+    now = [c for c in table.columns if any(table.version in numbers for _, numbers in c.versions)]
+    return Relation(table.qualified, {column.name: column.kind for column in now}, table.key)
+
+
+def cannot_read(planned: Planned, view: View, tables: Mapping[str, TargetTable]) -> str | None:
+    """Say why a view cannot be computed from tables as they are now; None where it can."""
+    relations, retyped = dict[str, Relation](), dict[str, str]()
+    for name, of in tables.items():
+        relations[name], how = _unchanged(_relation(of), planned.relations[name])
+        retyped |= {column: f"column {column} of {name} is {kind} now" for column, kind in how.items()}
+        if how.keys() & set(of.key) and name in {use.table for use in _read_by(planned, view)}:
+            return f"{retyped[min(how.keys() & set(of.key))]}; {_START_AGAIN}"
+    for stream in planned.streams.values():
+        relations[stream.use.relation] = Relation(stream.use.relation, dict(stream.columns), stream.config.key)
+    for table, use in view.uses.items():
+        relations[use.relation] = _used(relations[table], use)
+    for other in planned.views:
+        relations[other.relation] = Relation(other.relation, dict(other.columns), other.plan.key)
+    full = not view.last.units
+    try:
+        _check_uses(view.name, view.uses, relations)
+        if view.match is not None:
+            view.match.check(relations)
+        else:
+            plan = plan_view(
+                view.name, view.sql, view.plan.key, relations, uses=view.uses, refresh_full=full, engine=planned.engine
+            )
+            gone = [name for name in view.last.columns if name not in plan.nodes[-1].columns]
+            if gone:  # of SELECT *
+                return retyped.get(gone[0], f"there is no column {gone[0]} any more") + f"; {_START_AGAIN}"
+    except ConfigError as exc:
+        told = [words for column, words in retyped.items() if re.search(rf"\b{re.escape(column)}\b", exc.message)]
+        return f"{told[0]}; {_START_AGAIN}" if told else exc.message
+    return None
+
+
+def _unchanged(now: Relation, planned: Relation) -> tuple[Relation, dict[str, str]]:
+    """Return a relation without the columns that have another type than a view was planned with, and their types."""
+    how = {
+        name: spark_type(kind).simpleString()
+        for name, kind in now.columns.items()
+        if name in planned.columns and common_kind(planned.columns[name], kind) is None
+    }
+    return replace(now, columns={name: kind for name, kind in now.columns.items() if name not in how}), how
+
+
+def _read_by(planned: Planned, view: View) -> list[TableUse]:
+    return [use for use in planned.uses if use.relation in view.plan.reads]
+
+
+def describe_views(config: ViewsConfig) -> dict[str, object]:
+    """Return the stable JSON of ``cdc view plan --json``, changing nothing. Raises what `plan_views` does."""
+    planned = plan_views(config, open_session(config.name, config.spark))
+    tables = {use.relation: use.table for use in planned.uses}
+    return {
+        "name": config.name,
+        "engine": planned.engine,
+        "tables": list(planned.tables),
+        "views": {
+            view.name: {
+                "reads": sorted({tables.get(read, read) for read in view.plan.reads}),
+                "key": list(view.plan.key),
+                "columns": {name: kind.name for name, kind in view.columns},
+                "uses_clock": view.plan.uses_clock,
+                "warnings": list(view.plan.warnings),
+                "nodes": [
+                    {
+                        "name": node.name,
+                        "reads": sorted({tables.get(read, read) for read in node.reads}),
+                        "units": list(node.units),
+                        "deadlines": bool(node.due),
+                    }
+                    for node in view.plan.nodes
+                ],
+            }
+            for view in planned.views
+        },
+    }
+
+
+def in_order(views: Mapping[str, ViewConfig]) -> list[str]:
+    """Order views so that each comes after those that it reads. Raises ConfigError for views that read each other."""
+    named = {name: relations_named(name, view) for name, view in views.items()}
+    reads = {name: {other for other in views if relation_of(other) in tables} for name, tables in named.items()}
+    found: list[str] = []
+    while len(found) < len(views):
+        ready = [name for name in views if name not in found and reads[name] <= set(found)]
+        if not ready:
+            left = [name for name in views if name not in found]
+            msg = f"views: {', '.join(left)} read each other in a circle"
+            raise ConfigError(msg, hint="a view may read views that do not, over others, read it")
+        found.append(ready[0])
+    return found
+
+
+def _require_names_apart(relations: Mapping[str, Relation], read: Collection[str]) -> None:
+    """Raise ConfigError for names that the engine takes for one: it does not tell upper from lower case."""
+    places = [("tables that views read", sorted(read))]
+    places += [(f"columns of {name}", sorted(relations[name].columns)) for name in sorted(read)]
+    for what, names in places:
+        for one, other in itertools.combinations(names, 2):
+            if one.casefold() == other.casefold():
+                msg = f"views: {what} differ in upper and lower case alone: {one}, {other}"
+                raise ConfigError(msg, hint="the engine cannot tell them apart: views can read only one of them")
+
+
+def _require_one_connector(versions: Mapping[str, Sequence[Version]], tables: Sequence[str]) -> None:
+    if not tables:
+        raise ConfigError("views: they read no captured table", hint="name one: SELECT … FROM public.orders")
+    of = {versions[table][-1].connector: table for table in tables}
+    if len(of) > 1:
+        said = ", ".join(f"{table} is of {connector}" for connector, table in sorted(of.items()))
+        msg = f"views: their tables are of several connectors, whose positions cannot be compared: {said}"
+        raise ConfigError(msg, hint="write a views.yaml for the tables of each connector")

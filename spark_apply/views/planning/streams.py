@@ -1,0 +1,141 @@
+"""Reads streams of events that other applications write to Kafka, for views to join with captured tables.
+
+A stream is a topic of JSON objects. Each object is a row; of several with one key the earliest one counts, by the
+broker's or producer's timestamp, then by partition and offset: which one that is does not depend on when they are read.
+Events of a stream have no position in the source's log. Those that are there when a step is taken belong to it, and
+the offsets up to which they were read are published with it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, cast
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
+from pyspark.sql import types as T  # noqa: N812 - the same
+
+from cdc.config.apply_config import ApplySource
+from cdc.config.views import STREAM_SCHEMA, StreamConfig, ViewsConfig
+from cdc.model.errors import ConfigError
+from cdc.model.state import State
+from spark_apply.events import kafka_source
+from spark_apply.events.typed import KEY, OP, POSITION, SOURCE_MS
+from spark_apply.model.suggestion import did_you_mean
+from spark_apply.model.types import kind_of
+from spark_apply.spark.json_reader import CORRUPT, read_json
+from spark_apply.spark.names import quoted
+from spark_apply.views.model.uses import TIMES, TableUse, Way
+from spark_apply.views.model.values import Columns
+
+_NUMBER: Final = "_cdc_number"
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A stream of views.yaml."""
+
+    name: str
+    config: StreamConfig
+    columns: Columns
+    row: T.StructType
+
+    @property
+    def definition(self) -> str:
+        """What its rows depend on besides the topic."""
+        config = self.config
+        return json.dumps([self.row.simpleString(), list(config.key), config.time, config.keep_ms])
+
+    @property
+    def use(self) -> TableUse:
+        """How views read it."""
+        return TableUse(f"{STREAM_SCHEMA}.{self.name}", Way.EVENTS, self.config.time, self.config.keep_ms)
+
+    def published(self, spark: SparkSession, source: ApplySource, at: State) -> DataFrame:
+        """Return the events, as of `events_of`, that a step has read, by the state that was published with it."""
+        told = cast("Mapping[str, Mapping[str, int]]", at.offset.get("streams") or {})
+        ends = {int(partition): end for partition, end in told.get(self.name, {}).items()}
+        return events_of(kafka_source.read(spark, source, self.config.topic, {}, ends), self)
+
+
+def streams_of(config: ViewsConfig) -> dict[str, Stream]:
+    """Return the streams of a file by name. Raises ConfigError for one that cannot be read as it says."""
+    return {name: _stream(name, stream) for name, stream in config.streams.items()}
+
+
+def _stream(name: str, config: StreamConfig) -> Stream:
+    try:
+        row = T.StructType.fromDDL(config.schema)
+    except PySparkException as exc:
+        msg = f"streams.{name}.schema: Spark does not take it as columns"
+        raise ConfigError(msg, hint="names and types of Spark: id BIGINT, at TIMESTAMP, page STRING") from exc
+    if not isinstance(row, T.StructType):
+        raise ConfigError(f"streams.{name}.schema: it names no columns", hint="id BIGINT, at TIMESTAMP, page STRING")
+    columns = []
+    for column in row.fields:
+        kind = kind_of(column.dataType)
+        if kind is None:
+            found = column.dataType.simpleString()
+            msg = f"streams.{name}.schema: {column.name} is {found}, which views have no values for"
+            raise ConfigError(msg, hint="a type of docs/values.md, or STRING, which keeps its JSON")
+        columns.append((column.name, kind))
+    kinds = dict(columns)
+    for key in config.key:
+        if key not in kinds:
+            hint = did_you_mean(key, kinds, f"columns: {', '.join(kinds)}")
+            raise ConfigError(f"streams.{name}.key: there is no column {key}", hint=hint)
+    if config.time is not None and (config.time not in kinds or kinds[config.time].name not in TIMES):
+        times = [column for column, kind in columns if kind.name in TIMES]
+        msg = f"streams.{name}.time: {config.time} is no column with a time"
+        raise ConfigError(msg, hint=f"one of {', '.join(times)}" if times else "add one to schema: at TIMESTAMP")
+    return Stream(name, config, columns, row)
+
+
+def require_topics(source: ApplySource, streams: Mapping[str, Stream]) -> None:
+    """Raise ConfigError for a stream whose topic does not exist."""
+    there = kafka_source.topics(source) if streams else {}
+    for name, stream in streams.items():
+        if stream.config.topic not in there:
+            msg = f"streams.{name}.topic: there is no topic {stream.config.topic}"
+            raise ConfigError(
+                msg, hint=did_you_mean(stream.config.topic, there, "create it first, or correct the name")
+            )
+
+
+def rows_of(events: DataFrame, stream: Stream) -> DataFrame:
+    """Return the rows that a stream has by all its events: of each key the earliest one that is not late."""
+    events = events.where(F.col(KEY).isNotNull())
+    if stream.config.time is not None and stream.config.keep_ms is not None:
+        begin = F.timestamp_millis(F.col(SOURCE_MS) - F.lit(stream.config.keep_ms)).cast("timestamp_ntz")
+        late = F.col(quoted(stream.config.time)).cast("timestamp_ntz") <= begin
+        events = events.where(~F.coalesce(late, F.lit(False)))  # noqa: FBT003 - a literal column
+    first = F.row_number().over(Window.partitionBy(*map(quoted, stream.config.key)).orderBy(POSITION))
+    kept = events.withColumn(_NUMBER, first).where(F.col(_NUMBER) == 1)
+    return kept.select(*(F.col(quoted(name)) for name, _ in stream.columns))
+
+
+def events_of(records: DataFrame, stream: Stream) -> DataFrame:
+    """Return the events of Kafka records, as of `spark_apply.events.kafka_source.read`; records without a value none.
+
+    Returns ``_cdc_key STRING`` (the key as text, whose times have milliseconds alone; null where the record is no
+    object of these columns, or a column of the key is null), ``_cdc_position STRING``, ``_cdc_op STRING`` (``c``),
+    ``_cdc_source_ms BIGINT`` (the record's timestamp), then the stream's columns.
+    """
+    with_corrupt = T.StructType([*stream.row.fields, T.StructField(CORRUPT, T.StringType())])
+    at_ms = F.unix_millis("timestamp")
+    row = read_json(F.col("value").cast("string"), with_corrupt)
+    parsed = records.where(F.col("value").isNotNull()).select("partition", "offset", at_ms.alias("at"), row.alias("r"))
+    key = F.struct(*(F.col(f"r.{quoted(name)}").alias(name) for name in stream.config.key))
+    good = F.col(f"r.{CORRUPT}").isNull()
+    for name in stream.config.key:
+        good &= F.col(f"r.{quoted(name)}").isNotNull()
+    return parsed.select(
+        F.when(good, F.to_json(key)).alias(KEY),
+        F.format_string("%016x.%08x.%016x", F.greatest(F.col("at"), F.lit(0)), "partition", "offset").alias(POSITION),
+        F.lit("c").alias(OP),
+        F.col("at").alias(SOURCE_MS),
+        *(F.col(f"r.{quoted(name)}").alias(name) for name, _ in stream.columns),
+    )

@@ -1,0 +1,292 @@
+"""Writes the outbox to Kafka, exactly once: a step's events and the position behind them are one transaction.
+
+    the step is committed in the state, with its events in the outbox and `seq`, the number of the last one
+    -> a Kafka transaction: events above the position topic's number, then a State with `seq`
+    -> the outbox is emptied
+
+Killed before the first, the batch comes again, and the step with it. Between the two, the State in the position topic
+has a lower number than the outbox: what is above it is sent, once, because fencing comes before that State is read.
+After the second, it has the outbox's last number: nothing is sent. The number alone decides, never how often it is
+tried.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import orjson
+
+from cdc.capture.starting.descriptions import restored
+from cdc.capture.starting.verdicts import of_topics
+from cdc.encode.envelope.frame import PlainFrame
+from cdc.encode.envelope.table_encoder import TableEncoder
+from cdc.encode.schema_versions import SchemaVersions
+from cdc.model.audit import Act
+from cdc.model.change import Position
+from cdc.model.errors import FencedError, OperatorError, RetryableError, raise_first
+from cdc.model.interfaces import Sink
+from cdc.model.ledger import loss, to_record
+from cdc.model.state import Phase, State
+from spark_apply.job.watermarks.progress import ORIGIN
+from spark_apply.views.embedded.state import ViewState, place
+from spark_apply.views.planning.definitions import Definition, Text
+from spark_apply.views.planning.view import View
+
+SOURCE = "view"
+"""The ``connector`` in the source block of views' events."""
+
+_PATIENCE_S = 120.0
+_AT_ONCE = 50_000
+_NUMBERS = 1 << 32
+
+Progress = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class ViewOutput:
+    """The sink of a view job. Not thread-safe."""
+
+    sink: Sink
+    job: str
+    prefix: str
+    state: ViewState
+    views: Sequence[View]
+    tell: Progress
+    origin: str
+    """The connector that the positions are of."""
+    texts: Mapping[str, Text] = field(default_factory=dict)
+    """By view, the definition that it is computed by."""
+    answers: tuple[Act, ...] = ()
+    """The commands that the next transaction answers."""
+    lost: set[str] = field(default_factory=set)
+    """Views whose topics do not hold any more what was written to them."""
+    _last: State | None = None
+    _clear: bool = True
+    """Whether the outcome of the last transaction is known; otherwise fencing comes first."""
+    _fenced: FencedError | None = None
+    """Another copy goes on: this one must never fence again."""
+    _versions: SchemaVersions | None = None
+    _encoders: dict[str, TableEncoder] = field(default_factory=dict)
+    _defined: dict[str, str] = field(default_factory=dict)
+    """By view, its definition as it was recorded last."""
+
+    def begin(self) -> State | None:
+        """Make the topics that are missing, fence off any other copy, and return where it stood.
+
+        Raises OperatorError if the topics hold what the position does not account for.
+        """
+        tables = [view.table for view in self.views]
+        self.sink.check(tables)
+        self.sink.create(tables)
+        self._fence()
+        raise_first(of_topics(self.sink.recorded(), self.sink.found()))
+        if self._last is not None:
+            self._compare(self._last)
+        else:
+            occupied = self.sink.occupied(tables)
+            if occupied:
+                msg = f"topic {occupied[0]} holds records, and no position of the view job {self.job} knows of them"
+                raise OperatorError(msg, hint="another job's view? Give this job another name, or the view another one")
+        return self._last
+
+    def _compare(self, state: State) -> None:
+        """Find the views whose topics are not what was written; refuse positions of another connector."""
+        was = state.identity.get(ORIGIN, self.origin)
+        if was != self.origin:
+            now = self.origin
+            msg = f"view job {self.job} has published positions of connector {was}, and its tables are of {now} now"
+            hint = "positions of two connectors cannot be compared: give the view job another name, and its views too"
+            raise OperatorError(msg, hint=hint)
+        for view in self.views:
+            topic = self.sink.topic(view.table)
+            what = loss(self.sink.recorded().get(topic), self.sink.found()[topic], keeps=True)
+            if what is not None and view.relation in state.tables:
+                self.lost.add(view.name)
+                self.tell(f"warning: topic {topic} {what.value}: what it lost is published again")
+
+    def _fence(self) -> None:
+        self._last = self.sink.fence()
+        self._clear, self._versions = True, None
+        self._encoders.clear()
+
+    def _describe(self, at: Position) -> None:
+        """Add to the open transaction what readers must know of the views, and what is relied on of their topics."""
+        topics = {view.name: self.sink.topic(view.table) for view in self.views}
+        if self._versions is None:
+            published = list(self.sink.schemas())
+            self._versions = SchemaVersions(
+                [*published, *restored(self.sink, published, frozenset(topics.values()))],
+                connector=self.job, source=SOURCE, prefix=self.prefix, database="",
+            )  # fmt: skip
+        for topic, facts in to_record(self.sink.recorded(), self.sink.found()).items():
+            self.sink.rely(topic, facts)
+        for view in self.views:  # one without rows is described, too: who reads it must know its columns
+            if view.name not in self._encoders:
+                self._encoders[view.name] = self._versions.add(
+                    view.table, topics[view.name], at, self.sink.schema, lambda _table, _reason: None
+                )
+
+    @property
+    def sent(self) -> int:
+        """The number of the last event that is in Kafka."""
+        return int(self._last.offset["seq"]) if self._last is not None else 0
+
+    @property
+    def sent_step(self) -> int:
+        """The number of the last step that is in Kafka."""
+        return int(self._last.offset["step"]) if self._last is not None else 0
+
+    def knows(self, state: ViewState) -> bool:
+        """Whether what is in Kafka is what the state has published, or all but its last step."""
+        step, waiting = int(state.get("step") or 0), state.get("outbox") is not None
+        return self.sent_step == step or (waiting and self.sent_step == step - 1)
+
+    def published(self, view: View) -> Iterator[tuple[str, str | None]]:
+        """Yield key and row, as JSON, of every event in a view's topic, in order for each key; None: it was deleted."""
+        for key, value in self.sink.records(view.table, committed=True):
+            yield key.decode(), row_of(value) if value is not None else None
+
+    def load(self, view: View) -> None:
+        """Read what a view's topic holds into the state, to publish only what differs from it."""
+        at, read = place("work", "published"), place("work", "records")
+        with self.state.transaction():
+            self.state.execute(f"CREATE TABLE IF NOT EXISTS {at} (view VARCHAR, key VARCHAR, row VARCHAR)")
+            self.state.execute(f"CREATE OR REPLACE TABLE {read} (key VARCHAR, row VARCHAR, number BIGINT)")
+            self.state.execute(f"DELETE FROM {at} WHERE view = ?", [view.name])
+            records = enumerate(self.published(view))
+            while some := list(itertools.islice(records, _AT_ONCE)):
+                rows = [[key, row, number] for number, (key, row) in some]
+                self.state.insert(read, ("key", "row", "number"), rows)
+            newest = f"SELECT key, arg_max_null(row, number) AS row FROM {read} GROUP BY key"
+            self.state.execute(
+                f"INSERT INTO {at} SELECT ?, key, row FROM ({newest}) WHERE row IS NOT NULL", [view.name]
+            )
+            self.state.execute(f"DROP TABLE {read}")
+
+    def flush(self) -> None:
+        """Send what the outbox has and Kafka does not; empty it. Tries again for two minutes where that may help.
+
+        Raises FencedError if another copy has taken over.
+        """
+        if self.sink.moved():
+            msg = f"a topic of view job {self.job} was deleted, made again or given partitions while the job runs"
+            raise OperatorError(msg, hint="start it again: what a topic has lost is published again")
+        if self.state.get("outbox") is None:
+            return
+        until = time.monotonic() + _PATIENCE_S
+        wait_s = 0.5
+        while True:
+            if self._fenced is not None:
+                raise self._fenced
+            try:
+                if not self._clear:
+                    self._fence()
+                self._clear = False
+                self._flush()
+                self._clear = True
+            except FencedError as exc:
+                self._fenced = exc
+            except RetryableError as exc:
+                if time.monotonic() > until:
+                    raise OperatorError(exc.message, hint=exc.hint or "start again: it goes on where it was") from exc
+                self.tell(f"warning: the views' topics cannot be written, trying again: {exc.message}")
+                time.sleep(wait_s)
+                wait_s = min(2 * wait_s, 10.0)
+            else:
+                break
+        with self.state.transaction():
+            self.state.execute("DELETE FROM outbox")
+            self.state.put(outbox=None)
+
+    def _flush(self) -> None:
+        about = orjson.loads(self.state.get("outbox") or "null")
+        last = self._last
+        if self.sent_step == about["step"]:
+            return
+        at = Position.parse(about["position"])
+        before_first = replace(last_position(at, 0), number=0)
+        frame = PlainFrame(
+            epoch=at.epoch,
+            commit=before_first.commit,
+            at_ms=about["clock_ms"] or 0,
+            made_at_ms=time.time_ns() // 1_000_000,
+            transaction=(f"{about['position']}:{about['step']}", 0),
+            where=b'"step":%d' % about["step"],
+        )
+        self._describe(before_first)
+        for rows in self.state.batches(
+            f"SELECT seq, view, op, key, before, after FROM outbox WHERE seq > {self.sent} ORDER BY seq"
+        ):
+            for seq, name, op, key, before, after in rows:
+                encoder = self._encoders.get(name)
+                if encoder is None:
+                    continue  # the file has this view no more
+                frame.events = last_position(at, seq).number - 1
+                value = frame.event(encoder, op.encode(), _json(before), _json(after), ())  # type: ignore[arg-type]
+                self.sink.write(encoder.topic, key.encode(), value)
+                if after is None:
+                    self.sink.write(encoder.topic, key.encode(), None)
+        state = State(
+            connector=self.job,
+            identity={"kind": SOURCE, ORIGIN: self.origin},
+            phase=Phase.STREAM,
+            epoch=at.epoch,
+            offset={name: about[name] for name in ("seq", "step", "position", "streams")},
+            commit=at.commit,
+            source_ms=about["clock_ms"] or 0,
+            tables=tuple(sorted(view.relation for view in self.views)),
+            sequence=last.sequence + 1 if last is not None else 0,
+            carried=self._definitions(last),
+        )
+        for act in self.answers:
+            self.sink.answered((act.id or "").encode())
+            self.sink.log("audit", self.job.encode(), act.to_bytes(connector=self.job, position=at.text))
+        self.sink.commit(state)
+        self._last, self.answers = state, ()
+
+    def _definitions(self, last: State | None) -> Mapping[str, str]:
+        """Return by relation what is published by which definition; a view that never was has none yet."""
+        found = dict(last.carried) if last is not None else {}
+        computed = dict(self.state.rows("SELECT name, fingerprint FROM views"))
+        for view in self.views:
+            text, was = self.texts.get(view.name), found.get(view.relation)
+            known = was is not None and self._defined.get(view.name) == was
+            if text is None or known or computed.get(view.name) != view.fingerprint:
+                continue
+            now = Definition.from_json(was).next(text) if was is not None else Definition(1, text)
+            found[view.relation] = self._defined[view.name] = now.to_json()
+        return found if last is None or found != last.carried else last.carried
+
+
+def last_position(at: Position, seq: int) -> Position:
+    """Return the position of the event with this number, published up to the source position `at`.
+
+    It sorts before `at`, as all that is complete at `at` does, and behind every event of lower number, since neither
+    `at` nor `seq` goes back. After four thousand million events of one idle position the numbers begin again.
+    """
+    return Position(at.epoch, max(at.commit - 1, 0), (seq - 1) % (_NUMBERS - 1) + 1)
+
+
+def row_of(event: bytes) -> str | None:
+    """Cut the row out of an event of ours, with the bytes that it has: to read and write it again could change digits.
+
+    Rows hold no objects, and no unescaped quotes in strings: what is looked for cannot be part of a row.
+    """
+    begin = event.index(b'},"after":') + 10 if event.startswith(b'{"before":{') else len(b'{"before":null,"after":')
+    row = event[begin : event.index(b',"source":{"version":', begin)]
+    return None if row == b"null" else row.decode()
+
+
+def _json(value: str | None) -> bytes:
+    return b"null" if value is None else value.encode()
+
+
+def outbox_note(
+    *, step: int, seq: int, position: str, clock_ms: int | None, streams: Mapping[str, Mapping[int, int]]
+) -> Mapping[str, object]:
+    """Return what belongs to the events of an outbox; `streams` has the offsets behind what was read of them."""
+    offsets = {name: {str(partition): offset for partition, offset in of.items()} for name, of in streams.items()}
+    return {"step": step, "seq": seq, "position": position, "clock_ms": clock_ms, "streams": offsets}

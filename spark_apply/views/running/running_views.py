@@ -1,0 +1,141 @@
+"""Says which views of a job are computed, which are stopped and why, and which are to be computed whole."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from cdc.config.views import VIEW_SCHEMA
+from spark_apply.views.embedded.step import ViewError
+from spark_apply.views.model.uses import TableUse
+from spark_apply.views.planning.view import View
+
+FOR_GOOD = math.inf
+"""How long a view waits that only a new start may put right."""
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 10.0, 300.0
+
+
+@dataclass(slots=True)
+class _Stopped:
+    """A view that could not be computed."""
+
+    error: ViewError
+    wait_s: float = _FIRST_WAIT_S
+    due_at: float = 0.0
+    left_out: bool = False
+    """Whether a table of the view cannot go on."""
+
+
+@dataclass(slots=True)
+class RunningViews:
+    """The views of a job, in the order of what they read."""
+
+    views: tuple[View, ...]
+    uses: Sequence[TableUse]
+    """How the views read captured tables, and streams of others."""
+    tell: Callable[[str], None]
+    left_out: set[str] = field(default_factory=set)
+    """Tables that cannot go on: what reads them is stopped, and nothing waits for them."""
+    stale: set[str] = field(default_factory=set)
+    """Views that are to be computed whole."""
+    _stopped: dict[str, _Stopped] = field(default_factory=dict)
+    """By view, those that are stopped."""
+
+    def uses_of(self, table: str) -> list[TableUse]:
+        """Return the ways in which a table is read."""
+        return [use for use in self.uses if use.table == table]
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Why views are stopped, by view: those that failed, and those that read them."""
+        found: dict[str, str] = {}
+        for view in self.views:  # in the order of what they read
+            stopped = self._stopped.get(view.name)
+            others = [name for name in view.plan.reads if name.removeprefix(f"{VIEW_SCHEMA}.") in found]
+            if stopped is not None:
+                found[view.name] = stopped.error.message
+            elif others:
+                found[view.name] = f"view {view.name}: it reads {others[0]}, which is stopped"
+        return found
+
+    @property
+    def has_stale(self) -> bool:
+        """Whether a view is to be computed whole that is not stopped."""
+        return bool(self.stale - self._stopped.keys())
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to try a stopped view again."""
+        return any(stopped.due_at <= time.monotonic() for stopped in self._stopped.values())
+
+    def is_stopped(self, view: View) -> bool:
+        """Whether a view itself is stopped."""
+        return view.name in self._stopped
+
+    def going_on(self, clock_ms: int | None) -> list[View]:
+        """Return the views that are computed now, in the order of what they read."""
+        now, left_out, found = time.monotonic(), set[str](), list[View]()
+        for view in self.views:
+            stopped = self._stopped.get(view.name)
+            waits = stopped is not None and stopped.due_at > now
+            if (
+                waits
+                or any(name in left_out for name in view.plan.reads)
+                or (view.plan.uses_clock and clock_ms is None)
+            ):
+                left_out.add(view.relation)
+                self.stale.add(view.name)
+            else:
+                found.append(view)
+        return found
+
+    def stop(self, error: ViewError, wait_s: float | None = None) -> None:
+        """Stop a view for so long; without `wait_s` for twice as long as before."""
+        before = self._stopped.get(error.view)
+        if wait_s is None:
+            wait_s = min(2 * before.wait_s, _LONGEST_WAIT_S) if before is not None else _FIRST_WAIT_S
+        self._stopped[error.view] = _Stopped(error, wait_s, time.monotonic() + wait_s)
+        self.stale.add(error.view)
+        if before is None or before.error.message != error.message:
+            self.tell(f"warning: {error.message}; it is stopped, the others go on")
+
+    def computed(self, views: Sequence[View]) -> None:
+        """Note that views are computed."""
+        for view in views:
+            self.stale.discard(view.name)
+            if self._stopped.pop(view.name, None) is not None:
+                self.tell(f"view {view.name} goes on")
+
+    def try_soon(self) -> None:
+        """Have all stopped views tried again with the next step, but those that are stopped for good."""
+        for stopped in self._stopped.values():
+            stopped.due_at = min(stopped.due_at, time.monotonic()) if stopped.wait_s < FOR_GOOD else FOR_GOOD
+
+    def leave_out(self, table: str, why: str) -> None:
+        """Stop what reads a table that cannot go on; the other views go on."""
+        self.left_out.add(table)
+        relations = {use.relation for use in self.uses_of(table)}
+        for view in self.views:
+            if relations & set(view.plan.reads) and view.name not in self._stopped:
+                self.stop(ViewError(view.name, f"view {view.name}: table {table} is left out: {why}"), FOR_GOOD)
+                self._stopped[view.name].left_out = True
+
+    def take_back(self, table: str) -> None:
+        """Have views tried again that were stopped for a table which goes on."""
+        self.left_out.discard(table)
+        relations = {use.relation for use in self.uses_of(table)}
+        left = {use.relation for use in self.uses if use.table in self.left_out}
+        for view in self.views:
+            reads, stopped = set(view.plan.reads), self._stopped.get(view.name)
+            if stopped is not None and stopped.left_out and relations & reads and not left & reads:
+                stopped.wait_s, stopped.due_at = _FIRST_WAIT_S, time.monotonic()
+
+    def readers_of(self, views: set[str]) -> set[str]:
+        """Return views with those that read them, over others too."""
+        found = set(views)
+        for view in self.views:  # in the order of what they read
+            if any(name.removeprefix(f"{VIEW_SCHEMA}.") in found for name in view.plan.reads):
+                found.add(view.name)
+        return found

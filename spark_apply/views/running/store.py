@@ -1,0 +1,404 @@
+"""Keeps a view job's captured tables, as a store of the apply job: each batch that completes a position is a step.
+
+The apply job reads, types and checks rows as for any store, and says up to where source transactions are whole. Rows
+behind that wait in the state. When the position or the clock moves on, the views are computed and published.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, NoReturn, cast
+
+import orjson
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
+
+from cdc.config.apply_config import StoreConfig
+from cdc.model.audit import Act
+from cdc.model.errors import BugError, OperatorError
+from spark_apply.events import typed
+from spark_apply.model.completeness import Mark
+from spark_apply.model.store import EVERYTHING, Applied, Batch, Due, Store, StoredRow, Visibility
+from spark_apply.model.target_table import TargetTable
+from spark_apply.spark import names
+from spark_apply.views.embedded.fold import SourceTable
+from spark_apply.views.embedded.state import POSITION, ViewState, place
+from spark_apply.views.embedded.step import Step, ViewError
+from spark_apply.views.model.uses import TableUse, Way
+from spark_apply.views.model.values import engine_type, quoted
+from spark_apply.views.planning.view import View
+from spark_apply.views.publishing.output import ViewOutput, outbox_note
+from spark_apply.views.publishing.status import note_status
+from spark_apply.views.running.running_views import FOR_GOOD, RunningViews
+from spark_apply.views.running.step import StepOfViews
+from spark_apply.views.running.stream_reader import StreamReader
+from spark_apply.views.running.table_marks import TableMarks
+
+
+def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSession | None) -> Store:
+    """Return the store that `spark_apply.views.job` has made."""
+    del name, prefix, spark
+    return cast("Store", config.options["store"])
+
+
+@dataclass(slots=True)
+class ViewStore:
+    """A `spark_apply.model.store.WholeStore`, from which rows cannot be read: views are published, not stored."""
+
+    state: ViewState
+    output: ViewOutput
+    views: tuple[View, ...]
+    uses: tuple[TableUse, ...]
+    """How the views read captured tables, and streams of others."""
+    folder: Path
+    """Where others find what is known of the views."""
+    streams: StreamReader
+    cannot_read: Callable[[View, Mapping[str, TargetTable]], str | None]
+    """Says why a view cannot be computed from tables as they are; None where it can."""
+    whole: bool = True
+    rebuilt: set[str] = field(default_factory=set)
+    """Views that are to be computed whole, and published as a whole with the step that does it."""
+    answers: tuple[Act, ...] = ()
+    """The commands that have asked for it."""
+    refused: str | None = None
+    """Why they cannot be: nothing of them is published."""
+    give_up: Callable[[], None] = lambda: None
+    """Called once they are refused."""
+    steps: int = 0
+    reached: str | None = None
+    """The position that the state is at; None before the first step of this run."""
+    _tables: dict[str, TargetTable] = field(default_factory=dict)
+    _limits: dict[str, str] = field(default_factory=dict)
+    _running: RunningViews = field(init=False)
+    _marks: TableMarks = field(init=False)
+    _asked_before: str | None = None
+    """That all topics are to be read again, as it was asked for before this start, which does it."""
+    computed: dict[str, str] = field(default_factory=dict)
+    """By view, how it was computed when it was touched last: ``whole``, or by ``units``."""
+    engine: ClassVar[str] = "duckdb"
+
+    def __post_init__(self) -> None:
+        self._running = RunningViews(self.views, self.uses, self.output.tell)
+        self._marks = TableMarks(self.state)
+
+    @property
+    def tables(self) -> frozenset[str]:
+        """The captured tables that the views read."""
+        return frozenset(use.table for use in self.uses if use.way is not Way.EVENTS)
+
+    @property
+    def every_event_of(self) -> frozenset[str]:
+        """The tables of which the newest event of each key is not enough."""
+        return frozenset(use.table for use in self.uses if use.needs_every_event and use.way is not Way.EVENTS)
+
+    @property
+    def stopped(self) -> dict[str, str]:
+        """Why views are stopped, by view."""
+        return self._running.reasons
+
+    def begin(self) -> None:
+        """Publish what a killed job has left, and find out which views are to be computed whole."""
+        known = dict(self.state.rows("SELECT name, fingerprint FROM views"))
+        self._running.stale = {view.name for view in self.views if known.get(view.name) != view.fingerprint}
+        self._running.stale |= self.output.lost | self.rebuilt
+        self.output.flush()
+        self._keep_tables()
+        self._asked_before = self.state.get("again")
+        again = self.streams.open()
+        self._running.stale |= {view.name for view in self.views if again & set(view.plan.reads)}
+
+    def _keep_tables(self) -> None:
+        """Forget rows of tables that no view reads as they were read: what happens from now on is not among them.
+
+        Where a view reads a table so again, or in a new way, its topic is read from the beginning: under an identity
+        that no checkpoint knows, as an older one may be of the very same tables.
+        """
+        used = {use.relation: use for use in self.uses if use.way is not Way.EVENTS}
+        with self.state.transaction():
+            for relation in self.state.kept_tables():
+                if relation not in used:
+                    self.state.forget([relation])
+                    self.state.execute(f"DROP TABLE {place('pending', relation)}")
+            known = self._marks.known()
+            if any(use.table in known and not self.state.has(relation) for relation, use in used.items()):
+                self.state.read_again()
+
+    def open(self, table: TargetTable) -> str:
+        columns = [(column.name, column.kind) for column in table.columns]
+        with self.state.transaction():
+            self._marks.add(table)
+            for use in self._running.uses_of(table.qualified):
+                if not self.state.has(use.relation):  # its topic is read again, from the beginning
+                    self._marks.forget(table)
+                self.state.prepare_table(use.relation, columns, use.hidden, use.key(table.key))
+        self._tables[table.qualified] = table
+        if self._tables.keys() == self.tables:
+            self._stop_readers(table)
+        if self._tables.keys() == self.tables and (self._take_streams() or self._running.stale):
+            self._begin_views()
+        relations = sorted(use.relation for use in self._running.uses_of(table.qualified))
+        return "/".join([self.state.get("identity") or "", *relations])
+
+    def _stop_readers(self, table: TargetTable) -> None:
+        """Stop views that use what a table has no more, for good: only another SQL helps, and a new start.
+
+        Tables may have changed since the views were planned, even before the job has opened them.
+        """
+        for view in self.views:
+            why = None if self._running.is_stopped(view) else self.cannot_read(view, self._tables)
+            if why is not None:
+                message = f"view {view.name}: table {table.qualified} has changed: {why}"
+                self._running.stop(ViewError(view.name, message), FOR_GOOD)
+
+    def _take_streams(self) -> bool:
+        """Take in what is new in streams; return whether there is anything."""
+        found = self.streams.take_in()
+        for name, unreadable in found.items():
+            if unreadable:
+                self.output.tell(f"warning: {unreadable:,} records of stream {name} are no events of it: left out")
+        return bool(found)
+
+    def _begin_views(self) -> None:
+        """Compute views that are new or changed at the position where the state is, whether or not events follow."""
+        position, clock = self.state.get("position"), self.state.get("clock_ms")
+        known = [self._known(name) for name in self._tables]
+        unknown = any(mark is None or mark.complete is None or reload for mark, reload in known)
+        if position is None or unknown or self.state.is_to_be_read_again:
+            return  # rows of some tables are still to come, and all views with them
+        clock_ms = int(clock) if clock is not None else None
+        self._step(position, clock_ms, clock_ms)
+        self._running.try_soon()  # events that are there already may put it right
+        self.output.flush()
+        self._note_status()
+
+    def apply(self, batch: Batch) -> Applied:
+        raise BugError(f"{batch.table.qualified}: a whole store takes whole batches")
+
+    def fold(self, batches: Collection[Batch], visibility: Mapping[str, Visibility]) -> dict[str, Applied]:
+        self.output.flush()
+        with self.state.transaction():
+            for batch in batches:
+                self._take_in(batch)
+            for name, visible in visibility.items():
+                self._limits[name] = visible.limit
+                self._marks.write(self._tables[name], visible.mark)
+                if name in self._running.left_out and visible.limit >= (self.state.get("position") or ""):
+                    self._running.take_back(name)
+        self._go_on()
+        return {batch.table.qualified: Applied() for batch in batches}
+
+    def leave_out(self, table: str, why: str) -> None:
+        """Stop what reads a table that cannot go on; the other views go on."""
+        self._running.leave_out(table, why)
+
+    def _not_again(self, batch: Batch) -> DataFrame:
+        """Return a batch's events without those that were taken in before: see `completeness.Complete.late_before`."""
+        mark, reload = self._known(batch.table.qualified)
+        if mark is None or mark.complete is None or reload:
+            return batch.rows
+        return batch.rows.where(F.col(POSITION) >= mark.complete.late_before)
+
+    def _take_in(self, batch: Batch) -> None:
+        """Add events to those that wait."""
+        name = batch.table.qualified
+        columns = [(column.name, column.kind) for column in batch.table.columns]
+        rows = self._not_again(batch)
+        ours = (typed.KEY, typed.POSITION, typed.OP, typed.SOURCE_MS)
+        arrow = rows.select(*ours, *(F.col(names.quoted(c)) for c, _ in columns)).toArrow()
+        listed = ", ".join(quoted(column) for column in (*ours, *(c for c, _ in columns)))
+        read = ", ".join(
+            [*ours, *(f"CAST({quoted(column)} AS {engine_type(kind)}) AS {quoted(column)}" for column, kind in columns)]
+        )
+        with self.state.registered("incoming", arrow):
+            for use in self._running.uses_of(name):
+                waiting = place("pending", use.relation)
+                self.state.execute(f"INSERT INTO {waiting} ({listed}) SELECT {read} FROM incoming")
+        self._marks.take_in(batch.table, batch.position)
+
+    def _go_on(self) -> None:
+        """Go to the position and the clock that all tables allow, if that is further than where the state is."""
+        going_on = self._tables.keys() - self._running.left_out
+        if not going_on or not going_on <= self._limits.keys():
+            return
+        limit, clock_ms = min(self._limits[name] for name in going_on), self._clock_ms()
+        before, clock_before = self.state.get("position") or "", self.state.get("clock_ms")
+        before_ms = int(clock_before) if clock_before is not None else None
+        if not limit or limit == EVERYTHING or limit < before:
+            return
+        clock_ms = max((at for at in (clock_ms, before_ms) if at is not None), default=None)
+        again = self._running.is_due
+        again |= self._take_streams()
+        if (limit, clock_ms) == (before, before_ms) and not again and not self._running.has_stale:
+            return
+        self._step(limit, before_ms, clock_ms)
+        self.output.flush()
+        self._note_status()
+
+    def _clock_ms(self) -> int | None:
+        marks = [self._known(name)[0] for name in self._tables.keys() - self._running.left_out]
+        times = [mark.complete.source_ms if mark and mark.complete else None for mark in marks]
+        known = [at for at in times if at is not None]
+        return min(known) if len(known) == len(times) and known else None
+
+    def _step(self, limit: str, before_ms: int | None, clock_ms: int | None) -> None:
+        """Take the state to a position, with all views that can be computed; the others wait, and are told."""
+        loaded: set[str] = set()
+        while True:
+            views = self._running.going_on(clock_ms)
+            stale = {view.name for view in views} & self._running.stale
+            for view in views:
+                if view.name in stale - loaded:
+                    self.output.load(view)
+            loaded |= stale
+            try:
+                step = self._new_step(limit, before_ms, clock_ms, stale)
+                with self.state.transaction():
+                    self._compute(step, views)
+            except ViewError as exc:
+                self._running.stop(exc)
+                self._refuse_rebuild(exc)
+            else:
+                break
+        self.steps += 1
+        self.reached = limit
+        self.computed |= step.computed
+        if self.rebuilt and self.rebuilt <= {view.name for view in views}:
+            self.output.answers, self.rebuilt = self.answers, set()
+        for use in self.uses:
+            late = step.late.get(use.relation)
+            if late:
+                self.output.tell(f"warning: {late:,} events of {use.table} came later than keep: they are left out")
+        self._running.computed(views)
+
+    def _refuse_rebuild(self, error: ViewError) -> None:
+        """Leave views out that cannot be computed by the definition that was asked for, or that break one of them."""
+        if error.view not in self._running.readers_of(self.rebuilt):
+            return
+        self.refused = error.message
+        for name in self.rebuilt:
+            self._running.stop(ViewError(name, error.message), FOR_GOOD)
+        self.rebuilt = set()
+        self.give_up()
+
+    def _new_step(self, limit: str, before_ms: int | None, clock_ms: int | None, stale: set[str]) -> StepOfViews:
+        return Step(self.state, limit, before_ms, clock_ms, stale)
+
+    def _compute(self, step: StepOfViews, views: list[View]) -> None:
+        tables = [
+            SourceTable(use, [(c.name, c.kind) for c in table.columns], table.key)
+            for table in self._tables.values()
+            if table.qualified not in self._running.left_out
+            for use in self._running.uses_of(table.qualified)
+        ]
+        tables += [SourceTable(s.use, s.columns, s.config.key) for s in self.streams.streams.values()]
+        for table in tables:
+            step.fold(table, reload=self._known(table.use.table)[1])
+        for view in views:
+            step.compute(view)
+        step.apply(tables, views)
+        # a view that the step leaves out, or that the file has no more, is not at this position: it is computed whole
+        self.state.execute("DELETE FROM views")
+        for view in views:
+            self.state.execute("INSERT INTO views VALUES (?, ?)", [view.name, view.fingerprint])
+        folded = [of for name, of in self._tables.items() if name not in self._running.left_out]
+        for of in folded:
+            self._marks.reload(of, due=False)
+        ((last,),) = self.state.rows("SELECT max(seq) FROM outbox")
+        seq = int(last if last is not None else self.state.get("seq") or 0)
+        number = int(self.state.get("step") or 0) + 1
+        note = outbox_note(
+            step=number, seq=seq, position=step.limit, clock_ms=step.clock_after_ms, streams=self.streams.offsets()
+        )
+        self.state.put(
+            position=step.limit, clock_ms=step.clock_after_ms, seq=seq, step=number, outbox=orjson.dumps(note).decode()
+        )
+
+    def _note_status(self) -> None:
+        there = {row[0] for row in self.state.rows("SELECT name FROM views")}
+        held = dict(self.state.rows("SELECT view, count(*) FROM quarantine GROUP BY view"))
+        late = dict(self.state.rows("SELECT relation, events FROM late"))
+        noted, stopped = {}, self.stopped
+        for view in self.views:
+            noted[view.name] = {
+                "rows": self._count(view) if view.name in there else None,
+                "computed": self.computed.get(view.name),
+                "quarantined": held.get(view.name, 0),
+                "late": sum(late.get(use.relation, 0) for use in view.uses.values()),
+                "stopped": stopped.get(view.name),
+            }
+        note_status(self.folder, noted, self.streams.unreadable(), engine=self.engine)
+
+    def _count(self, view: View) -> int:
+        """Return how many rows a view has."""
+        ((rows,),) = self.state.rows(f"SELECT count(*) FROM {place('before', view.relation)}")
+        return int(rows)
+
+    def _known(self, name: str) -> tuple[Mark | None, bool]:
+        table = self._tables.get(name)
+        return self._marks.of(table) if table is not None else (None, False)
+
+    def position(self, table: TargetTable) -> str | None:
+        return self._marks.position(table)
+
+    def mark(self, table: TargetTable) -> Mark | None:
+        return self._marks.of(table)[0]
+
+    def set_mark(self, table: TargetTable, mark: Mark) -> None:
+        name = table.qualified
+        with self.state.transaction():
+            if not mark.ends:  # the topic is read from its beginning
+                for use in self._running.uses_of(name):
+                    self.state.execute(f"DELETE FROM {place('pending', use.relation)}")
+                    self.state.execute("DELETE FROM late WHERE relation = ?", [use.relation])  # they come again
+                self._marks.reload(table, due=True)
+                if self.state.get("again") == self._asked_before:
+                    self.state.put(again=None)
+                self._limits[name] = ""
+            self._marks.write(table, mark)
+
+    def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
+        del ids
+        _refuse(table)
+
+    def id_of(self, event_key: str, document_key: str) -> str:
+        del event_key
+        return document_key
+
+    def beside(self, table: TargetTable) -> NoReturn:
+        _refuse(table)
+
+    def swap(self, table: TargetTable, due: Due) -> None:
+        del due
+        _refuse(table)
+
+    def hold(self, table: TargetTable) -> None:
+        _refuse(table)
+
+    def previous(self, table: TargetTable) -> dt.datetime | None:
+        del table
+        return None
+
+    def roll_back(self, table: TargetTable, due: Due) -> None:
+        del due
+        _refuse(table)
+
+    def due(self, table: TargetTable) -> Due | None:
+        del table
+        return None
+
+    def caught_up(self, table: TargetTable, due: Due) -> None:
+        del table, due
+
+    def close(self) -> None:
+        self.output.sink.close()
+        self.state.close()
+
+
+def _refuse(table: TargetTable) -> NoReturn:
+    msg = f"{table.qualified}: the state of a view job is no copy of it"
+    raise OperatorError(
+        msg, hint="cdc view status VIEWS.yaml says where it stands; read a view from its topic, or from a copy of it"
+    )

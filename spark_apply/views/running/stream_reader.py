@@ -1,0 +1,162 @@
+"""Takes new events of streams into a job's state, and compares their topics with what was read of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from cdc.config.apply_config import ApplySource
+from cdc.model.errors import OperatorError
+from spark_apply.events import kafka_source
+from spark_apply.events.topic_identity import TopicAsker, difference
+from spark_apply.events.typed import KEY, OP, POSITION, SOURCE_MS
+from spark_apply.views.embedded.state import ViewState, place
+from spark_apply.views.model.values import engine_type
+from spark_apply.views.model.values import quoted as engine_quoted
+from spark_apply.views.planning.streams import Stream, events_of
+
+AT_ONCE: Final = 500_000
+"""So many offsets of a topic are read at once."""
+
+Offsets = Mapping[int, int]
+
+
+@dataclass(slots=True)
+class StreamReader:
+    """Takes new events of streams into the state."""
+
+    spark: SparkSession
+    source: ApplySource
+    state: ViewState
+    streams: Mapping[str, Stream]
+    _asker: TopicAsker = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._asker = TopicAsker(self.source)
+
+    def open(self) -> set[str]:
+        """Make the streams' places; return the relations that are read again, as the file describes them otherwise.
+
+        Raises OperatorError where a topic is not what was read.
+        """
+        rows = self.state.rows("SELECT name, definition FROM streams")
+        known, again = dict(rows), set[str]()
+        for name, stream in self.streams.items():
+            if known.get(name) == stream.definition:
+                continue
+            use, topic = stream.use, stream.config.topic
+            with self.state.transaction():
+                if name in known:  # its columns are others: it is read again
+                    again.add(use.relation)
+                    self.state.forget([use.relation])
+                    self.state.execute(f"DROP TABLE IF EXISTS {place('pending', use.relation)}")
+                    self.state.execute("UPDATE streams SET definition = ?, offsets = '{}', unreadable = 0 "
+                                       "WHERE name = ?", [stream.definition, name])  # fmt: skip
+                    self.state.execute("DELETE FROM late WHERE relation = ?", [use.relation])
+                else:
+                    told = f"{topic} {self._identity(stream)}"
+                    self.state.execute("INSERT INTO streams VALUES (?, ?, ?, '{}', 0)", [name, told, stream.definition])
+                self.state.prepare_table(use.relation, stream.columns, (), stream.config.key)
+        for name, stream in self.streams.items():
+            self._compare(name, stream)
+        return again
+
+    def _identity(self, stream: Stream) -> str:
+        topic = stream.config.topic
+        now = self._asker.now([topic]).get(topic)
+        if now is None:
+            msg = f"streams.{stream.name}: topic {topic} does not exist any more"
+            raise OperatorError(msg, hint="create it again, or take the stream and what reads it out of the file")
+        return now.identity
+
+    def _compare(self, name: str, stream: Stream) -> dict[int, int]:
+        """Return the first offsets that a stream's topic has. Raises OperatorError if it is not what was read of it.
+
+        A topic that was made again, and records that are gone and were not read, are passed over where the file says
+        so: what was read of it stays.
+        """
+        topic, goes_on = stream.config.topic, stream.config.on_loss == "go_on"
+        ((was,),) = self.state.rows("SELECT topic FROM streams WHERE name = ?", [name])
+        before, _, told = was.partition(" ")
+        now = self._identity(stream)
+        how = "it was another topic" if before != topic else difference(told, now)
+        if how is not None and not goes_on:
+            msg = f"streams.{name}: topic {topic} is not the one that was read: {how}"
+            hint = "on_loss: go_on under the stream keeps what was read, and reads the topic from its beginning"
+            raise OperatorError(msg, hint=hint)
+        if how is not None:
+            with self.state.transaction():
+                self.state.execute("UPDATE streams SET topic = ? WHERE name = ?", [f"{topic} {now}", name])
+                self._put(name, {})
+        first, _ = kafka_source.offset_ranges(self.source, topic)
+        known = self._offsets(name)
+        lost = sum(max(first.get(partition, 0) - offset, 0) for partition, offset in known.items())
+        if lost and not goes_on:
+            msg = f"streams.{name}: {lost:,} records of topic {topic} were removed before they were read"
+            raise OperatorError(
+                msg, hint="raise the topic's retention; on_loss: go_on under the stream goes on without them"
+            )
+        if lost:
+            with self.state.transaction():
+                self._put(
+                    name, {partition: max(offset, first.get(partition, 0)) for partition, offset in known.items()}
+                )
+        return first
+
+    def _offsets(self, name: str) -> dict[int, int]:
+        rows = self.state.rows("SELECT offsets FROM streams WHERE name = ?", [name])
+        return {int(partition): offset for partition, offset in json.loads(rows[0][0]).items()} if rows else {}
+
+    def _put(self, name: str, offsets: Offsets) -> None:
+        self.state.execute("UPDATE streams SET offsets = ? WHERE name = ?", [json.dumps(offsets), name])
+
+    def offsets(self) -> dict[str, dict[int, int]]:
+        """Return by stream the offsets behind what was read."""
+        return {name: self._offsets(name) for name in self.streams}
+
+    def unreadable(self) -> dict[str, int]:
+        """Return by stream how many records were no events of it."""
+        counts = dict(self.state.rows("SELECT name, unreadable FROM streams"))
+        return {name: counts.get(name, 0) for name in self.streams}
+
+    def take_in(self) -> dict[str, int]:
+        """Add what is new to the events that wait; return by stream how many records could not be read.
+
+        A stream for which no event waits is not in the result. Raises OperatorError if a topic is not what was read.
+        """
+        found: dict[str, int] = {}
+        topics = sorted({stream.config.topic for stream in self.streams.values()})
+        ends = kafka_source.ends_by_topic(self.source, topics) if topics else {}
+        for name, stream in self.streams.items():
+            end = ends[stream.config.topic]
+            if self._offsets(name) != end:
+                first = self._compare(name, stream)
+                share = max(AT_ONCE // max(len(end), 1), 1)
+                while (begin := self._offsets(name)) != end:
+                    upto = {at: min(last, begin.get(at, first.get(at, 0)) + share) for at, last in end.items()}
+                    found[name] = found.get(name, 0) + self._take(name, stream, begin, upto)
+            elif self.state.rows(f"SELECT 1 FROM {place('pending', stream.use.relation)} LIMIT 1"):
+                found[name] = 0  # read before a step that did not come about
+        return found
+
+    def _take(self, name: str, stream: Stream, begin: Offsets, end: Offsets) -> int:
+        records = kafka_source.read(self.spark, self.source, stream.config.topic, begin, end)
+        arrow = events_of(records, stream).toArrow()
+        ours = (KEY, POSITION, OP, SOURCE_MS)
+        columns = [*((own, own) for own in ours)]
+        columns += [
+            (engine_quoted(column), f"CAST({engine_quoted(column)} AS {engine_type(kind)})")
+            for column, kind in stream.columns
+        ]
+        listed, read = (", ".join(part) for part in zip(*columns, strict=True))
+        with self.state.transaction(), self.state.registered("incoming", arrow):
+            at = place("pending", stream.use.relation)
+            self.state.execute(f"INSERT INTO {at} ({listed}) SELECT {read} FROM incoming WHERE {KEY} IS NOT NULL")
+            ((unreadable,),) = self.state.rows(f"SELECT count(*) FROM incoming WHERE {KEY} IS NULL")
+            self._put(name, end)
+            self.state.execute("UPDATE streams SET unreadable = unreadable + ? WHERE name = ?", [unreadable, name])
+        return int(unreadable)

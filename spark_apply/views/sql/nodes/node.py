@@ -1,0 +1,89 @@
+"""A node's statements, put together from those of its branches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from spark_apply.views.sql.expressions.types import common_type
+from spark_apply.views.sql.reading.blocks import Block, aliases
+from spark_apply.views.sql.reading.written import Written
+from spark_apply.views.sql.statements import block as to
+from spark_apply.views.sql.statements.deadlines import deadlines, due, next_due
+from spark_apply.views.sql.statements.rule import Units, restriction, touched
+from spark_apply.views.sql.view_plan import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A block of a node, with what the node's unit columns are in it, by the node's order."""
+
+    block: Block
+    units: Units
+    number: str = ""
+    """The unit column that has the branch's number, where it takes one; of the others it has only its own."""
+
+
+def node_of(name: str, branches: Sequence[Branch], units: Sequence[str], written: Written) -> Node:
+    """Return the node that these branches are."""
+    found: dict[str, list[str]] = {"touched": [], "due": [], "next_due": [], "restricted": [], "whole": []}
+    columns = tuple(branches[0].block.outputs)
+    for branch in branches:
+        block = branch.block
+        if units:
+            found["touched"] += touched(block, branch.units)
+        needed = aliases(*(value for _, value in branch.units))
+        for deadline in deadlines(block, written, needed):
+            found["due"].append(due(block, branch.units, deadline))
+            found["next_due"].append(next_due(block, deadline))
+        hidden = "".join(
+            f"{to.text(value)} AS {to.quoted(unit)}, " for unit, value in branch.units if unit not in columns
+        )
+        found["whole"].append(to.query(block, to.AFTER, {}, (), hidden))
+        by_source, on_rows = _restriction(branch, to.table(to.UNITS, name)) if units else ({}, [])
+        found["restricted"].append(to.query(block, to.AFTER, by_source, on_rows, hidden))
+    return Node(
+        name=name,
+        reads=tuple(dict.fromkeys(source.input.name for branch in branches for source in branch.block.sources)),
+        columns=columns,
+        units=tuple(units),
+        touched=tuple(dict.fromkeys(found["touched"])),
+        due=tuple(dict.fromkeys(found["due"])),
+        next_due=tuple(dict.fromkeys(found["next_due"])),
+        restricted=_union_all(found["restricted"]),
+        whole=_union_all(found["whole"]),
+    )
+
+
+def _restriction(branch: Branch, rows: str) -> tuple[dict[str, list[str]], list[str]]:
+    if not branch.number:
+        return restriction(branch.block, branch.units, rows)
+    number = next(value for name, value in branch.units if name == branch.number)
+    own = [(name, value) for name, value in branch.units if name != branch.number and not isinstance(value, exp.Null)]
+    is_of_branch = to.where([exp.EQ(this=to.name(branch.number), expression=number.copy())])
+    of_branch = f"(SELECT * FROM {rows}{is_of_branch})"
+    return restriction(branch.block, own, of_branch)
+
+
+def _union_all(queries: Sequence[str]) -> str:
+    return queries[0] if len(queries) == 1 else " UNION ALL ".join(f"({each})" for each in queries)
+
+
+def common_types(blocks: Sequence[Block], written: Written) -> dict[str, str]:
+    """Return the types of the columns of a UNION ALL."""
+    found = {}
+    for number, name in enumerate(blocks[0].outputs):
+        types = [list(block.types.values())[number] for block in blocks]
+        common = types[0]
+        for other in types[1:]:
+            joint = common_type(common, other)
+            if joint is None:
+                value: exp.Expr = list(blocks[1].outputs.values())[number]
+                raise written.refuse(
+                    f"the branches of UNION have {common} and {other} as {name}", at=value, hint="cast one of them"
+                )
+            common = joint
+        found[name] = common
+    return found

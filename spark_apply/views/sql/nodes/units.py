@@ -1,0 +1,152 @@
+"""Which columns divide a node's rows into units: rows that are recomputed together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from spark_apply.views.sql.nodes.node import Branch
+from spark_apply.views.sql.reading.blocks import Block, Side, column
+from spark_apply.views.sql.reading.written import FULL, Written, as_written
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Branches of a node with their units, and the names of these."""
+
+    branches: tuple[Branch, ...]
+    names: tuple[str, ...]
+
+
+def _limits(block: Block) -> list[tuple[str, Sequence[exp.Expr]]]:
+    """Return the clauses that bring rows of FROM together, and by what: a unit is of all of these."""
+    found: list[tuple[str, Sequence[exp.Expr]]] = []
+    if block.group is not None:
+        found.append((f"GROUP BY {', '.join(as_written(each) for each in block.group)}", block.group))
+    found += [(as_written(each), each.args.get("partition_by") or ()) for each in block.windows]
+    if block.distinct:
+        found.append(("DISTINCT", tuple(block.outputs.values())))
+    return found
+
+
+def _reads_whole(block: Block) -> bool:
+    return any(source.input.whole for source in block.sources)
+
+
+def internal_units(blocks: Sequence[Block], written: Written) -> Made:
+    """Return the units of an inner node: the finest ones, in columns of their own where they are no output."""
+    own = [_finest(each, written) for each in blocks]
+    if any(each is None for each in own):
+        return Made(tuple(Branch(block, ()) for block in blocks), ())
+    if len(blocks) == 1:
+        block, values = blocks[0], own[0] or ()
+        named = _named(block, values)
+        return Made((Branch(block, named),), tuple(name for name, _ in named))
+    names = [
+        [_hidden(f"{branch}_{number}", blocks) for number in range(len(values or ()))]
+        for branch, values in enumerate(own)
+    ]
+    every = (_hidden("branch", blocks), *(name for of_branch in names for name in of_branch))
+    branches = []
+    for branch, (block, finest) in enumerate(zip(blocks, own, strict=True)):
+        mine = dict(zip(names[branch], finest or (), strict=True))
+        units = [(every[0], exp.Literal.number(branch)), *((name, mine.get(name, exp.Null())) for name in every[1:])]
+        branches.append(Branch(block, tuple(units), every[0]))
+    return Made(tuple(branches), every)
+
+
+def _finest(block: Block, written: Written) -> tuple[exp.Expr, ...] | None:
+    """Return the units of a block, or None where the whole is one."""
+    if _reads_whole(block):
+        return None
+    limits = _limits(block)
+    if not limits:
+        return tuple(
+            column(source.alias, name)
+            for source in block.sources
+            if source.side in (Side.INNER, Side.LEFT)
+            for name in source.input.change_columns
+        )
+    found = tuple(each for each in limits[0][1] if all(each in others for _, others in limits[1:]))
+    if not found and block.group != ():
+        shown = " and ".join(clause for clause, _ in limits)
+        raise written.refuse(
+            f"no unit to recompute: {shown} have no expression in common"
+            if len(limits) > 1
+            else f"no unit to recompute: {shown} takes all rows together",
+            at=limits[0][1][0] if limits[0][1] else next(iter(block.windows or block.outputs.values())),
+            hint=f"add PARTITION BY with what rows belong to, {FULL}",
+        )
+    return found or None
+
+
+def _named(block: Block, values: Sequence[exp.Expr]) -> tuple[tuple[str, exp.Expr], ...]:
+    """Return units with the names of output columns where they are such."""
+    found = []
+    for number, value in enumerate(values):
+        name = next((name for name, output in block.outputs.items() if output == value), None)
+        found.append((name or _hidden(str(number), (block,)), value))
+    return tuple(found)
+
+
+def _hidden(name: str, blocks: Sequence[Block]) -> str:
+    """Return a name for a unit column that no output column has."""
+    taken = {output.casefold() for block in blocks for output in block.outputs}
+    found = f"_u{name}"
+    while found in taken:
+        found = f"_{found}"
+    return found
+
+
+def last_units(blocks: Sequence[Block], key: Sequence[str], written: Written) -> Made:
+    """Return the units of a view: those columns of its key at which each branch can be divided."""
+    names = []
+    positions = {name: number for number, name in enumerate(blocks[0].outputs)}
+    for name in key:
+        values = [list(block.outputs.values())[positions[name]] for block in blocks]
+        if all(_divides(block, value) for block, value in zip(blocks, values, strict=True)):
+            names.append(name)
+    if not names and not (len(blocks) == 1 and blocks[0].group == ()):
+        raise _no_unit(blocks, key, written)
+    branches = tuple(
+        Branch(block, tuple((name, list(block.outputs.values())[positions[name]]) for name in names))
+        for block in blocks
+    )
+    return Made(branches, tuple(names))
+
+
+def _divides(block: Block, value: exp.Expr) -> bool:
+    if _reads_whole(block) or value.find(exp.AggFunc, exp.Window):
+        return False
+    return all(value in values for _, values in _limits(block))
+
+
+def _no_unit(blocks: Sequence[Block], key: Sequence[str], written: Written) -> Exception:
+    keys = ", ".join(key)
+    for block in blocks:
+        if _reads_whole(block):
+            read = next(source for source in block.sources if source.input.whole)
+            return written.refuse(
+                f"no unit to recompute: {read.alias} is an aggregate of all rows, so each change touches every row",
+                at=next(iter(block.outputs.values())),
+                hint=FULL.removeprefix("or "),
+            )
+        for clause, values in _limits(block):
+            outputs = [block.outputs[name] for name in key if name in block.outputs]
+            if not any(each in values for each in outputs):
+                missing = ", ".join(as_written(each) for each in values)
+                way = (
+                    f"add {missing} to the output and to the key"
+                    if missing
+                    else "add PARTITION BY with a column of the key"
+                )
+                return written.refuse(
+                    f"no unit to recompute: no column of the key ({keys}) is in {clause}",
+                    at=values[0] if values else next(iter(block.windows or block.outputs.values())),
+                    hint=f"{way}, {FULL}",
+                )
+    return written.refuse(
+        f"no unit to recompute: no column of the key ({keys}) divides all of its clauses", hint=FULL.removeprefix("or ")
+    )

@@ -1,0 +1,130 @@
+"""The rule: from a block and its units to the statements that find what changed rows touch.
+
+An output row can differ between two states only if one of its derivations, in one of them, holds a row that differs, or
+has lost or gained its match in an optional source (the null side of LEFT JOIN, a SEMI or ANTI JOIN).
+
+A source that is not optional: all derivations that hold one of its changed rows, in each of the two states. The state
+is one and the same for all sources, so nothing that was written may be left out that could hide a derivation; what only
+filters more may be.
+
+An optional source B: a derivation that differs because of B belongs to rows of the other sources that join with a
+changed row of B, in one of the states. They are found over the rows of both states at once, with B joined INNER: a
+derivation of either state is there too. (Where its ON depends on another optional source C that had no match in that
+state, and has one among the rows of both, the match is a changed row of C, and C's own statement finds the derivation.)
+Where the units are columns of sources that are not optional, they are at hand there. Otherwise the rows of one of
+these, the roots, are kept, and the units are read from the roots' derivations in each of the states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sqlglot import exp
+
+from spark_apply.views.sql.reading.blocks import Block, Source, aliases, has_clock, without_clock
+from spark_apply.views.sql.statements import block as to
+
+Units = Sequence[tuple[str, exp.Expr]]
+"""Names of unit columns, and what they are in the block."""
+
+
+def touched(block: Block, units: Units) -> Iterator[str]:
+    """Yield statements whose union has the units that changed rows of the block's sources can touch."""
+    needed = aliases(*(value for _, value in units))
+    for source in block.sources:
+        if not source.optional:
+            yield from _by_a_needed_source(block, units, source, needed)
+        elif needed & block.optional:
+            yield from _by_roots(block, units, source, needed)
+        else:
+            yield _by_an_optional_source(block, units, source)
+
+
+def select_units(units: Units) -> str:
+    """The SELECT clause of units."""
+    return "SELECT DISTINCT " + ", ".join(f"{to.text(value)} AS {to.quoted(name)}" for name, value in units)
+
+
+def _by_a_needed_source(block: Block, units: Units, source: Source, needed: frozenset[str]) -> Iterator[str]:
+    sources = connected(block, needed)
+    conditions = conditions_over(block, sources)
+    for schema in (to.BEFORE, to.AFTER):
+        rows = to.from_clause(sources, schema, changed=source.alias, keep=lambda each: not has_clock(each))
+        yield select_units(units) + rows + to.where(conditions)
+
+
+def _by_an_optional_source(block: Block, units: Units, source: Source) -> str:
+    return select_units(units) + _matches(block, source)
+
+
+def _by_roots(block: Block, units: Units, source: Source, needed: frozenset[str]) -> Iterator[str]:
+    root = _root(block, source)
+    key = root.input.change_columns
+    if root.input.whole:
+        is_root = "TRUE"
+    else:
+        columns = ", ".join(f"{to.quoted(root.alias)}.{to.quoted(name)}" for name in key)
+        roots = f"(SELECT DISTINCT {columns}{_matches(block, source)})"
+        is_root = to.is_one_of(roots, [(name, f"{to.ROW}.{to.quoted(name)}") for name in key])
+    sources = connected(block, needed)
+    for schema in (to.BEFORE, to.AFTER):
+        rows = to.from_clause(sources, schema, restrictions={root.alias: [is_root]})
+        yield select_units(units) + rows + to.where(conditions_over(block, sources))
+
+
+def _matches(block: Block, source: Source) -> str:
+    """FROM and WHERE of the rows of both states that join with a changed row of an optional source."""
+    sources = connected(block, frozenset({source.alias}))
+    rows = to.from_clause(
+        sources,
+        to.BOTH,
+        changed=source.alias,
+        inner=frozenset({source.alias}),
+        keep=lambda each: not has_clock(each),
+    )
+    kept = [each for each in without_clock(block.where) if not aliases(each) & block.optional]
+    return rows + to.where(kept)
+
+
+def _root(block: Block, source: Source) -> Source:
+    """The source whose rows tell which derivations an optional source may change: one that its ON depends on."""
+    chain = {each.alias for each in connected(block, frozenset({source.alias}))}
+    mentioned = aliases(*source.on)
+    always = [each for each in block.sources if not each.optional and each.alias in chain]
+    return next((each for each in always if each.alias in mentioned), always[0])
+
+
+def connected(block: Block, needed: frozenset[str]) -> tuple[Source, ...]:
+    """The sources that a unit is read from: all that are not optional, those needed, and what their ON needs."""
+    found = set(needed) | {source.alias for source in block.sources if not source.optional}
+    for source in reversed(block.sources):  # an ON mentions earlier sources alone
+        if source.alias in found:
+            found |= aliases(*source.on)
+    return tuple(source for source in block.sources if source.alias in found)
+
+
+def conditions_over(block: Block, sources: Sequence[Source]) -> list[exp.Expr]:
+    """The conjuncts of WHERE that can be asked of these sources, without those of the clock."""
+    there = {source.alias for source in sources}
+    return [each for each in without_clock(block.where) if aliases(each) <= there]
+
+
+def restriction(block: Block, units: Units, rows: str) -> tuple[dict[str, list[str]], list[str]]:
+    """Return the conditions by which a block's rows of FROM are those of units: by source, and on the joined rows.
+
+    A source is restricted by the units that are made of its columns alone, before it is joined: that is what makes one
+    changed row cheap. It is left as it is where a row can be derived without it, since its absence is a value too.
+    """
+    by_source: dict[str, list[str]] = {}
+    covered = False
+    for source in block.sources:
+        own = [(name, value) for name, value in units if aliases(value) == {source.alias}]
+        if own and not source.optional:
+            keys = source.input.change_columns if source.input.keyed else ()
+            never_null = frozenset(name for name, value in own if isinstance(value, exp.Column) and value.name in keys)
+            pairs = [(name, to.of_row(value)) for name, value in own]
+            by_source[source.alias] = [to.is_one_of(rows, pairs, never_null)]
+            covered = covered or len(own) == len(units)
+    if covered:
+        return by_source, []
+    return by_source, [to.is_one_of(rows, [(name, to.text(value)) for name, value in units])]
