@@ -22,7 +22,7 @@ import orjson
 from cdc.capture.memory import keep_freed
 from cdc.capture.pipeline import Parts, Pipeline, Report, Settings
 from cdc.capture.snapshot_progress import SnapshotProgress, duration, snapshot_progress, tables_being_read
-from cdc.cli.logs import JSON, LOG_FORMAT, TEXT, errors_logged, handler
+from cdc.cli.logs import JSON, LOG_FORMAT, TEXT, errors_logged, log_to_stderr
 from cdc.cli.monitored import monitored_connector
 from cdc.cli.terminal import ALIVE_S, Alive, clear_progress, instant, seconds_of, show_progress
 from cdc.config import registry
@@ -159,10 +159,7 @@ def _run(files: tuple[Path, ...], how: _How, place: Place, reporter: Reporter) -
         doubled = {one for one in given if given.count(one) > 1}
         if doubled:
             raise click.UsageError(f"two files name {what} {', '.join(sorted(doubled))}")
-    to, verbose = handler(how.log_format, place), how.verbose
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[to])
-    for client in ("kafka", "cdc.kafka", "httpx", "httpcore"):  # the connector reports their errors in one line
-        logging.getLogger(client).setLevel(logging.WARNING if verbose else logging.CRITICAL)
+    to = log_to_stderr(how.log_format, place, verbose=how.verbose)
     if len(files) > 1:
         _supervise(files, how.flags())
         return
