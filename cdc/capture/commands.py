@@ -10,7 +10,7 @@ from typing import Final
 from cdc.capture import signals
 from cdc.capture.incremental_snapshot import IncrementalSnapshot
 from cdc.capture.rereads import Rereads, is_ours
-from cdc.model.audit import DONE
+from cdc.model.audit import DONE, READ_AGAIN
 from cdc.model.interfaces import Sink, Source
 
 COMMANDS_S: Final = 1.0
@@ -81,7 +81,7 @@ class UserCommands:
             return False
         outcome = DONE
         if command.reload:
-            self.reload = True
+            self.reload, outcome = True, READ_AGAIN
         elif command.pause == bool(self.paused_ms):
             outcome = "it was so already"
         elif command.pause:

@@ -27,7 +27,7 @@ from cdc.encode.published_values import PublishedValues
 from cdc.encode.schema_versions import SchemaVersions
 from cdc.encode.toast import ToastValues
 from cdc.encode.window_keys import RequestedRows
-from cdc.model.audit import Act, asked_by
+from cdc.model.audit import READ_AGAIN, Act, asked_by
 from cdc.model.change import Idle, Message, Position, Table, Transaction, TransactionBatch
 from cdc.model.errors import OperatorError
 from cdc.model.interfaces import Handover, Sink, Snapshotter, Source, Window
@@ -333,7 +333,7 @@ class Session:
         """Whether the file is to be read again: a command says so, or the process was told, which is noted."""
         if self._across.reload.is_set() and not self._told:
             self._told = True
-            act = Act(action="reload", by=asked_by(), about={"by": "SIGHUP"})
+            act = Act(action="reload", by=asked_by(), about={"by": "SIGHUP"}, outcome=READ_AGAIN)
             connector = self._settings.connector
             self._sink.log("audit", connector.encode(), act.to_bytes(connector=connector, position=self._since()))
         return self._commands.reload or self._told
