@@ -9,6 +9,7 @@ see lines that are cut off and come again, the same or others.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
 
@@ -106,7 +107,10 @@ class JsonlSink(TopiclessSink):
         file, self._file = self._file, None
         position, self._position = self._position, None
         if file is not None:
-            file.close()
+            with suppress(
+                OSError
+            ):  # lines that a full disk did not take are not committed: the next start cuts them off
+                file.close()
         if position is not None:
             position.close()
 

@@ -26,6 +26,8 @@ class ScriptedRegistry:
         """``user:password`` that it wants."""
         self.status: int | None = None
         """An HTTP status that it answers everything with."""
+        self.says: Any = "as the test says"
+        """What it says then: a message, or the whole answer."""
         self.slow_s = 0.0
         self.port = 0
         self._server: ThreadingHTTPServer | None = None
@@ -48,7 +50,7 @@ class ScriptedRegistry:
 
             def answer(self, body: Any) -> None:
                 status, told = registry.answer(self.command, self.path, body, self.headers.get("Authorization"))
-                data = json.dumps(told).encode()
+                data = told if isinstance(told, bytes) else json.dumps(told).encode()
                 self.send_response(status)
                 self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
                 self.send_header("Content-Length", str(len(data)))
@@ -70,7 +72,8 @@ class ScriptedRegistry:
         self.requests.append(f"{command} {path.partition('?')[0]}")
         time.sleep(self.slow_s)
         if self.status is not None:
-            return self.status, {"error_code": self.status * 100, "message": "as the test says"}
+            told = {"error_code": self.status * 100, "message": self.says}
+            return self.status, told if isinstance(self.says, str) else self.says
         if self.login is not None and login != "Basic " + base64.b64encode(self.login.encode()).decode():
             return 401, {"error_code": 401, "message": "Unauthorized"}
         parts = [unquote(part) for part in urlsplit(path).path.strip("/").split("/")]

@@ -28,11 +28,20 @@ LOG_FORMAT: Final = click.option(
 )
 
 
-def handler(log_format: str, place: Place) -> logging.Handler:
-    """Return what writes log lines to stderr."""
+def log_to_stderr(log_format: str, place: Place, *, verbose: bool = False) -> logging.Handler:
+    """Begin to log to stderr; return what writes the lines."""
     made = logging.StreamHandler(sys.stderr)
     made.setFormatter(JsonFormatter(place) if log_format == JSON else UtcFormatter())
+    made.addFilter(_worth_a_line)
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[made])
+    for client in ("kafka", "cdc.kafka"):  # their errors are reported in one line of ours
+        logging.getLogger(client).setLevel(logging.WARNING if verbose else logging.CRITICAL)
     return made
+
+
+def _worth_a_line(record: logging.LogRecord) -> bool:
+    """Whether a line is ours, or a warning: what libraries do in between (an HTTP client names URLs) is nobody's."""
+    return record.levelno >= logging.WARNING or record.name.partition(".")[0] == "cdc"
 
 
 @contextmanager

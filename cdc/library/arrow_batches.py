@@ -16,13 +16,15 @@ import pyarrow.compute as pc
 from cdc.encode.topic_contents import foreign
 from cdc.library.arrow import ArrowRows
 from cdc.library.described import Described
+from cdc.model.errors import OperatorError
 from cdc.rules.flat import as_event
 
 _WAITING: Final = 2
 """So many batches are made while more is read."""
 
 _TOGETHER: Final = 100_000
-OP, POSITION, TS = "__op", "__position", "__ts_ms"
+OP, POSITION, TS = _TOLD = ("__op", "__position", "__ts_ms")
+"""Before the table's columns, which may be called the same: a `cdc.table` has the table's alone."""
 _topic: Final = methodcaller("topic")
 _TS_TYPE: Final = pa.timestamp("ms", tz="UTC")
 
@@ -104,10 +106,9 @@ class TopicEvents:
         parts = []
         for at in range(0, len(values), _TOGETHER):
             for found in self.batches(keys[at : at + _TOGETHER], values[at : at + _TOGETHER]):
+                has = dict(zip(found.schema.names[len(_TOLD) :], found.columns[len(_TOLD) :], strict=True))
                 columns = [
-                    rows.fitted(found[field.name], field)
-                    if field.name in found.schema.names
-                    else pa.nulls(found.num_rows, field.type)
+                    rows.fitted(has[field.name], field) if field.name in has else pa.nulls(found.num_rows, field.type)
                     for field in schema
                 ]
                 parts.append(pa.RecordBatch.from_arrays(columns, schema=schema))
@@ -145,8 +146,15 @@ def batches(
         found = topics.get(topic)
         if found is None:
             record = described.newest(topic)
-            wanted = text.get(f"{record['schema']}.{record['table']}", ())
-            found = topics[topic] = TopicEvents(described, topic, wanted)
+            table = f"{record['schema']}.{record['table']}"
+            taken = sorted({column["name"] for column in record["columns"]}.intersection(_TOLD))
+            if taken:
+                raise OperatorError(
+                    f"arrow: table {table} has a column {', '.join(taken)} of its own, which each batch has, too",
+                    hint=f'cdc.table(FILE, "{table}").to_arrow() has the table\'s columns alone, and iterating '
+                    "cdc.follow(FILE) has changes; or leave the column out: source.columns",
+                )
+            found = topics[topic] = TopicEvents(described, topic, text.get(table, ()))
         return found
 
     with closing(read), ThreadPoolExecutor(1, "cdc-arrow") as executor:

@@ -11,10 +11,11 @@ import orjson
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig
 from cdc.encode.topic_contents import foreign
-from cdc.formats.reading import Reading
+from cdc.formats.reading import MAGIC, Reading
 from cdc.formats.typed import plain_row
 from cdc.library.described import Described
-from cdc.rules.flat import Formats, as_event
+from cdc.model.errors import OperatorError
+from cdc.rules.flat import Formats, as_event, is_flat
 
 
 @dataclass(slots=True)
@@ -61,6 +62,12 @@ class Readable:
         for message in messages:
             key, value = message.key(), message.value()
             plain_key, json = self._reading.json(key), None if value is None else self._reading.json(value)
+            if (plain_key or b"")[:1] == MAGIC or (json or b"")[:1] == MAGIC:
+                raise OperatorError(
+                    f"topic {message.topic()} has a record whose schema is not at the registry: it may be a row",
+                    hint="sink.registry in connector.yaml, as it was when the record was written; a registry that was "
+                    "made again is filled, and the table read again, when the connector starts",
+                )
             if plain_key is key and json is value:
                 yield _Read(message, key, value)
                 continue
@@ -70,7 +77,7 @@ class Readable:
                 if str(record.get("format", "")).partition(",")[0].split()[1:2] != ["json-schema"]:
                     columns = record["columns"]
                     plain_key = orjson.dumps(plain_row(columns, orjson.loads(plain_key)))
-                    json = None if json is None else _plainly(columns, json)
+                    json = None if json is None else _plainly(columns, json, flat=is_flat(message.headers()))
             yield _Read(message, plain_key, json)
 
     def _version(self, json: bytes | None, message: Any) -> int | None:  # noqa: ANN401 - a client's record
@@ -80,10 +87,10 @@ class Readable:
         return None if found is None else int(found["source"]["schema_version"])
 
 
-def _plainly(columns: Any, json: bytes) -> bytes:  # noqa: ANN401 - the schema topic's JSON
-    """Turn the rows of an event, or a flat row."""
+def _plainly(columns: Any, json: bytes, *, flat: bool) -> bytes:  # noqa: ANN401 - the schema topic's JSON
+    """Turn the rows of an event, or a flat row, whose columns may be called as an event's members."""
     value = orjson.loads(json)
-    if "source" not in value or "op" not in value:
+    if flat:
         return orjson.dumps(plain_row(columns, value))
     for name in ("before", "after"):
         if value[name] is not None:

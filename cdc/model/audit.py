@@ -18,6 +18,8 @@ import orjson
 
 _LONGEST: Final = 200
 DONE: Final = "done"
+READ_AGAIN: Final = "the file is read again: the connector's log says whether it was taken up"
+"""Of `reload`: what the file is, is found out when the connector stands still."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

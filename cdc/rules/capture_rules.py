@@ -195,8 +195,8 @@ def refuse_renamed(rules: TableRules, table: Table, known: Callable[[str], bool]
         raise OperatorError(
             f"source.columns: table {table.qualified} has no column {', '.join(missing)} any more, and has "
             f"{', '.join(strange)}: what must not be published may be in there",
-            hint=f"if {missing[0]} was renamed, add its new name to the rule, beside the old one; if not, say with "
-            "include: […] which columns are published",
+            hint=f"if {missing[0]} was renamed, add its new name to the rule, beside the old one; if not, or if it has "
+            "its old name again by now, say with include: […] which columns are published",
         )
 
 

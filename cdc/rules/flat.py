@@ -50,15 +50,24 @@ class Flat:
         return HEADER, b"%b %d %b" % (position.encode(), version, op)
 
 
+def _told(headers: Iterable[Any] | None) -> list[bytes] | None:
+    """Return what the header of a flat record tells; None: it has none."""
+    told = next((text for name, text in headers or () if name == HEADER), None)
+    parts = told.split() if isinstance(told, bytes) else []
+    return parts if len(parts) == len(("position", "version", "op")) and parts[1].isdigit() else None
+
+
+def is_flat(headers: Iterable[Any] | None) -> bool:
+    """Whether a record is a flat one, which its header alone can tell: a row may have columns named as an event's."""
+    return _told(headers) is not None
+
+
 def as_event(value: bytes | None, headers: Iterable[Any] | None) -> bytes | None:
     """Return a record's value as the event that it stands for, as far as it is read back."""
-    if not headers:
+    told = _told(headers)
+    if told is None:
         return value
-    told = next((text for name, text in headers if name == HEADER), None)
-    parts = told.split() if isinstance(told, bytes) else []
-    if len(parts) != len(("position", "version", "op")) or not parts[1].isdigit():
-        return value
-    position, version, op = parts
+    position, version, op = told
     source = orjson.dumps({"position": position.decode(errors="replace"), "schema_version": int(version)})
     return b'{"op":%b,"after":%b,"source":%b}' % (
         orjson.dumps(op.decode(errors="replace")), b"null" if value is None else value, source,

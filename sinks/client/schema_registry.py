@@ -24,6 +24,8 @@ _NOT_FOUND: Final = 404
 _REFUSED: Final = 409
 _INVALID: Final = 422
 _LOGIN: Final = (401, 403)
+_UNKNOWN: Final = "Unknown Schema Registry Error"
+"""So the client's message begins where the answer is not of a registry."""
 _SHOWN: Final = 400
 """So many characters of a registry's reason are shown."""
 
@@ -49,7 +51,7 @@ class SchemaRegistry:
         client = self._client
         found = self._asked(subject, lambda: client.lookup_schema(subject, schema))
         if found is not None and found.schema_id is not None:
-            return int(found.schema_id)
+            return self._id(subject, found.schema_id)
         newest = self._asked(subject, lambda: client.get_latest_version(subject))
         if newest is not None and newest.schema is not None:
             self._refuse_others(
@@ -58,6 +60,12 @@ class SchemaRegistry:
         number = self._asked(subject, lambda: client.register_schema(subject, schema))
         if number is None:
             raise self._error(subject, f"it has no subject {subject}, and takes none", None)
+        return self._id(subject, number)
+
+    def _id(self, subject: str, number: object) -> int:
+        """Return an id that it has told; what else it may have told must not get into records."""
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 1 << 31:
+            raise self._no_registry(subject, "its id of a schema is no number")
         return number
 
     def subjects(self) -> Sequence[str]:
@@ -107,15 +115,24 @@ class SchemaRegistry:
             if exc.http_status_code == _NOT_FOUND:
                 return None
             raise self._error(what, str(exc.error_message or ""), exc.http_status_code) from None  # it names the url
+        except (ValueError, TypeError, LookupError, AttributeError) as exc:  # the client could not read it
+            raise self._no_registry(what, type(exc).__name__) from exc
         except Exception as exc:  # the HTTP client's own
             raise RetryableError(
                 f"schema registry at {self._config.url}: {what or 'asking'}: no answer: {type(exc).__name__}",
                 hint="does it run, and is sink.registry.url its address? Nothing is lost: it is asked again",
             ) from exc
 
+    def _no_registry(self, what: str, why: str) -> RetryableError:
+        return RetryableError(
+            f"schema registry at {self._config.url}: {what or 'asking'}: its answer is not that of a schema registry: "
+            f"{why}",
+            hint="is sink.registry.url its address, with the path that it wants? A proxy before it may answer, too",
+        )
+
     def _error(self, what: str, reason: str, status: int | None) -> CdcError:
         where = f"schema registry at {self._config.url}"
-        reason = " ".join(reason.split())
+        reason = "" if reason.startswith(_UNKNOWN) else " ".join(reason.split())  # it is a page of a proxy's then
         reason = reason if len(reason) <= _SHOWN else f"{reason[:_SHOWN]}…"
         if status in _LOGIN:
             return OperatorError(
@@ -134,7 +151,8 @@ class SchemaRegistry:
                 f"{where} cannot read the schema for subject {what}: {reason}",
                 hint="does it take this format? Another one: sink.format; please report it if it should",
             )
-        return RetryableError(f"{where}: {what or 'asking'}: {reason}")
+        told = [*([] if status in (None, -1) else [f"HTTP {status}"]), *([reason] if reason else [])]
+        return RetryableError(f"{where}: {what or 'asking'}: {': '.join(told) or 'it gives no reason'}")
 
     def _refuse_others(self, subject: str, text: str, type_: str, wanted: str, ours: Sequence[str]) -> None:
         """Raise OperatorError if a subject's newest schema is not the connector's."""

@@ -15,9 +15,10 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+import orjson
 from confluent_kafka import Message
 
 from cdc.capture.control.signals import parse
@@ -30,6 +31,7 @@ from sinks.client.schema_registry import open_reading
 from sinks.erasure.compaction import Compaction
 from sinks.erasure.keys import WantedKey
 from sinks.erasure.places import Place
+from sinks.topics.bulk import descriptions
 from sinks.topics.names import log_topic, position_topic, signal_topic, table_of
 from sinks.topics.read_back import offset_bounds, read_partition, read_to_end
 from sinks.topics.topics import Topics
@@ -92,7 +94,13 @@ class _Erasure:
 
     def run(self, *, cut_logs: bool, within_s: float) -> list[Place]:
         self._refuse(cut_logs=cut_logs)
+        self._key.must_be_of(self._table, self._keys())
         before = self._found(self.topic)
+        if not before.records:
+            self._say(
+                f"topic {self.topic} has no record of this key, not even of its delete: is it written as in "
+                f"cdc tail CONNECTOR.yaml --table {self._table} --from-beginning?"
+            )
         if not before.deleted:
             raise OperatorError(
                 f"the newest event of this key in topic {self.topic} is a row: it is still in {self._table}, or its "
@@ -114,6 +122,8 @@ class _Erasure:
         places = [
             self._compacted(topic, left=topic in left, closed_ms=closed_ms, within_s=within_s) for topic in compacted
         ]
+        if not before.records and not left:
+            places[0] = replace(places[0], what=f"it had no record of this key; {places[0].what}")
         after = self._found(self.topic)
         if after.records > after.values:
             places.append(self._tombstone(closed_ms))
@@ -130,6 +140,11 @@ class _Erasure:
                     f"topic {topic}: this user may not {', '.join(missing)}; nothing was changed",
                     hint="kafka-acls.sh --add for the user of sink.options, on the topics of the prefix",
                 )
+
+    def _keys(self) -> list[list[str]]:
+        """Return the columns of the table's key in each version of it, as the schema topic has them."""
+        records = (orjson.loads(value) for value in descriptions(self._sink))
+        return [list(record["key"]) for record in records if record.get("topic") == self.topic]
 
     def _records(self, topic: str, ends: Ends | None = None) -> Iterator[Message]:
         servers, options = self._sink.bootstrap_servers, self._sink.options

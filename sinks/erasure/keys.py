@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import orjson
@@ -20,6 +22,19 @@ class WantedKey:
             self._given = text
         if self._given in (None, "", {}, []) or isinstance(self._given, list):
             raise ConfigError("--key: no key", hint="""--key '{"id": 5}', or of a single column just --key 5""")
+
+    def must_be_of(self, table: str, known: Collection[Sequence[str]]) -> None:
+        """Refuse a key of other columns than the table has or had in its key: no record could ever be of it.
+
+        `known` are the table's keys, newest last. A search that cannot find must not end with the word that nothing
+        is there.
+        """
+        names = set(self._given) if isinstance(self._given, dict) else None
+        if not known or any(names == set(key) if names is not None else len(key) == 1 for key in known):
+            return
+        newest = list(known)[-1]
+        example = json.dumps(dict.fromkeys(newest, "…"), ensure_ascii=False)
+        raise ConfigError(f"--key: table {table} has the key {', '.join(newest)}", hint=f"--key '{example}'")
 
     def is_key(self, recorded: bytes | None) -> bool:
         """Tell whether a record's key is this one; a key that is no JSON object is not."""

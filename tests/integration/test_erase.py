@@ -64,6 +64,7 @@ def test_a_deleted_row_goes_from_the_files(
 
     assert "is still in public.people, or its delete has not come" in erase()[1]
     assert "--key: no key" in erase(key="", code=2)[1]
+    assert "has the key tenant, id" in erase(key='{"Tenant": 7, "id": 2}', code=2)[1]
     assert in_files(CANARY)
     postgres18.execute("DELETE FROM people WHERE id = 2")
     connector.catch_up()

@@ -38,3 +38,26 @@ def test_a_command_names_a_key_as_the_source_prints_it() -> None:
     assert WantedKey('{"tenant": 7, "id": 2}').is_texts(["7", "2"])
     assert WantedKey("x").is_texts(["x"])
     assert not WantedKey("x").is_texts(["x", "y"])
+
+
+@pytest.mark.parametrize(
+    ("written", "known", "refused"),
+    [
+        ("5", [["id"]], False),
+        ('{"id": 5}', [["id"]], False),
+        ('{"ID": 5}', [["id"]], True),
+        ('{"id": 5, "tenant": 1}', [["id"]], True),
+        ("5", [["tenant", "id"]], True),
+        ('{"id": 5}', [["tenant", "id"]], True),
+        ('{"id": 5, "tenant": 1}', [["tenant", "id"]], False),
+        ("5", [["id"], ["tenant", "id"]], False),
+        ("5", [], False),
+    ],
+)
+def test_a_key_of_other_columns_is_refused(written: str, known: list[list[str]], refused: bool) -> None:
+    """A misspelt column would find nothing, and the answer would be that nothing is there."""
+    if refused:
+        with pytest.raises(ConfigError, match=r"--key: table public\.people has the key"):
+            WantedKey(written).must_be_of("public.people", known)
+    else:
+        WantedKey(written).must_be_of("public.people", known)

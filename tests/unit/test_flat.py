@@ -14,7 +14,7 @@ from cdc.config.kafka_config import KafkaConfig, LogConfig
 from cdc.model.change import Table
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.interfaces import Log
-from cdc.rules.flat import Flat, Formats, as_event
+from cdc.rules.flat import Flat, Formats, as_event, is_flat
 from cdc.testing import (
     MemoryKafka,
     MemoryLog,
@@ -122,6 +122,8 @@ def test_a_record_without_the_header_is_read_as_it_is() -> None:
     for headers in (None, [], [("other", b"x")], [("__cdc", b"x")], [("__cdc", None)], [("__cdc", b"a b c")]):
         assert as_event(b"{}", headers) == b"{}"
         assert as_event(None, headers) is None
+        assert not is_flat(headers)
+    assert is_flat([header])
 
 
 def test_another_format_has_the_rows_read_again() -> None:

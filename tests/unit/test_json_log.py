@@ -11,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from cdc.cli.logs import LOG_FORMAT, errors_logged, handler
+from cdc.cli.logs import LOG_FORMAT, errors_logged, log_to_stderr
 from cdc.model.errors import OperatorError
 from cdc.monitoring.json_log import JsonFormatter, Place
 
@@ -53,7 +53,7 @@ def test_an_exception_is_in_its_line() -> None:
 @LOG_FORMAT
 def command(*, log_format: str) -> None:
     with errors_logged(log_format, Place(connector="c")):
-        assert handler(log_format, Place()).formatter is not None
+        assert log_to_stderr(log_format, Place()).formatter is not None
         raise OperatorError("slot lost", hint="cdc check")
 
 
@@ -76,6 +76,23 @@ def test_an_error_in_the_format_that_was_asked_for(
     assert done.exit_code == 1
     found = json.loads(done.stderr)
     assert (found["message"], found["hint"], found["connector"]) == ("slot lost", "cdc check", "c")
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_lines_of_libraries_are_left_out_unless_they_warn(verbose: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An HTTP client, by whatever name it is installed, names each URL at INFO: no line of a connector's log."""
+    set_up: list[Any] = []
+    monkeypatch.setattr(logging, "basicConfig", lambda **given: set_up.append(given))
+    made = log_to_stderr("text", Place(), verbose=verbose)
+    assert set_up == [{"level": logging.DEBUG if verbose else logging.INFO, "handlers": [made]}]
+
+    def heard(name: str, level: int) -> bool:
+        return bool(made.filter(logging.LogRecord(name, level, "f", 1, "HTTP Request: GET", (), None)))
+
+    assert [heard(name, logging.INFO) for name in ("cdc", "cdc.apply", "httpx", "httpx2", "cdcx.y")] == [
+        True, True, False, False, False,
+    ]  # fmt: skip
+    assert heard("httpx2", logging.WARNING)
 
 
 @pytest.mark.parametrize(("words", "environment"), [(["--log-format", "xml"], {}), ([], {"CDC_LOG_FORMAT": "xml"})])

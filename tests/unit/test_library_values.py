@@ -19,8 +19,11 @@ from hypothesis import strategies as st
 import cdc
 from cdc.files.topicless_sink import UNSENT
 from cdc.library.arrow import ArrowRows
+from cdc.library.arrow_batches import TopicEvents, batches
+from cdc.library.formats import _plainly
 from cdc.library.values import RowReader
 from cdc.model.change import Kind
+from cdc.model.errors import OperatorError
 from tests.unit.test_values_doc import parsed
 
 PAGE = Path(__file__).parents[2] / "docs" / "library.md"
@@ -138,3 +141,52 @@ def test_what_was_not_sent_is_no_null() -> None:
     row = RowReader(record(Kind("string"), Kind("bytes"))["columns"])({"id": 1, "c0": UNSENT, "c1": None})
     assert row == {"id": 1, "c0": cdc.UNCHANGED, "c1": None}
     assert repr(cdc.UNCHANGED) == "cdc.UNCHANGED"
+
+
+class _Described:
+    """What the schema topic says of one table."""
+
+    def __init__(self, of: dict[str, Any]) -> None:
+        self.of = of
+
+    def record(self, _topic: str, _version: int) -> dict[str, Any]:
+        return self.of
+
+    def newest(self, _topic: str) -> dict[str, Any]:
+        return self.of
+
+    def was_flat(self, _topic: str) -> bool:
+        return False
+
+
+class _Message:
+    def __init__(self, key: bytes, value: bytes) -> None:
+        self._key, self._value = key, value
+
+    def topic(self) -> str:
+        return "t"
+
+    def key(self) -> bytes:
+        return self._key
+
+    def value(self) -> bytes:
+        return self._value
+
+
+def test_a_table_may_have_columns_called_as_a_batchs_own() -> None:
+    """A table has its own columns alone; a batch of changes would have two of one name, and says so."""
+    columns = [{"name": name, "kind": "string"} for name in ("__op", "__ts_ms", "op", "source")]
+    of = {**record(), "columns": [*record()["columns"], *columns]}
+    row = {"id": 1, "__op": "mine", "__ts_ms": "too", "op": "x", "source": "y"}
+    events: Any = TopicEvents(_Described(of), "t", ())  # type: ignore[arg-type]
+    assert events.table([b'{"id":1}'], [event(row)]).to_pylist() == [row]
+    read = (messages for messages in [[_Message(b'{"id":1}', event(row))]])
+    with pytest.raises(OperatorError, match=r"public\.t has a column __op, __ts_ms of its own"):
+        list(batches(read, _Described(of), 10, {}))  # type: ignore[arg-type]
+
+
+def test_a_flat_row_with_an_events_member_names_is_a_row() -> None:
+    """Only its header says that a record is flat: a table may well have the columns op, source, before and after."""
+    columns = [{"name": name, "kind": "string", "type": "text"} for name in ("op", "source", "before", "after")]
+    row = orjson.dumps({"op": "a", "source": "b", "before": "c", "after": None})
+    assert _plainly(columns, row, flat=True) == row

@@ -11,7 +11,7 @@ from typing import Final
 from cdc.capture.control import signals
 from cdc.capture.control.rereads import Rereads, is_ours
 from cdc.capture.snapshots.incremental_snapshot import IncrementalSnapshot
-from cdc.model.audit import DONE, Act, asked_by
+from cdc.model.audit import DONE, READ_AGAIN, Act, asked_by
 from cdc.model.interfaces import Sink, Source
 
 COMMANDS_S: Final = 1.0
@@ -87,7 +87,7 @@ class UserCommands:
         """Whether the file is to be read again: a command says so, or the process was told, which is noted."""
         if self._told.is_set() and not self._noted:
             self._noted = True
-            act = Act(action="reload", by=asked_by(), about={"by": "SIGHUP"})
+            act = Act(action="reload", by=asked_by(), about={"by": "SIGHUP"}, outcome=READ_AGAIN)
             connector = self._connector
             self._sink.log("audit", connector.encode(), act.to_bytes(connector=connector, position=self._since()))
         return self.reload or self._noted
@@ -98,7 +98,7 @@ class UserCommands:
             return False
         outcome = DONE
         if command.reload:
-            self.reload = True
+            self.reload, outcome = True, READ_AGAIN
         elif command.pause == bool(self.paused_ms):
             outcome = "it was so already"
         elif command.pause:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from cdc.cli.logs import LOG_FORMAT, errors_logged, handler
+from cdc.cli.logs import LOG_FORMAT, errors_logged, log_to_stderr
 from cdc.config.config import describes_apply, load_apply, load_connector
 from cdc.config.metrics_config import MetricsConfig
 from cdc.config.views import describes_views, load_views
@@ -49,9 +49,7 @@ def monitor(
     """
     place = Place()
     with errors_logged(log_format, place):
-        logging.basicConfig(level=logging.INFO, handlers=[handler(log_format, place)])
-        for client in ("kafka", "cdc.kafka"):
-            logging.getLogger(client).setLevel(logging.CRITICAL)
+        log_to_stderr(log_format, place)
         address = MetricsConfig(listen=listen).address
         if address is None:
             raise ConfigError(f"--listen: “{listen}” is no address", hint="--listen 127.0.0.1:9188")

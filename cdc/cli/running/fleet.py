@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import logging
 import secrets
 import signal
 import socket
@@ -16,7 +15,7 @@ from typing import Any, TypeVar
 import click
 import orjson
 
-from cdc.cli.logs import LOG_FORMAT, TEXT, errors_logged, handler
+from cdc.cli.logs import LOG_FORMAT, TEXT, errors_logged, log_to_stderr
 from cdc.cli.terminal import instant
 from cdc.config import registry
 from cdc.fleet.children import Children
@@ -84,10 +83,7 @@ def run(
     with errors_logged(log_format, Place()):
         config = load_fleet(file, fleet=name, bootstrap_servers=servers)
         called = member or f"{socket.gethostname().partition('.')[0]}-{secrets.token_hex(3)}"
-        to = handler(log_format, Place(fleet=config.fleet, member=called))
-        logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[to])
-        for client in ("kafka", "cdc.kafka"):
-            logging.getLogger(client).setLevel(logging.WARNING if verbose else logging.CRITICAL)
+        log_to_stderr(log_format, Place(fleet=config.fleet, member=called), verbose=verbose)
         flags = ["--verbose"] * verbose + ([] if log_format == TEXT else [f"--log-format={log_format}"])
         with Children(flags) as children:
             running = Member(_open(config), called, children)

@@ -16,7 +16,7 @@ import click
 import orjson
 
 from cdc.capture.pipeline import Parts, Pipeline, Settings
-from cdc.cli.logs import JSON, LOG_FORMAT, TEXT, errors_logged, handler
+from cdc.cli.logs import JSON, LOG_FORMAT, TEXT, errors_logged, log_to_stderr
 from cdc.cli.running.monitored import monitored_connector
 from cdc.cli.running.run_progress import RunProgress
 from cdc.cli.running.supervise import supervise
@@ -155,10 +155,7 @@ def _run(files: tuple[Path, ...], how: _How, place: Place, reporter: Reporter) -
         doubled = {one for one in given if given.count(one) > 1}
         if doubled:
             raise click.UsageError(f"two files name {what} {', '.join(sorted(doubled))}")
-    to, verbose = handler(how.log_format, place), how.verbose
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[to])
-    for client in ("kafka", "cdc.kafka", "httpx", "httpcore"):  # the connector reports their errors in one line
-        logging.getLogger(client).setLevel(logging.WARNING if verbose else logging.CRITICAL)
+    to = log_to_stderr(how.log_format, place, verbose=how.verbose)
     if len(files) > 1:
         supervise(files, how.flags())
         return

@@ -45,7 +45,7 @@ from cdc.model.errors import CdcError, FencedError, GapError, OperatorError, Pro
 from connectors.mysql import session
 from connectors.mysql.binlog.parser import PAYLOAD
 from connectors.mysql.binlog.positions import FIRST, LARGEST, BinlogPosition, GtidSet
-from connectors.mysql.binlog.spill import on_disk, open_file
+from connectors.mysql.binlog.spill import close_file, on_disk, open_file
 
 HEARTBEAT_S: Final = 5
 """How often a server that has nothing to tell says so."""
@@ -277,7 +277,7 @@ class BinlogDump:
 
     def close(self) -> None:
         if self._long is not None:
-            self._long.close()
+            close_file(self._long)
         session.break_off(self._connection)
         if self._connection.open:
             self._connection._force_close()  # noqa: SLF001 - to a dump, goodbye is not said

@@ -16,7 +16,7 @@ from typing import IO, Final
 from cdc.model.errors import GapError, OperatorError
 from connectors.mysql.binlog import events, parser
 from connectors.mysql.binlog.positions import BinlogPosition
-from connectors.mysql.binlog.spill import on_disk, open_file
+from connectors.mysql.binlog.spill import close_file, on_disk, open_file
 from connectors.mysql.rows.judgement import judge
 from connectors.mysql.rows.statements import (
     Began,
@@ -86,7 +86,7 @@ class TransactionBuffer:
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
+            close_file(self._file)
 
 
 @dataclass(slots=True)
