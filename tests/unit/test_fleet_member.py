@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.dev import launch
+from cdc.dev.servers import launch
 from cdc.fleet import member as member_module
 from cdc.fleet.children import Children
 from cdc.fleet.entry import Entry, read_entries
