@@ -52,7 +52,7 @@ from connectors.postgres.values import mapping as postgres_values
 from connectors.postgres.values import temporal as postgres_temporal
 from sinks.client import produce_request, record_batch, varints
 from sinks.producer.batches import PlainBatches
-from snapshot.postgres_copy import parse_row, parse_row_plainly
+from snapshot.postgres.copying import parse_row, parse_row_plainly
 
 
 class Target(NamedTuple):
