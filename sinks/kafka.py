@@ -8,34 +8,30 @@ new epoch is also begun after a commit during which a request may have been sent
 from __future__ import annotations
 
 import logging
-import time
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, Final, TypeVar, cast
-
-import orjson
-from confluent_kafka import Message
-from kafka import errors as codes
+from typing import Final, TypeVar, cast
 
 from cdc.config.kafka_config import KafkaConfig
-from cdc.encode.topic_contents import foreign
 from cdc.machine.elapsed import Elapsed
 from cdc.model.change import Table
-from cdc.model.errors import BugError, CdcError, ConfigError, FencedError, OperatorError, RetryableError, TooLargeError
-from cdc.model.interfaces import UNSURE, Headers, Log
+from cdc.model.errors import BugError, ConfigError, RetryableError
+from cdc.model.interfaces import Headers, Log
 from cdc.model.ledger import TopicFacts
 from cdc.model.state import State
 from cdc.model.state_records import StateWriter, table_key
 from sinks.client.connection import ConnectionConfig, LostError
-from sinks.client.record_batch import CODECS, Codec, first
+from sinks.client.record_batch import CODECS, Codec
 from sinks.client.schema_registry import open_reading
-from sinks.producer.batches import Batch, Batches, partition_of
+from sinks.producer.batches import Batches, partition_of
 from sinks.producer.librdkafka import LibrdkafkaProducer
 from sinks.producer.producer import Producer
-from sinks.producer.retries import FENCED, RefusedError
+from sinks.producer.retries import RefusedError
 from sinks.producer.transactional import TransactionalProducer
+from sinks.refusals import LARGEST_REQUEST, Refusals
+from sinks.topics.descriptions import descriptions
 from sinks.topics.names import (
     OF_CONNECTOR,
     log_topic,
@@ -47,13 +43,11 @@ from sinks.topics.names import (
     table_topic,
 )
 from sinks.topics.positions import Standing, read_neighbours, read_standing, schema_key, topic_key
-from sinks.topics.read_back import Isolation, extent, read_partition, read_to_end, read_without_waiting
+from sinks.topics.read_back import Isolation, extent, read_partition, read_to_end
 from sinks.topics.signals import Commands
 from sinks.topics.table_logs import TableLogs
+from sinks.topics.topic_watch import TopicWatch
 from sinks.topics.topics import LARGEST_RECORD, Topics, Wanted, python_client
-
-LARGEST_REQUEST: Final = 100_000_000
-"""A record of more bytes is refused before it is sent: brokers end the connection at 104,857,600 (their default)."""
 
 _REQUEST_RECORDS: Final = 2_000
 _REQUEST_BYTES: Final = 1_500_000
@@ -68,18 +62,7 @@ _AROUND_BYTES: Final = 1024
 _ANSWER_MS: Final = 40_000
 """An answer is awaited for longer than a broker waits for its followers, which is 30 s."""
 _FENCE_S: Final = 60.0
-_LOOKED_AT: Final = 500
-_LOOK_S: Final = 1.0
-"""While the log is followed so many topics are looked at in so many seconds: the loop does not wait for thousands."""
-
 log = logging.getLogger("cdc.kafka")
-
-_FORBIDDEN: Final = {
-    codes.TopicAuthorizationFailedError.errno,
-    codes.ClusterAuthorizationFailedError.errno,
-    codes.TransactionalIdAuthorizationFailedError.errno,
-}
-_TOO_LARGE: Final = {codes.MessageSizeTooLargeError.errno, codes.RecordListTooLargeError.errno}
 
 _T = TypeVar("_T")
 
@@ -93,6 +76,7 @@ class KafkaSink:
         self.epochs = 0
         self._logs = sorted({*logs, "audit"})
         self._table_logs = TableLogs(config)
+        self._refusals = Refusals(config, connector, self._reading, self._table_logs)
         self._has_letters = False
         self._largest_wanted = largest_record(config)
         self._smallest_limit = self._largest_wanted
@@ -103,8 +87,7 @@ class KafkaSink:
         self._found: Mapping[str, TopicFacts] = {}
         self._routed: set[str] = set()
         """Topics of messages that are known to be there."""
-        self._looked_s = 0.0
-        self._look_from = 0
+        self._watch = TopicWatch()
         self._made: Sequence[str] = ()
         """Topics that the producer has not looked for yet."""
         self._signal_topic = signal_topic(config.prefix, connector)
@@ -233,32 +216,8 @@ class KafkaSink:
         self.write(self.position_topic, schema_key(self.connector, key), zlib.compress(value))
 
     def moved(self, *, whole: bool = False) -> bool:
-        now_s = time.monotonic()
-        if self._producer is None or not (whole or now_s - self._looked_s >= _LOOK_S):
-            return False
-        self._looked_s, names = now_s, sorted(self._found)
-        begin = 0 if whole or self._look_from >= len(names) else self._look_from
-        for at in range(begin, len(names) if whole else min(begin + 1, len(names)), _LOOKED_AT):
-            self._look_from = at + _LOOKED_AT
-            if self._are_others(names[at : at + _LOOKED_AT]):
-                return True
-        return False
-
-    def _are_others(self, names: Sequence[str]) -> bool:
-        """Tell whether one of the topics is gone or is another one than this session has found."""
-        try:
-            there = self._open_producer().there(names)
-        except LostError as exc:
-            log.debug("the topics cannot be looked at: %s", exc)
-            return False
-        for name in names:
-            facts, (identity, partitions) = self._found[name], there.get(name, ("", 0))
-            if partitions == 0 and name in there:  # it is there; its leaders are just being chosen
-                continue
-            same = identity == facts.identity or not (identity and facts.identity)
-            if name not in there or not same or partitions != facts.partitions:
-                return True
-        return False
+        producer = self._producer
+        return producer is not None and self._watch.moved(self._found, producer.there, whole=whole)
 
     def _begin_epoch(self) -> None:
         """Fence older epochs: the broker has ended what they had open, and takes nothing from them any more."""
@@ -345,7 +304,7 @@ class KafkaSink:
         self._begin_epoch()
         standing = read_standing(self._config, self.connector, fenced=True).state
         if standing is None or standing.sequence != committed.sequence:
-            raise self._superseded()
+            raise self._refusals.superseded()
 
     def commands(self) -> list[tuple[bytes, bytes]]:
         if self._commands is None:
@@ -383,23 +342,7 @@ class KafkaSink:
             yield message.offset() or 0, cast("bytes", message.key()), value
 
     def schemas(self) -> Iterator[bytes]:
-        others: dict[bytes | None, Message] = {}
-        for message, committed in read_without_waiting(self._servers, self._config.options, self.schema_topic):
-            value = message.value()
-            record = None if value is None else _description(value)
-            if value is not None and record is None:
-                if committed:  # behind an open transaction nothing is compacted yet: such a record hides nothing
-                    others[message.key()] = message
-                continue
-            others.pop(message.key(), None)
-            if value is None or record is None:
-                continue
-            if committed:
-                yield value
-            elif record["connector"] == self.connector:
-                yield orjson.dumps({**record, "columns": [{**c, "kind": UNSURE} for c in record["columns"]]})
-        for other in others.values():  # a name's versions may be hidden by it: numbers must not be used again
-            raise foreign.not_ours(self.schema_topic, other.partition() or 0, other.offset() or 0)
+        return descriptions(self._servers, self._config.options, self.schema_topic, self.connector)
 
     def close(self) -> None:
         heard, self._commands = self._commands, None
@@ -439,7 +382,7 @@ class KafkaSink:
         taken = self._batches.take()
         for batch in taken:
             if len(batch.records) > self._largest and batch.count == 1:
-                raise self._too_large(batch)
+                raise self._refusals.too_large(batch)
         producer = self._open_producer()
         self._doing("writing records", lambda: producer.send(taken))
 
@@ -455,92 +398,14 @@ class KafkaSink:
         except LostError as exc:
             raise RetryableError(f"Kafka at {self._servers}: {what}: {exc}") from exc
         except RefusedError as exc:
-            raise self._refused(exc, what) from exc
-
-    def _refused(self, error: RefusedError, doing: str) -> CdcError:
-        batch = error.batch
-        where = (
-            f"Kafka at {self._servers}: {doing}"
-            if batch is None
-            else f"Kafka at {self._servers}: {doing}: topic {batch.topic}"
-        )
-        if error.code in FENCED and (open_s := self._timed_out()) is not None:
-            return self._ended_by_the_brokers(where, open_s)
-        if error.code in FENCED and not self._open_producer().fences_itself:
-            return self._superseded()
-        if error.code in _TOO_LARGE and batch is not None:
-            if batch.count == 1:
-                return self._too_large(batch)
-            return RetryableError(f"{where}: its max.message.bytes was lowered: going on with smaller batches")
-        if error.code == codes.InvalidTransactionTimeoutError.errno:
-            return OperatorError(
-                f"{where}: the connector's transactions may take {self._config.transaction_timeout_s:g} s, the brokers "
-                "allow less",
-                hint="set transaction.max.timeout.ms=900000 in each broker's server.properties, and restart it; or "
-                "sink.transaction_timeout_s to less",
-            )
-        if error.code in _FORBIDDEN:
-            return OperatorError(
-                f"{where}: not allowed: {error}",
-                hint="the user needs WRITE on the prefix’ topics and on its transactional.id",
-            )
-        return RetryableError(f"{where}: {error}")
-
-    def _too_large(self, batch: Batch) -> TooLargeError:
-        key, value, headers = first(batch.records)
-        size = len(key) + len(value or b"")
-        return TooLargeError(
-            f"a record of {size} bytes is too large for topic {batch.topic} (its key has {len(key)} bytes)",
-            hint=f"kafka-configs.sh --bootstrap-server {self._servers} --alter --entity-type topics "
-            f"--entity-name {batch.topic} --add-config max.message.bytes={2 * size}"
-            if size < LARGEST_REQUEST
-            else f"no broker takes more than its socket.request.max.bytes; sink.options: message.max.bytes "
-            f"({LARGEST_REQUEST} bytes) is what is sent at most",
-            topic=self._table_logs.written_for(batch.topic),
-            key=key,
-            value=self._reading.event(value, headers) or b"",
-        )
-
-    def _superseded(self) -> FencedError:
-        return FencedError(
-            f"another copy of connector {self.connector} has started and fenced this one off",
-            hint="nothing is lost, the other copy goes on; started again, this one stands by while the other follows",
-        )
-
-    def _timed_out(self) -> float | None:
-        """Return how long the transaction was open, if the brokers may have ended it: they fence as a copy would."""
-        open_s = self._open_for.longest_s() if self._open_for is not None else 0.0
-        return open_s if open_s >= self._config.transaction_timeout_s else None
-
-    def _ended_by_the_brokers(self, where: str, open_s: float) -> RetryableError:
-        allowed_s = self._config.transaction_timeout_s
-        return RetryableError(
-            f"{where}: a transaction was open for {open_s:.0f} s, and brokers end it after {allowed_s:g} s "
-            "(sink.transaction_timeout_s): what was in it is read again",
-            hint="nothing is lost. Was the machine asleep, or its clock set? If a source transaction takes longer to "
-            f"write, give it more: sink.transaction_timeout_s: {min(3 * allowed_s, 86_400):g}, and no less as the "
-            "brokers' transaction.max.timeout.ms",
-        )
+            open_s = self._open_for.longest_s() if self._open_for is not None else 0.0
+            fences_itself = self._producer is not None and self._producer.fences_itself
+            raise self._refusals.of(exc, what, open_s=open_s, fences_itself=fences_itself) from exc
 
 
 def largest_record(config: KafkaConfig) -> int:
     """Return the limit that topics are made with."""
     return int(config.topic_config.get("max.message.bytes") or LARGEST_RECORD)
-
-
-def _description(value: bytes) -> dict[str, Any] | None:
-    """Read a record of the schema topic; None for one that no connector has written."""
-    try:
-        record = orjson.loads(value)
-        known = (
-            all(isinstance(record[name], str) for name in ("connector", "topic", "schema", "table"))
-            and type(record["version"]) is int
-            and isinstance(record["key"], list)
-            and all(isinstance(column["name"], str) and "type" in column for column in record["columns"])
-        )
-    except (ValueError, KeyError, TypeError):
-        return None
-    return record if known else None
 
 
 def _codec(config: KafkaConfig) -> Codec:

@@ -22,7 +22,7 @@ import pymysql
 import pytest
 from psycopg2 import extensions
 
-from cdc.dev.process import Server
+from cdc.dev.servers.process import Server
 from cdc.dev.stack import SERVERS
 from cdc.model.errors import CdcError
 from tests import kafka_versions, mysql_data, shards

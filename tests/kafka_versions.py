@@ -13,9 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from cdc.dev import jars, kafka
+from cdc.dev import jars
 from cdc.dev.java import java
-from cdc.dev.process import Launch, Settings
+from cdc.dev.servers import kafka
+from cdc.dev.servers.process import Launch, Settings
 
 VERSIONS: Final = ("2.8.2", "3.6.2", "3.9.1")
 """The oldest that we claim, one of each protocol's age since, and the last before 4.0."""

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from cdc.dev import mariadb, mysql
-from cdc.dev.process import Launch, Settings
+from cdc.dev.servers import mariadb, mysql
+from cdc.dev.servers.process import Launch, Settings
 
 _PREPARE: Final = {
     "mysql": mysql.prepare,

@@ -14,8 +14,8 @@ from typing import Any
 import pyspark
 
 from cdc.dev.java import java
-from cdc.dev.launch import family
-from cdc.dev.process import Launch, Server, free_port
+from cdc.dev.servers.launch import family
+from cdc.dev.servers.process import Launch, Server, free_port
 
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 

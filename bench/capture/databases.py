@@ -14,7 +14,7 @@ import psycopg2
 import pymysql
 from psycopg2 import extensions
 
-from cdc.dev.process import Server
+from cdc.dev.servers.process import Server
 from cdc.dev.stack import DevServers
 from cdc.model.errors import BugError
 from connectors.mysql import session as mysql_session

@@ -30,8 +30,8 @@ from psycopg2 import extensions
 
 from bench.measure import tell
 from bench.measure.meter import Usage, peak_kb
-from cdc.dev import kafka, launch, postgres
-from cdc.dev.process import Server
+from cdc.dev.servers import kafka, launch, postgres
+from cdc.dev.servers.process import Server
 from cdc.model.errors import CdcError, OperatorError
 
 _READY_WITHIN_S: Final = 600.0

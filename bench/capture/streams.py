@@ -28,7 +28,7 @@ from bench.measure.meter import Sample, Topic, Usage
 from bench.measure.report import COLD, OURS, PEER, RAW, Run
 from bench.peers import debezium
 from cdc.dev.java import java
-from cdc.dev.process import Launch, Server
+from cdc.dev.servers.process import Launch, Server
 from cdc.dev.stack import DevServers
 from cdc.encode.envelope import row_codegen
 from cdc.model.errors import CdcError, OperatorError

@@ -17,7 +17,7 @@ import psycopg2
 
 from bench.measure import PROJECT
 from cdc.config.config import ApplyConfig, load_connector
-from cdc.dev.process import Launch, Server
+from cdc.dev.servers.process import Launch, Server
 from cdc.model.errors import CdcError
 from cdc.model.state import Phase
 from sinks.topics.positions import read_standing

@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from cdc.dev.launch import family
+from cdc.dev.servers.launch import family
 from cdc.model.change import Kind
 from spark_apply.spark.session import open_session
 from spark_apply.views.cluster.kept import Kept

@@ -19,7 +19,7 @@ from typing import Final
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
-from cdc.dev import launch
+from cdc.dev.servers import launch
 from cdc.model.errors import OperatorError
 
 POLL_S: Final = 0.02

@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from cdc.dev import jars
 from cdc.dev.java import java
-from cdc.dev.process import Launch, Server, Settings
+from cdc.dev.servers.process import Launch, Server, Settings
 from cdc.model.errors import OperatorError
 
 VERSION: Final = "3.5.0.Final"

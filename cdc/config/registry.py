@@ -21,14 +21,14 @@ from cdc.model.interfaces import Log, Sink, Snapshotter, Source
 SOURCES = {
     "postgres": (
         "connectors.postgres.source:open_source",
-        "snapshot.postgres:open_snapshotter",
+        "snapshot.postgres.snapshotter:open_snapshotter",
         "connectors.postgres.lag:standing",
         "connectors.postgres.check:check",
         "connectors.postgres.log_end:end",
     ),
     "mysql": (
         "connectors.mysql.source:open_source",
-        "snapshot.mysql:open_snapshotter",
+        "snapshot.mysql.snapshotter:open_snapshotter",
         "connectors.mysql.lag:standing",
         "connectors.mysql.check:check",
         "connectors.mysql.log_end:end",

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Self
 
-from cdc.dev import kafka, mariadb, mysql, opensearch, postgres
-from cdc.dev.process import Launch, Server, Settings, write_private
+from cdc.dev.servers import kafka, mariadb, mysql, opensearch, postgres
+from cdc.dev.servers.process import Launch, Server, Settings, write_private
 from cdc.model.errors import ConfigError
 
 if TYPE_CHECKING:

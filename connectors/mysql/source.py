@@ -21,7 +21,7 @@ from cdc.model.state import State
 from cdc.model.table_schema import Description
 from connectors.captured_tables import LeftOut
 from connectors.mysql import session
-from connectors.mysql.binlog import events, fast_path, parser
+from connectors.mysql.binlog import events, fast_path, parser, transaction_payload
 from connectors.mysql.binlog.offsets import FileOffsets
 from connectors.mysql.binlog.positions import (
     EXACT,
@@ -291,7 +291,9 @@ class MysqlSource:
                 dump.wait(_WAIT_S)
                 continue
             event = self._placed(
-                parser.parse(raw, described) if isinstance(raw, bytes) else parser.parse_long(raw, described)
+                parser.parse(raw, described)
+                if isinstance(raw, bytes)
+                else transaction_payload.parse_long(raw, described)
             )
             if isinstance(event, _OF_FILES):
                 file = self._turned(event, file, asked)

@@ -15,8 +15,8 @@ from typing import Any, Final
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from cdc.dev import kafka
-from cdc.dev.process import Launch, Server, Settings
+from cdc.dev.servers import kafka
+from cdc.dev.servers.process import Launch, Server, Settings
 
 NODES: Final = (1, 2, 3)
 COORDINATED: Final = "__transaction_state"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from cdc.dev import launch
+from cdc.dev.servers import launch
 from tests.faults.fleet_stage import ENDED_S, Seat, Stage, called
 
 

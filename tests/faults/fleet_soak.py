@@ -26,8 +26,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cdc.dev import kafka, mysql, postgres
-from cdc.dev.process import Launch, Server, Settings
+from cdc.dev.servers import kafka, mysql, postgres
+from cdc.dev.servers.process import Launch, Server, Settings
 from cdc.fleet.fleet_config import FleetConfig
 from cdc.model.errors import CdcError
 from sinks.topics.fleet_topic import FleetTopic

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from cdc.dev import launch
+from cdc.dev.servers import launch
 from sinks.topics.fleet_topic import FleetTopic
 from tests.faults.fleet_workload import Bank, Commits, Laws
 from tests.faults.proxy import Proxy

@@ -14,9 +14,9 @@ from urllib.parse import unquote, urlsplit
 
 import pymysql
 
-from cdc.dev import mariadb, mysql
-from cdc.dev.mysqld import DATABASE
-from cdc.dev.process import Launch, Server
+from cdc.dev.servers import mariadb, mysql
+from cdc.dev.servers.mysqld import DATABASE
+from cdc.dev.servers.process import Launch, Server
 from connectors.mysql.binlog.positions import BinlogPosition
 from tests.faults.origin import Deck, Origin
 from tests.faults.stage import Stage

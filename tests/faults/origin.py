@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
-from cdc.dev.process import Server
+from cdc.dev.servers.process import Server
 from tests.faults.proxy import Proxy
 from tests.faults.workload import Writer
 

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Final
 import psycopg2
 from psycopg2 import extensions
 
-from cdc.dev import postgres
-from cdc.dev.process import Server
+from cdc.dev.servers import postgres
+from cdc.dev.servers.process import Server
 from connectors.postgres.lsn import lsn_number
 from tests.faults.origin import Origin
 from tests.faults.workload import KINDS, TABLES, Kind, Writer

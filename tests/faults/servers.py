@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from cdc.dev import kafka
-from cdc.dev.process import Server
+from cdc.dev.servers import kafka
+from cdc.dev.servers.process import Server
 from tests.faults.origin import Origin
 from tests.faults.proxy import Proxy
 

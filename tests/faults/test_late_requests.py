@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from cdc.config.kafka_config import KafkaConfig
-from cdc.dev import kafka
-from cdc.dev.process import Server
+from cdc.dev.servers import kafka
+from cdc.dev.servers.process import Server
 from cdc.model.errors import OperatorError
 from cdc.model.state import Phase, State
 from sinks.kafka import KafkaSink

@@ -35,8 +35,8 @@ from confluent_kafka import KafkaException
 from cdc.config.apply_config import ApplySource
 from cdc.config.config import load_apply
 from cdc.config.views import load_views
-from cdc.dev import kafka, postgres
-from cdc.dev.process import Server
+from cdc.dev.servers import kafka, postgres
+from cdc.dev.servers.process import Server
 from cdc.model.errors import OperatorError
 from spark_apply.events.kafka_source import committed, schema_versions, topics
 from spark_apply.model.store import open_store

@@ -32,7 +32,7 @@ from cdc.model.errors import CdcError, ConfigError, OperatorError, ProtocolError
 from cdc.model.state import Phase, State, _checksum
 from connectors import json_values
 from connectors.mysql.binlog import fast_path as mysql_fast
-from connectors.mysql.binlog import parser, table_map
+from connectors.mysql.binlog import parser, table_map, transaction_payload
 from connectors.mysql.binlog.cursor import Cursor
 from connectors.mysql.binlog.events import FormatDescription, Header, Rows, TableColumn, TableMap, TransactionPayload
 from connectors.mysql.binlog.positions import BinlogPosition, GtidPosition, GtidSet, GtidState
@@ -52,7 +52,7 @@ from connectors.postgres.values import mapping as postgres_values
 from connectors.postgres.values import temporal as postgres_temporal
 from sinks.client import produce_request, record_batch, varints
 from sinks.producer.batches import PlainBatches
-from snapshot.postgres_copy import parse_row, parse_row_plainly
+from snapshot.postgres.copying import parse_row, parse_row_plainly
 
 
 class Target(NamedTuple):
@@ -265,7 +265,7 @@ def binlog_events(data: bytes) -> None:
     if short is not None:
         same(parser.plain(event.header, raw, len(raw) - 4), event, "an event")
     if isinstance(event, TransactionPayload):
-        for _ in islice(parser.events(event, described), 1000):
+        for _ in islice(transaction_payload.events(event, described), 1000):
             pass
 
 

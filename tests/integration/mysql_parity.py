@@ -11,7 +11,7 @@ from typing import Any
 import pymysql
 
 from cdc.model.change import Value
-from connectors.mysql.binlog import parser
+from connectors.mysql.binlog import parser, transaction_payload
 from connectors.mysql.binlog.events import Event, FormatDescription, Rows, TableMap, TransactionPayload
 from connectors.mysql.rows import row_images
 from connectors.mysql.session_settings import SETTINGS, assigned
@@ -338,7 +338,7 @@ def events(server: Server, start: tuple[str, int]) -> Iterator[Event]:
             described = event
         if isinstance(event, TransactionPayload):
             assert described is not None
-            yield from (inner for inner, _ in parser.events(event, described))
+            yield from (inner for inner, _ in transaction_payload.events(event, described))
         else:
             yield event
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from cdc.dev.process import Server
+from cdc.dev.servers.process import Server
 from cdc.model.errors import CdcError
 from tests.conftest import MySQLDatabase, unavailable
 from tests.mysql_data import made, prepare

@@ -17,8 +17,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from cdc import __version__
-from cdc.dev import postgres
-from cdc.dev.process import Launch, Server, free_port
+from cdc.dev.servers import postgres
+from cdc.dev.servers.process import Launch, Server, free_port
 from tests.conftest import Database, _database
 from tests.integration import in_process
 

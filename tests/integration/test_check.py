@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from cdc.dev import kafka as dev_kafka
-from cdc.dev import postgres as dev_postgres
-from cdc.dev.process import Launch, Server, free_port
+from cdc.dev.servers import kafka as dev_kafka
+from cdc.dev.servers import postgres as dev_postgres
+from cdc.dev.servers.process import Launch, Server, free_port
 from tests.conftest import Database
 from tests.integration import test_bad_input as bad
 from tests.integration.connector import Connector

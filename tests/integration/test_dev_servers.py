@@ -24,7 +24,8 @@ from confluent_kafka.cimpl import NewTopic
 from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.row_event import WriteRowsEvent
 
-from cdc.dev import debs, jars, launch, mysqld, stack
+from cdc.dev import debs, jars, stack
+from cdc.dev.servers import launch, mysqld
 from cdc.model.errors import OperatorError
 from tests.conftest import MySQLDatabase
 

@@ -16,7 +16,7 @@ from pymysql.constants import ER
 
 from cdc.model.errors import OperatorError
 from connectors.mysql import session, session_settings
-from snapshot.mysql import take_view
+from snapshot.mysql.views import take_view
 from tests.conftest import MYSQLS, MySQLDatabase
 from tests.integration.mysql_servers import own_server
 from tests.integration.mysql_user import MysqlUser

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from cdc.dev import postgres as dev_postgres
-from cdc.dev.process import Launch, Server
+from cdc.dev.servers import postgres as dev_postgres
+from cdc.dev.servers.process import Launch, Server
 from cdc.model.audit import asked_by
 from tests.conftest import Database, MySQLDatabase
 from tests.integration.connector import Connector

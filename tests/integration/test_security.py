@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
-from cdc.dev import kafka as dev_kafka
-from cdc.dev.process import Server, Settings
+from cdc.dev.servers import kafka as dev_kafka
+from cdc.dev.servers.process import Server, Settings
 from tests.canary import CANARY
 from tests.conftest import Database
 from tests.integration.certificates import Authority

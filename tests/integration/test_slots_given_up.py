@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc.dev import postgres as dev_postgres
-from cdc.dev.process import Server
+from cdc.dev.servers import postgres as dev_postgres
+from cdc.dev.servers.process import Server
 from tests.conftest import Database
 from tests.integration.connector import Connector
 from tests.integration.running import Running, eventually, same

@@ -19,8 +19,8 @@ from cdc.config.source_config import SourceConfig
 from cdc.model.change import Row, Table
 from connectors.postgres.source import PostgresSource
 from snapshot.handover import Progress, key_of, key_order, sort_key
-from snapshot.postgres import PostgresSnapshotter
-from snapshot.postgres_copy import copy_statement
+from snapshot.postgres.copying import copy_statement
+from snapshot.postgres.snapshotter import PostgresSnapshotter
 from tests.conftest import Database
 from tests.integration.connector import Connector
 from tests.integration.running import eventually

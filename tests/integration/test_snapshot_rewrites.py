@@ -11,7 +11,7 @@ from cdc.config.kafka_config import KafkaConfig
 from cdc.config.source_config import SourceConfig
 from cdc.model.errors import RetryableError
 from connectors.postgres.source import PostgresSource
-from snapshot.postgres import PostgresSnapshotter
+from snapshot.postgres.snapshotter import PostgresSnapshotter
 from tests.conftest import Database
 
 

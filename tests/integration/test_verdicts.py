@@ -15,8 +15,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from cdc.dev import postgres
-from cdc.dev.process import Launch, Server, free_port
+from cdc.dev.servers import postgres
+from cdc.dev.servers.process import Launch, Server, free_port
 from sinks.topics.names import position_topic, schema_topic
 from tests.conftest import Database
 from tests.integration.connector import Connector

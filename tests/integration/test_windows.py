@@ -14,7 +14,7 @@ from cdc.config.source_config import SourceConfig
 from cdc.model.errors import RetryableError
 from connectors.postgres import session
 from connectors.postgres.catalog.catalog import Catalog
-from snapshot.postgres_windows import PostgresWindows
+from snapshot.postgres.windows import PostgresWindows
 from tests.conftest import Database
 
 

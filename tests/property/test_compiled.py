@@ -38,7 +38,7 @@ from connectors.postgres.pgoutput import fast_path as postgres
 from connectors.postgres.pgoutput import messages as pgoutput
 from connectors.postgres.values import mapping as postgres_values
 from sinks.producer.batches import PlainBatches
-from snapshot.postgres_copy import parse_row, parse_row_plainly
+from snapshot.postgres.copying import parse_row, parse_row_plainly
 from tests import mysql_encoder, pgoutput_encoder
 from tests.compiler import has_compiler
 from tests.property.test_fast_path import CAPTURED, TABLE

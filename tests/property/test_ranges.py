@@ -14,7 +14,7 @@ from cdc.model.state import Key
 from cdc.testing import insert
 from snapshot.handover import KeyOrder, PostgresView, Progress, RangeHandover, TableProgress, key_order, sort_key
 from snapshot.key_ranges import needs_splitting, split_ranges
-from snapshot.postgres_copy import Relation
+from snapshot.postgres.copying import Relation
 from tests.conftest import FULL
 from tests.text_tables import text_column
 

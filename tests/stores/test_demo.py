@@ -17,7 +17,7 @@ import pytest
 
 from cdc.config import registry
 from cdc.config.config import ApplyConfig
-from cdc.dev.demo import Demo
+from cdc.dev.demos.demo import Demo
 
 MARK = "CDC_TEST_DEMO"
 ENDS_WITHIN_S = 30.0

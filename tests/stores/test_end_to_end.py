@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cdc.config.config import load_apply, load_connector
-from cdc.dev.shop import difference
+from cdc.dev.demos.shop import difference
 from cdc.model.state import Phase
 from sinks.topics.positions import read_standing
 from spark_apply.events.kafka_source import schema_versions

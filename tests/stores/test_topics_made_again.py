@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from cdc.cli.main import cdc
 from cdc.config.apply_config import StoreConfig
 from cdc.config.config import ApplyConfig
-from cdc.dev.process import Server
+from cdc.dev.servers.process import Server
 from cdc.dev.stack import SERVERS
 from cdc.model.errors import OperatorError
 from cdc.model.state import Phase

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cdc.dev import debs, mariadb, mysql, mysqld
-from cdc.dev.process import Settings
+from cdc.dev import debs
+from cdc.dev.servers import mariadb, mysql, mysqld
+from cdc.dev.servers.process import Settings
 from cdc.model.errors import OperatorError
 
 PACKAGE = debs.Package("mysql-server-core", "unstable")

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cdc.dev import launch, stack
+from cdc.dev import stack
 from cdc.dev.java import java, java_major
-from cdc.dev.process import Launch, Server, Settings, free_port, write_private
+from cdc.dev.servers import launch
+from cdc.dev.servers.process import Launch, Server, Settings, free_port, write_private
 from cdc.model.errors import ConfigError, OperatorError
 
 if TYPE_CHECKING:

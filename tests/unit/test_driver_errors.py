@@ -39,8 +39,8 @@ from sinks.client import failures
 from sinks.client.connection import Connection, ConnectionConfig, LostError
 from sinks.topics import read_back
 from sinks.topics.topics import Topics
-from snapshot import mysql as mysql_snapshot
-from snapshot import postgres as postgres_snapshot
+from snapshot.mysql.rows import stream_rows
+from snapshot.postgres import snapshotter as postgres_snapshot
 from spark_apply.verify.differences import RowComparison
 
 SECRET = "row value 4711"
@@ -235,7 +235,7 @@ def test_a_mysql_statement_and_a_stream_of_rows() -> None:
     def seam(error: Exception) -> object:
         connection: Any = _Raising(error, "cursor")
         connection._result = None
-        return list(mysql_snapshot._stream(connection, "reading", "SELECT 1"))
+        return list(stream_rows(connection, "reading", "SELECT 1"))
 
     _judged(seam, _of_mysql())
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.dev import launch
+from cdc.dev.servers import launch
 from cdc.fleet import member as member_module
 from cdc.fleet.children import Children
 from cdc.fleet.entry import Entry, read_entries
@@ -304,7 +304,7 @@ def test_the_nursery_has_one_thread_and_all_that_a_connector_needs() -> None:
         "import os, sys; from cdc.fleet import nursery; nursery.preload();"
         "before = set(sys.modules); print(len(os.listdir('/proc/self/task')), len(os.listdir('/proc/self/fd')));"
         "import cdc.cli.running.run, connectors.postgres.source, connectors.mysql.source;"
-        "import snapshot.postgres, sinks.kafka;"
+        "import snapshot.postgres.snapshotter, sinks.kafka;"
         "print(sorted(set(sys.modules) - before))"
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)

@@ -41,7 +41,8 @@ from connectors.mysql.binlog.events import (
     XaPrepare,
     Xid,
 )
-from connectors.mysql.binlog.parser import events, parse, parse_long
+from connectors.mysql.binlog.parser import parse
+from connectors.mysql.binlog.transaction_payload import events, parse_long
 from tests.mysql_encoder import body, encode, framed, header, packed_int, varlen
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"

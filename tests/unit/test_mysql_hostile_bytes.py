@@ -10,7 +10,7 @@ import pytest
 from cdc.encode.built import built
 from cdc.model.change import Op
 from cdc.model.errors import OperatorError, ProtocolError
-from connectors.mysql.binlog import parser, table_map
+from connectors.mysql.binlog import parser, table_map, transaction_payload
 from connectors.mysql.binlog.cursor import Cursor
 from connectors.mysql.binlog.events import FormatDescription, Rows, TableColumn, TableMap, TransactionPayload
 from connectors.mysql.binlog.positions import GtidSet, file_number
@@ -242,7 +242,7 @@ def test_a_compressed_transaction_is_no_longer_than_it_says() -> None:
     inner = encode(DESCRIBED)
     payload = TransactionPayload(header(40), 255, len(inner), inner * 2)
     with pytest.raises(ProtocolError, match="of more than its"):
-        list(parser.events(payload, DESCRIBED))
+        list(transaction_payload.events(payload, DESCRIBED))
 
 
 def test_long_table_maps_are_not_kept() -> None:

@@ -7,7 +7,7 @@ import pytest
 from cdc.model.change import Table
 from connectors.mysql.binlog.positions import GtidSet
 from connectors.mysql.values import mapping
-from snapshot.mysql_selects import (
+from snapshot.mysql.selects import (
     Relation,
     chunk_statement,
     interpolated,
@@ -16,7 +16,7 @@ from snapshot.mysql_selects import (
     row_statement,
     window_statement,
 )
-from snapshot.mysql_visibility import BinlogView
+from snapshot.mysql.visibility import BinlogView
 
 TOLD = (
     mapping.from_catalog("id", "bigint unsigned", None, nullable=False),

@@ -34,7 +34,7 @@ from connectors.postgres.pgoutput.messages import (
     Update,
 )
 from connectors.postgres.source import PostgresSource
-from snapshot import postgres as reading
+from snapshot.postgres import snapshotter as reading
 from tests.pgoutput_encoder import encode
 from tests.text_tables import text_table
 

@@ -11,7 +11,7 @@ import pytest
 from cdc.model.errors import OperatorError, RetryableError
 from snapshot.key_ranges import KeyRange
 from snapshot.parallel_readers import ParallelReaders, RowBuffer
-from snapshot.postgres_copy import Relation
+from snapshot.postgres.copying import Relation
 from tests.text_tables import text_table
 
 TABLE = text_table("t", ["id"])

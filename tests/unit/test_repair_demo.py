@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cdc.dev.repair_demo import Repair
+from cdc.dev.demos.repair_demo import Repair
 
 CLEAN: dict[str, Any] = {"differing": [], "missing": [], "extra": []}
 WAREHOUSE = {"store": "warehouse", **CLEAN, "differing": [{"key": {"id": 107}, "columns": ["price"]}]}

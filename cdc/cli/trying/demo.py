@@ -22,9 +22,9 @@ from cdc.model.errors import BugError, ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from cdc.dev.demo import Comparison, Demo
-    from cdc.dev.repair_demo import Repair
-    from cdc.dev.view_demo import Act
+    from cdc.dev.demos.demo import Comparison, Demo
+    from cdc.dev.demos.repair_demo import Repair
+    from cdc.dev.demos.view_demo import Act
 
 _STORY = "UPDATE products SET description = 'Now dishwasher safe: the mug of the year' WHERE id = 107"
 _WORD = "dishwasher"
@@ -61,10 +61,10 @@ def _run(folder: Path, transactions: int) -> int:
     from rich.console import Console  # noqa: PLC0415 - `--help` must start fast
 
     from cdc.cli.inspecting.verify import ask_again  # noqa: PLC0415 - as above
-    from cdc.dev.demo import running  # noqa: PLC0415 - as above
-    from cdc.dev.repair_demo import TABLE, damage, repair  # noqa: PLC0415 - as above
-    from cdc.dev.shop import Size  # noqa: PLC0415 - as above
-    from cdc.dev.view_demo import build, play  # noqa: PLC0415 - as above
+    from cdc.dev.demos.demo import running  # noqa: PLC0415 - as above
+    from cdc.dev.demos.repair_demo import TABLE, damage, repair  # noqa: PLC0415 - as above
+    from cdc.dev.demos.shop import Size  # noqa: PLC0415 - as above
+    from cdc.dev.demos.view_demo import build, play  # noqa: PLC0415 - as above
 
     out, steps = Console(highlight=False), _Steps()
     out.print("[bold]cdc demo[/]: a shop in PostgreSQL → Kafka → a warehouse table and a search index\n")
@@ -176,7 +176,7 @@ def _print_comparison(out: Console, found: list[Comparison], transactions: int, 
 
 def _print_repair(out: Console, repair: Repair) -> None:
     from cdc.cli.inspecting.verify import report  # noqa: PLC0415 - as above
-    from cdc.dev.repair_demo import STATEMENT, TABLE, TAKEN  # noqa: PLC0415 - as above
+    from cdc.dev.demos.repair_demo import STATEMENT, TABLE, TAKEN  # noqa: PLC0415 - as above
 
     def show(line: str) -> None:
         out.print(f"  {line}", soft_wrap=True, markup=False)

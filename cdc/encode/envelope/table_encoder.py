@@ -78,7 +78,7 @@ class TableEncoder:
         self._key = tuple((index, _Encoded.of(*named[index], first=i == 0)) for i, index in enumerate(self.key_indexes))
         self.has_holes = hole_finder(tuple(index for index, column in enumerate(table.columns) if column.toastable))
         """Whether the source left values out of a row: it may leave out toastable ones."""
-        # the generated functions may raise any error, see `cdc.encode.row_codegen`
+        # the generated functions may raise any error, see `cdc.encode.envelope.row_codegen`
         self.write_row = row_writer([(column.prefix, column.encode) for column in self._columns])
         self.write_key = self._key_writer()
         self.told = (

@@ -10,65 +10,9 @@ from functools import lru_cache
 from typing import IO, Final, NamedTuple, TypeAlias
 
 from cdc.model.change import Op
+from connectors.mysql.binlog.event_types import TYPE_NAMES
 
-TYPE_NAMES: Final = {
-    0: "UNKNOWN_EVENT",
-    1: "START_EVENT_V3",
-    2: "QUERY_EVENT",
-    3: "STOP_EVENT",
-    4: "ROTATE_EVENT",
-    5: "INTVAR_EVENT",
-    6: "LOAD_EVENT",
-    7: "SLAVE_EVENT",
-    8: "CREATE_FILE_EVENT",
-    9: "APPEND_BLOCK_EVENT",
-    10: "EXEC_LOAD_EVENT",
-    11: "DELETE_FILE_EVENT",
-    12: "NEW_LOAD_EVENT",
-    13: "RAND_EVENT",
-    14: "USER_VAR_EVENT",
-    15: "FORMAT_DESCRIPTION_EVENT",
-    16: "XID_EVENT",
-    17: "BEGIN_LOAD_QUERY_EVENT",
-    18: "EXECUTE_LOAD_QUERY_EVENT",
-    19: "TABLE_MAP_EVENT",
-    20: "PRE_GA_WRITE_ROWS_EVENT",
-    21: "PRE_GA_UPDATE_ROWS_EVENT",
-    22: "PRE_GA_DELETE_ROWS_EVENT",
-    23: "WRITE_ROWS_EVENT_V1",
-    24: "UPDATE_ROWS_EVENT_V1",
-    25: "DELETE_ROWS_EVENT_V1",
-    26: "INCIDENT_EVENT",
-    27: "HEARTBEAT_LOG_EVENT",
-    28: "IGNORABLE_LOG_EVENT",
-    29: "ROWS_QUERY_LOG_EVENT",
-    30: "WRITE_ROWS_EVENT",
-    31: "UPDATE_ROWS_EVENT",
-    32: "DELETE_ROWS_EVENT",
-    33: "GTID_LOG_EVENT",
-    34: "ANONYMOUS_GTID_LOG_EVENT",
-    35: "PREVIOUS_GTIDS_LOG_EVENT",
-    36: "TRANSACTION_CONTEXT_EVENT",
-    37: "VIEW_CHANGE_EVENT",
-    38: "XA_PREPARE_LOG_EVENT",
-    39: "PARTIAL_UPDATE_ROWS_EVENT",
-    40: "TRANSACTION_PAYLOAD_EVENT",
-    41: "HEARTBEAT_LOG_EVENT_V2",
-    42: "GTID_TAGGED_LOG_EVENT",
-    160: "ANNOTATE_ROWS_EVENT",
-    161: "BINLOG_CHECKPOINT_EVENT",
-    162: "GTID_EVENT",
-    163: "GTID_LIST_EVENT",
-    164: "START_ENCRYPTION_EVENT",
-    165: "QUERY_COMPRESSED_EVENT",
-    166: "WRITE_ROWS_COMPRESSED_EVENT_V1",
-    167: "UPDATE_ROWS_COMPRESSED_EVENT_V1",
-    168: "DELETE_ROWS_COMPRESSED_EVENT_V1",
-    169: "WRITE_ROWS_COMPRESSED_EVENT",
-    170: "UPDATE_ROWS_COMPRESSED_EVENT",
-    171: "DELETE_ROWS_COMPRESSED_EVENT",
-}
-"""Event types by number, as SHOW BINLOG EVENTS and the servers' sources name them."""
+HEADER_SIZE: Final = 19
 
 ARTIFICIAL: Final = 0x20
 """Header flag: made for the reader, in no file."""
@@ -319,7 +263,7 @@ class Section(NamedTuple):
 
 
 class TransactionPayload(NamedTuple):
-    """Holds a compressed transaction (`binlog_transaction_compression`), which `parser.events` unpacks."""
+    """Holds a compressed transaction (`binlog_transaction_compression`), which `transaction_payload.events` unpacks."""
 
     header: Header
     compression: int

@@ -31,19 +31,18 @@ https://mariadb.com/kb/en/2-binlog-event-header/
 
 from __future__ import annotations
 
-import io
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from struct import Struct
-from typing import IO, Final, Protocol, Self, TypeAlias, cast
-
-import zstandard
+from typing import Final, TypeAlias
 
 from cdc.model.change import Op
 from cdc.model.errors import ProtocolError
-from connectors.mysql.binlog import charsets, gtid_events
+from connectors.mysql.binlog import charsets, gtid_events, query_events
+from connectors.mysql.binlog.compressed import inflated
 from connectors.mysql.binlog.cursor import Cursor
 from connectors.mysql.binlog.events import (
+    HEADER_SIZE,
     IGNORABLE,
     AnnotateRows,
     BinlogCheckpoint,
@@ -57,7 +56,6 @@ from connectors.mysql.binlog.events import (
     Rotate,
     Rows,
     RowsQuery,
-    Section,
     StartEncryption,
     Stop,
     TableMap,
@@ -70,12 +68,8 @@ from connectors.mysql.binlog.events import (
 from connectors.mysql.binlog.fast_path import READERS, learn
 from connectors.mysql.binlog.table_map import table_map
 
-HEADER_SIZE: Final = 19
 _HEADER: Final = Struct("<IBIIIH")
-_QUERY: Final = Struct("<IIBHH")
-_LOAD_SIZE: Final = 13
-"""Bytes of LOAD DATA's own: file, where its name begins and ends in the statement, what is done with duplicates."""
-_CRC_SIZE: Final = 4
+CRC_SIZE: Final = 4
 _CRC_OF_ALL: Final = 0x2144DF1C
 """The CRC32 of bytes that end in their own CRC32, and of no others."""
 _FORMAT: Final = 15
@@ -86,16 +80,8 @@ _VERSION: Final = 4
 _VERSION_TEXT: Final = 50
 _CHECKSUM_ALGORITHMS: Final = (0, 1)
 _ZSTD: Final = 0
-_PLAIN: Final = 255
+PLAIN: Final = 255
 _XA_PART_MAX: Final = 64
-_ZLIB_WIDTH_MAX: Final = 4
-_ZLIB_RATIO: Final = 1032
-"""What a byte of zlib may stand for at most: https://zlib.net/zlib_tech.html"""
-_LONGEST_HEAD: Final = 1024
-"""How long the header and the fields before the content of a compressed transaction may be."""
-_READ_SIZE: Final = 1 << 20
-_EVENT_MAX: Final = 1 << 30
-"""What the servers allow an event, and so what a compressed part may grow to."""
 
 
 def parse(data: bytes, described: FormatDescription | None = None) -> Event:
@@ -113,12 +99,12 @@ def parse(data: bytes, described: FormatDescription | None = None) -> Event:
     if described is not None:
         checksum = described.checksum
     elif header.type == _ROTATE or header.type in _HEARTBEATS:
-        checksum = len(data) >= HEADER_SIZE + _CRC_SIZE and _crc_matches(data)
+        checksum = len(data) >= HEADER_SIZE + CRC_SIZE and _crc_matches(data)
     else:
         raise ProtocolError(4, f"{header.name} before a FORMAT_DESCRIPTION_EVENT")
     end = len(data)
     if checksum:
-        end -= _CRC_SIZE
+        end -= CRC_SIZE
         if end < HEADER_SIZE or not _crc_matches(data):
             raise ProtocolError(max(end, HEADER_SIZE), f"{header.name} does not match its checksum")
     if header.type == _TABLE_MAP:
@@ -127,6 +113,11 @@ def parse(data: bytes, described: FormatDescription | None = None) -> Event:
     if fast is not None and (event := fast(header, data, end)) is not None:
         return event
     return plain(header, data, end)
+
+
+def header_of(data: bytes) -> Header:
+    """Read the header that stands at the beginning of at least `HEADER_SIZE` bytes."""
+    return Header(*_HEADER.unpack_from(data))
 
 
 def plain(header: Header, data: bytes, end: int) -> Event:
@@ -165,110 +156,6 @@ PAYLOAD: Final = 40
 """The type of the only event that may be longer than memory: a compressed transaction."""
 
 
-def parse_long(file: IO[bytes], described: FormatDescription | None) -> TransactionPayload:
-    """Parse a compressed transaction that fills `file`, which stays open until `events` has been read."""
-    if described is None:
-        raise ProtocolError(4, "a compressed transaction before a FORMAT_DESCRIPTION_EVENT")
-    size = file.seek(0, io.SEEK_END)
-    file.seek(0)
-    head = file.read(_LONGEST_HEAD)
-    if len(head) < HEADER_SIZE:
-        raise ProtocolError(len(head), "the event's header ends early")
-    header = Header(*_HEADER.unpack_from(head))
-    if header.size != size:
-        raise ProtocolError(min(header.size, size), f"an event of {header.size} bytes in {size}")
-    if header.type != PAYLOAD:
-        raise ProtocolError(4, f"a {header.name} of {size} bytes")
-    end = size
-    if described.checksum:
-        end -= _CRC_SIZE
-        if end < HEADER_SIZE or not _crc_of_file_matches(file, end):
-            raise ProtocolError(max(end, HEADER_SIZE), f"{header.name} does not match its checksum")
-    body = Cursor(head, HEADER_SIZE, min(len(head), end))
-    compression, length, full_size = _payload_head(body)
-    section = Section(file, body.at, end)
-    length = _payload_size(end - body.at, length, body.at)
-    return TransactionPayload(header, compression, length if full_size is None else full_size, section)
-
-
-def _crc_of_file_matches(file: IO[bytes], end: int) -> bool:
-    file.seek(0)
-    crc, left = 0, end
-    while left and (part := file.read(min(left, _READ_SIZE))):
-        crc, left = zlib.crc32(part, crc), left - len(part)
-    return not left and crc == int.from_bytes(file.read(_CRC_SIZE), "little")
-
-
-def events(payload: TransactionPayload, described: FormatDescription) -> Iterator[tuple[Event, bytes]]:
-    """Give the events of a compressed transaction, each with its bytes, so that it never lies in memory whole.
-
-    Inner events have no checksum of their own.
-    """
-    inner = described._replace(checksum=False)
-    with _plain(payload) as source:
-        size = 0
-        while head := source.read(HEADER_SIZE):
-            length = int.from_bytes(head[9:13], "little")
-            if len(head) < HEADER_SIZE or not HEADER_SIZE <= length <= _EVENT_MAX:
-                raise ProtocolError(HEADER_SIZE, "a transaction payload that holds no event")
-            size += length
-            if size > payload.size:
-                raise ProtocolError(HEADER_SIZE, f"a transaction payload of more than its {payload.size} bytes")
-            raw = head + source.read(length - HEADER_SIZE)
-            yield parse(raw, inner), raw
-    if size != payload.size:
-        raise ProtocolError(HEADER_SIZE, "a transaction payload of another size")
-
-
-def _plain(payload: TransactionPayload) -> _Plain:
-    content = payload.payload
-    source = cast("IO[bytes]", _SectionReader(content) if isinstance(content, Section) else io.BytesIO(content))
-    if payload.compression == _PLAIN:
-        return _Plain(source)
-    return _Plain(zstandard.ZstdDecompressor().stream_reader(source, read_across_frames=True))
-
-
-class _Readable(Protocol):
-    def read(self, size: int = -1, /) -> bytes: ...
-
-    def close(self) -> None: ...
-
-
-class _SectionReader:
-    """Reads a section as a file that ends where it does; closing it leaves the file open."""
-
-    def __init__(self, section: Section) -> None:
-        self._file, self._left = section.file, section.end - section.begin
-        section.file.seek(section.begin)
-
-    def read(self, size: int = -1, /) -> bytes:
-        got = self._file.read(self._left if size < 0 else min(size, self._left))
-        self._left -= len(got)
-        return got
-
-    def close(self) -> None:
-        pass
-
-
-class _Plain:
-    """Reads what zstd makes of a payload, bit by bit."""
-
-    def __init__(self, source: _Readable) -> None:
-        self._source = source
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._source.close()
-
-    def read(self, size: int) -> bytes:
-        try:
-            return self._source.read(size)
-        except zstandard.ZstdError as exc:
-            raise ProtocolError(HEADER_SIZE, "a transaction payload that zstd cannot read") from exc
-
-
 def _crc_matches(data: bytes) -> bool:
     return zlib.crc32(data) == _CRC_OF_ALL
 
@@ -283,7 +170,7 @@ def _format(header: Header, data: bytes) -> FormatDescription:
     created_at_s, header_size = body.uint(4), body.uint(1)
     if header_size != HEADER_SIZE:
         raise ProtocolError(body.at - 1, f"event headers of {header_size} bytes")
-    lengths = body.take(max(0, body.left - 1 - _CRC_SIZE))
+    lengths = body.take(max(0, body.left - 1 - CRC_SIZE))
     algorithm = body.uint(1)
     if algorithm not in _CHECKSUM_ALGORITHMS:
         raise ProtocolError(body.at - 1, f"checksum algorithm {algorithm}")
@@ -294,64 +181,6 @@ def _format(header: Header, data: bytes) -> FormatDescription:
 
 def _rotate(header: Header, body: Cursor) -> Rotate:
     return Rotate(header, body.uint(8), body.text(body.left))
-
-
-def _query(header: Header, body: Cursor) -> Query:
-    return _query_of(header, body, lambda text: text)
-
-
-def _query_compressed(header: Header, body: Cursor) -> Query:
-    return _query_of(header, body, _inflated)
-
-
-def _query_of(header: Header, body: Cursor, plain: Callable[[bytes], bytes]) -> Query:
-    thread_id, _seconds, schema_size, error_code, size = _QUERY.unpack(body.take(_QUERY.size))
-    charset, ddl_xid, sql_mode = _variables(body.part(size))
-    schema = body.text(schema_size)
-    if body.uint(1):
-        raise ProtocolError(body.at - 1, "a name without its end")
-    text = plain(body.rest())
-    return Query(header, thread_id, error_code, schema, charsets.lenient(charset, text), charset, ddl_xid, sql_mode)
-
-
-_VARIABLE_SIZES: Final = {0: 4, 3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 16: 1, 18: 2, 19: 1, 20: 1, 128: 3, 129: 8}
-"""Bytes of the status variables that have a fixed size, by code: flags, SQL mode, increments, …"""
-_SQL_MODE, _CHARSET, _DDL_XID, _DATABASES, _INVOKER, _TIME_ZONE, _CATALOG, _CATALOG_NZ = 1, 4, 17, 12, 11, 5, 2, 6
-_TOO_MANY_DATABASES: Final = 254
-
-
-def _variables(body: Cursor) -> tuple[str, int | None, int]:
-    """Read character_set_client, the XID of DDL, and sql_mode. What lies behind an unknown code cannot be read.
-
-    https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1Query__event.html
-    """
-    charset, ddl_xid, sql_mode = "utf8mb4", None, 0
-    while body.left:
-        code = body.uint(1)
-        if code == _CHARSET:
-            charset = charsets.of_collation(body.uint(2))
-            body.take(4)
-        elif code == _DDL_XID:
-            ddl_xid = body.uint(8)
-        elif code == _SQL_MODE:
-            sql_mode = body.uint(8)
-        elif code in _VARIABLE_SIZES:
-            body.take(_VARIABLE_SIZES[code])
-        elif code in (_TIME_ZONE, _CATALOG_NZ):
-            body.take(body.uint(1))
-        elif code == _CATALOG:
-            body.take(body.uint(1) + 1)
-        elif code == _INVOKER:
-            body.take(body.uint(1))
-            body.take(body.uint(1))
-        elif code == _DATABASES:
-            count = body.uint(1)
-            for _ in range(0 if count == _TOO_MANY_DATABASES else count):
-                end = body.data.find(b"\0", body.at, body.end)
-                body.take(end + 1 - body.at if end >= 0 else body.left + 1)
-        else:
-            break
-    return charset, ddl_xid, sql_mode
 
 
 def _xid(header: Header, body: Cursor) -> Xid:
@@ -388,28 +217,10 @@ def _rows_reader(op: Op, *, extra: bool, compressed: bool) -> Callable[[Header, 
         first = body.take(bits)
         second = body.take(bits) if op is Op.UPDATE else b""
         before, after = (b"", first) if op is Op.CREATE else (first, second)
-        images = _inflated(body.rest()) if compressed else body.rest()
+        images = inflated(body.rest()) if compressed else body.rest()
         return Rows(header, op, table_id, flags, count, before, after, images)
 
     return read
-
-
-def _inflated(data: bytes) -> bytes:
-    """Inflate MariaDB's compressed part of an event."""
-    width = data[0] & 7 if data else 0
-    if not data or data[0] & 0xF8 != 0x80 or not 1 <= width <= _ZLIB_WIDTH_MAX or len(data) <= width:  # noqa: PLR2004
-        raise ProtocolError(HEADER_SIZE, "a compressed event that is not zlib")
-    size = int.from_bytes(data[1 : 1 + width], "big")
-    if size > min(_EVENT_MAX, _ZLIB_RATIO * len(data)):
-        raise ProtocolError(HEADER_SIZE, f"a compressed event of {size} bytes")
-    inflate = zlib.decompressobj()
-    try:
-        plain = inflate.decompress(data[1 + width :], size + 1)
-    except zlib.error as exc:
-        raise ProtocolError(HEADER_SIZE, "a compressed event that zlib cannot read") from exc
-    if len(plain) != size or not (inflate.eof or size == 0):
-        raise ProtocolError(HEADER_SIZE, "a compressed event of another size")
-    return plain
 
 
 def _partial_update_rows(header: Header, body: Cursor) -> PartialUpdateRows:
@@ -418,17 +229,6 @@ def _partial_update_rows(header: Header, body: Cursor) -> PartialUpdateRows:
 
 
 _whole_update: Final[Callable[[Header, Cursor], Rows]] = _rows_reader(Op.UPDATE, extra=True, compressed=False)
-
-
-def _execute_load_query(header: Header, body: Cursor) -> Query:
-    """Read LOAD DATA as a statement: behind what every statement has stands where the name of the file does.
-
-    https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1Execute__load__query__event.html
-    """
-    head = body.take(_QUERY.size)
-    body.take(_LOAD_SIZE)
-    data = head + body.rest()
-    return _query(header, Cursor(data, 0, len(data)))
 
 
 def _parameter(header: Header, _body: Cursor) -> Ignorable:
@@ -445,25 +245,26 @@ def _fields(body: Cursor) -> dict[int, Cursor]:
 
 
 def _transaction_payload(header: Header, body: Cursor) -> TransactionPayload:
-    compression, size, full_size = _payload_head(body)
+    compression, size, full_size = payload_head(body)
     payload = body.rest()
-    size = _payload_size(len(payload), size, body.at)
+    size = payload_size(len(payload), size, body.at)
     return TransactionPayload(header, compression, size if full_size is None else full_size, payload)
 
 
-def _payload_size(found: int, told: int | None, at: int) -> int:
+def payload_size(found: int, told: int | None, at: int) -> int:
+    """Return the size that was found, which must be what was told."""
     if told is not None and told != found:
         raise ProtocolError(at, f"a transaction payload of {found} bytes, not {told}")
     return found
 
 
-def _payload_head(body: Cursor) -> tuple[int, int | None, int | None]:
+def payload_head(body: Cursor) -> tuple[int, int | None, int | None]:
     """Read how it is compressed, its size as it is and as it was, if they are told."""
     fields = _fields(body)
     size, compression, full_size = (fields[i].packed() if i in fields else None for i in (1, 2, 3))
     if compression is None:
-        compression = _PLAIN
-    if compression not in (_ZSTD, _PLAIN):
+        compression = PLAIN
+    if compression not in (_ZSTD, PLAIN):
         raise ProtocolError(body.at, f"a transaction payload of compression {compression}")
     return compression, size, full_size
 
@@ -507,12 +308,12 @@ def _view_change(header: Header, _body: Cursor) -> ViewChange:
 _Reader: TypeAlias = Callable[[Header, Cursor], Event]
 
 _READERS: Final[dict[int, _Reader]] = {
-    2: _query,
+    2: query_events.query,
     3: _stop,
     4: _rotate,
     **dict.fromkeys((5, 9, 11, 13, 14, 17), _parameter),
     16: _xid,
-    18: _execute_load_query,
+    18: query_events.execute_load_query,
     27: _heartbeat,
     29: _rows_query,
     33: gtid_events.gtid,
@@ -529,7 +330,7 @@ _READERS: Final[dict[int, _Reader]] = {
     162: gtid_events.mariadb_gtid,
     163: gtid_events.mariadb_gtid_list,
     164: _start_encryption,
-    165: _query_compressed,
+    165: query_events.query_compressed,
     **_rows(23, extra=False),
     **_rows(30, extra=True),
     **_rows(166, extra=False, compressed=True),

@@ -14,7 +14,7 @@ from struct import Struct
 from typing import IO, Final
 
 from cdc.model.errors import GapError, OperatorError
-from connectors.mysql.binlog import events, parser
+from connectors.mysql.binlog import events, transaction_payload
 from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.binlog.spill import close_file, on_disk, open_file
 from connectors.mysql.rows.judgement import judge
@@ -189,7 +189,7 @@ class Grouper:
                 hint="please report this with the server's version",
             )
         block.described = described._replace(checksum=False)
-        for event, raw in parser.events(payload, described):
+        for event, raw in transaction_payload.events(payload, described):
             if done is not None:
                 raise OperatorError(
                     f"the compressed transaction at {at} goes on behind its end",

@@ -1,7 +1,7 @@
 # cython: language_level=3, cdivision=True
 """Rows of pgoutput and of COPY in C. Optional.
 
-Without it `connectors.postgres.pgoutput.fast_path` and `snapshot.postgres_copy` do the same; they are the oracles.
+Without it `connectors.postgres.pgoutput.fast_path` and `snapshot.postgres.copying` do the same; they are the oracles.
 
 Indexes of lists and tuples are checked, but where a function says why they need not be. C does not check pointers: each
 function that is given one says what may be read from it, or checks it against an end.

@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
-from cdc.dev import launch
+from cdc.dev.servers import launch
 from cdc.model.errors import OperatorError
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ import orjson
 
 from cdc.config import registry
 from cdc.config.config import ApplyConfig, ConnectorConfig, load_apply, load_connector
-from cdc.dev.process import Launch, Server
-from cdc.dev.shop import TABLES, Difference, Shop, difference
+from cdc.dev.demos.shop import TABLES, Difference, Shop, difference
+from cdc.dev.servers.process import Launch, Server
 from cdc.dev.stack import DevServers
 from cdc.machine.child_processes import SAFE_PATH
 from cdc.model.errors import BugError, CdcError

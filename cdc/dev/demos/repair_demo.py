@@ -12,7 +12,7 @@ import orjson
 
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig
-from cdc.dev.demo import Demo, Tell
+from cdc.dev.demos.demo import Demo, Tell
 from cdc.model.errors import BugError
 
 TABLE: Final = "public.products"

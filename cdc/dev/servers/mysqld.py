@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from cdc.dev import debs
-from cdc.dev.process import Launch, Settings, run_once, write_private
+from cdc.dev.servers.process import Launch, Settings, run_once, write_private
 from cdc.model.errors import OperatorError
 
 DATABASE: Final = "dev"

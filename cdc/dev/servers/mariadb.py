@@ -11,8 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from cdc.dev import debs, mysqld
-from cdc.dev.process import Launch, Settings
+from cdc.dev import debs
+from cdc.dev.servers import mysqld
+from cdc.dev.servers.process import Launch, Settings
 from cdc.model.errors import OperatorError
 
 _VERSION: Final = re.compile(r"(?<=Ver )(?P<major>\d+)\.(?P<minor>\d+)\S*(?=-MariaDB)")

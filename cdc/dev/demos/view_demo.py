@@ -13,8 +13,8 @@ from typing import Any, Final
 import orjson
 
 from cdc.config import registry
-from cdc.dev.demo import Demo, Tell
-from cdc.dev.shop import Shop
+from cdc.dev.demos.demo import Demo, Tell
+from cdc.dev.demos.shop import Shop
 from cdc.model.errors import BugError
 
 TABLES: Final = """

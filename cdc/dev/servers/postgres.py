@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from cdc.dev.process import Launch, Settings, run_once, write_private
+from cdc.dev.servers.process import Launch, Settings, run_once, write_private
 from cdc.model.errors import OperatorError
 
 _FOLDERS = {16: "pginstall", 18: "pginstall18"}  # inside the wheel

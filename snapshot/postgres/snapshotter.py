@@ -25,7 +25,7 @@ from connectors.postgres.slot.slot import await_older_transactions
 from snapshot.handover import PostgresView, Progress, RangeHandover
 from snapshot.key_ranges import KeyRange, needs_splitting, split_ranges
 from snapshot.parallel_readers import ParallelReaders, RowBuffer, chunks, release
-from snapshot.postgres_copy import (
+from snapshot.postgres.copying import (
     Relation,
     copy_statement,
     lock_statement,
@@ -33,8 +33,8 @@ from snapshot.postgres_copy import (
     plan_statement,
     sample_statement,
 )
-from snapshot.postgres_rows import LastWrittenRows, single_row
-from snapshot.postgres_windows import PostgresWindows
+from snapshot.postgres.single_rows import LastWrittenRows, single_row
+from snapshot.postgres.windows import PostgresWindows
 
 _REWRITTEN: Final = """
 SELECT count(*) FROM pg_class c

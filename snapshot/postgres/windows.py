@@ -23,7 +23,7 @@ from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.lsn import at_record_end
 from connectors.postgres.slot.slot import await_older_transactions
 from snapshot.handover import PostgresView, key_of
-from snapshot.postgres_copy import Relation, keys_statement, lock_statement, parse_row, window_statement
+from snapshot.postgres.copying import Relation, keys_statement, lock_statement, parse_row, window_statement
 
 WATERMARK: Final = "cdc.watermark"
 """The prefix of the message that moves the log's reader past the window's end at once."""

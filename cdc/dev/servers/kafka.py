@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from cdc.dev import jars
 from cdc.dev.java import java
-from cdc.dev.process import Launch, Settings, run_once
+from cdc.dev.servers.process import Launch, Settings, run_once
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from cdc.dev import jars
 from cdc.dev.java import java
-from cdc.dev.process import Launch, Settings
+from cdc.dev.servers.process import Launch, Settings
 
 if TYPE_CHECKING:
     from pathlib import Path

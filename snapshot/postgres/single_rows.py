@@ -16,7 +16,7 @@ from cdc.model.errors import CdcError
 from connectors.postgres import session
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.deadline import Deadline
-from snapshot.postgres_copy import Relation, parse_row, row_statement
+from snapshot.postgres.copying import Relation, parse_row, row_statement
 
 _ANSWER_S: Final = 1.0
 _PREPARE: Final = "SET statement_timeout = '900ms'; SET lock_timeout = '300ms'"

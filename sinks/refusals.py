@@ -1,0 +1,100 @@
+"""What it means that brokers refuse a request of a connector's producer, and what to do about it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kafka import errors as codes
+
+from cdc.config.kafka_config import KafkaConfig
+from cdc.formats.reading import Reading
+from cdc.model.errors import CdcError, FencedError, OperatorError, RetryableError, TooLargeError
+from sinks.client.record_batch import first
+from sinks.producer.batches import Batch
+from sinks.producer.retries import FENCED, RefusedError
+from sinks.topics.table_logs import TableLogs
+
+LARGEST_REQUEST: Final = 100_000_000
+"""A record of more bytes is refused before it is sent: brokers end the connection at 104,857,600 (their default)."""
+
+_FORBIDDEN: Final = {
+    codes.TopicAuthorizationFailedError.errno,
+    codes.ClusterAuthorizationFailedError.errno,
+    codes.TransactionalIdAuthorizationFailedError.errno,
+}
+_TOO_LARGE: Final = {codes.MessageSizeTooLargeError.errno, codes.RecordListTooLargeError.errno}
+
+
+class Refusals:
+    """Makes errors of ours of one connector's refusals."""
+
+    def __init__(self, config: KafkaConfig, connector: str, reading: Reading, table_logs: TableLogs) -> None:
+        self._config, self._connector = config, connector
+        self._reading, self._table_logs = reading, table_logs
+        self._servers = config.bootstrap_servers
+
+    def of(self, error: RefusedError, doing: str, *, open_s: float, fences_itself: bool) -> CdcError:
+        """Return what is wrong. The transaction has been open for `open_s`.
+
+        `fences_itself`: the producer may have been refused for an older epoch of its own.
+        """
+        batch = error.batch
+        where = (
+            f"Kafka at {self._servers}: {doing}"
+            if batch is None
+            else f"Kafka at {self._servers}: {doing}: topic {batch.topic}"
+        )
+        if error.code in FENCED and open_s >= self._config.transaction_timeout_s:  # they fence as a copy would
+            return self._ended_by_the_brokers(where, open_s)
+        if error.code in FENCED and not fences_itself:
+            return self.superseded()
+        if error.code in _TOO_LARGE and batch is not None:
+            if batch.count == 1:
+                return self.too_large(batch)
+            return RetryableError(f"{where}: its max.message.bytes was lowered: going on with smaller batches")
+        if error.code == codes.InvalidTransactionTimeoutError.errno:
+            return OperatorError(
+                f"{where}: the connector's transactions may take {self._config.transaction_timeout_s:g} s, the brokers "
+                "allow less",
+                hint="set transaction.max.timeout.ms=900000 in each broker's server.properties, and restart it; or "
+                "sink.transaction_timeout_s to less",
+            )
+        if error.code in _FORBIDDEN:
+            return OperatorError(
+                f"{where}: not allowed: {error}",
+                hint="the user needs WRITE on the prefix’ topics and on its transactional.id",
+            )
+        return RetryableError(f"{where}: {error}")
+
+    def too_large(self, batch: Batch) -> TooLargeError:
+        """Name the record that a batch has alone."""
+        key, value, headers = first(batch.records)
+        size = len(key) + len(value or b"")
+        return TooLargeError(
+            f"a record of {size} bytes is too large for topic {batch.topic} (its key has {len(key)} bytes)",
+            hint=f"kafka-configs.sh --bootstrap-server {self._servers} --alter --entity-type topics "
+            f"--entity-name {batch.topic} --add-config max.message.bytes={2 * size}"
+            if size < LARGEST_REQUEST
+            else f"no broker takes more than its socket.request.max.bytes; sink.options: message.max.bytes "
+            f"({LARGEST_REQUEST} bytes) is what is sent at most",
+            topic=self._table_logs.written_for(batch.topic),
+            key=key,
+            value=self._reading.event(value, headers) or b"",
+        )
+
+    def superseded(self) -> FencedError:
+        """Say that another copy of the connector goes on."""
+        return FencedError(
+            f"another copy of connector {self._connector} has started and fenced this one off",
+            hint="nothing is lost, the other copy goes on; started again, this one stands by while the other follows",
+        )
+
+    def _ended_by_the_brokers(self, where: str, open_s: float) -> RetryableError:
+        allowed_s = self._config.transaction_timeout_s
+        return RetryableError(
+            f"{where}: a transaction was open for {open_s:.0f} s, and brokers end it after {allowed_s:g} s "
+            "(sink.transaction_timeout_s): what was in it is read again",
+            hint="nothing is lost. Was the machine asleep, or its clock set? If a source transaction takes longer to "
+            f"write, give it more: sink.transaction_timeout_s: {min(3 * allowed_s, 86_400):g}, and no less as the "
+            "brokers' transaction.max.timeout.ms",
+        )

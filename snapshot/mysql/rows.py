@@ -1,0 +1,88 @@
+"""Reads the rows of a statement as they come, as bytes: by compiled code from the connection's own buffer."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import pymysql
+import pymysql.cursors
+
+from cdc.encode.built import built
+from cdc.model.change import Row
+from cdc.model.errors import RetryableError
+from connectors.mysql import session
+
+_FETCHED: Final = 500
+_CHANGED: Final = frozenset({1054, 1146, 1049, 1412, 1305})
+"""Errors: unknown column, no such table or database, definition changed since the view was taken."""
+_compiled: Final = built("connectors.mysql.binlog.compiled")
+_LOST: Final = 2013
+"""The client library's number of a lost connection."""
+
+
+def all_rows(connection: session.Connection, doing: str, statement: str) -> list[Row]:
+    """Read the rows, as bytes."""
+    return [row for rows, _ in stream_rows(connection, doing, statement) for row in rows]
+
+
+def stream_rows(connection: session.Connection, doing: str, statement: str) -> Iterator[tuple[Sequence[Row], int]]:
+    """Give the rows as they come, some at a time, each with about how many bytes they have."""
+    try:
+        cursor = connection.cursor(pymysql.cursors.SSCursor)
+        try:
+            cursor.execute(statement)
+            yield from _rows_at_once(connection)
+            while rows := cursor.fetchmany(_FETCHED):
+                for row in rows:
+                    yield [row], _size(row)
+        except BaseException:
+            _leave(connection)
+            raise
+        cursor.close()
+    except session.DRIVER_ERRORS as exc:
+        error = session.translate(exc, doing)
+        if session.code_of_exception(exc) in _CHANGED:
+            raise RetryableError(f"{doing}: it was altered or dropped meanwhile", hint=session.GO_ON) from exc
+        raise error from exc
+
+
+def _size(row: Row) -> int:
+    return sum(len(value) for value in row if isinstance(value, bytes))
+
+
+def _rows_at_once(connection: session.Connection) -> Iterator[tuple[Sequence[Row], int]]:
+    """Give rows from the connection's buffer by compiled code; the library reads rows that are there only in part.
+
+    Without compiled code it gives nothing.
+    """
+    result, stream = connection._result, connection._rfile  # noqa: SLF001 - where the library reads
+    if _compiled is None or result is None or any(convert for of in result.converters for convert in of):
+        return
+    while result.unbuffered_active:
+        number = connection._next_seq_id  # noqa: SLF001
+        taken, number, rows = _compiled.text_rows(_seen(connection, stream), result.field_count, number)
+        if taken:
+            stream.read(taken)  # what was seen: nothing is waited for
+            connection._next_seq_id = number  # noqa: SLF001
+            yield rows, taken
+        elif (row := result._read_rowdata_packet_unbuffered()) is not None:  # noqa: SLF001
+            yield [row], _size(row)
+
+
+def _seen(connection: session.Connection, stream: io.BufferedReader) -> bytes:
+    try:
+        return stream.peek()
+    except (OSError, ValueError) as exc:  # ValueError where another thread has closed it
+        connection._force_close()  # noqa: SLF001 - as the library does
+        raise pymysql.OperationalError(_LOST, f"Lost connection to MySQL server during query ({exc})") from exc
+
+
+def _leave(connection: session.Connection) -> None:
+    """Drop a result that is not read to its end; its connection cannot be used any more."""
+    result = connection._result  # noqa: SLF001 - else the library reads on to the end
+    if result is not None and result.unbuffered_active:
+        result.unbuffered_active = False
+        result.connection = None
+        connection._force_close()  # noqa: SLF001

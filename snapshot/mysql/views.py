@@ -1,0 +1,200 @@
+"""Takes views of MySQL's data whose place in the log is known, without a lock where the server allows that."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from cdc.model.change import Table
+from cdc.model.errors import OperatorError, RetryableError
+from connectors.mysql import session
+from connectors.mysql.binlog.positions import BinlogPosition, GtidSet
+from connectors.mysql.catalog import server
+from snapshot.mysql import selects
+from snapshot.mysql.visibility import BinlogView
+
+log = logging.getLogger("cdc")
+
+_VIEW: Final = (
+    "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+    "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
+)
+_LOCK_S: Final = 1
+"""How long the lock waits for open writers, which is how long new ones may be blocked."""
+_VIEW_S: Final = 60.0
+_PAUSE_S: Final = 3.0
+_LOCKED_S: Final = 10.0
+"""How long a snapshot tries for a view without open transactions: first in a pause of the writers, then by a lock."""
+
+
+def take_view(
+    sessions: Sequence[session.Connection],
+    tables: Sequence[Table],
+    connect: Callable[[], session.Connection],
+    *,
+    over: Callable[[], bool],
+    all_: bool = True,
+    exact: bool = False,
+) -> tuple[BinlogView, int]:
+    """Begin a view on each session; return what all of them saw, and a commit position that none saw beyond.
+
+    `exact`: try for some seconds to take views that saw nothing else, in a pause of the writers or by a lock.
+    `all_`: the views have seen all that is in the log by now; commits that are logged and not visible are waited for.
+    """
+    found = server.look(sessions[0])
+    if not found.gtids and not found.mariadb:
+        return _under_lock(sessions, found, tables, connect, over, within_s=_VIEW_S)
+    if exact:
+        taken = _in_a_pause(sessions, found) if found.gtids else _at_one_position(sessions, found)
+        if taken is not None:
+            return taken
+        try:
+            return _under_lock(sessions, found, tables, connect, over, within_s=_LOCKED_S)
+        except (OperatorError, RetryableError) as exc:
+            log.info("a view of transactions under way is taken (%s): some of them will be told twice", exc.message)
+    if found.mariadb:
+        return _by_status(sessions, found, over)
+    return _by_gtids(sessions, found, over, all_=all_)
+
+
+def _by_gtids(
+    sessions: Sequence[session.Connection], found: server.Server, over: Callable[[], bool], *, all_: bool
+) -> tuple[BinlogView, int]:
+    """Take views without a lock: the set is read before them, so they see all of it, and perhaps a few more."""
+    asking, deadline = sessions[0], time.monotonic() + _VIEW_S
+    if all_:
+        owned = GtidSet.parse(_owned(server.global_text(asking, "gtid_owned")))
+        while not owned <= GtidSet.parse(server.global_text(asking, "gtid_executed")):
+            still = GtidSet.parse(_owned(server.global_text(asking, "gtid_owned")))
+            if not owned <= still:
+                owned = GtidSet.parse(",".join(gtid for gtid in str(owned).split(",") if GtidSet.parse(gtid) <= still))
+            _wait(deadline, over)
+    seen = GtidSet.parse(server.global_text(asking, "gtid_executed"))
+    _begin(sessions)
+    return BinlogView(None, seen), server.status(asking, found)[0].commit
+
+
+def _in_a_pause(sessions: Sequence[session.Connection], found: server.Server) -> tuple[BinlogView, int] | None:
+    """Take views while nothing is being committed: what they saw is the set. None: there was no such moment.
+
+    A commit that is visible but not in the set yet is in gtid_owned until it is.
+    """
+    asking, deadline = sessions[0], time.monotonic() + _PAUSE_S
+    while True:
+        before = server.global_text(asking, "gtid_executed")
+        _begin(sessions)
+        owned = server.global_text(asking, "gtid_owned")
+        if not owned and server.global_text(asking, "gtid_executed") == before:
+            return BinlogView(None, GtidSet.parse(before)), server.status(asking, found)[0].commit
+        for connection in sessions:
+            end_view(connection)
+        if time.monotonic() > deadline:
+            return None
+
+
+def _owned(text: str) -> str:
+    """Remove the owning threads from ``uuid:7#12,uuid:8#15``."""
+    return ",".join(part.partition("#")[0] for part in text.replace("\n", "").split(",") if ":" in part)
+
+
+def _by_status(
+    sessions: Sequence[session.Connection], found: server.Server, over: Callable[[], bool]
+) -> tuple[BinlogView, int]:
+    """Take views on MariaDB, which reports the place in the log that each is of."""
+    asking, deadline = sessions[0], time.monotonic() + _VIEW_S
+    logged = server.status(asking, found)[0].commit
+    while True:
+        _begin(sessions)
+        places = [_snapshot_position(connection) for connection in sessions]
+        if min(places) >= logged:
+            return BinlogView(min(places), None), max(places)
+        for connection in sessions:
+            end_view(connection)
+        _wait(deadline, over)
+
+
+def _at_one_position(sessions: Sequence[session.Connection], found: server.Server) -> tuple[BinlogView, int] | None:
+    """Take views on MariaDB that are all of one place. None: each time, a transaction was committed between them."""
+    deadline = time.monotonic() + _PAUSE_S
+    logged = server.status(sessions[0], found)[0].commit
+    while True:
+        _begin(sessions)
+        place, *others = [_snapshot_position(connection) for connection in sessions]
+        if place >= logged and all(other == place for other in others):
+            return BinlogView(place, None), place
+        for connection in sessions:
+            end_view(connection)
+        if time.monotonic() > deadline:
+            return None
+
+
+def _snapshot_position(connection: session.Connection) -> int:
+    status = dict(session.texts(connection, "taking a view", "SHOW STATUS LIKE 'binlog_snapshot_%'"))
+    named = {name.lower(): value for name, value in status.items()}
+    return BinlogPosition(named["binlog_snapshot_file"], int(named["binlog_snapshot_position"])).commit
+
+
+def _under_lock(
+    sessions: Sequence[session.Connection],
+    found: server.Server,
+    tables: Sequence[Table],
+    connect: Callable[[], session.Connection],
+    over: Callable[[], bool],
+    *,
+    within_s: float,
+) -> tuple[BinlogView, int]:
+    """Take views while nobody writes the tables: they saw all up to the log's end, or all of the set."""
+    deadline = time.monotonic() + within_s
+    locking = connect()
+    try:
+        session.rows(locking, "preparing a session", f"SET SESSION lock_wait_timeout = {_LOCK_S}")
+        while True:
+            try:
+                session.rows(locking, "locking the tables for a moment", selects.lock_statement(tables))
+                break
+            except RetryableError:
+                _wait(deadline, over)
+            except OperatorError as exc:
+                if session.is_denied(exc):
+                    raise OperatorError(
+                        f"user {found.user} may not lock tables for the moment in which a view is taken, and there are "
+                        "no GTIDs to do without",
+                        hint=f"GRANT LOCK TABLES ON *.* TO {found.account}; or set gtid_mode to ON, step by step",
+                    ) from exc
+                raise
+        _begin(sessions)
+        seen = GtidSet.parse(server.global_text(sessions[0], "gtid_executed")) if found.gtids else None
+        end = server.status(sessions[0], found)[0].commit
+        session.rows(locking, "letting go of the tables", "UNLOCK TABLES")
+    finally:
+        session.close(locking)
+    return BinlogView(end if seen is None else None, seen), end
+
+
+def _begin(sessions: Sequence[session.Connection]) -> None:
+    for statement in _VIEW:
+        for connection in sessions:
+            session.rows(connection, "taking a view", statement)
+    for connection in sessions:
+        session.check_settings(connection)
+
+
+def end_view(connection: session.Connection) -> None:
+    """End what a session sees; nothing is left to end where the connection is gone."""
+    try:
+        session.rows(connection, "ending a view", "ROLLBACK")
+    except RetryableError:
+        pass  # the connection is gone, and the view with it
+
+
+def _wait(deadline_s: float, over: Callable[[], bool]) -> None:
+    if over():
+        raise RetryableError("reading was ended")
+    if not session.wait_until(deadline_s, 0.05):
+        raise RetryableError(
+            "a view cannot be taken: transactions that are in the log already do not become visible, or the tables are "
+            f"written without a pause of {_LOCK_S} s",
+            hint="SELECT * FROM information_schema.INNODB_TRX ORDER BY trx_started",
+        )
