@@ -23,7 +23,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from cdc.config.config import ApplyConfig
 from cdc.model.errors import CdcError
 from cdc.model.meter import NO_JOB_METER, JobMeter, JobState
-from spark_apply.events import kafka_source
+from spark_apply.events.kafka.offsets import await_markers, ends_by_topic
+from spark_apply.events.kafka.stream import stream_topics
 from spark_apply.events.quarantine import Quarantine
 from spark_apply.events.set_aside import read_set_aside
 from spark_apply.job.batch.counts import TableCount
@@ -142,7 +143,7 @@ def _follow(
     """Follow the topics; return whether a transaction was still open when the run began."""
     config, spark, applier, asides = start.config, start.spark, start.applier, start.asides
     topics = sorted({*applier.routes, *(topic for topic, _ in asides)})
-    behind = once and not kafka_source.await_markers(config.source, topics)
+    behind = once and not await_markers(config.source, topics)
     watcher = PositionWatcher(config.source, [route.table for route in applier.routes.values()])
     with watcher, at_work(config.checkpoint):
         checkpoint = start.checkpoint(reset=reset_checkpoint)
@@ -214,7 +215,7 @@ class _Loop:
     def _begin(self, topics: Sequence[str]) -> StreamingQuery | None:
         """Compare copies, topics and checkpoint, and start the query; None: a run with `once` has nothing to read."""
         config, spark, tell = self.start.config, self.start.spark, self.start.tell
-        writer = kafka_source.stream(spark, config.source, topics, self.at.since).writeStream.queryName(config.name)
+        writer = stream_topics(spark, config.source, topics, self.at.since).writeStream.queryName(config.name)
         writer = writer.option("checkpointLocation", self.at.checkpoint).foreachBatch(self._apply)
         # Not `availableNow`: it cannot go on from an unfinished batch where partitions were added since (Spark 4.0.0).
         every = "100 milliseconds" if self.once else _interval(self.start.applier.routes)
@@ -224,7 +225,7 @@ class _Loop:
             self.publisher.begin(self.at.begin(spark, tell), checkpoint=self.at.checkpoint)
             self.start.asides.forget_others()
             self.asides.look(now=True)
-            self._until = self.at.left(kafka_source.ends_by_topic(config.source, topics)) if self.once else {}
+            self._until = self.at.left(ends_by_topic(config.source, topics)) if self.once else {}
             return None if self.once and self.publisher.has_read(self._until) else writer.start()
         except CdcError:
             raise
