@@ -9,18 +9,16 @@ by position, that is safe. A copy that a rebuild or a rollback has swapped in ke
 from __future__ import annotations
 
 import functools
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from types import FrameType
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from cdc.config.config import ApplyConfig
+from cdc.machine.stop_signals import stopping
 from cdc.model.errors import CdcError
 from cdc.model.meter import NO_JOB_METER, JobMeter, JobState
 from spark_apply.events.kafka.offsets import await_markers, ends_by_topic
@@ -108,7 +106,7 @@ def run_apply(
     begun = time.monotonic()
     tell = progress or (lambda _line: None)
     stop = stop or threading.Event()
-    with _stopped_by_signals(stop):
+    with stopping(stop):
         tell(f"reading the schema topic of {config.source.topic_prefix}")
         chosen, unusable = choose_usable(config)
         require_topics(config, chosen)
@@ -307,21 +305,3 @@ def _copies(applier: Applier) -> str:
 def _interval(routes: Mapping[str, Route]) -> str:
     files = any(isinstance(store, Maintained) for route in routes.values() for store in route.stores.values())
     return f"{FILES_TRIGGER_MS if files else TRIGGER_MS} milliseconds"
-
-
-@contextmanager
-def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
-    """Let SIGINT and SIGTERM end the job after its batch, in the main thread alone; others use `stop`."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def ask(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
