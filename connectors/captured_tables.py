@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Protocol, TypeAlias, TypeVar
 
+from cdc.config.findings import Finding, left_out, refused
 from cdc.config.table_patterns import LEFT_OUT, matches, named
 from cdc.model.errors import OperatorError
 
@@ -125,6 +126,27 @@ def not_left_out(
 def stops(name: str, patterns: Sequence[str], known: Collection[str]) -> bool:
     """Whether a run stops at what refuses a table or pattern: one that is named, or captured already."""
     return name in patterns or name in known
+
+
+def sorted_out(
+    refusals: Iterable[tuple[str, OperatorError | None]], patterns: Sequence[str], known: Collection[str]
+) -> tuple[list[str], list[Finding]]:
+    """Return the tables that can be captured, and what `cdc check` finds of the others.
+
+    `refusals` has tables and patterns, each with its error or None; `known` are captured already.
+    """
+    good, bad = list[str](), list[tuple[str, OperatorError]]()
+    for name, refusal in refusals:
+        if refusal is not None:
+            bad.append((name, refusal))
+        elif name not in good:
+            good.append(name)
+    return good, [
+        refused(f"table {name}", refusal)
+        if stops(name, patterns, known) or not good
+        else left_out(f"table {name}", refusal)
+        for name, refusal in bad
+    ]
 
 
 def did_you_mean(name: str, names: Collection[str], *, most: int = 1) -> str | None:

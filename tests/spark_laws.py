@@ -21,7 +21,7 @@ from cdc.config.apply_config import ApplySource, ApplyTable, QuarantineConfig, S
 from cdc.config.config import ApplyConfig
 from cdc.model.errors import OperatorError
 from cdc.model.state import Phase
-from spark_apply.events.kafka_source import schema_versions
+from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.events.quarantine import read_entries
 from spark_apply.job.job import ApplySummary, run_apply
 from spark_apply.model.completeness import Complete, lowest

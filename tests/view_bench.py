@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from cdc.config.apply_config import ApplySource
 from cdc.config.views import MatchConfig, StreamConfig, ViewConfig, ViewsConfig
 from cdc.model.state import Phase
-from spark_apply.events.kafka_source import committed
+from spark_apply.events.kafka.records import committed_records
 from spark_apply.views.job import ViewSummary, run_views
 from spark_apply.views.pattern.lowered import pattern_sql
 from spark_apply.views.planning.definitions import texts_of
@@ -107,7 +107,7 @@ class ViewBench:
         topic = f"{self.prefix}.view.{view}"
         source = self.config.source
         found = []
-        for message in committed(source, topic, 6):
+        for message in committed_records(source, topic, 6):
             key, value = message.key(), message.value()
             assert isinstance(key, bytes)
             event = json.loads(value) if value is not None else None
@@ -124,7 +124,7 @@ class ViewBench:
 
     def whole_events(self, view: str) -> list[Any]:
         """Every event of a view, in the order of their positions."""
-        messages = committed(self.config.source, f"{self.prefix}.view.{view}", 6)
+        messages = committed_records(self.config.source, f"{self.prefix}.view.{view}", 6)
         found = [json.loads(value) for message in messages if (value := message.value()) is not None]
         return sorted(found, key=lambda event: str(event["source"]["position"]))
 

@@ -22,7 +22,10 @@ from cdc.config.apply_config import ApplySource, ApplyTable, StoreConfig
 from cdc.config.config import ApplyConfig
 from cdc.dev.stack import DevServers
 from cdc.model.errors import BugError
-from spark_apply.events import kafka_source
+from spark_apply.events.envelope import parse
+from spark_apply.events.kafka.offsets import committed_ends
+from spark_apply.events.kafka.schema_topic import schema_versions
+from spark_apply.events.kafka.stream import read_topic
 from spark_apply.events.projected import columns_read
 from spark_apply.events.quarantine import Quarantine
 from spark_apply.job.batch.microbatch import Applier
@@ -64,14 +67,12 @@ def publish(bootstrap: str, table: SourceTable, events: int, keys: int) -> None:
 
 def measure(spark: SparkSession, config: ApplyConfig, table: SourceTable, runs: int, events: int) -> dict[str, float]:
     """Print and return the figures."""
-    made = target(kafka_source.schema_versions(config.source)[table.qualified], {})
+    made = target(schema_versions(config.source)[table.qualified], {})
     store = open_store(config.stores["warehouse"], name="warehouse", prefix=table.prefix, spark=spark)
 
     def read() -> None:
-        records = kafka_source.read(
-            spark, config.source, made.topic, {}, kafka_source.committed_ends(config.source, made.topic)
-        )
-        kafka_source.parse(records, columns_read(made)).write.format("noop").mode("overwrite").save()
+        records = read_topic(spark, config.source, made.topic, {}, committed_ends(config.source, made.topic))
+        parse(records, columns_read(made)).write.format("noop").mode("overwrite").save()
 
     def build() -> None:
         beside = store.beside(made)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from cdc.config.config import ConnectorConfig
-from cdc.config.findings import Checked, Finding, Level, left_out, probed, refused
+from cdc.config.findings import Checked, Finding, Level, probed, refused
 from cdc.model.change import Table
 from cdc.model.errors import CdcError, OperatorError
 from cdc.model.interfaces import LINEAGE
@@ -168,17 +168,11 @@ class _Check:
             yield Finding(Level.WARNING, "server", what, "XA RECOVER; then XA COMMIT or XA ROLLBACK")
 
     def _captured(self, connection: session.Connection) -> Iterator[Finding]:
-        catalog, good = Catalog(connection), list[str]()
-        of, bad = self._config.source.tables, list[tuple[str, OperatorError]]()
-        for name, refusal in catalog.refusals(of, self._config.source.keys):
-            if refusal is not None:
-                bad.append((name, refusal))
-            elif name not in good:
-                good.append(name)
+        catalog = Catalog(connection)
         known = self._state.tables if self._state is not None else ()
-        for name, refusal in bad:
-            stops = captured_tables.stops(name, of, known) or not good
-            yield refused(f"table {name}", refusal) if stops else left_out(f"table {name}", refusal)
+        refusals = catalog.refusals(self._config.source.tables, self._config.source.keys)
+        good, found = captured_tables.sorted_out(refusals, self._config.source.tables, known)
+        yield from found
         for name in sorted(good):
             for captured in catalog.captured((name,), self._config.source.keys):
                 table = captured.table

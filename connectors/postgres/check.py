@@ -11,9 +11,9 @@ from functools import partial
 from typing import Final
 
 from cdc.config.config import ConnectorConfig
-from cdc.config.findings import Checked, Finding, Level, left_out, probed, refused
+from cdc.config.findings import Checked, Finding, Level, probed, refused
 from cdc.model.change import Table
-from cdc.model.errors import CdcError, OperatorError
+from cdc.model.errors import CdcError
 from cdc.model.interfaces import LINEAGE
 from cdc.model.state import Phase, State
 from connectors import captured_tables
@@ -152,17 +152,10 @@ class _Check:
             yield Finding(Level.OK, "server", f"wal_sender_timeout: {timeout_ms // 1000} s")
 
     def _captured(self, catalog: Catalog) -> Iterator[Finding]:
-        good = list[str]()
-        of, bad = self._config.source.tables, list[tuple[str, OperatorError]]()
-        for name, refusal in catalog.refusals(of, self._config.source.keys):
-            if refusal is not None:
-                bad.append((name, refusal))
-            elif name not in good:
-                good.append(name)
         known = self._state.tables if self._state is not None else ()
-        for name, refusal in bad:
-            stops = captured_tables.stops(name, of, known) or not good
-            yield refused(f"table {name}", refusal) if stops else left_out(f"table {name}", refusal)
+        refusals = catalog.refusals(self._config.source.tables, self._config.source.keys)
+        good, found = captured_tables.sorted_out(refusals, self._config.source.tables, known)
+        yield from found
         oids = []
         for name in good:
             for captured in catalog.captured((name,), self._config.source.keys):

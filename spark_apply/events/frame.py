@@ -12,7 +12,10 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from cdc.config.apply_config import ApplySource, ApplyTable
 from cdc.config.config import ConnectorConfig
 from cdc.model.errors import OperatorError
-from spark_apply.events import kafka_source
+from spark_apply.events.envelope import parse
+from spark_apply.events.kafka.offsets import await_markers, committed_ends
+from spark_apply.events.kafka.schema_topic import schema_versions
+from spark_apply.events.kafka.stream import read_topic, stream_topics
 from spark_apply.events.latest import latest_alone
 from spark_apply.events.typed import KEY, MISFITS, OFFSET, OP, PARTITION, POSITION, in_row, typed
 from spark_apply.model.target_table import TargetTable, derived
@@ -36,7 +39,7 @@ def dataframe(
     source = ApplySource(
         bootstrap_servers=config.sink.bootstrap_servers, topic_prefix=config.sink.prefix, options=config.sink.options
     )
-    versions = kafka_source.schema_versions(source).get(table)
+    versions = schema_versions(source).get(table)
     if not versions:
         raise OperatorError(
             f"connector {config.name} has not described {table}",
@@ -45,12 +48,12 @@ def dataframe(
     target = derived(versions, ApplyTable(stores=("a DataFrame",), types=types))
     columns = in_row(target)
     if streaming:
-        events = kafka_source.parse(kafka_source.stream(spark, source, [target.topic]), columns)
+        events = parse(stream_topics(spark, source, [target.topic]), columns)
         changes = typed(events, target, "valid", parsed=True).where(_fits(target))
         return changes.select(OP, POSITION, KEY, *_columns(target))
-    kafka_source.await_markers(source, [target.topic])
-    ends = kafka_source.committed_ends(source, target.topic)
-    events = kafka_source.parse(kafka_source.read(spark, source, target.topic, {}, ends), columns)
+    await_markers(source, [target.topic])
+    ends = committed_ends(source, target.topic)
+    events = parse(read_topic(spark, source, target.topic, {}, ends), columns)
     rows = typed(latest_alone(events), target, "valid", parsed=True)
     return rows.where(_fits(target) & (F.col(OP) != "d")).select(*_columns(target))
 

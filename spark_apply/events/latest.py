@@ -34,7 +34,7 @@ def latest(events: DataFrame, limits: Mapping[str, str] | None = None) -> DataFr
     """Return the newest event of each topic and key; a record that is no event is a row of its own.
 
     `limits` gives positions by topic: there, it is the newest event before the limit, and every event from it on.
-    `events` is what `spark_apply.events.kafka_source.parse` gives. Returns its columns and ``events BIGINT``: how many
+    `events` is what `spark_apply.events.envelope.parse` gives. Returns its columns and ``events BIGINT``: how many
     events a row stands for.
     """
     ahead, apart, order, newest, counted = _columns()

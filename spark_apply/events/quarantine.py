@@ -20,7 +20,9 @@ from confluent_kafka.cimpl import NewTopic
 
 from cdc.config.config import ApplyConfig
 from cdc.model.errors import OperatorError
-from spark_apply.events import kafka_source
+from spark_apply.events.kafka.client import client_settings
+from spark_apply.events.kafka.records import committed_records
+from spark_apply.events.kafka.topics import existing_topics, quarantine_topic
 
 _WITHIN_S: Final = 30.0
 OF_COPIES: Final = b"{"
@@ -67,11 +69,11 @@ class Entry:
 
 def read_entries(config: ApplyConfig) -> dict[bytes, Entry]:
     """Read what is in quarantine now, by id, oldest first."""
-    topic = kafka_source.quarantine_topic(config.source.topic_prefix, config.name)
+    topic = quarantine_topic(config.source.topic_prefix, config.name)
     found: dict[bytes, Entry] = {}
-    if topic not in kafka_source.topics(config.source):
+    if topic not in existing_topics(config.source):
         return found
-    for message in kafka_source.committed(config.source, topic, 1):
+    for message in committed_records(config.source, topic, 1):
         key, value = message.key(), message.value()
         if isinstance(key, bytes) and not key.startswith(OF_COPIES):
             found.pop(key, None)
@@ -159,13 +161,13 @@ class Quarantine:
         if not records:
             return
         config = self.config.source
-        topic = kafka_source.quarantine_topic(config.topic_prefix, self.config.name)
+        topic = quarantine_topic(config.topic_prefix, self.config.name)
         refused: list[object] = []
         try:
             if self._producer is None:
                 _make(self.config, topic)
                 options = {"enable.idempotence": True, "message.timeout.ms": int(_WITHIN_S * 1000)}
-                self._producer = Producer({**kafka_source.client(config), **options})
+                self._producer = Producer({**client_settings(config), **options})
             for key, value in records.items():
                 self._producer.produce(
                     topic, value, key, on_delivery=lambda error, _: refused.append(error) if error else None
@@ -186,9 +188,9 @@ def _json(text: str) -> object:
 
 
 def _make(config: ApplyConfig, topic: str) -> None:
-    if topic in kafka_source.topics(config.source):
+    if topic in existing_topics(config.source):
         return
-    admin = AdminClient(kafka_source.client(config.source))
+    admin = AdminClient(client_settings(config.source))
     wanted = NewTopic(topic, 1, config={"cleanup.policy": "compact"})
     admin.create_topics([wanted], operation_timeout=_WITHIN_S)[topic].result(_WITHIN_S)
 

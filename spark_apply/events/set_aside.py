@@ -11,7 +11,8 @@ from typing import Any
 import orjson
 
 from cdc.config.config import ApplyConfig
-from spark_apply.events import kafka_source
+from spark_apply.events.kafka.records import committed_records
+from spark_apply.events.kafka.topics import existing_topics, quarantine_topic
 from spark_apply.events.quarantine import OF_COPIES
 
 
@@ -46,11 +47,11 @@ def aside_id(topic: str, store: str) -> bytes:
 
 def read_set_aside(config: ApplyConfig) -> dict[bytes, SetAside]:
     """Read which copies are set aside now, by `SetAside.id`."""
-    topic = kafka_source.quarantine_topic(config.source.topic_prefix, config.name)
+    topic = quarantine_topic(config.source.topic_prefix, config.name)
     found: dict[bytes, SetAside] = {}
-    if topic not in kafka_source.topics(config.source):
+    if topic not in existing_topics(config.source):
         return found
-    for message in kafka_source.committed(config.source, topic, 1):
+    for message in committed_records(config.source, topic, 1):
         key, value = message.key(), message.value()
         if isinstance(key, bytes) and key.startswith(OF_COPIES):
             found.pop(key, None)

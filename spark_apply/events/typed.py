@@ -28,7 +28,7 @@ def row_type(table: TargetTable) -> T.StructType:
 def typed(events: DataFrame, table: TargetTable, *also: str, parsed: bool = False) -> DataFrame:
     """Return newest events of `table` (as `events.latest` gives them) with typed values, and `also` unchanged.
 
-    `parsed` says that ``after`` has the columns' texts, as `spark_apply.events.kafka_source.parse` gives them when
+    `parsed` says that ``after`` has the columns' texts, as `spark_apply.events.envelope.parse` gives them when
     asked. Returns ``_cdc_key STRING`` (the key's JSON), ``_cdc_position STRING``, ``_cdc_op STRING`` (``d`` deletes,
     others write), ``_cdc_partition INT, _cdc_offset BIGINT, _cdc_source_ms BIGINT`` (when it was committed),
     ``_cdc_misfits ARRAY<STRING>`` (columns whose value did not fit and is null here, as one of the key must never be; a

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 from cdc.config.apply_config import ApplySource
 from cdc.model.errors import OperatorError
-from spark_apply.events import kafka_source
+from spark_apply.events.kafka.records import records_between
 from spark_apply.events.latest import latest
 from spark_apply.events.projected import project
 from spark_apply.events.quarantine import Entry
@@ -63,7 +63,7 @@ def record_ref(source: ApplySource, topic: str, partition: int, offset: int) -> 
 
     Without them, if compaction has removed the record: then a newer event of the key comes, or has come.
     """
-    for record in kafka_source.records_between(source, topic, {partition: offset}, {partition: offset + 1}):
+    for record in records_between(source, topic, {partition: offset}, {partition: offset + 1}):
         key, value = record.key(), record.value()
         if record.offset() == offset and isinstance(key, bytes) and value is not None:
             return RecordRef(partition, offset, key.decode(), str(orjson.loads(value)["source"]["position"]))

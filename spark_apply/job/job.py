@@ -9,21 +9,20 @@ by position, that is safe. A copy that a rebuild or a rollback has swapped in ke
 from __future__ import annotations
 
 import functools
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from types import FrameType
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from cdc.config.config import ApplyConfig
+from cdc.machine.stop_signals import stopping
 from cdc.model.errors import CdcError
 from cdc.model.meter import NO_JOB_METER, JobMeter, JobState
-from spark_apply.events import kafka_source
+from spark_apply.events.kafka.offsets import await_markers, ends_by_topic
+from spark_apply.events.kafka.stream import stream_topics
 from spark_apply.events.quarantine import Quarantine
 from spark_apply.events.set_aside import read_set_aside
 from spark_apply.job.batch.counts import TableCount
@@ -107,7 +106,7 @@ def run_apply(
     begun = time.monotonic()
     tell = progress or (lambda _line: None)
     stop = stop or threading.Event()
-    with _stopped_by_signals(stop):
+    with stopping(stop):
         tell(f"reading the schema topic of {config.source.topic_prefix}")
         chosen, unusable = choose_usable(config)
         require_topics(config, chosen)
@@ -142,7 +141,7 @@ def _follow(
     """Follow the topics; return whether a transaction was still open when the run began."""
     config, spark, applier, asides = start.config, start.spark, start.applier, start.asides
     topics = sorted({*applier.routes, *(topic for topic, _ in asides)})
-    behind = once and not kafka_source.await_markers(config.source, topics)
+    behind = once and not await_markers(config.source, topics)
     watcher = PositionWatcher(config.source, [route.table for route in applier.routes.values()])
     with watcher, at_work(config.checkpoint):
         checkpoint = start.checkpoint(reset=reset_checkpoint)
@@ -214,7 +213,7 @@ class _Loop:
     def _begin(self, topics: Sequence[str]) -> StreamingQuery | None:
         """Compare copies, topics and checkpoint, and start the query; None: a run with `once` has nothing to read."""
         config, spark, tell = self.start.config, self.start.spark, self.start.tell
-        writer = kafka_source.stream(spark, config.source, topics, self.at.since).writeStream.queryName(config.name)
+        writer = stream_topics(spark, config.source, topics, self.at.since).writeStream.queryName(config.name)
         writer = writer.option("checkpointLocation", self.at.checkpoint).foreachBatch(self._apply)
         # Not `availableNow`: it cannot go on from an unfinished batch where partitions were added since (Spark 4.0.0).
         every = "100 milliseconds" if self.once else _interval(self.start.applier.routes)
@@ -224,7 +223,7 @@ class _Loop:
             self.publisher.begin(self.at.begin(spark, tell), checkpoint=self.at.checkpoint)
             self.start.asides.forget_others()
             self.asides.look(now=True)
-            self._until = self.at.left(kafka_source.ends_by_topic(config.source, topics)) if self.once else {}
+            self._until = self.at.left(ends_by_topic(config.source, topics)) if self.once else {}
             return None if self.once and self.publisher.has_read(self._until) else writer.start()
         except CdcError:
             raise
@@ -306,21 +305,3 @@ def _copies(applier: Applier) -> str:
 def _interval(routes: Mapping[str, Route]) -> str:
     files = any(isinstance(store, Maintained) for route in routes.values() for store in route.stores.values())
     return f"{FILES_TRIGGER_MS if files else TRIGGER_MS} milliseconds"
-
-
-@contextmanager
-def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
-    """Let SIGINT and SIGTERM end the job after its batch, in the main thread alone; others use `stop`."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def ask(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

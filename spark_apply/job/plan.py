@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 
 from cdc.config.config import ApplyConfig
 from cdc.model.errors import OperatorError
+from spark_apply.events.kafka.topic_identity import differing, identities
 from spark_apply.events.refusals import without_log
 from spark_apply.events.set_aside import aside_id, read_set_aside
-from spark_apply.events.topic_identity import differing, identities
 from spark_apply.job.checkpoint import files as checkpoints
 from spark_apply.job.checkpoint.place import checkpoint_folder
 from spark_apply.job.copies.chosen import choose_usable, open_stores, projected_targets, require_topics, without_logs

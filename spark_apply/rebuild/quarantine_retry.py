@@ -18,7 +18,9 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 from cdc.config.config import ApplyConfig
 from cdc.model.errors import OperatorError
-from spark_apply.events import kafka_source
+from spark_apply.events.kafka.offsets import offset_ranges
+from spark_apply.events.kafka.records import keys_between, records_between
+from spark_apply.events.kafka.stream import read_topic
 from spark_apply.events.quarantine import Entry, Quarantine, chosen_entries, read_entries
 from spark_apply.job.batch.microbatch import Applier
 from spark_apply.job.copies.route import Route
@@ -88,14 +90,14 @@ class _Retry:
         store.open(table)
         applier = Applier({topic: Route(table, {name: store})}, refuse_newer, self.quarantine)
         keys = {entry.key for entry in entries if entry.key is not None}
-        first, end = kafka_source.offset_ranges(topics, topic)
+        first, end = offset_ranges(topics, topic)
         begin = {number: _begin(number, entries, first, end) for number in end}
         since: Offsets = begin
         while True:
-            records = kafka_source.read(self.spark, topics, topic, since, end)
+            records = read_topic(self.spark, topics, topic, since, end)
             applier(records.where(F.col("key").cast("string").isin(keys)), visibility)
-            _, later = kafka_source.offset_ranges(topics, topic)
-            told = kafka_source.keys_between(topics, topic, end, later)
+            _, later = offset_ranges(topics, topic)
+            told = keys_between(topics, topic, end, later)
             if not any(key.decode(errors="replace") in keys for key in told):
                 break
             since, end = end, later
@@ -108,7 +110,7 @@ class _Retry:
         keys = {entry.key for entry in entries if entry.key is not None}
         there: set[tuple[int, int]] = set()
         buried: dict[str, int] = {}
-        for message in kafka_source.records_between(self.config.source, table.topic, begin, end) if wanted else ():
+        for message in records_between(self.config.source, table.topic, begin, end) if wanted else ():
             at = message.partition() or 0, message.offset() or 0
             there |= {at} & wanted.keys()
             if message.value() is None and not table.history:

@@ -32,9 +32,9 @@ from pyspark.sql import SparkSession
 
 from cdc.config.config import ApplyConfig
 from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError
-from spark_apply.events import kafka_source
+from spark_apply.events.kafka.offsets import await_markers
+from spark_apply.events.kafka.topic_identity import difference, identities
 from spark_apply.events.quarantine import Quarantine
-from spark_apply.events.topic_identity import difference, identities
 from spark_apply.job.batch.microbatch import Applier
 from spark_apply.job.batch.one_topic import fill, fold
 from spark_apply.job.copies.chosen import choose_tables, open_stores, projected_targets, require_topics
@@ -162,7 +162,7 @@ def _rebuild(
     spark: SparkSession, config: ApplyConfig, table: TargetTable, stores: Mapping[str, Store], tell: Progress
 ) -> list[Rebuilt]:
     tell(f"{table.qualified}: reading its topic")
-    kafka_source.await_markers(config.source, [table.topic])
+    await_markers(config.source, [table.topic])
     quarantine = Quarantine(config, deferred=True)
 
     topic = identities(config.source, [table.topic]).get(table.topic, "")

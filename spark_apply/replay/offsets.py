@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from cdc.config.config import ApplyConfig
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.offsets.exported import Exported
-from spark_apply.events.topic_identity import differing, identities
+from spark_apply.events.kafka.topic_identity import differing, identities
 from spark_apply.job.checkpoint import files as checkpoints
 from spark_apply.job.topics.retention import extents, missing_offsets
 from spark_apply.model.completeness import Ends

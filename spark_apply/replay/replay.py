@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from cdc.config.config import ApplyConfig
 from cdc.model.change import Position
 from cdc.model.errors import ConfigError
-from spark_apply.events import kafka_source
+from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.events.projection import projected_table
 from spark_apply.job.checkpoint import files as checkpoints
 from spark_apply.job.copies.chosen import choose_tables
@@ -37,7 +37,7 @@ def prepare(config: ApplyConfig, *, name: str, since: dt.datetime | Position | N
 
     One that has begun before goes on from its own checkpoint; else `since` says where it begins.
     """
-    made = beside(config, name, kafka_source.schema_versions(config.source))
+    made = beside(config, name, schema_versions(config.source))
     spark = open_session(name, config.spark)
     with reaching(f"checkpoint: {made.checkpoint}"):
         begun = checkpoints.newest(spark, located(made.checkpoint)) is not None

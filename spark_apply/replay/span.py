@@ -15,7 +15,8 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from cdc.config.apply_config import ApplySource
 from cdc.model.change import Position
 from cdc.model.errors import OperatorError
-from spark_apply.events import kafka_source
+from spark_apply.events.kafka.client import client_settings, unreachable
+from spark_apply.events.kafka.offsets import offset_bounds
 from spark_apply.model.completeness import Ends
 from spark_apply.model.target_table import TargetTable
 
@@ -79,10 +80,10 @@ def spans(source: ApplySource, tables: Iterable[TargetTable], since: dt.datetime
         "fetch.wait.max.ms": 20,
     }
     try:
-        with closing(Consumer({**kafka_source.client(source), **settings})) as consumer:
+        with closing(Consumer({**client_settings(source), **settings})) as consumer:
             there = consumer.list_topics(timeout=_ANSWER_S).topics
             places = [(of.topic, number) for of in made for number in there[of.topic].partitions]
-            bounds = {place: kafka_source.offset_bounds(consumer, *place) for place in places}
+            bounds = {place: offset_bounds(consumer, *place) for place in places}
             first = _events(consumer, {place: begin for place, (begin, _) in bounds.items()}, bounds)
             if isinstance(since, Position):
                 begins = _behind(consumer, since.text, bounds)
@@ -90,7 +91,7 @@ def spans(source: ApplySource, tables: Iterable[TargetTable], since: dt.datetime
                 begins = _since(consumer, int(since.timestamp() * 1000), bounds)
             oldest = _events(consumer, begins, bounds)
     except KafkaException as exc:
-        raise kafka_source.unreachable(source, exc) from exc
+        raise unreachable(source, exc) from exc
     _refuse(since, first, oldest)
     return [_span(of, since, bounds, begins, (first, oldest)) for of in made]
 

@@ -14,8 +14,10 @@ import orjson
 
 from cdc.config.config import ApplyConfig
 from cdc.model.errors import ConfigError
-from spark_apply.events import kafka_source
 from spark_apply.events.expressions import resolved
+from spark_apply.events.kafka.records import committed_records
+from spark_apply.events.kafka.schema_topic import schema_versions
+from spark_apply.events.kafka.topics import existing_topics
 from spark_apply.events.projected import SourceImage, documents
 from spark_apply.events.projection import projected_table
 from spark_apply.events.quarantine import Entry, read_entries
@@ -98,17 +100,17 @@ def explain(config: ApplyConfig, table: str, key: str) -> Explanation:
 
     Takes as long as reading the topic once. Raises CdcError for an unknown table or an invalid key.
     """
-    versions = kafka_source.schema_versions(config.source)
+    versions = schema_versions(config.source)
     chosen = choose(config.tables, versions)
     if table not in chosen:
         msg = f"--table {table}: the job follows no such table"
         raise ConfigError(msg, hint=did_you_mean(table, chosen, f"it follows {', '.join(sorted(chosen))}"))
     made = derived(versions[table], chosen[table])
     wanted = parse_key(made, key)
-    partitions = kafka_source.topics(config.source).get(made.topic, 0)
+    partitions = existing_topics(config.source).get(made.topic, 0)
     found = (
         Record(message.partition() or 0, message.offset() or 0, _event(message.value()))
-        for message in kafka_source.committed(config.source, made.topic, partitions)
+        for message in committed_records(config.source, made.topic, partitions)
         if _json(message.key()) in wanted
     )
     records, settings = judged(found), chosen[table]

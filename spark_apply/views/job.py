@@ -18,7 +18,7 @@ from cdc.config.config import ApplyConfig
 from cdc.config.views import ViewsConfig
 from cdc.model.errors import ConfigError
 from cdc.model.meter import NO_JOB_METER, JobMeter
-from spark_apply.events import kafka_source
+from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.job.job import run_apply
 from spark_apply.job.watermarks.progress import origin_of
 from spark_apply.spark.session import open_session
@@ -140,7 +140,7 @@ class _Run:
             planned = plan_views(config, spark)
             state = peeked(config)
             refuse_changed(config, state, asked)
-            refuse_unfollowable(planned.views, asked, kafka_source.schema_versions(config.source))
+            refuse_unfollowable(planned.views, asked, schema_versions(config.source))
         except ConfigError as exc:
             if not self.commands:
                 raise

@@ -16,7 +16,7 @@ from typing import Final
 from cdc.config.views import ViewsConfig
 from cdc.model.errors import CdcError, ConfigError, FencedError, OperatorError
 from cdc.model.state import State
-from spark_apply.events import kafka_source
+from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.model.suggestion import did_you_mean
 from spark_apply.spark.session import open_session
 from spark_apply.views.embedded.state import StateInUseError
@@ -89,7 +89,7 @@ def rebuild_views(
         return Rebuilt(())
     going = _going(config, state, texts)
     planned = plan_views(going, open_session(config.name, config.spark))
-    refuse_unfollowable(planned.views, texts, kafka_source.schema_versions(config.source))
+    refuse_unfollowable(planned.views, texts, schema_versions(config.source))
     found = compare_views(going, planned, texts, tell)
     for of in found:
         if of.failed is not None:

@@ -38,7 +38,9 @@ from cdc.config.views import load_views
 from cdc.dev.servers import kafka, postgres
 from cdc.dev.servers.process import Server
 from cdc.model.errors import OperatorError
-from spark_apply.events.kafka_source import committed, schema_versions, topics
+from spark_apply.events.kafka.records import committed_records
+from spark_apply.events.kafka.schema_topic import schema_versions
+from spark_apply.events.kafka.topics import existing_topics
 from spark_apply.model.store import open_store
 from spark_apply.model.target_table import target
 from spark_apply.views.proof.verify import verify_views
@@ -239,7 +241,7 @@ class Witness:
         while not self._over.wait(0.5):
             try:
                 last = None
-                if "bank.view.bank" in topics(self._source):
+                if "bank.view.bank" in existing_topics(self._source):
                     for event in _events(self._source, "bank"):
                         last = event
             except (OperatorError, KafkaException) as exc:  # the broker is away
@@ -252,7 +254,9 @@ class Witness:
 
 
 def _events(source: ApplySource, view: str) -> list[Any]:
-    found = [orjson.loads(m.value()) for m in committed(source, f"bank.view.{view}", 3) if m.value() is not None]  # type: ignore[arg-type]
+    found = [
+        orjson.loads(m.value()) for m in committed_records(source, f"bank.view.{view}", 3) if m.value() is not None
+    ]  # type: ignore[arg-type]
     return sorted(found, key=lambda event: str(event["source"]["position"]))
 
 
@@ -382,9 +386,9 @@ def _play(stage: Stage, bank: Bank, witness: Witness, found: Found, *, until_s: 
     bank.start()
     stage.jobs["connector"].start()
     source = ApplySource(bootstrap_servers=stage.kafka.url, topic_prefix="bank")
-    _await(lambda: "bank.public.account" in topics(source), "the connector makes its topics")
+    _await(lambda: "bank.public.account" in existing_topics(source), "the connector makes its topics")
     stage.jobs["views"].start()
-    _await(lambda: "bank.view.outcome" in topics(source), "the view job makes its topics")
+    _await(lambda: "bank.view.outcome" in existing_topics(source), "the view job makes its topics")
     witness.start()
     _await((stage.state / "status.json").exists, "the view job takes a step")
     stage.jobs["copy"].start()

@@ -47,6 +47,7 @@ from tests.property.test_pipeline_laws import (
     World,
     _hurried,
     _json,
+    catch_up,
     holds,
     scenarios,
 )
@@ -132,20 +133,15 @@ def follow(scenario: Scenario, dones: list[bool], *, source: type[SafeSource] = 
     world.file = program.file  # type: ignore[attr-defined]
     for _ in range(scenario.seeded):
         world.commit_next()
+
+    def once() -> None:
+        try:
+            _run(world, program, source)
+        finally:
+            program.killed()  # a program that ends with something undone is given it again, too
+
     with _hurried(scenario):
-        for attempt in range(4 * len(scenario.faults) + 2 * len(scenario.transactions) + 12):
-            end = world.log.end
-            world.captured = TABLES if attempt >= scenario.late else TABLES[1:]
-            try:
-                _run(world, program, source)
-            except (Killed, RetryableError):
-                program.killed()
-                continue
-            program.killed()  # a program that ends with something undone is given it again
-            if not world.commit_next() and world.log.end == end and world.captured == TABLES:
-                break
-        else:
-            raise Violation("it never caught up")
+        catch_up(world, once)
         program._dones.clear()
         for _ in range(len(scenario.faults) + 1):
             with contextlib.suppress(Killed, RetryableError):

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from cdc.capture.control.rereads import Rereads
 from cdc.capture.snapshots.incremental_snapshot import IncrementalSnapshot
 from cdc.model.change import UNCHANGED, Change, Message, Op, Row, Table
-from cdc.model.errors import RetryableError
 from cdc.model.state import Key
-from cdc.testing import Killed, Logged, MemorySink, key_of
+from cdc.testing import Logged, MemorySink, key_of
 from tests.conftest import FULL
+from tests.property import test_pipeline_laws as laws
 from tests.property.test_pipeline_laws import (
     TABLES,
     CheckedSource,
@@ -30,7 +30,6 @@ from tests.property.test_pipeline_laws import (
     Step,
     Violation,
     World,
-    _hurried,
     scenarios,
 )
 
@@ -78,23 +77,7 @@ class HoleyOracle(Oracle):
 def run(scenario: Scenario) -> World:
     plain = tuple(tuple(map(_short, steps)) for steps in scenario.transactions)
     scenario = replace(scenario, transactions=plain)
-    world = World(scenario, Parts(source=HoleySource))
-    for _ in range(scenario.seeded):
-        world.commit_next()
-    with _hurried(scenario):
-        for attempt in range(4 * len(scenario.faults) + 2 * len(scenario.transactions) + 12):
-            end = world.log.end
-            world.captured = TABLES if attempt >= scenario.late else TABLES[1:]
-            try:
-                world.pipeline().run(until_caught_up=True)
-            except (Killed, RetryableError):
-                continue
-            if not world.commit_next() and world.log.end == end and world.captured == TABLES:
-                break
-        else:
-            raise Violation("the connector never caught up")
-    HoleyOracle(world).check()
-    return world
+    return laws.run(scenario, Parts(source=HoleySource), oracle=HoleyOracle)
 
 
 @SEARCH

@@ -19,13 +19,14 @@ from cdc.model.change import Change, Kind, Op
 from cdc.model.state import Phase, State
 from cdc.testing import MemoryLog, MemorySnapshotter, delete, insert, update
 from cdc.testing.log import key_of
-from spark_apply.events import kafka_source
+from spark_apply.events.kafka.records import keys_between
 from spark_apply.model.completeness import Mark
 from spark_apply.model.store import StoredRow
 from spark_apply.model.target_table import TargetColumn, TargetTable
-from spark_apply.verify import verify
+from spark_apply.verify import recheck, verify
 from spark_apply.verify.canonical_row import CanonicalForm
-from spark_apply.verify.verify import ComparedCopy, _compare, _ComparedTable, _Context
+from spark_apply.verify.compared import ComparedCopy, ComparedTable, Context
+from spark_apply.verify.verify import _compare
 from tests.text_tables import text_table
 
 TABLE = text_table("t", ["id", "v"])
@@ -134,19 +135,19 @@ def _document(name: str, value: str) -> str:
 def verified(seed: int, monkeypatch: pytest.MonkeyPatch) -> ComparedCopy:
     world = World(seed)
     with monkeypatch.context() as patch:
-        patch.setattr(verify, "_LOOK_S", 0)
+        patch.setattr(recheck, "_LOOK_S", 0)
         patch.setattr(verify, "AT_ONCE", world.chance.randrange(1, 6))
-        patch.setattr(kafka_source, "committed_ends", world.ends)
-        patch.setattr(kafka_source, "written_ends", world.ends)
-        if kafka_source.keys_between.__module__ == kafka_source.__name__:
-            patch.setattr(kafka_source, "keys_between", world.told)
+        patch.setattr(recheck, "committed_ends", world.ends)
+        patch.setattr(recheck, "written_ends", world.ends)
+        if recheck.keys_between is keys_between:
+            patch.setattr(recheck, "keys_between", world.told)
         reader = MemorySnapshotter(world.log, at=world.turn)
         with PublishedTables([TABLE], reader, prefix="p") as published:
             topics = ApplySource(bootstrap_servers="nowhere", topic_prefix="p")
-            context = _Context(topics, published, world.standing, lambda _line: None, tuple)
+            context = Context(topics, published, world.standing, lambda _line: None, tuple)
             store: Any = world
             spark: Any = None  # the table has no expressions
-            (copy,) = _compare(context, _ComparedTable(TABLE, TARGET, FORM, {"copy": store}, spark))
+            (copy,) = _compare(context, ComparedTable(TABLE, TARGET, FORM, {"copy": store}, spark))
     return copy
 
 
@@ -174,7 +175,7 @@ def wrong(monkeypatch: pytest.MonkeyPatch) -> bool:
 
 
 def test_control_keys_that_changed_meanwhile_are_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_source, "keys_between", lambda *_: iter(()))
+    monkeypatch.setattr(recheck, "keys_between", lambda *_: iter(()))
     assert wrong(monkeypatch)
 
 
@@ -186,5 +187,5 @@ def test_control_a_view_that_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_control_a_store_that_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify._Recheck, "_await", lambda *_: None)
+    monkeypatch.setattr(recheck.Recheck, "_await", lambda *_: None)
     assert wrong(monkeypatch)

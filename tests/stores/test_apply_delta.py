@@ -13,6 +13,7 @@ from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import Phase
 from spark_apply.rebuild.rebuild import run_rebuild, run_rollback
+from spark_apply.stores.delta.copies import previous_files
 from spark_apply.stores.delta.store import DeltaStore, open_store
 from spark_apply.stores.lake import merge as lake
 from spark_apply.verify.contents import contents
@@ -149,7 +150,7 @@ def test_rebuilt_under_readers_then_put_back(setting: Setting, *, back: bool) ->
     if not back:
         return
 
-    aside = Path(store.path(made)) / store._kept(store._log(made))[0].path()
+    aside = Path(store.path(made)) / previous_files(store._log(made))[0].path()
     aside.rename(tmp := aside.with_suffix(".aside"))
     with pytest.raises(OperatorError, match="files of the copy before are gone"):
         run_rollback(config)

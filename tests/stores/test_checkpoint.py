@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import CdcError, OperatorError
 from cdc.offsets.exported import Exported
-from spark_apply.job import job as jobs
+from spark_apply.events.kafka import stream
 from spark_apply.job.checkpoint.files import AGAIN
 from spark_apply.job.job import run_apply
 from spark_apply.job.plan import run_plan
@@ -221,7 +221,7 @@ def test_once_ends_after_a_crash_with_partitions_added_since(
 
 def test_a_run_of_once_reads_to_the_end_it_found(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     """In several batches, with offsets of markers and of what was aborted at the end."""
-    monkeypatch.setattr(jobs.kafka_source, "MAX_EVENTS_PER_BATCH", 7)
+    monkeypatch.setattr(stream, "MAX_EVENTS_PER_BATCH", 7)
     table, publisher = setting.table(), setting.publisher()
     publisher.create([table], partitions=2)
     records = [r for n in range(40) for r in table.event("c", order(n), position(10 + n))]

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import StoreConfig
 from cdc.config.config import load_apply
-from spark_apply.events.kafka_source import written_ends
+from spark_apply.events.kafka.offsets import written_ends
 from spark_apply.job.batch.size import EVENTS_ALONE
 from tests.integration.running import eventually
 from tests.spark_cluster import QUICK, Cluster, Submitted, cluster, executors

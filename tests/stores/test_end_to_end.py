@@ -16,7 +16,7 @@ from cdc.config.config import load_apply, load_connector
 from cdc.dev.demos.shop import difference
 from cdc.model.state import Phase
 from sinks.topics.positions import read_standing
-from spark_apply.events.kafka_source import schema_versions
+from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.job.job import run_apply
 from spark_apply.model.store import connect
 from spark_apply.model.target_table import target

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from cdc.cli.main import cdc
 from cdc.config.config import load_apply
-from spark_apply.events.kafka_source import schema_versions
+from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.model.target_table import TargetTable, target
 from spark_apply.stores.tantivy.store import TantivyStore
 from tests.conftest import FULL, Database, _database, _mysql_database

@@ -349,7 +349,7 @@ def _beside(shop: Shop) -> dict[str, int]:
         client = opensearchpy.OpenSearch(shop.opensearch)
         indices = len(client.indices.get_alias(index=f"{search.index(made)}.*"))
         client.close()
-        refs = warehouse._loaded(made).refs()
+        refs = warehouse._tables.loaded(made).refs()
         branches = sum(name.startswith("cdc_beside_") for name in refs)
     folders = (shop.setting.folder / "index" / "public").glob("orders.*/")
     return {

@@ -18,7 +18,7 @@ from cdc.model.change import Kind, Table
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import Phase, State
 from spark_apply.events.expressions import resolved
-from spark_apply.events.kafka_source import schema_versions
+from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.events.projected import project
 from spark_apply.events.projection import projected_table
 from spark_apply.events.validation import misfits

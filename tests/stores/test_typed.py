@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
 
 from cdc.model.change import Kind
-from spark_apply.events.kafka_source import parse
+from spark_apply.events.envelope import parse
 from spark_apply.events.projected import columns_read, project
 from spark_apply.events.typed import _key, texts
 from spark_apply.job.batch.survey import ALSO, marked

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning
 
 def _live_files(store: Any, made: Any) -> int:
     if isinstance(store, IcebergStore):
-        return store._spark.table(f"{store.table_name(made)}.files").count()
+        return store._tables.spark.table(f"{store.table_name(made)}.files").count()
     return len(store.read(made).inputFiles())
 
 

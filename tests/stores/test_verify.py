@@ -16,7 +16,7 @@ from cdc.config.config import load_apply, load_connector
 from cdc.monitor.figures import MonitorFigures
 from cdc.monitor.watched import WatchedJob
 from sinks.topics.verified import read_verified
-from spark_apply.events.kafka_source import schema_versions
+from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.model.store import connect
 from spark_apply.model.target_table import TargetTable, target
 from spark_apply.stores.iceberg.store import IcebergStore

@@ -25,7 +25,7 @@ from cdc.model.errors import ConfigError, OperatorError
 from cdc.monitor.watched import WatchedViews
 from sinks.topics.names import log_topic
 from sinks.topics.read_back import read_to_end
-from spark_apply.events.kafka_source import schema_versions
+from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.job.job import run_apply
 from spark_apply.model.store import open_store
 from spark_apply.model.target_table import target

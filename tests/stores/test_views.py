@@ -31,7 +31,7 @@ from cdc.config.view_pattern import PatternConfig
 from cdc.config.views import MatchConfig, ReadConfig, StreamConfig, ViewConfig
 from cdc.model.errors import CdcError, ConfigError, FencedError
 from sinks.kafka import KafkaSink
-from spark_apply.events.kafka_source import schema_versions
+from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.job.job import run_apply
 from spark_apply.job.watermarks.progress import Reader, origin_of
 from spark_apply.model.store import open_store

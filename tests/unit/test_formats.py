@@ -36,8 +36,8 @@ from cdc.testing import (
 )
 from sinks.erasure.erase import _Erasure
 from sinks.erasure.keys import WantedKey
-from spark_apply.events import kafka_source
 from spark_apply.model.target_table import derived, parse_version
+from spark_apply.views.planning import planned
 from spark_apply.views.planning.planned import plan_views
 from tests.text_tables import text_table
 
@@ -277,7 +277,7 @@ def test_an_apply_job_and_views_refuse_it_by_name(form: str, monkeypatch: pytest
     told = r"table s\.t: its topic is (flat|avro|connect-json|json-schema), and an apply job reads JSON"
     with pytest.raises(OperatorError, match=told):
         derived(versions, ApplyTable(stores=("w",)))
-    monkeypatch.setattr(kafka_source, "schema_versions", lambda _: {"s.t": versions})
+    monkeypatch.setattr(planned, "schema_versions", lambda _: {"s.t": versions})
     source = ApplySource(bootstrap_servers="x:1", topic_prefix="p")
     view = ViewConfig(sql="SELECT id, note FROM s.t", key=("id",))
     session = SimpleNamespace(sparkContext=SimpleNamespace(master="local[1]"))

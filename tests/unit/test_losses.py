@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from cdc.model.change import Kind
-from spark_apply.events.kafka_source import LogStart
+from spark_apply.events.kafka.records import LogStart
 from spark_apply.job.topics.losses import RebuildLoss, TableLog, rebuild_loss, rollback_loss
 from spark_apply.model.target_table import TargetColumn, TargetTable
 

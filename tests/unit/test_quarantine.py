@@ -10,7 +10,8 @@ import pytest
 
 from cdc.cli.inspecting.verify import report
 from spark_apply.events.quarantine import Entry
-from spark_apply.verify.verify import ComparedCopy, Difference, _Context, _quarantined
+from spark_apply.verify.compared import ComparedCopy, Context, Difference
+from spark_apply.verify.verify import _quarantined
 
 ENTRY = Entry("lake", "public.orders", "shop.public.orders", 3, 4711, '{"id":1}', "00000001", "not an event", 1)
 
@@ -53,7 +54,7 @@ def test_verify_names_what_is_in_quarantine() -> None:
     copy.differing = [Difference('{"id":1}', (b"1",), ("total",)), Difference('{"id":2}', (b"2",), ("total",))]
     copy.missing, copy.extra = [Difference('{"id":3}', (b"3",))], [Difference('{"id":4}', None)]
     others = [replace(ENTRY, key='{"id":2}', store="search"), replace(ENTRY, key='{"id":3}')]
-    context = _Context(cast("Any", None), cast("Any", _Published()), cast("Any", None), print, lambda: [ENTRY, *others])
+    context = Context(cast("Any", None), cast("Any", _Published()), cast("Any", None), print, lambda: [ENTRY, *others])
     copy.quarantined += _quarantined(context, copy)
     assert copy.quarantined == ['{"id":1}', '{"id":3}']
     assert list(report([copy.as_json()]))[2:] == [

@@ -10,7 +10,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 from cdc.model.errors import OperatorError, RetryableError
 from sinks.topics import read_back
-from spark_apply.events import kafka_source
+from spark_apply.events.kafka import client
+from spark_apply.events.kafka.offsets import offset_bounds
 
 
 class Probe:
@@ -68,11 +69,11 @@ def test_no_other_error_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_apply_job_waits_for_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: Any = Probe([KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION])
-    assert kafka_source.offset_bounds(asked, "t", 0) == (0, 0)
-    monkeypatch.setattr(kafka_source, "_LED_WITHIN_S", 0.2)
+    assert offset_bounds(asked, "t", 0) == (0, 0)
+    monkeypatch.setattr(client, "_LED_WITHIN_S", 0.2)
     for errors in ([KafkaError.NOT_LEADER_FOR_PARTITION] * 1_000, [KafkaError.TOPIC_AUTHORIZATION_FAILED]):
         left = len(errors)
         asked = Probe(errors)
         with pytest.raises(KafkaException):
-            kafka_source.offset_bounds(asked, "t", 0)
+            offset_bounds(asked, "t", 0)
         assert 0 < left - len(errors) < 1_000

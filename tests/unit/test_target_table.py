@@ -9,7 +9,7 @@ import pytest
 from cdc.config.apply_config import ApplyTable
 from cdc.model.change import Kind
 from cdc.model.errors import ConfigError, OperatorError
-from spark_apply.events.kafka_source import jvm_options
+from spark_apply.events.kafka.client import jvm_options
 from spark_apply.model.document import document_id
 from spark_apply.model.target_table import Version, choose, parse_version, target
 from spark_apply.spark.names import folder_name, index_name, quoted

@@ -5,20 +5,19 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
 
 from cdc.cli.logs import JSON, LOG_FORMAT, errors_logged
 from cdc.cli.terminal import ALIVE_S, Alive, aligned, clear_progress, instant, show_progress
+from cdc.machine.stop_signals import stopping
 from cdc.model.errors import ConfigError
 from cdc.monitoring.json_log import Place, line
 
@@ -83,24 +82,6 @@ def apply(
     summary = run.as_json()
     click.echo(json.dumps(summary) if as_json else table_of_counts(summary))
     return int(bool(summary["aside"]))
-
-
-@contextmanager
-def stopping(stop: threading.Event) -> Iterator[None]:
-    """Let SIGINT and SIGTERM ask the job to end, also while it starts."""
-
-    def ask(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class Told:

@@ -15,9 +15,10 @@ from typing import Any, Final
 import click
 
 from cdc.cli.logs import JSON, LOG_FORMAT, errors_logged
-from cdc.cli.running.apply import Told, stopping, table_of_counts
+from cdc.cli.running.apply import Told, table_of_counts
 from cdc.cli.terminal import ALIVE_S, Alive, seconds_of
 from cdc.config.config import load_apply
+from cdc.machine.stop_signals import stopping
 from cdc.model.change import Position
 from cdc.model.errors import ConfigError
 from cdc.monitoring.json_log import Place

@@ -13,9 +13,10 @@ from typing import Any
 import click
 
 from cdc.cli.logs import JSON, LOG_FORMAT, errors_logged
-from cdc.cli.running.apply import Told, stopping
+from cdc.cli.running.apply import Told
 from cdc.cli.running.explained_view import told, why_no_record
 from cdc.cli.terminal import ALIVE_S, Alive, aligned, clear_progress, show_progress
+from cdc.machine.stop_signals import stopping
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.monitoring.json_log import Place
 

@@ -238,7 +238,7 @@ class Demo:
         if self._stores:
             return
         self._spark, self._stores = registry.part("spark_apply.model.store:connect")(self.apply_config)
-        versions = registry.part("spark_apply.events.kafka_source:schema_versions")(self.apply_config.source)
+        versions = registry.part("spark_apply.events.kafka.schema_topic:schema_versions")(self.apply_config.source)
         self._targets = {
             table: registry.part("spark_apply.model.target_table:target")(versions[table], {}) for table in TABLES
         }

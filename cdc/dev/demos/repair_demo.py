@@ -22,7 +22,7 @@ TAKEN: Final = '{"id":108}'
 _PATIENCE_S: Final = 60.0
 
 Report = Sequence[Mapping[str, Any]]
-"""`spark_apply.verify.verify.ComparedCopy.as_json` of each copy of the table."""
+"""`spark_apply.verify.compared.ComparedCopy.as_json` of each copy of the table."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,8 @@ def _scenes(demo: Demo, check: Callable[[], None], tell: Tell) -> Iterator[Shown
 
 def _events(demo: Demo, view: str) -> list[dict[str, Any]]:
     """Read the events of a view, in the order of their positions; none before it has a topic."""
-    if f"shop.view.{view}" not in registry.part("spark_apply.events.kafka_source:topics")(demo.apply_config.source):
+    existing = registry.part("spark_apply.events.kafka.topics:existing_topics")(demo.apply_config.source)
+    if f"shop.view.{view}" not in existing:
         return []
     messages = registry.part("sinks.topics.read_back:read_to_end")(
         demo.kafka, {}, f"shop.view.{view}", "read_committed"

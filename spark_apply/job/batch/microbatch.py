@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 from cdc.model.errors import BugError, OperatorError
-from spark_apply.events.kafka_source import parse
+from spark_apply.events.envelope import parse
 from spark_apply.events.latest import latest
 from spark_apply.events.projected import project
 from spark_apply.events.quarantine import Quarantine

@@ -7,7 +7,8 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import ApplySource
-from spark_apply.events import kafka_source as topics
+from spark_apply.events.kafka.offsets import committed_ends
+from spark_apply.events.kafka.stream import read_topic
 from spark_apply.job.batch.microbatch import Applier
 from spark_apply.model.completeness import Mark
 from spark_apply.model.store import EVERYTHING, Offsets, Visibility, is_whole
@@ -15,7 +16,7 @@ from spark_apply.model.store import EVERYTHING, Offsets, Visibility, is_whole
 
 def fold(spark: SparkSession, source: ApplySource, applier: Applier, topic: str, begin: Offsets) -> Offsets:
     """Fold a topic in from `begin` to its present end, as one batch; return that end."""
-    end = topics.committed_ends(source, topic)
+    end = committed_ends(source, topic)
     if any(at > begin.get(partition, 0) for partition, at in end.items()):
         route = applier.routes[topic]
         whole = {
@@ -23,14 +24,14 @@ def fold(spark: SparkSession, source: ApplySource, applier: Applier, topic: str,
             for name, store in route.stores.items()
             if is_whole(store)
         }
-        applier(topics.read(spark, source, topic, begin, end), whole)
+        applier(read_topic(spark, source, topic, begin, end), whole)
     return end
 
 
 def fill(spark: SparkSession, source: ApplySource, applier: Applier, topic: str) -> Offsets | None:
     """Fill an empty copy with a topic to its present end, and return that end; None: discard the copy."""
-    end = topics.committed_ends(source, topic)
-    return end if applier.fill(topics.read(spark, source, topic, {}, end)) else None
+    end = committed_ends(source, topic)
+    return end if applier.fill(read_topic(spark, source, topic, {}, end)) else None
 
 
 def _visible(mark: Mark | None, end: Offsets) -> Visibility:

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.storagelevel import StorageLevel
 
-from spark_apply.events.kafka_source import parse
+from spark_apply.events.envelope import parse
 from spark_apply.events.latest import latest, latest_alone
 from spark_apply.events.projected import columns_read, project
 from spark_apply.model.target_table import TargetTable

@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import ApplySource
 from cdc.model.errors import OperatorError
-from spark_apply.events import kafka_source as topics
+from spark_apply.events.kafka.offsets import committed_ends
+from spark_apply.events.kafka.stream import read_topic
 from spark_apply.job.batch.microbatch import Applier
 from spark_apply.job.copies.route import Route
 from spark_apply.job.copies.set_aside import Aside, AsideCopies, Key
@@ -73,7 +74,7 @@ class AsideWatch:
             msg = f"{table.qualified} in {name}: its mark does not move, although it was written"
             raise OperatorError(msg, hint=rebuild_command(table, name))
         aside.begun = begin
-        there, wanted = topics.committed_ends(self.source, topic), self.publisher.ends(topic)
+        there, wanted = committed_ends(self.source, topic), self.publisher.ends(topic)
         end = there if most is None else {at: min(last, begin.get(at, 0) + most) for at, last in there.items()}
         mark, last = (
             self.publisher.mark(topic, end, before.complete),
@@ -96,7 +97,7 @@ class AsideWatch:
         if is_whole(route.stores[name]):
             shown = self.publisher.visible(route, mark) if last or mark.complete else Visibility(mark, "")
             whole[topic, name] = shown
-        applier(topics.read(self.spark, self.source, topic, begin, mark.ends), whole)
+        applier(read_topic(self.spark, self.source, topic, begin, mark.ends), whole)
         return applier.routes[topic]
 
     def _join(self, topic: str, name: str, route: Route, mark: Mark) -> None:

@@ -8,8 +8,9 @@ from cdc.config.apply_config import ApplyTable
 from cdc.config.config import ApplyConfig
 from cdc.encode.table_log import log_of
 from cdc.model.errors import CdcError, ConfigError, OperatorError
-from spark_apply.events import kafka_source
 from spark_apply.events.expressions import resolved
+from spark_apply.events.kafka.schema_topic import schema_versions
+from spark_apply.events.kafka.topics import existing_topics
 from spark_apply.events.projection import check_places, projected_table
 from spark_apply.events.refusals import refuse_histories, without_log
 from spark_apply.job.copies.route import Route
@@ -32,7 +33,7 @@ def choose_usable(config: ApplyConfig) -> tuple[Chosen, Unusable]:
     """
     places = [(f"stores.{name}.path", store.path) for name, store in config.stores.items() if store.path]
     require_paths([*places, ("checkpoint", config.checkpoint)])
-    versions = kafka_source.schema_versions(config.source)
+    versions = schema_versions(config.source)
     chosen: Chosen = {}
     tables: dict[str, tuple[ApplyTable, TargetTable]] = {}
     unusable: Unusable = {}
@@ -61,7 +62,7 @@ def choose_tables(config: ApplyConfig) -> Chosen:
 
 def newest(config: ApplyConfig, spark: SparkSession, table: str) -> TargetTable:
     """Return a table at its newest version. Raises CdcError if no copy of it can be made."""
-    versions = kafka_source.schema_versions(config.source)
+    versions = schema_versions(config.source)
     settings = choose(config.tables, versions)[table]
     return resolved(projected_table(versions[table], settings), spark)
 
@@ -76,7 +77,7 @@ def projected_targets(chosen: Chosen, spark: SparkSession) -> dict[str, TargetTa
 
 def without_logs(config: ApplyConfig, chosen: Chosen) -> dict[str, str]:
     """Return the tables in history mode without a log topic, with the topic's name."""
-    there = kafka_source.topics(config.source)
+    there = existing_topics(config.source)
     histories = {
         table: projected_table(versions, of).topic for table, (of, versions) in chosen.items() if of.mode == "history"
     }
@@ -87,7 +88,7 @@ def require_topics(config: ApplyConfig, chosen: Chosen) -> None:
     """Raise OperatorError for a table whose topic does not exist."""
     for table, topic in without_logs(config, chosen).items():
         raise without_log(table, topic)
-    there = kafka_source.topics(config.source)
+    there = existing_topics(config.source)
     for table, (settings, versions) in chosen.items():
         topic = projected_table(versions, settings).topic
         if topic not in there:

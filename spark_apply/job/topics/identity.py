@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from cdc.config.apply_config import ApplySource
 from cdc.model.errors import OperatorError
-from spark_apply.events.topic_identity import TopicAsker, TopicNow, difference, differing
+from spark_apply.events.kafka.topic_identity import TopicAsker, TopicNow, difference, differing
 from spark_apply.model.store import Store
 from spark_apply.model.target_table import TargetTable
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from cdc.config.apply_config import ApplySource
-from spark_apply.events import kafka_source
-from spark_apply.events.kafka_source import LogStart
+from spark_apply.events.kafka.records import LogStart, log_starts
+from spark_apply.events.kafka.topics import existing_topics, topic_settings
 from spark_apply.job.topics.retention import span
 from spark_apply.model.store import Offsets
 from spark_apply.model.target_table import TargetTable
@@ -39,13 +39,13 @@ class RebuildLoss:
 
 def table_logs(config: ApplySource, tables: Iterable[TargetTable]) -> dict[str, TableLog]:
     """Read the logs of the tables with a history, by topic. Raises OperatorError when the broker does not answer."""
-    there = kafka_source.topics(config)
+    there = existing_topics(config)
     topics = sorted({table.topic for table in tables if table.history and table.topic in there})
     if not topics:
         return {}
-    settings = kafka_source.topic_settings(config, topics)
+    settings = topic_settings(config, topics)
     kept = {topic: {name: int(of[name]) for name in _LIMITS} for topic, of in settings.items()}
-    return {topic: TableLog(kafka_source.log_starts(config, topic), _kept_ms(kept[topic])) for topic in topics}
+    return {topic: TableLog(log_starts(config, topic), _kept_ms(kept[topic])) for topic in topics}
 
 
 def _kept_ms(limits: Mapping[str, int]) -> int | None:

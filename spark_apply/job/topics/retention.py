@@ -15,7 +15,9 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from cdc.config.apply_config import ApplySource
 from cdc.model.errors import OperatorError
-from spark_apply.events import kafka_source
+from spark_apply.events.kafka.client import ask_leader, client_settings, unreachable
+from spark_apply.events.kafka.offsets import offset_bounds
+from spark_apply.events.kafka.topics import topic_settings
 from spark_apply.job.topics.identity import RESET
 from spark_apply.model.completeness import Ends
 from spark_apply.model.store import Offsets, Store
@@ -46,7 +48,7 @@ def extents(config: ApplySource, topics: Sequence[str]) -> dict[str, dict[int, E
     retention, compacted = _retention(config, topics)
     now_ms = time.time_ns() // 1_000_000
     group = {"group.id": f"{config.topic_prefix}.apply-extents", "isolation.level": "read_committed"}
-    consumer = Consumer({**kafka_source.client(config), **group})
+    consumer = Consumer({**client_settings(config), **group})
     found: dict[str, dict[int, Extent]] = {topic: {} for topic in topics}
     try:
         known = consumer.list_topics(timeout=_ANSWER_WITHIN_S).topics
@@ -55,12 +57,12 @@ def extents(config: ApplySource, topics: Sequence[str]) -> dict[str, dict[int, E
             for topic in topics
             for number in known[topic].partitions
         ]
-        for at in kafka_source.ask_leader(lambda: consumer.offsets_for_times(asked, timeout=_ANSWER_WITHIN_S)):
-            first, end = kafka_source.offset_bounds(consumer, at.topic, at.partition)
+        for at in ask_leader(lambda: consumer.offsets_for_times(asked, timeout=_ANSWER_WITHIN_S)):
+            first, end = offset_bounds(consumer, at.topic, at.partition)
             kept = kept_from(first, end, at.offset, compacted=compacted[at.topic])
             found[at.topic][at.partition] = Extent(first, end, kept, retention[at.topic])
     except KafkaException as exc:
-        raise kafka_source.unreachable(config, exc) from exc
+        raise unreachable(config, exc) from exc
     finally:
         consumer.close()
     return found
@@ -75,7 +77,7 @@ def kept_from(first: int, end: int, young: int, *, compacted: bool) -> int:
 
 def _retention(config: ApplySource, topics: Sequence[str]) -> tuple[dict[str, int], dict[str, bool]]:
     """Return by topic how long deletes are kept, and whether it is compacted: otherwise none is removed."""
-    found = kafka_source.topic_settings(config, topics)
+    found = topic_settings(config, topics)
     return (
         {topic: int(settings[_RETENTION]) for topic, settings in found.items()},
         {topic: "compact" in settings["cleanup.policy"] for topic, settings in found.items()},

@@ -14,7 +14,9 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from cdc.config.apply_config import ApplySource
 from cdc.model.errors import BugError, CdcError, OperatorError
 from cdc.model.state_records import StateReader
-from spark_apply.events import kafka_source
+from spark_apply.events.kafka.client import client_settings, unreachable
+from spark_apply.events.kafka.offsets import committed_ends
+from spark_apply.events.kafka.topics import existing_topics, position_topic
 from spark_apply.model.completeness import Barrier, Barriers, complete_tables, position_of
 from spark_apply.model.target_table import TargetTable
 
@@ -57,7 +59,7 @@ class PositionWatcher:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cdc-positions", daemon=True)
         self._consumer: Consumer | None = None
-        self._admin = AdminClient(kafka_source.client(config))
+        self._admin = AdminClient(client_settings(config))
         self.failure: CdcError | None = None
         """The error that ended the thread."""
 
@@ -66,14 +68,14 @@ class PositionWatcher:
         self._followed.setdefault(table.connector, {})[table.qualified] = table.topic
 
     def _begin(self) -> None:
-        there = kafka_source.topics(self._config)
-        wanted = {kafka_source.position_topic(self._config.topic_prefix, name): name for name in self._followed}
+        there = existing_topics(self._config)
+        wanted = {position_topic(self._config.topic_prefix, name): name for name in self._followed}
         self._positions = {topic: name for topic, name in wanted.items() if topic in there}
         if not self._positions:
             return
         self._consumer = Consumer(
             {
-                **kafka_source.client(self._config),
+                **client_settings(self._config),
                 "group.id": f"{self._config.topic_prefix}.apply-positions",  # nothing is committed under it
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
@@ -82,7 +84,7 @@ class PositionWatcher:
                 "fetch.wait.max.ms": 100,
             }
         )
-        ends = {topic: kafka_source.committed_ends(self._config, topic)[0] for topic in self._positions}
+        ends = {topic: committed_ends(self._config, topic)[0] for topic in self._positions}
         self._consumer.assign([TopicPartition(topic, 0, 0) for topic in self._positions])
         unread, until = set(self._positions), time.monotonic() + _ANSWER_WITHIN_S
         while unread:
@@ -94,7 +96,7 @@ class PositionWatcher:
         try:
             self._make()
         except KafkaException as exc:
-            raise kafka_source.unreachable(self._config, exc) from exc
+            raise unreachable(self._config, exc) from exc
 
     def __enter__(self) -> Self:
         try:
@@ -128,7 +130,7 @@ class PositionWatcher:
             except KafkaException as exc:
                 away_since = away_since or time.monotonic()
                 if time.monotonic() - away_since > _AWAY_S:
-                    self.failure = kafka_source.unreachable(self._config, exc)
+                    self.failure = unreachable(self._config, exc)
                     return
                 self._stop.wait(1)
             except CdcError as exc:

@@ -14,9 +14,11 @@ from cdc.config.views import VIEW_SCHEMA
 from cdc.model.change import Position
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state_records import StateReader
-from spark_apply.events import kafka_source
+from spark_apply.events.kafka.records import committed_records
+from spark_apply.events.kafka.schema_topic import schema_versions
+from spark_apply.events.kafka.topic_identity import difference, identities
+from spark_apply.events.kafka.topics import existing_topics, position_topic
 from spark_apply.events.projection import projected_table
-from spark_apply.events.topic_identity import difference, identities
 from spark_apply.model.completeness import Complete, Mark, lowest
 from spark_apply.model.store import Store, open_store
 from spark_apply.model.target_table import TargetTable, choose
@@ -47,7 +49,7 @@ class Reader:
         self._config = config
         self._open: dict[str, Store] = {}
         self._followed: dict[str, dict[str, list[TargetTable]]] = {name: {} for name in config.stores}
-        versions = kafka_source.schema_versions(config.source)
+        versions = schema_versions(config.source)
         self._unusable: dict[str, dict[str, list[str]]] = {name: {} for name in config.stores}
         roots: dict[str, str] = {}
         for table, settings in sorted(choose(config.tables, versions).items()):
@@ -126,9 +128,9 @@ class Reader:
 
 def origin_of(source: ApplySource, connector: str) -> str:
     """Return the connector that a view job's positions are of, over other view jobs; another connector's own name."""
-    topic, states = kafka_source.position_topic(source.topic_prefix, connector), StateReader(connector)
-    if topic in kafka_source.topics(source):
-        for message in kafka_source.committed(source, topic, 1):
+    topic, states = position_topic(source.topic_prefix, connector), StateReader(connector)
+    if topic in existing_topics(source):
+        for message in committed_records(source, topic, 1):
             states.hear(message.key(), message.value())
     state = states.state(where=f"topic {topic}")
     return state.identity.get(ORIGIN, connector) if state is not None else connector

@@ -24,7 +24,6 @@ with the state that they have opened.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +36,9 @@ from cdc.model.errors import BugError, ConfigError, OperatorError
 from spark_apply.events.history import DERIVED, SAID
 from spark_apply.events.typed import OP, POSITION, SOURCE_MS
 from spark_apply.model.completeness import Mark
-from spark_apply.model.store import Applied, Batch, Due, StoredRow, only_options
+from spark_apply.model.store import Applied, Batch, Due, only_options
 from spark_apply.model.target_table import TargetTable
-from spark_apply.model.upkeep import CleanTimes, Upkeep, upkeep_of
+from spark_apply.model.upkeep import Upkeep, upkeep_of
 from spark_apply.spark.names import folder_name, quoted
 from spark_apply.spark.paths import located
 from spark_apply.spark.session import open_session
@@ -61,7 +60,7 @@ from spark_apply.stores.lake.properties import (
     own_identity,
     put_back,
 )
-from spark_apply.stores.lake.rows import stored_rows
+from spark_apply.stores.lake.store import LakeStore
 
 _SUMMARY = "spark.databricks.delta.commitInfo.userMetadata"
 
@@ -78,20 +77,17 @@ def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSessi
     return DeltaStore(folder, spark, upkeep=upkeep_of(config, name))
 
 
-class DeltaStore:
+class DeltaStore(LakeStore):
     """A `spark_apply.model.store.Store`."""
 
     def __init__(
         self, folder: str, spark: SparkSession | None, *, copy: str | None = None, upkeep: Upkeep | None = None
     ) -> None:
         """Without `spark`, only `mark` works. `copy` names the folder of a copy that is not the live one."""
+        super().__init__(upkeep)
         self._folder = folder
         self._session = spark
         self._copy = copy
-        self.upkeep = upkeep
-        self._cleaned = CleanTimes()
-        self._positions: dict[str, str | None] = {}
-        self._beside: dict[str, str] = {}
         self._seen: dict[str, tuple[int, str | None]] = {}
         """By table, the version and the mark that it had when this job looked last."""
 
@@ -190,15 +186,7 @@ class DeltaStore:
 
         log.commit(change)
 
-    def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
-        return stored_rows(self.read(table), table, ids)
-
-    def id_of(self, event_key: str, document_key: str) -> str:
-        del event_key
-        return document_key
-
     def read(self, table: TargetTable) -> DataFrame:
-        """Read the whole table as it is now: the source's columns and ``_cdc_position STRING``, or a history's."""
         try:
             rows = self._spark.read.format("delta").load(self.path(table))
         except AnalysisException as exc:
@@ -247,10 +235,6 @@ class DeltaStore:
             making = [name for name in log.folders() if DeltaLog(self._spark, f"{log.path}/{name}").exists()]
             clean(log, kept, making)
             self._cleaned.done(table)
-
-    def close(self) -> None:
-        self._positions.clear()
-        self._beside.clear()
 
     def path(self, table: TargetTable) -> str:
         """Return the table's folder."""

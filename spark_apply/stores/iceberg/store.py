@@ -23,7 +23,7 @@ import datetime as dt
 import json
 import re
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -37,9 +37,9 @@ from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.events.typed import OP, POSITION
 from spark_apply.model.completeness import Mark
 from spark_apply.model.foresight import Foreseen
-from spark_apply.model.store import Applied, Batch, Due, StoredRow, only_options
+from spark_apply.model.store import Applied, Batch, Due, only_options
 from spark_apply.model.target_table import TargetTable
-from spark_apply.model.upkeep import HOUR_MS, CleanTimes, Upkeep, upkeep_of
+from spark_apply.model.upkeep import HOUR_MS, Upkeep, upkeep_of
 from spark_apply.spark.names import folder_name, quoted
 from spark_apply.spark.paths import local, located
 from spark_apply.spark.session import open_session
@@ -53,7 +53,7 @@ from spark_apply.stores.lake.history import Head, HistoryTable, add_versions
 from spark_apply.stores.lake.keys import one_of_each_key, several_texts
 from spark_apply.stores.lake.merge import merge
 from spark_apply.stores.lake.properties import APPLIED, CAUGHT_UP, IDENTITY, MARK, due_in, own_identity, put_back
-from spark_apply.stores.lake.rows import stored_rows
+from spark_apply.stores.lake.store import LakeStore
 
 _SUMMARY = f"spark.sql.iceberg.snapshot-property.{APPLIED}"
 _CATALOG = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -91,7 +91,7 @@ def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSessi
     return IcebergStore(name, spark, upkeep=upkeep)
 
 
-class IcebergStore:
+class IcebergStore(LakeStore):
     """A `spark_apply.model.store.Store`."""
 
     def __init__(
@@ -104,14 +104,11 @@ class IcebergStore:
         upkeep: Upkeep | None = None,
     ) -> None:
         """Without `spark`, only `mark` works, for tables below `folder`."""
+        super().__init__(upkeep)
         self._catalog = catalog
         self._folder = folder
         self._branch = branch
-        self.upkeep = upkeep
-        self._cleaned = CleanTimes()
         self._tables = IcebergTables(catalog, spark)
-        self._positions: dict[str, str | None] = {}
-        self._beside: dict[str, str] = {}
         self._seen: dict[str, tuple[int | None, str | None]] = {}
         """By table, the head and what was due when this job looked last."""
 
@@ -251,15 +248,7 @@ class IcebergStore:
         loaded.updateProperties().set(MARK, text).commit()
         self._seen[table.qualified] = (snapshot, due)
 
-    def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
-        return stored_rows(self.read(table), table, ids)
-
-    def id_of(self, event_key: str, document_key: str) -> str:
-        del event_key
-        return document_key
-
     def read(self, table: TargetTable) -> DataFrame:
-        """Read the whole table as it is now: the source's columns and ``_cdc_position STRING``, or a history's."""
         name = self.table_name(table)
         try:
             self._tables.spark.catalog.refreshTable(name)
@@ -307,10 +296,6 @@ class IcebergStore:
             expire(loaded, unneeded(metadata, spoken_of, now_ms - self.upkeep.keep_hours * HOUR_MS))
             actions.deleteOrphanFiles(loaded).olderThan(now_ms - self.upkeep.orphan_hours * HOUR_MS).execute()
             self._cleaned.done(table)
-
-    def close(self) -> None:
-        self._positions.clear()
-        self._beside.clear()
 
     def table_name(self, table: TargetTable) -> str:
         """Return the table's name, quoted for Spark's SQL."""

@@ -38,7 +38,7 @@ from pyspark.sql import SparkSession
 from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError, RetryableError
 from spark_apply.events.history import CURRENT
-from spark_apply.events.topic_identity import difference
+from spark_apply.events.kafka.topic_identity import difference
 from spark_apply.model.completeness import Mark
 from spark_apply.model.foresight import Foreseen
 from spark_apply.model.identity import identity_of, stamp

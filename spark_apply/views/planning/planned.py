@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 from cdc.config.views import VIEW_SCHEMA, ViewConfig, ViewsConfig, engine_of
 from cdc.encode.table_log import log_of
 from cdc.model.errors import CdcError, ConfigError
-from spark_apply.events import kafka_source
+from spark_apply.events.kafka.schema_topic import schema_versions
+from spark_apply.events.kafka.topics import existing_topics
 from spark_apply.events.refusals import without_log
 from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import TargetTable, Version, refuse_formats, target
@@ -55,7 +56,7 @@ class Planned:
 def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
     """Check every view against the schema topic, changing nothing. Raises ConfigError for the first that is wrong."""
     engine = engine_of(config, spark.sparkContext.master)
-    versions = kafka_source.schema_versions(config.source)
+    versions = schema_versions(config.source)
     captured = {name: of for name, of in versions.items() if of[-1].connector != config.name}
     relations: dict[str, Relation] = {}
     unusable: dict[str, CdcError] = {}
@@ -134,7 +135,7 @@ def _require_histories(
     config: ViewsConfig, versions: Mapping[str, Sequence[Version]], uses: Sequence[TableUse]
 ) -> None:
     """Raise ConfigError for a table that is read in two ways that need two topics, and for one without a log."""
-    there = kafka_source.topics(config.source)
+    there = existing_topics(config.source)
     histories = {use.table for use in uses if use.way is Way.HISTORY}
     for use in uses:
         if use.table in histories and use.way is not Way.HISTORY:

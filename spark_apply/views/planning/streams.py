@@ -22,7 +22,8 @@ from cdc.config.apply_config import ApplySource
 from cdc.config.views import STREAM_SCHEMA, StreamConfig, ViewsConfig
 from cdc.model.errors import ConfigError
 from cdc.model.state import State
-from spark_apply.events import kafka_source
+from spark_apply.events.kafka.stream import read_topic
+from spark_apply.events.kafka.topics import existing_topics
 from spark_apply.events.typed import KEY, OP, POSITION, SOURCE_MS
 from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.types import kind_of
@@ -58,7 +59,7 @@ class Stream:
         """Return the events, as of `events_of`, that a step has read, by the state that was published with it."""
         told = cast("Mapping[str, Mapping[str, int]]", at.offset.get("streams") or {})
         ends = {int(partition): end for partition, end in told.get(self.name, {}).items()}
-        return events_of(kafka_source.read(spark, source, self.config.topic, {}, ends), self)
+        return events_of(read_topic(spark, source, self.config.topic, {}, ends), self)
 
 
 def streams_of(config: ViewsConfig) -> dict[str, Stream]:
@@ -96,7 +97,7 @@ def _stream(name: str, config: StreamConfig) -> Stream:
 
 def require_topics(source: ApplySource, streams: Mapping[str, Stream]) -> None:
     """Raise ConfigError for a stream whose topic does not exist."""
-    there = kafka_source.topics(source) if streams else {}
+    there = existing_topics(source) if streams else {}
     for name, stream in streams.items():
         if stream.config.topic not in there:
             msg = f"streams.{name}.topic: there is no topic {stream.config.topic}"
@@ -118,7 +119,7 @@ def rows_of(events: DataFrame, stream: Stream) -> DataFrame:
 
 
 def events_of(records: DataFrame, stream: Stream) -> DataFrame:
-    """Return the events of Kafka records, as of `spark_apply.events.kafka_source.read`; records without a value none.
+    """Return the events of Kafka records, as of `events.kafka.stream.read_topic`; records without a value none.
 
     Returns ``_cdc_key STRING`` (the key as text, whose times have milliseconds alone; null where the record is no
     object of these columns, or a column of the key is null), ``_cdc_position STRING``, ``_cdc_op STRING`` (``c``),

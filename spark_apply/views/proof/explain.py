@@ -18,7 +18,8 @@ from cdc.config.views import ViewsConfig
 from cdc.model.change import Kind, Position
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import State
-from spark_apply.events import kafka_source
+from spark_apply.events.kafka.records import committed_records
+from spark_apply.events.kafka.topics import existing_topics
 from spark_apply.model.suggestion import did_you_mean
 from spark_apply.spark.session import open_session
 from spark_apply.verify.explain import JudgedRecord, Record, judged
@@ -259,9 +260,9 @@ def _records(config: ViewsConfig, view: View, name: str, at: State) -> tuple[Jud
     """Return the records of the key that the view's topic has up to what is published at `at`."""
     topic = f"{config.source.topic_prefix}.{view.relation}"
     last = last_position(Position(at.epoch, at.commit, 0), int(at.offset["seq"])).text
-    partitions = kafka_source.topics(config.source).get(topic, 0)
+    partitions = existing_topics(config.source).get(topic, 0)
     found = []
-    for message in kafka_source.committed(config.source, topic, partitions):
+    for message in committed_records(config.source, topic, partitions):
         if message.key() == name.encode():
             value = message.value()
             event = cast("dict[str, Any]", orjson.loads(value)) if value is not None else None

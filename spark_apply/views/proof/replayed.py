@@ -18,7 +18,11 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from cdc.config.apply_config import ApplySource
 from cdc.config.views import ViewsConfig
 from cdc.model.state import State
-from spark_apply.events import kafka_source, typed
+from spark_apply.events import typed
+from spark_apply.events.envelope import parse
+from spark_apply.events.kafka.offsets import committed_ends
+from spark_apply.events.kafka.schema_topic import schema_versions
+from spark_apply.events.kafka.stream import read_topic
 from spark_apply.events.latest import latest
 from spark_apply.events.projected import project
 from spark_apply.model.target_table import TargetTable, derived
@@ -37,14 +41,14 @@ TIMES = place("work", "_cdc_times")
 
 def table_read(use: TableUse, source: ApplySource) -> TargetTable:
     """Return a captured table as views read it."""
-    versions = kafka_source.schema_versions(source)[use.table]
+    versions = schema_versions(source)[use.table]
     return derived(versions, followed(use))
 
 
 def events_read(spark: SparkSession, use: TableUse, made: TargetTable, source: ApplySource, limit: str) -> DataFrame:
     """Return the typed events of a table below a position: the newest of each key, or all where a view needs them."""
-    end = kafka_source.committed_ends(source, made.topic)
-    events = kafka_source.parse(kafka_source.read(spark, source, made.topic, {}, end))
+    end = committed_ends(source, made.topic)
+    events = parse(read_topic(spark, source, made.topic, {}, end))
     events = events.where(F.col("valid") & (F.col("position") < limit))
     return project(latest(events, {made.topic: ""} if use.needs_every_event else None), made)
 

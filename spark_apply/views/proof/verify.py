@@ -21,7 +21,10 @@ from cdc.config.views import ViewsConfig
 from cdc.model.change import Position
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import State
-from spark_apply.events import kafka_source
+from spark_apply.events.envelope import parse
+from spark_apply.events.kafka.offsets import committed_ends
+from spark_apply.events.kafka.schema_topic import schema_versions
+from spark_apply.events.kafka.stream import read_topic
 from spark_apply.events.latest import latest
 from spark_apply.events.projected import project
 from spark_apply.events.typed import OP
@@ -186,7 +189,7 @@ class _Look:
         limit = str(self.state.offset["position"])
         if use.way is Way.ROWS and not use.arrival:
             return self._rows(use.table, F.col("position") < limit)
-        versions = kafka_source.schema_versions(self.config.source)[use.table]
+        versions = schema_versions(self.config.source)[use.table]
         made = derived(versions, followed(use))
         events = self._events(made).where(F.col("valid") & (F.col("position") < limit))
         rows = project(latest(events, {made.topic: ""}), made)
@@ -194,14 +197,14 @@ class _Look:
 
     def _rows(self, table: str, before: Column) -> DataFrame:
         """Return a table's newest rows, by the events that meet a condition."""
-        made = target(kafka_source.schema_versions(self.config.source)[table], {}, retypes=True)
+        made = target(schema_versions(self.config.source)[table], {}, retypes=True)
         rows = project(latest(self._events(made).where(F.col("valid") & before)), made).where(F.col(OP) != "d")
         return rows.select(*(F.col(quoted(column.name)) for column in made.columns))
 
     def _events(self, table: TargetTable) -> DataFrame:
         source = self.config.source
-        end = kafka_source.committed_ends(source, table.topic)
-        return kafka_source.parse(kafka_source.read(self.spark, source, table.topic, {}, end))
+        end = committed_ends(source, table.topic)
+        return parse(read_topic(self.spark, source, table.topic, {}, end))
 
     def _contained(self, view: View, answer: DataFrame) -> Verified:
         """Compare a view; what Spark cannot compute is told of it, and the others are compared."""
@@ -216,7 +219,7 @@ class _Look:
         last = last_position(commit, int(self.state.offset["seq"])).text
         there = self._rows(view.relation, F.col("position") <= last)
         kinds = dict(view.columns)
-        versions = kafka_source.schema_versions(self.config.source)[view.relation]
+        versions = schema_versions(self.config.source)[view.relation]
         newest = max(versions, key=lambda version: version.number)
         reshaped = [name for name, _ in newest.columns] != list(kinds)
         new = [name for name in kinds if name not in there.columns]

@@ -14,7 +14,7 @@ from cdc.config.kafka_config import KafkaConfig
 from cdc.config.views import ViewsConfig, engine_of
 from cdc.model.change import Table
 from cdc.model.state import State
-from spark_apply.events import kafka_source
+from spark_apply.events.kafka.topics import existing_topics, position_topic
 from spark_apply.model.completeness import position_of
 from spark_apply.views.planning.definitions import published
 from spark_apply.views.planning.view import relation_of
@@ -55,7 +55,7 @@ def sink_config(config: ViewsConfig) -> KafkaConfig:
 
 def peeked(config: ViewsConfig) -> State | None:
     """Return where the view job stands; None before its first transaction. Raises OperatorError for what is damaged."""
-    if kafka_source.position_topic(config.source.topic_prefix, config.name) not in kafka_source.topics(config.source):
+    if position_topic(config.source.topic_prefix, config.name) not in existing_topics(config.source):
         return None
     with closing(registry.sink(sink_config(config), config.name)) as sink:
         found: State | None = sink.peek()

@@ -20,7 +20,7 @@ from cdc.config import registry
 from cdc.config.views import ViewsConfig
 from cdc.model.audit import Act, asked_by, name_of, time_of
 from cdc.model.errors import CdcError
-from spark_apply.events import kafka_source
+from spark_apply.events.kafka.topics import existing_topics
 from spark_apply.views.planning.definitions import Text
 from spark_apply.views.publishing.status import sink_config
 
@@ -81,7 +81,7 @@ class Commands:
         self._sink, self._job = sink_config(config), config.name
         topic = registry.part("sinks.topics.names:signal_topic")(self._sink.prefix, config.name)
         self._heard: Any = None
-        if topic in kafka_source.topics(config.source):
+        if topic in existing_topics(config.source):
             part = registry.part("sinks.topics.signals:Commands")
             self._heard = part(self._sink.bootstrap_servers, self._sink.options, topic)
 

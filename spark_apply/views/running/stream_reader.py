@@ -11,8 +11,9 @@ from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import ApplySource
 from cdc.model.errors import OperatorError
-from spark_apply.events import kafka_source
-from spark_apply.events.topic_identity import TopicAsker, difference
+from spark_apply.events.kafka.offsets import ends_by_topic, offset_ranges
+from spark_apply.events.kafka.stream import read_topic
+from spark_apply.events.kafka.topic_identity import TopicAsker, difference
 from spark_apply.events.typed import KEY, OP, POSITION, SOURCE_MS
 from spark_apply.views.embedded.state import ViewState, place
 from spark_apply.views.model.values import engine_type
@@ -92,7 +93,7 @@ class StreamReader:
             with self.state.transaction():
                 self.state.execute("UPDATE streams SET topic = ? WHERE name = ?", [f"{topic} {now}", name])
                 self._put(name, {})
-        first, _ = kafka_source.offset_ranges(self.source, topic)
+        first, _ = offset_ranges(self.source, topic)
         known = self._offsets(name)
         lost = sum(max(first.get(partition, 0) - offset, 0) for partition, offset in known.items())
         if lost and not goes_on:
@@ -130,7 +131,7 @@ class StreamReader:
         """
         found: dict[str, int] = {}
         topics = sorted({stream.config.topic for stream in self.streams.values()})
-        ends = kafka_source.ends_by_topic(self.source, topics) if topics else {}
+        ends = ends_by_topic(self.source, topics) if topics else {}
         for name, stream in self.streams.items():
             end = ends[stream.config.topic]
             if self._offsets(name) != end:
@@ -144,7 +145,7 @@ class StreamReader:
         return found
 
     def _take(self, name: str, stream: Stream, begin: Offsets, end: Offsets) -> int:
-        records = kafka_source.read(self.spark, self.source, stream.config.topic, begin, end)
+        records = read_topic(self.spark, self.source, stream.config.topic, begin, end)
         arrow = events_of(records, stream).toArrow()
         ours = (KEY, POSITION, OP, SOURCE_MS)
         columns = [*((own, own) for own in ours)]

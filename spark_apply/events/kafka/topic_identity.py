@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from cdc.config.apply_config import ApplySource
-from spark_apply.events import kafka_source
+from spark_apply.events.kafka.client import client_settings, unreachable
 
 _ANSWER_WITHIN_S = 10.0
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -28,7 +28,7 @@ class TopicAsker:
 
     def __init__(self, source: ApplySource) -> None:
         self._source = source
-        self._admin = AdminClient(kafka_source.client(source))
+        self._admin = AdminClient(client_settings(source))
 
     def now(self, names: Iterable[str]) -> dict[str, TopicNow]:
         """Return what topics are, without those that do not exist. Raises OperatorError without an answer."""
@@ -49,7 +49,7 @@ class TopicAsker:
                 number = str(topic.topic_id) if topic.topic_id is not None else ""
                 found[name] = TopicNow(f"{cluster or ''}/{'' if number == _NO_ID else number}", len(topic.partitions))
         except KafkaException as exc:
-            raise kafka_source.unreachable(self._source, exc) from exc
+            raise unreachable(self._source, exc) from exc
         return found
 
 
