@@ -195,7 +195,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield made
 
 
-@pytest.fixture(params=[1, 2], ids=["version-1", "version-2"])
+@pytest.fixture(params=[pytest.param(1, marks=pytest.mark.full), 2], ids=["version-1", "version-2"])
 def cluster(nodes: Cluster, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """The cluster, whole, for a sink whose transactions go by this version of the protocol."""
     if request.param == 1:

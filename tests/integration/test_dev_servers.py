@@ -158,6 +158,8 @@ def test_a_paused_postgres_does_not_answer_until_resumed(folder: Path) -> None:
 
 
 BOTH = pytest.mark.parametrize("name", ["mysql", "mariadb"])
+EITHER = pytest.mark.parametrize("name", ["mysql", pytest.param("mariadb", marks=pytest.mark.full)])
+ENDS = pytest.mark.parametrize("end", [pytest.param("stop", marks=pytest.mark.full), "kill"])
 MYSQL_VERSIONS = {"mysql": "9.", "mariadb": "10.11."}
 ON_DISK = {"innodb_flush_log_at_trx_commit": "1", "sync_binlog": "1", "innodb_doublewrite": "ON"}
 WHOLE_ROWS = {
@@ -215,7 +217,7 @@ def test_mysql_listens_on_loopback_only_and_stops_without_a_trace(folder: Path, 
 
 
 @BOTH
-@pytest.mark.parametrize("end", ["stop", "kill"])
+@ENDS
 def test_mysql_keeps_data_identity_and_binlog(folder: Path, name: str, end: str) -> None:
     """A SIGKILL loses no commit, neither in the tables nor in the binlog, and undoes what was not committed."""
     with stack.DevServers(folder, servers=[name]) as dev:
@@ -235,7 +237,7 @@ def test_mysql_keeps_data_identity_and_binlog(folder: Path, name: str, end: str)
         database.execute("INSERT INTO t VALUES (43)")
 
 
-@BOTH
+@EITHER
 def test_a_paused_mysql_does_not_answer_until_resumed(folder: Path, name: str) -> None:
     with stack.DevServers(folder, servers=[name]) as dev:
         database = MySQLDatabase(dev[name].url, mysqld.DATABASE)
@@ -287,7 +289,7 @@ def test_kafka_does_not_make_topics_by_itself(folder: Path) -> None:
         assert "wished-for" not in admin.list_topics(timeout=10).topics
 
 
-@pytest.mark.parametrize("end", ["stop", "kill"])
+@ENDS
 def test_opensearch_keeps_documents_and_external_versions(folder: Path, end: str) -> None:
     with stack.DevServers(folder, servers=["opensearch"]) as dev:
         url = must(dev.urls.opensearch_url)

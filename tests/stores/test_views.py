@@ -41,6 +41,7 @@ from spark_apply.views.job import run_views
 from spark_apply.views.proof.explain import explain_view
 from spark_apply.views.proof.verify import verify_views
 from spark_apply.views.publishing.status import view_status
+from tests.conftest import FULL
 from tests.spark_kinds import EVERY_KIND, every_kind_rows
 from tests.spark_laws import until
 from tests.spark_records import Record, position
@@ -55,6 +56,8 @@ EITHER = pytest.mark.parametrize(
 )
 _AMOUNT: Mapping[str, Any] = {"kind": "decimal", "precision": 12, "scale": 2}
 _COUNTS = ViewConfig(sql="SELECT g, count(*) AS n FROM public.x GROUP BY g", key=("g",))
+_THIRD = {name: case for number, (name, case) in enumerate(CASES.items()) if number % 3 == 1 or case.view.reads}
+"""What each push asks of the forms in which batches are not as they were written down: some of each kind of view."""
 _BATCHES = max(len(case.batches) for case in CASES.values())
 
 
@@ -181,7 +184,7 @@ def test_cases_at_once_in_any_order_again_and_without_the_state(
     apply_spark: SparkSession, kafka: str, tmp_path: Path
 ) -> None:
     """One batch of everything, in another order that Kafka may have; then what was published is not published again."""
-    cases = Cases(kafka, tmp_path)
+    cases = Cases(kafka, tmp_path, CASES if FULL else _THIRD)
     cases.publish(*range(_BATCHES), shuffled=5)
     cases.bench.run()
     rows, keys = cases.rows(), cases.keys()
@@ -194,7 +197,7 @@ def test_cases_at_once_in_any_order_again_and_without_the_state(
     shutil.rmtree(cases.bench.folder / "state")
     assert cases.bench.run().events == 0
     assert {name: signs for name, signs in cases.found().items() if signs} == {}
-    for number, name in enumerate(CASES):
+    for number, name in enumerate(cases.cases):
         if name in keys:
             (verified,) = verify_views(cases.bench.config, only=_named(number))
             assert verified.agrees, (name, verified)
