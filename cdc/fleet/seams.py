@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
+from cdc.model.audit import Act
 from cdc.model.errors import CdcError
 
 
@@ -96,6 +97,9 @@ class Fleet(Protocol):
 
     def write(self, key: str, value: bytes | None) -> None:
         """Write a record, or take it away. Raises OperatorError where there is no such fleet."""
+
+    def note(self, prefix: str, connector: str, act: Act) -> bool:
+        """Note what was done in the connector's audit; return False where it has none: it has never run there."""
 
     def members(self) -> Sequence[GroupMember]:
         """Return the group's members."""

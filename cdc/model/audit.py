@@ -1,7 +1,8 @@
 """What users have asked of a connector or a job, as records of its audit topic. Pure, but for who asks.
 
-A record is in the Kafka transaction in which what was asked for takes effect: it is there exactly if that happened. It
-names tables, counts and positions; it never has a row's value, a key or a secret.
+A record is in the Kafka transaction in which what was asked for takes effect: it is there exactly if that happened.
+What is done beside a connector (`sinks.topics.audit_log`) is noted by a record of its own, which has no position.
+A record names tables, counts and positions; it never has a row's value, a key or a secret.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Act:
 
     action: str
     """``pause``, ``resume``, ``reload``, ``snapshot start``, ``snapshot stop``, ``read rows``, ``take-over``,
-    ``offsets import``, ``view rebuild``."""
+    ``offsets import``, ``view rebuild``, ``erase``, ``fleet add``, ``fleet remove``."""
     by: str | None = None
     """Who has asked, as the command says it: user and host; None: it does not say."""
     asked_ms: int | None = None

@@ -6,6 +6,7 @@ import queue
 from collections.abc import Mapping, Sequence
 
 from cdc.fleet.seams import GroupMember, News
+from cdc.model.audit import Act
 from cdc.model.errors import CdcError, OperatorError
 
 
@@ -17,6 +18,8 @@ class MemoryBrokers:
         self.places: dict[str, int] = {}
         self.groups: dict[str, list[GroupMember]] = {}
         self.changes = 0
+        self.noted: list[tuple[str, str, Act]] = []
+        """By prefix and connector, what audits were told."""
         self.away: CdcError | None = None
         """What every call raises, if anything."""
 
@@ -59,6 +62,10 @@ class MemoryFleet:
         else:
             brokers.records[self._fleet][key] = value
         brokers.changes += 1
+
+    def note(self, prefix: str, connector: str, act: Act) -> bool:
+        self._asked().noted.append((prefix, connector, act))
+        return True
 
     def members(self) -> Sequence[GroupMember]:
         return self._asked().groups.get(self._fleet, [])

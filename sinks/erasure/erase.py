@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,12 +26,14 @@ from cdc.capture.control.signals import parse
 from cdc.config.config import ConnectorConfig
 from cdc.encode.table_log import log_of
 from cdc.formats.reading import MAGIC
+from cdc.model.audit import DONE, Act, asked_by
 from cdc.model.errors import OperatorError
 from cdc.model.state import key_to_json
 from sinks.client.schema_registry import open_reading
 from sinks.erasure.compaction import Compaction
 from sinks.erasure.keys import WantedKey
 from sinks.erasure.places import Place
+from sinks.topics.audit_log import note
 from sinks.topics.bulk import descriptions
 from sinks.topics.names import log_topic, position_topic, signal_topic, table_of
 from sinks.topics.read_back import offset_bounds, read_partition, read_to_end
@@ -107,6 +110,8 @@ class _Erasure:
                 "delete has not come yet",
                 hint="DELETE the row at the source; cdc status CONNECTOR.yaml says up to when the source is in Kafka",
             )
+        asked_ms = time.time_ns() // 1_000_000
+        self._note("begun", asked_ms, cut_logs=cut_logs)
         in_logs = {log: self._found(log) for log in self.logs}
         cut = [log for log, found in in_logs.items() if found.records and cut_logs]
         compacted = [self.topic, *self.views, *self.own]
@@ -128,7 +133,16 @@ class _Erasure:
         if after.records > after.values:
             places.append(self._tombstone(closed_ms))
         places += [self._log(log, in_logs[log], closed_ms, cut=log in cut) for log in self.logs]
-        return [*places, *self._elsewhere()]
+        places += self._elsewhere()
+        self._note(DONE, asked_ms, cut_logs=cut_logs, places=places)
+        return places
+
+    def _note(self, outcome: str, asked_ms: int, *, cut_logs: bool, places: Sequence[Place] = ()) -> None:
+        """Note in the audit that it was asked for, and how many places have gone; never the key."""
+        counts = Counter[str](place.verdict for place in places)
+        about = {"table": self._table, "cut_logs": cut_logs, **counts}
+        act = Act(action="erase", by=asked_by(), asked_ms=asked_ms, about=about, outcome=outcome)
+        note(self._sink, self._sink.prefix, self._config.name, act)
 
     def _refuse(self, *, cut_logs: bool) -> None:
         for topic, allowed in self._allowed.items():

@@ -18,9 +18,11 @@ from confluent_kafka.cimpl import NewPartitions
 from cdc.config.kafka_config import KafkaConfig
 from cdc.fleet.fleet_config import FleetConfig
 from cdc.fleet.seams import GroupMember
+from cdc.model.audit import Act
 from cdc.model.errors import CdcError, OperatorError
 from sinks.client.diagnosis import refuse_untrusted
 from sinks.client.failures import DRIVER_ERRORS, translate
+from sinks.topics import audit_log
 from sinks.topics.fleet_group import GroupMembership, describe
 from sinks.topics.names import fleet_of, fleet_topic
 from sinks.topics.read_back import read_to_end
@@ -88,6 +90,9 @@ class FleetTopic:
             ) from exc
         except DRIVER_ERRORS as exc:
             raise translate(exc, self._servers, f"writing to topic {topic}") from exc
+
+    def note(self, prefix: str, connector: str, act: Act) -> bool:
+        return audit_log.note(self._kafka, prefix, connector, act)
 
     def missing(self) -> CdcError:
         """Return the error that says that there is no such fleet, and which there are."""

@@ -95,3 +95,9 @@ def test_a_deleted_row_goes_from_the_files(
     ]
     assert {"tenant": 7, "id": 2} not in of_log
     assert "--table takes" in erase("--table", "public.nobody")[1]
+    acts = json.loads(connector.here("audit", "FILE", "--json").stdout)["acts"]
+    assert [(act["action"], act["outcome"], act["about"]["cut_logs"]) for act in acts] == [
+        ("erase", outcome, cut_logs) for cut_logs in (False, True) for outcome in ("begun", "done")
+    ]
+    assert acts[1]["about"]["kept"] >= 1
+    assert "tenant" not in json.dumps(acts)

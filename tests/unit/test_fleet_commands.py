@@ -72,6 +72,10 @@ def test_entries_come_and_go(brokers: MemoryBrokers, tmp_path: Path) -> None:
     after = json.loads(run("list", "--json").stdout)["connectors"]["a"]
     assert after == {**before, "yaml": before["yaml"].replace("${URL}", "${OTHER}")}
     assert run("list").stdout.splitlines()[1].split()[:3] == ["a", "a", "0"]
+    noted = [(act.action, connector) for _, connector, act in brokers.noted]
+    added, more = [("fleet add", name) for name in "abc"], [("fleet add", name) for name in "dea"]
+    assert noted == [*added, ("fleet remove", "b"), *more]
+    assert {act.about["fleet"] for _, _, act in brokers.noted} == {"production"}
 
 
 def test_nothing_is_half_made(brokers: MemoryBrokers, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ def audit(file: Path, *, as_json: bool) -> None:
 
     These are pause, resume, reload, incremental snapshots, rows read again, take-overs, imports of offsets, rebuilds of
     views. Each record is in the Kafka transaction in which the command took effect: what is not here did not happen.
+    `cdc erase`, `cdc fleet add` and `cdc fleet remove` work beside the connector, and are noted beside it: no position.
     FILE is connector.yaml or views.yaml: its keys tell.
     """
     name, sink = _of(file)
@@ -41,7 +42,7 @@ def audit(file: Path, *, as_json: bool) -> None:
                 act["by"] or "not said",
                 act["action"],
                 _about(act["about"]) or "-",
-                act["position"],
+                act["position"] or "-",
                 act["outcome"],
             )
             for act in acts

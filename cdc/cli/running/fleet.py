@@ -24,6 +24,7 @@ from cdc.fleet.fleet_config import FleetConfig, load_fleet
 from cdc.fleet.member import Member
 from cdc.fleet.seams import Fleet
 from cdc.fleet.standing import Status, standing
+from cdc.model.audit import Act, asked_by
 from cdc.model.errors import ConfigError
 from cdc.monitoring.json_log import Place
 
@@ -132,6 +133,7 @@ def add(files: tuple[Path, ...], *, name: str | None, servers: str | None, file:
     found.make(max([*there.places(), *(entry.place for entry in added)]) + 1)
     for entry in added:
         found.write(f"{CONNECTOR}{entry.name}", entry.to_bytes())
+        found.note(entry.prefix, entry.name, _act(config, "fleet add"))
         click.echo(f"added {entry.name}; cdc fleet status shows who runs it", err=True)
 
 
@@ -166,6 +168,8 @@ def remove(names: tuple[str, ...], *, name: str | None, servers: str | None, fil
     for each in names:
         found.write(f"{CONNECTOR}{each}", None)
         found.write(f"{STATUS}{each}", None)
+        if each in there.good:
+            found.note(there.good[each].prefix, each, _act(config, "fleet remove"))
         click.echo(f"removed {each}: it is stopped where it runs, and what it has written and holds stays", err=True)
 
 
@@ -251,6 +255,10 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
     widths = [max(len(row[at]) for row in (head, *rows)) for at in range(len(head))]
     for row in (head, *rows):
         click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _act(config: FleetConfig, action: str) -> Act:
+    return Act(action=action, by=asked_by(), asked_ms=time.time_ns() // 1_000_000, about={"fleet": config.fleet})
 
 
 def _open(config: FleetConfig) -> Fleet:
