@@ -23,6 +23,7 @@ from cdc.model.ledger import TopicFacts
 from cdc.model.state import State
 from cdc.model.state_records import StateWriter, table_key
 from sinks.client.connection import ConnectionConfig, LostError
+from sinks.client.options import python_client
 from sinks.client.record_batch import CODECS, Codec
 from sinks.client.schema_registry import open_reading
 from sinks.producer.batches import Batches, partition_of
@@ -47,7 +48,7 @@ from sinks.topics.read_back import Isolation, extent, read_partition, read_to_en
 from sinks.topics.signals import Commands
 from sinks.topics.table_logs import TableLogs
 from sinks.topics.topic_watch import TopicWatch
-from sinks.topics.topics import LARGEST_RECORD, Topics, Wanted, python_client
+from sinks.topics.topics import LARGEST_RECORD, Topics, Wanted
 
 _REQUEST_RECORDS: Final = 2_000
 _REQUEST_BYTES: Final = 1_500_000
