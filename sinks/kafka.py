@@ -217,8 +217,9 @@ class KafkaSink:
         self.write(self.position_topic, schema_key(self.connector, key), zlib.compress(value))
 
     def moved(self, *, whole: bool = False) -> bool:
-        producer = self._producer
-        return producer is not None and self._watch.moved(self._found, producer.there, whole=whole)
+        if self._producer is None:
+            return False
+        return self._watch.moved(self._found, lambda names: self._open_producer().there(names), whole=whole)
 
     def _begin_epoch(self) -> None:
         """Fence older epochs: the broker has ended what they had open, and takes nothing from them any more."""

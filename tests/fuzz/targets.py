@@ -415,7 +415,7 @@ def _followed(dump: _Dump, *, by_gtid: bool, done: int) -> Any:
     table = Table("dev", "orders", tuple(mysql_values.column(column) for column in NUMBERS), ("n",))
     made._followed = Followed(made._config.source, (Captured(table, NUMBERS, 0),))
     made._grouper = grouping.Grouper(made._followed.wanted)
-    made._gtids, made._by_gtid, made._done = GtidSet.parse(f"{UUID}:1-6"), by_gtid, done
+    made._place.gtids, made._by_gtid, made._place.done = GtidSet.parse(f"{UUID}:1-6"), by_gtid, done
     made._claim._kept_s = float("inf")  # no server is asked for a lock
     found: list[Transaction] = []
     try:

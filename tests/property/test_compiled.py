@@ -783,7 +783,7 @@ def followed(dump: Dump, *, by_gtid: bool, done: int) -> tuple[list[Transaction]
     table = Table("dev", "orders", tuple(mysql_values.column(column) for column in NUMBERS), ("n",))
     made._followed = Followed(made._config.source, (Captured(table, NUMBERS, 0),))
     made._grouper = grouping.Grouper(made._followed.wanted)
-    made._gtids, made._by_gtid, made._done = GtidSet.parse(f"{UUID_}:1-6"), by_gtid, done
+    made._place.gtids, made._by_gtid, made._place.done = GtidSet.parse(f"{UUID_}:1-6"), by_gtid, done
     found: list[Transaction] = []
     at_once = 0
     try:
