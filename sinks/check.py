@@ -15,10 +15,11 @@ from cdc.model.change import Table
 from cdc.model.errors import CdcError
 from cdc.model.ledger import Loss, loss
 from cdc.model.state import State
+from sinks.client.options import weakness
 from sinks.kafka import KafkaSink, largest_record
 from sinks.topics.names import table_of
 from sinks.topics.positions import read_standing
-from sinks.topics.topics import Existing, Topics, Wanted, weakness
+from sinks.topics.topics import Existing, Topics, Wanted
 
 _NEEDED: Final = frozenset({"READ", "WRITE", "DESCRIBE"})
 

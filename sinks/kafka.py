@@ -23,6 +23,7 @@ from cdc.model.ledger import TopicFacts
 from cdc.model.state import State
 from cdc.model.state_records import StateWriter, table_key
 from sinks.client.connection import ConnectionConfig, LostError
+from sinks.client.options import python_client
 from sinks.client.record_batch import CODECS, Codec
 from sinks.client.schema_registry import open_reading
 from sinks.producer.batches import Batches, partition_of
@@ -47,7 +48,7 @@ from sinks.topics.read_back import Isolation, extent, read_partition, read_to_en
 from sinks.topics.signals import Commands
 from sinks.topics.table_logs import TableLogs
 from sinks.topics.topic_watch import TopicWatch
-from sinks.topics.topics import LARGEST_RECORD, Topics, Wanted, python_client
+from sinks.topics.topics import LARGEST_RECORD, Topics, Wanted
 
 _REQUEST_RECORDS: Final = 2_000
 _REQUEST_BYTES: Final = 1_500_000
@@ -216,8 +217,9 @@ class KafkaSink:
         self.write(self.position_topic, schema_key(self.connector, key), zlib.compress(value))
 
     def moved(self, *, whole: bool = False) -> bool:
-        producer = self._producer
-        return producer is not None and self._watch.moved(self._found, producer.there, whole=whole)
+        if self._producer is None:
+            return False
+        return self._watch.moved(self._found, lambda names: self._open_producer().there(names), whole=whole)
 
     def _begin_epoch(self) -> None:
         """Fence older epochs: the broker has ended what they had open, and takes nothing from them any more."""

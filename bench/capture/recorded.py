@@ -18,11 +18,11 @@ from cdc.config.kafka_config import KafkaConfig
 from cdc.config.source_config import SourceConfig
 from cdc.model.change import Idle, Message, Offset, Op, Table, Transaction, TransactionBatch
 from connectors.mysql import session
-from connectors.mysql import source as mysql_source
 from connectors.mysql.binlog import events
 from connectors.mysql.catalog import server
 from connectors.mysql.catalog.catalog import Captured
 from connectors.mysql.replication import dump_stream as mysql_stream
+from connectors.mysql.replication import dumps
 from connectors.mysql.rows.relations import Followed
 from connectors.mysql.source import MysqlSource
 from connectors.mysql.values import mapping
@@ -324,14 +324,14 @@ class _Mysql(MysqlSource):
         return {"file": _FILE, "pos": 4, "gtids": f"{_UUID}:1-{FIRST - 1}"}
 
     def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
-        follow: Callable[..., Any] = mysql_source.follow
+        follow: Callable[..., Any] = dumps.follow
         dump = self._log.dump()
         dump.follow_gtids = dump.wait = lambda *_, **__: None  # type: ignore[method-assign, assignment]
-        mysql_source.follow = lambda *_: dump
+        dumps.follow = lambda *_: dump
         try:
             yield from super().stream(offset)
         finally:
-            mysql_source.follow = follow
+            dumps.follow = follow
 
 
 LOGS: Final[dict[str, type[PostgresLog | MysqlLog]]] = {"postgres": PostgresLog, "mysql": MysqlLog}

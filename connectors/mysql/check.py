@@ -21,8 +21,9 @@ from connectors.mysql.catalog import filters, server
 from connectors.mysql.catalog.catalog import Catalog
 from connectors.mysql.lag import replicas
 from connectors.mysql.replication import continuity
+from connectors.mysql.replication.continuity import identity, look_at_log
 from connectors.mysql.replication.dump_stream import replica_host, replica_uuid
-from connectors.mysql.source import duplicates, file_made_at, glance, identity, look_at_log, server_id
+from connectors.mysql.replication.dumps import duplicates, file_made_at, glance, server_id
 from connectors.mysql.values import mapping
 
 _DAY_S: Final = 86_400

@@ -8,10 +8,9 @@ from cdc.config.config import ConnectorConfig
 from cdc.model.errors import CdcError
 from cdc.model.state import State
 from connectors.mysql import session
-from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.catalog import server
 from connectors.mysql.replication.continuity import resumes_at
-from connectors.mysql.source import server_id
+from connectors.mysql.replication.dumps import server_id
 
 
 def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
@@ -29,12 +28,7 @@ def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
         owner = _owner(connection) if reading is not False else None
         behind = None
         if state is not None and "file" in state.offset:
-            at = resumes_at(state)
-            sizes = dict(server.files(connection)) if at.file != end.file else {}
-            between = sum(
-                size for file, size in sizes.items() if at.number <= BinlogPosition(file, 0).number < end.number
-            )
-            behind = max(0, between + end.offset - at.offset)
+            behind = server.bytes_between(connection, resumes_at(state), end)
     finally:
         session.close(connection)
     return {

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import logging
-import secrets
 import time
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
-from uuid import uuid4
 
 import orjson
 
 from cdc.config.config import ConnectorConfig
 from cdc.model.change import Change, Coordinates, Described, Idle, Message, Offset, Table, Transaction, TransactionBatch
-from cdc.model.errors import BugError, ChangedError, GapError, OperatorError, RetryableError, raise_first
-from cdc.model.interfaces import LINEAGE, Follower, Start
+from cdc.model.errors import BugError, ChangedError, OperatorError, RetryableError, raise_first
+from cdc.model.interfaces import Follower, Start
 from cdc.model.state import State
 from cdc.model.table_schema import Description
 from connectors.captured_tables import LeftOut
@@ -28,16 +25,15 @@ from connectors.mysql.binlog.positions import (
     FIRST,
     LARGEST,
     BinlogPosition,
-    GtidPosition,
     GtidSet,
-    GtidState,
     position_at,
 )
 from connectors.mysql.catalog import filters, server
 from connectors.mysql.catalog.catalog import Captured, Catalog
-from connectors.mysql.replication import continuity
+from connectors.mysql.read_position import ReadPosition
+from connectors.mysql.replication import continuity, dumps
 from connectors.mysql.replication.claim import Claim
-from connectors.mysql.replication.dump_stream import BinlogDump, askable, replica_uuid
+from connectors.mysql.replication.dump_stream import BinlogDump, replica_uuid
 from connectors.mysql.rows.judgement import judge
 from connectors.mysql.rows.relations import Followed
 from connectors.mysql.rows.temporary_tables import THREAD_SPECIFIC, Session
@@ -54,20 +50,10 @@ _OF_NO_PLACE: Final = (events.FormatDescription, events.Heartbeat)
 _TOLD_S: Final = 10.0
 _SMALL_UPTO: Final = EXACT - (1 << 28)
 """Behind this offset of a file, transactions are read one by one: those read at once never reach 4 GiB."""
-_HEAD_S: Final = 60.0
-"""How long the head of a file may take to come."""
 _VISIBLE_S: Final = 30
 """How long a statement that is in the log may take to become visible."""
 _COMPARED_S: Final = 30.0
 """How often the server's filters are compared with what is captured."""
-_SERVER_IDS: Final = (1_000_000_000, 1_000_000_000)
-"""Where a server_id is taken from that the configuration does not give: from, how many."""
-
-
-def server_id(config: ConnectorConfig) -> int:
-    """Return the configured number, or one made of the connector's name."""
-    first, count = _SERVER_IDS
-    return config.source.server_id or first + zlib.crc32(f"{config.sink.prefix}/{config.name}".encode()) % count
 
 
 class MysqlSource:
@@ -91,24 +77,8 @@ class MysqlSource:
         self._followed = Followed(config.source, ())
         self._grouper = Grouper(self._followed.wanted)
         self._file = fast_path.File("", b"", 0)
-        self._read_to = BinlogPosition("binlog.000000", FIRST)
-        """Is behind the last block that was read whole, or passed over."""
-        self._begun_at: dict[str, int] = {}
-        """When the files that a position may name were begun."""
-        self._gtids: GtidSet | GtidPosition | None = None
-        self._settled = 0
-        """Before this commit position, all has ended that was prepared before the log was followed."""
-        self._done = 0
-        """Blocks that end before this commit position were published by an earlier session."""
-        self._by_file = False
-        """Whether the log is asked for by file and offset."""
-        self._sift = 0
-        """Before this commit position, transactions of the set are passed over: a file is read from its beginning."""
-        self._skip_to = (0, 0)
-        """Up to where the transaction at hand is passed over: the number of its file, and an offset."""
+        self._place = ReadPosition()
         self._offsets = FileOffsets()
-        self._again: BinlogPosition | None = None
-        """Where the oldest begins that an earlier session saw prepared; until the log was read up to `_done` again."""
 
     def follower(self) -> Follower | None:
         return self._claim.follower()
@@ -124,7 +94,7 @@ class MysqlSource:
         sql = self._sql = session.connect(self._address)
         self._server = server.look(sql)
         raise_first(server.refusals(self._server, self._address.endpoint))
-        raise_first(duplicates(self._config, self._server))
+        raise_first(dumps.duplicates(self._config, self._server))
         for refusal in server.unlogged(sql, self._server, self._address.endpoint):
             if refusal is not None:
                 raise refusal
@@ -145,7 +115,7 @@ class MysqlSource:
             restricted=lambda schema, name: self._catalog().restricted(schema, name),
             foreign_keys=None if self._server.logs_cascades else lambda name: self._catalog().foreign_keys(name),
         )
-        return identity(self._server)
+        return continuity.identity(self._server)
 
     def _compare_filters(self) -> None:
         """Raise OperatorError if the server leaves captured tables out of its log."""
@@ -163,8 +133,8 @@ class MysqlSource:
         self.made_at(position)  # whether the log is sent to this user at all
 
     def verify(self, state: State) -> tuple[Offset, int] | None:
-        here = look_at_log(self._connected(), self._server)
-        self._read_to = continuity.resumes_at(state)
+        here = continuity.look_at_log(self._connected(), self._server)
+        self._place.read_to = continuity.resumes_at(state)
         raise_first(continuity.refusals(state, here, self.made_at))
         if not continuity.moved(state, here, self.made_at):
             return None
@@ -175,7 +145,7 @@ class MysqlSource:
         """Hold nothing: the server keeps its log as long as its settings say, no matter who follows."""
         sql = self._connected()
         end, executed = server.status(sql, self._server)
-        self._read_to = end
+        self._place.read_to = end
         offset: Offset = {"file": end.file, "pos": end.offset, "made_at": self.made_at(end)}
         if self._server.gtids:  # what is logged but not yet in the set is sent again, and hidden from no view
             logged, end = end.commit, BinlogPosition(end.file, FIRST)
@@ -227,39 +197,23 @@ class MysqlSource:
         return server.status(self._connected(), self._server)[0].commit
 
     def made_at(self, position: BinlogPosition) -> int:
-        """Return when the file of a binlog position was begun: see `file_made_at`."""
-        return file_made_at(lambda: glance(self._config, self._address, self._server), position)
+        """Return when the file of a binlog position was begun: see `dumps.file_made_at`."""
+        return dumps.file_made_at(lambda: dumps.glance(self._config, self._address, self._server), position)
 
     def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
-        position = BinlogPosition(str(offset["file"]), int(offset["pos"]))
-        gtids = None if "gtids" not in offset else str(offset["gtids"])
-        dump = self._dump = follow(self._config, self._address, self._server)
-        self._settled = int(offset.get("settled", 0))
-        self._done = int(offset.get("done", 0))
-        asked = askable(position)
-        if asked != position:
-            self._done = max(self._done, position.commit)
+        dump = self._dump = dumps.follow(self._config, self._address, self._server)
+        place = self._place
+        asked = place.resume(offset, gtids=self._server.gtids, mariadb=self._server.mariadb)
         self._by_gtid = self._server.gtids
         # What ends before `done` was published, even if it was prepared before the part that is read again.
-        self._grouper = Grouper(self._followed.wanted, settled=max(self._settled, self._done))
-        self._read_to, made_at = position, int(offset.get("made_at", 0))
-        self._begun_at = {position.file: made_at}
-        self._again = asked if self._done else None
-        if self._done and self._done != position.commit:
-            self._read_to = position_at(self._done, position.file)
-        self._gtids = None
-        if gtids is not None:
-            self._gtids = (GtidPosition if self._server.mariadb else GtidSet).parse(gtids)
-        self._sift = int(offset.get("sift", 0))
-        # Of another server, or of one whose files are renumbered, nobody knows when they were begun: see `verify`.
-        self._by_file = bool(made_at) or self._gtids is None or not (self._server.gtids or self._server.mariadb)
-        self._offsets = FileOffsets(whole=self._by_file)
-        if self._by_file:
+        self._grouper = Grouper(self._followed.wanted, settled=max(place.settled, place.done))
+        self._offsets = FileOffsets(whole=place.by_file)
+        if place.by_file:
             dump.follow(asked)
-        elif isinstance(self._gtids, GtidSet):
-            dump.follow_gtids(self._gtids)
+        elif isinstance(place.gtids, GtidSet):
+            dump.follow_gtids(place.gtids)
         else:
-            dump.follow_mariadb(str(self._gtids))
+            dump.follow_mariadb(str(place.gtids))
         yield from self._frames(dump, asked)
 
     def _frames(
@@ -270,6 +224,8 @@ class MysqlSource:
         self._offsets.begin(file, asked.offset)
         yielded_s = time.monotonic()
         read_small: fast_path.ReadSmall | None = None
+        place, reach = self._place, self._place.reach
+        sifts = place.sift > 0
         while True:
             self._claim.keep()
             if time.monotonic() - self._compared_s > _COMPARED_S:
@@ -300,23 +256,23 @@ class MysqlSource:
                 if isinstance(event, events.FormatDescription):
                     described, read_small = event, self._reads_small(event)
                 continue
-            skipped = self._sift > 0 and self._skips(event, file)
+            skipped = sifts and place.skips(event, file)
             done = None if skipped else self._grouper.feed(event, raw if isinstance(raw, bytes) else b"", file)
             if not isinstance(raw, bytes):
                 raw.close()
             if done is None:
                 if self._grouper.between and not event.header.artificial and not skipped:
-                    self._reach(BinlogPosition(file, event.header.log_pos))
-            elif isinstance(done, Committed) and done.block.ends_behind(self._done):
+                    reach(BinlogPosition(file, event.header.log_pos))
+            elif isinstance(done, Committed) and done.block.ends_behind(place.done):
                 hanging = self._followed.hanging
                 yield self._transaction(done)
                 if described is not None and self._followed.hanging != hanging:  # it holds which tables are known
                     read_small = self._reads_small(described)
                 yielded_s = time.monotonic()
-                if self._read_to.order < BinlogPosition(done.block.begin.file, done.block.end).order:
+                if place.read_to.order < BinlogPosition(done.block.begin.file, done.block.end).order:
                     raise BugError("a transaction was left before its end")
             else:
-                self._passed(done.block)
+                place.passed(done.block)
 
     def _reads_small(self, described: events.FormatDescription) -> fast_path.ReadSmall | None:
         if self._server.mariadb:
@@ -342,33 +298,20 @@ class MysqlSource:
             self._file = fast_path.File.named(file)
 
         def at_once(buffer: bytearray, at: int) -> tuple[int, fast_path.SmallTransactions] | None:
-            found = read(buffer, at, self._file, self._done, _AT_ONCE)
+            found = read(buffer, at, self._file, self._place.done, _AT_ONCE)
             return None if found is None else (found[0], fast_path.SmallTransactions(*found[1:]))
 
         small = dump.read_buffered(at_once)
         if small is not None:
-            if isinstance(self._gtids, GtidSet):
-                if self._read_to.commit < self._sift:
-                    known = self._gtids
+            if isinstance(self._place.gtids, GtidSet):
+                if self._place.read_to.commit < self._place.sift:
+                    known = self._place.gtids
                     small = small._replace(transactions=[one for one in small.transactions if one.id not in known])
                 for numbers in small.numbers:
-                    self._gtids.add_numbers(*numbers)
+                    self._place.gtids.add_numbers(*numbers)
             self._offsets.read(small.begin, small.end)
-            self._reach(BinlogPosition(file, small.end))
+            self._place.reach(BinlogPosition(file, small.end))
         return small
-
-    def _skips(self, event: events.Event, file: str) -> bool:
-        """Tell whether an event is of a transaction that was in the set already when the log was first followed.
-
-        Whatever is in it was before the connector's time, and is not judged.
-        """
-        end = BinlogPosition(file, event.header.log_pos).order
-        if isinstance(event, events.Gtid) and self._read_to.commit < self._sift and event.transaction_length:
-            known = isinstance(self._gtids, GtidSet) and event.gtid in self._gtids
-            self._skip_to = (end[0], end[1] - event.header.size + event.transaction_length) if known else (0, 0)
-        if end == self._skip_to:
-            self._reach(BinlogPosition(file, event.header.log_pos))
-        return end <= self._skip_to
 
     def _known(self, told: events.TableMap, file: str, offset: int) -> tuple[Table, fast_path.Read | None] | None:
         if self._followed.takes_along(told):
@@ -387,48 +330,23 @@ class MysqlSource:
             case events.Rotate():
                 file = event.file
                 self._offsets.begin(file, max(event.position, FIRST))
-                self._reach(BinlogPosition(file, max(event.position, FIRST)))
+                self._place.reach(BinlogPosition(file, max(event.position, FIRST)))
             case events.FormatDescription():
                 self._grouper.reset(event)
                 if event.created_at_s:
                     self._followed.restarted()
-                self._begun(file, event.header.timestamp_s, asked)
-                self._reach(BinlogPosition(file, event.header.log_pos))
+                prepared = {block.begin.file for block in self._grouper.prepared.values()}
+                self._place.begun(file, event.header.timestamp_s, asked, prepared)
+                self._place.reach(BinlogPosition(file, event.header.log_pos))
             case events.PreviousGtids():
-                if self._gtids is None and self._server.gtids:  # it was followed from before gtid_mode was ON
-                    self._gtids = GtidSet.parse(event.text)
-                self._reach(BinlogPosition(file, event.header.log_pos))
+                if self._place.gtids is None and self._server.gtids:  # it was followed from before gtid_mode was ON
+                    self._place.gtids = GtidSet.parse(event.text)
+                self._place.reach(BinlogPosition(file, event.header.log_pos))
             case events.Heartbeat():
                 if self._grouper.between and event.file == file:
                     told = self._offsets.told(event.position) if event.position <= LARGEST else event.position
-                    self._reach(BinlogPosition(file, told))
+                    self._place.reach(BinlogPosition(file, told))
         return file
-
-    def _begun(self, file: str, made_at: int, asked: BinlogPosition) -> None:
-        """Check, when a file's head has come, that the one that was asked for is still the same."""
-        if file == asked.file and self._by_file and self._begun_at.get(file, 0) not in (0, made_at):
-            raise GapError(
-                f"binlog reset: {file} is not the file that the position is in: it was begun at another time",
-                hint="cdc snapshot start CONNECTOR.yaml --after-gap",
-            )
-        named = {file, self._read_to.file, *(block.begin.file for block in self._grouper.prepared.values())}
-        if self._again is not None:
-            named.add(self._again.file)
-        self._begun_at = {name: at for name, at in self._begun_at.items() if name in named} | {file: made_at}
-
-    def _reach(self, position: BinlogPosition) -> None:
-        """Note that between two blocks the log was read up to here."""
-        commit = position.commit
-        if commit >= self._done:
-            self._again = None
-        if position.order > self._read_to.order:
-            self._read_to = position
-
-    def _passed(self, block: Block) -> None:
-        self._reach(BinlogPosition(block.begin.file, block.end))
-        new = isinstance(self._gtids, GtidSet) or block.ends_behind(self._done)
-        if new and block.gtid is not None and self._gtids is not None:
-            self._gtids.add(block.gtid)
 
     def _transaction(self, done: Committed) -> Transaction:
         block = done.block
@@ -472,7 +390,7 @@ class MysqlSource:
                 case _:
                     pass
         rows.buffer.close()
-        self._passed(done.block)
+        self._place.passed(done.block)
 
     @staticmethod
     def _touched(rows: Block) -> set[tuple[str, str]]:
@@ -481,24 +399,7 @@ class MysqlSource:
         return {(event.schema, event.table) for event, _ in found if isinstance(event, events.TableMap)}
 
     def position(self) -> tuple[Offset, int]:
-        position = begin = self._read_to
-        open_ = list(self._grouper.prepared.values())
-        if open_:
-            begin = min((block.begin for block in open_), key=lambda begin: begin.order)
-        begin = self._again or begin  # before everything that has been prepared since
-        offset: Offset = {"file": begin.file, "pos": begin.offset, "made_at": self._begun_at.get(begin.file, 0)}
-        if begin != position:
-            offset["done"] = position.commit
-        if self._settled > position.commit:
-            offset["settled"] = self._settled
-        if self._sift > position.commit:
-            offset["sift"] = self._sift
-        if self._gtids is not None:
-            left = self._gtids
-            if isinstance(left, GtidSet) and open_:
-                left = left.without(block.gtid for block in open_ if block.gtid is not None)
-            offset["gtids"] = str(left)
-        return offset, position.commit
+        return self._place.offset(self._grouper.prepared.values())
 
     def acknowledge(self, offset: Offset) -> None:  # noqa: ARG002 - the server does not hold the log for us
         """Take up new tables, once all that the log had before them is in Kafka: by a session that begins with them."""
@@ -507,21 +408,13 @@ class MysqlSource:
             raise ChangedError(f"table {named} is new, or has another name: it is taken up")
 
     def coordinates(self, commit: int) -> tuple[bytes, Coordinates]:
-        at = position_at(commit, self._read_to.file)
+        at = position_at(commit, self._place.read_to.file)
         file = orjson.dumps(at.file).replace(b"%", b"%%")
         return b'"server_id":0,"gtid":null,"file":' + file + b',"pos":%d,"row":%d', (at.offset, 0)
 
     def lag_bytes(self) -> int | None:
-        sql = self._connected()
-        end, _ = server.status(sql, self._server)
-        if end.file == self._read_to.file:
-            return max(0, end.offset - self._read_to.offset)
-        sizes = [
-            size
-            for file, size in server.files(sql)
-            if self._read_to.number <= BinlogPosition(file, 0).number < end.number
-        ]
-        return max(0, sum(sizes) - self._read_to.offset + end.offset)
+        end, _ = server.status(self._connected(), self._server)
+        return server.bytes_between(self._connected(), self._place.read_to, end)
 
     def close(self) -> None:
         self._claim.close()
@@ -546,63 +439,6 @@ class MysqlSource:
             if late != "0":
                 raise RetryableError("a statement that is in the log does not end at the server", hint=session.GO_ON)
         return self._catalog()
-
-
-def identity(found: server.Server) -> dict[str, str]:
-    """Return what a position belongs to."""
-    return {"server": found.family, LINEAGE: found.lineage}
-
-
-def duplicates(config: ConnectorConfig, found: server.Server) -> Iterator[OperatorError]:
-    """Refuse the server's own number as ours: it would send us nothing that it wrote itself."""
-    if str(server_id(config)) == found.variables.get("server_id"):
-        yield OperatorError(
-            f"duplicate server_id: {server_id(config)} of connector {config.name} is the server's own",
-            hint="set source.server_id to a number that no server or replica has",
-        )
-
-
-def follow(config: ConnectorConfig, at: session.Address, found: server.Server) -> BinlogDump:
-    """Open a connection that asks for nothing yet."""
-    return BinlogDump(
-        at, server_id=server_id(config), connector=config.name, uuid=replica_uuid(config), mariadb=found.mariadb
-    )
-
-
-def glance(config: ConnectorConfig, at: session.Address, found: server.Server) -> BinlogDump:
-    """Open one for a look, under an id that is nobody's: it ends no other dump, such as a running connector's."""
-    nobody = (1 << 31) + secrets.randbelow(1 << 31)
-    return BinlogDump(
-        at, server_id=nobody, connector=config.name, uuid=str(uuid4()), mariadb=found.mariadb, waits=False
-    )
-
-
-def file_made_at(connect: Callable[[], BinlogDump], position: BinlogPosition) -> int:
-    """Return when the file was begun, in seconds since 1970; an event must begin at the position."""
-    dump = connect()
-    try:
-        dump.follow(askable(position))
-        deadline = time.monotonic() + _HEAD_S
-        while True:
-            event = parser.parse(dump.read(max(0.1, deadline - time.monotonic())), None)
-            if isinstance(event, events.FormatDescription):
-                return event.header.timestamp_s
-    finally:
-        dump.close()
-
-
-def look_at_log(sql: session.Connection, found: server.Server) -> continuity.ServerLog:
-    """Ask the server for what a position is judged by."""
-    end, _ = server.status(sql, found)
-    files = server.files(sql)
-    executed: GtidSet | GtidState | None = None
-    purged: GtidSet | None = None
-    if found.gtids:
-        executed = GtidSet.parse(server.global_text(sql, "gtid_executed"))
-        purged = GtidSet.parse(server.global_text(sql, "gtid_purged"))
-    elif found.mariadb:
-        executed = GtidState.parse(server.global_text(sql, "gtid_binlog_state"))
-    return continuity.ServerLog(found.lineage, end, files[0][0] if files else end.file, executed, purged)
 
 
 def open_source(config: ConnectorConfig) -> MysqlSource:

@@ -54,7 +54,7 @@ class LostError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionConfig:
-    """Says how brokers are reached, by kafka-python's names, as `sinks.topics.topics.python_client` gives them."""
+    """Says how brokers are reached, by kafka-python's names, as `sinks.client.options.python_client` gives them."""
 
     client_id: str
     answer_s: float

@@ -16,8 +16,8 @@ from cdc.machine import keep_alive
 from cdc.model.errors import OperatorError
 from sinks.client.diagnosis import refuse_untrusted, unreachable
 from sinks.client.failures import DRIVER_ERRORS, translate
+from sinks.client.options import python_client
 from sinks.topics.names import escape, log_topic
-from sinks.topics.topics import python_client
 
 _NEW_TOPICS_S: Final = 5.0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,35 +23,17 @@ from kafka.errors import (
     for_code,
 )
 
-from cdc.machine.hosts import is_local
-from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError, raise_first
+from cdc.model.errors import CdcError, OperatorError, RetryableError, raise_first
 from cdc.model.ledger import UNKNOWN, TopicFacts
-from sinks.client import oidc
 from sinks.client.diagnosis import refuse_untrusted, unreachable
 from sinks.client.failures import DRIVER_ERRORS, translate
+from sinks.client.options import python_client
 
 TOMBSTONES_KEPT_MS: Final = 7 * 24 * 3600 * 1000
 """A reader that is away for less than this sees every delete."""
 LARGEST_RECORD: Final = 32 * 1024 * 1024
 
-_CLIENT: Final = {
-    "security.protocol": "security_protocol",
-    "sasl.mechanism": "sasl_mechanism",
-    "sasl.mechanisms": "sasl_mechanism",
-    "sasl.username": "sasl_plain_username",
-    "sasl.password": "sasl_plain_password",
-    "ssl.ca.location": "ssl_cafile",
-    "ssl.certificate.location": "ssl_certfile",
-    "ssl.key.location": "ssl_keyfile",
-    "ssl.key.password": "ssl_password",
-    "ssl.endpoint.identification.algorithm": "ssl_check_hostname",
-}
-_HOST_CHECKED: Final = "https"
-_ONE_SIDED: Final = ("ssl.", "sasl.", "security.", "enable.ssl.")
-"""Options of security: one that only one of the two clients knows is refused."""
-
 log = logging.getLogger("cdc")
-
 
 _FIRST_OFFSETS_MS: Final = 5_000
 _MOST_CHANGES: Final = 1_000
@@ -179,47 +160,6 @@ def _requests(specs: Mapping[str, dict[str, Any]]) -> Iterator[dict[str, dict[st
         changes += more
     if part:
         yield part
-
-
-def python_client(bootstrap_servers: str, options: Mapping[str, str]) -> dict[str, Any]:
-    """Translate librdkafka's options to kafka-python's. Raises ConfigError for one it has no name for."""
-    unknown = sorted(o for o in options if o.startswith(_ONE_SIDED) and o not in _CLIENT and o not in oidc.OPTIONS)
-    if unknown:
-        raise ConfigError(
-            f"sink.options: {', '.join(unknown)} is not known here",
-            hint=f"known: {', '.join((*_CLIENT, *oidc.OPTIONS))}",
-        )
-    mapped: dict[str, Any] = {_CLIENT[name]: value for name, value in options.items() if name in _CLIENT}
-    mapped["ssl_check_hostname"] = mapped.get("ssl_check_hostname", _HOST_CHECKED) == _HOST_CHECKED
-    if oidc.wanted(options):
-        mapped["sasl_oauth_token_provider"] = oidc.Tokens(options)
-    tell_of_weakness(bootstrap_servers, weakness(options, bootstrap_servers))
-    return {"bootstrap_servers": bootstrap_servers.split(","), **mapped}
-
-
-def weakness(options: Mapping[str, str], bootstrap_servers: str = "localhost") -> str | None:
-    """Return what connections with these options leave unchecked; None where nothing is left out, or all stay here."""
-    encrypted = options.get("security.protocol", "").upper().endswith("SSL")
-    if encrypted and options.get("ssl.endpoint.identification.algorithm", _HOST_CHECKED) != _HOST_CHECKED:
-        return "the broker's certificate is not checked to be that host's (ssl.endpoint.identification.algorithm)"
-    if oidc.wanted(options) and oidc.in_the_clear(options):
-        return "sasl.oauthbearer.token.endpoint.url is http: the client's secret is sent without encryption"
-    if options.get("security.protocol", "").upper() == "SASL_PLAINTEXT":
-        return "security.protocol=SASL_PLAINTEXT logs in without encryption and without knowing who answers"
-    hosts = ",".join(server.strip().rpartition(":")[0].strip("[]") or server.strip() for server in
-                     bootstrap_servers.split(","))  # fmt: skip
-    if not encrypted and not is_local(hosts, ""):
-        return (
-            "security.protocol=PLAINTEXT sends rows to another host without encryption and without knowing who answers"
-        )
-    return None
-
-
-@functools.cache
-def tell_of_weakness(bootstrap_servers: str, weak: str | None) -> None:
-    """Log once for each cluster what its connections do not check."""
-    if weak is not None:
-        log.warning("Kafka at %s: %s", bootstrap_servers, weak)
 
 
 class Topics:

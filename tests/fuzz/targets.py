@@ -37,7 +37,7 @@ from connectors.mysql.binlog.cursor import Cursor
 from connectors.mysql.binlog.events import FormatDescription, Header, Rows, TableColumn, TableMap, TransactionPayload
 from connectors.mysql.binlog.positions import BinlogPosition, GtidPosition, GtidSet, GtidState
 from connectors.mysql.catalog.catalog import Captured
-from connectors.mysql.rows import row_images, statements
+from connectors.mysql.rows import compressed_values, image_codegen, row_images, statements
 from connectors.mysql.rows import transactions as grouping
 from connectors.mysql.rows.relations import Followed
 from connectors.mysql.source import MysqlSource
@@ -296,14 +296,14 @@ def row_rows(data: bytes) -> None:
     shown = tuple(bool(present[n >> 3] >> (n & 7) & 1) for n in range(len(columns)))
     body = parts.rest()
     if any(shown):
-        generated = row_images.generated(columns, shown)
+        generated = image_codegen.generated(columns, shown)
         pair = {0: (None, generated), 1: (generated, generated), 2: (generated, None)}[flags % 3]
         plain = outcome(lambda: row_images.generated_images(*pair, body), *IMAGE_ERRORS)
-        compiled = row_images.compiled
+        compiled = image_codegen.compiled
         if compiled is not None:
-            made = row_images.in_c(columns, shown)
+            made = image_codegen.in_c(columns, shown)
             both = tuple(made if read is not None else None for read in pair)
-            row_images._ROOM.begin(body)
+            compressed_values.ROOM.begin(body)
             same(outcome(lambda: compiled.images(*both, body), *IMAGE_ERRORS), plain, "row images")
     rows = Rows(told.header, Op.CREATE, 1, 0, len(columns), b"", present, body)
     reader = row_images.Reader(told._replace(columns=columns))
@@ -415,7 +415,7 @@ def _followed(dump: _Dump, *, by_gtid: bool, done: int) -> Any:
     table = Table("dev", "orders", tuple(mysql_values.column(column) for column in NUMBERS), ("n",))
     made._followed = Followed(made._config.source, (Captured(table, NUMBERS, 0),))
     made._grouper = grouping.Grouper(made._followed.wanted)
-    made._gtids, made._by_gtid, made._done = GtidSet.parse(f"{UUID}:1-6"), by_gtid, done
+    made._place.gtids, made._by_gtid, made._place.done = GtidSet.parse(f"{UUID}:1-6"), by_gtid, done
     made._claim._kept_s = float("inf")  # no server is asked for a lock
     found: list[Transaction] = []
     try:

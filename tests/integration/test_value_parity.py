@@ -19,7 +19,7 @@ from psycopg2 import sql
 from psycopg2.extensions import make_dsn
 
 from connectors.postgres import session
-from connectors.postgres.catalog.catalog import _TYPES
+from connectors.postgres.catalog.queries import TYPES
 from connectors.postgres.values.mapping import TypeInfo, column
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ def _capture(cursor: Cursor, slot: str) -> Captured:
     messages = [bytes(data) for (data,) in cursor.fetchall()]
     declared = next(_relation(m) for m in messages if m[:1] == b"R")
     streamed = [_inserted(m) for m in messages if m[:1] == b"I"]
-    cursor.execute(_TYPES, ([oid for oid, _ in declared],))
+    cursor.execute(TYPES, ([oid for oid, _ in declared],))
     types = {row[0]: TypeInfo(*row) for row in cursor.fetchall()}
     made = [column(f"c{n}", oid, typmod, types) for n, (oid, typmod) in enumerate(declared)]
     return Captured(cursor, copied, streamed, made, declared)
@@ -432,7 +432,7 @@ def test_arrays_hold_their_elements_mapping(captured: Captured) -> None:
             continue
         query = f'SELECT unnest("c{number}") FROM shop.captured WHERE id = {row}'
         oid, typmod = captured.declared[number + 1]
-        captured.cursor.execute(_TYPES, ([oid],))
+        captured.cursor.execute(TYPES, ([oid],))
         types = {found[0]: TypeInfo(*found) for found in captured.cursor.fetchall()}
         while types[oid].category == "d":
             oid, typmod = types[oid].base, types[oid].base_typmod

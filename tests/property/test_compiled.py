@@ -29,7 +29,7 @@ from connectors.mysql.binlog import events
 from connectors.mysql.binlog.events import TableColumn
 from connectors.mysql.binlog.positions import BinlogPosition, GtidSet
 from connectors.mysql.catalog.catalog import Captured
-from connectors.mysql.rows import row_images
+from connectors.mysql.rows import column_forms, image_codegen
 from connectors.mysql.rows import transactions as grouping
 from connectors.mysql.rows.relations import Followed
 from connectors.mysql.source import MysqlSource
@@ -655,13 +655,13 @@ def test_an_image_is_what_generated_code_reads(cells: Any, data: st.DataObject) 
     if data.draw(st.booleans()):
         image = data.draw(st.binary(max_size=60))
 
-    def read(reader: row_images.Read) -> Any:
+    def read(reader: image_codegen.Read) -> Any:
         try:
             return reader(image, 0)
         except (IndexError, struct.error, OverflowError, ValueError, ProtocolError):
             return None
 
-    assert read(row_images.in_c(columns, present)) == read(row_images.generated(columns, present))
+    assert read(image_codegen.in_c(columns, present)) == read(image_codegen.generated(columns, present))
 
 
 def test_columns_that_c_reads_by_itself_are_known_to_it() -> None:
@@ -669,7 +669,7 @@ def test_columns_that_c_reads_by_itself_are_known_to_it() -> None:
     forms = [
         form
         for column in _every_column()
-        if isinstance(form := row_images._form(column), row_images._Fixed) and form.known
+        if isinstance(form := column_forms.form_of(column), column_forms.Fixed) and form.known
     ]
     assert {form.known[0] for form in forms if form.known} == set(mysql.kinds())
 
@@ -783,7 +783,7 @@ def followed(dump: Dump, *, by_gtid: bool, done: int) -> tuple[list[Transaction]
     table = Table("dev", "orders", tuple(mysql_values.column(column) for column in NUMBERS), ("n",))
     made._followed = Followed(made._config.source, (Captured(table, NUMBERS, 0),))
     made._grouper = grouping.Grouper(made._followed.wanted)
-    made._gtids, made._by_gtid, made._done = GtidSet.parse(f"{UUID_}:1-6"), by_gtid, done
+    made._place.gtids, made._by_gtid, made._place.done = GtidSet.parse(f"{UUID_}:1-6"), by_gtid, done
     found: list[Transaction] = []
     at_once = 0
     try:

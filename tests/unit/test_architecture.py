@@ -1,4 +1,4 @@
-"""The house keeps its order: no circle of imports between files, a docstring at every door, no crowded folder."""
+"""The house keeps its order: no circle of imports, a docstring at every door, no crowded folder, no long file."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 HOME = Path(__file__).parents[2]
 PACKAGES = ("cdc", "connectors", "snapshot", "sinks", "spark_apply")
 MOST_FILES = 16
+MOST_LINES = 450
+"""A file has one idea and is read in one sitting. There are no exceptions: split by ideas, not by lines."""
 FOLDERS = sorted(path.parent for name in (*PACKAGES, "bench") for path in (HOME / name).rglob("__init__.py"))
 
 
@@ -60,3 +62,9 @@ def test_a_folder_is_a_room(folder: Path) -> None:
     if folder.parent != HOME:
         assert len(said.splitlines()) >= 3, said
     assert len(list(folder.glob("*.py"))) - 1 <= MOST_FILES
+
+
+def test_no_file_is_long() -> None:
+    files = [file for name in (*PACKAGES, "bench") for file in (HOME / name).rglob("*.py")]
+    lines = {str(file.relative_to(HOME)): len(file.read_text().splitlines()) for file in files}
+    assert {file: many for file, many in lines.items() if many > MOST_LINES} == {}

@@ -8,7 +8,7 @@ import pytest
 
 from cdc.cli.running.supervise import supervise
 from cdc.model.errors import OperatorError
-from sinks.topics.topics import weakness
+from sinks.client.options import weakness
 
 
 def test_a_module_of_the_current_folder_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

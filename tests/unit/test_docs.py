@@ -27,7 +27,7 @@ from cdc.model import errors
 from cdc.model.errors import CdcError, ConfigError
 from connectors.mysql import session as mysql_session
 from connectors.postgres import session as postgres_session
-from sinks.topics.topics import python_client
+from sinks.client.options import python_client
 from spark_apply.events.kafka.client import OPTIONS, jvm_options
 from spark_apply.model.store import STORES, open_store
 from spark_apply.spark.session import settings_of

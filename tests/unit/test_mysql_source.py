@@ -16,6 +16,7 @@ from connectors.mysql import source
 from connectors.mysql.binlog import events
 from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.catalog import server
+from connectors.mysql.replication import dumps
 from connectors.mysql.replication.claim import Claim
 from connectors.mysql.source import MysqlSource
 from tests.mysql_encoder import encode, header
@@ -119,7 +120,7 @@ def alone(sequence: int, statement: str = "CREATE USER somebody") -> list[events
 def followed(monkeypatch: pytest.MonkeyPatch, offset: Offset, *script: events.Event | None) -> Iterator[Offset]:
     """The position at each idle moment of a session on a MariaDB."""
     dump = Scripted(*script)
-    monkeypatch.setattr(source, "follow", lambda *_: dump)
+    monkeypatch.setattr(dumps, "follow", lambda *_: dump)
     made = MysqlSource(CONFIG)
     made._server = server.Server("10.11.18-MariaDB", {}, "u@h")
     for frame in made.stream(offset):
@@ -199,7 +200,7 @@ def test_a_position_past_4_gib_is_found_again_from_the_files_beginning(monkeypat
     before = [one for at in range(GIB, 5 * GIB - 3000, GIB // 2) for one in laid(at, *alone(1))]
     script = [described(11), *in_32_bits([*before, *reached[:2]]), None, *in_32_bits(reached[2:]), None]
     dump = Scripted(*script)
-    monkeypatch.setattr(source, "follow", lambda *_: dump)
+    monkeypatch.setattr(dumps, "follow", lambda *_: dump)
     made = MysqlSource(CONFIG)
     made._server = server.Server("10.11.18-MariaDB", {}, "u@h")
     frames = made.stream(start)
@@ -238,7 +239,7 @@ def anonymous() -> list[events.Event]:
 def on_mysql(monkeypatch: pytest.MonkeyPatch, mode: str, offset: Offset, *script: events.Event | None) -> Offset:
     """The position at the first idle moment; of a server in this gtid_mode."""
     dump = Scripted(*script)
-    monkeypatch.setattr(source, "follow", lambda *_: dump)
+    monkeypatch.setattr(dumps, "follow", lambda *_: dump)
     made = MysqlSource(CONFIG)
     made._server = server.Server("9.7.4", {"gtid_mode": mode}, "u@h")
     next(frame for frame in made.stream(offset) if isinstance(frame, Idle))

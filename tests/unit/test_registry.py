@@ -120,7 +120,9 @@ def test_a_users_folder_that_hides_one_of_our_packages_is_named(
     # An editable install finds submodules of a hidden package all the same; a wheel does not.
     installed = [finder for finder in sys.meta_path if "Editable" not in getattr(finder, "__name__", "")]
     monkeypatch.setattr(sys, "meta_path", installed)
-    with pytest.raises(ConfigError, match=r"snapshot\.postgres:open_snapshotter cannot be loaded") as caught:
+    with pytest.raises(
+        ConfigError, match=r"snapshot\.postgres\.snapshotter:open_snapshotter cannot be loaded"
+    ) as caught:
         registry.snapshotter(_config("postgres"))
     del sys.modules["snapshot"]
     assert f"{tmp_path / 'snapshot'} hides the package snapshot of this tool" in (caught.value.hint or "")

@@ -212,6 +212,13 @@ def files(connection: session.Connection) -> list[tuple[str, int]]:
     return [(row[0], int(row[1])) for row in session.texts(connection, "reading the log's files", "SHOW BINARY LOGS")]
 
 
+def bytes_between(connection: session.Connection, begin: BinlogPosition, end: BinlogPosition) -> int:
+    """Return how many bytes of the log's files lie between two positions."""
+    sizes = files(connection) if begin.file != end.file else []
+    between = sum(size for file, size in sizes if begin.number <= BinlogPosition(file, 0).number < end.number)
+    return max(0, between + end.offset - begin.offset)
+
+
 def prepared(connection: session.Connection) -> set[tuple[str, ...]] | None:
     """Return what XA has prepared and nobody has ended; None where we may not know."""
     try:

@@ -9,7 +9,9 @@ from typing import TypeAlias
 from cdc.model.errors import GapError, OperatorError
 from cdc.model.interfaces import LINEAGE
 from cdc.model.state import State
+from connectors.mysql import session
 from connectors.mysql.binlog.positions import FIRST, BinlogPosition, GtidPosition, GtidSet, GtidState
+from connectors.mysql.catalog import server
 from connectors.mysql.replication.dump_stream import CLOSE_THE_GAP
 
 
@@ -25,6 +27,25 @@ class ServerLog:
     """All it has ever done, where it counts by GTIDs."""
     purged: GtidSet | None = None
     """Those of them that its files no longer have (MySQL)."""
+
+
+def look_at_log(sql: session.Connection, found: server.Server) -> ServerLog:
+    """Ask the server for what a position is judged by."""
+    end, _ = server.status(sql, found)
+    files = server.files(sql)
+    executed: GtidSet | GtidState | None = None
+    purged: GtidSet | None = None
+    if found.gtids:
+        executed = GtidSet.parse(server.global_text(sql, "gtid_executed"))
+        purged = GtidSet.parse(server.global_text(sql, "gtid_purged"))
+    elif found.mariadb:
+        executed = GtidState.parse(server.global_text(sql, "gtid_binlog_state"))
+    return ServerLog(found.lineage, end, files[0][0] if files else end.file, executed, purged)
+
+
+def identity(found: server.Server) -> dict[str, str]:
+    """Return what a position belongs to."""
+    return {"server": found.family, LINEAGE: found.lineage}
 
 
 MadeAt: TypeAlias = Callable[[BinlogPosition], int]

@@ -22,7 +22,8 @@ from typing import Final, Protocol
 from cdc.model.change import UNCHANGED, Change, Op, Row, Table
 from connectors.mysql.binlog import table_map
 from connectors.mysql.binlog.events import Rows, TableMap
-from connectors.mysql.rows.row_images import Images, Read, Reader
+from connectors.mysql.rows.image_codegen import Read
+from connectors.mysql.rows.row_images import Images, Reader
 
 _HIDDEN: Final = re.compile(r"DB_ROW_HASH_\d+|!hidden!.*", re.DOTALL).fullmatch
 _VERSIONED: Final = ("row_start", "row_end")

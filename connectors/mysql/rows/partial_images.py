@@ -18,7 +18,8 @@ from cdc.model.errors import ProtocolError
 from connectors.mysql.binlog import table_map
 from connectors.mysql.binlog.cursor import Cursor
 from connectors.mysql.binlog.events import PartialUpdateRows, TableColumn
-from connectors.mysql.rows.row_images import Images, generated
+from connectors.mysql.rows.image_codegen import generated
+from connectors.mysql.rows.row_images import Images
 
 _PARTIAL: Final = 1
 

@@ -18,7 +18,8 @@ from cdc.model.change import Column, Table
 from cdc.model.errors import OperatorError, raise_first
 from cdc.model.table_schema import Description
 from connectors import captured_tables
-from connectors.postgres.catalog import identities
+from connectors.postgres.catalog import capturable, identities, queries
+from connectors.postgres.catalog.capturable import FoundRelation
 from connectors.postgres.lsn import lsn_number
 from connectors.postgres.pgoutput.changes import Today, table_of, tells_apart
 from connectors.postgres.pgoutput.messages import Relation, RelationColumn
@@ -26,149 +27,6 @@ from connectors.postgres.session import DRIVER_ERRORS, identifier, key_encoding,
 from connectors.postgres.values.mapping import TypeInfo, column, printed_as
 
 OLDEST: Final = 140000
-
-_TYPES = """
-WITH RECURSIVE wanted(oid) AS (
-    SELECT unnest(%s::oid[])
-    UNION
-    SELECT needed.oid
-    FROM wanted
-    JOIN pg_type t ON t.oid = wanted.oid
-    LEFT JOIN pg_type e ON e.oid = t.typelem AND e.typarray = t.oid
-    CROSS JOIN LATERAL (VALUES (t.typbasetype), (e.oid)) AS needed(oid)
-    WHERE needed.oid <> 0
-)
-SELECT t.oid::int8, t.typname, n.nspname, t.typtype, t.typbasetype::int8, t.typtypmod,
-       coalesce(e.oid, 0)::int8, coalesce(e.typdelim, t.typdelim), t.typstorage <> 'p'
-FROM wanted
-JOIN pg_type t ON t.oid = wanted.oid
-JOIN pg_namespace n ON n.oid = t.typnamespace
-LEFT JOIN pg_type e ON e.oid = t.typelem AND e.typarray = t.oid
-"""
-
-_RELATIONS = """
-SELECT c.oid::int8, n.nspname, c.relname, c.relkind, c.relreplident, c.relpersistence,
-       has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE'),
-       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indimmediate),
-       row_security_active(c.oid), current_user::text
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT c.relispartition
-  AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_(toast|temp)'
-ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
-"""
-
-_TODAY = """
-WITH RECURSIVE part(root, oid) AS (
-    SELECT oid, oid FROM pg_class WHERE oid = ANY (%s::oid[])
-    UNION ALL
-    SELECT part.root, i.inhrelid
-    FROM part JOIN pg_class above ON above.oid = part.oid AND above.relkind = 'p'
-    JOIN pg_inherits i ON i.inhparent = part.oid
-), files(root, file) AS (
-    SELECT part.root, md5(string_agg(f.oid::text || ':' || f.relfilenode::text, ',' ORDER BY f.oid))
-    FROM part JOIN pg_class f ON f.oid = part.oid GROUP BY part.root
-)
-SELECT root.oid::int8, root.relreplident,
-       (SELECT array_agg(a.attname::text ORDER BY k.n)
-        FROM pg_index i
-        CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS k(attnum, n)
-        JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-        WHERE i.indisprimary AND i.indisvalid AND i.indrelid = root.oid AND k.n <= i.indnkeyatts),
-       (SELECT array_agg(a.attname::text ORDER BY k.n)
-        FROM pg_index i
-        CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS k(attnum, n)
-        JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-        WHERE i.indrelid = root.oid AND k.n <= i.indnkeyatts
-          AND CASE root.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END),
-       (SELECT jsonb_agg(told.apart)
-        FROM pg_index i
-        CROSS JOIN LATERAL (
-            SELECT array_agg(a.attname::text) AS apart FROM pg_attribute a
-            WHERE a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
-        ) told
-        WHERE i.indrelid = root.oid AND i.indisunique AND i.indisvalid AND i.indimmediate
-          AND i.indpred IS NULL AND i.indexprs IS NULL),
-       files.file, own.*
-FROM files
-JOIN pg_class root ON root.oid = files.root
-CROSS JOIN LATERAL (
-    SELECT string_agg(a.xmin::text, ',' ORDER BY a.attnum), array_agg(a.attname::text ORDER BY a.attnum),
-           array_agg(a.atttypid::int8 ORDER BY a.attnum), array_agg(a.atttypmod ORDER BY a.attnum),
-           array_agg(coalesce(a.attnum = ANY ((ri.indkey::int2[])[0:ri.indnkeyatts - 1]), false) ORDER BY a.attnum),
-           array_agg(a.atthasmissing OR (root.relkind = 'p' AND EXISTS (
-                         SELECT FROM part JOIN pg_attribute l ON l.attrelid = part.oid AND l.attname = a.attname
-                         WHERE part.root = root.oid AND l.atthasmissing)) ORDER BY a.attnum),
-           array_agg(a.attnotnull AND NOT EXISTS (
-               SELECT FROM pg_constraint n
-               WHERE n.conrelid = a.attrelid AND n.contype = 'n' AND a.attnum = ANY (n.conkey) AND NOT n.convalidated
-           ) ORDER BY a.attnum),
-           array_agg(EXISTS (
-               SELECT FROM pg_collation o WHERE o.oid = a.attcollation AND NOT o.collisdeterministic
-           ) ORDER BY a.attnum)
-    FROM pg_attribute a
-    LEFT JOIN pg_index ri ON ri.indrelid = root.oid
-         AND CASE root.relreplident WHEN 'd' THEN ri.indisprimary WHEN 'i' THEN ri.indisreplident ELSE false END
-    WHERE a.attrelid = root.oid AND a.attnum > 0 AND NOT a.attisdropped
-      AND (a.attgenerated = '' OR a.attgenerated = 's' AND %s)
-) own
-"""
-"""Asks of each relation its identity and primary key, what its replica identity's index names, the sets of columns that
-no two rows share at any time, the files of all its partitions in one word, and the columns that its events have.
-
-A partitioned table holds no row: the value that older rows have in an added column is with each partition.
-"""
-
-_GENERATED_COLUMNS: Final = """
-SELECT EXISTS (SELECT FROM pg_publication p WHERE p.pubname = %s AND to_jsonb(p)->>'pubgencols' = 's')
-"""
-"""Asks whether a publication carries generated columns that are stored, which PostgreSQL 18 and newer can."""
-
-_LEAVES = """
-WITH RECURSIVE part(oid) AS (
-    SELECT %s::oid
-    UNION ALL
-    SELECT i.inhrelid FROM part JOIN pg_inherits i ON i.inhparent = part.oid
-)
-SELECT n.nspname, c.relname FROM part JOIN pg_class c ON c.oid = part.oid JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind = 'r' AND c.relreplident <> 'f' ORDER BY 1, 2
-"""
-
-_UNIQUE = """
-SELECT EXISTS (
-    SELECT FROM pg_index i
-    WHERE i.indrelid = %s::oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
-      AND (SELECT array_agg(a.attname::text) FROM pg_attribute a
-           WHERE a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])) <@ %s::text[]
-)
-"""
-
-_NOT_TABLES = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """Is a row of pg_class."""
-
-    oid: int
-    schema: str
-    name: str
-    kind: str
-    identity: str
-    persistence: str
-    readable: bool
-    deferrable: bool
-    """Whether the primary key is deferrable."""
-    filtered: bool
-    """Row security leaves rows out for `user`."""
-    user: str
-
-    @property
-    def qualified(self) -> str:
-        return f"{self.schema}.{self.name}"
-
-    @property
-    def sql(self) -> str:
-        return identifier(self.schema, self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +103,7 @@ class Catalog:
         `leave` is called for those that cannot be captured.
         """
         self._seen_at = self.end()
-        chosen = captured_tables.chosen(self._matched(patterns), _refusals, leave)
+        chosen = captured_tables.chosen(self._matched(patterns), capturable.refusals, leave)
         self._seen = self._today([found.oid for found in chosen])
         return self._describe(chosen, self._seen, keys, leave)
 
@@ -259,8 +117,8 @@ class Catalog:
     ) -> Iterator[tuple[str, OperatorError | None]]:
         """Give every pattern or table, and each reason why it cannot be captured; None where there is none."""
 
-        def judge(found: _Found) -> Iterator[OperatorError]:
-            yield from _refusals(found)
+        def judge(found: FoundRelation) -> Iterator[OperatorError]:
+            yield from capturable.refusals(found)
             if found.kind in "rp":
                 try:
                     self._describe([found], self._today([found.oid]), keys)
@@ -269,9 +127,9 @@ class Catalog:
 
         return captured_tables.refusals(patterns, self._matched, judge)
 
-    def _matched(self, patterns: Sequence[str]) -> Iterator[_Found | OperatorError]:
+    def _matched(self, patterns: Sequence[str]) -> Iterator[FoundRelation | OperatorError]:
         """Give what the patterns name, in their order; for one that names nothing, the error."""
-        everything = [_Found(*row) for row in self.rows("reading the catalog", _RELATIONS)]
+        everything = [FoundRelation(*row) for row in self.rows("reading the catalog", queries.RELATIONS)]
         left = captured_tables.not_left_out(everything, patterns)
         for pattern in patterns:
             if pattern.startswith(LEFT_OUT):
@@ -280,20 +138,20 @@ class Catalog:
             if is_pattern(pattern):
                 matched = [f for f in matched if f.kind in "rp" and f.persistence == "p"]
             if not matched:
-                yield _nothing_matches(pattern, [f.qualified for f in everything if f.kind in "rp"])
+                yield capturable.nothing_matches(pattern, [f.qualified for f in everything if f.kind in "rp"])
             yield from matched
 
     def find(self, schema: str, name: str, keys: Mapping[str, Sequence[str]]) -> Captured | None:
         """Return a table as it is now; None if there is none. Raises OperatorError if it can no longer be captured."""
-        rows = self.rows("reading the catalog", _RELATIONS)
-        found = [f for f in (_Found(*row) for row in rows) if (f.schema, f.name) == (schema, name)]
+        rows = self.rows("reading the catalog", queries.RELATIONS)
+        found = [f for f in (FoundRelation(*row) for row in rows) if (f.schema, f.name) == (schema, name)]
         for one in found:
-            raise_first(_refusals(one))
+            raise_first(capturable.refusals(one))
         return next(iter(self._describe(found, self._today([f.oid for f in found]), keys)), None)
 
     def _describe(
         self,
-        found: Sequence[_Found],
+        found: Sequence[FoundRelation],
         today: Mapping[int, Today],
         keys: Mapping[str, Sequence[str]],
         leave: captured_tables.Leave = captured_tables.refuse,
@@ -310,7 +168,7 @@ class Catalog:
 
     def _describe_one(
         self,
-        found: _Found,
+        found: FoundRelation,
         now: Today,
         key: Sequence[str],
         parts: Sequence[identities.Identity],
@@ -325,7 +183,7 @@ class Catalog:
         raise_first(identities.refusals(table, parts, generated=generated))
         return Captured(found.oid, table, found.kind == "p")
 
-    def _must_tell_rows_apart(self, found: _Found, now: Today, key: Sequence[str]) -> None:
+    def _must_tell_rows_apart(self, found: FoundRelation, now: Today, key: Sequence[str]) -> None:
         """Raise OperatorError unless the configuration's `key` is there, never null, and in the log of old rows."""
         captured_tables.check_key(
             found, key, [c.name for c in now.columns], now.nullable,
@@ -333,7 +191,7 @@ class Catalog:
         )  # fmt: skip
         relation = Relation(found.oid, found.schema, found.name, found.identity, now.columns)
         whole = found.identity == "f"
-        parts = self.rows("reading the catalog", _LEAVES, (found.oid,)) if whole and found.kind == "p" else []
+        parts = self.rows("reading the catalog", queries.LEAVES, (found.oid,)) if whole and found.kind == "p" else []
         if parts or not tells_apart(relation, key):
             shown = ", ".join(key)
             statements = [f"ALTER TABLE {sql_} REPLICA IDENTITY FULL" for sql_ in [identifier(*p) for p in parts]]
@@ -341,7 +199,7 @@ class Catalog:
                 f"table {found.qualified}: the log does not carry its key ({shown}) of the old row of an update",
                 hint="; ".join(statements or [f"ALTER TABLE {found.sql} REPLICA IDENTITY FULL"]),
             )
-        ((unique,),) = self.rows("reading the catalog", _UNIQUE, (found.oid, list(key)))
+        ((unique,),) = self.rows("reading the catalog", queries.UNIQUE, (found.oid, list(key)))
         if not unique:
             captured_tables.warn_not_unique(found, key)
 
@@ -396,13 +254,13 @@ class Catalog:
         return bool(there)
 
     def _carries_generated_columns(self) -> bool:
-        ((carries,),) = self.rows("reading the publication", _GENERATED_COLUMNS, (self._publication,))
+        ((carries,),) = self.rows("reading the publication", queries.GENERATED_COLUMNS, (self._publication,))
         return bool(carries)
 
     def _today(self, oids: Sequence[int]) -> dict[int, Today]:
         """Look up what relations are now; types of their columns are learnt."""
         found = {}
-        rows = self.rows("reading the catalog", _TODAY, (list(oids), self._carries_generated_columns()))
+        rows = self.rows("reading the catalog", queries.TODAY, (list(oids), self._carries_generated_columns()))
         for oid, identity, primary_key, identity_key, unique, files, made, *columns in rows:
             names, types, typmods, in_identity, filled, not_null, loose = (of or () for of in columns)
             found[oid] = Today(
@@ -428,48 +286,7 @@ class Catalog:
     def learn_types(self, oids: Iterable[int]) -> Mapping[int, TypeInfo]:
         unknown = sorted(set(oids) - self._types.keys())
         if unknown:
-            for row in self.rows("reading pg_type", _TYPES, (unknown,)):
+            for row in self.rows("reading pg_type", queries.TYPES, (unknown,)):
                 info = TypeInfo(*row)
                 self._types[info.oid] = info
         return self._types
-
-
-def _nothing_matches(pattern: str, names: Sequence[str]) -> OperatorError:
-    near = captured_tables.did_you_mean(pattern, names, most=3)
-    what = "matches no table" if set("*?") & set(pattern) else "does not exist"
-    return OperatorError(f"table {pattern} {what}", hint=near or f"tables here: {', '.join(names[:10]) or 'none'}")
-
-
-def _refusals(found: _Found) -> Iterator[OperatorError]:
-    """Give why a table that exists cannot be captured."""
-    name, user = found.qualified, identifier(found.user)
-    if found.kind not in "rp":
-        yield OperatorError(f"{name} is {_NOT_TABLES[found.kind]}: the log has no rows of it", hint="name its tables")
-        return
-    if found.persistence != "p":
-        yield OperatorError(
-            f"table {name} is not in the log (unlogged)",
-            hint=f"ALTER TABLE {found.sql} SET LOGGED; if the connector has captured it before, then "
-            f"cdc snapshot start CONNECTOR.yaml --table {name}: the log has nothing of what was written meanwhile",
-        )
-    if found.identity == "n":
-        yield OperatorError(
-            f"table {name} has REPLICA IDENTITY NOTHING: once published, its updates and deletes would fail",
-            hint=f"ALTER TABLE {found.sql} REPLICA IDENTITY DEFAULT",
-        )
-    if found.identity == "d" and found.deferrable:
-        yield OperatorError(
-            f"the primary key of table {name} is DEFERRABLE, which identifies no row in the log: once published, its "
-            "updates and deletes would fail",
-            hint=f"ALTER TABLE {found.sql} REPLICA IDENTITY FULL",
-        )
-    if not found.readable:
-        yield OperatorError(
-            f"table {name} may not be read by this user",
-            hint=f"GRANT USAGE ON SCHEMA {identifier(found.schema)} TO {user}; GRANT SELECT ON {found.sql} TO {user}",
-        )
-    if found.filtered:
-        yield OperatorError(
-            f"table {name} has row security, which hides rows from this user: a snapshot would miss what the log has",
-            hint=f"ALTER ROLE {user} BYPASSRLS",
-        )

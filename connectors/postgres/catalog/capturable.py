@@ -1,0 +1,80 @@
+"""Which relations of the catalog can be captured, and why others cannot. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from cdc.model.errors import OperatorError
+from connectors import captured_tables
+from connectors.postgres.session import identifier
+
+_NOT_TABLES = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRelation:
+    """Is a row of pg_class."""
+
+    oid: int
+    schema: str
+    name: str
+    kind: str
+    identity: str
+    persistence: str
+    readable: bool
+    deferrable: bool
+    """Whether the primary key is deferrable."""
+    filtered: bool
+    """Row security leaves rows out for `user`."""
+    user: str
+
+    @property
+    def qualified(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+    @property
+    def sql(self) -> str:
+        return identifier(self.schema, self.name)
+
+
+def nothing_matches(pattern: str, names: Sequence[str]) -> OperatorError:
+    """Say that a name or pattern of the configuration names no table."""
+    near = captured_tables.did_you_mean(pattern, names, most=3)
+    what = "matches no table" if set("*?") & set(pattern) else "does not exist"
+    return OperatorError(f"table {pattern} {what}", hint=near or f"tables here: {', '.join(names[:10]) or 'none'}")
+
+
+def refusals(found: FoundRelation) -> Iterator[OperatorError]:
+    """Give why a table that exists cannot be captured."""
+    name, user = found.qualified, identifier(found.user)
+    if found.kind not in "rp":
+        yield OperatorError(f"{name} is {_NOT_TABLES[found.kind]}: the log has no rows of it", hint="name its tables")
+        return
+    if found.persistence != "p":
+        yield OperatorError(
+            f"table {name} is not in the log (unlogged)",
+            hint=f"ALTER TABLE {found.sql} SET LOGGED; if the connector has captured it before, then "
+            f"cdc snapshot start CONNECTOR.yaml --table {name}: the log has nothing of what was written meanwhile",
+        )
+    if found.identity == "n":
+        yield OperatorError(
+            f"table {name} has REPLICA IDENTITY NOTHING: once published, its updates and deletes would fail",
+            hint=f"ALTER TABLE {found.sql} REPLICA IDENTITY DEFAULT",
+        )
+    if found.identity == "d" and found.deferrable:
+        yield OperatorError(
+            f"the primary key of table {name} is DEFERRABLE, which identifies no row in the log: once published, its "
+            "updates and deletes would fail",
+            hint=f"ALTER TABLE {found.sql} REPLICA IDENTITY FULL",
+        )
+    if not found.readable:
+        yield OperatorError(
+            f"table {name} may not be read by this user",
+            hint=f"GRANT USAGE ON SCHEMA {identifier(found.schema)} TO {user}; GRANT SELECT ON {found.sql} TO {user}",
+        )
+    if found.filtered:
+        yield OperatorError(
+            f"table {name} has row security, which hides rows from this user: a snapshot would miss what the log has",
+            hint=f"ALTER ROLE {user} BYPASSRLS",
+        )
