@@ -39,8 +39,10 @@ from connectors.postgres.pgoutput import messages as pgoutput
 from connectors.postgres.values import mapping as postgres_values
 from sinks.producer.batches import PlainBatches
 from snapshot.postgres.copying import parse_row, parse_row_plainly
-from tests import mysql_encoder, pgoutput_encoder
 from tests.compiler import has_compiler
+from tests.encoders import mysql as mysql_encoder
+from tests.encoders import pgoutput as pgoutput_encoder
+from tests.encoders.mysql_dump import Dump
 from tests.property.test_fast_path import CAPTURED, TABLE
 from tests.property.test_fast_path import MESSAGES as MESSAGES_
 from tests.property.test_mysql_rows import CELLS
@@ -745,30 +747,6 @@ def laid_out(transactions: Sequence[Any], described: events.FormatDescription) -
         at += len(mysql_encoder.encode(event, checksum=checksum))
         sent.append(mysql_encoder.encode(event._replace(header=event.header._replace(log_pos=at)), checksum=checksum))
     return sent
-
-
-class Dump:
-    """A dump of which this has come; `at_once`: small transactions are read so."""
-
-    def __init__(self, sent: bytes, *, at_once: bool) -> None:
-        self._buffer = bytearray(sent)
-        self._at = 0
-        self._at_once = at_once
-
-    def read_buffered(self, read: Callable[[bytearray, int], Any]) -> Any:
-        found = read(self._buffer, self._at) if self._at_once else None
-        if found is None:
-            return None
-        self._at = found[0]
-        return found[1]
-
-    def receive(self) -> bytes:
-        begin = self._at + 4
-        end = begin + int.from_bytes(self._buffer[self._at : self._at + 3], "little")
-        if begin > len(self._buffer) or end > len(self._buffer):
-            raise EOFError
-        self._at = end
-        return bytes(self._buffer[begin + 1 : end])
 
 
 def followed(dump: Dump, *, by_gtid: bool, done: int) -> tuple[list[Transaction], Any, Any, int]:
