@@ -22,8 +22,6 @@ import orjson
 
 from cdc.capture.control import signals
 from cdc.config import config
-from cdc.config.kafka_config import KafkaConfig
-from cdc.config.source_config import SourceConfig
 from cdc.encode import dead_letters, json_text
 from cdc.encode.built import built
 from cdc.encode.envelope import row_codegen
@@ -36,11 +34,7 @@ from connectors.mysql.binlog import parser, table_map, transaction_payload
 from connectors.mysql.binlog.cursor import Cursor
 from connectors.mysql.binlog.events import FormatDescription, Header, Rows, TableColumn, TableMap, TransactionPayload
 from connectors.mysql.binlog.positions import BinlogPosition, GtidPosition, GtidSet, GtidState
-from connectors.mysql.catalog.catalog import Captured
 from connectors.mysql.rows import row_images, statements
-from connectors.mysql.rows import transactions as grouping
-from connectors.mysql.rows.relations import Followed
-from connectors.mysql.source import MysqlSource
 from connectors.mysql.values import jsonb
 from connectors.mysql.values import mapping as mysql_values
 from connectors.mysql.values import temporal as mysql_temporal
@@ -53,7 +47,7 @@ from connectors.postgres.values import temporal as postgres_temporal
 from sinks.client import produce_request, record_batch, varints
 from sinks.producer.batches import PlainBatches
 from snapshot.postgres.copying import parse_row, parse_row_plainly
-from tests.encoders.mysql_dump import Dump
+from tests.encoders.mysql_dump import Dump, mysql_source
 
 
 class Target(NamedTuple):
@@ -382,18 +376,7 @@ def _bodies(parts: Parts) -> Iterator[tuple[int, bytes]]:
 
 
 def _followed(dump: Dump, *, by_gtid: bool, done: int) -> Any:
-    made = MysqlSource(
-        config.ConnectorConfig(
-            name="c",
-            source=SourceConfig(type="mysql", url="mysql://localhost", tables=("dev.orders",)),
-            sink=KafkaConfig(bootstrap_servers="localhost:1", topic_prefix="c"),
-        )
-    )
-    table = Table("dev", "orders", tuple(mysql_values.column(column) for column in NUMBERS), ("n",))
-    made._followed = Followed(made._config.source, (Captured(table, NUMBERS, 0),))
-    made._grouper = grouping.Grouper(made._followed.wanted)
-    made._gtids, made._by_gtid, made._done = GtidSet.parse(f"{UUID}:1-6"), by_gtid, done
-    made._claim._kept_s = float("inf")  # no server is asked for a lock
+    made = mysql_source(NUMBERS, f"{UUID}:1-6", by_gtid=by_gtid, done=done)
     found: list[Transaction] = []
     try:
         for frame in made._frames(dump, BinlogPosition("b.000007", 4)):  # type: ignore[arg-type]
