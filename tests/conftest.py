@@ -25,8 +25,9 @@ from psycopg2 import extensions
 from cdc.dev.servers.process import Server
 from cdc.dev.stack import SERVERS
 from cdc.model.errors import CdcError
-from tests import kafka_versions, mysql_data, shards
+from tests import shards
 from tests.canary import WATCH
+from tests.servers import kafka_versions, mysql_data
 
 pytest_plugins: list[str] = []
 

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import click
 
-from tests import kafka_versions
+from tests.servers import kafka_versions
 
 ROOT: Final = Path(__file__).parent.parent
 RESULT: Final = ROOT / "docs/test-all.json"

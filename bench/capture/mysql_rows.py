@@ -13,8 +13,8 @@ from connectors.mysql.binlog.events import Rows, TableColumn, TableMap
 from connectors.mysql.rows.row_images import Reader
 from connectors.mysql.values import mapping
 from connectors.postgres.pgoutput.messages import Insert, decode
-from tests import mysql_encoder as encoder
-from tests import pgoutput_encoder
+from tests.encoders import mysql as encoder
+from tests.encoders import pgoutput as pgoutput_encoder
 
 ROWS = 115
 """About as many as an event of 8 kB holds."""

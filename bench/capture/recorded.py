@@ -32,7 +32,8 @@ from connectors.postgres.pgoutput.messages import Begin, Commit, Insert, Relatio
 from connectors.postgres.slot import replication_stream
 from connectors.postgres.source import PostgresSource
 from connectors.postgres.values.mapping import TypeInfo
-from tests import mysql_encoder, pgoutput_encoder
+from tests.encoders import mysql as mysql_encoder
+from tests.encoders import pgoutput as pgoutput_encoder
 
 FIRST: Final = 2_000
 _AT_US: Final = 1_795_212_301_102_000

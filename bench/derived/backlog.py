@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from confluent_kafka import Producer
 
-from tests.spark_records import Publisher, SourceTable, position
+from tests.spark.records import Publisher, SourceTable, position
 
 PARTITIONS: Final = 6
 COLUMNS: Final[Mapping[str, Mapping[str, Any]]] = {

@@ -36,7 +36,7 @@ from spark_apply.model.store import Due, open_store
 from spark_apply.model.target_table import target
 from spark_apply.rebuild.diff import compare
 from spark_apply.spark.session import open_session
-from tests.spark_records import Publisher, SourceTable, position
+from tests.spark.records import Publisher, SourceTable, position
 
 COLUMNS: Mapping[str, Mapping[str, Any]] = {
     "id": {"kind": "int64"},

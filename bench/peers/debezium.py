@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 from urllib.parse import unquote, urlsplit
 
 from cdc.dev import jars
-from cdc.dev.java import java
+from cdc.dev.java import console_logging, java
 from cdc.dev.servers.process import Launch, Server, Settings
 from cdc.model.errors import OperatorError
 
@@ -55,14 +55,6 @@ _CONNECTOR: Final = {
     "topic.creation.default.replication.factor": "1",
     "topic.creation.default.cleanup.policy": "compact",
 }
-_LOGGING: Final = """\
-appender.out.type=Console
-appender.out.name=out
-appender.out.layout.type=PatternLayout
-appender.out.layout.pattern=%d %p %c{1} %m%n
-rootLogger.level=WARN
-rootLogger.appenderRef.out.ref=out
-"""
 _STANDS_WITHIN_S: Final = 60.0
 _direct: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -154,7 +146,7 @@ class Worker:
                     (ours / jar.name).symlink_to(jar)
         port = Settings(folder).port("port")
         logging = folder / "log4j2.properties"
-        logging.write_text(_LOGGING)
+        logging.write_text(console_logging("WARN"))
         worker = {
             **_WORKER,
             "bootstrap.servers": self._kafka,

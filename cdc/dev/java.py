@@ -38,3 +38,12 @@ def java_major(output: str) -> int | None:
     """Read the major version from what ``java -version`` prints: 8 for "1.8.0_402", 17 for "17.0.15"."""
     found = re.search(r'version "(?:1\.)?(\d+)', output)
     return int(found[1]) if found else None
+
+
+def console_logging(level: str, *, logger: str = "%c{1}") -> str:
+    """Return settings of Log4j 2 by which a program writes to its standard output; `logger` is a pattern of it."""
+    return (
+        "appender.out.type=Console\nappender.out.name=out\nappender.out.layout.type=PatternLayout\n"
+        f"appender.out.layout.pattern=%d %p {logger} %m%n\n"
+        f"rootLogger.level={level}\nrootLogger.appenderRef.out.ref=out\n"
+    )

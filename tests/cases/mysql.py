@@ -9,13 +9,13 @@ import base64
 import datetime as dt
 import json
 import struct
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from tests.cases.capturing import Capturing
-from tests.conftest import MySQLDatabase
+from tests.conftest import MySQLDatabase, _mysql_database
 from tests.integration.running import Row
 
 
@@ -132,3 +132,10 @@ def _type(name: str, whole: str, digits: int | None) -> str:
     if whole == "bit(1)":
         return whole
     return "datetime of millis" if name == "datetime" and (digits or 0) <= _MILLIS_DIGITS else name
+
+
+@contextmanager
+def mysql_cases(server: str, kafka: str, folder: Path) -> Iterator[MysqlCases]:
+    """A database of its own at a server, for cases that one connector serves."""
+    with contextmanager(_mysql_database)(server) as database, closing(MysqlCases(database, kafka, folder)) as source:
+        yield source

@@ -5,17 +5,16 @@ To add one is to add its text to `CASES`: all of them go through one connector, 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
 import pytest
 
-from tests.cases.mysql import MysqlCases
+from tests.cases.mysql import mysql_cases
 from tests.cases.mysql_cases import CASES
 from tests.cases.runner import Case, Ran, run
-from tests.conftest import MYSQLS, _mysql_database
+from tests.conftest import MYSQLS
 
 pytestmark = pytest.mark.every_server
 
@@ -30,10 +29,7 @@ def ran(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Ran]:
     """All cases through one connector."""
-    with (
-        contextlib.contextmanager(_mysql_database)(servers(request.param)) as database,
-        contextlib.closing(MysqlCases(database, kafka, tmp_path_factory.mktemp("cases"))) as source,
-    ):
+    with mysql_cases(servers(request.param), kafka, tmp_path_factory.mktemp("cases")) as source:
         yield run(source, CASES)
 
 

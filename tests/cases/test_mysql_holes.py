@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from typing import Final
 
 import pytest
 
-from tests.cases.mysql import MysqlCases
+from tests.cases.mysql import mysql_cases
 from tests.cases.mysql_holes import HOLES
 from tests.cases.runner import Case, Ran, run
-from tests.conftest import MYSQLS, _mysql_database
+from tests.conftest import MYSQLS
 
 pytestmark = pytest.mark.every_server
 
@@ -26,10 +25,7 @@ def ran(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Ran]:
     """All cases through one connector, whose user may see neither triggers nor views."""
-    with (
-        contextlib.contextmanager(_mysql_database)(servers(request.param)) as database,
-        contextlib.closing(MysqlCases(database, kafka, tmp_path_factory.mktemp("holes"))) as source,
-    ):
+    with mysql_cases(servers(request.param), kafka, tmp_path_factory.mktemp("holes")) as source:
         yield run(source, HOLES)
 
 

@@ -17,8 +17,8 @@ from connectors.mysql.binlog import events, table_map
 from connectors.mysql.binlog.events import TableColumn, TableMap
 from connectors.postgres.pgoutput import messages
 from sinks.client import varints
-from tests import mysql_encoder as mysql
-from tests import pgoutput_encoder
+from tests.encoders import mysql
+from tests.encoders import pgoutput as pgoutput_encoder
 from tests.fuzz.targets import MYSQL_TEMPORAL, MYSQL_VALUES, POSTGRES_TEMPORAL, POSTGRES_VALUES, RELATION, UUID
 
 CORPUS: Final = Path(__file__).parent / "corpus"

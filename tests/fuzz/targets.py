@@ -22,8 +22,6 @@ import orjson
 
 from cdc.capture.control import signals
 from cdc.config import config
-from cdc.config.kafka_config import KafkaConfig
-from cdc.config.source_config import SourceConfig
 from cdc.encode import dead_letters, json_text
 from cdc.encode.built import built
 from cdc.encode.envelope import row_codegen
@@ -36,11 +34,7 @@ from connectors.mysql.binlog import parser, table_map, transaction_payload
 from connectors.mysql.binlog.cursor import Cursor
 from connectors.mysql.binlog.events import FormatDescription, Header, Rows, TableColumn, TableMap, TransactionPayload
 from connectors.mysql.binlog.positions import BinlogPosition, GtidPosition, GtidSet, GtidState
-from connectors.mysql.catalog.catalog import Captured
 from connectors.mysql.rows import compressed_values, image_codegen, row_images, statements
-from connectors.mysql.rows import transactions as grouping
-from connectors.mysql.rows.relations import Followed
-from connectors.mysql.source import MysqlSource
 from connectors.mysql.values import jsonb
 from connectors.mysql.values import mapping as mysql_values
 from connectors.mysql.values import temporal as mysql_temporal
@@ -53,6 +47,7 @@ from connectors.postgres.values import temporal as postgres_temporal
 from sinks.client import produce_request, record_batch, varints
 from sinks.producer.batches import PlainBatches
 from snapshot.postgres.copying import parse_row, parse_row_plainly
+from tests.encoders.mysql_dump import Dump, mysql_source
 
 
 class Target(NamedTuple):
@@ -348,30 +343,6 @@ NUMBERS: Final = (TableColumn("n", 3, 0, nullable=False, unsigned=False, visible
 UUID: Final = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 
 
-class _Dump:
-    """A dump of which this has come; `at_once`: small transactions are read so."""
-
-    def __init__(self, sent: bytes, *, at_once: bool) -> None:
-        self._buffer = bytearray(sent)
-        self._at = 0
-        self._at_once = at_once
-
-    def read_buffered(self, read: Callable[[bytearray, int], Any]) -> Any:
-        found = read(self._buffer, self._at) if self._at_once else None
-        if found is None:
-            return None
-        self._at = found[0]
-        return found[1]
-
-    def receive(self) -> bytes:
-        begin = self._at + 4
-        end = begin + int.from_bytes(self._buffer[self._at : self._at + 3], "little")
-        if begin > len(self._buffer) or end > len(self._buffer):
-            raise EOFError
-        self._at = end
-        return bytes(self._buffer[begin + 1 : end])
-
-
 def small_transactions(data: bytes) -> None:
     """Packets of a dump, at once and event by event: types and bodies, framed as they should be."""
     parts = Parts(data)
@@ -387,7 +358,7 @@ def small_transactions(data: bytes) -> None:
             done = 7 << 32 | at
     buffer = b"".join(struct.pack("<I", len(raw) + 1)[:3] + b"\1\0" + raw for raw in sent)
     cut = buffer[: len(buffer) - (options >> 3)]
-    plain, found = (_followed(_Dump(cut, at_once=how), by_gtid=by_gtid, done=done) for how in (False, True))
+    plain, found = (_followed(Dump(cut, at_once=how), by_gtid=by_gtid, done=done) for how in (False, True))
     same(found, plain, "transactions")
 
 
@@ -404,19 +375,8 @@ def _bodies(parts: Parts) -> Iterator[tuple[int, bytes]]:
         yield kind, body
 
 
-def _followed(dump: _Dump, *, by_gtid: bool, done: int) -> Any:
-    made = MysqlSource(
-        config.ConnectorConfig(
-            name="c",
-            source=SourceConfig(type="mysql", url="mysql://localhost", tables=("dev.orders",)),
-            sink=KafkaConfig(bootstrap_servers="localhost:1", topic_prefix="c"),
-        )
-    )
-    table = Table("dev", "orders", tuple(mysql_values.column(column) for column in NUMBERS), ("n",))
-    made._followed = Followed(made._config.source, (Captured(table, NUMBERS, 0),))
-    made._grouper = grouping.Grouper(made._followed.wanted)
-    made._place.gtids, made._by_gtid, made._place.done = GtidSet.parse(f"{UUID}:1-6"), by_gtid, done
-    made._claim._kept_s = float("inf")  # no server is asked for a lock
+def _followed(dump: Dump, *, by_gtid: bool, done: int) -> Any:
+    made = mysql_source(NUMBERS, f"{UUID}:1-6", by_gtid=by_gtid, done=done)
     found: list[Transaction] = []
     try:
         for frame in made._frames(dump, BinlogPosition("b.000007", 4)):  # type: ignore[arg-type]

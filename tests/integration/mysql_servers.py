@@ -11,7 +11,7 @@ from pathlib import Path
 from cdc.dev.servers.process import Server
 from cdc.model.errors import CdcError
 from tests.conftest import MySQLDatabase, unavailable
-from tests.mysql_data import made, prepare
+from tests.servers.mysql_data import made, prepare
 
 
 class OwnServer:

@@ -14,9 +14,6 @@ from hypothesis import strategies as st
 from pymysql.connections import MySQLResult
 from pymysql.protocol import MysqlPacket
 
-from cdc.config.config import ConnectorConfig
-from cdc.config.kafka_config import KafkaConfig
-from cdc.config.source_config import SourceConfig
 from cdc.encode import built, json_text
 from cdc.encode.envelope import row_codegen
 from cdc.encode.envelope.frame import PlainFrame
@@ -27,20 +24,18 @@ from cdc.model.change import UNCHANGED, Change, Column, Kind, Message, Op, Table
 from cdc.model.errors import BugError, CdcError, OperatorError, ProtocolError
 from connectors.mysql.binlog import events
 from connectors.mysql.binlog.events import TableColumn
-from connectors.mysql.binlog.positions import BinlogPosition, GtidSet
-from connectors.mysql.catalog.catalog import Captured
+from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.rows import column_forms, image_codegen
-from connectors.mysql.rows import transactions as grouping
-from connectors.mysql.rows.relations import Followed
-from connectors.mysql.source import MysqlSource
 from connectors.mysql.values import mapping as mysql_values
 from connectors.postgres.pgoutput import fast_path as postgres
 from connectors.postgres.pgoutput import messages as pgoutput
 from connectors.postgres.values import mapping as postgres_values
 from sinks.producer.batches import PlainBatches
 from snapshot.postgres.copying import parse_row, parse_row_plainly
-from tests import mysql_encoder, pgoutput_encoder
 from tests.compiler import has_compiler
+from tests.encoders import mysql as mysql_encoder
+from tests.encoders import pgoutput as pgoutput_encoder
+from tests.encoders.mysql_dump import Dump, mysql_source
 from tests.property.test_fast_path import CAPTURED, TABLE
 from tests.property.test_fast_path import MESSAGES as MESSAGES_
 from tests.property.test_mysql_rows import CELLS
@@ -747,43 +742,9 @@ def laid_out(transactions: Sequence[Any], described: events.FormatDescription) -
     return sent
 
 
-class Dump:
-    """A dump of which this has come; `at_once`: small transactions are read so."""
-
-    def __init__(self, sent: bytes, *, at_once: bool) -> None:
-        self._buffer = bytearray(sent)
-        self._at = 0
-        self._at_once = at_once
-
-    def read_buffered(self, read: Callable[[bytearray, int], Any]) -> Any:
-        found = read(self._buffer, self._at) if self._at_once else None
-        if found is None:
-            return None
-        self._at = found[0]
-        return found[1]
-
-    def receive(self) -> bytes:
-        begin = self._at + 4
-        end = begin + int.from_bytes(self._buffer[self._at : self._at + 3], "little")
-        if begin > len(self._buffer) or end > len(self._buffer):
-            raise EOFError
-        self._at = end
-        return bytes(self._buffer[begin + 1 : end])
-
-
 def followed(dump: Dump, *, by_gtid: bool, done: int) -> tuple[list[Transaction], Any, Any, int]:
     """Transactions with changes, the position, what ended it, and how many were read at once."""
-    made = MysqlSource(
-        ConnectorConfig(
-            name="c",
-            source=SourceConfig(type="mysql", url="mysql://localhost", tables=("dev.orders",)),
-            sink=KafkaConfig(bootstrap_servers="localhost:1", topic_prefix="c"),
-        )
-    )
-    table = Table("dev", "orders", tuple(mysql_values.column(column) for column in NUMBERS), ("n",))
-    made._followed = Followed(made._config.source, (Captured(table, NUMBERS, 0),))
-    made._grouper = grouping.Grouper(made._followed.wanted)
-    made._place.gtids, made._by_gtid, made._place.done = GtidSet.parse(f"{UUID_}:1-6"), by_gtid, done
+    made = mysql_source(NUMBERS, f"{UUID_}:1-6", by_gtid=by_gtid, done=done)
     found: list[Transaction] = []
     at_once = 0
     try:

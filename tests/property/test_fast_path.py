@@ -24,7 +24,8 @@ from connectors.postgres.pgoutput import fast_path as postgres
 from connectors.postgres.pgoutput import messages
 from connectors.postgres.pgoutput.changes import Assembler
 from connectors.postgres.pgoutput.messages import Insert, Relation, RelationColumn, Update
-from tests import mysql_encoder, pgoutput_encoder
+from tests.encoders import mysql as mysql_encoder
+from tests.encoders import pgoutput as pgoutput_encoder
 from tests.text_tables import encoder
 
 CAPTURED, ANOTHER = 7, 8

@@ -25,7 +25,7 @@ from spark_apply.stores.postgres import tables
 from spark_apply.stores.postgres.history import fold_statement
 from tests.conftest import FULL, Database
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
 Keyed = tuple[int, Event]

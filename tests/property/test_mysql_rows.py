@@ -18,8 +18,8 @@ from connectors.mysql.binlog.events import FormatDescription, Rows, TableColumn,
 from connectors.mysql.binlog.parser import parse
 from connectors.mysql.rows.row_images import Reader
 from connectors.mysql.values import jsonb, mapping, server_text
-from tests import mysql_encoder as encoder
-from tests.mysql_encoder import header
+from tests.encoders import mysql as encoder
+from tests.encoders.mysql import header
 
 MYSQL = FormatDescription(header(15), 4, "9.7.4", 0, b"", checksum=True)
 

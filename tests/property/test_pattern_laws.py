@@ -15,8 +15,8 @@ from cdc.config.view_pattern import PatternConfig
 from spark_apply.views.pattern.lowered import pattern_sql
 from spark_apply.views.sql.plan import plan_view
 from tests.conftest import FULL
-from tests.pattern_reference import matches
-from tests.view_engine import START, SmallEngine, relation
+from tests.views.engine import START, SmallEngine, relation
+from tests.views.pattern_reference import matches
 
 EVENTS = relation(
     "public.e", ["id", "part"], id="int64", part="int64", who="string", what="string", at="timestamp_micros"

@@ -22,7 +22,7 @@ from connectors.postgres.pgoutput.messages import (
     Update,
     decode,
 )
-from tests.pgoutput_encoder import encode
+from tests.encoders.pgoutput import encode
 
 OIDS = st.integers(0, 2**32 - 1)
 LSNS = st.integers(0, 2**64 - 1)

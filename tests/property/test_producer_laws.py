@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sinks.client import brokers
 from sinks.client.record_batch import CODECS
 from sinks.producer.producer import Producer
-from tests.scripted_brokers import (
+from tests.scripted.brokers import (
     ANSWER_LOST,
     CONCURRENT,
     CONFIG,

@@ -18,8 +18,8 @@ from spark_apply.views.search.plan import Match, match_of, plan_match
 from spark_apply.views.search.query import Asked, read_search
 from spark_apply.views.search.verified import pairs_of
 from tests.conftest import FULL
-from tests.view_engine import relation
-from tests.view_steps import Steps
+from tests.views.engine import relation
+from tests.views.steps import Steps
 
 SEARCHES = relation("public.searches", ["id"], id="int64", text="string", other="int64")
 LISTINGS = relation("public.listings", ["shop", "id"], shop="string", id="int64", title="string", body="string")

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from cdc.model.errors import ConfigError
 from spark_apply.views.sql.plan import plan_view
-from tests.view_engine import START, Row, SmallEngine
-from tests.view_queries import Query, queries
-from tests.view_shapes import RELATIONS, SHAPES
+from tests.views.engine import START, Row, SmallEngine
+from tests.views.queries import Query, queries
+from tests.views.shapes import RELATIONS, SHAPES
 
 A, B, C = RELATIONS
 

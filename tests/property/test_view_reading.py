@@ -17,7 +17,7 @@ from spark_apply.views.embedded.state import ViewState, place
 from spark_apply.views.embedded.step import Step
 from spark_apply.views.model.uses import TableUse, Way
 from spark_apply.views.model.values import quoted
-from tests.view_reading import (
+from tests.views.reading import (
     COLUMNS,
     EPOCH,
     HISTORY,

@@ -17,11 +17,11 @@ from spark_apply.stores.delta.copies import previous_files
 from spark_apply.stores.delta.store import DeltaStore, open_store
 from spark_apply.stores.lake import merge as lake
 from spark_apply.verify.contents import contents
-from tests.spark_kinds import EVERY_KIND, SPARK_TYPES, every_kind_rows
-from tests.spark_laws import Law, Setting, laws_of, merges_by_any_key, order
-from tests.spark_records import SourceTable, position
+from tests.spark.kinds import EVERY_KIND, SPARK_TYPES, every_kind_rows
+from tests.spark.laws import Law, Setting, laws_of, merges_by_any_key, order
+from tests.spark.records import SourceTable, position
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
 

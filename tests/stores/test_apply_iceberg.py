@@ -15,11 +15,11 @@ from spark_apply.job.batch import size
 from spark_apply.job.job import run_apply
 from spark_apply.stores.iceberg.store import IcebergStore, open_store
 from spark_apply.stores.lake import merge
-from tests.spark_kinds import EVERY_KIND, SPARK_TYPES, every_kind_rows
-from tests.spark_laws import ORDERS, Law, Setting, laws_of, merges_by_any_key, order
-from tests.spark_records import position
+from tests.spark.kinds import SPARK_TYPES
+from tests.spark.laws import ORDERS, Law, Setting, applied_kinds, laws_of, merges_by_any_key, order
+from tests.spark.records import position
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
 
@@ -56,11 +56,7 @@ def test_a_batch_is_merged_by_keys_of_any_kind(few: int, setting: Setting, monke
 
 
 def test_every_kind_keeps_its_value_and_has_its_type(setting: Setting) -> None:
-    table, publisher = setting.table("kinds", EVERY_KIND), setting.publisher()
-    publisher.create([table])
-    records = [r for row in every_kind_rows() for r in table.event("c", row, position(10 + row["id"]))]
-    publisher.publish(records)
-    setting.apply()
+    table, records = applied_kinds(setting)
     assert setting.contents(table) == setting.folded(table, records)
     store, made = _store(setting), setting.target(table)
     types = {field.name: field.dataType.simpleString() for field in store.read(made).schema}

@@ -23,7 +23,7 @@ from tests.integration.connector import Connector
 from tests.integration.running import Running, eventually
 from tests.integration.test_metrics import VALUE, Scraper, free_port
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 
 
 def test_what_a_job_shows(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:

@@ -18,11 +18,10 @@ from spark_apply.rebuild.quarantine_retry import run_retry
 from spark_apply.rebuild.rebuild import run_rebuild
 from spark_apply.stores.opensearch.bulk import version
 from spark_apply.stores.opensearch.store import OpenSearchStore, open_store
-from tests.spark_kinds import EVERY_KIND, every_kind_rows
-from tests.spark_laws import Law, Record, Setting, laws_of, order
-from tests.spark_records import SourceTable, position
+from tests.spark.laws import Law, Record, Setting, applied_kinds, laws_of, order
+from tests.spark.records import SourceTable, position
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
 
@@ -67,11 +66,7 @@ def test_law(law: Law, setting: Setting) -> None:
 
 
 def test_every_kind_is_kept_and_found(setting: Setting, opensearch: str) -> None:
-    table, publisher = setting.table("kinds", EVERY_KIND), setting.publisher()
-    publisher.create([table])
-    records = [r for row in every_kind_rows() for r in table.event("c", row, position(10 + row["id"]))]
-    publisher.publish(records)
-    setting.apply()
+    table, records = applied_kinds(setting)
     assert setting.contents(table) == setting.folded(table, records)
     store, made = _store(setting), setting.target(table)
     assert store.position(made) == position(10 + 4)

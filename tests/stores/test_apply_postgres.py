@@ -31,11 +31,10 @@ from spark_apply.rebuild.rebuild import run_rebuild, run_rollback
 from spark_apply.stores.postgres import locks, tables
 from spark_apply.stores.postgres.server import Server
 from tests.conftest import Database
-from tests.spark_kinds import EVERY_KIND, every_kind_rows
-from tests.spark_laws import ORDERS, Law, Setting, laws_of, order, until
-from tests.spark_records import Record, SourceTable, position
+from tests.spark.laws import ORDERS, Law, Setting, applied_kinds, laws_of, order, until
+from tests.spark.records import Record, SourceTable, position
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
 
@@ -97,11 +96,7 @@ def test_law(law: Law, setting: Setting) -> None:
 
 
 def test_every_kind(setting: Setting, postgres18: Database) -> None:
-    table, publisher = setting.table("kinds", EVERY_KIND), setting.publisher()
-    publisher.create([table])
-    records = [r for row in every_kind_rows() for r in table.event("c", row, position(10 + row["id"]))]
-    publisher.publish(records)
-    setting.apply()
+    table, records = applied_kinds(setting)
     found, folded = setting.contents(table), setting.folded(table, records)
     assert found.keys() == folded.keys()
     for key, row in folded.items():

@@ -12,11 +12,10 @@ from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import OperatorError
 from spark_apply.model.document import document_id
 from spark_apply.stores.tantivy.store import TantivyStore
-from tests.spark_kinds import EVERY_KIND, every_kind_rows
-from tests.spark_laws import Law, Setting, laws_of, order
-from tests.spark_records import position
+from tests.spark.laws import Law, Setting, applied_kinds, laws_of, order
+from tests.spark.records import position
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
 
@@ -31,11 +30,7 @@ def test_law(law: Law, setting: Setting) -> None:
 
 
 def test_every_kind_is_found_by_value(setting: Setting) -> None:
-    table, publisher = setting.table("kinds", EVERY_KIND), setting.publisher()
-    publisher.create([table])
-    records = [r for row in every_kind_rows() for r in table.event("c", row, position(10 + row["id"]))]
-    publisher.publish(records)
-    setting.apply()
+    table, records = applied_kinds(setting)
     assert setting.contents(table) == setting.folded(table, records)
     index = tantivy.Index.open(str(TantivyStore(setting.folder / "copy").folder(setting.target(table))))
 

@@ -25,10 +25,10 @@ from spark_apply.replay import offsets
 from spark_apply.spark.at_work import at_work
 from spark_apply.stores.tantivy.store import TantivyStore
 from tests.conftest import Database
-from tests.spark_laws import Record, Setting, order
-from tests.spark_records import position
+from tests.spark.laws import Record, Setting, order
+from tests.spark.records import position
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
 

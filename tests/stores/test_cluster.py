@@ -18,11 +18,11 @@ from cdc.config.config import load_apply
 from spark_apply.events.kafka.offsets import written_ends
 from spark_apply.job.batch.size import EVENTS_ALONE
 from tests.integration.running import eventually
-from tests.spark_cluster import QUICK, Cluster, Submitted, cluster, executors
-from tests.spark_laws import Record, Setting, order, workload
-from tests.spark_records import position
+from tests.spark.cluster import QUICK, Cluster, Submitted, cluster, executors
+from tests.spark.laws import Record, Setting, order, workload
+from tests.spark.records import position
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # py4j's, one for each thread
     pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="/proc is missing: it tells processes"),

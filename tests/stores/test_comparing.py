@@ -14,11 +14,11 @@ from cdc.config.apply_config import StoreConfig
 from spark_apply.model.store import Store, open_store
 from spark_apply.model.target_table import TargetTable
 from spark_apply.rebuild.diff import Differences, compare
-from tests.spark_kinds import EVERY_KIND, every_kind_rows
-from tests.spark_laws import Setting
-from tests.spark_records import position
+from tests.spark.kinds import EVERY_KIND, every_kind_rows
+from tests.spark.laws import Setting
+from tests.spark.records import position
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
 ROWS = every_kind_rows()

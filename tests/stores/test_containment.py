@@ -23,10 +23,10 @@ from spark_apply.model.store import open_store
 from spark_apply.rebuild.quarantine_retry import run_retry
 from spark_apply.stores.opensearch.fields import field_name
 from tests.conftest import Database
-from tests.spark_laws import ORDERS, Record, Setting, order, until
-from tests.spark_records import SourceTable, position
+from tests.spark.laws import ORDERS, Record, Setting, order, until
+from tests.spark.records import SourceTable, position
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
 FACTS = {

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark_laws import ORDERS, order
-from tests.spark_records import Publisher, SourceTable, position
+from tests.spark.laws import ORDERS, order
+from tests.spark.records import Publisher, SourceTable, position
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ from spark_apply.model.store import Offsets, open_store
 from spark_apply.rebuild import rebuild
 from spark_apply.rebuild.diff import Differences
 from spark_apply.rebuild.rebuild import Rebuilt, run_rebuild
-from tests.spark_kinds import EVERY_KIND, every_kind_rows
-from tests.spark_laws import ORDERS, Record, Setting, order, workload
-from tests.spark_records import Publisher, SourceTable, position
+from tests.spark.kinds import EVERY_KIND, every_kind_rows
+from tests.spark.laws import ORDERS, Record, Setting, order, workload
+from tests.spark.records import Publisher, SourceTable, position
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
 

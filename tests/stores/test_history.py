@@ -40,10 +40,10 @@ from spark_apply.rebuild.rebuild import Differences, run_rebuild, run_rollback
 from spark_apply.stores.lake import history as lake_history
 from tests.conftest import Database
 from tests.integration.connector import Connector
-from tests.spark_laws import ORDERS, Record, Setting, order
-from tests.spark_records import logged, position
+from tests.spark.laws import ORDERS, Record, Setting, order
+from tests.spark.records import logged, position
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
 AT_MS = 1_763_673_600_000

@@ -16,11 +16,11 @@ from cdc.config.apply_config import StoreConfig as Of
 from cdc.config.config import ApplyConfig, load_apply
 from spark_apply.events.quarantine import read_entries
 from tests.conftest import Database
-from tests.spark_kinds import EVERY_KIND, every_kind_rows
-from tests.spark_laws import Setting
-from tests.spark_records import position
+from tests.spark.kinds import EVERY_KIND, every_kind_rows
+from tests.spark.laws import Setting
+from tests.spark.records import position
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
 _HOME = Path(__file__).parents[2]

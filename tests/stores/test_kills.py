@@ -28,11 +28,11 @@ from spark_apply.model.completeness import Mark
 from spark_apply.model.store import open_store
 from spark_apply.verify.contents import Contents, contents
 from tests.conftest import FULL, Database
-from tests.spark_crashing import POINTS, WHO
-from tests.spark_laws import Record, Setting
-from tests.spark_records import SourceTable, position
+from tests.spark.crashing import POINTS, WHO
+from tests.spark.laws import Record, Setting
+from tests.spark.records import SourceTable, position
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
 SEED = 20
@@ -184,7 +184,7 @@ class Jobs:
         log = self._file.with_name(f"job{len(self._all)}.log")
         with log.open("w") as said:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tests.spark_crashing", str(self._file)],
+                [sys.executable, "-m", "tests.spark.crashing", str(self._file)],
                 stdin=subprocess.PIPE, stdout=said, stderr=said, text=True, start_new_session=True,
             )  # fmt: skip
         self._all.append((process, log))

@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 from cdc.config.apply_config import StoreConfig
 from spark_apply.events.quarantine import read_entries
 from tests.conftest import FULL
-from tests.spark_laws import NO_EVENT, Record, Setting
-from tests.spark_records import position
+from tests.spark.laws import NO_EVENT, Record, Setting
+from tests.spark.records import position
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
 _MOST = 64 << 20

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.spark_laws import (
+from tests.spark.laws import (
     LAWS,
     NOT_OF,
     ONLY_IN_FULL,

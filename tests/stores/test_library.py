@@ -21,7 +21,7 @@ import cdc
 from tests.conftest import Database, _database
 from tests.integration.connector import Connector
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "library.md"

@@ -26,10 +26,10 @@ from spark_apply.job.job import run_apply
 from spark_apply.rebuild.rebuild import run_rebuild
 from spark_apply.stores.tantivy.store import _MARK
 from tests.integration.running import eventually
-from tests.spark_laws import ORDERS, order
-from tests.spark_records import Publisher, SourceTable, position
+from tests.spark.laws import ORDERS, order
+from tests.spark.records import Publisher, SourceTable, position
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
 _DAY_S = 86_400

@@ -21,10 +21,10 @@ from spark_apply.model.store import open_store
 from spark_apply.rebuild import rebuild
 from spark_apply.rebuild.quarantine_retry import run_retry
 from spark_apply.rebuild.rebuild import run_rebuild
-from tests.spark_laws import NO_EVENT, ORDERS, Record, Setting, order
-from tests.spark_records import SourceTable, logged, position
+from tests.spark.laws import NO_EVENT, ORDERS, Record, Setting, order
+from tests.spark.records import SourceTable, logged, position
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
 COUNTED = {**ORDERS, "count": {"kind": "int32"}}

@@ -26,9 +26,9 @@ from spark_apply.stores.tantivy.store import TantivyStore
 from tests.conftest import FULL, Database, _database, _mysql_database
 from tests.integration.connector import Connector
 from tests.integration.running import Running, eventually
-from tests.spark_jobs import applying
+from tests.spark.jobs import applying
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
 FOLLOWING = "following the log"

@@ -36,10 +36,10 @@ from spark_apply.stores.opensearch.store import OpenSearchStore
 from spark_apply.stores.tantivy.documents import document_of
 from spark_apply.stores.tantivy.store import TantivyStore
 from spark_apply.verify.contents import Contents, contents
-from tests.spark_laws import Record, Setting, order
-from tests.spark_records import Publisher, SourceTable, position
+from tests.spark.laws import Record, Setting, order
+from tests.spark.records import Publisher, SourceTable, position
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
 HOME = Path(__file__).parents[2]

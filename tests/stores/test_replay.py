@@ -22,10 +22,10 @@ from spark_apply.job.job import run_apply
 from spark_apply.replay.replay import prepare, run
 from tests.conftest import Database
 from tests.integration import in_process
-from tests.spark_laws import Setting, order
-from tests.spark_records import logged, position
+from tests.spark.laws import Setting, order
+from tests.spark.records import logged, position
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
 

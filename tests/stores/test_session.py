@@ -17,8 +17,8 @@ import pytest
 
 from cdc.config.apply_config import StoreConfig
 from cdc.model.state import Phase
-from tests.spark_laws import Setting, order
-from tests.spark_records import position
+from tests.spark.laws import Setting, order
+from tests.spark.records import position
 
 _HOME = Path(__file__).parents[2]
 _PATIENCE_S = 300.0

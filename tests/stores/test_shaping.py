@@ -29,10 +29,10 @@ from spark_apply.rebuild.rebuild import run_rebuild, run_rollback
 from spark_apply.verify.contents import Contents, contents
 from spark_apply.verify.explain import explain
 from spark_apply.verify.verify import verify
-from tests.spark_laws import ORDERS, Setting, order
-from tests.spark_records import SourceTable, position
+from tests.spark.laws import ORDERS, Setting, order
+from tests.spark.records import SourceTable, position
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
 SHAPE: dict[str, Any] = {

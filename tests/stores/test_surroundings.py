@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.spark_laws import ORDERS, order
-from tests.spark_records import Publisher, SourceTable, position
+from tests.spark.laws import ORDERS, order
+from tests.spark.records import Publisher, SourceTable, position
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 
 NOWHERE = "127.0.0.1:9"
 

@@ -26,10 +26,10 @@ from spark_apply.job.job import run_apply
 from spark_apply.job.plan import run_plan
 from spark_apply.rebuild.rebuild import run_rebuild
 from tests.conftest import Database
-from tests.spark_laws import Job, Record, Setting, order, until
-from tests.spark_records import SourceTable, position
+from tests.spark.laws import Job, Record, Setting, order, until
+from tests.spark.records import SourceTable, position
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
 

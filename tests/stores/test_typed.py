@@ -17,10 +17,10 @@ from spark_apply.job.batch.survey import ALSO, marked
 from spark_apply.model.target_table import TargetTable, Version, parse_version, target
 from spark_apply.stores.lake.columns import lake_row_type
 from spark_apply.stores.lake.rows import stored_rows
-from tests.spark_kinds import EVERY_KIND, every_kind_rows
-from tests.spark_records import SourceTable, dumps, position
+from tests.spark.kinds import EVERY_KIND, every_kind_rows
+from tests.spark.records import SourceTable, dumps, position
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
 VALUES = ("0", "-0", "7", "-42", "9223372036854775807", "-9223372036854775808", "9" * 40, "007", "+7", "1.0", "1e3")

@@ -19,10 +19,10 @@ from spark_apply.model.store import Due, open_store
 from spark_apply.rebuild.rebuild import run_rollback
 from spark_apply.stores.iceberg.store import IcebergStore
 from spark_apply.verify.contents import contents
-from tests.spark_laws import Setting, order
-from tests.spark_records import position
+from tests.spark.laws import Setting, order
+from tests.spark.records import position
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
 

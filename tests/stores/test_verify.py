@@ -25,9 +25,9 @@ from spark_apply.stores.tantivy.store import TantivyStore
 from tests.conftest import FULL, Database
 from tests.integration.connector import Connector
 from tests.integration.running import Running, filled, writing
-from tests.spark_jobs import applying
+from tests.spark.jobs import applying
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
 
 KEYS, ROUNDS, PAUSE_S = (2_000, 2, 0.05) if FULL else (300, 1, 0.2)

@@ -17,10 +17,10 @@ from spark_apply.views.model.uses import TableUse
 from spark_apply.views.proof.reading import as_used
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.view_plan import Relation
-from tests import view_reading
-from tests.view_reading import EPOCH, HISTORY, STREAM, Event, committed, instant, position, streamed, versions
+from tests.views import reading as view_reading
+from tests.views.reading import EPOCH, HISTORY, STREAM, Event, committed, instant, position, streamed, versions
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 
 COLUMNS: dict[str, tuple[Kind, str, str]] = {
     "id": (Kind("int64"), "BIGINT", "BIGINT"),

@@ -35,12 +35,12 @@ from spark_apply.views.proof.explain import explain_view
 from spark_apply.views.proof.verify import verify_views
 from spark_apply.views.publishing.status import view_status
 from spark_apply.views.rebuild import publish, rebuild_views
-from tests.spark_laws import until
-from tests.spark_records import position
-from tests.view_bench import ViewBench
-from tests.view_cases import INT, TABLES, at
+from tests.spark.laws import until
+from tests.spark.records import position
+from tests.views.bench import ViewBench
+from tests.views.cases import INT, TABLES, at
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 _GROUPS = "SELECT g, count(*) AS n FROM public.x GROUP BY g"

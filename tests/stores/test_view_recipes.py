@@ -10,12 +10,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_apply.views.proof.verify import verify_views
-from tests.spark_records import Record
-from tests.view_bench import ViewBench
-from tests.view_cases import at, renamed
-from tests.view_recipes import CLOCKS, RECIPES, Change, Recipe, page
+from tests.spark.records import Record
+from tests.views.bench import ViewBench
+from tests.views.cases import at, renamed
+from tests.views.recipes import CLOCKS, RECIPES, Change, Recipe, page
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 PAGE = Path(__file__).parents[2] / "docs" / "view-recipes.md"

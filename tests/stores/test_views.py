@@ -42,13 +42,13 @@ from spark_apply.views.proof.explain import explain_view
 from spark_apply.views.proof.verify import verify_views
 from spark_apply.views.publishing.status import view_status
 from tests.conftest import FULL
-from tests.spark_kinds import EVERY_KIND, every_kind_rows
-from tests.spark_laws import until
-from tests.spark_records import Record, position
-from tests.view_bench import ViewBench, oracle
-from tests.view_cases import CASES, CLOCKS, INT, TABLES, TEXT, Case, at, lookup, renamed, tables_of
+from tests.spark.kinds import EVERY_KIND, every_kind_rows
+from tests.spark.laws import until
+from tests.spark.records import Record, position
+from tests.views.bench import ViewBench, oracle
+from tests.views.cases import CASES, CLOCKS, INT, TABLES, TEXT, Case, at, lookup, renamed, tables_of
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 EITHER = pytest.mark.parametrize(

@@ -19,14 +19,14 @@ from spark_apply.views.cluster.kept import Kept
 from spark_apply.views.cluster.step import ClusterStep
 from spark_apply.views.publishing.status import view_status
 from tests.integration.running import eventually
-from tests.spark_cluster import Submitted, cluster, executors
-from tests.spark_records import position
+from tests.spark.cluster import Submitted, cluster, executors
+from tests.spark.records import position
 from tests.stores.test_cluster import submitted
 from tests.stores.test_views import _BATCHES, Cases, _killed
-from tests.view_bench import ViewBench, oracle
-from tests.view_cases import CASES, TABLES
+from tests.views.bench import ViewBench, oracle
+from tests.views.cases import CASES, TABLES
 
-pytest_plugins = ["tests.spark_fixtures"]
+pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 _FEW = (

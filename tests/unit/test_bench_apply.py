@@ -10,7 +10,7 @@ from bench.derived.backlog import records, row
 from bench.derived.backlog import table as made_table
 from bench.derived.freshness import Moment, waited
 from bench.derived.targets import BARS, CHANGES, P99, VERIFY, Figure, percentile, table
-from tests.spark_records import position
+from tests.spark.records import position
 
 
 def test_a_template_gives_what_a_connector_would_have_written() -> None:

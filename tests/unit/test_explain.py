@@ -10,7 +10,7 @@ from cdc.model.change import Kind
 from cdc.model.errors import ConfigError
 from spark_apply.model.target_table import Version, target
 from spark_apply.verify.explain import Explanation, Record, judged, parse_key
-from tests.spark_records import position
+from tests.spark.records import position
 
 
 def event(op: str, commit: int) -> dict[str, Any]:

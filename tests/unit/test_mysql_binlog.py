@@ -43,7 +43,7 @@ from connectors.mysql.binlog.events import (
 )
 from connectors.mysql.binlog.parser import parse
 from connectors.mysql.binlog.transaction_payload import events, parse_long
-from tests.mysql_encoder import body, encode, framed, header, packed_int, varlen
+from tests.encoders.mysql import body, encode, framed, header, packed_int, varlen
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 MYSQL = FormatDescription(header(15), 4, "9.7.4", 0, b"\0\x0d\0\x08" * 10, checksum=True)

@@ -9,7 +9,7 @@ from connectors.mysql.binlog import table_map
 from connectors.mysql.binlog.events import PartialUpdateRows, Rows, TableColumn, TableMap
 from connectors.mysql.catalog.foreign_keys import ForeignKey, written_in
 from connectors.mysql.rows.cascades import Cascades
-from tests.mysql_encoder import header, image
+from tests.encoders.mysql import header, image
 
 T, U, P = ("d", "t"), ("d", "u"), ("o", "p")
 MADE = """CREATE TABLE `t` (

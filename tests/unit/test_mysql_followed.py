@@ -17,7 +17,7 @@ from connectors.mysql.catalog.catalog import Captured
 from connectors.mysql.rows.relations import Followed
 from connectors.mysql.rows.statements import Altered, Emptied, Filled, Granted
 from connectors.mysql.values import mapping
-from tests.mysql_encoder import header
+from tests.encoders.mysql import header
 
 ID = TableColumn("id", table_map.LONGLONG, 0, nullable=False, unsigned=False)
 NOTE = TableColumn("note", table_map.VARCHAR, 80, nullable=True, charset="utf8mb4")

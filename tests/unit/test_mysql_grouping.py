@@ -14,7 +14,7 @@ from cdc.model.errors import OperatorError, RetryableError
 from connectors.mysql.binlog import events, parser
 from connectors.mysql.binlog.events import Header
 from connectors.mysql.rows.transactions import Committed, Grouper, Passed, TransactionBuffer
-from tests.mysql_encoder import encode, header
+from tests.encoders.mysql import encode, header
 
 XID = (1, b"x", b"")
 

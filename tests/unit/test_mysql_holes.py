@@ -26,7 +26,7 @@ from connectors.mysql.rows.relations import Followed
 from connectors.mysql.rows.statements import ChangesRows, Filled
 from connectors.mysql.rows.temporary_tables import Session
 from connectors.mysql.values import mapping
-from tests.mysql_encoder import encode, header
+from tests.encoders.mysql import encode, header
 
 AT = BinlogPosition("b.000001", 4)
 ID = TableColumn("id", table_map.LONG, 0, nullable=False, unsigned=False)

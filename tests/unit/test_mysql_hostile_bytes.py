@@ -16,7 +16,7 @@ from connectors.mysql.binlog.events import FormatDescription, Rows, TableColumn,
 from connectors.mysql.binlog.positions import GtidSet, file_number
 from connectors.mysql.rows.row_images import Reader
 from connectors.mysql.values import jsonb
-from tests.mysql_encoder import encode, framed, header, packed_int
+from tests.encoders.mysql import encode, framed, header, packed_int
 
 LENGTHS, FRACTIONS = set(range(1, 5)), set(range(7))
 ALLOWED = {

@@ -12,7 +12,7 @@ from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.catalog.names import as_compared, folded
 from connectors.mysql.rows.own_columns import OwnColumns, Shown, compare
 from connectors.mysql.rows.relations import Followed
-from tests.mysql_encoder import header
+from tests.encoders.mysql import header
 from tests.unit.test_mysql_followed import ID, NOTE, captured, told
 
 ENDLESS, ENDED = b"2038-01-19 03:14:07.999999", b"2024-01-01 00:00:00.000000"

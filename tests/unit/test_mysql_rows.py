@@ -12,8 +12,8 @@ from connectors.mysql.binlog import charsets, table_map
 from connectors.mysql.binlog.events import Rows, TableColumn, TableMap
 from connectors.mysql.rows.row_images import Reader
 from connectors.mysql.values import jsonb, server_text
-from tests.mysql_encoder import Opaque, header, image
-from tests.mysql_encoder import jsonb as encoded_json
+from tests.encoders.mysql import Opaque, header, image
+from tests.encoders.mysql import jsonb as encoded_json
 
 
 def _table(*columns: TableColumn) -> TableMap:

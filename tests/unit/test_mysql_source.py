@@ -19,7 +19,7 @@ from connectors.mysql.catalog import server
 from connectors.mysql.replication import dumps
 from connectors.mysql.replication.claim import Claim
 from connectors.mysql.source import MysqlSource
-from tests.mysql_encoder import encode, header
+from tests.encoders.mysql import encode, header
 
 DESCRIBED = events.FormatDescription(header(15), 4, "9.7.4", 0, b"\0\x0d\0\x08" * 10, checksum=True)
 

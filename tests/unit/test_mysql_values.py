@@ -12,7 +12,7 @@ from cdc.model.errors import OperatorError
 from connectors.mysql.binlog import table_map
 from connectors.mysql.binlog.events import TableColumn, TableMap
 from connectors.mysql.values import mapping
-from tests.mysql_encoder import header
+from tests.encoders.mysql import header
 
 CATALOG = [
     # COLUMN_TYPE, CHARACTER_SET_NAME, type, meta, printed, kind

@@ -28,7 +28,7 @@ from connectors.postgres.pgoutput.messages import (
     decode,
     plain_row,
 )
-from tests.pgoutput_encoder import encode
+from tests.encoders.pgoutput import encode
 
 ROW = (b"1", None, UNCHANGED, b"", b"caf\xc3\xa9\0\t")
 MESSAGES: list[Message] = [

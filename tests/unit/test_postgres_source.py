@@ -35,7 +35,7 @@ from connectors.postgres.pgoutput.messages import (
 )
 from connectors.postgres.source import PostgresSource
 from snapshot.postgres import snapshotter as reading
-from tests.pgoutput_encoder import encode
+from tests.encoders.pgoutput import encode
 from tests.text_tables import text_table
 
 ORDERS = text_table("orders", ["id", "note"])

@@ -10,9 +10,9 @@ from kafka.protocol.producer import EndTxnRequest, ProduceRequest
 from sinks.producer import producer
 from sinks.producer.producer import Producer
 from sinks.producer.retries import RefusedError
-from tests.scripted_brokers import ANSWER_LOST, CONCURRENT, ONLY_FIRST, ONLY_SECOND, Cluster, Log, batch
+from tests.scripted.brokers import ANSWER_LOST, CONCURRENT, ONLY_FIRST, ONLY_SECOND, Cluster, Log, batch
 
-pytest_plugins = ["tests.scripted_fixtures"]
+pytest_plugins = ["tests.scripted.fixtures"]
 
 NOT_TRIED = 55
 

@@ -8,7 +8,7 @@ from sinks.client.connection import LostError
 from sinks.producer import retries
 from sinks.producer.producer import Producer
 from sinks.producer.retries import RefusedError
-from tests.scripted_brokers import (
+from tests.scripted.brokers import (
     ANSWER_LOST,
     CONCURRENT,
     LOSSES,
@@ -22,7 +22,7 @@ from tests.scripted_brokers import (
     batch,
 )
 
-pytest_plugins = ["tests.scripted_fixtures"]
+pytest_plugins = ["tests.scripted.fixtures"]
 
 LOADING, NOT_ALLOWED, UNAUTHORIZED_ID = 14, 29, 53
 

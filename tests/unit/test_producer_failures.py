@@ -10,7 +10,7 @@ from sinks.producer import retries
 from sinks.producer.batches import Batch
 from sinks.producer.producer import Producer
 from sinks.producer.retries import RefusedError
-from tests.scripted_brokers import (
+from tests.scripted.brokers import (
     ANSWER_LOST,
     CONCURRENT,
     DUPLICATE,
@@ -31,7 +31,7 @@ from tests.scripted_brokers import (
     batch,
 )
 
-pytest_plugins = ["tests.scripted_fixtures"]
+pytest_plugins = ["tests.scripted.fixtures"]
 
 NO_LEADER, TIMED_OUT, TOO_LARGE, TOO_FEW, NOT_ALLOWED = 5, 7, 10, 19, 29
 

@@ -20,7 +20,7 @@ from cdc.model.errors import ConfigError, OperatorError, RetryableError
 from cdc.rules.flat import Formats
 from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, insert
 from sinks.client.schema_registry import SchemaRegistry, check
-from tests.scripted_registry import ScriptedRegistry, scripted_registry
+from tests.scripted.registry import ScriptedRegistry, scripted_registry
 from tests.text_tables import text_table
 
 TABLE = text_table("t", ["id", "note"])

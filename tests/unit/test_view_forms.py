@@ -16,7 +16,7 @@ from cdc.model.errors import ConfigError
 from spark_apply.views.model.uses import uses_of
 from spark_apply.views.planning.forms import PlannedView, plan_config
 from spark_apply.views.sql.view_plan import Relation
-from tests.view_engine import relation
+from tests.views.engine import relation
 
 STALLED: dict[str, Any] = {
     "of": "public.orders",

@@ -8,7 +8,7 @@ from cdc.model.change import Kind
 from cdc.model.errors import ConfigError
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.view_plan import Relation, ViewPlan
-from tests.view_engine import relation
+from tests.views.engine import relation
 
 RELATIONS = {
     each.name: each

@@ -15,7 +15,7 @@ from spark_apply.views.model.uses import uses_of
 from spark_apply.views.planning.forms import plan_config
 from spark_apply.views.sql.expressions.dialects import stand_in
 from spark_apply.views.sql.plan import plan_view
-from tests.view_shapes import RELATIONS, SHAPES
+from tests.views.shapes import RELATIONS, SHAPES
 
 CONFIG = ViewsConfig(
     name="shop-views",

@@ -19,7 +19,7 @@ from spark_apply.views.model.uses import TableUse, Way
 from spark_apply.views.planning.forms import plan_config
 from spark_apply.views.planning.view import View
 from spark_apply.views.sql.view_plan import Relation
-from tests.view_steps import Steps
+from tests.views.steps import Steps
 
 
 def opened(folder: Path) -> ViewState:

@@ -15,7 +15,7 @@ from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest, Produ
 
 from sinks.client import produce_request
 from sinks.client.connection import Connection, LostError, answered
-from tests.scripted_server import Asked, Broker, Connecting, connection_config, metadata
+from tests.scripted.server import Asked, Broker, Connecting, connection_config, metadata
 
 PAYLOAD: Final = b"a row of somebody's"
 METADATA, PRODUCE = 3, 0

@@ -15,7 +15,7 @@ from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 from cdc.model.errors import OperatorError
 from sinks.client import connection as wire
 from sinks.client.connection import LostError
-from tests.scripted_server import Asked, Connecting, Script, agree, connection_config, metadata
+from tests.scripted.server import Asked, Connecting, Script, agree, connection_config, metadata
 
 SECRET: Final = "hunter2"
 LOGIN: Final[dict[str, object]] = {

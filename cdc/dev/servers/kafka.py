@@ -22,7 +22,7 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from cdc.dev import jars
-from cdc.dev.java import java
+from cdc.dev.java import console_logging, java
 from cdc.dev.servers.process import Launch, Settings, run_once
 
 if TYPE_CHECKING:
@@ -69,12 +69,6 @@ listener.name.secure.ssl.keystore.location={certificate}
 """
 
 _LOGGING = """\
-appender.out.type=Console
-appender.out.name=out
-appender.out.layout.type=PatternLayout
-appender.out.layout.pattern=%d %p %c{1} %m%n
-rootLogger.level=WARN
-rootLogger.appenderRef.out.ref=out
 logger.server.name=kafka.server
 logger.server.level=INFO
 """
@@ -115,7 +109,7 @@ def prepare(
             port=port, controller_port=controller_port, secure_port=secure_port, certificate=certificate
         )
     properties.write_text(text + more)
-    logging.write_text(_LOGGING)
+    logging.write_text(console_logging("WARN") + _LOGGING)
     options = os.environ.get("KAFKA_JVM_PERFORMANCE_OPTS", _QUICK).split()
     command = (str(java()), *_HEAP, *options, f"-Dlog4j2.configurationFile={logging}", "-cp", class_path)
     if not (data / "meta.properties").exists():

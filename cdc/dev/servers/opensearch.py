@@ -15,7 +15,7 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from cdc.dev import jars
-from cdc.dev.java import java
+from cdc.dev.java import console_logging, java
 from cdc.dev.servers.process import Launch, Settings
 
 if TYPE_CHECKING:
@@ -46,15 +46,6 @@ grant codeBase "${codebase.netty-common}" {
 grant codeBase "${codebase.netty-transport}" {
   permission java.net.SocketPermission "*", "accept,connect";
 };
-"""
-
-_LOGGING = """\
-appender.out.type=Console
-appender.out.name=out
-appender.out.layout.type=PatternLayout
-appender.out.layout.pattern=%d %p %c{1.} %m%n
-rootLogger.level=INFO
-rootLogger.appenderRef.out.ref=out
 """
 
 
@@ -108,7 +99,7 @@ def _lay_out_configuration(configuration: Path, *, data: Path, port: int, transp
         "cluster.routing.allocation.disk.threshold_enabled": False,  # a laptop's disk is always nearly full
     }
     (configuration / "opensearch.yml").write_text(json.dumps(options, indent=1))  # JSON is YAML
-    (configuration / "log4j2.properties").write_text(_LOGGING)
+    (configuration / "log4j2.properties").write_text(console_logging("INFO", logger="%c{1.}"))
 
 
 def _is_ready(port: int) -> bool:

@@ -26,7 +26,7 @@ from spark_apply.views.rebuild import Rebuilt, rebuild_views
 from spark_apply.views.running.commands import leave, new_command
 from spark_apply.views.search.query import Asked, finds, read_search
 from spark_apply.views.search.words import places
-from tests.spark_records import Publisher, Record, SourceTable, logged, position
+from tests.spark.records import Publisher, Record, SourceTable, logged, position
 
 _COUNTER = itertools.count(int(time.time()))
 Row = Mapping[str, Any]

@@ -1,6 +1,6 @@
 """`cdc apply --once` that kills itself (SIGKILL) when it passes a named point of a store for the n-th time.
 
-    python -m tests.spark_crashing APPLY.yaml    and then, on stdin: WHO POINT N
+    python -m tests.spark.crashing APPLY.yaml    and then, on stdin: WHO POINT N
 
 Spark is up before stdin is read, so a test can have the next process ready while one works. The stores are wrapped
 where the job opens them; production code knows nothing of it. WHO dies is `all`, which is the process group with the

@@ -29,8 +29,8 @@ from spark_apply.model.store import open_store
 from spark_apply.model.target_table import TargetTable, target
 from spark_apply.rebuild.quarantine_retry import run_retry
 from spark_apply.verify.contents import Contents, contents, expected, key_of
-from tests.spark_kinds import KEY_KINDS, key_rows
-from tests.spark_records import Publisher, SourceTable, position
+from tests.spark.kinds import EVERY_KIND, KEY_KINDS, every_kind_rows, key_rows
+from tests.spark.records import Publisher, SourceTable, position
 
 Record = tuple[str, bytes, bytes | None]
 NO_EVENT = "not an event: no JSON object with the parts of an event can be read from its value"
@@ -648,6 +648,16 @@ ONLY_IN_FULL: Mapping[str, tuple[Law, ...]] = {
     "tantivy": (a_bad_event_waits_and_the_rest_goes_on,),
 }
 """By store, what `make test-all` alone asks; `tests/stores/test_laws.py` says what `make test` must still ask."""
+
+
+def applied_kinds(setting: Setting) -> tuple[SourceTable, list[Record]]:
+    """A table with every kind of value, which the store has."""
+    table, publisher = setting.table("kinds", EVERY_KIND), setting.publisher()
+    publisher.create([table])
+    records = [r for row in every_kind_rows() for r in table.event("c", row, position(10 + row["id"]))]
+    publisher.publish(records)
+    setting.apply()
+    return table, records
 
 
 def laws_of(store: str) -> list[Any]:

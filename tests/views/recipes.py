@@ -10,7 +10,7 @@ import yaml
 
 from cdc.config.view_pattern import PatternConfig
 from cdc.config.views import MatchConfig, ViewConfig
-from tests.view_cases import INT, TEXT, TIME, at
+from tests.views.cases import INT, TEXT, TIME, at
 
 MONEY = {"kind": "decimal", "precision": 10, "scale": 2}
 Change = tuple[str, str, tuple[Any, ...]]

@@ -1,4 +1,4 @@
-"""Random views of the grammar, over the tables of `tests.view_shapes`."""
+"""Random views of the grammar, over the tables of `tests.views.shapes`."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.view_engine import relation
+from tests.views.engine import relation
 
 RELATIONS = {
     each.name: each

@@ -9,7 +9,7 @@ import pytest
 from sinks.client import brokers
 from sinks.client.record_batch import CODECS
 from sinks.producer.producer import Producer
-from tests.scripted_brokers import CONFIG, FIRST, SECOND, Clock, Cluster
+from tests.scripted.brokers import CONFIG, FIRST, SECOND, Clock, Cluster
 
 
 @pytest.fixture

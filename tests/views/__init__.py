@@ -1,0 +1,1 @@
+"""Benches, cases and oracles of views: what tests of views, the soak and measurements share."""
