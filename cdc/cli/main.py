@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 import click
 
 from cdc import __version__
-from cdc.model.errors import CdcError, RetryableError
+from cdc.model.errors import CdcError, OperatorError, RetryableError
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _COMMANDS = {  # the room and the file of each
     "check": ("inspecting.check", "Ask database and Kafka for all that a run needs; make nothing."),
@@ -70,6 +75,7 @@ def cdc() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line: the entry point of the console script."""
+    _write_any_name()
     try:
         code = cdc.main(arguments, standalone_mode=False)
     except click.ClickException as exc:
@@ -82,8 +88,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         show(exc)
         sys.exit(exc.exit_code)
     except BrokenPipeError:  # `cdc tail … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _write_nothing_more()
         sys.exit(1)
+    except OSError as exc:
+        if exc.errno not in _FULL:
+            raise
+        _write_nothing_more()
+        where = f"file {exc.filename}" if exc.filename else "stdout, or a temporary file,"
+        show(OperatorError(f"{where} cannot be written: {exc.strerror}", hint="df -h shows which disk is full"))
+        sys.exit(OperatorError.exit_code)
     except Exception as exc:
         error = _of_spark(exc)
         if error is None:
@@ -91,6 +104,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
         show(error)
         sys.exit(error.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _write_any_name() -> None:
+    """Let stdout take names of every alphabet: files and pipes get UTF-8, as JSON is; a terminal what it can show.
+
+    Where a standard stream was closed (`>&-`), nothing that is opened later must take its number.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - it lives as we do
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - as above
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding=None if sys.stdout.isatty() else "utf-8", errors="backslashreplace")
+
+
+def _write_nothing_more() -> None:
+    """Keep what is left in stdout's buffer from failing once more at the interpreter's end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _of_spark(exc: Exception) -> CdcError | None:

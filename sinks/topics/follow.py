@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Final, Self
 
@@ -72,9 +72,12 @@ class Follower:
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, at: TracebackType | None) -> None:
         self._consumer.close()
 
-    def records(self) -> Iterator[tuple[str, int, int, bytes | None, bytes | None]]:
-        """Give topic, partition, offset, key, value; without end."""
+    def records(
+        self, idle: Callable[[], None] = lambda: None
+    ) -> Iterator[tuple[str, int, int, bytes | None, bytes | None]]:
+        """Give topic, partition, offset, key, value; without end. `idle` is called now and then."""
         while True:
+            idle()
             try:
                 polled = self._consumer.poll(timeout_ms=500)
             except DRIVER_ERRORS as exc:

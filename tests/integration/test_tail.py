@@ -148,8 +148,8 @@ def test_without_from_beginning_it_starts_with_the_next_record(
 
 
 def test_a_reader_that_leaves(filled: Connector) -> None:
-    """`cdc tail … | head -1`: no traceback when the pipe is closed."""
-    command = f"{sys.executable} -m cdc tail {filled.file} --from-beginning --max 20 | head -1"
+    """`cdc tail … | head -1` ends, though no record comes any more, and without a traceback."""
+    command = f"{sys.executable} -m cdc tail {filled.file} --from-beginning | head -1"
     done = subprocess.run(
         ["bash", "-c", command], env=filled.environment, capture_output=True, text=True, timeout=60, check=False
     )

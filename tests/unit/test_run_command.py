@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
+import subprocess
 import sys
 import threading
 import time
@@ -15,6 +17,7 @@ from click.testing import CliRunner
 
 import cdc.cli.running.run
 from cdc.capture.pipeline import Report
+from cdc.cli.inspecting.tail import has_no_reader
 from cdc.cli.running.apply import Told
 from cdc.cli.running.run import _How, run
 from cdc.cli.running.run_progress import RunProgress
@@ -193,3 +196,47 @@ def test_a_line_about_a_batch_says_rows_lag_and_time() -> None:
     line = pace.line(2, took_s=1.0, source_ms=0)
     assert line.startswith("batch 2: 1004 rows handed to stores, 1,004 in the last minute, ")
     assert " s behind the source, batch time 1.0 s" in line
+
+
+def test_a_pipe_that_nobody_reads_any_more(tmp_path: Path) -> None:
+    """`cdc tail … | head` must end also while no record comes."""
+    read, write = os.pipe()
+    assert not has_no_reader(write)
+    os.close(read)
+    assert has_no_reader(write)
+    os.close(write)
+    with (tmp_path / "file").open("wb") as file:
+        assert not has_no_reader(file.fileno())
+
+
+def _run(code: str, redirected: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    words = ["bash", "-c", f'exec "$0" -c "$1" {redirected}', sys.executable, code]
+    return subprocess.run(words, env={**os.environ, **environment}, capture_output=True, timeout=60, check=False)
+
+
+_COMMAND = "from cdc.cli.main import main; main(['--help'])"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_names_of_every_alphabet_leave_through_a_pipe_in_utf_8(encoding: str) -> None:
+    """JSON is UTF-8, whatever the terminal that started the command can show."""
+    code = "from cdc.cli import main; main._write_any_name(); print('\\U0001f600 \\u00fc')"
+    done = _run(code, "", PYTHONIOENCODING=encoding)
+    assert done.stdout.decode() == "\U0001f600 ü\n", done.stderr
+
+
+def test_a_full_disk_behind_stdout_is_an_error_of_ours() -> None:
+    done = _run(_COMMAND, ">/dev/full")
+    assert (done.returncode, done.stderr.decode().splitlines()[0]) == (
+        1,
+        "error: stdout, or a temporary file, cannot be written: No space left on device",
+    )
+    assert b"Traceback" not in done.stderr
+
+
+def test_standard_streams_may_be_closed() -> None:
+    """As some schedulers start commands: no connection to a server gets the number of stdout."""
+    code = "from cdc.cli import main; main._write_any_name(); import os; print('x'); os._exit(os.open('/', 0) < 3)"
+    for closed in (">&-", ">&- 2>&-", ">&- 2>&- <&-"):
+        assert _run(code, closed).returncode == 0
+        assert _run(_COMMAND, closed).returncode == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import signal
 import sys
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ def tail(file: Path, *, table: str | None, from_beginning: bool, most: int | Non
     pretty = sys.stdout.isatty() and not as_json
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with follower(config.sink, _topics(config, table), from_beginning=from_beginning) as following:
-        for count, record in enumerate(_decoded(following.records(), reading), start=1):
+        for count, record in enumerate(_decoded(following.records(_refuse_to_talk_to_nobody), reading), start=1):
             if pretty:
                 click.echo(_coloured(record))
             else:
@@ -40,6 +41,23 @@ def tail(file: Path, *, table: str | None, from_beginning: bool, most: int | Non
                 sys.stdout.buffer.flush()
             if count == most:
                 return
+
+
+def _refuse_to_talk_to_nobody() -> None:
+    """Raise BrokenPipeError if who reads stdout has gone: `cdc tail … | head` ends, though no record comes."""
+    try:
+        number = sys.stdout.fileno()
+    except OSError:  # stdout is no file
+        return
+    if has_no_reader(number):
+        raise BrokenPipeError
+
+
+def has_no_reader(number: int) -> bool:
+    """Whether a file number is that of a pipe, socket or terminal that nobody reads from any more."""
+    asked = select.poll()
+    asked.register(number, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in asked.poll(0))
 
 
 def _topics(config: ConnectorConfig, table: str | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 import time
 from contextlib import closing
 from datetime import UTC, datetime
@@ -76,14 +77,14 @@ def export(file: Path) -> None:
 @click.option("--force", is_flag=True, help="Do it though changes are published or read again, or never.")
 @_JSON
 def import_(file: Path, exported_file: Path, *, force: bool, as_json: bool) -> None:
-    """Let a connector, or an apply job, that is down stand where it stood when OFFSETS.json was exported.
+    """Let a connector, or an apply job, that is down stand where it stood when OFFSETS.json (- is stdin) was exported.
 
     What would be published or read again, or never, is said, and refused without --force. Never taken are the offsets
     of another connector, job, server, epoch or topic, those that lie outside of the log, and a file that was edited.
     While the connector or the job is at work nothing is imported.
     """
     try:
-        text = exported_file.read_bytes()
+        text = sys.stdin.buffer.read() if str(exported_file) == "-" else exported_file.read_bytes()
     except OSError as exc:
         raise ConfigError(f"{exported_file}: cannot be read: {exc.strerror}") from exc
     exported = Exported.from_json(text, where=str(exported_file))
