@@ -20,10 +20,12 @@ def schema_record(
     published: Published | None = None,
     format_: str = "",
     key_form: str = "",
+    value_form: str = "",
 ) -> tuple[bytes, bytes]:
     """Make the schema topic's record of one version of a table: of what is published of it.
 
-    `format_` is the records' format, `key_form` differs where the bytes of the same key do: see `cdc.model.wire`.
+    `format_` is the records' format, `key_form` differs where the bytes of the same key do: see `cdc.model.wire`,
+    as for `value_form`.
     """
     table = table if published is None else published.table
     key = {"schema": table.schema, "table": table.name, "version": version}
@@ -42,6 +44,7 @@ def schema_record(
         **({"deferred_key": True} if table.deferred_key else {}),
         **({"format": format_} if format_ else {}),
         **({"key_form": key_form} if key_form else {}),
+        **({"value_form": value_form} if value_form else {}),
         **({"rules": published.rules} if published is not None else {}),
         **(
             {"left_out": [list(of) for of in published.left_out]}

@@ -32,7 +32,12 @@ from cdc.rules.flat import CHANGED as FORMAT_CHANGED
 from cdc.rules.flat import ENVELOPES, Formats
 
 Publish: TypeAlias = Callable[[bytes, bytes], None]
-_COMPARED: Final = ("key", "columns", "deferred_key", "rules", "left_out", "format", "key_form")
+KEY_FORM: Final = "the schema of its key is another, and so are the keys of its records"
+VALUE_FORM: Final = (
+    "the registry has another id for its schema: what is written with the old one may be readable to nobody"
+)
+_FORMS: Final = ("key_form", "value_form")
+_COMPARED: Final = ("key", "columns", "deferred_key", "rules", "left_out", "format", *_FORMS)
 Resnapshot: TypeAlias = Callable[[Table, str], None]
 """Requests an incremental snapshot of a table; with the reason, for the log."""
 
@@ -165,9 +170,29 @@ class SchemaVersions:
         if changed is not None:
             return changed
         table = published.table if published is not None else table
+        if (lost := self._lost_form(before, table)) is not None:
+            return lost
         if before is None or not table.marks or (before.key != table.key and not rewritten(before.marks, table.marks)):
             return None
         return stale_reason(before, table)
+
+    def _lost_form(self, before: Description | None, table: Table) -> str | None:
+        """Why records are not of the form that the registry has now for a table that is as it was; None: they are."""
+        last = self._newest.get((table.schema, table.name))
+        columns = tuple((column.name, column.type) for column in table.columns)
+        if (
+            before is None
+            or last is None
+            or self._wires is None
+            or (before.columns, before.key) != (columns, table.key)
+        ):
+            return None
+        wire = self._wire(self._wires, table, last["topic"])
+        if wire is None:
+            return None
+        if last.get("key_form", wire.key_form) != wire.key_form:
+            return KEY_FORM
+        return VALUE_FORM if last.get("value_form", wire.value_form) != wire.value_form else None
 
     def rewritten(self, table: Table) -> str | None:
         """The same if all rows may have been rewritten, so that the description must be published again."""
@@ -225,7 +250,8 @@ class SchemaVersions:
         key, value = self._record(table, topic, position, version + 1, published=published, wire=wire)
         new = orjson.loads(value)
         before = self.newest(table)
-        same = last is not None and all(last.get(part) == new.get(part) for part in _COMPARED)
+        other = {part for part in _COMPARED if last is not None and last.get(part) != new.get(part)}
+        same = last is not None and not other
         if not same or self.rewritten(shown):
             version += 1
             publish(key, value)
@@ -233,7 +259,9 @@ class SchemaVersions:
             reason = stale_reason(before, shown) if before is not None else None
             reason = self._changed(before, table, published) or reason
             if last is not None and "key_form" in last and last["key_form"] != new.get("key_form"):
-                reason = reason or "the schema of its key is another, and so are the keys of its records"
+                reason = reason or KEY_FORM
+            if last is not None and "value_form" in last and "value_form" in other and other <= set(_FORMS):
+                reason = reason or VALUE_FORM
             if reason is not None:
                 resnapshot(table, reason)
         encoder = TableEncoder(
@@ -265,5 +293,5 @@ class SchemaVersions:
         return schema_record(
             table, connector=self._connector, source=self._source, database=self._database, topic=topic,
             version=version, position=position, published=published, format_=self._formats.text(table.qualified),
-            key_form=wire.key_form if wire is not None else "",
+            key_form=wire.key_form if wire is not None else "", value_form=wire.value_form if wire is not None else "",
         )  # fmt: skip

@@ -114,6 +114,7 @@ class _Wrapped:
         self.encoders, self._key, self._value = encoders, key, value
         self.around_key: tuple[bytes, bytes] | None = key
         self.key_form = key[0].hex() if len(key[0]) == HEAD else key[0].decode()
+        self.value_form = value[0].hex() if len(value[0]) == HEAD else ""
         self.compiled: Any = None if compiled is None else compiled.Around(*value)
 
     def key(self, json: bytes) -> bytes:
@@ -145,7 +146,7 @@ class _Avro:
         placed: bool,
     ) -> None:
         self._key_head, self._value_head = heads
-        self.key_form = self._key_head.hex()
+        self.key_form, self.value_form = self._key_head.hex(), self._value_head.hex()
         self.around_key: tuple[bytes, bytes] | None = None
         self.encoders: Sequence[Encode] = [_packed(c) if precise else typed(c) for c in table.columns]
         self._pack_key, self._pack_value = avro.packer(key), avro.packer(value)

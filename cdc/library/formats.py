@@ -14,7 +14,6 @@ from cdc.encode.topic_contents import foreign
 from cdc.formats.reading import MAGIC, Reading
 from cdc.formats.typed import plain_row
 from cdc.library.described import Described
-from cdc.model.errors import OperatorError
 from cdc.rules.flat import Formats, as_event, is_flat
 
 
@@ -62,13 +61,7 @@ class Readable:
         for message in messages:
             key, value = message.key(), message.value()
             plain_key, json = self._reading.json(key), None if value is None else self._reading.json(value)
-            if (plain_key or b"")[:1] == MAGIC or (json or b"")[:1] == MAGIC:
-                raise OperatorError(
-                    f"topic {message.topic()} has a record whose schema is not at the registry: it may be a row",
-                    hint="sink.registry in connector.yaml, as it was when the record was written; a registry that was "
-                    "made again is filled, and the table read again, when the connector starts",
-                )
-            if plain_key is key and json is value:
+            if (plain_key is key and json is value) or plain_key[:1] == MAGIC:  # a key that nobody can read any more
                 yield _Read(message, key, value)
                 continue
             version = self._version(json, message)

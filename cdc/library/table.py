@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig
+from cdc.formats.reading import MAGIC
 from cdc.library.described import Described
 from cdc.library.formats import Readable, raw_key
 from cdc.library.packages import require
+from cdc.model.errors import OperatorError
 from cdc.rules.flat import HEADER, as_event
 
 if TYPE_CHECKING:
@@ -73,6 +75,12 @@ class Table:
         for key, value, headers in self._newest.values():
             if value is None:
                 continue
+            if MAGIC in (key[:1], value[:1]):
+                raise OperatorError(
+                    f"topic {self._topic} has a row whose schema is not at the registry",
+                    hint="sink.registry in connector.yaml, as it was when the row was written; where the registry was "
+                    "made again, the connector fills it and reads the table again when it starts",
+                )
             told = next((of for name, of in headers or () if name == HEADER), None)
             event = value if told is None else as_event(value, headers)
             if event is not None and not (told is None and _is_delete(event)):

@@ -19,6 +19,8 @@ class Wire(Protocol):
     """How each column's value becomes JSON: the type is the same whatever the value."""
     key_form: str
     """What differs where the bytes of the same key do."""
+    value_form: str
+    """The registry's id of the schema of values; empty: there is none."""
     around_key: tuple[bytes, bytes] | None
     """What stands before and behind a key's JSON; None: the key is not JSON."""
     compiled: Any

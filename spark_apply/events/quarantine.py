@@ -19,10 +19,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from cdc.config.config import ApplyConfig
-from cdc.model.errors import OperatorError
+from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.events.kafka.client import client_settings
 from spark_apply.events.kafka.records import committed_records
 from spark_apply.events.kafka.topics import existing_topics, quarantine_topic
+from spark_apply.model.target_table import settings_of
 
 _WITHIN_S: Final = 30.0
 OF_COPIES: Final = b"{"
@@ -85,10 +86,23 @@ def read_entries(config: ApplyConfig) -> dict[bytes, Entry]:
 def chosen_entries(
     config: ApplyConfig, *, store: str | None = None, table: str | None = None, key: str | None = None
 ) -> list[Entry]:
-    """Read the entries of this store, table and key, oldest first; `key` as ``cdc explain`` takes it."""
+    """Read the entries of this store, table and key, oldest first; `key` as ``cdc explain`` takes it.
+
+    Raises ConfigError for a store or a table that neither the file nor an entry names: nothing would be found of it.
+    """
+    entries = read_entries(config).values()
+    if store is not None and store not in {*config.stores, *(entry.store for entry in entries)}:
+        raise ConfigError(f"--store {store}: there is no such store", hint=f"it has {', '.join(config.stores)}")
+    if (
+        table is not None
+        and settings_of(config.tables, table) is None
+        and all(entry.table != table for entry in entries)
+    ):
+        msg = f"--table {table}: the job follows no such table"
+        raise ConfigError(msg, hint=f"it follows {', '.join(config.tables)}")
     return [
         entry
-        for entry in read_entries(config).values()
+        for entry in entries
         if store in (None, entry.store) and table in (None, entry.table) and (key is None or entry.has_key(key))
     ]
 

@@ -21,6 +21,7 @@ from cdc.files.topicless_sink import UNSENT
 from cdc.library.arrow import ArrowRows
 from cdc.library.arrow_batches import TopicEvents, batches
 from cdc.library.formats import _plainly
+from cdc.library.table import Table
 from cdc.library.values import RowReader
 from cdc.model.change import Kind
 from cdc.model.errors import OperatorError
@@ -190,3 +191,14 @@ def test_a_flat_row_with_an_events_member_names_is_a_row() -> None:
     columns = [{"name": name, "kind": "string", "type": "text"} for name in ("op", "source", "before", "after")]
     row = orjson.dumps({"op": "a", "source": "b", "before": "c", "after": None})
     assert _plainly(columns, row, flat=True) == row
+
+
+def test_a_row_that_nobody_can_read_is_not_left_out_of_a_table() -> None:
+    """Its schema is not at the registry: the table without it would look whole. One that was deleted is no matter."""
+    table = object.__new__(Table)
+    lost = b"\0\0\0\0\x07x"
+    table._topic, table._newest = "p.s.t", {lost: (lost, None, None), b"k": (b'{"id":1}', event({"id": 1}), None)}
+    assert table._live() == ([b'{"id":1}'], [event({"id": 1})])
+    table._newest[lost] = (lost, lost, None)
+    with pytest.raises(OperatorError, match=r"p\.s\.t has a row whose schema is not at the registry"):
+        table._live()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import orjson
 import pytest
 
 from cdc.cli.inspecting.verify import report
+from cdc.config.config import ApplyTable
+from cdc.model.errors import ConfigError
+from spark_apply.events import quarantine
 from spark_apply.events.quarantine import Entry
 from spark_apply.verify.compared import ComparedCopy, Context, Difference
 from spark_apply.verify.verify import _quarantined
@@ -39,6 +43,19 @@ def test_an_entry_comes_back_as_it_was() -> None:
 )
 def test_a_key_is_asked_for_as_of_explain(key: str | None, asked: str, *, meant: bool) -> None:
     assert replace(ENTRY, key=key).has_key(asked) is meant
+
+
+def test_what_nothing_can_be_found_of_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A misspelt name must not be answered by: empty. A table that the file names no more may have entries."""
+    config: Any = SimpleNamespace(stores={"lake": None}, tables={"public.or*": ApplyTable(stores=("lake",))})
+    monkeypatch.setattr(quarantine, "read_entries", lambda _: {ENTRY.id: ENTRY, b"old": replace(ENTRY, table="a.b")})
+    assert quarantine.chosen_entries(config, store="lake", table="public.orders", key="1") == [ENTRY]
+    assert quarantine.chosen_entries(config, table="public.orphans") == []
+    assert len(quarantine.chosen_entries(config, table="a.b")) == 1
+    with pytest.raises(ConfigError, match="--store attic: there is no such store"):
+        quarantine.chosen_entries(config, store="attic")
+    with pytest.raises(ConfigError, match=r"--table public\.users: the job follows no such table"):
+        quarantine.chosen_entries(config, table="public.users")
 
 
 class _Published:

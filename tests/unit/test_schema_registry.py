@@ -110,18 +110,38 @@ def test_another_schema_under_our_subject(server: ScriptedRegistry) -> None:
     Bench(server, subjects="topic-record").run()
 
 
-def test_a_registry_made_anew_has_the_rows_read_again(server: ScriptedRegistry) -> None:
+@pytest.mark.parametrize("more", [True, False], ids=["and a change comes", "and none comes"])
+def test_a_registry_made_anew_has_the_rows_read_again(server: ScriptedRegistry, more: bool) -> None:
     """Its ids are others, and so are the bytes of keys: what is under the old ones goes."""
     bench = Bench(server)
     bench.log.commit(insert(TABLE, (b"1", b"a")))
     bench.run()
     server.schemas, server.subjects = {}, {}
     server.keep("other", {"schema": '"string"'})
-    bench.log.commit(insert(TABLE, (b"2", b"b")))
+    if more:
+        bench.log.commit(insert(TABLE, (b"2", b"b")))
     bench.run()
     live = {r.key: r.value for r in bench.kafka.committed("p.s.t")}
-    assert [value is None for value in live.values()].count(False) == 2
-    assert len(live) == 3
+    assert [value is None for value in live.values()].count(False) == 1 + more
+    assert len(live) == 2 + more
+
+
+def test_a_registry_made_anew_whose_keys_have_the_same_id(server: ScriptedRegistry) -> None:
+    """Only the id of values is another: the rows are read again, for nobody can read the old ones any more."""
+    bench = Bench(server)
+    bench.log.commit(insert(TABLE, (b"1", b"a")))
+    bench.run()
+    keys = next(number for number, of in server.schemas.items() if "Key" in of["schema"])
+    (values,) = set(server.schemas) - {keys}
+    server.schemas = {keys: server.schemas[keys], values + 5: server.schemas[values]}
+    server.subjects["p.s.t-value"] = [values + 5]
+    bench.run()
+    live = {r.key: r.value for r in bench.kafka.committed("p.s.t")}
+    assert {int.from_bytes((value or b"")[1:5], "big") for value in live.values()} == {values + 5}
+    assert len(live) == 1
+    before = len(bench.kafka.committed("p.s.t"))
+    bench.run()
+    assert len(bench.kafka.committed("p.s.t")) == before, "once"
 
 
 @pytest.mark.parametrize(
