@@ -5,6 +5,7 @@ from __future__ import annotations
 import orjson
 
 from cdc.model.change import Kind, Position, Table
+from cdc.model.wire import Wire
 from cdc.rules.capture_rules import Published
 
 
@@ -19,11 +20,11 @@ def schema_record(
     position: Position,
     published: Published | None = None,
     format_: str = "",
-    key_form: str = "",
+    wire: Wire | None = None,
 ) -> tuple[bytes, bytes]:
     """Make the schema topic's record of one version of a table: of what is published of it.
 
-    `format_` is the records' format, `key_form` differs where the bytes of the same key do: see `cdc.model.wire`.
+    `format_` and `wire` are the records' format.
     """
     table = table if published is None else published.table
     key = {"schema": table.schema, "table": table.name, "version": version}
@@ -41,7 +42,8 @@ def schema_record(
         **({"marks": list(table.marks)} if table.marks else {}),
         **({"deferred_key": True} if table.deferred_key else {}),
         **({"format": format_} if format_ else {}),
-        **({"key_form": key_form} if key_form else {}),
+        **({"key_form": wire.key_form} if wire is not None else {}),
+        **({"numbers": wire.numbers} if wire is not None and wire.numbers is not None else {}),
         **({"rules": published.rules} if published is not None else {}),
         **(
             {"left_out": [list(of) for of in published.left_out]}
