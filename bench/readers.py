@@ -25,10 +25,11 @@ from bench.peers.debezium import Worker
 from cdc.dev import jars, stack
 from cdc.model.errors import CdcError
 from sinks.topics.read_back import read_to_end
+from tests.proto_messages import as_object, message_class
 
 FORMATS: Final = {
     "plain": "json", "flat": "flat json", "connect": "connect-json", "avro": "avro", "flat_avro": "flat avro",
-    "schema": "flat json-schema",
+    "schema": "flat json-schema", "proto": "protobuf", "flat_proto": "flat protobuf",
 }  # fmt: skip
 SPARK_AVRO: Final = ("org.apache.spark:spark-avro_2.13:4.0.0",)
 _COLUMNS: Final = (
@@ -164,6 +165,22 @@ def confluent_json(world: World, table: str) -> list[Row]:
     read = JSONDeserializer(None, schema_registry_client=SchemaRegistryClient({"url": world.registry}))
     of = SerializationContext(world.topic(table), MessageField.VALUE)
     return [_as_selected(read(value, of)) for value in _newest(world.records(table))]
+
+
+def confluent_protobuf(world: World, table: str) -> list[Row]:
+    """confluent-kafka, ProtobufDeserializer."""
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+    from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
+    from confluent_kafka.serialization import MessageField, SerializationContext
+
+    client = SchemaRegistryClient({"url": world.registry})
+    of = SerializationContext(world.topic(table), MessageField.VALUE)
+    rows = []
+    for value in _newest(world.records(table)):
+        made = message_class(client.get_schema(int.from_bytes(value[1:5], "big")).schema_str or "")
+        found = as_object(ProtobufDeserializer(made, {"use.deprecated.format": False})(value, of))
+        rows.append(_as_selected(found if table.startswith("flat") else found["after"]))
+    return rows
 
 
 def _in_file(world: World, table: str) -> Path:
@@ -316,6 +333,8 @@ READERS: Final[Sequence[tuple[Callable[[World, str], list[Row]], str]]] = (
     (confluent_avro, "avro"),
     (confluent_avro, "flat_avro"),
     (confluent_json, "schema"),
+    (confluent_protobuf, "proto"),
+    (confluent_protobuf, "flat_proto"),
     (duckdb, "flat"),
     (duckdb, "plain"),
     (clickhouse, "flat"),

@@ -86,6 +86,8 @@ class KafkaSink:
         self._states = StateWriter(self._standing.states)
         self._recorded: dict[str, TopicFacts] = {}
         self._found: Mapping[str, TopicFacts] = {}
+        self._unmade = False
+        """Whether there is no schema topic yet."""
         self._routed: set[str] = set()
         """Topics of messages that are known to be there."""
         self._watch = TopicWatch()
@@ -127,13 +129,16 @@ class KafkaSink:
             missing = topics.check(self.wanted(tables))
             self._smallest_limit = min(topics.smallest_limit, self._largest_wanted)
             self._has_letters = topics.exists(self.log_topic("dead-letter"))
-        return self.position_topic not in {topic.name for topic in missing}
+        missing_names = {topic.name for topic in missing}
+        self._unmade = self.schema_topic in missing_names
+        return self.position_topic not in missing_names
 
     def create(self, tables: Sequence[Table]) -> None:
         with self._topics() as topics:
             wanted = self.wanted(tables)
             missing = topics.check(wanted)
             topics.create(missing, replication_factor=self._config.replication_factor)
+            self._unmade = False
             found = topics.facts([topic.name for topic in wanted])
         made = {topic.name for topic in missing}
         self._found = {name: replace(facts, made=name in made) for name, facts in found.items()}
@@ -344,6 +349,8 @@ class KafkaSink:
             yield message.offset() or 0, cast("bytes", message.key()), value
 
     def schemas(self) -> Iterator[bytes]:
+        if self._unmade:
+            return iter(())
         return descriptions(self._servers, self._config.options, self.schema_topic, self.connector)
 
     def close(self) -> None:

@@ -123,7 +123,7 @@ class KafkaConfig:
     """The tables that have a log."""
     format: str = "envelope"
     """A shape (``envelope``, ``flat``: the row alone), an encoding (``json``, ``connect-json``, ``avro``,
-    ``json-schema``), or both."""
+    ``protobuf``, ``json-schema``), or both."""
     formats: Mapping[str, str] = field(default_factory=dict)
     """The format by table or pattern, where it is another; the first that fits is taken."""
     flat_metadata: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromSt
 from cpython.tuple cimport PyTuple_GET_ITEM
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp, memcpy, memmove
 
 from cdc.encode.digits cimport DIGITS_MAX, put_digits
 
@@ -507,13 +507,13 @@ cdef class SizeBound:
         return size
 
 
-# ---- Avro: values without JSON between ----
+# ---- Avro and Protobuf: values without JSON between ----
 
 cdef enum:
     A_CALLED, A_WHOLE, A_RAW, A_TEXT, A_T_OR_F, A_ONE_OR_ZERO, A_FLOAT, A_DOUBLE, A_MICROS, A_MILLIS, A_WITH_ZONE, A_INSTANT
     A_DAYS, A_CLOCK, A_DECIMAL, A_HEX
 
-cdef dict _AVRO_CODES = {
+cdef dict _PACKED_CODES = {
     "whole": A_WHOLE, "raw": A_RAW, "text": A_TEXT, "t_or_f": A_T_OR_F, "one_or_zero": A_ONE_OR_ZERO, "float": A_FLOAT,
     "double": A_DOUBLE, "micros": A_MICROS, "millis": A_MILLIS, "with_zone": A_WITH_ZONE, "instant": A_INSTANT,
     "days": A_DAYS, "clock": A_CLOCK, "decimal": A_DECIMAL, "hex": A_HEX,
@@ -539,6 +539,48 @@ cdef inline int put_long(Out *out, long long number) except -1:
     return 0
 
 
+cdef inline int put_unsigned(Out *out, unsigned long long left) except -1:
+    """Seven bits a byte."""
+    cdef unsigned char *to
+    room_for(out, LONG_MAX)
+    to = out.start + out.size
+    while left > 0x7F:
+        to[0] = <unsigned char>(left & 0x7F) | 0x80
+        to += 1
+        left >>= 7
+    to[0] = <unsigned char>left
+    out.size = to + 1 - out.start
+    return 0
+
+
+cdef inline int put_whole(Out *out, long long number, bint protobuf) except -1:
+    return put_unsigned(out, <unsigned long long>number) if protobuf else put_long(out, number)
+
+
+cdef inline size_t begin_sized(Out *out, size_t guess) except? 0:
+    """Leave so many bytes for a size, and say where."""
+    room_for(out, guess)
+    out.size += guess
+    return out.size - guess
+
+
+cdef inline int end_sized(Out *out, size_t begin, unsigned char *guess) except -1:
+    """Put the size of what was written since before it, and guess better next time if so many bytes were not right."""
+    cdef size_t size = out.size - begin - guess[0], left = size >> 7
+    cdef unsigned char needs = 1
+    while left:
+        left >>= 7
+        needs += 1
+    if needs != guess[0]:
+        room_for(out, needs)
+        memmove(out.start + begin + needs, out.start + begin + guess[0], size)
+        guess[0] = needs
+    out.size = begin
+    put_unsigned(out, size)
+    out.size += size
+    return 0
+
+
 cdef inline int put_byte(Out *out, unsigned char byte) except -1:
     room_for(out, 1)
     out.start[out.size] = byte
@@ -546,8 +588,8 @@ cdef inline int put_byte(Out *out, unsigned char byte) except -1:
     return 0
 
 
-cdef inline int put_sized(Out *out, const void *text, Py_ssize_t size) except -1:
-    put_long(out, size)
+cdef inline int put_sized(Out *out, const void *text, Py_ssize_t size, bint protobuf=False) except -1:
+    put_whole(out, size, protobuf)
     return put(out, text, size)
 
 
@@ -580,8 +622,11 @@ cdef inline bint scaled(
     return True
 
 
-cdef inline int put_decimal(Out *out, const unsigned char *text, Py_ssize_t size, int scale) except -1:
-    """The unscaled number, the highest byte first; 0 for another scale, more digits, and what is no number."""
+cdef inline int put_decimal(Out *out, const unsigned char *text, Py_ssize_t size, int scale, bytes end) except -1:
+    """The unscaled number, the highest byte first; 0 for another scale, more digits, and what is no number.
+
+    `end`: what stands behind it in a message of Protobuf; None: in Avro.
+    """
     cdef bint minus = size > 0 and text[0] == 45
     cdef Py_ssize_t i, digits = 0, point = -1
     cdef long long number = 0
@@ -601,12 +646,19 @@ cdef inline int put_decimal(Out *out, const unsigned char *text, Py_ssize_t size
         number = -number
     while bytes_ < 8 and not (-(<long long>1 << (8 * bytes_ - 1)) <= number < (<long long>1 << (8 * bytes_ - 1))):
         bytes_ += 1
-    put_long(out, bytes_)
+    if end is None:
+        put_long(out, bytes_)
+    else:
+        put_unsigned(out, 2 + bytes_ + PyBytes_GET_SIZE(end))
+        put_byte(out, 0x0A)
+        put_byte(out, <unsigned char>bytes_)
     room_for(out, 8)
     to = out.start + out.size
     for i in range(bytes_):
         to[i] = <unsigned char>((<unsigned long long>number >> (8 * (bytes_ - 1 - i))) & 0xFF)
     out.size += bytes_
+    if end is not None:
+        put_bytes(out, end)
     return 1
 
 
@@ -616,7 +668,7 @@ cdef inline int nibble(unsigned char c) noexcept:
     return c - 87 if 97 <= c <= 102 else -1
 
 
-cdef int put_hex_bytes(Out *out, const unsigned char *text, Py_ssize_t size) except -1:
+cdef int put_hex_bytes(Out *out, const unsigned char *text, Py_ssize_t size, bint protobuf) except -1:
     """The bytes of ``\\x`` and hex digits; 0 for anything else."""
     cdef Py_ssize_t i, count = (size - 2) // 2
     cdef int high, low
@@ -624,7 +676,7 @@ cdef int put_hex_bytes(Out *out, const unsigned char *text, Py_ssize_t size) exc
     cdef size_t begin = out.size
     if size < 2 or size % 2 or text[0] != 92 or text[1] != 120:
         return 0
-    put_long(out, count)
+    put_whole(out, count, protobuf)
     room_for(out, count)
     to = out.start + out.size
     for i in range(count):
@@ -637,16 +689,16 @@ cdef int put_hex_bytes(Out *out, const unsigned char *text, Py_ssize_t size) exc
     return 1
 
 
-cdef int unquoted(Out *out, size_t begin) except -1:
-    """Make a string of Avro of one that was written as JSON from `begin` on: of fewer than 64 bytes, without escapes."""
+cdef int unquoted(Out *out, size_t begin, bint protobuf) except -1:
+    """Make a sized string of one that was written as JSON from `begin` on: of fewer than 64 bytes, without escapes."""
     cdef size_t size = out.size - begin - 2
-    out.start[begin] = <unsigned char>(size << 1)
+    out.start[begin] = <unsigned char>(size if protobuf else size << 1)
     out.size -= 1
     return 1
 
 
-cdef int avro_known(Out *out, int code, int scale, object value) except -1:
-    """As `known`, in Avro."""
+cdef int packed_known(Out *out, int code, int scale, bytes end, bint protobuf, object value) except -1:
+    """As `known`, in Avro or Protobuf."""
     cdef const unsigned char *text = <const unsigned char *>PyBytes_AS_STRING(value)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(value)
     cdef long long number = 0, day
@@ -657,18 +709,18 @@ cdef int avro_known(Out *out, int code, int scale, object value) except -1:
     if code == A_TEXT:
         if cdc_seen(text, size) & 0x80:
             PyUnicode_DecodeUTF8(<const char *>text, size, NULL)
-        put_sized(out, text, size)
+        put_sized(out, text, size, protobuf)
         return 1
     if code == A_RAW:
-        put_sized(out, text, size)
+        put_sized(out, text, size, protobuf)
         return 1
     if code == A_WHOLE:
         if not whole(text, size, &number):
             return 0
-        put_long(out, number)
+        put_whole(out, number, protobuf)
         return 1
     if code == A_DECIMAL:
-        return put_decimal(out, text, size, scale)
+        return put_decimal(out, text, size, scale, end)
     if code == A_MICROS or code == A_MILLIS:
         if size < 19 or text[10] != 32:
             return 0
@@ -677,25 +729,25 @@ cdef int avro_known(Out *out, int code, int scale, object value) except -1:
             return 0
         if not scaled(day * 86400 + clock, text + 19, size - 19, 6 if code == A_MICROS else 3, &number):
             return 0
-        put_long(out, number)
+        put_whole(out, number, protobuf)
         return 1
     if code == A_WITH_ZONE:
         if size < 22 or memcmp(text + size - 3, b"+00", 3) != 0 or not instant(out, text, size - 3, False):
             return 0
-        return unquoted(out, begin)
+        return unquoted(out, begin, protobuf)
     if code == A_INSTANT:
-        return unquoted(out, begin) if instant(out, text, size, True) else 0
+        return unquoted(out, begin, protobuf) if instant(out, text, size, True) else 0
     if code == A_DAYS:
         day = days(text) if size == 10 else -1
         if day < 0:
             return 0
-        put_long(out, day)
+        put_whole(out, day, protobuf)
         return 1
     if code == A_CLOCK:
         clock = seconds_of_day(text) if size >= 8 else -1
         if clock <= 0 or not scaled(clock, text + 8, size - 8, 6, &number):
             return 0
-        put_long(out, number)
+        put_whole(out, number, protobuf)
         return 1
     if code == A_T_OR_F or code == A_ONE_OR_ZERO:
         if size != 1:
@@ -718,7 +770,7 @@ cdef int avro_known(Out *out, int code, int scale, object value) except -1:
             put(out, &real32, sizeof(float))
         return 1
     if code == A_HEX:
-        return put_hex_bytes(out, text, size)
+        return put_hex_bytes(out, text, size, protobuf)
     return 0
 
 
@@ -741,7 +793,7 @@ cdef class AvroColumns:
         if self.codes == NULL or self.scales == NULL:
             raise MemoryError
         for i, (code, scale, _) in enumerate(columns):
-            self.codes[i] = _AVRO_CODES.get(code, A_CALLED)
+            self.codes[i] = _PACKED_CODES.get(code, A_CALLED)
             self.scales[i] = scale
         self.indexes = None if indexes is None else tuple(indexes)
         if self.indexes is not None and (len(self.indexes) != self.count or any(index < 0 for index in self.indexes)):
@@ -765,7 +817,7 @@ cdef class AvroColumns:
 
     cdef inline int value(self, Out *out, Py_ssize_t i, object value) except -1:
         if PyBytes_CheckExact(value) and self.codes[i] != A_CALLED:
-            if avro_known(out, self.codes[i], self.scales[i], value):
+            if packed_known(out, self.codes[i], self.scales[i], None, False, value):
                 return 0
         packed = self.packs[i](value)
         if not PyBytes_CheckExact(packed):
@@ -807,6 +859,144 @@ cdef class AvroTable:
 
     def __init__(self, bytes key_head not None, bytes value_head not None, AvroColumns key not None, AvroColumns row not None, bint placed):
         self.key_head, self.value_head, self.key, self.row, self.placed = key_head, value_head, key, row, placed
+
+
+cdef enum:
+    TAG_MAX = 7
+
+cdef struct Tag:
+    unsigned char size
+    unsigned char text[TAG_MAX]
+
+
+@cython.final
+cdef class ProtobufColumns:
+    """Writes a row's columns in Protobuf, without those that are null; or those of a key, which are not."""
+
+    cdef list ends, packs
+    cdef Py_ssize_t count
+    cdef Tag *tags
+    cdef unsigned char *codes
+    cdef int *scales
+    cdef tuple indexes
+
+    def __cinit__(self, columns, indexes=None):
+        """`columns`: of each what stands before a value, the code, the scale, what stands behind a decimal's digits,
+        and what packs a value that the code does not tell, with what stands before it.
+        """
+        self.ends = [end for _, _, _, end, _ in columns]
+        self.packs = [pack for *_, pack in columns]
+        if not all(type(before) is bytes and 0 < len(before) <= TAG_MAX for before, *_ in columns):
+            raise ValueError("what stands before a value is a tag")
+        if not all(type(end) is bytes for end in self.ends):
+            raise TypeError("what stands behind a value is bytes")
+        self.count = len(self.packs)
+        self.tags = <Tag *>calloc(self.count + 1, sizeof(Tag))
+        self.codes = <unsigned char *>malloc(self.count + 1)
+        self.scales = <int *>malloc((self.count + 1) * sizeof(int))
+        if self.tags == NULL or self.codes == NULL or self.scales == NULL:
+            raise MemoryError
+        for i, (before, code, scale, *_) in enumerate(columns):
+            self.tags[i].size = len(before)
+            memcpy(self.tags[i].text, PyBytes_AS_STRING(before), len(before))
+            self.codes[i] = _PACKED_CODES.get(code, A_CALLED)
+            self.scales[i] = scale
+        self.indexes = None if indexes is None else tuple(indexes)
+        if self.indexes is not None and (len(self.indexes) != self.count or any(index < 0 for index in self.indexes)):
+            raise ValueError("a key of another number of columns")
+
+    def __dealloc__(self):
+        free(self.tags)
+        free(self.codes)
+        free(self.scales)
+
+    def __call__(self, tuple row not None):
+        cdef Out out
+        take(&out)
+        try:
+            if self.indexes is None:
+                self.write(&out, row, False)
+            else:
+                self.key(&out, row)
+            return PyBytes_FromStringAndSize(<char *>out.start, out.size)
+        finally:
+            give(&out)
+
+    @cython.boundscheck(False)  # i is below count, the size of all lists, which never change
+    @cython.wraparound(False)
+    cdef inline int value(self, Out *out, Py_ssize_t i, object value) except -1:
+        cdef size_t begin = out.size
+        cdef int code = self.codes[i]
+        if PyBytes_CheckExact(value) and code != A_CALLED:
+            room_for(out, TAG_MAX)
+            memcpy(out.start + out.size, self.tags[i].text, TAG_MAX)
+            out.size += self.tags[i].size
+            if packed_known(out, code, self.scales[i], self.ends[i] if code == A_DECIMAL else None, True, value):
+                return 0
+            out.size = begin
+        packed = self.packs[i](value)
+        if not PyBytes_CheckExact(packed):
+            raise TypeError
+        return put_bytes(out, packed)
+
+    @cython.boundscheck(False)  # i is below count: the size of all lists and of the row
+    @cython.wraparound(False)
+    cdef int write(self, Out *out, tuple row, bint image) except -1:
+        """All columns that are not null; of an image those that were sent."""
+        cdef Py_ssize_t i
+        cdef object value
+        if len(row) != self.count:
+            raise ValueError("a row of another number of columns")
+        for i in range(self.count):
+            value = row[i]
+            if value is None or (image and value is UNCHANGED):
+                continue
+            self.value(out, i, value)
+        return 0
+
+    cdef int key(self, Out *out, tuple row) except -1:
+        """All columns; one that is 0 or empty is left out, and so is written by what packs it."""
+        cdef Py_ssize_t i, size
+        cdef object value, packed
+        cdef const unsigned char *text
+        for i in range(self.count):
+            value = row[self.indexes[i]]
+            if value is None or value is UNCHANGED:
+                raise TypeError
+            if PyBytes_CheckExact(value):
+                size, text = PyBytes_GET_SIZE(value), <const unsigned char *>PyBytes_AS_STRING(value)
+                if 0 < size and (self.codes[i] == A_TEXT or self.codes[i] == A_RAW or (
+                    self.codes[i] == A_WHOLE and (text[0] > 48 or (size > 1 and text[0] == 45 and text[1] > 48))
+                )):
+                    self.value(out, i, value)
+                    continue
+            packed = self.packs[i](value)
+            if not PyBytes_CheckExact(packed):
+                raise TypeError
+            put_bytes(out, packed)
+        return 0
+
+
+cdef class ProtobufTable:
+    """What a table's records are in Protobuf."""
+
+    cdef bytes key_head, value_head
+    cdef ProtobufColumns key, row
+    cdef dict metadata
+    cdef int place
+    cdef unsigned char of_before, of_after, of_source, of_transaction
+    """How many bytes the sizes of these took last."""
+
+    def __init__(
+        self, bytes key_head not None, bytes value_head not None, ProtobufColumns key not None,
+        ProtobufColumns row not None, dict metadata not None, int place,
+    ):
+        """`metadata`: what stands before each in a flat row. `place`: the number of a place's first member; 0: none."""
+        if place > 12:
+            raise ValueError("a place whose numbers take more than a byte")
+        self.key_head, self.value_head, self.key, self.row, self.metadata = key_head, value_head, key, row, metadata
+        self.place = place
+        self.of_before = self.of_after = self.of_source = self.of_transaction = 1
 
 
 cdef class Around:
@@ -875,13 +1065,18 @@ cdef class Frame:
     """Of: time and mark · until the first number of the place · until the second · place · id · time of the event."""
     cdef unsigned long long avro_of
     """The serial that `avro` was put together for."""
+    cdef Out protobuf
+    cdef size_t protobuf_ends[6]
+    """As `avro_ends`."""
+    cdef unsigned long long protobuf_of
 
     def __cinit__(self):
         self.out.start = <unsigned char *>malloc(ROOM_OF_FRAME)
         self.avro.start = <unsigned char *>malloc(ROOM_OF_FRAME)
-        if self.out.start == NULL or self.avro.start == NULL:
+        self.protobuf.start = <unsigned char *>malloc(ROOM_OF_FRAME)
+        if self.out.start == NULL or self.avro.start == NULL or self.protobuf.start == NULL:
             raise MemoryError
-        self.out.room = self.avro.room = ROOM_OF_FRAME
+        self.out.room = self.avro.room = self.protobuf.room = ROOM_OF_FRAME
 
     def __init__(
         self, *, epoch, commit, at_ms, made_at_ms, transaction, bytes where, view=0, str snapshot="true", bint alone=False
@@ -957,68 +1152,16 @@ cdef class Frame:
     def __dealloc__(self):
         free(self.out.start)
         free(self.avro.start)
+        free(self.protobuf.start)
 
     cdef int in_avro(self) except -1:
         """Put together in Avro what the events share: the members of `where` are fields that may be null, in its order."""
         cdef Out *out = &self.avro
-        cdef const unsigned char *text = <const unsigned char *>PyBytes_AS_STRING(self.where)
-        cdef Py_ssize_t i = 0, begin, size = PyBytes_GET_SIZE(self.where)
-        cdef long long number = 0
-        cdef int places = 0
-        cdef bint plain
         self.avro_of, out.size = 0, 0
         put_long(out, self.at_ms)
         put_sized(out, PyBytes_AS_STRING(self.marked), PyBytes_GET_SIZE(self.marked))
         self.avro_ends[0] = out.size
-        while i < size:
-            while i < size and text[i] != 58:  # a name and its colon
-                i += 1
-            i += 1
-            begin = i
-            if i >= size:
-                raise ValueError("a place without a value")
-            if text[i] == 37 and i + 1 < size and text[i + 1] == 100:  # %d
-                if places == 2:
-                    raise ValueError("a place is not of one or two numbers")
-                put_byte(out, 2)
-                places += 1
-                self.avro_ends[places] = out.size
-                i += 2
-            elif text[i] == 34:
-                plain = True
-                i += 1
-                while i < size and text[i] != 34:
-                    if text[i] == 92:
-                        i += 1
-                        plain = False
-                    elif text[i] == 37:
-                        plain = False
-                    i += 1
-                i += 1
-                put_byte(out, 2)
-                if plain:
-                    put_sized(out, text + begin + 1, i - begin - 2)
-                else:
-                    told = loads(self.where[begin:i].replace(b"%%", b"%")).encode()
-                    put_sized(out, PyBytes_AS_STRING(told), PyBytes_GET_SIZE(told))
-            else:
-                while i < size and text[i] != 44:
-                    i += 1
-                if i - begin == 4 and memcmp(text + begin, b"null", 4) == 0:
-                    put_byte(out, 0)
-                elif whole(text + begin, i - begin, &number):
-                    put_byte(out, 2)
-                    put_long(out, number)
-                else:
-                    raise ValueError("a place is not of one or two numbers")
-            if i > size or (i < size and text[i] != 44):
-                raise ValueError("a place is not a list of members")
-            i += 1
-        if places != self.places:
-            raise ValueError("a place of another kind")
-        if places == 1:
-            self.avro_ends[2] = out.size
-        self.avro_ends[3] = out.size
+        self.place(out, self.avro_ends, -1)
         if self.name is None:
             put_byte(out, 0)
         else:
@@ -1031,6 +1174,150 @@ cdef class Frame:
         self.avro_ends[5] = out.size
         self.avro_of = self.serial
         return 0
+
+    cdef int in_protobuf(self, int number) except -1:
+        """The same in Protobuf; the first member of `where` has this number, and the others those behind it."""
+        cdef Out *out = &self.protobuf
+        cdef bytes told
+        self.protobuf_of, out.size = 0, 0
+        if self.at_ms:
+            put_byte(out, 4 << 3)
+            put_unsigned(out, <unsigned long long>self.at_ms)
+        put_byte(out, 5 << 3 | 2)
+        put_sized(out, PyBytes_AS_STRING(self.marked), PyBytes_GET_SIZE(self.marked), True)
+        self.protobuf_ends[0] = out.size
+        if number:
+            self.place(out, self.protobuf_ends, number)
+        else:
+            self.protobuf_ends[1] = self.protobuf_ends[2] = self.protobuf_ends[3] = out.size
+        if self.name:
+            told = self.name.encode()
+            put_byte(out, 1 << 3 | 2)
+            put_sized(out, PyBytes_AS_STRING(told), PyBytes_GET_SIZE(told), True)
+        self.protobuf_ends[4] = out.size
+        put_byte(out, 6 << 3)
+        put_unsigned(out, <unsigned long long>self.made_at_ms)
+        self.protobuf_ends[5] = out.size
+        self.protobuf_of = self.serial
+        return 0
+
+    cdef int place(self, Out *out, size_t *ends, int member) except -1:
+        """The members of `where`, with their ends; `member` is the number of the first in Protobuf, or -1 in Avro."""
+        cdef const unsigned char *text = <const unsigned char *>PyBytes_AS_STRING(self.where)
+        cdef Py_ssize_t i = 0, begin, size = PyBytes_GET_SIZE(self.where)
+        cdef long long number = 0
+        cdef int places = 0
+        cdef bint plain, protobuf = member >= 0
+        while i < size:
+            while i < size and text[i] != 58:  # a name and its colon
+                i += 1
+            i += 1
+            begin = i
+            if i >= size:
+                raise ValueError("a place without a value")
+            if text[i] == 37 and i + 1 < size and text[i + 1] == 100:  # %d
+                if places == 2:
+                    raise ValueError("a place is not of one or two numbers")
+                put_byte(out, <unsigned char>(member << 3) if protobuf else 2)
+                places += 1
+                ends[places] = out.size
+                i += 2
+            elif text[i] == 34:
+                plain = True
+                i += 1
+                while i < size and text[i] != 34:
+                    if text[i] == 92:
+                        i += 1
+                        plain = False
+                    elif text[i] == 37:
+                        plain = False
+                    i += 1
+                i += 1
+                put_byte(out, <unsigned char>(member << 3 | 2) if protobuf else 2)
+                if plain:
+                    put_sized(out, text + begin + 1, i - begin - 2, protobuf)
+                else:
+                    told = loads(self.where[begin:i].replace(b"%%", b"%")).encode()
+                    put_sized(out, PyBytes_AS_STRING(told), PyBytes_GET_SIZE(told), protobuf)
+            else:
+                while i < size and text[i] != 44:
+                    i += 1
+                if i - begin == 4 and memcmp(text + begin, b"null", 4) == 0:
+                    if not protobuf:
+                        put_byte(out, 0)
+                elif whole(text + begin, i - begin, &number):
+                    put_byte(out, <unsigned char>(member << 3) if protobuf else 2)
+                    put_whole(out, number, protobuf)
+                else:
+                    raise ValueError("a place is not of one or two numbers")
+            if i > size or (i < size and text[i] != 44):
+                raise ValueError("a place is not a list of members")
+            i += 1
+            member += protobuf
+        if places != self.places or member > 16:
+            raise ValueError("a place of another kind")
+        if places == 1:
+            ends[2] = out.size
+        ends[3] = out.size
+        return 0
+
+    cdef int behind_protobuf(self, Out *out, ProtobufEnd end, Shape shape, object lsn, bytes op) except -1:
+        """`behind`, in Protobuf."""
+        cdef long long first, second = 0
+        cdef unsigned long long number = self.view
+        cdef size_t at, begin, within
+        cdef const unsigned char *mine
+        cdef size_t *ends = self.protobuf_ends
+        cdef _Count count = None
+        if self.protobuf_of != self.serial:
+            self.in_protobuf(end.table.place)
+        mine = self.protobuf.start
+        if type(lsn) is tuple:
+            if self.places != 2 or len(<tuple>lsn) != 2:
+                raise TypeError("a place of another kind")
+            first, second = lsn
+        else:
+            if self.places != 1:
+                raise TypeError("a place of another kind")
+            first = lsn
+        if self.numbered:
+            count = shape.count if shape.of == self.serial else self.counter(shape)
+            self.events += 1
+            count.events += 1
+            number = self.events
+        shape.made[PyBytes_AS_STRING(op)[0] & 7] += 1
+        put_byte(out, 3 << 3 | 2)
+        begin = begin_sized(out, end.table.of_source)
+        put_bytes(out, end.head)
+        put(out, mine, ends[0])
+        put_bytes(out, end.where)
+        if end.table.place:
+            put(out, mine + ends[0], ends[1] - ends[0])
+            put_unsigned(out, <unsigned long long>first)
+            if self.places == 2:
+                put(out, mine + ends[1], ends[2] - ends[1])
+                put_unsigned(out, <unsigned long long>second)
+            put(out, mine + ends[2], ends[3] - ends[2])
+        put(out, b"\x82\x01", 3)  # 16 << 3 | 2, and a byte
+        within = out.size
+        at = self.ends[2] + POSITION_AT
+        put(out, self.out.start + at, self.ends[3] - at)
+        put_hex(out, number, 8)
+        out.start[within - 1] = <unsigned char>(out.size - within)  # it is shorter than 128 bytes
+        put_bytes(out, end.version)
+        end_sized(out, begin, &end.table.of_source)
+        if self.numbered:
+            put_byte(out, 4 << 3 | 2)
+            begin = begin_sized(out, end.table.of_transaction)
+            put(out, mine + ends[3], ends[4] - ends[3])
+            put_byte(out, 2 << 3)
+            put_unsigned(out, number)
+            put_byte(out, 3 << 3)
+            put_unsigned(out, count.events)
+            end_sized(out, begin, &end.table.of_transaction)
+        put_byte(out, 5 << 3 | 2)
+        put_sized(out, PyBytes_AS_STRING(op), PyBytes_GET_SIZE(op), True)
+        return put(out, mine + ends[4], ends[5] - ends[4])
 
     cdef int behind_avro(self, Out *out, AvroEnd end, Shape shape, object lsn, bytes op) except -1:
         """`behind`, in Avro."""
@@ -1226,6 +1513,43 @@ cdef class AvroEnd:
             give(&out)
 
 
+cdef bytes _text_fields(texts):
+    """Texts as fields of Protobuf, by their numbers; empty ones are left out."""
+    cdef Out out
+    cdef int number
+    take(&out)
+    try:
+        for number, text in texts:
+            told = text.encode()
+            if told:
+                put_byte(&out, <unsigned char>(number << 3 | 2))
+                put_sized(&out, PyBytes_AS_STRING(told), PyBytes_GET_SIZE(told), True)
+        return PyBytes_FromStringAndSize(<char *>out.start, out.size)
+    finally:
+        give(&out)
+
+
+cdef class ProtobufEnd:
+    """What an event of one version of a table has in Protobuf, besides what all events of its frame have."""
+
+    cdef ProtobufTable table
+    cdef bytes head, where, version
+
+    def __init__(self, encoder):
+        cdef Out out
+        self.table = encoder.wire.compiled
+        self.head = _text_fields(zip((1, 2, 3), encoder.told[0], strict=True))
+        numbers = [6, 7, 8] if len(encoder.told[1]) == 3 else [6, 8]
+        self.where = _text_fields(zip(numbers, encoder.told[1], strict=True))
+        take(&out)
+        try:
+            put(&out, b"\x88\x01", 2)  # 17 << 3
+            put_unsigned(&out, encoder.version)
+            self.version = PyBytes_FromStringAndSize(<char *>out.start, out.size)
+        finally:
+            give(&out)
+
+
 cdef class FlatEnd:
     """What makes a flat record of a row: `cdc.rules.flat.Flat`, and the table's version."""
 
@@ -1233,9 +1557,13 @@ cdef class FlatEnd:
     cdef bytes version
     cdef Shape shape
     cdef bint avro
+    cdef dict protobuf
+    """What stands before each of the metadata in Protobuf."""
 
     def __init__(self, encoder):
         self.avro = encoder.wire is not None and type(encoder.wire.compiled) is AvroTable
+        if encoder.wire is not None and type(encoder.wire.compiled) is ProtobufTable:
+            self.protobuf = (<ProtobufTable>encoder.wire.compiled).metadata
         if not {"op", "position", "ts_ms", "deleted"}.issuperset(encoder.flat.metadata):
             raise ValueError("metadata that is not known")
         self.metadata, self.version, self.shape = encoder.flat.metadata, b" %d " % encoder.version, encoder.shape
@@ -1245,22 +1573,27 @@ cdef class FlatEnd:
         cdef Out told
         cdef bytes header
         cdef size_t position
+        cdef bint packed
         self.shape.made[PyBytes_AS_STRING(code)[0] & 7] += 1
         take(&told)
         try:
             frame.position(&told, self.shape)
             position = told.size
-            if self.avro and not gone:
+            if (self.avro or self.protobuf is not None) and not gone:
+                packed = self.protobuf is not None
                 for name in self.metadata:
-                    put_byte(out, 2)
-                    if name == "op":
-                        put_sized(out, PyBytes_AS_STRING(code), PyBytes_GET_SIZE(code))
-                    elif name == "position":
-                        put_sized(out, told.start, position)
-                    elif name == "ts_ms":
-                        put_long(out, frame.made_at_ms)
+                    if packed:
+                        put_bytes(out, self.protobuf[name])
                     else:
-                        put_sized(out, b"false", 5)
+                        put_byte(out, 2)
+                    if name == "op":
+                        put_sized(out, PyBytes_AS_STRING(code), PyBytes_GET_SIZE(code), packed)
+                    elif name == "position":
+                        put_sized(out, told.start, position, packed)
+                    elif name == "ts_ms":
+                        put_whole(out, frame.made_at_ms, packed)
+                    else:
+                        put_sized(out, b"false", 5, packed)
             elif self.metadata and not gone:
                 out.size -= 1  # the brace, which RowWriter puts last
                 for name in self.metadata:
@@ -1297,6 +1630,7 @@ cdef class _Records:
     cdef Shape shape
     cdef FlatEnd flat
     cdef AvroEnd avro
+    cdef ProtobufEnd protobuf
     cdef bytes begin, end
     """What stands around the JSON of a value."""
 
@@ -1308,11 +1642,17 @@ cdef class _Records:
         if wire is not None and type(wire.compiled) is AvroTable:
             self.avro = AvroEnd(encoder)
             return
+        if wire is not None and type(wire.compiled) is ProtobufTable:
+            self.protobuf = ProtobufEnd(encoder)
+            return
         self.write_row, self.write_key = encoder.write_row, encoder.write_key
         if wire is not None:
             self.begin, self.end = (<Around?>wire.compiled).begin, (<Around>wire.compiled).end
 
     cdef int key(self, Out *out, tuple row) except -1:
+        if self.protobuf is not None:
+            put_bytes(out, self.protobuf.table.key_head)
+            return self.protobuf.table.key.key(out, row)
         if self.avro is None:
             return self.write_key.write(out, row)
         put_bytes(out, self.avro.table.key_head)
@@ -1320,6 +1660,22 @@ cdef class _Records:
 
     cdef int images(self, Out *out, object before, object after) except -1:
         """The event up to where the rows end, of a flat one the row."""
+        cdef size_t begin
+        if self.protobuf is not None:
+            put_bytes(out, self.protobuf.table.value_head)
+            if self.flat is not None:
+                return 0 if after is None else self.protobuf.table.row.write(out, after, False)
+            if before is not None:
+                put_byte(out, 1 << 3 | 2)
+                begin = begin_sized(out, self.protobuf.table.of_before)
+                self.protobuf.table.row.write(out, before, True)
+                end_sized(out, begin, &self.protobuf.table.of_before)
+            if after is not None:
+                put_byte(out, 2 << 3 | 2)
+                begin = begin_sized(out, self.protobuf.table.of_after)
+                self.protobuf.table.row.write(out, after, False)
+                end_sized(out, begin, &self.protobuf.table.of_after)
+            return 0
         if self.avro is None:
             put_bytes(out, self.begin)
             if self.flat is None:
@@ -1342,6 +1698,8 @@ cdef class _Records:
 
     cdef int behind(self, Out *out, Frame frame, object lsn, bytes code) except -1:
         """The event behind its rows."""
+        if self.protobuf is not None:
+            return frame.behind_protobuf(out, self.protobuf, self.shape, lsn, code)
         if self.avro is None:
             frame.behind(out, self.shape, lsn, code)
             return put_bytes(out, self.end)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import orjson
 
 from cdc.model.change import Kind, Position, Table
+from cdc.model.wire import Wire
 from cdc.rules.capture_rules import Published
 
 
@@ -19,13 +20,11 @@ def schema_record(
     position: Position,
     published: Published | None = None,
     format_: str = "",
-    key_form: str = "",
-    value_form: str = "",
+    wire: Wire | None = None,
 ) -> tuple[bytes, bytes]:
     """Make the schema topic's record of one version of a table: of what is published of it.
 
-    `format_` is the records' format, `key_form` differs where the bytes of the same key do: see `cdc.model.wire`,
-    as for `value_form`.
+    `format_` and `wire` are the records' format: `cdc.model.wire` says what its forms are.
     """
     table = table if published is None else published.table
     key = {"schema": table.schema, "table": table.name, "version": version}
@@ -43,8 +42,9 @@ def schema_record(
         **({"marks": list(table.marks)} if table.marks else {}),
         **({"deferred_key": True} if table.deferred_key else {}),
         **({"format": format_} if format_ else {}),
-        **({"key_form": key_form} if key_form else {}),
-        **({"value_form": value_form} if value_form else {}),
+        **({"key_form": wire.key_form} if wire is not None and wire.key_form else {}),
+        **({"value_form": wire.value_form} if wire is not None and wire.value_form else {}),
+        **({"numbers": wire.numbers} if wire is not None and wire.numbers is not None else {}),
         **({"rules": published.rules} if published is not None else {}),
         **(
             {"left_out": [list(of) for of in published.left_out]}

@@ -37,9 +37,28 @@ VALUE_FORM: Final = (
     "the registry has another id for its schema: what is written with the old one may be readable to nobody"
 )
 _FORMS: Final = ("key_form", "value_form")
-_COMPARED: Final = ("key", "columns", "deferred_key", "rules", "left_out", "format", *_FORMS)
+_COMPARED: Final = ("key", "columns", "deferred_key", "rules", "left_out", "format", *_FORMS, "numbers")
 Resnapshot: TypeAlias = Callable[[Table, str], None]
 """Requests an incremental snapshot of a table; with the reason, for the log."""
+
+
+class KeptNumbers:
+    """What the schema topic has of numbers that the fields of tables have for good: see `cdc.model.wire`."""
+
+    def __init__(self, published: Iterable[bytes] = ()) -> None:
+        self._newest: dict[tuple[str, str], tuple[int, Mapping[str, Any]]] = {}
+        for value in published:
+            self.note(orjson.loads(value))
+
+    def note(self, record: Mapping[str, Any]) -> None:
+        name, version = (record["schema"], record["table"]), record["version"]
+        if "numbers" in record and version > self._newest.get(name, (0, {}))[0]:
+            self._newest[name] = version, record["numbers"]
+
+    def of(self, table: Table) -> Mapping[str, Any] | None:
+        """Return the newest, also where later versions have another format."""
+        found = self._newest.get((table.schema, table.name))
+        return None if found is None else found[1]
 
 
 def _rules_of(record: Mapping[str, Any]) -> str:
@@ -76,6 +95,7 @@ class SchemaVersions:
         self._newest: dict[tuple[str, str], Mapping[str, Any]] = {}
         self._described: dict[tuple[str, str], dict[int, Description]] = {}
         self._encoders: dict[int, TableEncoder] = {}
+        self._numbers = KeptNumbers()
         self._carried: dict[tuple[str, str, int, int], Mapping[str, str]] = {}
         for value in published:
             self._note(orjson.loads(value))
@@ -90,6 +110,7 @@ class SchemaVersions:
         name = (record["schema"], record["table"])
         if record["version"] > self._newest.get(name, {"version": 0})["version"]:
             self._newest[name] = record
+        self._numbers.note(record)
         columns = tuple((column["name"], column["type"]) for column in record["columns"])
         described = Description(
             columns,
@@ -275,7 +296,7 @@ class SchemaVersions:
         """Return a table's format; the source is tended while a registry is slow, for a transaction is open."""
         asking = ThreadPoolExecutor(1, "cdc-registry")
         try:
-            job = asking.submit(wires.of, table, topic)
+            job = asking.submit(wires.of, table, topic, self._numbers.of(table))
             return await_tended(job, self._tend, f"{table.qualified}: asking the schema registry")
         finally:
             asking.shutdown(wait=False)
@@ -293,5 +314,5 @@ class SchemaVersions:
         return schema_record(
             table, connector=self._connector, source=self._source, database=self._database, topic=topic,
             version=version, position=position, published=published, format_=self._formats.text(table.qualified),
-            key_form=wire.key_form if wire is not None else "", value_form=wire.value_form if wire is not None else "",
+            wire=wire,
         )  # fmt: skip

@@ -221,14 +221,14 @@ def _read_number(form: struct.Struct) -> Read:
     def read(data: bytes, at: int) -> tuple[float | str, int]:
         (number,) = form.unpack_from(data, at)
         if form is _FLOAT and number - number == 0:
-            number = _shortest(number)
+            number = shortest(number)
         special = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(repr(number))
         return special or number, at + form.size
 
     return read
 
 
-def _shortest(number: float) -> float:
+def shortest(number: float) -> float:
     """Return the number of the fewest digits that is the same float of 32 bits."""
     for digits in range(6, 9):
         shorter = float(f"{number:.{digits}g}")

@@ -2,7 +2,7 @@
 
 | begins with | is |
 |---|---|
-| a byte 0 | the id of a schema at the registry, in four bytes, then Avro, or JSON of a JSON Schema |
+| a byte 0 | the id of a schema at the registry, in four bytes, then Avro, JSON of a JSON Schema, or Protobuf |
 | ``{"schema":{"type":"struct"`` | JSON with Connect's schema; what it says is its ``payload`` |
 | anything else | JSON |
 
@@ -17,13 +17,15 @@ from typing import Any, Final, TypeAlias
 
 import orjson
 
-from cdc.formats import avro
+from cdc.formats import avro, proto_text, protobuf
 from cdc.model.errors import ProtocolError
 from cdc.rules.flat import as_event
 
 MAGIC: Final = b"\0"
 HEAD: Final = 5
 """The bytes before what is encoded."""
+FIRST: Final = b"\0"
+"""Between the head and a message of Protobuf: it is the first of its file."""
 CONNECT: Final = b'{"schema":{"type":"struct"'
 _PAYLOAD: Final = b',"payload":'
 
@@ -58,8 +60,7 @@ class Reading:
             found = schema_of(number)
             if found is None:
                 return data
-            type_, text = found
-            self._readers[number] = avro.reader(orjson.loads(text)) if type_ == "AVRO" else None
+            self._readers[number] = _reader(*found)
         read = self._readers[number]
         if read is None:
             return data[HEAD:]
@@ -68,6 +69,29 @@ class Reading:
         except ProtocolError:
             return data
         return orjson.dumps(value)
+
+
+def _reader(type_: str, text: str) -> avro.Read | None:
+    """Return what reads records of a schema; None: they are JSON."""
+    if type_ == "AVRO":
+        return avro.reader(orjson.loads(text))
+    if type_ != "PROTOBUF":
+        return None
+    try:
+        read = protobuf.reader(proto_text.parse(text)[1])
+    except ValueError:  # somebody else's
+        return _unreadable
+
+    def of_first_message(data: bytes, at: int) -> tuple[Any, int]:
+        if data[at : at + len(FIRST)] != FIRST:
+            raise ProtocolError(at, "a message that is not the first of its file")
+        return read(data, at + len(FIRST))
+
+    return of_first_message
+
+
+def _unreadable(_data: bytes, at: int) -> tuple[Any, int]:
+    raise ProtocolError(at, "a schema that no connector has written")
 
 
 PLAIN: Final = Reading()

@@ -126,7 +126,7 @@ def _field(written: str, name: str, of: Schema, described: set[str]) -> dict[str
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_]")
 
 
-def _adjusted(name: str, by: str | None = None) -> str:
+def adjusted(name: str, by: str | None = None) -> str:
     """Make a name that Avro has, as Debezium's adjustment does; with `by` ``u`` it says which characters were there."""
     written = _NOT_IN_NAMES.sub(lambda found: "_" if by is None else f"_{by}{ord(found[0]):04x}", name)
     return f"_{written}" if not written or written[0].isdigit() else written
@@ -134,7 +134,7 @@ def _adjusted(name: str, by: str | None = None) -> str:
 
 def full_name(name: str) -> str:
     """Make the full name of a record, part by part."""
-    return ".".join(_adjusted(part) for part in name.split("."))
+    return ".".join(adjusted(part) for part in name.split("."))
 
 
 def field_names(names: Iterable[str]) -> dict[str, str]:
@@ -143,9 +143,9 @@ def field_names(names: Iterable[str]) -> dict[str, str]:
     Raises OperatorError if that is not enough.
     """
     names = list(names)
-    simple = {name: _adjusted(name) for name in names}
+    simple = {name: adjusted(name) for name in names}
     made = {
-        name: written if written == name or list(simple.values()).count(written) == 1 else _adjusted(name, "u")
+        name: written if written == name or list(simple.values()).count(written) == 1 else adjusted(name, "u")
         for name, written in simple.items()
     }
     if len(set(made.values())) < len(made):

@@ -4,21 +4,25 @@
 |---|---|
 | ``connect-json`` | ``{"schema":…,"payload":…}``, as JsonConverter with ``schemas.enable=true`` |
 | ``avro`` | 0, the schema's id in four bytes, Avro |
+| ``protobuf`` | 0, the schema's id in four bytes, 0 (it is the file's first message), Protobuf |
 | ``json-schema`` | 0, the schema's id in four bytes, plain JSON |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import orjson
 
+from cdc.config.published.record_format import PRECISE
 from cdc.encode.dead_letters import UnwritableError
 from cdc.encode.envelope.row_codegen import Encode, compiled
-from cdc.formats import avro, json_schema, schema
+from cdc.formats import avro, json_schema, proto_message, proto_text, protobuf, schema
 from cdc.formats.compiled_avro import avro_table
-from cdc.formats.reading import HEAD, MAGIC
+from cdc.formats.compiled_protobuf import protobuf_table
+from cdc.formats.proto_message import FieldNumbers, Message, Numbered
+from cdc.formats.reading import FIRST, HEAD, MAGIC
 from cdc.formats.schema import Schema
 from cdc.formats.tables import event_schema, key_schema, places, row_schema
 from cdc.formats.typed import typed
@@ -34,6 +38,9 @@ class Registry(Protocol):
     def forget(self) -> None:
         """Forget all answers: a registry that was made again has other ids."""
 
+    def newest(self, subject: str) -> str | None:
+        """Return the text of the newest schema under a subject; None: there is none."""
+
     def register(self, subject: str, text: str, *, type_: str, ours: Sequence[str]) -> int:
         """Return the id of a schema under a subject, where it is registered unless it is there.
 
@@ -48,7 +55,7 @@ class RegisteredWires:
     def __init__(self, formats: Formats, *, registry: Registry | None = None, subjects: str = "topic") -> None:
         self._formats, self._registry, self._subjects = formats, registry, subjects
         self._source = self._database = ""
-        self._made: dict[tuple[Table, str], Wire | None] = {}
+        self._made: dict[tuple[Table, str, bytes], Wire | None] = {}
 
     def begin(self, source: str, database: str) -> None:
         self._source, self._database = source, database
@@ -56,21 +63,22 @@ class RegisteredWires:
         if self._registry is not None:
             self._registry.forget()
 
-    def of(self, table: Table, topic: str) -> Wire | None:
+    def of(self, table: Table, topic: str, numbers: Mapping[str, Any] | None = None) -> Wire | None:
+        at = (table, topic, orjson.dumps(numbers))
         try:
-            if (table, topic) not in self._made:
-                self._made[table, topic] = self._make(table, topic)
+            if at not in self._made:
+                self._made[at] = self._make(table, topic, numbers)
         except OperatorError as exc:
             raise OperatorError(f"table {table.qualified}: {exc.message}", hint=exc.hint) from None
-        return self._made[table, topic]
+        return self._made[at]
 
-    def _make(self, table: Table, topic: str) -> Wire | None:
+    def _make(self, table: Table, topic: str, numbers: Mapping[str, Any] | None) -> Wire | None:
         encoding = self._formats.encoding(table.qualified)
         if encoding == "json":
             return None
         flat = self._formats.of(table.qualified)
-        precise = encoding == "avro" and self._formats.decimals == "precise"
-        name = schema.full_name(topic) if encoding == "avro" else topic
+        precise = encoding in PRECISE and self._formats.decimals == "precise"
+        name = schema.full_name(topic) if encoding in PRECISE else topic
         row = row_schema(table, name, precise=precise, metadata=flat.metadata if flat is not None else ())
         key = key_schema(table, name)
         value = row if flat is not None else event_schema(row, name, self._source, self._database)
@@ -83,6 +91,8 @@ class RegisteredWires:
             heads = self._heads(topic, (key, of_key), (value, of_value), type_="JSON")
             encoders = tuple(column.encode for column in table.columns)
             return _Wrapped(encoders, (heads[0], b""), (heads[1], b""))
+        if encoding == "protobuf":
+            return self._protobuf(table, topic, numbers, key=key, row=row, value=value, precise=precise)
         heads = self._heads(topic, (key, schema.avro(key)), (value, schema.avro(value)), type_="AVRO")
         return _Avro(table, heads, key=key, row=row, value=value, precise=precise, placed=bool(places(self._source)))
 
@@ -90,17 +100,68 @@ class RegisteredWires:
         self, topic: str, key: tuple[Schema, Any], value: tuple[Schema, Any], *, type_: str
     ) -> tuple[bytes, bytes]:
         """Register both schemas; return what stands before keys and values."""
-        if self._registry is None:
-            raise BugError("a format with a registry, and no registry")
         heads = []
         for part, (of, written) in (("key", key), ("value", value)):
             name = of.name or ""
-            subject = {"topic": f"{topic}-{part}", "record": name, "topic-record": f"{topic}-{name}"}[self._subjects]
             base = name.rpartition(".")[0]
             ours = [name] if part == "key" else [f"{base}.Envelope", f"{base}.Value"]
-            number = self._registry.register(subject, orjson.dumps(written).decode(), type_=type_, ours=ours)
+            text = written if isinstance(written, str) else orjson.dumps(written).decode()
+            number = self._at_registry().register(self._subject(topic, part, name), text, type_=type_, ours=ours)
             heads.append(MAGIC + number.to_bytes(4, "big"))
         return heads[0], heads[1]
+
+    def _at_registry(self) -> Registry:
+        if self._registry is None:
+            raise BugError("a format with a registry, and no registry")
+        return self._registry
+
+    def _subject(self, topic: str, part: str, name: str) -> str:
+        return {"topic": f"{topic}-{part}", "record": name, "topic-record": f"{topic}-{name}"}[self._subjects]
+
+    def _protobuf(
+        self,
+        table: Table,
+        topic: str,
+        numbers: Mapping[str, Any] | None,
+        *,
+        key: Schema,
+        row: Schema,
+        value: Schema,
+        precise: bool,
+    ) -> Wire:
+        """Give each field its number for good: those of the schema topic, or where it has none, of the registry."""
+        if numbers is not None:
+            known = FieldNumbers.of_json(numbers)
+        else:
+            known = FieldNumbers(
+                self._registered(self._subject(topic, "key", key.name or "")),
+                self._registered(self._subject(topic, "value", value.name or "")),
+            )
+        of_key, of_row = proto_message.types(table, key), proto_message.types(table, row)
+        given = FieldNumbers(proto_message.numbered(of_key, known.key), proto_message.numbered(of_row, known.row))
+        key_message = proto_message.row_message(key, of_key, given.key, name="Key")
+        row_message = proto_message.row_message(row, of_row, given.row, name="Value")
+        event = row_message if value is row else proto_message.event_message(value, row_message)
+        package = (row.name or "").rpartition(".")[0]
+        heads = self._heads(
+            topic, (key, proto_text.text(key_message, package)), (value, proto_text.text(event, package)),
+            type_="PROTOBUF",
+        )  # fmt: skip
+        return _Protobuf(
+            table, (heads[0] + FIRST, heads[1] + FIRST), key=key_message, row=row_message, value=event,
+            precise=precise, numbers=given, source=self._source,
+        )  # fmt: skip
+
+    def _registered(self, subject: str) -> tuple[Numbered, ...]:
+        """Return the numbers that a registered message gives: the schema topic may be gone, and the registry not."""
+        text = self._at_registry().newest(subject)
+        try:
+            found = None if text is None else proto_text.parse(text)[1]
+        except ValueError:  # another format, or somebody else's, which is refused as it is registered
+            return ()
+        if found is not None and found.name == "Envelope":
+            found = proto_text.image_of(found)
+        return () if found is None else proto_text.given(found)
 
 
 def _connect(of: Schema) -> tuple[bytes, bytes]:
@@ -115,6 +176,7 @@ class _Wrapped:
         self.around_key: tuple[bytes, bytes] | None = key
         self.key_form = key[0].hex() if len(key[0]) == HEAD else key[0].decode()
         self.value_form = value[0].hex() if len(value[0]) == HEAD else ""
+        self.numbers: Mapping[str, Any] | None = None
         self.compiled: Any = None if compiled is None else compiled.Around(*value)
 
     def key(self, json: bytes) -> bytes:
@@ -148,7 +210,8 @@ class _Avro:
         self._key_head, self._value_head = heads
         self.key_form, self.value_form = self._key_head.hex(), self._value_head.hex()
         self.around_key: tuple[bytes, bytes] | None = None
-        self.encoders: Sequence[Encode] = [_packed(c) if precise else typed(c) for c in table.columns]
+        self.numbers: Mapping[str, Any] | None = None
+        self.encoders: Sequence[Encode] = [_packed(c, "Avro") if precise else typed(c) for c in table.columns]
         self._pack_key, self._pack_value = avro.packer(key), avro.packer(value)
         self._read_key = avro.reader(schema.avro(key))
         self.compiled: Any = avro_table(table, heads, encoders=self.encoders, key=key, row=row, placed=placed)
@@ -163,8 +226,43 @@ class _Avro:
         return self._value_head + self._pack_value(orjson.loads(json))
 
 
-def _packed(column: Column) -> Encode:
-    """Return an encoder that refuses what a decimal of Avro cannot be."""
+class _Protobuf:
+    """Protobuf, made of the typed JSON; compiled code makes it of the values themselves."""
+
+    def __init__(
+        self,
+        table: Table,
+        heads: tuple[bytes, bytes],
+        *,
+        key: Message,
+        row: Message,
+        value: Message,
+        precise: bool,
+        numbers: FieldNumbers,
+        source: str,
+    ) -> None:
+        self._key_head, self._value_head = heads
+        self.key_form, self.value_form = self._key_head.hex(), self._value_head.hex()
+        self.around_key: tuple[bytes, bytes] | None = None
+        self.numbers: Mapping[str, Any] | None = numbers.to_json()
+        self.encoders: Sequence[Encode] = [_packed(c, "Protobuf") if precise else typed(c) for c in table.columns]
+        self._pack_key, self._pack_value = protobuf.packer(key), protobuf.packer(value)
+        self._read_key = protobuf.reader(key)
+        self.compiled: Any = protobuf_table(table, heads, encoders=self.encoders, key=key, row=row, source=source)
+
+    def key(self, json: bytes) -> bytes:
+        return self._key_head + self._pack_key(orjson.loads(json))
+
+    def key_image(self, key: bytes) -> bytes:
+        at = len(self._key_head)
+        return orjson.dumps(self._read_key(key, at)[0]) if key.startswith(self._key_head) else _NULL
+
+    def value(self, json: bytes) -> bytes:
+        return self._value_head + self._pack_value(orjson.loads(json))
+
+
+def _packed(column: Column, format_: str) -> Encode:
+    """Return an encoder that refuses what a decimal of a format cannot be."""
     encode: Callable[[bytes], bytes] = typed(column)
     if column.kind.name != "decimal" or column.kind.precision is None:
         return encode
@@ -179,7 +277,8 @@ def _packed(column: Column) -> Encode:
         else:
             return json
         raise UnwritableError(
-            f"the value of {column.name} is no decimal of Avro, as NaN is none: sink.registry.decimals: string has all",
+            f"the value of {column.name} is no decimal of {format_}, as NaN is none: "
+            "sink.registry.decimals: string has all",
             (column.name,),
         )
 

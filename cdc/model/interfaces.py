@@ -377,7 +377,7 @@ class Sink(Protocol):
         """Return records and bytes in the open transaction."""
 
     def schemas(self) -> Iterator[bytes]:
-        """Read all committed records of the schema topic, in order; waits for no other connector.
+        """Read all committed records of the schema topic, in order, if it is there; waits for no other connector.
 
         A record of ours behind another connector's open transaction may be committed or not: its columns are all of the
         kind UNSURE, so that its number is not used again and the table is described again.

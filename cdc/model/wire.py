@@ -6,7 +6,7 @@ they are compared as bytes: with what the topic holds, with those of a snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from cdc.model.change import Table
@@ -23,6 +23,8 @@ class Wire(Protocol):
     """The registry's id of the schema of values; empty: there is none."""
     around_key: tuple[bytes, bytes] | None
     """What stands before and behind a key's JSON; None: the key is not JSON."""
+    numbers: Mapping[str, Any] | None
+    """What the schema topic keeps of numbers that fields have for good; None: they have none."""
     compiled: Any
     """The same for `cdc.encode.compiled`; None: nothing is compiled."""
 
@@ -45,8 +47,8 @@ class Wires(Protocol):
         `source` and `database` are what events say: `cdc.model.interfaces.Source`.
         """
 
-    def of(self, table: Table, topic: str) -> Wire | None:
-        """Return the format of a table; None: plain JSON.
+    def of(self, table: Table, topic: str, numbers: Mapping[str, Any] | None = None) -> Wire | None:
+        """Return the format of a table; None: plain JSON. `numbers` are those that the schema topic has.
 
         A registry learns its schemas now, before the first event that needs them. Raises OperatorError if it refuses
         them, and RetryableError if it cannot be asked.

@@ -16,7 +16,7 @@ from typing import Any, Final
 import orjson
 
 from cdc.config.kafka_config import KafkaConfig
-from cdc.config.published.record_format import RecordFormat
+from cdc.config.published.record_format import PRECISE, RecordFormat
 from cdc.config.table_patterns import matches
 from cdc.model.change import Table
 from cdc.model.errors import OperatorError
@@ -107,6 +107,11 @@ class Formats:
         """Whether all tables' records are plain JSON."""
         return all((RecordFormat.parsed(text) or RecordFormat()).encoding == "json" for text in self._named())
 
+    @property
+    def numbered(self) -> bool:
+        """Whether fields of any table's records have numbers."""
+        return any((RecordFormat.parsed(text) or RecordFormat()).encoding == "protobuf" for text in self._named())
+
     def _named(self) -> Iterator[str]:
         yield self._default
         yield from self._formats.values()
@@ -129,7 +134,7 @@ class Formats:
         metadata = self._flat.metadata if of.shape == FLAT else ()
         if of.encoding == "json":
             return ",".join((FLAT, *metadata)) if of.shape == FLAT else ""
-        decimals = " decimals-as-text" if of.encoding == "avro" and self.decimals == "string" else ""
+        decimals = " decimals-as-text" if of.encoding in PRECISE and self.decimals == "string" else ""
         return ",".join((f"{of.shape} {of.encoding}{decimals}", *metadata))
 
     def refusals(self, tables: Sequence[Table], *, first: bool = False) -> Iterator[OperatorError]:

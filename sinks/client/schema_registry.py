@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from cdc.config.findings import Finding, Level
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.published.record_format import RegistryConfig
+from cdc.formats import proto_text
 from cdc.formats.reading import PLAIN, Reading
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
 
@@ -67,6 +68,12 @@ class SchemaRegistry:
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 1 << 31:
             raise self._no_registry(subject, "its id of a schema is no number")
         return number
+
+    def newest(self, subject: str) -> str | None:
+        """Return the text of the newest schema under a subject; None: there is none."""
+        client = self._client
+        found = self._asked(subject, lambda: client.get_latest_version(subject))
+        return None if found is None or found.schema is None else found.schema.schema_str
 
     def subjects(self) -> Sequence[str]:
         """Ask for the subjects. Raises OperatorError or RetryableError if the registry cannot be used."""
@@ -166,15 +173,23 @@ class SchemaRegistry:
 
 
 def _name_of(text: str) -> str:
-    """Return what a schema is called: a record's full name, or a title."""
+    """Return what a schema is called: a record's or message's full name, or a title."""
     try:
         found: Any = json.loads(text)
     except ValueError:
-        return "no JSON"
+        return _message_name(text)
     if not isinstance(found, dict):
         return str(found)
     name = str(found.get("title") or found.get("name") or found.get("type"))
     return f"{found['namespace']}.{name}" if found.get("namespace") and "." not in name else name
+
+
+def _message_name(text: str) -> str:
+    try:
+        package, message = proto_text.parse(text)
+    except ValueError:
+        return "no schema of a connector"
+    return f"{package}.{message.name}"
 
 
 def open_registry(sink: KafkaConfig) -> SchemaRegistry | None:

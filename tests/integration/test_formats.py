@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -13,16 +14,21 @@ import orjson
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 import cdc
 from cdc.formats.typed import SPECIAL
 from tests.conftest import Database, MySQLDatabase
 from tests.integration.connector import Connector
+from tests.proto_messages import as_object, message_class
 
 FORMATS: Final = {
     "plain": "json", "avro": "avro", "flat": "flat avro", "connect": "connect-json", "checked": "flat json-schema",
+    "proto": "protobuf", "proto_flat": "flat protobuf",
 }  # fmt: skip
+
+PACKED: Final = ("avro", "protobuf")
 
 TEXT: Final = ("ints", "texts", "dates")
 """Columns that Arrow has no type for: arrays of any depth."""
@@ -62,6 +68,7 @@ class Reader:
         client = SchemaRegistryClient({"url": registry})
         self.avro = AvroDeserializer(client)
         self.json = JSONDeserializer(None, schema_registry_client=client)
+        self.client = client
 
     def rows(self, table: str) -> dict[int, Mapping[str, Any]]:
         """Fold the topic: the newest row of each key that is there, by its id."""
@@ -79,6 +86,10 @@ class Reader:
             return told["payload"]
         if form == "json":
             return json.loads(data)
+        if form.endswith("protobuf"):
+            made = message_class(self.client.get_schema(int.from_bytes(data[1:5], "big")).schema_str or "")
+            of = ProtobufDeserializer(made, {"use.deprecated.format": False})  # Apicurio gives no descriptors
+            return as_object(of(data, SerializationContext(topic, field)))
         read = self.json if form.endswith("json-schema") else self.avro
         return read(data, SerializationContext(topic, field))
 
@@ -99,9 +110,9 @@ def expected(form: str, kind: Mapping[str, Any], value: Any) -> Any:
         return zero if value.startswith("0000-00-00") else SPECIAL[name][value]
     if name == "array":
         return orjson.dumps(value).decode()
-    if not form.endswith("avro"):
+    if not form.endswith(PACKED):
         return value
-    if name == "uint64" or (name == "decimal" and "precision" in kind):
+    if (name == "uint64" and form.endswith("avro")) or (name == "decimal" and "precision" in kind):
         return Decimal(value)
     if name in ("float32", "float64"):
         return repr(float(value))
@@ -123,10 +134,10 @@ def compare(connector: Connector, reader: Reader, database: str, count: int) -> 
             names = {"nam-e": "nam_u002de"} if form.endswith("avro") else {}
             for name, value in plain[key].items():
                 got = row[names.get(name, name)]
-                if form.endswith("avro") and kinds[name]["kind"] in ("float32", "float64") and got is not None:
+                if form.endswith(PACKED) and kinds[name]["kind"] in ("float32", "float64") and got is not None:
                     got = repr(_single(got, kinds[name]["kind"]))
                     assert got == expected(form, kinds[name], value), (table, key, name)
-                elif kinds[name]["kind"] == "array" and got is not None and form.endswith(("avro", "connect-json")):
+                elif kinds[name]["kind"] == "array" and got is not None and form.endswith((*PACKED, "connect-json")):
                     assert json.loads(got) == value, (table, key, name)
                 else:
                     assert got == expected(form, kinds[name], value), (table, key, name)
@@ -192,6 +203,31 @@ def test_postgres(postgres18: Database, kafka: str, registry: str, prefix: str, 
     assert {f"{prefix}.public.{name}-key" for name in ("avro", "flat", "checked")} <= subjects
     versions = SchemaRegistryClient({"url": registry}).get_versions(f"{prefix}.public.avro-key")
     assert len(versions) == 1  # another column changes no key
+    _columns_that_go_and_come(connector, postgres18, registry, prefix)
+
+
+def _columns_that_go_and_come(connector: Connector, database: Database, registry: str, prefix: str) -> None:
+    """Protobuf's numbers are for good, and so a subject of FULL takes each version."""
+    client = SchemaRegistryClient({"url": registry})
+    subjects = [f"{prefix}.public.{name}-value" for name in ("proto", "proto_flat")]
+    for subject in subjects:
+        client.set_compatibility(subject, "FULL")
+    for change in (
+        "ADD COLUMN extra text DEFAULT 'x'", "DROP COLUMN more", "ADD COLUMN later int", "DROP COLUMN extra",
+        "ADD COLUMN more int DEFAULT 9",
+    ):  # fmt: skip
+        for name in ("proto", "proto_flat"):
+            database.execute(f"ALTER TABLE {name} {change}", f"UPDATE {name} SET small = 3")
+        connector.catch_up()
+    for subject, name in zip(subjects, ("proto", "proto_flat"), strict=True):
+        files = [client.get_version(subject, of).schema.schema_str or "" for of in client.get_versions(subject)]
+        found = [dict(re.findall(r"(more|extra|later|small) = (\d+)", file)) for file in files]
+        for column in ("more", "extra", "later", "small"):
+            assert len({of[column] for of in found if column in of}) == 1, (name, column)
+        assert len(set(found[-1].values())) == 4
+        assert re.search(r"extra = \d+ \[deprecated = true\]", files[-1])
+        row = Reader(connector, registry).rows(f"public.{name}")[41]
+        assert (row["more"], row["later"], row["small"]) == (9, None, 3)
 
 
 MYSQL_COLUMNS: Final = """

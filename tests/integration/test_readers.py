@@ -16,7 +16,12 @@ def _named(read: Callable[..., Any], table: str) -> str:
     return f"{read.__name__} of {readers.FORMATS[table]}"
 
 
-CHEAP = [(readers.confluent_avro, "flat_avro"), (readers.confluent_json, "schema"), (readers.duckdb, "flat")]
+CHEAP = [
+    (readers.confluent_avro, "flat_avro"),
+    (readers.confluent_json, "schema"),
+    (readers.duckdb, "flat"),
+    (readers.confluent_protobuf, "flat_proto"),
+]
 """Those that start nothing."""
 
 
@@ -26,7 +31,7 @@ def _world(database: Database, kafka: str, registry: str, prefix: str, folder: P
     return world
 
 
-def test_three_that_start_nothing(postgres18: Database, kafka: str, registry: str, prefix: str, tmp_path: Path) -> None:
+def test_some_that_start_nothing(postgres18: Database, kafka: str, registry: str, prefix: str, tmp_path: Path) -> None:
     world = _world(postgres18, kafka, registry, prefix, tmp_path)
     found = {_named(read, table): readers.tried(world, read, table).found for read, table in CHEAP}
     assert found == dict.fromkeys(found, "as SELECT: 2 rows")

@@ -13,7 +13,16 @@ from bench.capture.hotpath import measure
 def test_each_stage_is_gone_through(source: str, per_transaction: int) -> None:
     """Received, decoded, written, in both formats: each has cost something."""
     found = measure(source, 1_000, per_transaction, 1, None)
-    assert list(found) == ["received", "decoded", "written", "as flat", "as avro", "flat avro"]
+    assert list(found) == [
+        "received",
+        "decoded",
+        "written",
+        "as flat",
+        "as avro",
+        "flat avro",
+        "as protobuf",
+        "flat protobuf",
+    ]
     assert found["written"] > 0
 
 

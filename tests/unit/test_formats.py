@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -39,6 +40,7 @@ from sinks.erasure.keys import WantedKey
 from spark_apply.model.target_table import derived, parse_version
 from spark_apply.views.planning import planned
 from spark_apply.views.planning.planned import plan_views
+from tests import proto_messages
 from tests.text_tables import text_table
 
 TABLE = text_table("t", ["id", "note"])
@@ -54,6 +56,9 @@ class MemoryRegistry:
 
     def forget(self) -> None: ...
 
+    def newest(self, subject: str) -> str | None:
+        return next((text for of, text in reversed(self.subjects) if of == subject), None)
+
     def register(self, subject: str, text: str, *, type_: str, ours: Sequence[str]) -> int:
         self.asked += 1
         number = self.subjects.setdefault((subject, text), len(self.subjects) + 1)
@@ -66,6 +71,8 @@ class MemoryRegistry:
         type_, text = self.schemas[int.from_bytes(data[1:5], "big")]
         if type_ == "JSON":
             return orjson.loads(data[5:])
+        if type_ == "PROTOBUF":
+            return proto_messages.read(text, data)
         return fastavro.schemaless_reader(io.BytesIO(data[5:]), orjson.loads(text), None)
 
 
@@ -114,7 +121,7 @@ def folded(bench: Bench, topic: str = "p.s.t") -> list[tuple[str, str, Any]]:
 
 
 @pytest.mark.parametrize("shape", ["envelope", "flat"])
-@pytest.mark.parametrize("encoding", ["connect-json", "avro", "json-schema"])
+@pytest.mark.parametrize("encoding", ["connect-json", "avro", "protobuf", "json-schema"])
 @pytest.mark.parametrize("plainly", [False, True])
 def test_every_change_reads_as_in_json(
     shape: str, encoding: str, plainly: bool, monkeypatch: pytest.MonkeyPatch
@@ -125,6 +132,7 @@ def test_every_change_reads_as_in_json(
 
         monkeypatch.setattr(wires, "compiled", None)
         monkeypatch.setattr(wires, "avro_table", lambda *_, **__: None)
+        monkeypatch.setattr(wires, "protobuf_table", lambda *_, **__: None)
     of_json, bench = Bench(), Bench()
     all_changes(of_json, Formats(shape))
     all_changes(bench, Formats(f"{shape} {encoding}"))
@@ -132,18 +140,21 @@ def test_every_change_reads_as_in_json(
 
 
 @pytest.mark.skipif(row_codegen.compiled is None, reason="nothing is compiled")
+@pytest.mark.parametrize("encoding", ["avro", "protobuf"])
 @pytest.mark.parametrize(
     ("shape", "metadata"), [("envelope", ()), ("flat", ()), ("flat", ("op", "position", "ts_ms", "deleted"))]
 )
-def test_compiled_avro_is_the_plain_one(shape: str, metadata: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_code_writes_the_plain_one(
+    shape: str, metadata: tuple[str, ...], encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("time.time_ns", lambda: 1_700_000_000_123_000_000)
     made = Bench()
-    all_changes(made, Formats(f"{shape} avro", metadata=metadata))
+    all_changes(made, Formats(f"{shape} {encoding}", metadata=metadata))
     from cdc.formats import wires
 
-    monkeypatch.setattr(wires, "avro_table", lambda *_, **__: None)
+    monkeypatch.setattr(wires, f"{encoding}_table", lambda *_, **__: None)
     plain = Bench()
-    all_changes(plain, Formats(f"{shape} avro", metadata=metadata))
+    all_changes(plain, Formats(f"{shape} {encoding}", metadata=metadata))
     assert made.records() == plain.records()
     for key, value in made.records():
         made.registry.read(key)
@@ -199,11 +210,11 @@ def test_numbers_are_called_as_in_kafka_connect() -> None:
 def test_another_format_has_the_rows_read_again_and_old_keys_deleted() -> None:
     bench = Bench()
     bench.log.commit(insert(TABLE, (b"1", b"a")))
-    for text in ("envelope", "avro", "flat connect-json", "json-schema", "envelope"):
+    for text in ("envelope", "avro", "flat connect-json", "json-schema", "protobuf", "flat protobuf", "envelope"):
         bench.run(Formats(text))
     live = dict(bench.records())
     assert [key for key, value in live.items() if value is not None] == [b'{"id":"1"}']
-    assert len(live) == 4
+    assert len(live) == 5
 
 
 def test_names_that_avro_does_not_have() -> None:
@@ -245,7 +256,7 @@ def test_times_that_are_no_numbers(kind: str, type_: str, text: str) -> None:
         typed(Column("at", type_, Kind(kind), encode=bytes))(b"%d" % number)
 
 
-@pytest.mark.parametrize("form", ["avro", "flat avro", "connect-json", "flat json-schema"])
+@pytest.mark.parametrize("form", ["avro", "flat avro", "connect-json", "flat json-schema", "protobuf", "flat protobuf"])
 def test_dead_letters(form: str) -> None:
     """A row that is too large, and one that the format cannot hold: its letter is plain JSON, the others go on."""
     amount = Column("amount", "numeric(10,2)", Kind("decimal", 10, 2), quoted)
@@ -258,15 +269,37 @@ def test_dead_letters(form: str) -> None:
     )  # fmt: skip
     bench.run(Formats(form), table)
     letters = [orjson.loads(value or b"") for _, value in bench.records("p.dead-letter-c")]
-    refused = [{"id": "2"}, {"id": "3"}] if "avro" in form else [{"id": "3"}]
+    precise = form.removeprefix("flat ") in ("avro", "protobuf")
+    refused = [{"id": "2"}, {"id": "3"}] if precise else [{"id": "3"}]
     assert [letter["key"] for letter in letters if letter["part"] == 1] == refused
-    if "avro" in form:
-        assert "of amount is no decimal of Avro" in letters[0]["reason"]
+    if precise:
+        assert f"of amount is no decimal of {form.rsplit(maxsplit=1)[-1].capitalize()}" in letters[0]["reason"]
         assert letters[0]["columns"] == ["amount"]
     assert {of[1] for of in folded(bench)} == {"1", "2", "3", "4"} - {key["id"] for key in refused}
 
 
-@pytest.mark.parametrize("form", ["avro", "connect-json", "envelope json-schema", "flat avro"])
+@pytest.mark.parametrize("shape", ["envelope", "flat"])
+def test_numbers_of_protobuf_outlive_columns_and_topics(shape: str) -> None:
+    """Through other formats between, and where Kafka is empty and the registry is not."""
+    bench = Bench()
+
+    def run(form: str, *names: str) -> dict[str, int]:
+        table = text_table("t", list(names))
+        bench.run(Formats(f"{shape} {form}"), table)
+        bench.log.commit(insert(table, tuple(b"1" for _ in names)), truncate(table))
+        bench.run(Formats(f"{shape} {form}"), table)
+        text = bench.registry.newest("p.s.t-value") or ""
+        return {name: int(number) for name, number in re.findall(r"string (id|a|b|c) = (\d+)", text)}
+
+    assert run("protobuf", "id", "a", "b") == {"id": 1, "a": 2, "b": 3}
+    assert run("protobuf", "id", "c") == {"id": 1, "c": 4, "a": 2, "b": 3}
+    run("json", "id")
+    assert run("protobuf", "b", "id") == {"b": 3, "id": 1, "a": 2, "c": 4}
+    bench.kafka, bench.log = MemoryKafka(), MemoryLog()
+    assert run("protobuf", "c", "id", "a") == {"c": 4, "id": 1, "a": 2, "b": 3}
+
+
+@pytest.mark.parametrize("form", ["avro", "connect-json", "envelope json-schema", "flat avro", "protobuf"])
 def test_an_apply_job_and_views_refuse_it_by_name(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They would take no record of it for an event, and the store would look complete."""
     bench = Bench()
@@ -274,7 +307,7 @@ def test_an_apply_job_and_views_refuse_it_by_name(form: str, monkeypatch: pytest
     bench.log.commit(insert(TABLE, (b"1", b"a")))
     bench.run(Formats(form))
     versions = [parse_version(record.value or b"") for record in bench.kafka.committed("p.schema")]
-    told = r"table s\.t: its topic is (flat|avro|connect-json|json-schema), and an apply job reads JSON"
+    told = r"table s\.t: its topic is (flat|avro|connect-json|json-schema|protobuf), and an apply job reads JSON"
     with pytest.raises(OperatorError, match=told):
         derived(versions, ApplyTable(stores=("w",)))
     monkeypatch.setattr(planned, "schema_versions", lambda _: {"s.t": versions})
@@ -285,7 +318,7 @@ def test_an_apply_job_and_views_refuse_it_by_name(form: str, monkeypatch: pytest
         plan_views(ViewsConfig(name="v", source=source, state="state", views={"v": view}), cast("Any", session))
 
 
-@pytest.mark.parametrize("form", ["avro", "connect-json", "json-schema", "flat avro"])
+@pytest.mark.parametrize("form", ["avro", "connect-json", "json-schema", "flat avro", "protobuf"])
 def test_erase_finds_a_key_whatever_its_format(form: str) -> None:
     """One that nobody can read any more is not taken for another key: nothing would be proved."""
     bench = Bench()

@@ -12,6 +12,7 @@ from cdc.capture.freshness import now_ms
 from cdc.capture.settings import Settings
 from cdc.capture.snapshots.incremental_progress import IncrementalProgress
 from cdc.capture.starting import verdicts
+from cdc.encode.schema_versions import KeptNumbers
 from cdc.encode.table_log import log_of
 from cdc.model.audit import Act
 from cdc.model.change import Position, Table
@@ -214,10 +215,12 @@ class Startup:
             return
         outbox = self._settings.outbox
         wires.begin(source.name, source.database)
+        numbers = KeptNumbers(self._sink.schemas() if self._settings.formats.numbered else ())
         for table in tables:
             if outbox is None or table.qualified != outbox.table:
                 of = rules.of(table.qualified) if rules else None
-                wires.of(table if of is None else of.published(table).table, self._sink.topic(table))
+                shown = table if of is None else of.published(table).table
+                wires.of(shown, self._sink.topic(table), numbers.of(shown))
 
     def refuse_neighbours(self, identity: Mapping[str, str], tables: Sequence[Table]) -> None:
         """Raise OperatorError if a topic is another connector's, or this one has run under another prefix."""

@@ -9,9 +9,11 @@ from typing import Final
 from cdc.model.errors import ConfigError
 
 SHAPES: Final = ("envelope", "flat")
-ENCODINGS: Final = ("json", "connect-json", "avro", "json-schema")
-REGISTERED: Final = ("avro", "json-schema")
+ENCODINGS: Final = ("json", "connect-json", "avro", "protobuf", "json-schema")
+REGISTERED: Final = ("avro", "protobuf", "json-schema")
 """Encodings whose schemas are at a registry."""
+PRECISE: Final = ("avro", "protobuf")
+"""Encodings that have decimals."""
 FLAT_METADATA = ("op", "position", "ts_ms", "deleted")
 """What a flat value may have besides the row, with __ before it."""
 HEADERS = ("key_change",)
@@ -46,7 +48,7 @@ class RegistryConfig:
     subjects: str = "topic"
     """Confluent's strategies of subjects' names: TopicName, RecordName, TopicRecordName."""
     decimals: str = "precise"
-    """Whether numbers of a declared precision are Avro's decimals, or their digits as text."""
+    """Whether numbers of a declared precision are decimals of Avro and Protobuf, or their digits as text."""
     timeout_s: float = 10.0
     """How long an answer may take."""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
