@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from cdc.config.config import ConnectorConfig, KafkaConfig, SnapshotConfig, SourceConfig
@@ -180,7 +182,7 @@ class BySQL:
         self._connection.close()
 
 
-_TABLES = tuple(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)" for name in ("a", "b"))
+_TABLES = tuple(f"CREATE TABLE {name} (id integer PRIMARY KEY, v text)" for name in ("a", "b"))
 
 
 class _OnAServer:
@@ -262,3 +264,30 @@ class _Truncating(BySQL):
 
     def __init__(self, connection: Any) -> None:
         super().__init__(connection, truncates=False)
+
+
+class SQLite(_OnAServer):
+    """A file, by triggers."""
+
+    schema = "main"
+    waits = True
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with closing(self.connect()) as connection:
+            for statement_ in ("PRAGMA journal_mode = WAL", *_TABLES):
+                connection.execute(statement_)
+        super().__init__("triggers", f"sqlite:///{path}", "c", self._rows)
+
+    def connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self._path)
+
+    def _rows(self, select: str) -> list[tuple[Any, ...]]:
+        with closing(self.connect()) as connection:
+            return connection.execute(select).fetchall()
+
+    def begin(self) -> Open:
+        return BySQL(self.connect(), truncates=False)
+
+    def beyond(self, offset: Offset) -> Offset:
+        return {**offset, "change": int(offset["change"]) + 1_000_000}
