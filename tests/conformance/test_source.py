@@ -192,7 +192,9 @@ def _told(origin: Origin) -> Story:
         story.identity = source.connect()
         story.tables = source.tables()
         story.refused.append(_refusal(source))
+        source.current()  # a run until it has caught up asks before there is anything to follow
         start = source.hold(story.tables)
+        assert source.position()[1] <= start.commit  # nothing was followed yet
         names = tuple(table.qualified for table in story.tables)
         story.state = State(
             connector="c", identity=story.identity, phase=Phase.STREAM, epoch=1, offset=start.offset,

@@ -85,6 +85,7 @@ class ChangeLog:
         """Make the change table and all triggers anew, in place of any there were; return where it begins."""
         log = str(uuid.uuid4())
         with self.writing():
+            end = self.end()  # what has waited for a place in the old table finds it in the new one
             for name in self._ours():
                 self._do(f"DROP TRIGGER {quoted(name)}")
             for name in (self.names.last, self.names.replaced, self.names.shapes, self.names.changes):
@@ -92,6 +93,7 @@ class ChangeLog:
             for statement in tables(self.names):
                 self._do(statement)
             self._ask(f"INSERT INTO {self._shapes} VALUES (?, '', ?)", _LOG, log)
+            self._ask("INSERT INTO sqlite_sequence VALUES (?, ?)", self.names.changes, end)
             for one in found:
                 self._install(one)
             self._put_last()
@@ -118,6 +120,8 @@ class ChangeLog:
 
     def end(self) -> int:
         """Return the number of the newest row, whether it is still there or not."""
+        if not self._exists("sqlite_sequence"):
+            return 0
         rows = self._ask("SELECT seq FROM sqlite_sequence WHERE name = ?", self.names.changes)
         return int(rows[0][0]) if rows else 0
 

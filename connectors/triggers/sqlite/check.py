@@ -15,9 +15,8 @@ from cdc.model.state import Phase, State
 from connectors import captured_tables
 from connectors.triggers.sqlite.catalog import Catalog, Found, refuse_file, refuse_library
 from connectors.triggers.sqlite.change_log import ChangeLog
-from connectors.triggers.sqlite.session import Session, path_of, quoted
+from connectors.triggers.sqlite.session import Session, path_of
 from connectors.triggers.sqlite.source import unseen, unused_refusals
-from connectors.triggers.sqlite.triggers import Names, tables, triggers
 
 
 def check(config: ConnectorConfig, state: State | None, *, known: bool = True) -> Checked:
@@ -50,13 +49,11 @@ class _Check:
 
     def _file(self, session: Session) -> Iterator[Finding]:
         refusals = [*refuse_library(), *refuse_file(session)]
-        for path in (self._path, self._path.parent):
-            if not os.access(path, os.W_OK):
-                refusals.append(
-                    OperatorError(
-                        f"{path} cannot be written by this user", hint="the connector writes its change table to the file"
-                    )
-                )
+        refusals += [
+            OperatorError(f"{path} cannot be written by this user", hint="the change table is written to the file")
+            for path in (self._path, self._path.parent)
+            if not os.access(path, os.W_OK)
+        ]
         yield from (refused("file", refusal) for refusal in refusals)
         if not refusals:
             yield Finding(Level.OK, "file", f"SQLite file {self._path}, journal mode WAL")
@@ -120,15 +117,3 @@ def end(config: ConnectorConfig, state: State) -> int:
     del state
     with closing(Session(path_of(config.source.url))) as session:
         return ChangeLog(session, config.name).end() + 1
-
-
-def statements(config: ConnectorConfig) -> Iterator[str]:
-    """Give all that the first start will run on the file, for those who want to read it before."""
-    names = Names(config.name)
-    with closing(Session(path_of(config.source.url))) as session:
-        yield from tables(names)
-        for number, found in enumerate(
-            Catalog(session).captured(config.source.tables, config.source.keys, lambda *_: None), start=1
-        ):
-            yield from triggers(names, found, number).values()
-        yield f"CREATE TABLE {quoted(names.last)} (placeholder)"

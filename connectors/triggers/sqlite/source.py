@@ -274,7 +274,7 @@ class SqliteSource:
         return int(version)
 
     def position(self) -> tuple[Offset, int]:
-        return self._at, int(self._at["change"]) + 1
+        return self._at, int(self._at.get("change", -1)) + 1
 
     def acknowledge(self, offset: Offset) -> None:
         now_s = time.monotonic()
