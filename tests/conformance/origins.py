@@ -8,7 +8,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from cdc.config.config import ConnectorConfig, KafkaConfig, SnapshotConfig, SourceConfig
+from cdc.config.config import ConnectorConfig, SnapshotConfig
+from cdc.config.kafka_config import KafkaConfig
+from cdc.config.source_config import SourceConfig
 from cdc.model.change import Offset, Row
 from cdc.model.interfaces import Snapshotter, Source
 from cdc.testing import MemoryLog, MemorySnapshotter, MemorySource, delete, insert, truncate, update

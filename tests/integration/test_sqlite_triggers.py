@@ -1,4 +1,4 @@
-"""SQLite by triggers, with the whole pipeline: what happens to the file and its triggers, and what the topics then hold.
+"""SQLite by triggers, with the whole pipeline: what happens to the file, and what the topics then hold.
 
 No server: the file is real, and so are its triggers; the broker is the twin.
 """
@@ -19,14 +19,16 @@ from typing import Any, Self
 import orjson
 import pytest
 
-import cdc.capture.commands
+import cdc.capture.control.commands
 import cdc.capture.pipeline
 import connectors.triggers.sqlite.source
+from cdc.capture.control.signals import Command
 from cdc.capture.pipeline import Pipeline
-from cdc.capture.signals import Command
-from cdc.capture.startup import Settings
-from cdc.config.config import ConnectorConfig, KafkaConfig, SnapshotConfig, SourceConfig
+from cdc.capture.starting.startup import Settings
+from cdc.config.config import ConnectorConfig, SnapshotConfig
 from cdc.config.findings import Level
+from cdc.config.kafka_config import KafkaConfig
+from cdc.config.source_config import SourceConfig
 from cdc.model.errors import CdcError, ConfigError, GapError, OperatorError
 from cdc.model.state import State
 from cdc.testing import Faults, Killed, MemoryKafka, MemorySink, Outcome, Record, nothing
@@ -42,7 +44,7 @@ ORDERS = "CREATE TABLE orders (id INTEGER PRIMARY KEY, status TEXT NOT NULL, n I
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks and commands come at once."""
     monkeypatch.setattr(cdc.capture.pipeline, "RETRY_FIRST_S", 0.0)
-    monkeypatch.setattr(cdc.capture.commands, "COMMANDS_S", 0.0)
+    monkeypatch.setattr(cdc.capture.control.commands, "COMMANDS_S", 0.0)
     for name in ("_IDLE_S", "_LOOK_S", "_POLL_S", "_FORGET_S"):
         monkeypatch.setattr(connectors.triggers.sqlite.source, name, 0.0)
 
@@ -192,7 +194,8 @@ MIGRATIONS = {
     "add": "ALTER TABLE orders ADD COLUMN note TEXT DEFAULT 'none'; UPDATE orders SET note = 'x' WHERE id = 1",
     "rename": "ALTER TABLE orders RENAME COLUMN status TO state; UPDATE orders SET state = 'x' WHERE id = 1",
     "remake": "CREATE TABLE new (id INTEGER PRIMARY KEY, n INT, status TEXT);"
-    "INSERT INTO new SELECT id, n, status FROM orders; DROP TABLE orders; ALTER TABLE new RENAME TO orders; DELETE FROM orders WHERE id = 2;"
+    "INSERT INTO new SELECT id, n, status FROM orders; DROP TABLE orders;"
+    " ALTER TABLE new RENAME TO orders; DELETE FROM orders WHERE id = 2;"
     "INSERT INTO orders VALUES (9, 9, 'new')",
     "drop a column": 'DROP TRIGGER "cdc:c:orders:insert"; DROP TRIGGER "cdc:c:orders:update"; '
     'DROP TRIGGER "cdc:c:orders:delete"; ALTER TABLE orders DROP COLUMN n; DELETE FROM orders WHERE id = 3',

@@ -16,7 +16,9 @@ from typing import Any, cast
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cdc.config.config import ConnectorConfig, KafkaConfig, SourceConfig
+from cdc.config.config import ConnectorConfig
+from cdc.config.kafka_config import KafkaConfig
+from cdc.config.source_config import SourceConfig
 from cdc.model.change import Idle, Op, Row, Table, Transaction, TransactionBatch
 from connectors.triggers.sqlite.source import SqliteSource
 from snapshot.sqlite import SqliteSnapshotter
@@ -172,6 +174,9 @@ SCRIPTS = st.lists(st.tuples(st.integers(0, 1), st.lists(STATEMENTS, min_size=1,
 )
 @example(scripts=_script("INSERT INTO folded VALUES ('a', 1)", "REPLACE INTO folded VALUES ('A', 2)"), first=True)
 @example(scripts=_script("INSERT INTO folded VALUES ('a', 1)", "UPDATE folded SET name = 'A'"), first=True)
+@example(
+    scripts=_script("INSERT INTO folded VALUES ('a', 1), ('b', 2)", "UPDATE OR FAIL folded SET name = 'a'"), first=True
+)
 @example(scripts=_script("INSERT INTO plain (id, v) VALUES (1, 'again')"), first=True)
 @example(scripts=_script("INSERT INTO plain (id, v) VALUES (1, 'back')", "DELETE FROM plain"), first=True)
 @example(scripts=_script("INSERT INTO plain (id, v) VALUES (1, 'twin')", "UPDATE plain SET id = 2"), first=True)

@@ -5,8 +5,8 @@ Why nothing that was committed is missed, and nothing comes half:
 - SQLite has one writer at a time, and a reader sees whole transactions. So the numbers of the change table rise in the
   order of commits, and all that a reader sees ends where a transaction ends. Rows that lie between two looks are given
   as one transaction, however many the application had: no look ever divides one.
-- The numbers have no holes: AUTOINCREMENT counts in the transaction, so a rollback takes its numbers back. A hole
-  means that somebody has deleted rows.
+- The numbers have no holes: AUTOINCREMENT counts in the transaction, so a rollback takes its numbers back, and goes on
+  behind the greatest number there is. A hole means that somebody has deleted rows.
 - The row that a position names stays in the table until a later one is acknowledged, and the position knows when it was
   written: so a file that was restored, or is another one, is found out.
 - A view of the data is taken behind a mark: a row of the change table that is written while no other writer can commit.
@@ -120,9 +120,12 @@ class ChangeLog:
 
     def end(self) -> int:
         """Return the number of the newest row, whether it is still there or not."""
-        if not self._exists("sqlite_sequence"):
+        if not self._exists("sqlite_sequence") or not self._exists(self.names.changes):
             return 0
-        rows = self._ask("SELECT seq FROM sqlite_sequence WHERE name = ?", self.names.changes)
+        rows = self._ask(
+            f"SELECT max(seq, coalesce((SELECT max(seq) FROM {self._changes}), 0)) FROM sqlite_sequence WHERE name = ?",
+            self.names.changes,
+        )  # a statement that ends with OR FAIL keeps its rows, and has not counted them yet
         return int(rows[0][0]) if rows else 0
 
     def has(self, seq: int) -> bool:
