@@ -82,7 +82,7 @@ class ChangeLog:
         return bool(self._ask("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?", name))
 
     def make(self, found: Iterable[Found]) -> Offset:
-        """Make the change table and all triggers anew, in place of any there were; return where it begins."""
+        """Make the change table and all triggers, in place of any there were; return where it begins."""
         log = str(uuid.uuid4())
         with self.writing():
             end = self.end()  # what has waited for a place in the old table finds it in the new one
@@ -202,7 +202,7 @@ class ChangeLog:
         return hashlib.sha256("\n".join(places).encode()).hexdigest()[:16]
 
     def install(self, found: Iterable[Found], captured: Iterable[Found]) -> None:
-        """Make the triggers of tables anew; those of tables that are not captured any more are dropped."""
+        """Make the triggers of tables, in place of theirs; drop those of tables that are not captured any more."""
         keep = {name for one in captured for name in triggers(self.names, one, 0)}
         with self.writing():
             for name in self._ours():

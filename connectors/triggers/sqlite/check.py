@@ -90,7 +90,7 @@ class _Check:
         ]
         for name, stands in changes.standing([f for f in self._found if f.qualified in state.tables]).items():
             if stands != state.carried.get(name):
-                what = "it was altered, or its triggers were: they are made anew, and its rows are read again"
+                what = "it was altered, or its triggers were: they are made again, and its rows are read again"
                 yield Finding(Level.WARNING, f"table {name}", what)
 
 
