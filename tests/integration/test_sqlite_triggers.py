@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -19,24 +22,29 @@ from typing import Any, Self
 import orjson
 import pytest
 
+import cdc
 import cdc.capture.control.commands
 import cdc.capture.pipeline
 import connectors.triggers.sqlite.source
 from cdc.capture.control.signals import Command
 from cdc.capture.pipeline import Pipeline
-from cdc.capture.starting.startup import Settings
+from cdc.capture.settings import Settings
 from cdc.config.config import ConnectorConfig, SnapshotConfig
 from cdc.config.findings import Level
 from cdc.config.kafka_config import KafkaConfig
+from cdc.config.published.column_rules import ColumnRules
 from cdc.config.source_config import SourceConfig
 from cdc.model.errors import CdcError, ConfigError, GapError, OperatorError
 from cdc.model.state import State
+from cdc.rules.capture_rules import CaptureRules
 from cdc.testing import Faults, Killed, MemoryKafka, MemorySink, Outcome, Record, nothing
 from connectors.triggers import check, lag, log_end
 from connectors.triggers.source import open_source
 from snapshot.triggers import open_snapshotter
+from tests.conftest import FULL
 from tests.integration import in_process
 
+KILLS = 12 if FULL else 3
 ORDERS = "CREATE TABLE orders (id INTEGER PRIMARY KEY, status TEXT NOT NULL, n INT)"
 
 
@@ -52,9 +60,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 class Shop:
     """A file, its application, and a connector of it."""
 
+    rules: dict[str, Any]
+    """What `source` says besides: columns, where."""
+
     def __init__(self, folder: Path, *scripts: str, tables: Sequence[str] = ("main.orders",)) -> None:
         self.path = folder / "shop.db"
         self.kafka = MemoryKafka()
+        self.rules = {}
         self.tables = tuple(tables)
         self.do("PRAGMA journal_mode = WAL", *scripts)
 
@@ -74,7 +86,7 @@ class Shop:
     def config(self) -> ConnectorConfig:
         return ConnectorConfig(
             name="c",
-            source=SourceConfig(type="triggers", url=f"sqlite:///{self.path}", tables=self.tables),
+            source=SourceConfig(type="triggers", url=f"sqlite:///{self.path}", tables=self.tables, **self.rules),
             sink=KafkaConfig(bootstrap_servers="none", topic_prefix="p"),
             snapshot=SnapshotConfig(chunk_rows=3),
         )
@@ -82,7 +94,13 @@ class Shop:
     def pipeline(self, at: Callable[[str], None] = nothing) -> Pipeline:
         config = self.config
         return Pipeline(
-            Settings(connector="c", prefix="p", chunk_rows=3, config=config.binding),
+            Settings(
+                connector="c",
+                prefix="p",
+                chunk_rows=3,
+                config=config.binding,
+                rules=CaptureRules.of_source(config.source),
+            ),
             open_source=lambda: open_source(config),
             open_snapshotter=lambda: open_snapshotter(config),
             sink=MemorySink(self.kafka, "c", "p", at=at),
@@ -451,3 +469,131 @@ def test_a_pipeline_without_a_server(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
     events = [json.loads(line) for line in out.read_bytes().splitlines()]
     assert [(event["op"], event["after"]["status"]) for event in events] == [("r", "new"), ("u", "paid"), ("c", "late")]
+
+
+def test_the_library_follows_a_file(tmp_path: Path) -> None:
+    """Without Kafka: `cdc.follow`, which makes nothing unless it is asked to."""
+    shop = Shop(tmp_path, ORDERS, "INSERT INTO orders (status) VALUES ('new')")
+    with pytest.raises(OperatorError, match=r"."), cdc.follow(f"sqlite:///{shop.path}", tables=["main.orders"],
+                                                              position=tmp_path / "orders.pos") as changes:  # fmt: skip
+        next(changes)
+    assert shop.select("SELECT count(*) FROM sqlite_schema WHERE name LIKE 'cdc%'") == [(0,)]
+    told = []
+    for script in ("", "UPDATE orders SET status = 'paid'"):
+        shop.do(script)
+        with cdc.follow(f"sqlite:///{shop.path}", tables=["main.orders"], position=tmp_path / "orders.pos",
+                        create=True, until_caught_up=True) as changes:  # fmt: skip
+            for transaction in changes:
+                told += [(change.op, change.after["status"]) for change in transaction if change.after]
+                transaction.done()
+    assert told == [("r", "new"), ("u", "paid")]
+
+
+def test_a_large_transaction_is_whole_and_the_rules_hold(tmp_path: Path) -> None:
+    """It is read as it comes; a condition and a mask are held to by snapshot and triggers."""
+    shop = Shop(tmp_path, ORDERS, "INSERT INTO orders VALUES (1, 'secret', 7), (2, 'secret', 1)")
+    shop.rules = {"where": {"main.orders": "n > 5"}, "columns": {"main.orders": ColumnRules(mask=("status",))}}
+    shop.run()
+    shop.do(
+        "WITH RECURSIVE g (n) AS (SELECT 10 UNION ALL SELECT n + 1 FROM g WHERE n < 3009) "
+        "INSERT INTO orders SELECT n, 'secret', n % 10 FROM g",
+        "UPDATE orders SET n = 9 WHERE id = 2",
+        "UPDATE orders SET n = 0 WHERE id = 1",
+    )
+    shop.run()
+    rows = shop.fold()
+    assert [(row["id"],) for row in rows] == shop.select("SELECT id FROM orders WHERE n > 5 ORDER BY id")
+    assert {row["status"] for row in rows} == {"********"}
+    assert len({event["transaction"]["id"] for event in shop.events() if event["transaction"] is not None}) == 1
+
+
+def test_a_file_that_is_replaced_is_noticed_while_it_runs(shop: Shop, tmp_path: Path) -> None:
+    """By another file of the name, and by pages that are written over it, with more changes than were there before."""
+    shop.do("PRAGMA wal_checkpoint(TRUNCATE)")
+    shutil.copy(shop.path, tmp_path / "backup.db")
+    with closing(sqlite3.connect(tmp_path / "backup.db")) as backup:
+        with shop.running() as running:
+            shop.do("UPDATE orders SET n = 1")
+            running.eventually(lambda: any(event["op"] == "u" for event in shop.events()))
+            backup.executescript("UPDATE orders SET n = 2; UPDATE orders SET n = 3; UPDATE orders SET n = 4")
+            with closing(shop.connect()) as connection:
+                backup.backup(connection)
+            running.eventually(lambda: running.raised is not None)
+        assert isinstance(running.raised, GapError)
+    shop.ask(Command(after_gap=True, tables=()))
+    shop.run()
+    assert shop.fold() == as_events(shop)
+    with shop.running() as running:
+        running.eventually(lambda: shop.state().epoch == 2)
+        other = tmp_path / "other.db"
+        with closing(shop.connect()) as connection:
+            connection.execute("VACUUM INTO ?", (str(other),))
+        with closing(sqlite3.connect(other)) as connection:
+            connection.executescript("PRAGMA journal_mode = WAL; DELETE FROM orders WHERE id = 1")
+        for name in ("shop.db-wal", "shop.db-shm"):
+            (tmp_path / name).unlink(missing_ok=True)
+        other.rename(shop.path)
+        running.eventually(lambda: shop.fold() == as_events(shop))
+    assert running.raised is None
+
+
+def test_killed_in_the_middle_while_others_write(tmp_path: Path) -> None:
+    """A process, and writers in several threads: each change is in the file once, and all of them are."""
+    shop = Shop(tmp_path, ORDERS, *(f"INSERT INTO orders (status, n) VALUES ('{n}', 0)" for n in range(50)))
+    out, file = tmp_path / "changes.jsonl", tmp_path / "connector.yaml"
+    source = {"type": "triggers", "url": f"sqlite:///{shop.path}", "tables": ["main.orders"]}
+    file.write_text(json.dumps({"name": "c", "source": source, "sink": {"type": "jsonl", "path": str(out)}}))
+    over = threading.Event()
+
+    def write(seed: int) -> None:
+        at = random.Random(seed)
+        with closing(shop.connect()) as connection:
+            connection.execute("PRAGMA busy_timeout = 60000")
+            connection.execute("PRAGMA synchronous = OFF")
+            while not over.wait(0.002):
+                connection.execute("BEGIN IMMEDIATE")
+                for _ in range(at.randint(1, 4)):
+                    key = at.randint(1, 60)
+                    connection.execute(
+                        at.choice(
+                            [
+                                "UPDATE orders SET n = n + 1 WHERE id = ?",
+                                "INSERT OR REPLACE INTO orders VALUES (?, 'new', 0)",
+                                "DELETE FROM orders WHERE id = ?",
+                                "UPDATE OR IGNORE orders SET id = id + 1 WHERE id = ?",
+                            ]
+                        ),
+                        (key,),
+                    )
+                connection.execute(at.choice(["COMMIT", "COMMIT", "ROLLBACK"]))
+
+    writers = [threading.Thread(target=write, args=(seed,)) for seed in range(2)]
+    for writer in writers:
+        writer.start()
+    words = [sys.executable, "-m", "cdc", "run", str(file)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    for kills in range(KILLS):
+        running = subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL)
+        size = out.stat().st_size if out.exists() else 0
+        while running.poll() is None and (not out.exists() or out.stat().st_size <= size + 1_000 * kills):
+            over.wait(0.01)
+        running.kill()
+        running.wait()
+    over.set()
+    for writer in writers:
+        writer.join()
+    done = in_process.cdc(["run", str(file), "--until-caught-up"], {**os.environ})
+    assert done.returncode == 0, done.stderr
+    rows: dict[int, Any] = {}
+    seen = set()
+    for event in map(json.loads, out.read_bytes().splitlines()):
+        if event["transaction"] is not None:
+            at = event["source"]["position"]
+            assert at not in seen
+            seen.add(at)
+        if event["op"] == "d":
+            rows.pop(event["key"]["id"], None)
+        else:
+            rows[event["key"]["id"]] = event["after"]
+    assert [rows[key] for key in sorted(rows)] == as_events(shop)
+    assert len(seen) > 50

@@ -34,8 +34,7 @@ class Session:
     def __init__(self, path: Path) -> None:
         """Open the file, which is there. Raises OperatorError if it cannot be written, RetryableError if it is gone."""
         self.path = path
-        if not path.is_file():
-            raise RetryableError(f"SQLite file {path} does not exist", hint="is source.url right?")
+        self._file = _file(path)
         try:
             self._connection = sqlite3.connect(
                 f"file:{quote(str(path))}?mode=rw", uri=True, timeout=_WAIT_S, isolation_level=None,
@@ -60,6 +59,11 @@ class Session:
         except sqlite3.Error as exc:
             raise translate(exc, doing) from exc
 
+    def require_same_file(self) -> None:
+        """Raise RetryableError if the path leads to another file by now: this connection would never see its rows."""
+        if _file(self.path) != self._file:
+            raise RetryableError(f"SQLite file {self.path} was replaced by another one: looking at it again")
+
     def rollback(self) -> None:
         """End what is open without a trace."""
         if self._connection.in_transaction:
@@ -74,6 +78,14 @@ class Session:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _file(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except OSError as exc:
+        raise RetryableError(f"SQLite file {path} does not exist", hint="is source.url right?") from exc
+    return found.st_dev, found.st_ino
 
 
 def translate(exc: sqlite3.Error, doing: str) -> CdcError:

@@ -124,7 +124,7 @@ class SqliteSource:
         """Do nothing: the change table knows the columns of its rows."""
 
     def tend(self) -> None:
-        self._schema_version()  # raises if the file is gone
+        self._connected().require_same_file()
 
     def current(self) -> int:
         end = self._log().end()
@@ -151,13 +151,16 @@ class SqliteSource:
             session.rows("reading changes", "BEGIN")
             try:
                 after = int(self._at["change"])
-                ((end, mark),) = session.rows(
+                ((end, mark, at_ms),) = session.rows(
                     "reading changes",
                     f'SELECT (SELECT max(seq) FROM "{changes}"),'
-                    f" (SELECT min(seq) FROM \"{changes}\" WHERE seq > ? AND op = '{MARK}')",
-                    (after,),
+                    f" (SELECT min(seq) FROM \"{changes}\" WHERE seq > ? AND op = '{MARK}'),"
+                    f' (SELECT at_ms FROM "{changes}" WHERE seq = ?)',
+                    (after, after),
                 )
-                if end is None or end <= after:
+                if at_ms != self._at["at_ms"] or end < after:
+                    raise ChangedError("the change table is not the one that was followed: looking at it again")
+                if end == after:
                     self._require_none_deleted(after)
                     return
                 self._looked = [looked for looked in self._looked if looked > after]
@@ -197,8 +200,6 @@ class SqliteSource:
             raise self._log().hole(expected)
 
     def _require_none_deleted(self, after: int) -> None:
-        if self._log().identity() != self._at["log"]:
-            raise ChangedError("the change table is gone, or another one")
         if self._log().end() != after and not self._log().has(after + 1):
             raise self._log().hole(after + 1)
 
@@ -244,6 +245,7 @@ class SqliteSource:
 
         A difference is given a moment: it may be a table on its way through the statements of a migration.
         """
+        self._connected().require_same_file()
         now_s, version = time.monotonic(), self._schema_version()
         if now_s - self._looked_s < _LOOK_S or (version == self._schema and self._differs_since_s is None):
             return
