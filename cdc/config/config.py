@@ -11,7 +11,7 @@ from cdc.config.apply_config import ApplySource, ApplyTable, QuarantineConfig, S
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.metrics_config import MetricsConfig
 from cdc.config.requirement import require
-from cdc.config.source_config import SourceConfig
+from cdc.config.source_config import MEANINGLESS, SourceConfig
 from cdc.config.table_patterns import is_pattern
 from cdc.config.yaml_binding import BOUND_AS, load, text_at, top_level_keys
 from cdc.model.errors import ConfigError
@@ -114,7 +114,7 @@ class ConnectorConfig:
 
         Partitions are compared with the topics', the tables with the position's, the server by its identity.
         """
-        if self.source.type == "mysql":
+        if "slot" in MEANINGLESS.get(self.source.type, ()):
             return {"source.type": self.source.type}
         return {
             "source.type": self.source.type,

@@ -33,6 +33,13 @@ SOURCES = {
         "connectors.mysql.check:check",
         "connectors.mysql.log_end:end",
     ),
+    "triggers": (
+        "connectors.triggers.source:open_source",
+        "snapshot.triggers:open_snapshotter",
+        "connectors.triggers.lag:standing",
+        "connectors.triggers.check:check",
+        "connectors.triggers.log_end:end",
+    ),
 }
 
 SINKS = {"kafka": "sinks.kafka:open_sink", "jsonl": "sinks.jsonl:open_sink"}

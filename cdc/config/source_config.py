@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from cdc.config.published.column_rules import ColumnRules
 from cdc.config.published.outbox import OutboxConfig
@@ -18,6 +19,13 @@ from cdc.model.errors import ConfigError
 _SLOT = re.compile(r"[a-z0-9_]{1,63}")
 
 ON_HOLE = ("reread", "stop")
+
+MEANINGLESS: Final = {
+    "postgres": ("server_id",),
+    "mysql": ("slot", "publication"),
+    "triggers": ("slot", "publication", "server_id"),
+}
+"""Keys that mean nothing to a source, by its type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +105,7 @@ class SourceConfig:
             f"slot: “{self.slot}” is not a slot's name",
             "lower-case letters, digits and _, at most 63",
         )
-        for name in (
-            ("slot", "publication") if self.type == "mysql" else ("server_id",) if self.type == "postgres" else ()
-        ):
+        for name in MEANINGLESS.get(self.type, ()):
             require(
                 getattr(self, name) is None, f"{name} means nothing to a source of type {self.type}", "leave it out"
             )

@@ -35,7 +35,13 @@ from cdc.model.errors import CdcError, ConfigError, GapError
 from cdc.model.interfaces import Source
 from cdc.rules.capture_rules import CaptureRules
 
-SCHEMES: Final = {"postgresql": "postgres", "postgres": "postgres", "mysql": "mysql", "mariadb": "mysql"}
+SCHEMES: Final = {
+    "postgresql": "postgres",
+    "postgres": "postgres",
+    "mysql": "mysql",
+    "mariadb": "mysql",
+    "sqlite": "triggers",
+}
 _UNNAMED: Final = re.compile("[^a-z0-9_-]+")
 _LONGEST: Final = 40
 
@@ -172,10 +178,12 @@ def _telling_what_is_safe(open_source: Callable[[], Source], sink: HandoverSink)
 
 
 def _makes(config: ConnectorConfig) -> str:
-    what = (
-        "reads the tables once and begins the file"
-        if config.source.type == "mysql"
-        else f"makes publication {config.publication} and slot {config.slot}, and reads the tables once"
+    what = {
+        "mysql": "reads the tables once and begins the file",
+        "triggers": "makes a change table and triggers, and reads the tables once",
+    }.get(
+        config.source.type,
+        f"makes publication {config.publication} and slot {config.slot}, and reads the tables once",
     )
     return f"cdc.follow(…, create=True) {what}; or name the position file that there is"
 
@@ -188,7 +196,8 @@ def configured(
     if kind is None:
         raise ConfigError(
             "cdc.follow: neither a database's URL nor a connector's file",
-            hint="postgresql://user:password@host:5432/database, mysql://user:password@host:3306, or connector.yaml",
+            hint="postgresql://user:password@host:5432/database, mysql://user:password@host:3306, sqlite:///shop.db, "
+            "or connector.yaml",
         )
     named = name or _UNNAMED.sub("_", position.stem.lower()).strip("_-")[:_LONGEST]
     if name is None and not named[:1].isalpha():

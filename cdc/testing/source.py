@@ -51,6 +51,11 @@ class MemorySource:
                 f"a gap: the log begins at {self._log.acknowledged}, Kafka holds changes up to {offset}",
                 hint="start over under a new connector name",
             )
+        if offset > self._log.end:
+            raise GapError(
+                f"the log ends at {self._log.end}, Kafka holds changes up to {offset}: an older copy was restored",
+                hint="start over under a new connector name",
+            )
         gone = sorted(set(state.tables) - self._log.carried)
         if gone:
             raise OperatorError(f"the log no longer carries {', '.join(gone)}", hint="start over")

@@ -195,6 +195,8 @@ def judge(page: Path, file: Path) -> None:
     registry.source(connector)
     if connector.source.type == "postgres":
         postgres_session.parameters(connector.source.url, "test")
+    elif connector.source.type == "triggers":
+        registry.source(connector)()
     else:
         mysql_session.address(connector.source.url)
     python_client(connector.sink.bootstrap_servers, connector.sink.options)

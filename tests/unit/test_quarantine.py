@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from cdc.cli.inspecting.verify import report
-from cdc.config.config import ApplyTable
+from cdc.config.apply_config import ApplyTable
 from cdc.model.errors import ConfigError
 from spark_apply.events import quarantine
 from spark_apply.events.quarantine import Entry

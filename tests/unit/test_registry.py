@@ -56,7 +56,9 @@ def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
 def test_our_sources_are_found_by_their_short_names() -> None:
     """Each has a source, a snapshotter, its standing, its check and its log's end; nothing connects yet."""
     for name in registry.SOURCES:
-        url = {"postgres": "postgresql://localhost/d", "mysql": "mysql://localhost"}[name]
+        url = {"postgres": "postgresql://localhost/d", "mysql": "mysql://localhost", "triggers": "sqlite:///shop.db"}[
+            name
+        ]
         config = ConnectorConfig(
             name="c",
             source=SourceConfig(type=name, url=url, tables=("s.t",)),
@@ -80,7 +82,7 @@ def test_a_third_partys_source_is_named_by_its_callable(third_party: Path) -> No
 @pytest.mark.parametrize(
     ("type_", "message", "hint"),
     [
-        ("oracle", "there is no source “oracle”", "known: postgres, mysql, or package.module:callable"),
+        ("oracle", "there is no source “oracle”", "known: postgres, mysql, triggers, or package.module:callable"),
         ("cdc_oracle_test.log:open", "cdc_oracle_test.log:open cannot be loaded", ""),
         ("cdc_oracle_test.none:open", "No module named 'cdc_oracle_test.none'", ""),
         ("cdc_oracle_test.broken:open", "No module named 'a_module_nobody_has'", ""),

@@ -106,6 +106,8 @@ def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     elif "binlog" in source:
         kept = source["binlog"]["kept_for_seconds"]
         lines.append(("binlog", "kept for ever" if kept is None else f"kept for {duration(kept)}"))
+    elif "changes" in source:
+        lines.append(("changes", f"{source['changes']['table']}: {source['changes']['rows']:,} rows"))
     else:
         lines.append(("slot", "none"))
     if slot and slot.get("warning"):

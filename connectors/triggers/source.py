@@ -1,0 +1,25 @@
+"""The source of each kind of database that is captured by triggers, by its URL."""
+
+from __future__ import annotations
+
+from cdc.config.config import ConnectorConfig
+from cdc.model.errors import ConfigError
+from cdc.model.interfaces import Source
+from connectors.triggers.sqlite import source as sqlite
+
+
+def kind(url: str) -> str:
+    """Return the kind of database that a URL names. Raises ConfigError."""
+    scheme = url.partition(":")[0].partition("+")[0]
+    if scheme not in _KINDS:
+        raise ConfigError("source.url names no database that triggers are written for", hint="sqlite:///shop.db")
+    return _KINDS[scheme]
+
+
+def open_source(config: ConnectorConfig) -> Source:
+    """Make the source, for the registry. Connects to nothing yet."""
+    return _OPENERS[kind(config.source.url)](config)
+
+
+_KINDS = {"sqlite": "sqlite"}
+_OPENERS = {"sqlite": sqlite.open_source}

@@ -1,0 +1,243 @@
+"""Asks a SQLite file what its tables are. Reads only."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cdc.config.table_patterns import LEFT_OUT, is_pattern, matches
+from cdc.model.change import Column, Table
+from cdc.model.errors import OperatorError
+from connectors import captured_tables
+from connectors.triggers.sqlite.session import OLDEST, Session, quoted
+from connectors.triggers.sqlite.values import affinity, column
+
+SCHEMA: Final = "main"
+MOST_KEY_COLUMNS: Final = 8
+_OURS: Final = re.compile(r"cdc_.+_(changes|shapes|replaced|last)").fullmatch
+_KINDS: Final = {"view": "a view", "virtual": "a virtual table", "shadow": "a part of a virtual table"}
+
+
+@dataclass(frozen=True, slots=True)
+class Unique:
+    """Is an index that no two rows share."""
+
+    name: str
+    columns: tuple[str, ...]
+    """Empty: it is of expressions, or of some rows only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Describes a table's columns at one time: all that reading a row's image needs."""
+
+    columns: tuple[tuple[str, str, bool], ...]
+    """Name, declared type, and whether the column can hold nothing but integers."""
+    key: tuple[str, ...]
+
+    def to_json(self) -> str:
+        return json.dumps({"columns": self.columns, "key": self.key})
+
+    @classmethod
+    def from_json(cls, text: bytes | str) -> Shape:
+        of = json.loads(text)
+        return cls(tuple((name, declared, integers) for name, declared, integers in of["columns"]), tuple(of["key"]))
+
+    def table(self, name: str) -> Table:
+        made = tuple(column(*of[:2], integers=of[2]) for of in self.columns)
+        return Table(SCHEMA, name, made, self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Is a table, or something of that name, in the file."""
+
+    name: str
+    kind: str
+    shape: Shape
+    nullable: tuple[str, ...] = ()
+    """Columns of the key that may be NULL."""
+    collations: Mapping[str, str] | None = None
+    """Of the key's columns, in the order of its index."""
+    unique: tuple[Unique, ...] = ()
+    """The other indexes that are unique."""
+
+    schema: str = SCHEMA
+
+    @property
+    def qualified(self) -> str:
+        return f"{SCHEMA}.{self.name}"
+
+    @property
+    def sql(self) -> str:
+        return quoted(self.name)
+
+    @property
+    def table(self) -> Table:
+        return self.shape.table(self.name)
+
+    def is_bytewise(self, name: str) -> bool:
+        """Whether a key column's own order is that of its values' bytes, and equal values have the same bytes."""
+        return (self.collations or {}).get(name, "BINARY") == "BINARY"
+
+
+def refuse_library() -> Iterator[OperatorError]:
+    """Give why the library that Python has cannot be used."""
+    if sqlite3.sqlite_version_info < OLDEST:
+        yield OperatorError(
+            f"Python's SQLite is {sqlite3.sqlite_version}, and {'.'.join(map(str, OLDEST))} is needed",
+            hint="a Python built with a newer SQLite; the application may keep an older one",
+        )
+
+
+def refuse_file(session: Session) -> Iterator[OperatorError]:
+    """Give why a file cannot be captured."""
+    ((mode,),) = session.rows("reading the journal's mode", "PRAGMA journal_mode")
+    if mode != b"wal":
+        yield OperatorError(
+            f"SQLite file {session.path} is in journal mode {mode.decode()}: the application and the connector would "
+            "lock each other out",
+            hint=f"sqlite3 {session.path} 'PRAGMA journal_mode = WAL'",
+        )
+    ((encoding,),) = session.rows("reading the encoding", "PRAGMA encoding")
+    if encoding != b"UTF-8":
+        yield OperatorError(
+            f"SQLite file {session.path} holds texts in {encoding.decode()}", hint="copy it into a file of UTF-8"
+        )
+
+
+class Catalog:
+    """Answers from one session, which stays the caller's."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def captured(
+        self,
+        patterns: Sequence[str],
+        keys: Mapping[str, Sequence[str]],
+        leave: captured_tables.Leave = captured_tables.refuse,
+    ) -> tuple[Found, ...]:
+        """Return the tables the patterns name, sorted by name; `leave` is called for those that cannot be captured."""
+        for name in keys:
+            raise _no_key_of_its_own(name)
+        return tuple(captured_tables.chosen(self._matched(patterns), refusals, leave))
+
+    def refusals(self, patterns: Sequence[str]) -> Iterator[tuple[str, OperatorError | None]]:
+        """Give every pattern or table, and each reason why it cannot be captured; None where there is none."""
+        return captured_tables.refusals(patterns, self._matched, refusals)
+
+    def find(self, name: str) -> Found | None:
+        """Return a table as it is now; None: there is none."""
+        return next((self._describe(*of) for of in self._listed() if of[0] == name), None)
+
+    def _matched(self, patterns: Sequence[str]) -> Iterator[Found | OperatorError]:
+        everything = [self._describe(*of) for of in self._listed()]
+        left = captured_tables.not_left_out(everything, patterns)
+        for pattern in patterns:
+            if pattern.startswith(LEFT_OUT):
+                continue
+            matched = [found for found in left if matches(pattern, found.qualified)]
+            if is_pattern(pattern):
+                matched = [found for found in matched if found.kind == "table"]
+            if not matched:
+                names = [found.qualified for found in everything if found.kind == "table"]
+                near = captured_tables.did_you_mean(pattern, names, most=3)
+                what = "matches no table" if is_pattern(pattern) else "does not exist"
+                yield OperatorError(
+                    f"table {pattern} {what}", hint=near or f"tables here: {', '.join(names[:10]) or 'none'}"
+                )
+            yield from matched
+
+    def _listed(self) -> Iterator[tuple[str, str, bool, bool]]:
+        for schema, name, kind, _columns, without_rowid, strict in self._ask("PRAGMA table_list"):
+            shown = name.decode()
+            if schema == b"main" and not shown.startswith("sqlite_") and _OURS(shown) is None:
+                yield shown, kind.decode(), bool(without_rowid), bool(strict)
+
+    def _ask(self, statement: str) -> list[tuple[Any, ...]]:
+        return self._session.rows("reading the schema", statement)
+
+    def _describe(self, name: str, kind: str, without_rowid: bool, strict: bool) -> Found:  # noqa: FBT001 - a row
+        columns = (
+            [of for of in self._ask(f"PRAGMA table_xinfo({quoted(name)})") if of[6] != 1] if kind == "table" else []
+        )
+        key = tuple(of[1].decode() for of in sorted(columns, key=lambda of: of[5]) if of[5])
+        indexes = self._ask(f"PRAGMA index_list({quoted(name)})") if kind == "table" else []
+        own = [of for of in indexes if of[3] == b"pk"]
+        is_rowid = bool(key) and not own and not without_rowid
+        shape = Shape(
+            tuple(
+                (
+                    of[1].decode(),
+                    of[2].decode(),
+                    (is_rowid and bool(of[5])) or (strict and "INT" in of[2].decode().upper()),
+                )
+                for of in columns
+            ),
+            key,
+        )
+        return Found(
+            name,
+            kind,
+            shape,
+            nullable=tuple(of[1].decode() for of in columns if of[5] and not (of[3] or without_rowid or is_rowid)),
+            collations=dict(self._collations(own[0][1].decode())) if own else None,
+            unique=tuple(
+                Unique(of[1].decode(), () if of[4] else self._columns_of(of[1].decode()))
+                for of in indexes
+                if of[2] and of[3] != b"pk"
+            ),
+        )
+
+    def _collations(self, index: str) -> Iterator[tuple[str, str]]:
+        for _, at, name, _, collation, is_key in self._ask(f"PRAGMA index_xinfo({quoted(index)})"):
+            if is_key and at >= 0:
+                yield name.decode(), collation.decode()
+
+    def _columns_of(self, index: str) -> tuple[str, ...]:
+        found = self._ask(f"PRAGMA index_info({quoted(index)})")
+        return () if any(name is None for _, _, name in found) else tuple(name.decode() for _, _, name in found)
+
+
+def refusals(found: Found) -> Iterator[OperatorError]:
+    """Give why something that exists cannot be captured."""
+    name = found.qualified
+    if found.kind != "table":
+        yield OperatorError(
+            f"{name} is {_KINDS.get(found.kind, found.kind)}: it has no triggers", hint="name its tables"
+        )
+        return
+    if not found.shape.key:
+        yield OperatorError(
+            f"table {name} has no primary key: its rows cannot be told apart in a topic",
+            hint="make it again with one: https://www.sqlite.org/lang_altertable.html#otheralter; or leave it out",
+        )
+    if len(found.shape.key) > MOST_KEY_COLUMNS:
+        yield OperatorError(
+            f"the primary key of table {name} has more than {MOST_KEY_COLUMNS} columns", hint="leave it out"
+        )
+    declared = {of: type_ for of, type_, _ in found.shape.columns}
+    for key in found.shape.key:
+        if affinity(declared[key]) == "real" or not declared[key]:
+            what = "numbers with a fraction" if declared[key] else "values of any kind"
+            yield OperatorError(
+                f"key column {key} of table {name} is declared to hold {what}, whose texts do not tell rows apart",
+                hint="declare it INTEGER or TEXT; or leave the table out",
+            )
+
+
+def _no_key_of_its_own(table: str) -> OperatorError:
+    return OperatorError(
+        f"table {table}: a key in source.tables means nothing to triggers, which go by the primary key",
+        hint=f"tables: [{table}]",
+    )
+
+
+def key_columns(table: Table) -> tuple[Column, ...]:
+    """Return the key's columns in key order."""
+    return tuple(table.columns[index] for index in table.key_indexes)

@@ -1,0 +1,347 @@
+"""SQLite as a `Source`: it reads the change table that the triggers write."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from cdc.config.config import ConnectorConfig
+from cdc.model.change import Change, Coordinates, Idle, Message, Offset, Op, Row, Table, Transaction, TransactionBatch
+from cdc.model.errors import BugError, ChangedError, OperatorError, RetryableError, raise_first
+from cdc.model.interfaces import Start
+from cdc.model.state import State
+from cdc.model.table_schema import Description
+from connectors.captured_tables import LeftOut
+from connectors.triggers.sqlite import values
+from connectors.triggers.sqlite.catalog import Catalog, Found, refuse_file, refuse_library
+from connectors.triggers.sqlite.change_log import ChangeLog, Logged, offset
+from connectors.triggers.sqlite.session import Session, path_of
+from connectors.triggers.sqlite.triggers import MARK
+
+log = logging.getLogger("cdc")
+
+WHERE: Final = b'"change":%d'
+"""An event's place: the number of its row in the change table."""
+_POLL_S: Final = 0.05
+_IDLE_S: Final = 0.5
+_LOOK_S: Final = 1.0
+_SMALL: Final = 1_000
+"""So many rows are given in a list."""
+_FORGET_S: Final = 2.0
+
+
+class SqliteSource:
+    """Follows one file through one change table."""
+
+    name = "sqlite"
+
+    def __init__(self, config: ConnectorConfig) -> None:
+        self._config = config
+        self._path = path_of(config.source.url)
+        self.database = self._path.name
+        self._session: Session | None = None
+        self._reading: Session | None = None
+        self._captured: tuple[Found, ...] = ()
+        self._left_out: Mapping[str, OperatorError] = {}
+        self._carried: dict[str, str] = {}
+        self._stale: dict[str, str] = {}
+        self._shapes: dict[int, Table | None] = {}
+        self._at: Offset = {}
+        self._looked: list[int] = []
+        """Where the log ended when `current` was asked: no transaction that is given spans such a place."""
+        self._schema = 0
+        """The file's schema version, as it was last looked at."""
+        self._differs_since_s: float | None = None
+        self._looked_s = 0.0
+        self._forgot_s = 0.0
+        self._keyless: set[str] = set()
+        self._gone: set[str] = set()
+
+    def connect(self) -> Mapping[str, str]:
+        raise_first(refuse_library())
+        session = self._session = Session(self._path)
+        raise_first(refuse_file(session))
+        left_out = LeftOut(self._config.source.tables)
+        self._captured = Catalog(session).captured(self._config.source.tables, self._config.source.keys, left_out)
+        left_out.tell(self._captured)
+        self._left_out = left_out.found
+        for found in self._captured:
+            for warning in unseen(found):
+                log.warning("table %s: %s", found.qualified, warning)
+        return {"file": str(self._path.resolve())}
+
+    def left_out(self) -> Mapping[str, OperatorError]:
+        return self._left_out
+
+    def tables(self) -> tuple[Table, ...]:
+        return tuple(found.table for found in self._captured)
+
+    def unused(self) -> None:
+        raise_first(unused_refusals(self._log(), self._config.name))
+
+    def verify(self, state: State) -> tuple[Offset, int] | None:
+        changes = self._log()
+        raise_first(changes.refusals(state.offset))
+        followed = [found for found in self._captured if found.qualified in state.tables]
+        standing = changes.standing(followed)
+        broken = [found for found in followed if standing[found.qualified] is None]
+        self._stale = {
+            found.qualified: _reason(state.carried.get(found.qualified), standing[found.qualified])
+            for found in followed
+            if standing[found.qualified] != state.carried.get(found.qualified)
+        }
+        changes.install(broken, self._captured)
+        self._compare()
+        return None
+
+    def _compare(self) -> None:
+        """Note how the triggers stand now."""
+        self._schema = self._schema_version()
+        standing = self._log().standing(self._captured)
+        self._carried = {name: stands for name, stands in standing.items() if stands is not None}
+
+    def hold(self, tables: Sequence[Table]) -> Start:
+        wanted = {table.qualified for table in tables}
+        at = self._log().make(found for found in self._captured if found.qualified in wanted)
+        self._stale = {}
+        self._compare()
+        return Start(at, int(at["change"]) + 1, None)
+
+    def extend(self, tables: Sequence[Table]) -> None:
+        wanted = {table.qualified for table in tables} - self._carried.keys()
+        self._log().install([found for found in self._captured if found.qualified in wanted], self._captured)
+        self._compare()
+
+    def carried(self) -> Mapping[str, str]:
+        return self._carried
+
+    def stale(self) -> Mapping[str, str]:
+        return self._stale
+
+    def recall(self, described: Mapping[tuple[str, str], Sequence[Description]]) -> None:
+        """Do nothing: the change table knows the columns of its rows."""
+
+    def tend(self) -> None:
+        self._connected().require_same_file()
+
+    def current(self) -> int:
+        end = self._log().end()
+        if end > int(self._at.get("change", 0)) and end not in self._looked:
+            self._looked.append(end)
+        return end + 1
+
+    def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
+        self._at = dict(offset)
+        session = self._reading = Session(self._path)
+        while True:
+            version = session.rows("looking for changes", "PRAGMA data_version")
+            self._look()
+            yield from self._transactions(session)
+            yield Idle()
+            until_s = time.monotonic() + _IDLE_S
+            while time.monotonic() < until_s and version == session.rows("looking for changes", "PRAGMA data_version"):
+                time.sleep(_POLL_S)
+
+    def _transactions(self, session: Session) -> Iterator[Transaction | TransactionBatch]:
+        """Give what can be seen now: it ends where a transaction ends, and so does what lies before a mark."""
+        changes = self._log().names.changes
+        while True:
+            session.rows("reading changes", "BEGIN")
+            try:
+                after = int(self._at["change"])
+                ((end, mark, at_ms),) = session.rows(
+                    "reading changes",
+                    f'SELECT (SELECT max(seq) FROM "{changes}"),'
+                    f" (SELECT min(seq) FROM \"{changes}\" WHERE seq > ? AND op = '{MARK}'),"
+                    f' (SELECT at_ms FROM "{changes}" WHERE seq = ?)',
+                    (after, after),
+                )
+                if at_ms != self._at["at_ms"] or end < after:
+                    raise ChangedError("the change table is not the one that was followed: looking at it again")
+                if end == after:
+                    self._require_none_deleted(after)
+                    return
+                self._looked = [looked for looked in self._looked if looked > after]
+                end = min([mark or end, end, *self._looked])
+                rows = session.cursor(
+                    "reading changes",
+                    f'SELECT seq, shape, op, before, after, at_ms FROM "{changes}"'
+                    " WHERE seq > ? AND seq <= ? ORDER BY seq",
+                    (after, end),
+                )
+                logged = self._whole(map(Logged.of, rows), after, end)
+                if end - after <= _SMALL:
+                    found = list(logged)
+                    session.rollback()
+                    given = [change for one in found for change in self._changes(one)]
+                    if given:
+                        yield TransactionBatch([_transaction(end, found[-1].at_ms, given)])
+                    continue
+                ((at_ms,),) = session.rows("reading changes", f'SELECT at_ms FROM "{changes}" WHERE seq = ?', (end,))
+                yield _transaction(end, at_ms, (change for one in logged for change in self._changes(one)))
+                if int(self._at["change"]) < end:
+                    raise BugError("a transaction was left before its end")
+            finally:
+                session.rollback()
+
+    def _whole(self, rows: Iterator[Logged], after: int, end: int) -> Iterator[Logged]:
+        """Move the position when the last row has come. Raises GapError if one is missing."""
+        expected = after + 1
+        for one in rows:
+            if one.seq != expected:
+                raise self._log().hole(expected)
+            expected += 1
+            yield one
+            if one.seq == end:
+                self._at = offset(str(self._at["log"]), one.seq, one.at_ms)
+        if expected <= end:
+            raise self._log().hole(expected)
+
+    def _require_none_deleted(self, after: int) -> None:
+        if self._log().end() != after and not self._log().has(after + 1):
+            raise self._log().hole(after + 1)
+
+    def _changes(self, logged: Logged) -> Iterator[Change]:
+        if logged.op == MARK:
+            return
+        table = self._table(logged.shape)
+        if table is None:
+            return
+        before, after = self._row(table, logged.before), self._row(table, logged.after)
+        if logged.op == "d":
+            if before is not None:
+                yield Change(Op.DELETE, table, before, None, logged.seq)
+        elif after is None:
+            if before is not None:  # its key is NULL now
+                yield Change(Op.DELETE, table, before, None, logged.seq)
+        elif logged.op == "c":
+            yield Change(Op.CREATE, table, None, after, logged.seq)
+        else:
+            yield Change(Op.UPDATE, table, before, after, logged.seq)
+
+    def _table(self, shape: int) -> Table | None:
+        """Return the table of a shape; None: it is not captured any more."""
+        if shape not in self._shapes:
+            name, columns = self._log().shape(shape)
+            captured = any(found.name == name for found in self._captured)
+            self._shapes[shape] = columns.table(name) if captured else None
+        return self._shapes[shape]
+
+    def _row(self, table: Table, image: bytes | None) -> Row | None:
+        if image is None:
+            return None
+        row = values.row(image, table.columns)
+        if all(row[index] is not None for index in table.key_indexes):
+            return row
+        if table.qualified not in self._keyless:
+            self._keyless.add(table.qualified)
+            log.warning("table %s: rows whose key is NULL are left out, for they cannot be told apart", table.qualified)
+        return None
+
+    def _look(self) -> None:
+        """Compare the triggers when the schema has changed.
+
+        A difference is given a moment: it may be a table on its way through the statements of a migration.
+        """
+        self._connected().require_same_file()
+        now_s, version = time.monotonic(), self._schema_version()
+        if now_s - self._looked_s < _LOOK_S or (version == self._schema and self._differs_since_s is None):
+            return
+        self._looked_s, self._schema = now_s, version
+        there = {found.qualified: found for found in self._here()}
+        gone = {found.qualified for found in self._captured} - there.keys()
+        for name in sorted(gone - self._gone):
+            log.warning("table %s was dropped: its topic keeps the rows it had", name)
+        self._gone = gone
+        standing = self._log().standing(list(there.values()))
+        differ = [name for name, stands in standing.items() if stands != self._carried.get(name)]
+        if not differ:
+            self._differs_since_s = None
+        elif self._differs_since_s is None:
+            self._differs_since_s = now_s
+        else:
+            raise ChangedError(f"table {', '.join(differ)} was altered, or its triggers were: looking again")
+
+    def _here(self) -> Iterator[Found]:
+        catalog = Catalog(self._connected())
+        for found in self._captured:
+            now = catalog.find(found.name)
+            if now is not None and now.kind == "table":
+                yield now
+
+    def _schema_version(self) -> int:
+        ((version,),) = self._connected().rows("looking at the schema", "PRAGMA schema_version")
+        return int(version)
+
+    def position(self) -> tuple[Offset, int]:
+        return self._at, int(self._at.get("change", -1)) + 1
+
+    def acknowledge(self, offset: Offset) -> None:
+        now_s = time.monotonic()
+        if now_s - self._forgot_s < _FORGET_S or offset["log"] != self._at.get("log"):
+            return
+        self._forgot_s = now_s
+        try:
+            self._log().forget_before(int(offset["change"]))
+        except RetryableError as exc:  # the application has the file for itself
+            log.debug("%s", exc.message)
+
+    def coordinates(self, commit: int) -> tuple[bytes, Coordinates]:
+        return WHERE, commit
+
+    def lag_bytes(self) -> int | None:
+        return None
+
+    def close(self) -> None:
+        for session in (self._session, self._reading):
+            if session is not None:
+                session.close()
+        self._session = self._reading = None
+
+    def _connected(self) -> Session:
+        if self._session is None:
+            raise BugError("the source is not connected")
+        return self._session
+
+    def _log(self) -> ChangeLog:
+        return ChangeLog(self._connected(), self._config.name)
+
+
+def _transaction(end: int, at_ms: int, changes: Iterator[Change] | list[Change]) -> Transaction:
+    return Transaction(str(end), end, end, at_ms, changes, WHERE)
+
+
+def _reason(was: str | None, now: str | None) -> str:
+    if now is None:
+        return "it was altered, or its triggers are not as they were made"
+    return "its triggers were made again" if was is not None else "nothing is known of its triggers"
+
+
+def unused_refusals(changes: ChangeLog, connector: str) -> Iterator[OperatorError]:
+    """Give why a connector without a position cannot make its change table: it cannot have made the one there is."""
+    if changes.identity() is not None:
+        yield OperatorError(
+            f"change table re-made or foreign: {changes.names.changes} exists, but Kafka holds no position of "
+            f"connector {connector}",
+            hint="if the connector has run before, its position is lost: start over under a new connector name. "
+            "docs/triggers.md says how the old table and its triggers are taken away",
+        )
+
+
+def unseen(found: Found) -> Iterator[str]:
+    """Give what triggers cannot see of a table."""
+    partial = [unique.name for unique in found.unique if not unique.columns]
+    if partial:
+        yield (
+            f"unique index {', '.join(partial)} is of expressions or of some rows: rows that INSERT OR REPLACE removes "
+            "for it are not seen, unless the application sets PRAGMA recursive_triggers = ON"
+        )
+    if found.nullable:
+        yield f"key column {', '.join(found.nullable)} may be NULL: such rows are left out"
+
+
+def open_source(config: ConnectorConfig) -> SqliteSource:
+    """Make the source, for the registry. Connects to nothing yet."""
+    return SqliteSource(config)

@@ -1,0 +1,202 @@
+"""Writes the triggers of one table as SQL. Pure.
+
+A trigger writes down what the row is *when it fires*, read by its key, and not what it was told. The application may
+have triggers of its own on the table, which SQLite may call first; if one of them changes the row again, its change is
+written down before ours. Why the last image that is written down of a key in a transaction is still the right one: each
+change of a key is followed by a call of ours, which reads the key's state at that moment. The call that follows the
+last change reads the final state; calls that come later, for changes that came earlier, read the same. A delete is
+written down only if the key is not there by then.
+
+`INSERT OR REPLACE` removes rows that share a unique value with the new one, and calls no delete trigger (unless
+the application sets recursive_triggers). So before an insert or update the rows that share one are noted, and after it
+those of them that are gone are written down as deleted. A row that shares the primary key is replaced under its key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from connectors.triggers.sqlite.catalog import MOST_KEY_COLUMNS, Found
+from connectors.triggers.sqlite.session import literal, quoted
+from connectors.triggers.sqlite.values import affinity
+
+MARK: Final = "m"
+"""The op of a row that no trigger wrote: it stands between two transactions."""
+NOW: Final = "CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER)"
+"""Milliseconds since 1970, by functions that old versions have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a connector's tables and triggers are called."""
+
+    connector: str
+
+    @property
+    def changes(self) -> str:
+        return f"cdc_{self.connector}_changes"
+
+    @property
+    def shapes(self) -> str:
+        return f"cdc_{self.connector}_shapes"
+
+    @property
+    def replaced(self) -> str:
+        return f"cdc_{self.connector}_replaced"
+
+    @property
+    def marks(self) -> str:
+        return f"cdc_{self.connector}_marks"
+
+    @property
+    def last(self) -> str:
+        """An object made after all triggers: none of them is the newest in the schema."""
+        return f"cdc_{self.connector}_last"
+
+    def trigger(self, table: str, event: str) -> str:
+        return f"{self.triggers}{table}:{event}"
+
+    @property
+    def triggers(self) -> str:
+        """What the names of all its triggers begin with: no connector's name has a colon."""
+        return f"cdc:{self.connector}:"
+
+
+def tables(names: Names) -> Iterator[str]:
+    """Give the statements that make the change table and what it needs."""
+    yield (
+        f"CREATE TABLE {quoted(names.changes)} (seq INTEGER PRIMARY KEY AUTOINCREMENT, shape INTEGER NOT NULL, "
+        "op TEXT NOT NULL, before TEXT, after TEXT, at_ms INTEGER NOT NULL)"
+    )
+    yield f"CREATE INDEX {quoted(names.marks)} ON {quoted(names.changes)} (seq) WHERE op = '{MARK}'"
+    yield f"CREATE TABLE {quoted(names.shapes)} (shape INTEGER PRIMARY KEY, name TEXT NOT NULL, columns TEXT NOT NULL)"
+    keys = ", ".join(f"k{number}" for number in range(MOST_KEY_COLUMNS))
+    yield f"CREATE TABLE {quoted(names.replaced)} (name TEXT NOT NULL, image TEXT NOT NULL, {keys})"
+
+
+def triggers(names: Names, found: Found, shape: int) -> dict[str, str]:
+    """Give the statements that make a table's triggers, by the triggers' names."""
+    writer = _Writer(names, found, shape)
+    made = {
+        "insert": writer.trigger("insert", "AFTER INSERT", [*writer.gone(), writer.inserted()]),
+        "update": writer.trigger("update", "AFTER UPDATE", [*writer.gone(), writer.moved_away(), writer.updated()]),
+        "delete": writer.trigger("delete", "AFTER DELETE", [writer.deleted()]),
+    }
+    if writer.replaceable:
+        columns = sorted({column for unique in writer.replaceable for column in unique})
+        of = ", ".join(map(quoted, columns))
+        made["before insert"] = writer.trigger("before insert", "BEFORE INSERT", writer.candidates())
+        made["before update"] = writer.trigger("before update", f"BEFORE UPDATE OF {of}", writer.candidates())
+    return {names.trigger(found.name, event): statement for event, statement in made.items()}
+
+
+class _Writer:
+    """Holds what a table's triggers have in common."""
+
+    def __init__(self, names: Names, found: Found, shape: int) -> None:
+        self._names, self._found, self._shape = names, found, shape
+        self._key = found.shape.key
+        self.replaceable = [unique.columns for unique in found.unique if unique.columns]
+        if not all(found.is_bytewise(name) for name in self._key):
+            self.replaceable.append(self._key)  # a row of another key may be taken for one of the same
+
+    def trigger(self, event: str, when: str, statements: Sequence[str]) -> str:
+        body = " ".join(f"{statement};" for statement in statements)
+        name = quoted(self._names.trigger(self._found.name, event))
+        return f"CREATE TRIGGER {name} {when} ON {self._found.sql} BEGIN {body} END"
+
+    def inserted(self) -> str:
+        return f"{self._into()} SELECT {self._shape}, 'c', NULL, {self._image('t')}, {NOW} {self._found_by('NEW')}"
+
+    def updated(self) -> str:
+        same, still = self._same("OLD", "NEW"), f"NOT EXISTS (SELECT 1 {self._found_by('OLD', alias='o')})"
+        before = f"CASE WHEN ({same}) OR {still} THEN {self._image('OLD')} END"
+        return f"{self._into()} SELECT {self._shape}, 'u', {before}, {self._image('t')}, {NOW} {self._found_by('NEW')}"
+
+    def moved_away(self) -> str:
+        """A row whose key was changed, and which is at neither key any more."""
+        return (
+            f"{self._into()} SELECT {self._shape}, 'd', {self._image('OLD')}, NULL, {NOW} "
+            f"WHERE NOT ({self._same('OLD', 'NEW')}) AND NOT EXISTS (SELECT 1 {self._found_by('OLD', alias='o')}) "
+            f"AND NOT EXISTS (SELECT 1 {self._found_by('NEW')})"
+        )
+
+    def deleted(self) -> str:
+        return (
+            f"{self._into()} SELECT {self._shape}, 'd', {self._image('OLD')}, NULL, {NOW} "
+            f"WHERE NOT EXISTS (SELECT 1 {self._found_by('OLD')})"
+        )
+
+    def candidates(self) -> list[str]:
+        """Note the rows that the new one may replace."""
+        replaced, name = quoted(self._names.replaced), literal(self._found.name)
+        into = ", ".join(["name", "image", *(f"k{number}" for number in range(len(self._key)))])
+        keys = ", ".join(f"t.{quoted(column)}" for column in self._key)
+        statements = [f"DELETE FROM {replaced} WHERE name = {name}"]
+        for columns in self.replaceable:
+            shared = " AND ".join(f"t.{quoted(column)} = NEW.{quoted(column)}" for column in columns)
+            statements.append(
+                f"INSERT INTO {replaced} ({into}) SELECT {name}, {self._image('t')}, {keys} "
+                f"FROM {self._found.sql} AS t WHERE {shared}"
+            )
+        return statements
+
+    def gone(self) -> list[str]:
+        """Write down those that are not there any more."""
+        if not self.replaceable:
+            return []
+        replaced, name = quoted(self._names.replaced), literal(self._found.name)
+        there = " AND ".join(
+            self._equal(f"t.{quoted(column)}", f"r.k{number}", column) for number, column in enumerate(self._key)
+        )
+        missing = f"NOT EXISTS (SELECT 1 FROM {self._found.sql} AS t WHERE {there})"
+        gone = f"SELECT DISTINCT {self._shape}, 'd', r.image, NULL, {NOW} FROM {replaced} AS r WHERE r.name = {name}"
+        return [f"{self._into()} {gone} AND {missing}", f"DELETE FROM {replaced} WHERE name = {name}"]
+
+    def _into(self) -> str:
+        return f"INSERT INTO {quoted(self._names.changes)} (shape, op, before, after, at_ms)"
+
+    def _found_by(self, row: str, *, alias: str = "t") -> str:
+        there = " AND ".join(
+            self._equal(f"{alias}.{quoted(column)}", f"{row}.{quoted(column)}", column) for column in self._key
+        )
+        return f"FROM {self._found.sql} AS {alias} WHERE {there}"
+
+    def _same(self, one: str, other: str) -> str:
+        return " AND ".join(
+            f"{one}.{quoted(column)} IS {other}.{quoted(column)} COLLATE BINARY" for column in self._key
+        )
+
+    def _equal(self, there: str, wanted: str, column: str) -> str:
+        """Compare by the index, and where that takes other texts for equal, by the bytes too."""
+        by_index = f"{there} IS {wanted}"
+        return by_index if self._found.is_bytewise(column) else f"{by_index} AND {there} IS {wanted} COLLATE BINARY"
+
+    def _image(self, row: str) -> str:
+        return _joined([_quote(f"{row}.{quoted(name)}", of, integers=only) for name, of, only in self._columns])
+
+    @property
+    def _columns(self) -> tuple[tuple[str, str, bool], ...]:
+        return self._found.shape.columns
+
+
+def image(alias: str, found: Found) -> str:
+    """Return the expression of a row's image, as the triggers write it: what reads the table uses the same."""
+    return _joined([_quote(f"{alias}.{quoted(name)}", of, integers=only) for name, of, only in found.shape.columns])
+
+
+def _quote(value: str, declared: str, *, integers: bool) -> str:
+    if integers or affinity(declared) == "real":
+        return f"quote({value})"
+    nul = f"typeof({value}) = 'text' AND instr({value}, char(0)) > 0"
+    return f"CASE WHEN {nul} THEN 'T' || quote(CAST({value} AS BLOB)) ELSE quote({value}) END"
+
+
+def _joined(parts: Sequence[str]) -> str:
+    """Put commas between; a balanced tree, for SQLite bounds the depth of an expression."""
+    if len(parts) == 1:
+        return parts[0]
+    half = len(parts) // 2
+    return f"({_joined(parts[:half])} || ',' || {_joined(parts[half:])})"

@@ -1,0 +1,599 @@
+"""SQLite by triggers, with the whole pipeline: what happens to the file, and what the topics then hold.
+
+No server: the file is real, and so are its triggers; the broker is the twin.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import orjson
+import pytest
+
+import cdc
+import cdc.capture.control.commands
+import cdc.capture.pipeline
+import connectors.triggers.sqlite.source
+from cdc.capture.control.signals import Command
+from cdc.capture.pipeline import Pipeline
+from cdc.capture.settings import Settings
+from cdc.config.config import ConnectorConfig, SnapshotConfig
+from cdc.config.findings import Level
+from cdc.config.kafka_config import KafkaConfig
+from cdc.config.published.column_rules import ColumnRules
+from cdc.config.source_config import SourceConfig
+from cdc.model.errors import CdcError, ConfigError, GapError, OperatorError
+from cdc.model.state import State
+from cdc.rules.capture_rules import CaptureRules
+from cdc.testing import Faults, Killed, MemoryKafka, MemorySink, Outcome, Record, nothing
+from connectors.triggers import check, lag, log_end
+from connectors.triggers.source import open_source
+from snapshot.triggers import open_snapshotter
+from tests.conftest import FULL
+from tests.integration import in_process
+
+KILLS = 12 if FULL else 3
+ORDERS = "CREATE TABLE orders (id INTEGER PRIMARY KEY, status TEXT NOT NULL, n INT)"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks and commands come at once."""
+    monkeypatch.setattr(cdc.capture.pipeline, "RETRY_FIRST_S", 0.0)
+    monkeypatch.setattr(cdc.capture.control.commands, "COMMANDS_S", 0.0)
+    for name in ("_IDLE_S", "_LOOK_S", "_POLL_S", "_FORGET_S"):
+        monkeypatch.setattr(connectors.triggers.sqlite.source, name, 0.0)
+
+
+class Shop:
+    """A file, its application, and a connector of it."""
+
+    rules: dict[str, Any]
+    """What `source` says besides: columns, where."""
+
+    def __init__(self, folder: Path, *scripts: str, tables: Sequence[str] = ("main.orders",)) -> None:
+        self.path = folder / "shop.db"
+        self.kafka = MemoryKafka()
+        self.rules = {}
+        self.tables = tuple(tables)
+        self.do("PRAGMA journal_mode = WAL", *scripts)
+
+    def connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.path, isolation_level=None)
+
+    def do(self, *scripts: str) -> None:
+        with closing(self.connect()) as connection:
+            for script in scripts:
+                connection.executescript(script)
+
+    def select(self, statement: str) -> list[tuple[Any, ...]]:
+        with closing(self.connect()) as connection:
+            return connection.execute(statement).fetchall()
+
+    @property
+    def config(self) -> ConnectorConfig:
+        return ConnectorConfig(
+            name="c",
+            source=SourceConfig(type="triggers", url=f"sqlite:///{self.path}", tables=self.tables, **self.rules),
+            sink=KafkaConfig(bootstrap_servers="none", topic_prefix="p"),
+            snapshot=SnapshotConfig(chunk_rows=3),
+        )
+
+    def pipeline(self, at: Callable[[str], None] = nothing) -> Pipeline:
+        config = self.config
+        return Pipeline(
+            Settings(
+                connector="c",
+                prefix="p",
+                chunk_rows=3,
+                config=config.binding,
+                rules=CaptureRules.of_source(config.source),
+            ),
+            open_source=lambda: open_source(config),
+            open_snapshotter=lambda: open_snapshotter(config),
+            sink=MemorySink(self.kafka, "c", "p", at=at),
+        )
+
+    def run(self, at: Callable[[str], None] = nothing) -> None:
+        self.pipeline(at).run(until_caught_up=True)
+
+    def running(self) -> Running:
+        return Running(self.pipeline())
+
+    def events(self, table: str = "orders") -> list[dict[str, Any]]:
+        found = self.kafka.committed(f"p.main.{table}")
+        return [orjson.loads(record.value) for record in found if record.value is not None]
+
+    def fold(self, table: str = "orders") -> list[dict[str, Any]]:
+        rows: dict[bytes | None, bytes | None] = {}
+        positions: list[str] = []
+        for record in self.kafka.committed(f"p.main.{table}"):
+            rows[record.key] = record.value
+            if record.value is not None:
+                positions.append(orjson.loads(record.value)["source"]["position"])
+        assert positions == sorted(positions)
+        found = [orjson.loads(value)["after"] for value in rows.values() if value is not None]
+        return sorted(found, key=lambda row: row["id"])
+
+    def state(self) -> State:
+        state = self.kafka.state("p", "c")
+        assert state is not None
+        return state
+
+    def ask(self, command: Command) -> None:
+        """As `cdc snapshot` does."""
+        topic = "p.signal-c"
+        self.kafka.topics[topic].append(Record(topic, b"1", command.to_bytes("1"), self.kafka.begin("cli")))
+        self.kafka.end("cli", Outcome.COMMITTED)
+
+
+class Running:
+    """The connector in a thread, until the block is left."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self.raised: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        try:
+            self._pipeline.run()
+        except CdcError as exc:
+            self.raised = exc
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pipeline.stop()
+        self._thread.join()
+
+    def eventually(self, holds: Callable[[], bool]) -> None:
+        for _ in range(600):
+            if holds() or self.raised is not None:
+                break
+            self._thread.join(0.05)
+        assert holds()
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    shop = Shop(tmp_path, ORDERS, "INSERT INTO orders (status) VALUES ('a'), ('b'), ('c'), ('d')")
+    shop.run()
+    return shop
+
+
+def as_events(shop: Shop, statement: str = "SELECT * FROM orders ORDER BY id") -> list[dict[str, Any]]:
+    with closing(shop.connect()) as connection:
+        cursor = connection.execute(statement)
+        names = [of[0] for of in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor]
+
+
+def test_snapshot_then_changes(shop: Shop) -> None:
+    """Events have the whole row before and after; a key change is a delete and a create; the table shrinks again."""
+    assert [event["op"] for event in shop.events()] == ["r"] * 4
+    shop.do("UPDATE orders SET status = 'paid' WHERE id = 1", "DELETE FROM orders WHERE id = 2",
+            "UPDATE orders SET id = 30 WHERE id = 3")  # fmt: skip
+    shop.run()
+    update, delete, away, there = shop.events()[4:]
+    assert (update["before"]["status"], update["after"]["status"]) == ("a", "paid")
+    assert (delete["op"], delete["before"]["status"], delete["after"]) == ("d", "b", None)
+    assert [(event["op"], (event["after"] or event["before"])["id"]) for event in (away, there)] == [
+        ("d", 3),
+        ("c", 30),
+    ]
+    assert update["source"]["connector"] == "sqlite"
+    assert (update["source"]["db"], update["source"]["schema"], update["source"]["table"]) == (
+        "shop.db",
+        "main",
+        "orders",
+    )
+    assert update["source"]["change"] < delete["source"]["change"]
+    assert shop.fold() == as_events(shop)
+    shop.run()
+    assert shop.select("SELECT count(*) FROM cdc_c_changes") <= [(2,)]
+
+
+MIGRATIONS = {
+    "add": "ALTER TABLE orders ADD COLUMN note TEXT DEFAULT 'none'; UPDATE orders SET note = 'x' WHERE id = 1",
+    "rename": "ALTER TABLE orders RENAME COLUMN status TO state; UPDATE orders SET state = 'x' WHERE id = 1",
+    "remake": "CREATE TABLE new (id INTEGER PRIMARY KEY, n INT, status TEXT);"
+    "INSERT INTO new SELECT id, n, status FROM orders; DROP TABLE orders;"
+    " ALTER TABLE new RENAME TO orders; DELETE FROM orders WHERE id = 2;"
+    "INSERT INTO orders VALUES (9, 9, 'new')",
+    "drop a column": 'DROP TRIGGER "cdc:c:orders:insert"; DROP TRIGGER "cdc:c:orders:update"; '
+    'DROP TRIGGER "cdc:c:orders:delete"; ALTER TABLE orders DROP COLUMN n; DELETE FROM orders WHERE id = 3',
+    "triggers made again": "",
+}
+
+
+@pytest.mark.parametrize("how", sorted(MIGRATIONS))
+@pytest.mark.parametrize("live", [False, True])
+def test_what_is_altered_is_followed(shop: Shop, how: str, live: bool) -> None:
+    """While it runs and while it does not: triggers are made anew, and the table is read again."""
+
+    def alter() -> None:
+        if how == "triggers made again":
+            made = [sql for (sql,) in shop.select("SELECT sql FROM sqlite_schema WHERE type = 'trigger'")]
+            names = [name for (name,) in shop.select("SELECT name FROM sqlite_schema WHERE type = 'trigger'")]
+            shop.do(*(f'DROP TRIGGER "{name}"' for name in names), "DELETE FROM orders WHERE id = 4", *made)
+        else:
+            shop.do(f"BEGIN; {MIGRATIONS[how]}; COMMIT" if how != "remake" else MIGRATIONS[how])
+
+    shop.do("UPDATE orders SET status = 'old shape' WHERE id = 2")
+    if live:
+        with shop.running() as running:
+            running.eventually(lambda: any(event["op"] == "u" for event in shop.events()))
+            alter()
+            running.eventually(lambda: shop.fold() == as_events(shop) and not shop.state().reading)
+            shop.do(
+                "INSERT INTO orders (id, n) SELECT 50, 1" if how == "nothing" else "DELETE FROM orders WHERE id = 1"
+            )
+            running.eventually(lambda: shop.fold() == as_events(shop))
+        assert running.raised is None
+    else:
+        alter()
+        shop.run()
+        shop.do("DELETE FROM orders WHERE id = 1")
+        shop.run()
+    assert shop.fold() == as_events(shop)
+
+
+def test_an_index_alone_reads_nothing_again(shop: Shop) -> None:
+    """What changes the schema and not the triggers is no reason."""
+    before = len(shop.events())
+    shop.do("CREATE INDEX by_n ON orders (n)", "CREATE TABLE other (x)")
+    shop.run()
+    shop.run()
+    assert len(shop.events()) == before
+
+
+TAMPERED = {
+    "a change deleted": ("DELETE FROM cdc_c_changes WHERE seq = (SELECT max(seq) - 1 FROM cdc_c_changes)", "deleted"),
+    "all deleted": ("DELETE FROM cdc_c_changes", "deleted"),
+    "dropped": ("DROP TABLE cdc_c_changes", "missing"),
+    "made again": ("UPDATE cdc_c_shapes SET columns = 'another' WHERE shape = 0", "made again"),
+    "another file": ("UPDATE cdc_c_changes SET at_ms = 1", "another file"),
+}
+
+
+@pytest.mark.parametrize("how", sorted(TAMPERED))
+def test_what_cannot_be_followed_is_a_verdict(shop: Shop, how: str) -> None:
+    """With a way out, which is followed: all tables are read again, and what has gone is deleted."""
+    script, said = TAMPERED[how]
+    shop.do("UPDATE orders SET status = 'x' WHERE id = 1", "DELETE FROM orders WHERE id = 2", script)
+    with pytest.raises(GapError, match=said) as caught:
+        shop.run()
+    assert "--after-gap" in (caught.value.hint or "")
+    findings = check.check(shop.config, shop.state()).findings
+    assert how == "a change deleted" or any(f.level is Level.ERROR and said in f.what for f in findings)
+    shop.ask(Command(after_gap=True, tables=()))
+    shop.run()
+    assert shop.fold() == as_events(shop)
+    shop.do("UPDATE orders SET n = 7")
+    shop.run()
+    assert shop.fold() == as_events(shop)
+    assert shop.state().epoch == 2
+
+
+def test_an_older_copy_is_refused(shop: Shop, tmp_path: Path) -> None:
+    """Restored from before; and written to since, so that it is as long."""
+    shop.do("PRAGMA wal_checkpoint(TRUNCATE)")
+    shutil.copy(shop.path, tmp_path / "backup.db")
+    shop.do("UPDATE orders SET status = 'lost'")
+    shop.run()
+    for wal in tmp_path.glob("shop.db*"):
+        wal.unlink()
+    shutil.copy(tmp_path / "backup.db", shop.path)
+    with pytest.raises(GapError, match="behind the position"):
+        shop.run()
+    shop.do("UPDATE orders SET status = 'other'", "UPDATE orders SET status = 'more'")
+    with pytest.raises(GapError, match=r"another file|deleted"):
+        shop.run()
+
+
+@pytest.mark.parametrize("point", ["sink.write", "sink.commit", "sink.commit.answer", "sink.commit.delayed"])
+def test_killed_at_any_step_each_event_comes_once(tmp_path: Path, point: str) -> None:
+    """And the application writes meanwhile: in the snapshot, between its chunks, behind it."""
+    shop = Shop(tmp_path, ORDERS, "INSERT INTO orders (status) VALUES ('a'), ('b'), ('c'), ('d'), ('e'), ('f'), ('g')")
+    for time in range(1, 9):
+        shop.do(f"UPDATE orders SET n = {time} WHERE id % 3 = {time} % 3", f"DELETE FROM orders WHERE id = {time}",
+                f"INSERT INTO orders (id, status) VALUES ({time + 100}, 'new')")  # fmt: skip
+        try:
+            shop.run(Faults((point, time), error=Killed))
+        except Killed:
+            continue
+    shop.run()
+    assert shop.fold() == as_events(shop)
+    changes = [event["source"]["change"] for event in shop.events() if event["transaction"] is not None]
+    assert len(changes) == len(set(changes))
+
+
+def test_values_of_every_class(tmp_path: Path) -> None:
+    """By the snapshot and by the triggers the same; a value that does not fit its column is no JSON of another one."""
+    shop = Shop(
+        tmp_path,
+        "CREATE TABLE orders (id INTEGER PRIMARY KEY, i INT, r REAL, t VARCHAR(9), b BLOB, d DECIMAL(9, 2), f BOOLEAN, "
+        "j JSON, w DATETIME, a, x AS (i * 2) STORED, y AS (upper(t)))",
+    )
+    rows = (
+        "(1, -9223372036854775808, 0.1, 'it''s', x'00ff', 12.50, 1, '{\"a\": 1}', '2026-01-01', 'any')",
+        "(2, 5, 1e999, 'nul' || char(0) || 'l', x'', '7.10', 0, '[1]', 1767225600, 7)",
+        "(3, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)",
+        "(4, 1, 1, 12, 'text', 3, 1, 1, '', 1.5)",
+    )
+    into = "INSERT INTO orders (id, i, r, t, b, d, f, j, w, a) VALUES "
+    shop.do(*(into + row for row in rows))
+    shop.run()
+    shop.do("DELETE FROM orders", *(into + row for row in rows))
+    shop.run()
+    read = {event["after"]["id"]: event["after"] for event in shop.events() if event["op"] == "r"}
+    logged = {event["after"]["id"]: event["after"] for event in shop.events() if event["op"] == "c"}
+    assert read == logged
+    assert read[1] == {
+        "id": 1, "i": -(2**63), "r": 0.1, "t": "it's", "b": "AP8=", "d": "12.5", "f": True, "j": '{"a": 1}',
+        "w": "2026-01-01", "a": "any", "x": -1.8446744073709552e19, "y": "IT'S",
+    } | {"x": read[1]["x"]}  # fmt: skip
+    assert (read[2]["r"], read[2]["t"], read[2]["b"], read[2]["d"], read[2]["f"]) == (
+        "Infinity",
+        "nul\0l",
+        "",
+        "7.1",
+        False,
+    )
+    assert (read[2]["w"], read[2]["a"]) == ("1767225600", "7")
+    assert set(read[3].values()) - {3} == {None}
+    assert (read[4]["r"], read[4]["t"], read[4]["b"], read[4]["j"]) == (1.0, "12", "dGV4dA==", "1")
+    shop.do("INSERT INTO orders (id, i) VALUES (5, 'no number')")
+    with pytest.raises(OperatorError, match=r"main\.orders.*\bi\b"):
+        shop.run()
+
+
+def test_check_says_what_is_wrong(tmp_path: Path) -> None:
+    """Before anything is made, in a file that stays as it is; each with what helps."""
+    shop = Shop(
+        tmp_path,
+        ORDERS,
+        "CREATE TABLE partial (id TEXT PRIMARY KEY, u INT)",
+        "CREATE UNIQUE INDEX some ON partial (u) WHERE u > 0",
+        "CREATE TABLE keyless (v)",
+        "CREATE TABLE measured (at REAL PRIMARY KEY)",
+        "CREATE VIEW paid AS SELECT * FROM orders",
+        tables=("main.orders", "main.partial", "main.keyless", "main.measured", "main.paid", "main.order"),
+    )
+    schema = shop.select("SELECT name FROM sqlite_schema ORDER BY name")
+    checked = check.check(shop.config, None)
+    found = {(finding.level, finding.about): finding for finding in checked.findings}
+    for about, said in (
+        ("table main.keyless", "no primary key"),
+        ("table main.measured", "numbers with a fraction"),
+        ("table main.paid", "a view"),
+        ("table main.order", "does not exist"),
+    ):
+        assert said in found[Level.ERROR, about].what
+        assert found[Level.ERROR, about].fix
+    assert "key (id)" in found[Level.OK, "table main.orders"].what
+    warnings = [f.what for f in checked.findings if (f.level, f.about) == (Level.WARNING, "table main.partial")]
+    assert [("INSERT OR REPLACE" in warnings[0]), "may be NULL" in warnings[1]] == [True, True]
+    assert [table.qualified for table in checked.tables] == ["main.orders", "main.partial"]
+    shop.do("PRAGMA journal_mode = DELETE")
+    wrong = [finding for finding in check.check(shop.config, None).findings if finding.level is Level.ERROR]
+    assert any("PRAGMA journal_mode = WAL" in (finding.fix or "") for finding in wrong)
+    with pytest.raises(OperatorError, match="journal mode delete"):
+        shop.run()
+    assert shop.select("SELECT name FROM sqlite_schema ORDER BY name") == schema
+    shop.path.unlink()
+    assert [finding.level for finding in check.check(shop.config, None).findings] == [Level.ERROR]
+
+
+def test_status_and_token_and_check_of_one_that_has_run(shop: Shop) -> None:
+    """Where the change table ends, and that a start would go on."""
+    assert {finding.level for finding in check.check(shop.config, shop.state()).findings} == {Level.OK}
+    behind = log_end.end(shop.config, shop.state())
+    shop.do("UPDATE orders SET n = 1")
+    standing = lag.standing(shop.config, shop.state())
+    assert standing["log_end_number"] == log_end.end(shop.config, shop.state()) == behind + 4
+    shop.run()
+    assert shop.state().commit == behind + 4
+    other = replace(shop.config, name="c")
+    with pytest.raises(OperatorError, match="re-made or foreign"):
+        open_unused(other)
+
+
+def open_unused(config: ConnectorConfig) -> None:
+    with closing(open_source(config)) as source:
+        source.connect()
+        source.unused()
+
+
+def test_rows_without_a_key_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A primary key of SQLite may be NULL, however often: told once, by snapshot and by log the same."""
+    shop = Shop(
+        tmp_path, "CREATE TABLE orders (id TEXT PRIMARY KEY, v)", "INSERT INTO orders VALUES (NULL, 1), ('a', 2)"
+    )
+    shop.run()
+    shop.do(
+        "INSERT INTO orders VALUES (NULL, 3), ('b', 4)",
+        "UPDATE orders SET id = 'c' WHERE v = 1",
+        "UPDATE orders SET id = NULL WHERE v = 2",
+        "DELETE FROM orders WHERE v = 3",
+    )
+    shop.run()
+    assert shop.fold() == [{"id": "b", "v": "4"}, {"id": "c", "v": "1"}]
+    assert sum("whose key is NULL" in record.message for record in caplog.records) == 1
+
+
+def test_a_url_of_another_database_is_refused() -> None:
+    """With one that is right."""
+    for url in ("oracle://x/y", "sqlite:shop.db", "sqlite:///", "sqlite:///shop.db?mode=ro", "sqlite://host/shop.db"):
+        config = ConnectorConfig(
+            name="c",
+            source=SourceConfig(type="triggers", url=url, tables=("main.orders",)),
+            sink=KafkaConfig(bootstrap_servers="none", topic_prefix="p"),
+        )
+        with pytest.raises(ConfigError) as caught:
+            open_source(config)
+        assert "sqlite:///" in (caught.value.hint or "")
+
+
+def test_a_pipeline_without_a_server(tmp_path: Path) -> None:
+    """A file of SQLite into a file of JSON lines, by the command line: nothing else runs."""
+    shop = Shop(tmp_path, ORDERS, "INSERT INTO orders (status) VALUES ('new')")
+    out, file = tmp_path / "changes.jsonl", tmp_path / "connector.yaml"
+    file.write_text(
+        json.dumps(
+            {
+                "name": "shop",
+                "source": {"type": "triggers", "url": f"sqlite:///{shop.path}", "tables": ["main.orders"]},
+                "sink": {"type": "jsonl", "path": str(out)},
+            }
+        )
+    )
+    for script in ("", "UPDATE orders SET status = 'paid'; INSERT INTO orders (status) VALUES ('late')"):
+        shop.do(script)
+        done = in_process.cdc(["run", str(file), "--until-caught-up"], {**os.environ})
+        assert done.returncode == 0, done.stderr
+    events = [json.loads(line) for line in out.read_bytes().splitlines()]
+    assert [(event["op"], event["after"]["status"]) for event in events] == [("r", "new"), ("u", "paid"), ("c", "late")]
+
+
+def test_the_library_follows_a_file(tmp_path: Path) -> None:
+    """Without Kafka: `cdc.follow`, which makes nothing unless it is asked to."""
+    shop = Shop(tmp_path, ORDERS, "INSERT INTO orders (status) VALUES ('new')")
+    with pytest.raises(OperatorError, match=r"."), cdc.follow(f"sqlite:///{shop.path}", tables=["main.orders"],
+                                                              position=tmp_path / "orders.pos") as changes:  # fmt: skip
+        next(changes)
+    assert shop.select("SELECT count(*) FROM sqlite_schema WHERE name LIKE 'cdc%'") == [(0,)]
+    told = []
+    for script in ("", "UPDATE orders SET status = 'paid'"):
+        shop.do(script)
+        with cdc.follow(f"sqlite:///{shop.path}", tables=["main.orders"], position=tmp_path / "orders.pos",
+                        create=True, until_caught_up=True) as changes:  # fmt: skip
+            for transaction in changes:
+                told += [(change.op, change.after["status"]) for change in transaction if change.after]
+                transaction.done()
+    assert told == [("r", "new"), ("u", "paid")]
+
+
+def test_a_large_transaction_is_whole_and_the_rules_hold(tmp_path: Path) -> None:
+    """It is read as it comes; a condition and a mask are held to by snapshot and triggers."""
+    shop = Shop(tmp_path, ORDERS, "INSERT INTO orders VALUES (1, 'secret', 7), (2, 'secret', 1)")
+    shop.rules = {"where": {"main.orders": "n > 5"}, "columns": {"main.orders": ColumnRules(mask=("status",))}}
+    shop.run()
+    shop.do(
+        "WITH RECURSIVE g (n) AS (SELECT 10 UNION ALL SELECT n + 1 FROM g WHERE n < 3009) "
+        "INSERT INTO orders SELECT n, 'secret', n % 10 FROM g",
+        "UPDATE orders SET n = 9 WHERE id = 2",
+        "UPDATE orders SET n = 0 WHERE id = 1",
+    )
+    shop.run()
+    rows = shop.fold()
+    assert [(row["id"],) for row in rows] == shop.select("SELECT id FROM orders WHERE n > 5 ORDER BY id")
+    assert {row["status"] for row in rows} == {"********"}
+    assert len({event["transaction"]["id"] for event in shop.events() if event["transaction"] is not None}) == 1
+
+
+def test_a_file_that_is_replaced_is_noticed_while_it_runs(shop: Shop, tmp_path: Path) -> None:
+    """By another file of the name, and by pages that are written over it, with more changes than were there before."""
+    shop.do("PRAGMA wal_checkpoint(TRUNCATE)")
+    shutil.copy(shop.path, tmp_path / "backup.db")
+    with closing(sqlite3.connect(tmp_path / "backup.db")) as backup:
+        with shop.running() as running:
+            shop.do("UPDATE orders SET n = 1")
+            running.eventually(lambda: any(event["op"] == "u" for event in shop.events()))
+            backup.executescript("UPDATE orders SET n = 2; UPDATE orders SET n = 3; UPDATE orders SET n = 4")
+            with closing(shop.connect()) as connection:
+                backup.backup(connection)
+            running.eventually(lambda: running.raised is not None)
+        assert isinstance(running.raised, GapError)
+    shop.ask(Command(after_gap=True, tables=()))
+    shop.run()
+    assert shop.fold() == as_events(shop)
+    with shop.running() as running:
+        running.eventually(lambda: shop.state().epoch == 2)
+        other = tmp_path / "other.db"
+        with closing(shop.connect()) as connection:
+            connection.execute("VACUUM INTO ?", (str(other),))
+        with closing(sqlite3.connect(other)) as connection:
+            connection.executescript("PRAGMA journal_mode = WAL; DELETE FROM orders WHERE id = 1")
+        for name in ("shop.db-wal", "shop.db-shm"):
+            (tmp_path / name).unlink(missing_ok=True)
+        other.rename(shop.path)
+        running.eventually(lambda: shop.fold() == as_events(shop))
+    assert running.raised is None
+
+
+def test_killed_in_the_middle_while_others_write(tmp_path: Path) -> None:
+    """A process, and writers in several threads: each change is in the file once, and all of them are."""
+    shop = Shop(tmp_path, ORDERS, *(f"INSERT INTO orders (status, n) VALUES ('{n}', 0)" for n in range(50)))
+    out, file = tmp_path / "changes.jsonl", tmp_path / "connector.yaml"
+    source = {"type": "triggers", "url": f"sqlite:///{shop.path}", "tables": ["main.orders"]}
+    file.write_text(json.dumps({"name": "c", "source": source, "sink": {"type": "jsonl", "path": str(out)}}))
+    over = threading.Event()
+
+    def write(seed: int) -> None:
+        at = random.Random(seed)
+        with closing(shop.connect()) as connection:
+            connection.execute("PRAGMA busy_timeout = 60000")
+            connection.execute("PRAGMA synchronous = OFF")
+            while not over.wait(0.002):
+                connection.execute("BEGIN IMMEDIATE")
+                for _ in range(at.randint(1, 4)):
+                    key = at.randint(1, 60)
+                    connection.execute(
+                        at.choice(
+                            [
+                                "UPDATE orders SET n = n + 1 WHERE id = ?",
+                                "INSERT OR REPLACE INTO orders VALUES (?, 'new', 0)",
+                                "DELETE FROM orders WHERE id = ?",
+                                "UPDATE OR IGNORE orders SET id = id + 1 WHERE id = ?",
+                            ]
+                        ),
+                        (key,),
+                    )
+                connection.execute(at.choice(["COMMIT", "COMMIT", "ROLLBACK"]))
+
+    writers = [threading.Thread(target=write, args=(seed,)) for seed in range(2)]
+    for writer in writers:
+        writer.start()
+    words = [sys.executable, "-m", "cdc", "run", str(file)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    for kills in range(KILLS):
+        running = subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL)
+        size = out.stat().st_size if out.exists() else 0
+        while running.poll() is None and (not out.exists() or out.stat().st_size <= size + 1_000 * kills):
+            over.wait(0.01)
+        running.kill()
+        running.wait()
+    over.set()
+    for writer in writers:
+        writer.join()
+    done = in_process.cdc(["run", str(file), "--until-caught-up"], {**os.environ})
+    assert done.returncode == 0, done.stderr
+    rows: dict[int, Any] = {}
+    seen = set()
+    for event in map(json.loads, out.read_bytes().splitlines()):
+        if event["transaction"] is not None:
+            at = event["source"]["position"]
+            assert at not in seen
+            seen.add(at)
+        if event["op"] == "d":
+            rows.pop(event["key"]["id"], None)
+        else:
+            rows[event["key"]["id"]] = event["after"]
+    assert [rows[key] for key in sorted(rows)] == as_events(shop)
+    assert len(seen) > 50

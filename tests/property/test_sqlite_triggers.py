@@ -1,0 +1,205 @@
+"""Whatever is done to SQLite's tables, what the triggers have written down folds to what SELECT gives.
+
+By several connections, with rollbacks and savepoints, statements that fail half-way, REPLACE by every unique index,
+cascades, upserts, and triggers of the application that change the same rows again.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, cast
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from cdc.config.config import ConnectorConfig
+from cdc.config.kafka_config import KafkaConfig
+from cdc.config.source_config import SourceConfig
+from cdc.model.change import Idle, Op, Row, Table, Transaction, TransactionBatch
+from connectors.triggers.sqlite.source import SqliteSource
+from snapshot.sqlite import SqliteSnapshotter
+
+SCHEMA = """
+PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF;
+CREATE TABLE plain (id INTEGER PRIMARY KEY, u TEXT UNIQUE, v, UNIQUE (u, v));
+CREATE TABLE folded (name TEXT COLLATE NOCASE NOT NULL PRIMARY KEY, v) WITHOUT ROWID;
+CREATE TABLE parent (a INT NOT NULL, b TEXT NOT NULL, v BLOB, PRIMARY KEY (b, a));
+CREATE TABLE child (id INTEGER PRIMARY KEY, a INT, b TEXT, up INT REFERENCES child (id) ON DELETE CASCADE,
+    FOREIGN KEY (b, a) REFERENCES parent (b, a) ON DELETE CASCADE ON UPDATE CASCADE);
+CREATE TABLE odd ("a ""quoted"" key" TEXT NOT NULL PRIMARY KEY, "v'" AS (upper("a ""quoted"" key")) STORED);
+"""
+TRIGGERS = """
+CREATE TRIGGER again AFTER INSERT ON plain WHEN NEW.v = 'again' BEGIN
+    UPDATE plain SET v = 'changed' WHERE id = NEW.id; END;
+CREATE TRIGGER away AFTER INSERT ON plain WHEN NEW.v = 'away' BEGIN DELETE FROM plain WHERE id = NEW.id; END;
+CREATE TRIGGER back AFTER DELETE ON plain WHEN OLD.v = 'back' BEGIN
+    INSERT INTO plain (id, v) VALUES (OLD.id, 'is back'); END;
+CREATE TRIGGER moved AFTER UPDATE OF id ON plain WHEN NEW.v = 'twin' BEGIN
+    INSERT OR IGNORE INTO plain (id, v) VALUES (OLD.id, 'twin of it'); END;
+CREATE TRIGGER nowhere AFTER UPDATE OF id ON plain WHEN NEW.v = 'nowhere' BEGIN
+    DELETE FROM plain WHERE id = NEW.id; END;
+"""
+"""The application's own: made before ours they are called behind them, made later they are called first."""
+TABLES = ("child", "folded", "odd", "parent", "plain")
+KEYS = st.integers(1, 4)
+NAMES = st.sampled_from(["a", "A", "b", "ä", "it's", "nul\0l"])
+VALUES = st.sampled_from(
+    [
+        "x",
+        "again",
+        "away",
+        "back",
+        "twin",
+        "it's, 'so'",
+        "",
+        "nul\0l",
+        1,
+        -(2**63),
+        0.1,
+        1e300,
+        3.0,
+        None,
+        b"\0\xff",
+        b"",
+    ]
+)
+HOW = st.sampled_from(["", "OR REPLACE", "OR IGNORE", "OR FAIL", "OR ROLLBACK"])
+Statement = tuple[str, tuple[object, ...]]
+STATEMENTS: st.SearchStrategy[Statement] = st.one_of(
+    st.tuples(
+        HOW.map(lambda how: f"INSERT {how} INTO plain (id, u, v) VALUES (?, ?, ?)"), st.tuples(KEYS, NAMES, VALUES)
+    ),
+    st.tuples(
+        HOW.map(lambda how: f"UPDATE {how} plain SET u = ?, v = ? WHERE id >= ?"), st.tuples(NAMES, VALUES, KEYS)
+    ),
+    st.tuples(HOW.map(lambda how: f"UPDATE {how} plain SET id = ? WHERE id = ?"), st.tuples(KEYS, KEYS)),
+    st.tuples(HOW.map(lambda how: f"UPDATE {how} plain SET id = id + 1"), st.just(())),
+    st.tuples(st.just("DELETE FROM plain WHERE id <= ?"), st.tuples(KEYS)),
+    st.tuples(
+        st.just("INSERT INTO plain (id, u, v) VALUES (?, ?, 'up') ON CONFLICT (u) DO UPDATE SET id = excluded.id + 10"),
+        st.tuples(KEYS, NAMES),
+    ),
+    st.tuples(HOW.map(lambda how: f"INSERT {how} INTO folded VALUES (?, ?)"), st.tuples(NAMES, VALUES)),
+    st.tuples(HOW.map(lambda how: f"UPDATE {how} folded SET name = ?"), st.tuples(NAMES)),
+    st.tuples(HOW.map(lambda how: f"UPDATE {how} folded SET name = upper(name), v = ?"), st.tuples(VALUES)),
+    st.tuples(st.just("DELETE FROM folded WHERE name = ?"), st.tuples(NAMES)),
+    st.tuples(HOW.map(lambda how: f"INSERT {how} INTO parent VALUES (?, ?, ?)"), st.tuples(KEYS, NAMES, VALUES)),
+    st.tuples(HOW.map(lambda how: f"UPDATE {how} parent SET a = ? WHERE b = ?"), st.tuples(KEYS, NAMES)),
+    st.tuples(st.just("DELETE FROM parent"), st.just(())),
+    st.tuples(
+        HOW.map(lambda how: f"INSERT {how} INTO child SELECT ?, a, b, ? FROM parent ORDER BY a, b LIMIT 1"),
+        st.tuples(KEYS, st.one_of(KEYS, st.none())),
+    ),
+    st.tuples(st.just("DELETE FROM child WHERE id = ?"), st.tuples(KEYS)),
+    st.tuples(HOW.map(lambda how: f'INSERT {how} INTO odd ("a ""quoted"" key") VALUES (?)'), st.tuples(NAMES)),
+    st.tuples(st.just("SAVEPOINT s"), st.just(())),
+    st.tuples(st.just("ROLLBACK TO s"), st.just(())),
+    st.tuples(st.just("ROLLBACK"), st.just(())),
+    st.tuples(st.just("COMMIT"), st.just(())),
+    st.tuples(st.sampled_from(["PRAGMA recursive_triggers = ON", "PRAGMA recursive_triggers = OFF"]), st.just(())),
+)
+
+
+@contextmanager
+def file(*scripts: str) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "shop.db"
+        with closing(sqlite3.connect(path)) as connection:
+            for script in scripts:
+                connection.executescript(script)
+        yield path
+
+
+def config(path: Path) -> ConnectorConfig:
+    return ConnectorConfig(
+        name="c",
+        source=SourceConfig(type="triggers", url=f"sqlite:///{path}", tables=tuple(f"main.{name}" for name in TABLES)),
+        sink=KafkaConfig(bootstrap_servers="none", topic_prefix="c"),
+    )
+
+
+def run(connection: sqlite3.Connection, statements: list[Statement]) -> None:
+    """As an application does: what fails is not done, and the transaction goes on or is rolled back."""
+    with suppress(sqlite3.Error):
+        connection.execute("BEGIN IMMEDIATE")
+    for statement, parameters in statements:
+        with suppress(sqlite3.Error):
+            connection.execute(statement, parameters)
+    if connection.in_transaction:
+        connection.execute("COMMIT")
+
+
+def fold(source: SqliteSource, at: Any, until: int) -> dict[str, dict[Row, Row]]:
+    rows: dict[str, dict[Row, Row]] = {name: {} for name in TABLES}
+    last = 0
+    for frame in (stream := source.stream(at)):
+        batch = frame.transactions if isinstance(frame, TransactionBatch) else [frame]
+        for transaction in batch:
+            if not isinstance(transaction, Transaction):
+                continue
+            assert last < transaction.commit
+            last = transaction.commit
+            for change in transaction.changes:
+                table = change.table
+                if change.before is not None:
+                    rows[table.name].pop(key_of(table, change.before), None)
+                if change.op is not Op.DELETE:
+                    rows[table.name][key_of(table, change.after)] = change.after
+        if isinstance(frame, Idle) and source.position()[1] >= until:
+            break
+    cast("Generator[Any, None, None]", stream).close()
+    return rows
+
+
+def key_of(table: Table, row: Row) -> Row:
+    return tuple(row[index] for index in table.key_indexes)
+
+
+def _script(*statements: str) -> list[tuple[int, list[Statement]]]:
+    return [(0, [(statement, ()) for statement in statements])]
+
+
+SCRIPTS = st.lists(st.tuples(st.integers(0, 1), st.lists(STATEMENTS, min_size=1, max_size=6)), min_size=1, max_size=8)
+
+
+@given(scripts=SCRIPTS, first=st.booleans())
+@settings(max_examples=40)
+@example(
+    scripts=_script("INSERT INTO plain (id, u) VALUES (1, 'a')", "REPLACE INTO plain (id, u) VALUES (2, 'a')"),
+    first=True,
+)
+@example(scripts=_script("INSERT INTO folded VALUES ('a', 1)", "REPLACE INTO folded VALUES ('A', 2)"), first=True)
+@example(scripts=_script("INSERT INTO folded VALUES ('a', 1)", "UPDATE folded SET name = 'A'"), first=True)
+@example(
+    scripts=_script("INSERT INTO folded VALUES ('a', 1), ('b', 2)", "UPDATE OR FAIL folded SET name = 'a'"), first=True
+)
+@example(scripts=_script("INSERT INTO plain (id, v) VALUES (1, 'again')"), first=True)
+@example(scripts=_script("INSERT INTO plain (id, v) VALUES (1, 'back')", "DELETE FROM plain"), first=True)
+@example(scripts=_script("INSERT INTO plain (id, v) VALUES (1, 'twin')", "UPDATE plain SET id = 2"), first=True)
+@example(scripts=_script("INSERT INTO plain (id, v) VALUES (1, 'nowhere')", "UPDATE plain SET id = 2"), first=True)
+def test_what_is_written_down_folds_to_the_tables(scripts: list[tuple[int, list[Statement]]], *, first: bool) -> None:
+    """And a snapshot, which reads with the same expression, gives the same bytes."""
+    with file(SCHEMA, "" if first else TRIGGERS) as path:
+        with closing(SqliteSource(config(path))) as source:
+            source.connect()
+            start = source.hold(source.tables())
+            with closing(sqlite3.connect(path)) as connection:
+                connection.executescript(TRIGGERS if first else "")
+            connections = [sqlite3.connect(path, isolation_level=None) for _ in range(2)]
+            for connection in connections:
+                connection.execute("PRAGMA foreign_keys = ON")
+            for which, statements in scripts:
+                run(connections[which], statements)
+            for connection in connections:
+                connection.close()
+            folded = fold(source, start.offset, source.current())
+            tables = source.tables()
+        snapshot: dict[str, dict[Row, Row]] = {name: {} for name in TABLES}
+        with closing(SqliteSnapshotter(config(path))) as reader:
+            for chunk in reader.chunks(tables, {}, None):
+                snapshot[chunk.table.name].update({key_of(chunk.table, row): row for row in chunk.rows})
+        assert folded == snapshot
