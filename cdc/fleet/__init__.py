@@ -10,7 +10,7 @@ member. Out: a process for each connector whose place is this member's, and its 
     member.py    the loop that joins these.
     standing.py  what `cdc fleet status` shows. Pure.
 
-Imported by `cdc.cli` alone. Kafka is behind `seams.py`: `sinks.topics.fleet_topic` and `sinks.topics.fleet_group`.
+Imported by `cdc.cli` alone. Kafka is behind `seams.py`: `sinks.fleet.topic` and `sinks.fleet.group`.
 
 Nothing of exactly once rests on any of this. Two members may believe to have the same connector, and both may run it:
 Kafka's fencing lets only the newest copy commit, which goes on from the position that all before it have committed.

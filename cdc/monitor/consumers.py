@@ -79,7 +79,7 @@ class Consumers:
 
 def read_consumers(config: ConnectorConfig, state: State) -> Consumers:
     """Ask Kafka for the groups on the topics of a connector. Raises CdcError while it does not answer."""
-    groups: Groups = registry.part("sinks.topics.groups:read_groups")(
+    groups: Groups = registry.part("sinks.consumers.groups:read_groups")(
         config.sink, topics_of(config, state), window=WINDOW, window_s=WINDOW_S
     )
     behind = any(of.unread.records for group in groups.groups for of in group.partitions)

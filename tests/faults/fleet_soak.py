@@ -30,7 +30,7 @@ from cdc.dev.servers import kafka, mysql, postgres
 from cdc.dev.servers.process import Launch, Server, Settings
 from cdc.fleet.fleet_config import FleetConfig
 from cdc.model.errors import CdcError
-from sinks.topics.fleet_topic import FleetTopic
+from sinks.fleet.topic import FleetTopic
 from tests.faults.fleet_faults import FAULTS
 from tests.faults.fleet_stage import ENDED_S, Found, Seat, Stage
 from tests.faults.fleet_workload import Bank, Commits, MysqlBank, PostgresBank, Tellers, dropped

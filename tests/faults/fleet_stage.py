@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from cdc.dev.servers import launch
-from sinks.topics.fleet_topic import FleetTopic
+from sinks.fleet.topic import FleetTopic
 from tests.faults.fleet_workload import Bank, Commits, Laws
 from tests.faults.proxy import Proxy
 

@@ -104,7 +104,7 @@ def test_more_than_is_counted(postgres18: Database, kafka: str, prefix: str, tmp
     """Of many the offsets tell how many there are at most, and it is said that they do."""
     from cdc.config.config import load_connector
 
-    monkeypatch.setattr("sinks.topics.groups.MOST_COUNTED", 5)
+    monkeypatch.setattr("sinks.consumers.groups.MOST_COUNTED", 5)
     postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 2000)")
     connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"], sink={"partitions": 1})
     connector.catch_up()

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from cdc.model.consumers import GroupOffsets, Groups, PartitionOffset, Unread
 from cdc.monitor.burrow import WINDOW_S, Commit, Status, judge, worst
 from cdc.monitor.consumers import judged
-from sinks.topics.groups import committed_ms
-from sinks.topics.offset_commits import OffsetCommit, parse, partition_of
+from sinks.consumers.groups import committed_ms
+from sinks.consumers.offset_commits import OffsetCommit, parse, partition_of
 
 NOW = 1_700_000_000_000
 S = 1000

@@ -20,7 +20,7 @@ from cdc.fleet.seams import GroupMember
 from cdc.fleet.standing import Status
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.testing.fleet import MemoryBrokers, MemoryFleet
-from sinks.topics.fleet_topic import FleetTopic
+from sinks.fleet.topic import FleetTopic
 from sinks.topics.names import fleet_of, fleet_topic, log_topic, position_topic, schema_topic, signal_topic
 
 
@@ -179,7 +179,7 @@ def test_options_count_more_than_the_file(tmp_path: Path) -> None:
     found = load_fleet(path, fleet="g", bootstrap_servers=None)
     assert (found.fleet, found.bootstrap_servers, found.kafka().replication_factor) == ("g", "h:1", 2)
     assert "hunter2" not in repr(found)
-    assert isinstance(registry.part("sinks.topics.fleet_topic:open_fleet")(found), FleetTopic)
+    assert isinstance(registry.part("sinks.fleet.topic:open_fleet")(found), FleetTopic)
     assert FleetTopic(FleetConfig(fleet="f", bootstrap_servers="h:1")).topic() == "cdc-fleet-f"
 
 

@@ -262,7 +262,7 @@ def _act(config: FleetConfig, action: str) -> Act:
 
 
 def _open(config: FleetConfig) -> Fleet:
-    found: Fleet = registry.part("sinks.topics.fleet_topic:open_fleet")(config)
+    found: Fleet = registry.part("sinks.fleet.topic:open_fleet")(config)
     return found
 
 

@@ -31,7 +31,7 @@ from sinks.client.diagnosis import refuse_untrusted, unreachable
 from sinks.client.failures import DRIVER_ERRORS, translate
 from sinks.client.options import python_client
 from sinks.client.schema_registry import open_reading
-from sinks.topics.offset_commits import TOPIC, OffsetCommit, parse, partition_of
+from sinks.consumers.offset_commits import TOPIC, OffsetCommit, parse, partition_of
 
 MOST_COUNTED: Final = 5_000
 """So many unread records of a partition are counted."""

@@ -22,8 +22,8 @@ from cdc.model.audit import Act
 from cdc.model.errors import CdcError, OperatorError
 from sinks.client.diagnosis import refuse_untrusted
 from sinks.client.failures import DRIVER_ERRORS, translate
+from sinks.fleet.group import GroupMembership, describe
 from sinks.topics import audit_log
-from sinks.topics.fleet_group import GroupMembership, describe
 from sinks.topics.names import fleet_of, fleet_topic
 from sinks.topics.read_back import read_to_end
 from sinks.topics.single_record import NoTopicError, NotTakenError, write_record
