@@ -35,7 +35,7 @@ SOURCES = {
     ),
     "triggers": (
         "connectors.triggers.source:open_source",
-        "snapshot.triggers:open_snapshotter",
+        "snapshot.triggers.snapshotter:open_snapshotter",
         "connectors.triggers.lag:standing",
         "connectors.triggers.check:check",
         "connectors.triggers.log_end:end",

@@ -40,7 +40,7 @@ from cdc.rules.capture_rules import CaptureRules
 from cdc.testing import Faults, Killed, MemoryKafka, MemorySink, Outcome, Record, nothing
 from connectors.triggers import check, lag, log_end
 from connectors.triggers.source import open_source
-from snapshot.triggers import open_snapshotter
+from snapshot.triggers.snapshotter import open_snapshotter
 from tests.conftest import FULL
 from tests.integration import in_process
 

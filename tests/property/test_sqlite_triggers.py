@@ -21,7 +21,7 @@ from cdc.config.kafka_config import KafkaConfig
 from cdc.config.source_config import SourceConfig
 from cdc.model.change import Idle, Op, Row, Table, Transaction, TransactionBatch
 from connectors.triggers.sqlite.source import SqliteSource
-from snapshot.sqlite import SqliteSnapshotter
+from snapshot.triggers.sqlite import SqliteSnapshotter
 
 SCHEMA = """
 PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF;

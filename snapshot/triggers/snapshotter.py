@@ -5,7 +5,7 @@ from __future__ import annotations
 from cdc.config.config import ConnectorConfig
 from cdc.model.interfaces import Snapshotter
 from connectors.triggers.source import kind
-from snapshot import sqlite
+from snapshot.triggers import sqlite
 
 
 def open_snapshotter(config: ConnectorConfig) -> Snapshotter:
