@@ -22,9 +22,9 @@ from tests.integration.running import eventually
 from tests.spark.cluster import Submitted, cluster, executors
 from tests.spark.records import position
 from tests.stores.test_cluster import submitted
-from tests.stores.test_views import _BATCHES, Cases, _killed
 from tests.views.bench import ViewBench, oracle
 from tests.views.cases import CASES, TABLES
+from tests.views.one_job import BATCHES, Cases, killed
 
 pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -55,7 +55,7 @@ def test_cases_batch_by_batch(
     cases = Cases(kafka, tmp_path, {name: CASES[name] for name in names}, engine="spark")
     with monkeypatch.context() as patched:
         patched.setattr(spark_apply.views.embedded.step, "MOST_TOUCHED", math.inf)
-        for batch in range(_BATCHES):
+        for batch in range(BATCHES):
             cases.publish(batch)
             assert cases.bench.run().stopped == {}
             found, expected = cases.found(), cases.expected(batch)
@@ -76,13 +76,13 @@ def test_cases_at_once_in_any_order_again_and_without_the_tables(
     """One batch of everything, in another order that Kafka may have, every row in a table of the lake."""
     _most_over(monkeypatch, 0)
     cases = Cases(kafka, tmp_path, {name: CASES[name] for name in names}, engine="spark")
-    cases.publish(*range(_BATCHES), shuffled=5)
+    cases.publish(*range(BATCHES), shuffled=5)
     cases.bench.run()
     rows = {name: of for name, of in cases.rows().items() if not CASES[name].view.reads}
     assert rows == cases.answers(apply_spark)
     cases.found()
     cases.bench.commit = 10  # every event comes again, under its old position
-    cases.publish(*range(_BATCHES), shuffled=6)
+    cases.publish(*range(BATCHES), shuffled=6)
     assert cases.bench.run().events == 0
     shutil.rmtree(cases.bench.folder / "state" / "tables")
     assert cases.bench.run().events == 0
@@ -120,7 +120,7 @@ def test_killed_at_each_commit(
         elif point == "before the state":
             patched.setattr(ClusterStep, "apply", _die)
         else:
-            _killed(patched, point)
+            killed(patched, point)
         with suppress(CdcError):  # what is done again in the same process has to find out, too
             bench.run()
     bench.run()

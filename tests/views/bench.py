@@ -13,6 +13,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import ApplySource
@@ -32,6 +33,11 @@ _COUNTER = itertools.count(int(time.time()))
 Row = Mapping[str, Any]
 Change = tuple[str, str, Row]
 """Table, op (``c``, ``u`` or ``d``) and row."""
+
+EITHER = pytest.mark.parametrize(
+    "engine", [pytest.param("duckdb"), pytest.param("spark", marks=[pytest.mark.full, pytest.mark.timeout(1800)])]
+)
+"""A test of both engines: on the embedded one with each push, on Spark in `make test-all`."""
 
 
 @dataclass

@@ -115,9 +115,9 @@ def _find_late(table: SourceTable, state: ViewState, limit: str) -> int:
         [limit],
     )
     state.execute(
-        f"CREATE OR REPLACE TABLE {late} AS SELECT {POSITION} FROM {found} WHERE {OP} <> 'r' AND "
-        f"(coalesce(kept <= begin, false) OR ({OP} <> 'd' AND coalesce(time <= begin, false))) "
-        f"QUALIFY count(*) OVER (PARTITION BY {key}) = 1"
+        f"CREATE OR REPLACE TABLE {late} AS SELECT {POSITION} FROM "
+        f"(SELECT * FROM {found} QUALIFY count(*) OVER (PARTITION BY {key}) = 1) WHERE {OP} <> 'r' AND "
+        f"(coalesce(kept <= begin, false) OR ({OP} <> 'd' AND coalesce(time <= begin, false)))"
     )
     several = state.execute(
         f"SELECT dense_rank() OVER (ORDER BY {key}) AS key, {POSITION}, {OP}, begin, time, kept FROM {found} "

@@ -1,0 +1,218 @@
+"""What changes under views: tables, the views themselves, their topics, their state. Only what differs is published."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
+
+from cdc.config.views import MatchConfig, ReadConfig, ViewConfig
+from cdc.model.errors import ConfigError
+from spark_apply.views.job import run_views
+from spark_apply.views.proof.verify import verify_views
+from spark_apply.views.publishing.status import view_status
+from tests.spark.laws import until
+from tests.spark.records import position
+from tests.views.bench import EITHER, ViewBench
+from tests.views.cases import CASES, INT, TABLES, TEXT, at, lookup
+
+pytest_plugins = ["tests.spark.fixtures"]
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+_AMOUNT: Mapping[str, Any] = {"kind": "decimal", "precision": 12, "scale": 2}
+_COUNTS = ViewConfig(sql="SELECT g, count(*) AS n FROM public.x GROUP BY g", key=("g",))
+
+
+@EITHER
+def test_tables_and_views_that_change(apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str) -> None:
+    """A column more in a table; another SQL for a view, a view more, a view less: only what differs is published."""
+    views = {
+        "rows": ViewConfig(sql="SELECT id, g FROM public.x", key=("id",)),
+        "sums": ViewConfig(sql="SELECT g, sum(v) AS s FROM public.x GROUP BY g", key=("g",)),
+    }
+    bench = ViewBench(kafka, tmp_path, {"x": TABLES["x"]}, views, engine=engine)
+    bench.transaction(*(("x", "c", {"id": n, "g": f"g{n % 2}", "v": n}) for n in range(4)))
+    bench.run()
+    assert (len(bench.events("rows")), bench.signs("sums")) == (4, ["+g0", "+g1"])
+    table = replace(bench.tables["x"], columns={**TABLES["x"], "more": TEXT}, version=2)
+    bench.tables["x"] = table
+    bench.publisher.versions([table])
+    bench.transaction(("x", "u", {"id": 1, "g": "g1", "v": 5, "more": "m"}))
+    bench.run()
+    assert (bench.signs("rows"), bench.signs("sums")) == ([], ["~g1"])
+    bench.views = {
+        "rows": ViewConfig(sql="SELECT id, CASE WHEN id = 1 THEN more ELSE g END AS g FROM public.x", key=("id",)),
+        "counts": ViewConfig(sql="SELECT g, count(*) AS n FROM public.x GROUP BY g", key=("g",)),
+    }
+    with pytest.raises(
+        ConfigError, match=r"other definitions than what is published: rows \(generation 1\): sql: “CASE"
+    ):
+        bench.run()
+    bench.rebuild("rows")
+    assert (bench.signs("rows"), bench.signs("counts")) == (["~1"], ["+g0", "+g1"])
+    bench.transaction(("x", "d", {"id": 0}))
+    bench.run()
+    assert (bench.signs("rows"), bench.signs("counts"), bench.signs("sums")) == (["-0"], ["~g0"], [])
+
+
+def test_a_table_that_is_read_in_another_way(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    """What the state has of a table is not enough for another way of reading it: its topic, or its log, is read."""
+    bench = ViewBench(
+        kafka,
+        tmp_path,
+        {"sale": TABLES["sale"], "rate": TABLES["rate"]},
+        {"tax": lookup("now")},
+        logs=frozenset({"rate"}),
+    )
+    now = at("10:00") // 1000
+    bench.transaction(("rate", "c", {"country": "de", "pct": 7}), at_ms=now)
+    bench.transaction(("sale", "c", {"id": 1, "country": "de", "at": at("10:00")}), at_ms=now + 1)
+    bench.transaction(("rate", "u", {"country": "de", "pct": 8}), at_ms=now + 2)
+    for how, expected in (
+        ("now", ["+1,8"]),
+        ("event", ["+1,7", "-1,8"]),
+        ("arrival", []),
+        ("now", ["+1,8", "-1,7"]),
+        ("event", ["+1,7", "-1,8"]),
+    ):
+        bench.views = {"tax": lookup(how)}
+        bench.run() if view_status(bench.config)["position"] is None else bench.redefine()
+        assert bench.signs("tax") == expected, how
+    kept = {**lookup("event").reads, "public.sale": ReadConfig(time="at", keep="1h")}
+    bench.views = {"tax": replace(lookup("event"), reads=kept)}
+    bench.transaction(("sale", "c", {"id": 2, "country": "de", "at": at("09:00")}), at_ms=now)
+    bench.redefine()
+    assert bench.signs("tax") == []
+    assert view_status(bench.config)["views"]["tax"]["late"] == 1
+
+
+@EITHER
+def test_a_column_that_is_dropped_stops_the_views_that_use_it(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str
+) -> None:
+    """It has no new values: to go on with null would be to answer wrong. What they showed stays; the others go on.
+
+    So it is with a column that has another type now, which a new start follows.
+    """
+    views = {
+        "groups": ViewConfig(sql="SELECT g, count(*) AS n FROM public.x GROUP BY g", key=("g",)),
+        "sizes": ViewConfig(sql="SELECT n, count(*) AS m FROM view.groups GROUP BY n", key=("n",)),
+        "numbers": ViewConfig(sql="SELECT id, v FROM public.x", key=("id",)),
+        "everything": ViewConfig(sql="SELECT * FROM public.x", key=("id",)),
+        "texts": ViewConfig(sql="SELECT id, k FROM public.a", key=("id",)),
+        "amounts": ViewConfig(sql="SELECT id, v + 1 AS more FROM public.a", key=("id",)),
+        "all_of_a": ViewConfig(sql="SELECT * FROM public.a", key=("id",)),
+        "ids": ViewConfig(sql="SELECT id FROM public.a", key=("id",)),
+        "other_key": ViewConfig(sql="SELECT id FROM public.b", key=("id",)),
+        "times": ViewConfig(sql="SELECT id, at FROM public.s", key=("id",)),
+    }
+    match = MatchConfig(queries="public.x", query="g", docs="public.x", fields=("g",))
+    searches = {"found": ViewConfig(match=match, key=("query", "doc"))} if engine == "duckdb" else {}
+    tables = {name: TABLES[name] for name in ("x", "a", "b", "s")}
+    bench = ViewBench(kafka, tmp_path, tables, {**views, **searches}, engine=engine)
+    bench.transaction(("x", "c", {"id": 1, "g": "a", "v": 1}), ("a", "c", {"id": 1, "k": 7, "v": 1}))
+    bench.transaction(("b", "c", {"id": 1, "k": 1, "z": 1}), ("s", "c", {"id": 1, "at": at("10:00")}))
+    bench.run()
+    other = replace(bench.tables["a"], columns={"id": INT, "k": TEXT, "v": _AMOUNT}, version=2)
+    table = replace(bench.tables["x"], columns={"id": INT, "v": INT}, version=2)
+    stop, ended, told = threading.Event(), list[Any](), list[str]()
+    run = partial(run_views, bench.config, once=False, progress=told.append, stop=stop)
+    job = threading.Thread(target=lambda: ended.append(run()))
+    job.start()
+    until(lambda: any(line.startswith("following") for line in told), within_s=120)
+    rekeyed = replace(bench.tables["b"], key=("k",), version=2)
+    moment = replace(bench.tables["s"], columns={"id": INT, "at": TEXT}, version=2)
+    bench.tables |= {"x": table, "a": other, "b": rekeyed, "s": moment}
+    bench.publisher.versions([table, other, rekeyed, moment])
+    bench.transaction(("x", "c", {"id": 2, "v": 2}), ("a", "c", {"id": 2, "k": "seven", "v": "2.50"}))
+    bench.transaction(("b", "u", {"id": 1, "k": 1, "z": 2}), ("s", "c", {"id": 2, "at": "at ten"}))
+    until(partial(_reached, bench, [], position(bench.commit + 1, 0)), within_s=120)
+    stop.set()
+    job.join(60)
+    retyped = {"texts", "amounts", "all_of_a", "times"}
+    assert set(ended[0].stopped) == {*searches, *retyped, "groups", "sizes", "everything", "other_key"}
+    assert "public.b is left out: public.b: its key changed from (id) to (k)" in ended[0].stopped["other_key"]
+    assert "public.x has changed" in ended[0].stopped["groups"]
+    assert "column k of public.a is string now; a new start of the job follows it" in ended[0].stopped["texts"]
+    assert [bench.signs(name) for name in (*sorted(retyped), "everything")] == [["+1"]] * 5
+    assert bench.signs("ids") == ["+1", "+2"]
+    assert (bench.signs("groups"), bench.signs("sizes"), bench.signs("numbers")) == (["+a"], ["+1"], ["+1", "+2"])
+    assert [bench.signs(name) for name in searches] == [["+1,1"] for _ in searches]
+    with pytest.raises(ConfigError, match=r"views\.groups\.sql"):
+        bench.run()
+    bench.views = {name: views[name] for name in ("ids", "other_key")}
+    with pytest.raises(ConfigError, match=r"views\.other_key cannot read it: public\.b: its key changed"):
+        bench.run()
+    bench.views = {name: views[name] for name in (*sorted(retyped), "ids", "numbers")}
+    assert bench.run().stopped == {}
+    assert bench.events("texts") == [("u", (1,), {"id": 1, "k": "7"}), ("c", (2,), {"id": 2, "k": "seven"})]
+    assert bench.events("times") == [
+        ("u", (1,), {"id": 1, "at": str(at("10:00"))}),
+        ("c", (2,), {"id": 2, "at": "at ten"}),
+    ]
+    assert [row["more"] for _, _, row in bench.events("amounts")] == ["2.00", "3.50"]
+    assert [row["k"] for _, _, row in bench.events("all_of_a")] == ["7", "seven"]
+    assert (bench.signs("ids"), bench.signs("numbers")) == ([], [])
+    assert [of.agrees for of in verify_views(bench.config)] == [True] * 6
+
+
+@EITHER
+def test_a_topic_of_a_view_that_is_deleted_is_filled_again(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str
+) -> None:
+    """The state says that its rows were published: what the broker has is compared with what was recorded of it."""
+    views = {"kept": ViewConfig(sql="SELECT id FROM public.x", key=("id",)), "lost": _COUNTS}
+    bench = ViewBench(kafka, tmp_path, {"x": TABLES["x"]}, views, engine=engine)
+    bench.transaction(("x", "c", {"id": 1, "g": "a", "v": 1}), ("x", "c", {"id": 2, "g": "b", "v": 1}))
+    bench.run()
+    assert (bench.signs("kept"), bench.signs("lost")) == (["+1", "+2"], ["+a", "+b"])
+    admin = AdminClient({"bootstrap.servers": kafka})
+    topic = f"{bench.prefix}.view.lost"
+    admin.delete_topics([topic])[topic].result(30)
+    until(lambda: topic not in admin.list_topics(timeout=10).topics)
+    assert bench.run().events == 2
+    bench.seen["lost"] = 0
+    assert (bench.signs("kept"), bench.signs("lost")) == ([], ["+a", "+b"])
+    bench.transaction(("x", "d", {"id": 1}))
+    bench.run()
+    assert (bench.signs("kept"), bench.signs("lost")) == (["-1"], ["-a"])
+    assert bench.run().events == 0
+
+
+@EITHER
+def test_a_state_that_cannot_be_used_is_made_again(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str
+) -> None:
+    """A torn file, and one that is older than the topics say: nothing is published twice, and nothing is lost."""
+    tables = {name: TABLES[name] for name in ("t", "f", "c")}
+    bench = ViewBench(kafka, tmp_path, tables, {"timeline": CASES["1 tweet first"].view}, engine=engine)
+    bench.transaction(
+        ("t", "c", {"id": 1, "sender": "bob", "likes": 0}), ("f", "c", {"id": 1, "follower": "ann", "followee": "bob"})
+    )
+    bench.run()
+    state, kept = tmp_path / "state", tmp_path / "kept"
+    shutil.copytree(state, kept)
+    bench.transaction(("f", "c", {"id": 2, "follower": "dan", "followee": "bob"}))
+    bench.run()
+    assert bench.signs("timeline") == ["+ann,1", "+dan,1"]
+    shutil.rmtree(state)
+    kept.rename(state)
+    bench.transaction(("f", "d", {"id": 1}))
+    bench.run()
+    assert bench.signs("timeline") == ["-ann,1"]
+    (state / "state.duckdb").write_bytes(b"torn" * 5_000)
+    bench.transaction(("f", "d", {"id": 2}))
+    bench.run()
+    assert bench.signs("timeline") == ["-dan,1"]
+    assert len(list(state.glob("state.duckdb.unusable-*"))) == 1
+
+
+def _reached(bench: ViewBench, failed: list[Exception], goal: str) -> bool:
+    return bool(failed) or view_status(bench.config)["position"] >= goal

@@ -1,0 +1,212 @@
+"""Streams that others write, and the command that runs views."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from confluent_kafka import OFFSET_END, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import SparkSession
+
+from cdc.cli.main import cdc as command
+from cdc.config.view_pattern import PatternConfig
+from cdc.config.views import MatchConfig, StreamConfig, ViewConfig
+from cdc.model.errors import CdcError, ConfigError
+from spark_apply.views.job import run_views
+from spark_apply.views.proof.explain import explain_view
+from spark_apply.views.proof.verify import verify_views
+from spark_apply.views.publishing.status import view_status
+from tests.spark.laws import until
+from tests.views.bench import EITHER, ViewBench
+from tests.views.cases import CASES, TABLES, at
+from tests.views.one_job import killed
+
+pytest_plugins = ["tests.spark.fixtures"]
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+_CLICKS = StreamConfig(
+    topic="clicks",
+    schema="id STRING, search BIGINT, at TIMESTAMP, `n n` DECIMAL(9,2)",
+    key=("id",),
+    time="at",
+    keep="30m",
+)
+
+
+def test_streams_that_others_write(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic of JSON objects: read once, each key once, late ones and what is no event left out and counted."""
+    bench = ViewBench(kafka, tmp_path, {"s": TABLES["s"]}, {})
+    topic = f"{bench.prefix}-clicks"
+    bench.views = {
+        "outcome": ViewConfig(
+            sql="SELECT s.id, count(c.id) AS n, min(c.at) AS first, sum(c.`n n`) AS total FROM public.s s "
+            "LEFT JOIN stream.clicks c ON c.search = s.id GROUP BY s.id",
+            key=("id",),
+        ),
+        "minutes": ViewConfig(
+            sql="SELECT date_trunc('MINUTE', at) AS minute, count(*) AS n FROM stream.clicks GROUP BY 1",
+            key=("minute",),
+        ),
+        "again": ViewConfig(
+            pattern=PatternConfig(
+                of="stream.clicks",
+                by=("search",),
+                match="one other{5m}",
+                define={"one": "id IS NOT NULL", "other": "`n n` > 2"},
+            ),
+            key=("search", "one_at"),
+        ),
+        "found": ViewConfig(
+            match=MatchConfig(queries="stream.clicks", query="id", docs="stream.clicks", fields=("id",)),
+            key=("query", "doc"),
+        ),
+    }
+    bench.streams = {"clicks": replace(_CLICKS, topic=topic)}
+    with pytest.raises(ConfigError, match=rf"streams\.clicks\.topic: there is no topic {topic}"):
+        bench.run()
+    admin = AdminClient({"bootstrap.servers": kafka})
+    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
+    producer = Producer({"bootstrap.servers": kafka, "partitioner": "murmur2_random"})
+
+    def click(key: str, search: int, clock: str, *, written: str, partition: int = 0, **more: object) -> None:
+        event = {"id": key, "search": search, "at": f"2026-01-01T{clock}:00Z", "n n": 1.5, "unknown": [1], **more}
+        producer.produce(topic, json.dumps(event), partition=partition, timestamp=at(written) // 1000)
+
+    bench.transaction(("s", "c", {"id": 1, "at": at("10:00")}), at_ms=at("10:00") // 1000)
+    click("a", 1, "10:05", written="10:05")
+    click("a", 1, "10:05", written="10:06", partition=1)  # a producer without idempotence
+    click("late", 1, "10:01", written="10:31")
+    click("b", 2, "10:06", written="10:06")
+    for value in ("no JSON: secret", "[]", '{"search": 1}', '{"id": "c", "at": "when?"}'):
+        producer.produce(topic, value, partition=1)
+    producer.produce(topic, None, key=b"a")
+    producer.flush(30)
+    told: list[str] = []
+    run_views(bench.config, once=True, progress=told.append)
+    assert bench.events("outcome") == [
+        ("c", (1,), {"id": 1, "n": 1, "first": "2026-01-01T10:05:00Z", "total": "1.50"}),
+    ]
+    assert bench.signs("minutes") == ["+2026-01-01T10:05:00Z", "+2026-01-01T10:06:00Z"]
+    assert (bench.signs("again"), bench.signs("found")) == ([], ["+a,a", "+b,b"])
+    assert "warning: 4 records of stream clicks are no events of it: left out" in told
+    assert "warning: 1 events of stream.clicks came later than keep: they are left out" in told
+    assert not any("secret" in line for line in told)
+    click("d", 1, "10:07", written="10:07", **{"n n": "2.25"})
+    producer.flush(30)
+    with monkeypatch.context() as patched:
+        killed(patched, "before the state")
+        with pytest.raises((CdcError, RuntimeError)):
+            bench.run()
+    assert bench.run().events == 4, "without anything new in the captured tables, nor in the topic since"
+    assert view_status(bench.config)["streams"] == {"clicks": {"unreadable": 4}}
+    assert (bench.signs("again"), bench.signs("found")) == (["+1,2026-01-01T10:05:00Z"], ["+d,d"])
+    assert [row["n"] for _, _, row in bench.events("outcome")] == [2]
+    assert bench.run().events == 0
+    assert [of.agrees for of in verify_views(bench.config)] == [True] * 4
+    explained = explain_view(bench.config, "outcome", "1")
+    assert {row.table for row in explained.rows} == {"public.s", "stream.clicks"}
+    assert explained.published == explained.computed
+    shutil.rmtree(bench.folder / "state")
+    assert bench.run().events == 0
+    bench.streams = {"clicks": replace(_CLICKS, topic=topic, keep="1h")}
+    with pytest.raises(ConfigError, match=r"outcome \(generation 1\): streams: “.1h.,” was “.30m.,”"):
+        bench.run()
+    bench.redefine()
+    assert [row["n"] for _, _, row in bench.events("outcome")] == [3], "what was late is not, now"
+    click("e", 1, "10:08", written="10:08")
+    producer.flush(30)
+    gone = TopicPartition(topic, 0, OFFSET_END)
+    admin.delete_records([gone])[gone].result(30)
+    with pytest.raises(CdcError, match=rf"streams\.clicks: 1 records of topic {topic} were removed before they were"):
+        bench.run()
+    goes_on = {"clicks": replace(bench.streams["clicks"], on_loss="go_on")}
+    bench.streams = goes_on
+    assert bench.run().events == 0
+    admin.delete_topics([topic])[topic].result(30)
+    until(lambda: topic not in admin.list_topics(timeout=10).topics, within_s=60)
+    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
+    bench.streams = {"clicks": replace(goes_on["clicks"], on_loss="stop")}
+    with pytest.raises(CdcError, match=rf"topic {topic} is not the one that was read: it was deleted and made again"):
+        bench.run()
+    click("f", 1, "10:09", written="10:09")
+    producer.flush(30)
+    bench.streams = goes_on
+    bench.run()
+    assert [row["n"] for _, _, row in bench.events("outcome")] == [4], "what was read of the topic before stays"
+
+
+@EITHER
+def test_the_command(apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str) -> None:
+    tables = {name: TABLES[name] for name in ("t", "f", "c")}
+    bench = ViewBench(kafka, tmp_path, tables, {"timeline": CASES["1 tweet first"].view}, engine=engine)
+    bench.transaction(
+        ("t", "c", {"id": 1, "sender": "bob", "likes": 0}), ("f", "c", {"id": 1, "follower": "ann", "followee": "bob"})
+    )
+    file = tmp_path / "views.yaml"
+    source = {"bootstrap_servers": kafka, "topic_prefix": bench.prefix}
+    view = {"sql": CASES["1 tweet first"].view.sql, "key": ["follower", "tweet"]}
+    made = {
+        "name": "shop-views",
+        "source": source,
+        "state": str(tmp_path / "state"),
+        "views": {"timeline": view},
+        "engine": engine,
+    }
+    file.write_text(yaml.safe_dump(made))
+
+    def cdc(*words: str) -> Any:
+        found = CliRunner().invoke(command, ["view", *words, str(file), "--json"], catch_exceptions=False)
+        assert found.exit_code == 0
+        return json.loads(found.stdout)
+
+    assert cdc("check") == cdc("plan")
+    assert cdc("plan")["views"]["timeline"]["reads"] == ["public.f", "public.t"]
+    assert not (tmp_path / "state").exists()
+    assert cdc("status")["position"] is None
+    assert cdc("run", "--once")["events"] == 1
+    assert cdc("status")["views"]["timeline"]["rows"] == 1
+    file.write_text(yaml.safe_dump({**made, "views": {"timeline": {**view, "sql": "SELECT * FROM public.tt"}}}))
+    with pytest.raises(ConfigError, match=r"views\.timeline\.sql"):
+        CliRunner().invoke(command, ["view", "run", str(file)], standalone_mode=False, catch_exceptions=False)
+    twice = {"sql": "SELECT id, likes AS v, sender AS V FROM public.t", "key": ["id"]}
+    file.write_text(yaml.safe_dump({**made, "views": {"twice": twice}}))
+    with pytest.raises(ConfigError, match=r"columns of view\.twice differ in upper and lower case alone: V, v|twice"):
+        CliRunner().invoke(command, ["view", "check", str(file)], standalone_mode=False, catch_exceptions=False)
+    for reads, sql, what in _WRONG_READS:
+        file.write_text(yaml.safe_dump({**made, "views": {"v": {"sql": sql, "key": ["id"], "from": reads}}}))
+        with pytest.raises(ConfigError, match=what):
+            CliRunner().invoke(command, ["view", "check", str(file)], standalone_mode=False, catch_exceptions=False)
+
+
+_LOOKUP = "SELECT a.id, b.id AS other FROM public.t a JOIN public.f b ON b.follower = a.sender"
+_WRONG_READS: list[tuple[Mapping[str, Any], str, str]] = [
+    ({"public.tt": {"time": "at"}}, "SELECT id FROM public.t", r"views\.v\.from\.public\.tt: it is no captured table"),
+    ({"public.t": {"time": "sent"}}, "SELECT id FROM public.t", r"from\.public\.t\.time: there is no column sent"),
+    ({"public.t": {"time": "sender"}}, "SELECT id FROM public.t", r"time: sender is string, which is no time"),
+    ({"public.f": {"at": "now"}}, "SELECT id FROM public.t", r"from: public\.f is not read by the SQL"),
+    ({"public.f": {"at": "event"}}, _LOOKUP, r"looked up at: event, and no table beside it has a time"),
+    (
+        {"public.f": {"at": "event"}, "public.c": {"time": "at"}},
+        "SELECT c.id FROM public.c c JOIN public.f b ON c.id = b.id",
+        r"takes its log, topic \S+\.log\.public\.f: it does not exist",
+    ),
+    (
+        {"public.f": {"at": "arrival"}, "public.c": {"time": "at"}},
+        "SELECT * FROM public.c c JOIN public.f b ON c.id = b.id",
+        r"\* in a SELECT that looks up rows as they were",
+    ),
+    (
+        {"public.f": {"at": "arrival"}, "public.c": {"time": "at"}},
+        "SELECT c.id FROM public.f b JOIN public.c c ON c.id = b.id",
+        r"public\.f is looked up at: arrival: it is joined by JOIN or LEFT JOIN, with ON",
+    ),
+]

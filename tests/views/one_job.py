@@ -1,0 +1,144 @@
+"""Cases of views in one job: each has tables and a view of its own; and what kills a job at a commit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdc.config.views import ViewConfig
+from sinks.kafka import KafkaSink
+from spark_apply.views.embedded.step import Step
+from tests.spark.records import Record
+from tests.views.bench import ViewBench, oracle
+from tests.views.cases import CASES, CLOCKS, TABLES, Case, at, renamed, tables_of
+
+BATCHES = max(len(case.batches) for case in CASES.values())
+
+
+def named(number: int) -> str:
+    return f"v{number:02}"
+
+
+def used(case: Case) -> list[str]:
+    return sorted({table for transactions, _ in case.batches for change in transactions for table, *_ in change})
+
+
+class Cases:
+    """Cases in one job: each has tables and a view of its own."""
+
+    def __init__(
+        self, kafka: str, folder: Path, cases: Mapping[str, Case] = CASES, *, engine: str | None = None
+    ) -> None:
+        self.cases = cases
+        columns: dict[str, Mapping[str, Any]] = {}
+        views: dict[str, ViewConfig] = {}
+        logs: set[str] = set()
+        for number, case in enumerate(self.cases.values()):
+            columns |= {f"{named(number)}{name}": TABLES[name] for name in tables_of(case.view)}
+            view = renamed(case.view, named(number).__add__)
+            logs |= {name.removeprefix("public.") for name, of in view.reads.items() if of.at != "now"}
+            views[named(number)] = view
+        self.bench = ViewBench(kafka, folder, columns, views, logs=frozenset(logs), engine=engine)
+
+    def records(self, batch: int) -> Iterator[Record]:
+        """The records of a batch, in the order of their commits."""
+        for number, case in enumerate(self.cases.values()):
+            for transaction in case.batches[batch][0] if batch < len(case.batches) else ():
+                changes = [
+                    (f"{named(number)}{table}", op, dict(zip(TABLES[table], values, strict=False)))
+                    for table, op, values in transaction
+                ]
+                yield from self.bench.records(changes, at_ms=at(CLOCKS[batch]) // 1000)
+
+    def publish(self, *batches: int, shuffled: int | None = None) -> None:
+        records = [record for batch in batches for record in self.records(batch)]
+        if shuffled is not None:
+            records = in_any_order(records, random.Random(shuffled))
+        self.bench.stand(records, at_ms=at(CLOCKS[batches[-1]]) // 1000)
+
+    def answers(self, spark: SparkSession) -> dict[str, dict[Any, Any]]:
+        """Spark's batch answer over the last rows of all tables, at the last clock, where no more than those counts."""
+        tables: dict[str, dict[Any, dict[str, Any]]] = {name: {} for name in self.bench.columns}
+        found = {}
+        for number, (name, case) in enumerate(self.cases.items()):
+            if case.view.reads:
+                continue
+            for transactions, _ in case.batches:
+                for table, op, values in (change for transaction in transactions for change in transaction):
+                    rows = tables[f"{named(number)}{table}"]
+                    if op == "d":
+                        rows.pop(values[0], None)
+                    else:
+                        rows[values[0]] = dict(zip(TABLES[table], values, strict=True))
+            mine = {table: list(of.values()) for table, of in tables.items() if table.startswith(named(number))}
+            view = self.bench.views[named(number)]
+            found[name] = oracle(spark, view, mine, self.bench, at(CLOCKS[-1]) // 1000)
+        return {name: rows for name, rows in found.items() if rows}
+
+    def expected(self, batch: int) -> dict[str, list[str]]:
+        return {
+            name: sorted(case.batches[batch][1]) if batch < len(case.batches) else []
+            for name, case in self.cases.items()
+        }
+
+    def found(self) -> dict[str, list[str]]:
+        return {name: self.bench.signs(named(number)) for number, name in enumerate(self.cases)}
+
+    def rows(self) -> dict[str, dict[Any, Any]]:
+        """Keys and rows of all views, as a reader of their topics has them."""
+        self.bench.seen.clear()
+        rows: dict[str, dict[Any, Any]] = {}
+        for number, name in enumerate(self.cases):
+            for op, key, row in self.bench.events(named(number)):
+                if op == "d":
+                    del rows.setdefault(name, {})[key]
+                else:
+                    assert (op == "c") == (key not in rows.setdefault(name, {}))
+                    rows[name][key] = row
+        return {name: found for name, found in rows.items() if found}
+
+    def keys(self) -> dict[str, set[str]]:
+        """The keys that are left of what the cases expect, where more than the last rows counts."""
+        found: dict[str, set[str]] = {}
+        for name, case in self.cases.items():
+            for _, signs in case.batches if case.view.reads else ():
+                gone = {sign[1:] for sign in signs if sign[0] == "-"}
+                found[name] = (found.get(name, set()) - gone) | {sign[1:] for sign in signs if sign[0] != "-"}
+        return found
+
+
+def in_any_order(records: list[Record], rng: random.Random) -> list[Record]:
+    """Any order that Kafka can have: records of one topic and key keep theirs."""
+    queues: dict[tuple[str, bytes], list[Record]] = {}
+    for record in records:
+        queues.setdefault(record[:2], []).append(record)
+    found = []
+    while queues:
+        key = rng.choice(sorted(queues))
+        found.append(queues[key].pop(0))
+        if not queues[key]:
+            del queues[key]
+    return found
+
+
+def killed(patched: pytest.MonkeyPatch, point: str) -> None:
+    def die(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    commit = KafkaSink.commit
+
+    def commit_and_die(sink: KafkaSink, state: Any) -> None:
+        commit(sink, state)
+        die()
+
+    if point == "before the state":
+        patched.setattr(Step, "apply", die)
+    elif point == "before Kafka":
+        patched.setattr(KafkaSink, "commit", die)
+    else:
+        patched.setattr(KafkaSink, "commit", commit_and_die)
