@@ -16,6 +16,9 @@ from cdc import __version__
 from cdc.model.errors import CdcError, OperatorError, RetryableError
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_OUT_OF_REACH: Final = (
+    errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG,
+)  # fmt: skip
 
 _COMMANDS = {  # the room and the file of each
     "check": ("inspecting.check", "Ask database and Kafka for all that a run needs; make nothing."),
@@ -91,12 +94,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _write_nothing_more()
         sys.exit(1)
     except OSError as exc:
-        if exc.errno not in _FULL:
+        error = _of_a_file(exc)
+        if error is None:
             raise
         _write_nothing_more()
-        where = f"file {exc.filename}" if exc.filename else "stdout, or a temporary file,"
-        show(OperatorError(f"{where} cannot be written: {exc.strerror}", hint="df -h shows which disk is full"))
-        sys.exit(OperatorError.exit_code)
+        show(error)
+        sys.exit(error.exit_code)
     except Exception as exc:
         error = _of_spark(exc)
         if error is None:
@@ -120,6 +123,19 @@ def _write_any_name() -> None:
     sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - as above
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding=None if sys.stdout.isatty() else "utf-8", errors="backslashreplace")
+
+
+def _of_a_file(exc: OSError) -> OperatorError | None:
+    """Return an error of ours for a disk that is full, or a file or folder that is out of reach; None for any other."""
+    if exc.errno in _FULL:
+        where = f"file {exc.filename}" if exc.filename else "stdout, or a temporary file,"
+        return OperatorError(f"{where} cannot be written: {exc.strerror}", hint="df -h shows which disk is full")
+    if exc.filename and exc.errno in _OUT_OF_REACH:
+        return OperatorError(
+            f"{exc.filename} cannot be made, read or written: {exc.strerror}",
+            hint="it must be within reach of this user: ls -ld of the folder that it is in",
+        )
+    return None
 
 
 def _write_nothing_more() -> None:

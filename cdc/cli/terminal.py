@@ -43,8 +43,11 @@ def seconds_of(text: str) -> float | None:
 
 
 def instant(at_s: float) -> str:
-    """Write a time since 1970 in UTC, with its zone."""
-    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds")
+    """Write a time since 1970 in UTC, with its zone; as it is, where somebody has written what no calendar has."""
+    try:
+        return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{at_s:.3f} s since 1970"
 
 
 class UtcFormatter(logging.Formatter):

@@ -48,6 +48,12 @@ def identity(of: uuid.UUID | str | None) -> str:
     return "" if of is None or not uuid.UUID(str(of)).int else str(of)
 
 
+_OWN_HINT: Final = (
+    "a topic of the connector's own has one partition, whatever sink.partitions says: who has made this one? Another "
+    "name and sink.topic_prefix have topics of their own"
+)
+
+
 def _partitions_hint(partitions: int, spread: int | None) -> str:
     """Tell what to do about another number of partitions, which must not leave a key's records in two of them."""
     if spread in (0, partitions):
@@ -388,7 +394,9 @@ class Topics:
             yield OperatorError(
                 f"topic {topic.name} has {partitions} partitions, {topic.partitions} are asked for: a key must stay in "
                 "its partition",
-                hint=_partitions_hint(partitions, self._spread(topic.name)),
+                hint=_OWN_HINT
+                if topic.name.count(".") == 1
+                else _partitions_hint(partitions, self._spread(topic.name)),
             )
 
     def _retention_refusals(self, topic: Wanted, settings: Mapping[str, str], tool: str) -> Iterator[OperatorError]:

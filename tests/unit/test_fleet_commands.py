@@ -78,6 +78,36 @@ def test_entries_come_and_go(brokers: MemoryBrokers, tmp_path: Path) -> None:
     assert {act.about["fleet"] for _, _, act in brokers.noted} == {"production"}
 
 
+def test_two_that_add_at_once_keep_apart(
+    brokers: MemoryBrokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have found the same place free: the one that was there first keeps it, each other one moves."""
+    run("add", file(tmp_path, "a"), file(tmp_path, "b"))
+    written, write = list[str](), MemoryFleet.write
+    entry = json.loads(brokers.records["production"]["connector/b"])
+
+    def racing(self: MemoryFleet, key: str, value: bytes | None) -> None:
+        write(self, key, value)
+        if key == "connector/c" and not written:
+            for name, added_ms in (("x", 1), ("y", 2**60)):
+                of = {
+                    **entry,
+                    "place": 2,
+                    "added_ms": added_ms,
+                    "yaml": entry["yaml"].replace("name: b", f"name: {name}"),
+                }
+                write(self, f"connector/{name}", json.dumps(of).encode())
+        written.append(key)
+
+    monkeypatch.setattr(MemoryFleet, "write", racing)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    assert run("add", file(tmp_path, "c")).exit_code == 0
+    listed = json.loads(run("list", "--json").stdout)["connectors"]
+    assert {name: one["place"] for name, one in listed.items()} == {"a": 0, "b": 1, "x": 2, "y": 2, "c": 3}
+    assert brokers.places["production"] == 4
+    assert written == ["connector/c", "connector/c"], "y is looked after by who has added it"
+
+
 def test_nothing_is_half_made(brokers: MemoryBrokers, tmp_path: Path) -> None:
     """One wrong file among good ones, and each clash: exit code 2, and the topic is as it was."""
     good = file(tmp_path, "good")

@@ -234,6 +234,16 @@ def test_a_full_disk_behind_stdout_is_an_error_of_ours() -> None:
     assert b"Traceback" not in done.stderr
 
 
+def test_a_folder_out_of_reach_is_an_error_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    at = tmp_path / "file" / "below"
+    done = _run(f"from cdc.cli.main import main; main(['dev', 'up', 'postgres', '--dir', {str(at)!r}])", "")
+    assert done.returncode == 1
+    said = done.stderr.decode().splitlines()
+    assert said[0].endswith("cannot be made, read or written: Not a directory")
+    assert len(said) == 2
+
+
 def test_standard_streams_may_be_closed() -> None:
     """As some schedulers start commands: no connection to a server gets the number of stdout."""
     code = "from cdc.cli import main; main._write_any_name(); import os; print('x'); os._exit(os.open('/', 0) < 3)"

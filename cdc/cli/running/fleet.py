@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import random
 import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 import orjson
@@ -28,6 +29,8 @@ from cdc.model.audit import Act, asked_by
 from cdc.model.errors import ConfigError
 from cdc.monitoring.json_log import Place
 
+_LOOKS: Final = 20
+_PATIENCE: Final = 3
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -134,7 +137,33 @@ def add(files: tuple[Path, ...], *, name: str | None, servers: str | None, file:
     for entry in added:
         found.write(f"{CONNECTOR}{entry.name}", entry.to_bytes())
         found.note(entry.prefix, entry.name, _act(config, "fleet add"))
+    _keep_apart(found, [entry.name for entry in added])
+    for entry in added:
         click.echo(f"added {entry.name}; cdc fleet status shows who runs it", err=True)
+
+
+def _keep_apart(found: Fleet, added: Sequence[str]) -> None:
+    """Give those that were added a place of their own, where somebody has added others at the same moment.
+
+    Of several at one place the younger move to free ones, each by the command that has added it. Who is older waits a
+    moment, and moves if the younger is still there: its command had looked before the older was written.
+    """
+    for look in range(_LOOKS):
+        now = _entries(found.read() or {})
+        others = [one for one in now.good.values() if one.name not in added]
+        beside = [
+            (one, [(other.added_ms, other.name) for other in others if other.place == one.place])
+            for one in now.good.values()
+            if one.name in added
+        ]
+        moving = [one for one, at in beside if at and (look >= _PATIENCE or min(at) < (one.added_ms, one.name))]
+        if not any(at for _, at in beside):
+            return
+        places = free_places(now.places(), len(moving))
+        found.make(max([*now.places(), *places]) + 1)
+        for entry, place in zip(moving, places, strict=True):
+            found.write(f"{CONNECTOR}{entry.name}", entry.moved(place=place, added_ms=entry.added_ms).to_bytes())
+        time.sleep(random.uniform(0.2, 0.6))  # noqa: S311 - so that two do not move in step
 
 
 def _placed(entry: Entry, there: Entries, places: Any, *, replace: bool) -> Entry:  # noqa: ANN401 - an iterator
