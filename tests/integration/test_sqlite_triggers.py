@@ -92,7 +92,8 @@ def test_what_is_altered_is_followed(shop: Shop, how: str, live: bool) -> None:
         if how == "triggers made again":
             made = [sql for (sql,) in shop.select("SELECT sql FROM sqlite_schema WHERE type = 'trigger'")]
             names = [name for (name,) in shop.select("SELECT name FROM sqlite_schema WHERE type = 'trigger'")]
-            shop.do(*(f'DROP TRIGGER "{name}"' for name in names), "DELETE FROM orders WHERE id = 4", *made)
+            dropped = [f'DROP TRIGGER "{name}"' for name in names]
+            shop.do("; ".join(["BEGIN", *dropped, "DELETE FROM orders WHERE id = 4", *made, "COMMIT"]))
         else:
             shop.do(f"BEGIN; {MIGRATIONS[how]}; COMMIT" if how != "remake" else MIGRATIONS[how])
 
@@ -358,3 +359,47 @@ def test_a_file_that_is_replaced_is_noticed_while_it_runs(shop: Shop, tmp_path: 
         other.rename(shop.path)
         running.eventually(lambda: shop.fold() == as_events(shop))
     assert running.raised is None
+
+
+def test_a_table_that_is_renamed_stops_or_is_taken_up(shop: Shop) -> None:
+    """It takes its triggers with it: under its new name nothing of it may go to the old topic."""
+    with shop.running() as running:
+        running.eventually(lambda: shop.select("SELECT count(*) FROM cdc_c_changes") != [(0,)])
+        shop.do("ALTER TABLE orders RENAME TO orders_2026")
+        running.eventually(lambda: running.raised is not None)
+    assert "main.orders does not exist" in str(running.raised)
+    assert "main.orders_2026" in str(running.raised)
+    before = len(shop.events())
+    shop.tables = ("main.*",)
+    shop.do("UPDATE orders_2026 SET status = 'later' WHERE id = 1")
+    shop.run()
+    shop.do("DELETE FROM orders_2026 WHERE id = 2")
+    shop.run()
+    assert len(shop.events()) == before
+    assert shop.fold("orders_2026") == as_events(shop, "SELECT * FROM orders_2026 ORDER BY id")
+
+
+def test_any_name_any_width_and_strict_tables(tmp_path: Path) -> None:
+    """Names with quotes, spaces and words of SQL; more columns than an expression is deep; keys of several parts."""
+    wide = ", ".join(f"c{number}" for number in range(700))
+    shop = Shop(
+        tmp_path,
+        """CREATE TABLE "new" (id INTEGER PRIMARY KEY, "old" TEXT, "t" TEXT, "it's ""h"" x" TEXT UNIQUE)""",
+        "CREATE TABLE strict_one (b BLOB, id INT, v ANY, PRIMARY KEY (id, b)) STRICT, WITHOUT ROWID",
+        f"CREATE TABLE wide (id INTEGER PRIMARY KEY, {wide})",
+        tables=("main.*",),
+    )
+    statements = (
+        """INSERT INTO "new" VALUES (10, 'a', 'b', 'c'), (9, 'a', 'b', 'd')""",
+        "INSERT INTO strict_one VALUES (x'00', 10, 1), (x'', 9, 'text'), (x'00', 9, 2), (x'ff', 9, 3.5)",
+        "INSERT INTO wide (id, c0, c699) VALUES (1, 'first', 'last')",
+    )
+    shop.do(*statements)
+    shop.run()
+    shop.do("DELETE FROM strict_one", """REPLACE INTO "new" (id, "it's ""h"" x") VALUES (11, 'd')""", statements[1])
+    shop.do("UPDATE strict_one SET b = x'aa', id = 8 WHERE id = 10", "UPDATE wide SET c350 = 'middle'")
+    shop.run()
+    assert shop.fold("new") == as_events(shop, 'SELECT * FROM "new" ORDER BY id')
+    assert shop.fold("wide") == as_events(shop, "SELECT * FROM wide")
+    rows = sorted((row["id"], row["b"], row["v"]) for row in shop.fold("strict_one"))
+    assert rows == [(8, "qg==", "1"), (9, "", "text"), (9, "/w==", "3.5"), (9, "AA==", "2")]
