@@ -94,12 +94,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _write_nothing_more()
         sys.exit(1)
     except OSError as exc:
-        error = _of_a_file(exc)
-        if error is None:
+        of_a_file = _of_a_file(exc)
+        if of_a_file is None:
             raise
         _write_nothing_more()
-        show(error)
-        sys.exit(error.exit_code)
+        show(of_a_file)
+        sys.exit(of_a_file.exit_code)
     except Exception as exc:
         error = _of_spark(exc)
         if error is None:

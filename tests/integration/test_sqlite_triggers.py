@@ -5,47 +5,28 @@ No server: the file is real, and so are its triggers; the broker is the twin.
 
 from __future__ import annotations
 
-import json
-import os
-import random
 import shutil
 import sqlite3
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
 
-import orjson
 import pytest
 
-import cdc
 import cdc.capture.control.commands
 import cdc.capture.pipeline
 import connectors.triggers.sqlite.source
 from cdc.capture.control.signals import Command
-from cdc.capture.pipeline import Pipeline
-from cdc.capture.settings import Settings
-from cdc.config.config import ConnectorConfig, SnapshotConfig
+from cdc.config.config import ConnectorConfig
 from cdc.config.findings import Level
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.published.column_rules import ColumnRules
 from cdc.config.source_config import SourceConfig
-from cdc.model.errors import CdcError, ConfigError, GapError, OperatorError
-from cdc.model.state import State
-from cdc.rules.capture_rules import CaptureRules
-from cdc.testing import Faults, Killed, MemoryKafka, MemorySink, Outcome, Record, nothing
+from cdc.model.errors import ConfigError, GapError, OperatorError
+from cdc.testing import Faults, Killed
 from connectors.triggers import check, lag, log_end
 from connectors.triggers.source import open_source
-from snapshot.triggers.snapshotter import open_snapshotter
-from tests.conftest import FULL
-from tests.integration import in_process
-
-KILLS = 12 if FULL else 3
-ORDERS = "CREATE TABLE orders (id INTEGER PRIMARY KEY, status TEXT NOT NULL, n INT)"
+from tests.integration.sqlite_shop import ORDERS, Shop, as_events
 
 
 @pytest.fixture(autouse=True)
@@ -57,130 +38,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(connectors.triggers.sqlite.source, name, 0.0)
 
 
-class Shop:
-    """A file, its application, and a connector of it."""
-
-    rules: dict[str, Any]
-    """What `source` says besides: columns, where."""
-
-    def __init__(self, folder: Path, *scripts: str, tables: Sequence[str] = ("main.orders",)) -> None:
-        self.path = folder / "shop.db"
-        self.kafka = MemoryKafka()
-        self.rules = {}
-        self.tables = tuple(tables)
-        self.do("PRAGMA journal_mode = WAL", *scripts)
-
-    def connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self.path, isolation_level=None)
-
-    def do(self, *scripts: str) -> None:
-        with closing(self.connect()) as connection:
-            for script in scripts:
-                connection.executescript(script)
-
-    def select(self, statement: str) -> list[tuple[Any, ...]]:
-        with closing(self.connect()) as connection:
-            return connection.execute(statement).fetchall()
-
-    @property
-    def config(self) -> ConnectorConfig:
-        return ConnectorConfig(
-            name="c",
-            source=SourceConfig(type="triggers", url=f"sqlite:///{self.path}", tables=self.tables, **self.rules),
-            sink=KafkaConfig(bootstrap_servers="none", topic_prefix="p"),
-            snapshot=SnapshotConfig(chunk_rows=3),
-        )
-
-    def pipeline(self, at: Callable[[str], None] = nothing) -> Pipeline:
-        config = self.config
-        return Pipeline(
-            Settings(
-                connector="c",
-                prefix="p",
-                chunk_rows=3,
-                config=config.binding,
-                rules=CaptureRules.of_source(config.source),
-            ),
-            open_source=lambda: open_source(config),
-            open_snapshotter=lambda: open_snapshotter(config),
-            sink=MemorySink(self.kafka, "c", "p", at=at),
-        )
-
-    def run(self, at: Callable[[str], None] = nothing) -> None:
-        self.pipeline(at).run(until_caught_up=True)
-
-    def running(self) -> Running:
-        return Running(self.pipeline())
-
-    def events(self, table: str = "orders") -> list[dict[str, Any]]:
-        found = self.kafka.committed(f"p.main.{table}")
-        return [orjson.loads(record.value) for record in found if record.value is not None]
-
-    def fold(self, table: str = "orders") -> list[dict[str, Any]]:
-        rows: dict[bytes | None, bytes | None] = {}
-        positions: list[str] = []
-        for record in self.kafka.committed(f"p.main.{table}"):
-            rows[record.key] = record.value
-            if record.value is not None:
-                positions.append(orjson.loads(record.value)["source"]["position"])
-        assert positions == sorted(positions)
-        found = [orjson.loads(value)["after"] for value in rows.values() if value is not None]
-        return sorted(found, key=lambda row: row["id"])
-
-    def state(self) -> State:
-        state = self.kafka.state("p", "c")
-        assert state is not None
-        return state
-
-    def ask(self, command: Command) -> None:
-        """As `cdc snapshot` does."""
-        topic = "p.signal-c"
-        self.kafka.topics[topic].append(Record(topic, b"1", command.to_bytes("1"), self.kafka.begin("cli")))
-        self.kafka.end("cli", Outcome.COMMITTED)
-
-
-class Running:
-    """The connector in a thread, until the block is left."""
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        self._pipeline = pipeline
-        self.raised: BaseException | None = None
-        self._thread = threading.Thread(target=self._run)
-
-    def _run(self) -> None:
-        try:
-            self._pipeline.run()
-        except CdcError as exc:
-            self.raised = exc
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pipeline.stop()
-        self._thread.join()
-
-    def eventually(self, holds: Callable[[], bool]) -> None:
-        for _ in range(600):
-            if holds() or self.raised is not None:
-                break
-            self._thread.join(0.05)
-        assert holds()
-
-
 @pytest.fixture
 def shop(tmp_path: Path) -> Shop:
     shop = Shop(tmp_path, ORDERS, "INSERT INTO orders (status) VALUES ('a'), ('b'), ('c'), ('d')")
     shop.run()
     return shop
-
-
-def as_events(shop: Shop, statement: str = "SELECT * FROM orders ORDER BY id") -> list[dict[str, Any]]:
-    with closing(shop.connect()) as connection:
-        cursor = connection.execute(statement)
-        names = [of[0] for of in cursor.description]
-        return [dict(zip(names, row, strict=True)) for row in cursor]
 
 
 def test_snapshot_then_changes(shop: Shop) -> None:
@@ -230,7 +92,8 @@ def test_what_is_altered_is_followed(shop: Shop, how: str, live: bool) -> None:
         if how == "triggers made again":
             made = [sql for (sql,) in shop.select("SELECT sql FROM sqlite_schema WHERE type = 'trigger'")]
             names = [name for (name,) in shop.select("SELECT name FROM sqlite_schema WHERE type = 'trigger'")]
-            shop.do(*(f'DROP TRIGGER "{name}"' for name in names), "DELETE FROM orders WHERE id = 4", *made)
+            dropped = [f'DROP TRIGGER "{name}"' for name in names]
+            shop.do("; ".join(["BEGIN", *dropped, "DELETE FROM orders WHERE id = 4", *made, "COMMIT"]))
         else:
             shop.do(f"BEGIN; {MIGRATIONS[how]}; COMMIT" if how != "remake" else MIGRATIONS[how])
 
@@ -450,45 +313,6 @@ def test_a_url_of_another_database_is_refused() -> None:
         assert "sqlite:///" in (caught.value.hint or "")
 
 
-def test_a_pipeline_without_a_server(tmp_path: Path) -> None:
-    """A file of SQLite into a file of JSON lines, by the command line: nothing else runs."""
-    shop = Shop(tmp_path, ORDERS, "INSERT INTO orders (status) VALUES ('new')")
-    out, file = tmp_path / "changes.jsonl", tmp_path / "connector.yaml"
-    file.write_text(
-        json.dumps(
-            {
-                "name": "shop",
-                "source": {"type": "triggers", "url": f"sqlite:///{shop.path}", "tables": ["main.orders"]},
-                "sink": {"type": "jsonl", "path": str(out)},
-            }
-        )
-    )
-    for script in ("", "UPDATE orders SET status = 'paid'; INSERT INTO orders (status) VALUES ('late')"):
-        shop.do(script)
-        done = in_process.cdc(["run", str(file), "--until-caught-up"], {**os.environ})
-        assert done.returncode == 0, done.stderr
-    events = [json.loads(line) for line in out.read_bytes().splitlines()]
-    assert [(event["op"], event["after"]["status"]) for event in events] == [("r", "new"), ("u", "paid"), ("c", "late")]
-
-
-def test_the_library_follows_a_file(tmp_path: Path) -> None:
-    """Without Kafka: `cdc.follow`, which makes nothing unless it is asked to."""
-    shop = Shop(tmp_path, ORDERS, "INSERT INTO orders (status) VALUES ('new')")
-    with pytest.raises(OperatorError, match=r"."), cdc.follow(f"sqlite:///{shop.path}", tables=["main.orders"],
-                                                              position=tmp_path / "orders.pos") as changes:  # fmt: skip
-        next(changes)
-    assert shop.select("SELECT count(*) FROM sqlite_schema WHERE name LIKE 'cdc%'") == [(0,)]
-    told = []
-    for script in ("", "UPDATE orders SET status = 'paid'"):
-        shop.do(script)
-        with cdc.follow(f"sqlite:///{shop.path}", tables=["main.orders"], position=tmp_path / "orders.pos",
-                        create=True, until_caught_up=True) as changes:  # fmt: skip
-            for transaction in changes:
-                told += [(change.op, change.after["status"]) for change in transaction if change.after]
-                transaction.done()
-    assert told == [("r", "new"), ("u", "paid")]
-
-
 def test_a_large_transaction_is_whole_and_the_rules_hold(tmp_path: Path) -> None:
     """It is read as it comes; a condition and a mask are held to by snapshot and triggers."""
     shop = Shop(tmp_path, ORDERS, "INSERT INTO orders VALUES (1, 'secret', 7), (2, 'secret', 1)")
@@ -537,63 +361,45 @@ def test_a_file_that_is_replaced_is_noticed_while_it_runs(shop: Shop, tmp_path: 
     assert running.raised is None
 
 
-def test_killed_in_the_middle_while_others_write(tmp_path: Path) -> None:
-    """A process, and writers in several threads: each change is in the file once, and all of them are."""
-    shop = Shop(tmp_path, ORDERS, *(f"INSERT INTO orders (status, n) VALUES ('{n}', 0)" for n in range(50)))
-    out, file = tmp_path / "changes.jsonl", tmp_path / "connector.yaml"
-    source = {"type": "triggers", "url": f"sqlite:///{shop.path}", "tables": ["main.orders"]}
-    file.write_text(json.dumps({"name": "c", "source": source, "sink": {"type": "jsonl", "path": str(out)}}))
-    over = threading.Event()
+def test_a_table_that_is_renamed_stops_or_is_taken_up(shop: Shop) -> None:
+    """It takes its triggers with it: under its new name nothing of it may go to the old topic."""
+    with shop.running() as running:
+        running.eventually(lambda: shop.select("SELECT count(*) FROM cdc_c_changes") != [(0,)])
+        shop.do("ALTER TABLE orders RENAME TO orders_2026")
+        running.eventually(lambda: running.raised is not None)
+    assert "main.orders does not exist" in str(running.raised)
+    assert "main.orders_2026" in str(running.raised)
+    before = len(shop.events())
+    shop.tables = ("main.*",)
+    shop.do("UPDATE orders_2026 SET status = 'later' WHERE id = 1")
+    shop.run()
+    shop.do("DELETE FROM orders_2026 WHERE id = 2")
+    shop.run()
+    assert len(shop.events()) == before
+    assert shop.fold("orders_2026") == as_events(shop, "SELECT * FROM orders_2026 ORDER BY id")
 
-    def write(seed: int) -> None:
-        at = random.Random(seed)
-        with closing(shop.connect()) as connection:
-            connection.execute("PRAGMA busy_timeout = 60000")
-            connection.execute("PRAGMA synchronous = OFF")
-            while not over.wait(0.002):
-                connection.execute("BEGIN IMMEDIATE")
-                for _ in range(at.randint(1, 4)):
-                    key = at.randint(1, 60)
-                    connection.execute(
-                        at.choice(
-                            [
-                                "UPDATE orders SET n = n + 1 WHERE id = ?",
-                                "INSERT OR REPLACE INTO orders VALUES (?, 'new', 0)",
-                                "DELETE FROM orders WHERE id = ?",
-                                "UPDATE OR IGNORE orders SET id = id + 1 WHERE id = ?",
-                            ]
-                        ),
-                        (key,),
-                    )
-                connection.execute(at.choice(["COMMIT", "COMMIT", "ROLLBACK"]))
 
-    writers = [threading.Thread(target=write, args=(seed,)) for seed in range(2)]
-    for writer in writers:
-        writer.start()
-    words = [sys.executable, "-m", "cdc", "run", str(file)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    for kills in range(KILLS):
-        running = subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL)
-        size = out.stat().st_size if out.exists() else 0
-        while running.poll() is None and (not out.exists() or out.stat().st_size <= size + 1_000 * kills):
-            over.wait(0.01)
-        running.kill()
-        running.wait()
-    over.set()
-    for writer in writers:
-        writer.join()
-    done = in_process.cdc(["run", str(file), "--until-caught-up"], {**os.environ})
-    assert done.returncode == 0, done.stderr
-    rows: dict[int, Any] = {}
-    seen = set()
-    for event in map(json.loads, out.read_bytes().splitlines()):
-        if event["transaction"] is not None:
-            at = event["source"]["position"]
-            assert at not in seen
-            seen.add(at)
-        if event["op"] == "d":
-            rows.pop(event["key"]["id"], None)
-        else:
-            rows[event["key"]["id"]] = event["after"]
-    assert [rows[key] for key in sorted(rows)] == as_events(shop)
-    assert len(seen) > 50
+def test_any_name_any_width_and_strict_tables(tmp_path: Path) -> None:
+    """Names with quotes, spaces and words of SQL; more columns than an expression is deep; keys of several parts."""
+    wide = ", ".join(f"c{number}" for number in range(700))
+    shop = Shop(
+        tmp_path,
+        """CREATE TABLE "new" (id INTEGER PRIMARY KEY, "old" TEXT, "t" TEXT, "it's ""h"" x" TEXT UNIQUE)""",
+        "CREATE TABLE strict_one (b BLOB, id INT, v ANY, PRIMARY KEY (id, b)) STRICT, WITHOUT ROWID",
+        f"CREATE TABLE wide (id INTEGER PRIMARY KEY, {wide})",
+        tables=("main.*",),
+    )
+    statements = (
+        """INSERT INTO "new" VALUES (10, 'a', 'b', 'c'), (9, 'a', 'b', 'd')""",
+        "INSERT INTO strict_one VALUES (x'00', 10, 1), (x'', 9, 'text'), (x'00', 9, 2), (x'ff', 9, 3.5)",
+        "INSERT INTO wide (id, c0, c699) VALUES (1, 'first', 'last')",
+    )
+    shop.do(*statements)
+    shop.run()
+    shop.do("DELETE FROM strict_one", """REPLACE INTO "new" (id, "it's ""h"" x") VALUES (11, 'd')""", statements[1])
+    shop.do("UPDATE strict_one SET b = x'aa', id = 8 WHERE id = 10", "UPDATE wide SET c350 = 'middle'")
+    shop.run()
+    assert shop.fold("new") == as_events(shop, 'SELECT * FROM "new" ORDER BY id')
+    assert shop.fold("wide") == as_events(shop, "SELECT * FROM wide")
+    rows = sorted((row["id"], row["b"], row["v"]) for row in shop.fold("strict_one"))
+    assert rows == [(8, "qg==", "1"), (9, "", "text"), (9, "/w==", "3.5"), (9, "AA==", "2")]

@@ -56,9 +56,8 @@ def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
 def test_our_sources_are_found_by_their_short_names() -> None:
     """Each has a source, a snapshotter, its standing, its check and its log's end; nothing connects yet."""
     for name in registry.SOURCES:
-        url = {"postgres": "postgresql://localhost/d", "mysql": "mysql://localhost", "triggers": "sqlite:///shop.db"}[
-            name
-        ]
+        urls = {"postgres": "postgresql://localhost/d", "mysql": "mysql://localhost", "triggers": "sqlite:///shop.db"}
+        url = urls[name]
         config = ConnectorConfig(
             name="c",
             source=SourceConfig(type=name, url=url, tables=("s.t",)),

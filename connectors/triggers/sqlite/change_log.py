@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from cdc.model.change import Offset
 from cdc.model.errors import GapError, OperatorError
-from connectors.triggers.sqlite.catalog import Found, Shape
+from connectors.triggers.sqlite.catalog import SCHEMA, Found, Shape
 from connectors.triggers.sqlite.session import Session, quoted
 from connectors.triggers.sqlite.triggers import MARK, NOW, Names, tables, triggers
 
@@ -200,6 +200,17 @@ class ChangeLog:
             return None
         places = [f"{there[name][0]} {statement}" for name, statement in sorted(wanted.items())]
         return hashlib.sha256("\n".join(places).encode()).hexdigest()[:16]
+
+    def renamed(self, gone: Iterable[str]) -> list[str]:
+        """Return in words which of the tables that are gone have another name: a table takes its triggers with it."""
+        return [
+            f"{name} is {SCHEMA}.{now.decode()} now"
+            for name in sorted(gone)
+            for (now,) in self._ask(
+                "SELECT tbl_name FROM sqlite_schema WHERE type = 'trigger' AND name = ?",
+                self.names.trigger(name.removeprefix(f"{SCHEMA}."), "insert"),
+            )
+        ]
 
     def install(self, found: Iterable[Found], captured: Iterable[Found]) -> None:
         """Make the triggers of tables, in place of theirs; drop those of tables that are not captured any more."""

@@ -30,6 +30,7 @@ _LOOK_S: Final = 1.0
 _SMALL: Final = 1_000
 """So many rows are given in a list."""
 _FORGET_S: Final = 2.0
+_NEVER: Final = -1
 
 
 class SqliteSource:
@@ -51,7 +52,7 @@ class SqliteSource:
         self._at: Offset = {}
         self._looked: list[int] = []
         """Where the log ended when `current` was asked: no transaction that is given spans such a place."""
-        self._schema = 0
+        self._schema = _NEVER
         """The file's schema version, as it was last looked at."""
         self._differs_since_s: float | None = None
         self._looked_s = 0.0
@@ -97,8 +98,8 @@ class SqliteSource:
         return None
 
     def _compare(self) -> None:
-        """Note how the triggers stand now."""
-        self._schema = self._schema_version()
+        """Note how the triggers stand now; what has changed since `connect` is seen at the next look."""
+        self._schema = _NEVER
         standing = self._log().standing(self._captured)
         self._carried = {name: stands for name, stands in standing.items() if stands is not None}
 
@@ -252,6 +253,8 @@ class SqliteSource:
         self._looked_s, self._schema = now_s, version
         there = {found.qualified: found for found in self._here()}
         gone = {found.qualified for found in self._captured} - there.keys()
+        if renamed := self._log().renamed(gone):
+            raise ChangedError(f"table renamed: {', '.join(renamed)}: looking again")
         for name in sorted(gone - self._gone):
             log.warning("table %s was dropped: its topic keeps the rows it had", name)
         self._gone = gone
