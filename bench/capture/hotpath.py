@@ -56,6 +56,9 @@ class _Producer:
     def partitions(self, _topic: str, _beside: Sequence[str]) -> int:
         return PARTITIONS
 
+    def there(self, _topics: Sequence[str]) -> dict[str, tuple[str, int]]:
+        return {}
+
     def ready(self) -> bool:
         return True
 

@@ -30,6 +30,8 @@ class AcrossSessions:
     meter: Meter
     published: PublishedValues
     """What the topics say of values that the log leaves out, as far as it has been read."""
+    held: PublishedValues
+    """What rows the topics hold, as far as it has been read: see `TopicRows`."""
     not_asked: set[str] = field(default_factory=set)
     """Topics for whose left-out values the source is not asked: see `LeftOutValues`."""
     looked_for: set[bytes] = field(default_factory=set)

@@ -117,6 +117,7 @@ class Pipeline:
             meter=meter,
             executor=executor or partial(ThreadPoolExecutor, 1, "cdc-resnapshot"),
             published=PublishedValues(executor or partial(ThreadPoolExecutor, 1, "cdc-published")),
+            held=PublishedValues(executor or partial(ThreadPoolExecutor, 1, "cdc-held")),
         )
         self._events = 0
         self._good_at_s = 0.0
@@ -142,7 +143,7 @@ class Pipeline:
 
         Raises OperatorError, BugError, or RetryableError when trying again did not help for five minutes.
         """
-        with closing(self._across.published):
+        with closing(self._across.published), closing(self._across.held):
             self._run(until_caught_up=until_caught_up)
 
     def _run(self, *, until_caught_up: bool) -> None:

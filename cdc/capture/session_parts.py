@@ -23,6 +23,7 @@ from cdc.encode.dead_letters import DeadLetters
 from cdc.encode.event_writer import EventWriter
 from cdc.encode.schema_versions import SchemaVersions
 from cdc.encode.topic_contents.toast import ToastValues
+from cdc.encode.topic_contents.topic_rows import TopicRows
 from cdc.model.change import Table
 from cdc.model.interfaces import Sink, Snapshotter, Source
 
@@ -85,6 +86,11 @@ def open_parts(
         rows=settings.chunk_rows,
         executor=across.executor(),
     )
+    held = (
+        TopicRows(across.held, sink, versions.carried, committed=place.committed, tend=tend)
+        if settings.before_of_topic
+        else None
+    )
     rereads = Rereads(incremental, sink, by_name, state, since=place.since, log_end=place.log_end)
     writer = EventWriter(
         sink,
@@ -100,6 +106,7 @@ def open_parts(
         key_headers=settings.key_headers,
         unsent=settings.unsent,
         outbox=OutboxWriter(settings.outbox, sink, letters) if settings.outbox is not None else None,
+        held=held,
     )
     commands = UserCommands(
         sink,

@@ -38,6 +38,8 @@ class Settings:
     """What makes formats that are not plain JSON."""
     key_headers: bool = False
     """Whether the records of a key change name the other key in a header."""
+    before_of_topic: bool = False
+    """Whether `before` is the row that the topic holds, where the log does not have the whole old row."""
     idle_position_s: float = 10.0
     """How often the position is committed where nothing happens: it tells how fresh the topics are."""
     take_over: bool = False

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from cdc.config.published.record_format import RegistryConfig, check_format
+from cdc.config.published.record_format import RecordFormat, RegistryConfig, check_format
 from cdc.config.requirement import require
 from cdc.config.table_patterns import matches
 from cdc.model.errors import ConfigError
@@ -16,6 +16,8 @@ _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _RETENTION = re.compile(r"([1-9]\d{0,8})([mhd])")
 _UNITS_MS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
+BEFORES = ("log", "topic")
+"""Where the old row of an event may come from."""
 PRODUCERS = ("own", "librdkafka")
 """Clients that a connector can write with, the default first."""
 
@@ -129,6 +131,8 @@ class KafkaConfig:
     flat_metadata: tuple[str, ...] = ()
     """What a flat value has besides the row."""
     registry: RegistryConfig | None = None
+    before: str = "log"
+    """Where the old row of an update or a delete comes from, if the log does not have the whole of it."""
     headers: tuple[str, ...] = ()
     """What records tell in headers."""
     topic_config: Mapping[str, str | None] = field(default_factory=dict)
@@ -149,6 +153,13 @@ class KafkaConfig:
             LEAST_TRANSACTION_S <= self.transaction_timeout_s <= MOST_TRANSACTION_S,
             f"transaction_timeout_s: {self.transaction_timeout_s:g} is out of range",
             f"{LEAST_TRANSACTION_S} to {MOST_TRANSACTION_S}, and no more than the brokers' transaction.max.timeout.ms",
+        )
+        require(self.before in BEFORES, f"before: “{self.before}” is not known", f"one of {', '.join(BEFORES)}")
+        shapes = [RecordFormat.parsed(text) for text in (self.format, *self.formats.values())]
+        require(
+            self.before == "log" or any(of is None or of.shape != "flat" for of in shapes),
+            "before means nothing: every table is flat, and a row has no before",
+            "format: envelope, or take before out",
         )
         check_format(
             self.format, self.formats, metadata=self.flat_metadata, headers=self.headers, registry=self.registry

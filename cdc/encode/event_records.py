@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from cdc.encode.envelope.frame import Frame
 from cdc.encode.envelope.table_encoder import TableEncoder
+from cdc.encode.topic_contents.topic_rows import TopicRows
 from cdc.model.change import Coordinates
 from cdc.model.interfaces import Headers, Sink
 
@@ -21,8 +22,13 @@ _DELETE = b"d"
 class EventRecords:
     """Writes to the sink's open transaction."""
 
-    def __init__(self, sink: Sink) -> None:
-        self._write = sink.write
+    def __init__(self, sink: Sink, held: TopicRows | None = None) -> None:
+        """`held` is told of each row; None: the `before` of events is what the log has."""
+        self._write, self._held = sink.write, held
+
+    def before(self, encoder: TableEncoder, key: bytes) -> bytes | None:
+        """Return the JSON of the row that the topic holds of a key; None: it holds none, or is not asked."""
+        return None if self._held is None or encoder.flat is not None else self._held.find(encoder, key)
 
     def put(
         self,
@@ -39,6 +45,8 @@ class EventRecords:
         """Write the event of a row, in JSON; of a delete `after` is ``null``."""
         wire = encoder.wire
         if encoder.flat is None:
+            if self._held is not None:
+                self._held.note(encoder, key, after)
             event = frame.event(encoder, op, before, after, lsn)
             self._write(encoder.topic, key, event if wire is None else wire.value(event), headers)
             if op == _DELETE:

@@ -16,6 +16,7 @@ from cdc.encode.left_out_values import LeftOutValues, Reread
 from cdc.encode.schema_versions import Resnapshot, SchemaVersions
 from cdc.encode.snapshot_rows import SnapshotRows
 from cdc.encode.topic_contents.toast import TOAST_FROM, ToastValues
+from cdc.encode.topic_contents.topic_rows import TopicRows
 from cdc.encode.truncates import Truncates
 from cdc.encode.window_keys import LoggedKeys
 from cdc.model.change import (
@@ -69,13 +70,15 @@ class EventWriter:
         key_headers: bool = False,
         unsent: bytes | None = None,
         outbox: Outbox | None = None,
+        held: TopicRows | None = None,
     ) -> None:
         """`logged` notes the keys that events name, for the table that the incremental snapshot reads.
 
         `reread` is told of rows that have changed without events. The source is not asked for left-out values of the
         topics `not_asked`, to which topics are added. `emptied` has a table read from here on, because the rows it had
         are gone. `key_headers`: the records of a key change name the other key in a header. `unsent`: the sink keeps no
-        rows; this JSON stands for values that are not known, and a TRUNCATE is an event.
+        rows; this JSON stands for values that are not known, and a TRUNCATE is an event. `held` finds the rows that
+        topics hold, for the `before` of events whose old row the log does not have.
         """
         self._key_headers = key_headers
         self._outbox = outbox
@@ -97,11 +100,13 @@ class EventWriter:
             unsent=unsent,
         )
         self._answered = self._left_out.answered
-        self._truncates = Truncates(sink, logged=logged, emptied=emptied, whole=unsent is not None)
+        self._records, self._held = EventRecords(sink, held), held
+        self._truncates = Truncates(sink, self._records, logged=logged, emptied=emptied, whole=unsent is not None)
         self._deferred = DeferredKeys()
         self._filtered = FilteredRows()
         self.snapshot: Final = SnapshotRows(
             sink,
+            self._records,
             self._encoder,
             toast,
             self._filtered,
@@ -110,7 +115,6 @@ class EventWriter:
             outbox=outbox.table if outbox is not None else None,
         )
         """Writes rows that were read."""
-        self._records = EventRecords(sink)
         self._fast_paths: dict[int, tuple[str, FastPath]] = {}
         self._batch_fast_path = batch_fast_path(self._fast_paths, self._fast_path, sink.write)
 
@@ -121,6 +125,8 @@ class EventWriter:
     def close(self) -> None:
         self._deferred.close()
         self._filtered.close()
+        if self._held is not None:
+            self._held.close()
 
     def batch(self, transactions: list[Transaction], begin: int, epoch: int, made_at_ms: int) -> tuple[int, int]:
         """Write transactions from `begin` on by the fast path, up to one with a change that only `changes` can write.
@@ -231,7 +237,7 @@ class EventWriter:
         It also declines all of a table with a deferred key, whose changes must be settled first.
         """
         encoder = self._versions.known(table)
-        if encoder is None or table.deferred_key:
+        if encoder is None or table.deferred_key or (self._held is not None and encoder.flat is None):
             return "", _decline
         if encoder.published is not None and encoder.published.judge is not None:
             return "", _decline
@@ -299,7 +305,7 @@ class EventWriter:
             )
             self._delete(change, encoder, xid, frame, handover, headers=to)
             op, headers = Op.CREATE, of
-        elif before is not None and not hidden:
+        elif not hidden and (before is not None or self._held is not None):
             image = self._image(encoder, before, key, frame)
         if hidden or gone:
             frame.skip()
@@ -310,11 +316,20 @@ class EventWriter:
             encoder, key, frame, op=_CODES[op], before=image, after=row, lsn=change.lsn, headers=headers
         )  # fmt: skip
 
-    def _image(self, encoder: TableEncoder, before: Row, key: bytes, frame: Frame) -> bytes:
-        """The old row's JSON for the event; with dead letters on, its key's alone if the rest cannot be written."""
+    def _image(self, encoder: TableEncoder, before: Row | None, key: bytes, frame: Frame) -> bytes:
+        """The old row's JSON for the event; with dead letters on, its key's alone if the rest cannot be written.
+
+        Where the log has not the whole of it, it is the row that the topic holds, if that is asked.
+        """
         refused = self._letters.refusals(encoder.topic, key, frame)
         if refused > 1:
             raise too_large(encoder.topic)
+        if refused == 0 and (before is None or UNCHANGED in before):
+            held = self._records.before(encoder, key)
+            if held is not None or before is None:
+                return held or _NULL
+        if before is None:
+            return encoder.key_image(key)
         if refused == 0:
             try:
                 return encoder.image(before)

@@ -28,6 +28,7 @@ class SnapshotRows:
     def __init__(
         self,
         sink: Sink,
+        records: EventRecords,
         encoder: Callable[[Table, Position], TableEncoder],
         toast: ToastValues,
         filtered: FilteredRows,
@@ -42,7 +43,7 @@ class SnapshotRows:
         """
         self._sink, self._encoder, self._toast, self._filtered = sink, encoder, toast, filtered
         self._logged, self._letters, self._outbox = logged, letters, outbox
-        self._records = EventRecords(sink)
+        self._records = records
 
     def rows(self, table: Table, rows: Sequence[Row], frame: Frame, position: Position, *, lsn: Coordinates) -> None:
         """Write rows of a snapshot."""
@@ -110,7 +111,8 @@ class SnapshotRows:
         """Write a delete for each of `keys`, which the source no longer has."""
         encoder = self._encoder(table, position)
         for key in keys:
-            self._records.put(encoder, key, frame, op=b"d", before=encoder.key_image(key), after=_NULL, lsn=lsn)
+            image = self._records.before(encoder, key) or encoder.key_image(key)
+            self._records.put(encoder, key, frame, op=b"d", before=image, after=_NULL, lsn=lsn)
 
 
 def _event_key(encoder: TableEncoder, key: Key) -> bytes | None:

@@ -22,13 +22,15 @@ _TRUNCATE: Final = Op.TRUNCATE.value.encode()
 class Truncates:
     """Writes to the sink's open transaction; commits nothing."""
 
-    def __init__(self, sink: Sink, *, logged: LoggedKeys, emptied: Callable[[Table], None], whole: bool) -> None:
+    def __init__(
+        self, sink: Sink, records: EventRecords, *, logged: LoggedKeys, emptied: Callable[[Table], None], whole: bool
+    ) -> None:
         """`emptied` has a table read from here on, because the rows it had are gone.
 
         `whole`: the sink keeps no rows; a truncate is an event.
         """
         self._sink, self._logged, self._emptied, self._whole = sink, logged, emptied, whole
-        self._records = EventRecords(sink)
+        self._records = records
 
     def write(self, change: Change, encoder: TableEncoder, xid: Xid, frame: Frame, handover: Handover | None) -> None:
         """Write a delete for every live key of the topic, in the order of the keys: a replay writes the same.
@@ -54,5 +56,5 @@ class Truncates:
         with LiveKeys() as live:
             live.of_topic(self._sink.records(change.table), change.table, encoder.topic, bound=bound, kept=kept)
             for key in live:
-                image = encoder.key_image(key)
+                image = self._records.before(encoder, key) or encoder.key_image(key)
                 self._records.put(encoder, key, frame, op=b"d", before=image, after=_NULL, lsn=change.lsn)

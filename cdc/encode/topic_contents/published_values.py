@@ -78,7 +78,9 @@ class Kept(NamedTuple):
     names: frozenset[str]
     """The columns that are kept of records of this version; of any other all are, for names may have changed since."""
     least: Callable[[Mapping[str, bytes], int], bool]
-    """Whether a row of so many columns, with these values kept, may have any of them out of line."""
+    """Whether a row of so many columns, with these values kept, is kept at all."""
+    deletes: bool = False
+    """Whether a deleted key is kept too, without values: else the last row that it had is."""
 
 
 @dataclass(slots=True)
@@ -139,6 +141,8 @@ class PublishedValues:
             position, after = event["source"]["position"], event["after"]
             if position >= committed:
                 unsure = offset if unsure is None else unsure
+            elif after is None and kept.deletes:
+                waiting.append((key, position, 0, marshal.dumps({})))
             elif after is not None:
                 version = event["source"]["schema_version"]
                 names = kept.names & after.keys() if version == kept.version else after
