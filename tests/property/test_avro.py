@@ -131,17 +131,22 @@ ROWS = st.tuples(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("database", ["db", ""])
-@pytest.mark.parametrize("source", ["postgresql", "mysql", "another"])
-@given(
-    data=st.data(), row=ROWS, before=st.one_of(st.none(), ROWS, st.just("key")),
-    frame=st.fixed_dictionaries({
+EVENTS = {
+    "data": st.data(), "row": ROWS, "before": st.one_of(st.none(), ROWS, st.just("key")),
+    "frame": st.fixed_dictionaries({
         "epoch": st.integers(0, 2**33), "commit": st.integers(0, 2**64 - 1), "at_ms": st.integers(-5, 2**45),
         "made_at_ms": st.integers(0, 2**45), "transaction": st.one_of(st.none(), st.tuples(TEXT, st.just(5))),
         "view": st.integers(0, 2**33),
-    }), version=st.integers(1, 2**31 - 1), lsn=st.integers(0, 2**63 - 1),
-)  # fmt: skip
-def test_an_event_is_packed_as_its_json_is(  # noqa: PLR0917 - what may vary
+    }), "version": st.integers(1, 2**31 - 1), "lsn": st.integers(0, 2**63 - 1),
+}  # fmt: skip
+"""What an event of an update may be."""
+OF_SOURCES = pytest.mark.parametrize(
+    ("source", "database"), [(of, name) for of in ("postgresql", "mysql", "another") for name in ("db", "")]
+)
+
+
+def packed(  # noqa: PLR0917 - what may vary
+    form: str,
     source: str,
     database: str,
     data: st.DataObject,
@@ -150,14 +155,14 @@ def test_an_event_is_packed_as_its_json_is(  # noqa: PLR0917 - what may vary
     frame: dict[str, Any],
     version: int,
     lsn: int,
-) -> None:
-    """And any reader of Avro finds in it what its JSON says."""
+) -> tuple[MemoryRegistry, tuple[bytes, bytes], Any]:
+    """An update as the compiled code packs it, which is its JSON packed: the registry, key and value, and the JSON."""
     where, places = data.draw(st.sampled_from(WHERES.get(source, WHERES["mysql"])))
     if places == 2:
         where = where.replace(b"%%d", b"%d").replace(b"%b", data.draw(st.sampled_from(GTIDS)))
     at: Any = lsn if places == 1 else (lsn % 2**32, lsn % 1000)
     registry = MemoryRegistry()
-    wires = RegisteredWires(Formats("avro"), registry=registry)
+    wires = RegisteredWires(Formats(form), registry=registry)
     wires.begin(source, database)
     encoder = TableEncoder(
         TABLE, connector=source, prefix="p", database=database, version=version, topic="p.s.t",
@@ -167,15 +172,21 @@ def test_an_event_is_packed_as_its_json_is(  # noqa: PLR0917 - what may vary
         before = (row[0], UNCHANGED, UNCHANGED)
     elif before is not None:
         before = (row[0], *before[1:])
-    change = Change(Op.UPDATE, TABLE, before, row, at)
-    made = core.Way(encoder, None, 0)(change, core.Frame(where=where, **frame))
+    made = core.Way(encoder, None, 0)(Change(Op.UPDATE, TABLE, before, row, at), core.Frame(where=where, **frame))
     assert made is not None
-    plain = PlainFrame(where=where, **frame)
     image = b"null" if before is None else encoder.image(before)
-    json = plain.event(encoder, b"u", image, encoder.row(row), at)
+    json = PlainFrame(where=where, **frame).event(encoder, b"u", image, encoder.row(row), at)
     assert encoder.wire is not None
     assert made == (encoder.key(row), encoder.wire.value(json))
-    found, told = registry.read(made[1]), orjson.loads(json)
+    return registry, made, orjson.loads(json)
+
+
+@OF_SOURCES
+@given(**EVENTS)
+def test_an_event_is_packed_as_its_json_is(source: str, database: str, **event: Any) -> None:
+    """And any reader of Avro finds in it what its JSON says."""
+    registry, made, told = packed("avro", source, database, **event)
+    found = registry.read(made[1])
     assert found["op"] == "u"
     names = {"id": "id", "a-b": "a_b", "d": "d"}
     got = {name: found["after"][of] for name, of in names.items()}

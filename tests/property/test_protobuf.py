@@ -14,8 +14,6 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from cdc.encode import built, json_text
-from cdc.encode.envelope.frame import PlainFrame
-from cdc.encode.envelope.table_encoder import TableEncoder
 from cdc.formats import proto_message, proto_text, protobuf
 from cdc.formats.compiled_protobuf import _column
 from cdc.formats.proto_message import FieldNumbers, Numbered
@@ -23,11 +21,11 @@ from cdc.formats.schema import Schema
 from cdc.formats.tables import event_schema, row_schema
 from cdc.formats.typed import typed
 from cdc.formats.wires import RegisteredWires
-from cdc.model.change import UNCHANGED, Change, Column, Kind, Op, Table
+from cdc.model.change import Column, Kind, Table
 from cdc.model.errors import ProtocolError
 from cdc.rules.flat import Formats
 from tests import proto_messages
-from tests.property.test_avro import COLUMNS, GTIDS, LENIENT, NUMBERS, ROWS, TABLE, TEXT, WHERES
+from tests.property.test_avro import COLUMNS, EVENTS, LENIENT, NUMBERS, OF_SOURCES, TABLE, TEXT, packed
 from tests.property.test_compiled import TEXTS, core
 from tests.unit.test_formats import MemoryRegistry
 
@@ -78,60 +76,25 @@ def test_a_value_is_packed_as_its_json_is(column: Column, bare: bool, value: byt
         assert columns((None,)) == b""
 
 
-@pytest.mark.parametrize("database", ["db", ""])
-@pytest.mark.parametrize("source", ["postgresql", "mysql", "another"])
+@OF_SOURCES
 @settings(max_examples=50)
-@given(
-    data=st.data(), row=ROWS, before=st.one_of(st.none(), ROWS, st.just("key")),
-    frame=st.fixed_dictionaries({
-        "epoch": st.integers(0, 2**33), "commit": st.integers(0, 2**64 - 1), "at_ms": st.integers(-5, 2**45),
-        "made_at_ms": st.integers(0, 2**45), "transaction": st.one_of(st.none(), st.tuples(TEXT, st.just(5))),
-        "view": st.integers(0, 2**33),
-    }), version=st.integers(1, 2**31 - 1), lsn=st.integers(0, 2**63 - 1),
-)  # fmt: skip
-def test_an_event_is_packed_as_its_json_is(  # noqa: PLR0917 - what may vary
-    source: str,
-    database: str,
-    data: st.DataObject,
-    row: Any,
-    before: Any,
-    frame: dict[str, Any],
-    version: int,
-    lsn: int,
-) -> None:
+@given(**EVENTS)
+def test_an_event_is_packed_as_its_json_is(source: str, database: str, **event: Any) -> None:
     """And the reference library, and our own reader, find in it what its JSON says."""
-    where, places = data.draw(st.sampled_from(WHERES.get(source, WHERES["mysql"])))
-    if places == 2:
-        where = where.replace(b"%%d", b"%d").replace(b"%b", data.draw(st.sampled_from(GTIDS)))
-    at: Any = lsn if places == 1 else (lsn % 2**32, lsn % 1000)
-    registry = MemoryRegistry()
-    wires = RegisteredWires(Formats("protobuf"), registry=registry)
-    wires.begin(source, database)
-    encoder = TableEncoder(
-        TABLE, connector=source, prefix="p", database=database, version=version, topic="p.s.t",
-        wire=wires.of(TABLE, "p.s.t"),
-    )  # fmt: skip
-    if before == "key":
-        before = (row[0], UNCHANGED, UNCHANGED)
-    elif before is not None:
-        before = (row[0], *before[1:])
-    made = core.Way(encoder, None, 0)(Change(Op.UPDATE, TABLE, before, row, at), core.Frame(where=where, **frame))
-    assert made is not None
-    image = b"null" if before is None else encoder.image(before)
-    json = PlainFrame(where=where, **frame).event(encoder, b"u", image, encoder.row(row), at)
-    assert encoder.wire is not None
-    assert made == (encoder.key(row), encoder.wire.value(json))
+    registry, made, told = packed("protobuf", source, database, **event)
     text = registry.schemas[int.from_bytes(made[1][1:5], "big")][1]
-    found, told = proto_messages.read(text, made[1]), orjson.loads(json)
+    found = proto_messages.read(text, made[1])
     ours, end = protobuf.reader(proto_text.parse(text)[1])(made[1], 6)
     assert end == len(made[1])
     assert ours["after"] == told["after"]
-    assert ours["before"] == (None if before is None else {"id": None, "a-b": None, "d": None, **told["before"]})
+    assert ours["before"] == (
+        None if told["before"] is None else {"id": None, "a-b": None, "d": None, **told["before"]}
+    )
     assert {**found["after"], "d": str(found["after"]["d"])} == {**told["after"], "d": str(told["after"]["d"])}
     assert (found["op"], found["ts_ms"], found["transaction"]) == ("u", told["ts_ms"], told["transaction"])
     assert found["source"] == {name: value for name, value in told["source"].items() if name in found["source"]}
     assert set(told["source"]) == set(found["source"]) or source == "another"
-    assert proto_messages.read(registry.schemas[1][1], made[0]) == {"id": int(row[0])}
+    assert proto_messages.read(registry.schemas[1][1], made[0]) == {"id": told["after"]["id"]}
 
 
 EVERY = (
