@@ -38,8 +38,13 @@ TABLE = text_table("t", ["id", "note", "more"])
 
 
 class Bench:
-    def __init__(self, form: str) -> None:
-        self.log, self.kafka, self.registry, self.form = MemoryLog(), MemoryKafka(), MemoryRegistry(), Formats(form)
+    def __init__(self, form: str, **kafka: int) -> None:
+        self.log, self.kafka, self.registry, self.form = (
+            MemoryLog(),
+            MemoryKafka(**kafka),
+            MemoryRegistry(),
+            Formats(form),
+        )
         self.reading = Reading(self.registry.schemas.get)
         self.rows: dict[Key, int] = {}
         self.made = 0
@@ -188,3 +193,17 @@ def test_a_row_among_the_dead_letters_is_no_reader_s() -> None:
     assert bench.check() == 2
     told = {key: orjson.loads(of)["before"] for key, of in bench.newest()}
     assert told == {b'{"id":"1"}': None, b'{"id":"2"}': {"id": "2", "note": "a", "more": "b"}}
+
+
+def test_a_record_too_large_with_it_has_the_key_alone() -> None:
+    """The row fits, and twice the row does not."""
+    bench = Bench("envelope", largest_bytes=1_000_000)
+    large = b"x" * 600_000
+    bench.log.commit(insert(TABLE, (b"1", b"a", large)))
+    bench.run()
+    bench.log.commit(update(TABLE, (b"1", b"b", large)), update(TABLE, (b"1", b"c", b"small")))
+    bench.run()
+    _, one, two = [orjson.loads(of.value or b"")["before"] for of in bench.kafka.committed("p.s.t")]
+    assert one == {"id": "1"}
+    assert two == {"id": "1", "note": "b", "more": large.decode()}
+    assert "p.dead-letter-c" not in bench.kafka.topics or not bench.kafka.topics["p.dead-letter-c"]
