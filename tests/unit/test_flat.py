@@ -157,7 +157,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_made(
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ({"format": "protobuf"}, "format: “protobuf” is not a format"),
+        ({"format": "thrift"}, "format: “thrift” is not a format"),
         ({"format": "flat envelope"}, "format: “flat envelope” is not a format"),
         ({"format": ""}, "format: “” is not a format"),
         ({"formats": {"s.t": "raw"}}, "formats.s.t: “raw” is not a format"),
