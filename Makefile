@@ -11,7 +11,7 @@ ALONE  := tests/unit tests/property
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo bench bench-quick bench-decisions bench-latency bench-growth bench-memory bench-streams bench-hotpath bench-apply bench-library bench-views readers soak soak-views soak-fleet fuzz test test-all test-quick format lint type clean lock
+.PHONY: help install demo bench bench-quick bench-decisions bench-latency bench-growth bench-memory bench-streams bench-hotpath bench-many bench-apply bench-library bench-views readers soak soak-views soak-fleet fuzz test test-all test-quick format lint type clean lock
 
 help:            ## show this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -122,6 +122,9 @@ bench-growth: $(JARS) ## what an event costs, from 10⁵ to 10⁷ of them and of
 bench-hotpath: $(STAMP) ## CPU of an event from log to sink, over logs held in memory, and what metrics add to it: no server
 	$(BIN)/python -m bench.capture.hotpath
 	$(BIN)/python -m bench.capture.metering
+
+bench-many: $(JARS) ## 100 idle connectors on one machine, and one of 2,000 tables: memory, CPU, start
+	$(BIN)/python -m bench.capture.many
 
 bench-apply: $(JARS) ## the apply job into each store: rates, freshness, rebuild, verify, beside what is asked for
 	$(BIN)/python -m bench.derived.apply
