@@ -8,10 +8,10 @@
 | a decimal | ``confluent.type.Decimal`` with ``precision`` and ``scale`` |
 
 Numbers are not the places of columns, which move when a column goes. A field keeps its number for good
-(`numbered`): the schema topic has each that was ever given. A column that is gone leaves its field, which is marked
-``deprecated`` and never written: registries differ in whether a field may go, and none minds one that stays. A column
-of another type has another number, so that no reader takes the bytes of one type for another's; whole numbers that
-become wider keep theirs, as Protobuf has it.
+(`numbered`): the schema topic has each that was ever given, the registry those of the newest schema. A column that is
+gone leaves its field, which is marked ``deprecated`` and never written: registries differ in whether a field may go,
+and none minds one that stays. A column of another type has another number, so that no reader takes the bytes of one
+type for another's; whole numbers that become wider keep theirs, as Protobuf has it.
 """
 
 from __future__ import annotations
@@ -126,6 +126,13 @@ def numbered(wanted: Mapping[str, str], known: Sequence[Numbered]) -> tuple[Numb
         elif type_ == "int64":  # never narrower again: what is written stays readable
             found[at] = found[at]._replace(type=type_)
     return tuple(found)
+
+
+def joined(known: Sequence[Numbered], others: Sequence[Numbered]) -> tuple[Numbered, ...]:
+    """Add those of the others whose numbers are free, and whose columns of such a type have none."""
+    numbers, columns = {of.number for of in known}, {(of.column, _family(of.type)) for of in known if of.column}
+    more = [of for of in others if of.number not in numbers and (of.column, _family(of.type)) not in columns]
+    return (*known, *more)
 
 
 def _family(type_: str) -> str:

@@ -129,14 +129,16 @@ class RegisteredWires:
         value: Schema,
         precise: bool,
     ) -> Wire:
-        """Give each field its number for good: those of the schema topic, or where it has none, of the registry."""
-        if numbers is not None:
-            known = FieldNumbers.of_json(numbers)
-        else:
-            known = FieldNumbers(
-                self._registered(self._subject(topic, "key", key.name or "")),
-                self._registered(self._subject(topic, "value", value.name or "")),
-            )
+        """Give each field its number for good: the schema topic's, or the registry's where it has others.
+
+        The registry has those of a table as it is now, which it learnt as the connector started. The log may yet tell
+        of earlier versions, and their columns must not be given the same numbers.
+        """
+        known = FieldNumbers.of_json(numbers or {})
+        known = FieldNumbers(
+            proto_message.joined(known.key, self._registered(self._subject(topic, "key", key.name or ""))),
+            proto_message.joined(known.row, self._registered(self._subject(topic, "value", value.name or ""))),
+        )
         of_key, of_row = proto_message.types(table, key), proto_message.types(table, row)
         given = FieldNumbers(proto_message.numbered(of_key, known.key), proto_message.numbered(of_row, known.row))
         key_message = proto_message.row_message(key, of_key, given.key, name="Key")
@@ -153,7 +155,7 @@ class RegisteredWires:
         )  # fmt: skip
 
     def _registered(self, subject: str) -> tuple[Numbered, ...]:
-        """Return the numbers that a registered message gives: the schema topic may be gone, and the registry not."""
+        """Return the numbers that the newest message under a subject gives."""
         text = self._at_registry().newest(subject)
         try:
             found = None if text is None else proto_text.parse(text)[1]

@@ -72,6 +72,7 @@ class SchemaRegistry:
     def newest(self, subject: str) -> str | None:
         """Return the text of the newest schema under a subject; None: there is none."""
         client = self._client
+        client.clear_latest_caches()  # type: ignore[no-untyped-call]  # which has what was the newest before
         found = self._asked(subject, lambda: client.get_latest_version(subject))
         return None if found is None or found.schema is None else found.schema.schema_str
 
@@ -189,7 +190,7 @@ def _message_name(text: str) -> str:
         package, message = proto_text.parse(text)
     except ValueError:
         return "no schema of a connector"
-    return f"{package}.{message.name}"
+    return f"{package}.{message.name}" if package else message.name
 
 
 def open_registry(sink: KafkaConfig) -> SchemaRegistry | None:

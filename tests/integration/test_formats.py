@@ -218,7 +218,7 @@ def _columns_that_go_and_come(connector: Connector, database: Database, registry
     ):  # fmt: skip
         for name in ("proto", "proto_flat"):
             database.execute(f"ALTER TABLE {name} {change}", f"UPDATE {name} SET small = 3")
-        connector.catch_up()
+    connector.catch_up()
     for subject, name in zip(subjects, ("proto", "proto_flat"), strict=True):
         files = [client.get_version(subject, of).schema.schema_str or "" for of in client.get_versions(subject)]
         found = [dict(re.findall(r"(more|extra|later|small) = (\d+)", file)) for file in files]

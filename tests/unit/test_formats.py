@@ -299,6 +299,21 @@ def test_numbers_of_protobuf_outlive_columns_and_topics(shape: str) -> None:
     assert run("protobuf", "c", "id", "a") == {"c": 4, "id": 1, "a": 2, "b": 3}
 
 
+def test_numbers_of_columns_that_came_and_went_while_the_connector_was_stopped() -> None:
+    """The registry learns the table of now first; what the log tells after that takes none of its numbers."""
+    bench = Bench()
+    first, between, now = (text_table("t", ["id", *names]) for names in ("a", "ax", "ay"))
+    bench.run(Formats("protobuf"), first)
+    bench.log.commit(insert(between, (b"1", b"2", b"3")), update(now, (b"1", b"2", b"4")))
+    bench.run(Formats("protobuf"), now)
+    texts = [text for subject, text in bench.registry.subjects if subject.endswith("-value")]
+    found = [dict(re.findall(r"string (id|a|x|y) = (\d+)", text)) for text in texts]
+    assert found[-1] == {"id": "1", "a": "2", "y": "3", "x": "4"}
+    assert all(of.items() <= found[-1].items() for of in found)
+    events = [bench.registry.read(value or b"")["after"] for _, value in bench.records()]
+    assert events[:2] == [{"id": "1", "a": "2", "x": "3"}, {"id": "1", "a": "2", "y": "4"}]
+
+
 @pytest.mark.parametrize("form", ["avro", "connect-json", "envelope json-schema", "flat avro", "protobuf"])
 def test_an_apply_job_and_views_refuse_it_by_name(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They would take no record of it for an event, and the store would look complete."""

@@ -212,3 +212,25 @@ def test_options_that_the_client_does_not_take(server: ScriptedRegistry) -> None
     for options in ({"basic.auth.user.info": "nocolon"}, {"no.such.option": "x"}, {"ssl.ca.location": "/no/such/file"}):
         with pytest.raises(ConfigError, match="the client does not take them"):
             SchemaRegistry(RegistryConfig(url=server.url, options=options))
+
+
+def test_the_newest_schema_is_asked_for_each_time(server: ScriptedRegistry) -> None:
+    """The client's own cache would give the numbers of Protobuf's fields that were before."""
+    registry = SchemaRegistry(RegistryConfig(url=server.url))
+    assert registry.newest("s-value") is None
+    for number in (1, 2):
+        text = f'syntax = "proto3";\npackage p.s.t;\n\nmessage Value {{\n  optional string a = {number};\n}}\n'
+        registry.register("s-value", text, type_="PROTOBUF", ours=["p.s.t.Value"])
+        assert registry.newest("s-value") == text
+
+
+def test_another_message_under_our_subject(server: ScriptedRegistry) -> None:
+    """Of Protobuf too: the first message of its file says whose it is."""
+    for text, name in (
+        ("message Order { string a = 1; }", "Order"),
+        ("enum E { A = 0; }", "no schema of a connector"),
+    ):
+        server.subjects.clear()
+        server.keep("p.s.t-value", {"schema": text, "schemaType": "PROTOBUF"})
+        with pytest.raises(OperatorError, match=rf"subject p\.s\.t-value has another schema: “{name}” \(PROTOBUF\)"):
+            Bench(server).run(form="flat protobuf")
