@@ -194,7 +194,7 @@ def _told(origin: Origin) -> Story:
         story.refused.append(_refusal(source))
         source.current()  # a run until it has caught up asks before there is anything to follow
         start = source.hold(story.tables)
-        assert source.position()[1] <= start.commit  # nothing was followed yet
+        assert source.position()[1] <= max(source.current(), start.commit)  # it is asked before anything is followed
         names = tuple(table.qualified for table in story.tables)
         story.state = State(
             connector="c", identity=story.identity, phase=Phase.STREAM, epoch=1, offset=start.offset,
