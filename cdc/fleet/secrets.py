@@ -23,6 +23,8 @@ _NAMES: Final = ("source.columns", "source.where", "sink.formats", "sink.topic_c
 _HASH: Final = re.compile(r"source\.columns\..*\.hash\.salt")
 _LOGIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^?]*)@", re.DOTALL)
 _PARAMETER: Final = re.compile(r"[?&;]([^=&;]+)=([^&;]*)")
+_WORD: Final = re.compile(r"(?:^|[\s,;])([A-Za-z_.-]+)\s*=\s*('(?:[^'\\]|\\.)*'|[^\s,;]+)")
+"""As libpq takes a connection in place of a URL: ``host=db password=…``."""
 
 
 def literal_secrets(node: yaml.Node | None) -> list[str]:
@@ -50,11 +52,11 @@ def _is_secret(value: str, at: str) -> bool:
         password = _marked(login[1]).partition(":")[2]
         if _rest(password):
             return True
-    return any(
-        _SECRET.search(name) and not _NO_SECRET.search(name) and _rest(given)
-        for name, given in _PARAMETER.findall(_marked(value))
-        if "://" in value
-    )
+    pattern = _PARAMETER if "://" in value else _WORD
+    if pattern is _WORD and at.startswith(_NAMES):  # a condition compares columns, which may be called anything
+        return False
+    found = pattern.findall(_marked(value))
+    return any(_SECRET.search(name) and not _NO_SECRET.search(name) and _rest(given) for name, given in found)
 
 
 def _is_named_secret(at: str) -> bool:

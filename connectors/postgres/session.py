@@ -207,6 +207,11 @@ def translate(exc: Exception, doing: str) -> CdcError:
             f"{doing}: the server sends a text that is not UTF-8",
             hint="if the server's messages are in another encoding: ALTER ROLE of the connector SET lc_messages = 'C'",
         )
+    if isinstance(exc, ValueError) and "NUL" in str(exc):  # the driver says so before it asks the server
+        return OperatorError(
+            f"{doing}: it was asked for with a NUL character, which no text of PostgreSQL has",
+            hint="who has written that key, or that name? No row and no table can have it",
+        )
     if not isinstance(exc, psycopg2.Error):
         return RetryableError(f"{doing}: the connection broke inside the driver ({type(exc).__name__})", hint=GO_ON)
     reason = (exc.diag.message_primary or "the connection was lost") if exc.diag else "the connection was lost"

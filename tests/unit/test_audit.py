@@ -14,6 +14,7 @@ from cdc.capture.pipeline import Pipeline, Settings
 from cdc.model.audit import READ_AGAIN, Act, asked_by, name_of, time_of
 from cdc.model.errors import OperatorError
 from cdc.testing import Faults, Killed, MemorySink, MemorySnapshotter, MemorySource, insert
+from cdc.testing.kafka import Outcome, Record
 from spark_apply.views.running import commands as of_views
 from tests.unit.test_pipeline import A, Bench, _row
 
@@ -36,6 +37,20 @@ def _acts(bench: Bench) -> list[dict[str, Any]]:
 
 def _done(bench: Bench) -> list[tuple[str, str]]:
     return [(act["action"], act["outcome"]) for act in _acts(bench)]
+
+
+def test_what_is_no_command_is_told_of_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """Not at each look at the topic: a first snapshot looks each second, and carries nothing out before its end."""
+    for value in (b"junk", b"[]", b'{"type":"execute-snapshot"}', b'{"type":"drop-everything","data":{}}'):
+        assert not parse(value).asks
+        assert not caplog.records
+    bench.kafka.topics["p.signal-c"].append(Record("p.signal-c", b"k", b"junk", bench.kafka.begin("cli")))
+    bench.kafka.end("cli", Outcome.COMMITTED)
+    bench.run(A)
+    bench.run(A)
+    assert [record.message for record in caplog.records if "no command of ours" in record.message] == [
+        "the signal topic holds a record that is no command of ours; it is left out"
+    ]
 
 
 def test_each_command_is_kept_with_who_asked(bench: Bench) -> None:

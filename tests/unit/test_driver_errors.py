@@ -188,6 +188,13 @@ def test_a_sessions_copy() -> None:
     _judged(seam, _of_postgres())
 
 
+def test_a_key_that_no_row_can_have_is_not_a_connection_that_broke() -> None:
+    """psycopg2 refuses a NUL itself: tried again, it would hold up all tables that are to be read again."""
+    driver = ValueError("A string literal cannot contain NUL (0x00) characters.")
+    assert isinstance(postgres.translate(driver, "reading table s.t"), OperatorError)
+    assert isinstance(postgres.translate(ValueError("another"), "reading table s.t"), RetryableError)
+
+
 def test_a_snapshots_beginning() -> None:
     def seam(error: Exception) -> None:
         postgres_snapshot._begin(cast("Any", _Raising(error)), None)

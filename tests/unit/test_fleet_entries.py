@@ -49,6 +49,12 @@ def test_an_entry_keeps_references_and_no_comment(tmp_path: Path) -> None:
         ("${SHOP_PASSWORD}", "${SHOP_PASSWORD:-hunter2}", "source.url"),
         ("cdc:${SHOP_PASSWORD}@db.example:5432/shop", "db.example/shop?user=cdc&password=hunter2", "source.url"),
         ("cdc:${SHOP_PASSWORD}@db.example:5432/shop", "db.example/shop?sslpassword=hunter2", "source.url"),
+        (
+            "postgresql://cdc:${SHOP_PASSWORD}@db.example:5432/shop",
+            "host=db.example user=cdc password=hunter2",
+            "source.url",
+        ),
+        ("postgresql://cdc:${SHOP_PASSWORD}@db.example:5432/shop", "sslpassword = 'a hunter2'", "source.url"),
         ("${file:/run/secrets/salt}", "hunter2", "source.columns.public.orders.hash.salt"),
         ("${file:/run/secrets/kafka}", "hunter2", "sink.options.sasl.password"),
         ("ssl.key.location: /etc/key.pem", "ssl.key.pem: hunter2", "sink.options.ssl.key.pem"),
@@ -86,6 +92,8 @@ def test_a_secret_that_is_written_out_is_refused_by_its_key(tmp_path: Path, old:
 def test_all_of_them_are_named() -> None:
     node = yaml.compose("{a: {password: x}, b: 'mysql://u:p@h', c: 'mysql://u@h', d: 'mysql://u:${P}@h?ssl_ca=/a@b'}")
     assert literal_secrets(node) == ["a.password", "b"]
+    fine = yaml.compose("source: {url: 'host=h password=${PW}', where: {a.b: \"password = 'x'\"}}")
+    assert literal_secrets(fine) == []
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,8 @@ class UserCommands:
             command = signals.parse(value)
             if self._of_connector(key, command) or (command.after_gap and self._gap_may_come(reached)):
                 continue
+            if not command.asks:
+                log.warning("the signal topic holds a record that is no command of ours; it is left out")
             unknown = [name for name in command.tables if name not in self._captured]
             if unknown and not command.stop and key not in self._looked_for:
                 self._looked_for.add(key)

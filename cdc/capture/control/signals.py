@@ -8,7 +8,6 @@ tables shall close it; and ``keys``, for only the rows with these keys of the on
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -21,8 +20,6 @@ from cdc.model.state import Key, key_from_json, key_to_json
 _PAUSE: Final = "pause-connector"
 _RESUME: Final = "resume-connector"
 _RELOAD: Final = "reload-connector"
-
-log = logging.getLogger("cdc")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +87,10 @@ class Command:
 
 
 def parse(value: bytes) -> Command:
-    """Parse a command; a record that is no command asks for nothing, as Debezium has it."""
+    """Parse a command; a record that is no command asks for nothing, as Debezium has it.
+
+    It may be looked at often before it is answered, so who answers it tells of it.
+    """
     try:
         record = orjson.loads(value)
         kind, data = record["type"], record["data"]
@@ -106,7 +106,6 @@ def parse(value: bytes) -> Command:
         if keys and len(tables) != 1:
             raise ValueError(tables)
     except (ValueError, KeyError, TypeError, AttributeError):
-        log.warning("the signal topic holds a record that is no command of ours; it is left out")
         return Command()
     stop = kind == "stop-snapshot"
     return Command(tables=tables, stop=stop, after_gap=after_gap, keys=keys, by=by, asked_ms=asked_ms)
