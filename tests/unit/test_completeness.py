@@ -31,6 +31,15 @@ def _barrier(commit: int, highs: dict[str, dict[int, int]], connector: str = "sh
     return Barrier(connector, frozenset({"public.a"}), position_of(_state(commit)), None, highs)
 
 
+def test_a_copy_holds_what_is_below_all_of_its_ends() -> None:
+    """One partition that is behind is enough: a delete may be in it."""
+    mark = Mark({0: 5, 1: 3}, None)
+    for held in ({}, {0: 5, 1: 3}, {1: 2, 2: 0}):
+        assert mark.holds(held), held
+    for missing in ({0: 5, 1: 4}, {0: 6, 1: 3}, {0: 1, 2: 1}):
+        assert not mark.holds(missing), missing
+
+
 def test_a_barrier_is_passed_where_every_partition_is() -> None:
     barriers = Barriers()
     barriers.add(_barrier(10, {"a": {0: 5, 1: 0}, "b": {0: 3}}))

@@ -145,6 +145,16 @@ def test_what_the_topic_has_of_a_later_row_is_not_taken(toast: ToastValues, topi
     assert find(toast, DOCS, b"k", _row(UNCHANGED), published=False) == {}
 
 
+@pytest.mark.parametrize(("commit", "counts"), [(49, False), (50, True), (51, True)])
+def test_from_behind_a_gap_on_the_topic_counts(
+    values: PublishedValues, topic: Topic, commit: int, *, counts: bool
+) -> None:
+    """A row that was read again stands at the floor itself; what is before it may have changed in the gap."""
+    topic.add(b"k", {"doc": "from the topic" * 200, "more": None}, position=Position(0, commit, 0).text)
+    with closing(session(values, topic, floors={DOCS.topic: Position(0, 50, 0).text})) as toast:
+        assert bool(find(toast, DOCS, b"k", _row(UNCHANGED))) == counts
+
+
 def test_a_value_nobody_knows_is_not_guessed(toast: ToastValues, topic: Topic) -> None:
     """Neither null nor another row's."""
     topic.add(b"other", {"doc": "another row's" * 900, "more": None})

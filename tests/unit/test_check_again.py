@@ -1,0 +1,58 @@
+"""`cdc check` beside a connector at work, which commits and acknowledges between two looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cdc.cli.inspecting import check
+from cdc.config import registry
+from cdc.config.config import ConnectorConfig
+from cdc.config.findings import Checked, Finding, Level
+from cdc.config.kafka_config import KafkaConfig
+from cdc.config.source_config import SourceConfig
+from cdc.model.errors import RetryableError
+from cdc.model.state import Phase, State
+
+CONFIG = ConnectorConfig(
+    name="c",
+    source=SourceConfig(type="postgres", url="postgresql://h/d", tables=("public.t",)),
+    sink=KafkaConfig(bootstrap_servers="h:1", topic_prefix="c"),
+)
+AT = State(connector="c", epoch=1, commit=5, identity={}, phase=Phase.STREAM, tables=("public.t",))
+
+
+def looked(monkeypatch: pytest.MonkeyPatch, positions: list[State | Exception], acknowledged: int) -> list[Finding]:
+    """What is found of a source whose slot stands at `acknowledged`, and of these positions, one after the other."""
+    answers: Iterator[State | Exception] = iter(positions)
+
+    def position(*_: Any) -> State | None:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def at_source(_: Any, state: State, *, known: bool) -> Checked:
+        assert known
+        ahead = Finding(Level.ERROR, "position", f"slot ahead of {state.commit}")
+        here = Finding(Level.OK, "position", "the log can be followed")
+        return Checked((ahead if state.commit < acknowledged else here,))
+
+    parts = {"sinks.check:position": position}
+    monkeypatch.setattr(registry, "part", lambda name: parts.get(name, lambda *_, **__: []))
+    monkeypatch.setattr(registry, "check", lambda _: at_source)
+    return [finding for finding in check._findings(CONFIG) if finding.about == "position"]
+
+
+def test_a_position_that_has_moved_on_meanwhile_is_no_slot_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    (found,) = looked(monkeypatch, [AT, replace(AT, commit=9)], 9)
+    assert found.level is Level.OK
+
+
+@pytest.mark.parametrize("later", [AT, RetryableError("Kafka is away")], ids=["the same", "not known"])
+def test_a_slot_that_is_ahead_is_told(monkeypatch: pytest.MonkeyPatch, later: State | Exception) -> None:
+    (found,) = looked(monkeypatch, [AT, *[later] * 3], 9)
+    assert (found.level, found.what) == (Level.ERROR, "slot ahead of 5")
