@@ -21,7 +21,7 @@ from cdc.encode.envelope.message_encoder import MessageEncoder
 from cdc.encode.envelope.table_encoder import TableEncoder
 from cdc.encode.fast_path import fast_path
 from cdc.model.change import UNCHANGED, Change, Column, Kind, Message, Op, Table, Transaction, TransactionBatch
-from cdc.model.errors import BugError, CdcError, OperatorError, ProtocolError
+from cdc.model.errors import BugError, CdcError, GapError, OperatorError, ProtocolError
 from connectors.mysql.binlog import events
 from connectors.mysql.binlog.events import TableColumn
 from connectors.mysql.binlog.positions import BinlogPosition
@@ -756,7 +756,10 @@ def followed(dump: Dump, *, by_gtid: bool, done: int) -> tuple[list[Transaction]
                 if changes:
                     found.append(transaction._replace(changes=changes))
     except (EOFError, CdcError) as exc:
-        return found, made.position(), (type(exc), str(exc)), at_once
+        told = (
+            str(exc).partition(":")[0] if isinstance(exc, GapError) else str(exc)
+        )  # what is read at once has no names
+        return found, made.position(), (type(exc), told), at_once
     return found, made.position(), None, at_once
 
 
