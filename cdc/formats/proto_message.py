@@ -150,7 +150,9 @@ def _written(name: str, number: int, known: Sequence[Numbered]) -> str:
     if told is None:
         spelt = "".join(c if c.isascii() and c.isalnum() and not c.isupper() else f"_u{ord(c):04x}" for c in name)
         told = spelt if spelt[:1].isalpha() or spelt[:1] == "_" else f"_{spelt}"
-    return told if _alike(told) not in taken else f"{told}_{number}"
+    while _alike(told) in taken:
+        told = f"{told}_{number}"
+    return told
 
 
 def _alike(written: str) -> str:

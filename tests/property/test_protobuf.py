@@ -201,6 +201,7 @@ _OF_TYPE = {
 @given(st.lists(st.dictionaries(NAMES, TYPES, min_size=1, max_size=5), min_size=1, max_size=6))
 @example([{"a": "int32", "b": "string"}, {"a": "int32"}, {"a": "int32", "c": "string"}, {"a": "int64", "b": "string"}])
 @example([{"a": "int32"}, {"a": "string"}, {"b": "int32"}, {"a": "int32"}])
+@example([dict.fromkeys(["id", "i_d", "_id"], "int32"), dict.fromkeys(["Id", "message", "x", "8", ""], "int32")])
 def test_a_number_is_of_one_column_for_good(versions: list[dict[str, str]]) -> None:
     """Through any changes of a table: none is given twice, and the reference library takes every version's file."""
     meaning: dict[int, tuple[str, bool | str]] = {}
