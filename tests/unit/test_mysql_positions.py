@@ -79,6 +79,11 @@ def test_a_set_grows_joins_and_shrinks() -> None:
     found.add(f"{A}:4")
     assert str(found) == f"{A}:1-5"
     found.add(f"{A}:9")
+    found.add(f"{A}:7")
+    assert str(found) == f"{A}:1-5:7:9"  # one that is missing between two is missing
+    found.add(f"{A}:8")
+    assert str(found) == f"{A}:1-5:7-9"
+    found = found.without([f"{A}:7", f"{A}:8"])
     found.add(f"{B}:tag:1")
     assert f"{A}:9" in found
     assert f"{A}:8" not in found
