@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from cdc.cli.main import cdc
 from cdc.config.apply_config import ApplyTable, StoreConfig
-from cdc.model.errors import OperatorError
+from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import Phase
 from spark_apply.events.quarantine import read_entries
 from spark_apply.model.store import open_store
@@ -88,7 +88,8 @@ def test_what_the_commands_tell(setting: Setting) -> None:
     assert sorted((entry["offset"], entry["position"]) for entry in entries) == [
         *((1, position(11)), (3, None), (4, position(13)))
     ]
-    assert asked("quarantine", "list", file, "--store", "other")["entries"] == []
+    with pytest.raises(ConfigError, match="--store other: there is no such store"):
+        run("quarantine", "list", file, "--store", "other")
     assert asked("status", file)["stores"]["copy"][setting.prefix]["quarantined"] == {"public.orders": 3}
     assert "in quarantine: public.orders 3" in run("status", file)[1]
     token = f"{setting.prefix}:{position(20, 0)}"
