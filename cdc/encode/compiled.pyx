@@ -567,7 +567,8 @@ cdef inline size_t begin_sized(Out *out, size_t guess) except? 0:
 cdef inline int end_sized(Out *out, size_t begin, unsigned char *guess) except -1:
     """Put the size of what was written since before it, and guess better next time if so many bytes were not right."""
     cdef size_t size = out.size - begin - guess[0], left = size >> 7
-    cdef unsigned char needs = 1
+    cdef unsigned char needs = 1, i
+    cdef unsigned char *to
     while left:
         left >>= 7
         needs += 1
@@ -575,9 +576,12 @@ cdef inline int end_sized(Out *out, size_t begin, unsigned char *guess) except -
         room_for(out, needs)
         memmove(out.start + begin + needs, out.start + begin + guess[0], size)
         guess[0] = needs
-    out.size = begin
-    put_unsigned(out, size)
-    out.size += size
+    to = out.start + begin  # written in place: to grow keeps what lies below `out.size` alone
+    left = size
+    for i in range(needs):
+        to[i] = <unsigned char>(left & 0x7F) | (0x80 if i < needs - 1 else 0)
+        left >>= 7
+    out.size = begin + needs + size
     return 0
 
 

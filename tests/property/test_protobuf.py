@@ -14,6 +14,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from cdc.encode import built, json_text
+from cdc.encode.envelope.frame import PlainFrame
+from cdc.encode.envelope.table_encoder import TableEncoder
 from cdc.formats import proto_message, proto_text, protobuf
 from cdc.formats.compiled_protobuf import _column
 from cdc.formats.proto_message import FieldNumbers, Numbered
@@ -21,9 +23,10 @@ from cdc.formats.schema import Schema
 from cdc.formats.tables import event_schema, row_schema
 from cdc.formats.typed import typed
 from cdc.formats.wires import RegisteredWires
-from cdc.model.change import Column, Kind, Table
+from cdc.model.change import Change, Column, Kind, Op, Table
 from cdc.model.errors import ProtocolError
 from cdc.rules.flat import Formats
+from connectors.postgres.values import mapping as postgres_values
 from tests import proto_messages
 from tests.property.test_avro import COLUMNS, EVENTS, LENIENT, NUMBERS, OF_SOURCES, TABLE, TEXT, packed
 from tests.property.test_compiled import TEXTS, core
@@ -95,6 +98,29 @@ def test_an_event_is_packed_as_its_json_is(source: str, database: str, **event: 
     assert found["source"] == {name: value for name, value in told["source"].items() if name in found["source"]}
     assert set(told["source"]) == set(found["source"]) or source == "another"
     assert proto_messages.read(registry.schemas[1][1], made[0]) == {"id": told["after"]["id"]}
+
+
+@pytest.mark.parametrize("room", [1 << power for power in range(16, 21)])
+def test_a_small_row_at_the_end_of_the_room_is_kept(room: int) -> None:
+    """The size that stands before a row is written behind it, where the buffer may be full."""
+    registry = MemoryRegistry()
+    wires = RegisteredWires(Formats("protobuf"), registry=registry)
+    wires.begin("postgresql", "db")
+    columns = (Column("b", "boolean", Kind("boolean"), postgres_values.boolean), TABLE.columns[1])
+    table = Table("s", "t", columns, ("b",))
+    wire = wires.of(table, "p.s.t")
+    encoder = TableEncoder(
+        table, connector="postgresql", prefix="p", database="db", version=1, topic="p.s.t", wire=wire
+    )
+    where, row = b'"txId":null,"lsn":%d', (b"t", None)
+    told: dict[str, Any] = {"epoch": 0, "commit": 1, "at_ms": 0, "made_at_ms": 0, "transaction": None, "where": where}
+    way, plainly = core.Way(encoder, None, 0), PlainFrame(**told)
+    assert wire is not None
+    for length in range(room - 48, room + 2):
+        before = (b"t", b"w" * length)
+        made = way(Change(Op.UPDATE, table, before, row, 9), core.Frame(**told))
+        json = plainly.event(encoder, b"u", encoder.image(before), encoder.row(row), 9)
+        assert made == (encoder.key(row), wire.value(json)), length
 
 
 EVERY = (
