@@ -21,6 +21,7 @@ from typing import Any, Final, TypeAlias
 
 from cdc.formats.schema import DECIMAL, ORIGINAL, Schema
 from cdc.formats.typed import INT32, INT64
+from cdc.formats.varint import read_varint, varint
 from cdc.model.errors import ProtocolError
 
 Pack: TypeAlias = Callable[[Any], bytes]
@@ -29,20 +30,13 @@ Read: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
 
 _FLOAT: Final = struct.Struct("<f")
 _DOUBLE: Final = struct.Struct("<d")
-_VARINT_BITS: Final = 64
 _NULL_BRANCH: Final = b"\0"
 _VALUE_BRANCH: Final = b"\2"
 
 
 def long(number: int) -> bytes:
     """Encode a whole number."""
-    left = (number << 1) ^ (number >> 63)
-    out = bytearray()
-    while left > 0x7F:  # noqa: PLR2004 - seven bits
-        out.append(left & 0x7F | 0x80)
-        left >>= 7
-    out.append(left)
-    return bytes(out)
+    return varint((number << 1) ^ (number >> 63))
 
 
 def packer(schema: Schema) -> Pack:
@@ -177,16 +171,8 @@ def _array(item: Read) -> Read:
 
 
 def _long(data: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:  # noqa: PLR2004 - the last one
-            return (number >> 1) ^ -(number & 1), at
-        shift += 7
-        if shift > _VARINT_BITS:
-            raise IndexError
+    number, at = read_varint(data, at)
+    return (number >> 1) ^ -(number & 1), at
 
 
 def _bytes(data: bytes, at: int) -> tuple[bytes, int]:

@@ -21,6 +21,7 @@ from typing import Any, Final, TypeAlias
 from cdc.formats.avro import shortest, unscaled
 from cdc.formats.proto_message import DECIMAL_MESSAGE, Field, Message
 from cdc.formats.typed import INT32, INT64
+from cdc.formats.varint import read_varint, varint
 from cdc.model.errors import ProtocolError
 
 Pack: TypeAlias = Callable[[Any], bytes]
@@ -39,23 +40,11 @@ _WIRE: Final = {
     "double": _FIXED64,
     "float": _FIXED32,
 }
-_VARINT_BITS: Final = 64
 _DEFAULTS: Final[Mapping[str, Any]] = {"string": "", "bytes": "", "bool": False}
 _MANTISSA: Final = b"\x0a"
 """Before the digits of a Decimal."""
 _SCALE: Final = 3 << 3
 """Before its scale."""
-
-
-def varint(number: int) -> bytes:
-    """Encode a whole number."""
-    left = number & _UINT64[1]
-    out = bytearray()
-    while left > 0x7F:  # noqa: PLR2004 - seven bits
-        out.append(left & 0x7F | 0x80)
-        left >>= 7
-    out.append(left)
-    return bytes(out)
 
 
 def tag(of: Field) -> bytes:
@@ -107,14 +96,14 @@ def value_packer(of: Field) -> Pack:
 def decimal_end(of: Field) -> bytes:
     """Return what stands behind the digits of a Decimal: its precision and scale."""
     scale = int(of.params["scale"])
-    return b"\x10" + varint(int(of.params["precision"])) + (b"\x18" + varint(scale) if scale else b"")
+    return b"\x10" + varint(int(of.params["precision"])) + (b"\x18" + varint(scale & _UINT64[1]) if scale else b"")
 
 
 def _whole(least: int, most: int) -> Pack:
     def pack(value: int) -> bytes:
         if type(value) is not int or not least <= value <= most:
             raise ValueError("not a number of its type")
-        return varint(value)
+        return varint(value & _UINT64[1])  # of two's complement
 
     return pack
 
@@ -187,16 +176,8 @@ def _value_reader(of: Field) -> _Inner:
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:  # noqa: PLR2004 - the last one
-            return number & _UINT64[1], at
-        shift += 7
-        if shift > _VARINT_BITS:
-            raise IndexError
+    number, at = read_varint(data, at)
+    return number & _UINT64[1], at
 
 
 def _skipped(data: bytes, at: int, wire: int) -> tuple[int, int]:

@@ -86,7 +86,7 @@ MIGRATIONS = {
 @pytest.mark.parametrize("how", sorted(MIGRATIONS))
 @pytest.mark.parametrize("live", [False, True])
 def test_what_is_altered_is_followed(shop: Shop, how: str, live: bool) -> None:
-    """While it runs and while it does not: triggers are made anew, and the table is read again."""
+    """While it runs and while it does not: triggers are made again, and the table is read again."""
 
     def alter() -> None:
         if how == "triggers made again":

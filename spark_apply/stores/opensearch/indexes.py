@@ -82,7 +82,7 @@ class Indexes:
         return {"settings": settings, "mappings": {**_NO_TEMPLATES, **mappings}}
 
     def missing_fields(self, table: TargetTable, alias: str) -> tuple[dict[str, Any], int]:
-        """Return the fields that a table's index lacks, and how many it needs with them.
+        """Return the fields that a table's index does not have yet, and how many it needs with them.
 
         Raises OperatorError for one that has another type.
         """
