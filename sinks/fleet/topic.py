@@ -86,7 +86,8 @@ class FleetTopic:
             raise self.missing() from exc
         except NotTakenError as exc:
             raise OperatorError(
-                f"Kafka at {self._servers}: topic {topic} takes nothing", hint="is it running?"
+                f"Kafka at {self._servers}: topic {topic} takes nothing: {exc}",
+                hint="is it running, and may this user WRITE there?",
             ) from exc
         except DRIVER_ERRORS as exc:
             raise translate(exc, self._servers, f"writing to topic {topic}") from exc

@@ -6,20 +6,23 @@ connector does at a position is noted in the transaction in which it takes effec
 
 from __future__ import annotations
 
+import logging
+
 from cdc.config.kafka_config import KafkaConfig
 from cdc.model.audit import Act
-from cdc.model.errors import OperatorError
 from sinks.client.failures import DRIVER_ERRORS, translate
 from sinks.topics.names import log_topic
 from sinks.topics.single_record import NoTopicError, NotTakenError, write_record
 
 _WITHIN_S = 15.0
 
+log = logging.getLogger("cdc")
+
 
 def note(config: KafkaConfig, prefix: str, connector: str, act: Act) -> bool:
     """Return whether it is noted; not where there is no audit yet, because the connector has never run there.
 
-    Raises OperatorError and RetryableError where the brokers do not take it.
+    What is noted was done, or is being done: brokers that do not take the note are told of in a warning.
     """
     topic = log_topic(prefix, connector, "audit")
     try:
@@ -28,9 +31,10 @@ def note(config: KafkaConfig, prefix: str, connector: str, act: Act) -> bool:
     except NoTopicError:
         return False
     except NotTakenError as exc:
-        raise OperatorError(
-            f"Kafka at {config.bootstrap_servers}: topic {topic} takes nothing", hint="is it running?"
-        ) from exc
+        why = f"the brokers do not take it ({exc}): this user needs WRITE there"
     except DRIVER_ERRORS as exc:
-        raise translate(exc, config.bootstrap_servers, f"writing to topic {topic}") from exc
-    return True
+        why = translate(exc, config.bootstrap_servers, "writing to it").message
+    else:
+        return True
+    log.warning("%s is not noted in the audit, topic %s: %s", act.action, topic, why)
+    return False

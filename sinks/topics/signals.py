@@ -82,6 +82,9 @@ def send_command(config: KafkaConfig, connector: str, key: bytes, value: bytes |
         msg = f"connector {connector} has never run: topic {topic} is not there"
         raise OperatorError(msg, hint="cdc run first") from exc
     except NotTakenError as exc:
-        raise OperatorError(f"Kafka at {broker}: topic {topic} takes nothing", hint="is it running?") from exc
+        raise OperatorError(
+            f"Kafka at {broker}: topic {topic} takes nothing: {exc}",
+            hint="is it running, and may this user WRITE there?",
+        ) from exc
     except DRIVER_ERRORS as exc:
         raise translate(exc, broker, f"writing to topic {topic}") from exc

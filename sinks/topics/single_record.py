@@ -6,12 +6,15 @@ In: a topic that exists, key, value. Out: a record that every reader sees at onc
 from __future__ import annotations
 
 import logging
+from typing import Final
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Producer
 
 from cdc.config.kafka_config import KafkaConfig
 
 log = logging.getLogger("cdc.kafka")
+
+_ABSENT: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)  # noqa: SLF001 - the client's own code
 
 
 class NoTopicError(Exception):
@@ -19,7 +22,7 @@ class NoTopicError(Exception):
 
 
 class NotTakenError(Exception):
-    """No broker has taken the record in time."""
+    """No broker has taken the record, or not in time; why, in words."""
 
 
 def write_record(
@@ -39,10 +42,13 @@ def write_record(
         },
         logger=log,
     )
-    if producer.list_topics(topic, timeout=within_s).topics[topic].error is not None:
+    missing = producer.list_topics(topic, timeout=within_s).topics[topic].error
+    if missing is not None and missing.code() in _ABSENT:
         raise NoTopicError(topic)
+    if missing is not None:
+        raise NotTakenError(missing.str())
     producer.produce(
         topic, value, key, partition=partition, on_delivery=lambda error, _: refused.append(error) if error else None
     )
     if producer.flush(within_s) or refused:
-        raise NotTakenError(topic)
+        raise NotTakenError(str(refused[0]) if refused else f"no answer within {within_s:g} s")
