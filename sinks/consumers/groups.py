@@ -35,10 +35,11 @@ from sinks.consumers.offset_commits import TOPIC, OffsetCommit, parse, partition
 
 MOST_COUNTED: Final = 5_000
 """So many unread records of a partition are counted."""
-_LOOKED_AT_S: Final = 5.0
-"""So long the unread records of a group are read at most."""
+_LOOKED_AT_S: Final = 10.0
+"""So long the unread records of a group are read at most; what is left then is told by offsets."""
 _ANSWER_S: Final = 10.0
-_SILENT_S: Final = 2.0
+_SILENT_S: Final = 10.0
+"""A broker at work may need seconds for its first answer: half of the commits would give a wrong status."""
 _STATUS: Final = ("BEGIN", "END")
 """Of the transaction topic's records."""
 _WITH_OFFSETS: Final = ("", "consumer", "streams")
@@ -221,14 +222,12 @@ def _messages(
         return
     consumer.assign([TopicPartition(topic, number, begin[topic, number]) for topic, number in sorted(left)])
     until_s = time.monotonic() + _LOOKED_AT_S
-    heard_s = time.monotonic()
-    while left and time.monotonic() < until_s and time.monotonic() - heard_s < _SILENT_S:
+    while left and time.monotonic() < until_s:
         for message in consumer.consume(1000, timeout=0.05):
             error = message.error()
             place = message.topic() or "", message.partition() or 0
             if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's public name
                 raise KafkaException(error)
-            heard_s = time.monotonic()
             if place not in left:
                 continue
             offset, end = message.offset() or 0, bounds[place][1]
@@ -318,12 +317,15 @@ def _commits(
 
 
 def _all(consumer: Consumer, begin: Mapping[Place, int], bounds: Mapping[Place, tuple[int, int]]) -> Iterator[Message]:
+    """Give all records up to the bounds; raises KafkaException where Kafka falls silent before."""
     left = {place for place, offset in begin.items() if offset < bounds[place][1]}
     if not left:
         return
     consumer.assign([TopicPartition(topic, number, begin[topic, number]) for topic, number in sorted(left)])
     heard_s = time.monotonic()
-    while left and time.monotonic() - heard_s < _SILENT_S:
+    while left:
+        if time.monotonic() - heard_s > _SILENT_S:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"nothing was sent for {_SILENT_S:.0f} s"))  # noqa: SLF001
         for message in consumer.consume(1000, timeout=0.05):
             error = message.error()
             if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's public name

@@ -21,6 +21,8 @@ _OF_OFFSETS: Final = (0, 1)
 _WITH_EPOCH: Final = 3
 _FLEXIBLE: Final = 4
 _VARINT_MORE: Final = 0x80
+_LEAST: Final = -(1 << 31)
+"""Java's Integer.MIN_VALUE, which has no absolute value of its own: Kafka takes 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +54,16 @@ def parse(key: bytes | None, value: bytes | None) -> OffsetCommit | None:
 
 
 def partition_of(group: str, partitions: int) -> int:
-    """Return which partition of the topic has a group's commits: by Java's hash of its name."""
+    """Return which partition of the topic has a group's commits: Kafka's ``Utils.abs(group.hashCode()) % partitions``.
+
+    That is the hash without its sign, not without its highest bit, which is how producers place keys.
+    """
     found = 0
     data = group.encode("utf-16-be", "surrogatepass")
     for high, low in zip(data[::2], data[1::2], strict=True):
         found = (31 * found + (high << 8 | low)) & 0xFFFFFFFF
-    return (found & 0x7FFFFFFF) % partitions
+    signed = found - (1 << 32) if found >> 31 else found
+    return (0 if signed == _LEAST else abs(signed)) % partitions
 
 
 def _value(value: bytes) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 
+from cdc.config.config import load_connector
 from cdc.monitor.consumers import read_consumers
 from sinks.topics.names import table_topic
 from tests.conftest import Database
@@ -100,10 +101,49 @@ def _other_offsets(kafka: str, prefix: str, topic: str, other: str) -> None:
     stranger.close()
 
 
+def test_commits_are_found_where_the_broker_puts_them(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """Alone on its topics, a group whose hash is negative and odd: Kafka drops the sign, not a bit."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 3)")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"], sink={"partitions": 1})
+    connector.catch_up()
+    group = next(name for name in (f"{prefix}-{at}" for at in range(1000)) if _hash(name) < 0 and _hash(name) % 2)
+    consumer = _consumer(kafka, group)
+    for _ in range(2):
+        consumer.commit(offsets=[TopicPartition(table_topic(prefix, "public", "t"), 0, 0)], asynchronous=False)
+    consumer.close()
+    found = _told(connector)
+    assert found.keys() == {group}
+    assert found[group]["status"] != "unknown"
+
+
+def _hash(name: str) -> int:
+    """String.hashCode() of Java."""
+    found = 0
+    for letter in name:
+        found = (31 * found + ord(letter) + 2**31) % 2**32 - 2**31
+    return found
+
+
+def test_a_broker_that_falls_silent_gives_no_status(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Half of the commits would be a wrong status: it is said that there is none."""
+    monkeypatch.setattr("sinks.consumers.groups._SILENT_S", -1.0)
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 3)")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"], sink={"partitions": 1})
+    connector.catch_up()
+    _read(kafka, prefix, table_topic(prefix, "public", "t"), 2)
+    monkeypatch.setenv("TEST_DATABASE_URL", connector.environment["TEST_DATABASE_URL"])
+    found = read_consumers(load_connector(connector.file), standing(connector))
+    assert "nothing was sent" in (found.no_commits or "")
+    (group,) = found.groups
+    assert (group.records, group.status) == (1, "unknown")
+
+
 def test_more_than_is_counted(postgres18: Database, kafka: str, prefix: str, tmp_path: Path, monkeypatch: Any) -> None:
     """Of many the offsets tell how many there are at most, and it is said that they do."""
-    from cdc.config.config import load_connector
-
     monkeypatch.setattr("sinks.consumers.groups.MOST_COUNTED", 5)
     postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 2000)")
     connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"], sink={"partitions": 1})

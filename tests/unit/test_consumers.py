@@ -151,9 +151,19 @@ def test_any_bytes_are_read_or_left(key: bytes, value: bytes) -> None:
     assert parse(_key("g", "t", 0), None) is None
 
 
-@pytest.mark.parametrize(("group", "of"), [("", 0), ("test", 48), ("console-consumer-56789", 26), ("größe", 7)])
+@pytest.mark.parametrize(
+    ("group", "of"),
+    [
+        ("", 0),
+        ("test", 48),
+        ("console-consumer-56789", 26),
+        ("größe", 7),
+        ("tc654eaccf2-late", 47),
+        ("polygenelubricants", 0),
+    ],
+)
 def test_a_group_has_the_partition_that_java_gives_it(group: str, of: int) -> None:
-    """Math.abs of String.hashCode() by 50 partitions."""
+    """Utils.abs of String.hashCode() by 50 partitions; the last but one is negative, the last Integer.MIN_VALUE."""
     assert partition_of(group, 50) == of
 
 
