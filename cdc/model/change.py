@@ -161,7 +161,10 @@ class Position:
 
 
 Offset: TypeAlias = dict[str, str | int]
-"""Where a source resumes, in its own terms (PostgreSQL: ``{"lsn": "0/16B3748"}``); kept in the position topic."""
+"""Where a source resumes, in its own terms, and by what it knows that log again; kept in the position topic.
+
+PostgreSQL: ``{"lsn": "0/16B3748", "last": "0/16B3718 2e370e40"}``, the place and a hash of the last transaction.
+"""
 
 
 class Transaction(NamedTuple):

@@ -25,9 +25,10 @@ from connectors.postgres.hangup import hung_up
 from connectors.postgres.lsn import at_record_end, lsn_number, lsn_text
 from connectors.postgres.pgoutput import fast_path, messages
 from connectors.postgres.pgoutput.changes import Assembler
-from connectors.postgres.slot import continuity, ledger, slot
+from connectors.postgres.slot import continuity, ledger, proving, slot
 from connectors.postgres.slot.claim import Claim
 from connectors.postgres.slot.heartbeat import OURS, Upkeep
+from connectors.postgres.slot.history import LastTransaction
 from connectors.postgres.slot.replication_stream import ReplicationConnection, data, keepalive
 
 log = logging.getLogger("cdc")
@@ -69,6 +70,7 @@ class PostgresSource:
         self._catalog_of: Catalog | None = None
         self._upkeep: Upkeep | None = None
         self._read_to = 0
+        self._last: LastTransaction | None = None
         self._version = 0
         self._timeline = ""
         self.database = ""
@@ -205,6 +207,7 @@ class PostgresSource:
     def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
         replication, upkeep = self._walsender(), self._tended()
         resume = self._read_to = lsn_number(str(offset["lsn"]))
+        yield from self._prove(offset)
         replication.start(self._config.slot, self._config.publication, resume, messages=self._config.source.messages)
         upkeep.follows(resume)
         assembler = Assembler()
@@ -215,7 +218,7 @@ class PostgresSource:
             received = replication.receive_transactions(assembler.fast_path.transactions, resume, _AT_ONCE)
             self._reach(replication, received.end)
             if received.whole:
-                yield TransactionBatch(received.whole)
+                yield self._batch(received.whole)
             message, begun = received.message, received.begun
             if not received.something:
                 yield Idle()
@@ -253,6 +256,19 @@ class PostgresSource:
                     pass
                 case _:
                     raise ProtocolError(0, f"{type(said).__name__} outside a transaction")
+
+    def _prove(self, offset: Offset) -> Iterator[Idle]:
+        """Make sure that the log before the position is the one that was followed, where it may be another."""
+        self._last = LastTransaction.parse(str(offset["last"])) if "last" in offset else None
+        if self._last is not None and self._last.messages == self._config.source.messages:
+            for _ in proving.prove(self._params, self._catalog(), self._names, self._last, self._read_to):
+                self.tend()
+                yield Idle()
+
+    def _batch(self, whole: list[Transaction]) -> TransactionBatch:
+        last, messages = whole[-1], self._config.source.messages
+        self._last = LastTransaction.of(last.commit, last.xid, last.committed_at_ms, messages=messages)
+        return TransactionBatch(whole)
 
     def _changes(
         self,
@@ -293,7 +309,7 @@ class PostgresSource:
                 case messages.Commit(commit_lsn, end_lsn):
                     if commit_lsn != begin.commit_lsn:
                         raise ProtocolError(0, "the commit of another transaction")
-                    self._reach(replication, end_lsn)
+                    self._reach(replication, end_lsn, begin)
                     return
                 case messages.Insert() | messages.Update() | messages.Delete():
                     change = assembler.change(message, lsn)
@@ -327,8 +343,11 @@ class PostgresSource:
         if reply:
             replication.status(every_s=0)
 
-    def _reach(self, replication: ReplicationConnection, lsn: int) -> None:
-        """Note that between two transactions the log was read up to here."""
+    def _reach(self, replication: ReplicationConnection, lsn: int, whole: messages.Begin | None = None) -> None:
+        """Note that between two transactions the log was read up to here; `whole` has just come to its end."""
+        if whole is not None:
+            at_ms, emitted = whole.committed_at_us // 1000, self._config.source.messages
+            self._last = LastTransaction.of(whole.commit_lsn, whole.xid, at_ms, messages=emitted)
         if lsn > self._read_to:
             self._read_to = lsn
             replication.written(lsn)
@@ -381,7 +400,8 @@ class PostgresSource:
             raise ChangedError(f"table {', '.join(sorted(gone))} is part of another one now, or none: looking again")
 
     def position(self) -> tuple[Offset, int]:
-        return {"lsn": lsn_text(self._read_to)}, self._read_to
+        last = {} if self._last is None else {"last": str(self._last)}
+        return {"lsn": lsn_text(self._read_to), **last}, self._read_to
 
     def acknowledge(self, offset: Offset) -> None:
         replication = self._walsender()

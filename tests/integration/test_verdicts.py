@@ -159,6 +159,47 @@ def test_a_server_restored_from_an_older_copy(primary: Primary, kafka: str, pref
         refused(connector, "server behind the position", str(standing(connector).offset["lsn"]))
 
 
+def test_an_older_copy_that_was_written_to(primary: Primary, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """A copy of the files has everything by which it could be told; what it has before the position is another story.
+
+    First the copy lacks a transaction that was followed; then one that has it all writes where only others wrote.
+    """
+    database = primary.database()
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (id int)", "INSERT INTO t VALUES (1)")
+    source = {"messages": False}  # with them, a heartbeat of ours tells the same
+    connector = Connector(tmp_path, prefix, database.url, kafka, ["public.t"], source=source)
+    connector.catch_up()
+    primary.server.stop()
+    with serving(primary.copy(tmp_path / "lacks")) as lacks:
+        database = primary.database()
+        database.execute("INSERT INTO t VALUES (2)")
+        connector.catch_up()
+        restored = lacks.database()
+        restored.execute("INSERT INTO t SELECT generate_series(100, 10000)")
+        connector.moved(restored.url)
+        refused(connector, "another history", "the last that was followed, is not in it", "--after-gap")
+    connector.moved(database.url)
+    primary.server.stop()
+    with serving(primary.copy(tmp_path / "has")) as has, serving(primary.copy(tmp_path / "quiet")) as quiet:
+        database = primary.database()
+        database.execute("INSERT INTO other SELECT generate_series(1, 10000)")
+        connector.catch_up()
+        primary.server.stop()
+        for copy, table in ((quiet, "other"), (has, "t")):
+            restored = copy.database()
+            connector.moved(restored.url)
+            restored.execute(f"INSERT INTO {table} SELECT generate_series(100, 5000)")
+            restored.execute("INSERT INTO other SELECT generate_series(1, 30000)")
+            if copy is quiet:  # nothing of what it wrote is followed
+                connector.catch_up()
+                same(connector, restored, "public.t")
+                copy.server.stop()
+        said = refused(connector, "another history", "never followed")
+        assert connector.here("snapshot", "start", "FILE", "--after-gap").returncode == 0, said
+        connector.catch_up()
+        same(connector, restored, "public.t")
+
+
 @pytest.mark.every_server
 def test_standbys_get_the_slot(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """Where the server knows of it, the slot is one that standbys synchronize."""

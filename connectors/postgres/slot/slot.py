@@ -14,6 +14,7 @@ Why acknowledging the slot after Kafka's commit loses nothing:
 - A slot that is ahead all the same was moved, or made again. PostgreSQL would skip what lies between without a word, so
   `slot_refusals` stops the start. It also stops it where the slot is gone or lost, or the server ends before the
   position.
+- An older copy of the server has a slot that is behind the position, and another log before it: `history` tells.
 - A change of a table that is not in the publication at that time never comes. The position therefore records when each
   table joined and when the publication was last changed, and `ledger.difference` finds a table that was out in between,
   also where the publication was dropped and made again, left changes out for a while, or had a filter. The rows of
