@@ -20,7 +20,7 @@ from connectors.mysql import session
 from connectors.mysql.catalog import filters, server
 from connectors.mysql.catalog.catalog import Catalog
 from connectors.mysql.lag import replicas
-from connectors.mysql.replication import continuity
+from connectors.mysql.replication import continuity, last_transaction
 from connectors.mysql.replication.continuity import identity, look_at_log
 from connectors.mysql.replication.dump_stream import replica_host, replica_uuid
 from connectors.mysql.replication.dumps import duplicates, file_made_at, glance, server_id
@@ -236,8 +236,9 @@ class _Check:
         if any(state.identity.get(what) != found for what, found in self._identity.items() if what != LINEAGE):
             return  # another source: the caller says so
         here = look_at_log(connection, self._server)
-        made_at = partial(file_made_at, lambda: glance(self._config, self._address, self._server))
-        refusals = [refused("position", refusal) for refusal in continuity.refusals(state, here, made_at)]
+        look = partial(glance, self._config, self._address, self._server)
+        made_at, find = partial(file_made_at, look), partial(last_transaction.find, look)
+        refusals = [refused("position", refusal) for refusal in continuity.refusals(state, here, made_at, find)]
         at = continuity.resumes_at(state)
         yield from refusals or [Finding(Level.OK, "position", f"the log can be followed from {at}")]
 

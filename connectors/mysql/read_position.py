@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from cdc.model.change import Offset
 from cdc.model.errors import GapError
 from connectors.mysql.binlog import events
+from connectors.mysql.binlog.last_transaction import KEY, LastTransaction
 from connectors.mysql.binlog.positions import FIRST, BinlogPosition, GtidPosition, GtidSet, position_at
 from connectors.mysql.replication.dump_stream import askable
 from connectors.mysql.rows.transactions import Block
@@ -31,6 +32,8 @@ class ReadPosition:
         """Up to where the transaction at hand is passed over: the number of its file, and an offset."""
         self._begun_at: dict[str, int] = {}
         """When the files that a position may name were begun."""
+        self._last: LastTransaction | None = None
+        """What was read last whole; None: nobody knows."""
         self._again: BinlogPosition | None = None
         """Where the oldest begins that an earlier session saw prepared; until the log was read up to `done` again."""
 
@@ -43,6 +46,7 @@ class ReadPosition:
             self.done = max(self.done, position.commit)
         self.read_to, made_at = position, int(offset.get("made_at", 0))
         self._begun_at = {position.file: made_at}
+        self._last = LastTransaction.of(offset)
         self._again = asked if self.done else None
         if self.done and self.done != position.commit:
             self.read_to = position_at(self.done, position.file)
@@ -90,8 +94,14 @@ class ReadPosition:
         if position.order > self.read_to.order:
             self.read_to = position
 
+    def ended_with(self, last: LastTransaction) -> None:
+        """Note which transaction was read last."""
+        self._last = last
+
     def passed(self, block: Block) -> None:
         """Note that a block was read to its end, or passed over."""
+        if block.committed_us and BinlogPosition(block.begin.file, block.end).order > self.read_to.order:
+            self.ended_with(LastTransaction(block.committed_us, block.gtid, block.begin))
         self.reach(BinlogPosition(block.begin.file, block.end))
         new = isinstance(self.gtids, GtidSet) or block.ends_behind(self.done)
         if new and block.gtid is not None and self.gtids is not None:
@@ -116,4 +126,6 @@ class ReadPosition:
             if isinstance(left, GtidSet) and open_:
                 left = left.without(block.gtid for block in open_ if block.gtid is not None)
             offset["gtids"] = str(left)
+        if self._last is not None:
+            offset[KEY] = str(self._last)
         return offset, position.commit

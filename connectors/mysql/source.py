@@ -19,6 +19,8 @@ from cdc.model.table_schema import Description
 from connectors.captured_tables import LeftOut
 from connectors.mysql import session
 from connectors.mysql.binlog import events, fast_path, parser, transaction_payload
+from connectors.mysql.binlog.last_transaction import KEY as LAST
+from connectors.mysql.binlog.last_transaction import LastTransaction
 from connectors.mysql.binlog.offsets import FileOffsets
 from connectors.mysql.binlog.positions import (
     EXACT,
@@ -31,13 +33,13 @@ from connectors.mysql.binlog.positions import (
 from connectors.mysql.catalog import filters, server
 from connectors.mysql.catalog.catalog import Captured, Catalog
 from connectors.mysql.read_position import ReadPosition
-from connectors.mysql.replication import continuity, dumps
+from connectors.mysql.replication import continuity, dumps, last_transaction
 from connectors.mysql.replication.claim import Claim
 from connectors.mysql.replication.dump_stream import BinlogDump, replica_uuid
 from connectors.mysql.rows.judgement import judge
 from connectors.mysql.rows.relations import Followed
 from connectors.mysql.rows.temporary_tables import THREAD_SPECIFIC, Session
-from connectors.mysql.rows.transactions import Block, Committed, Grouper
+from connectors.mysql.rows.transactions import Committed, Grouper
 
 log = logging.getLogger("cdc")
 
@@ -135,11 +137,13 @@ class MysqlSource:
     def verify(self, state: State) -> tuple[Offset, int] | None:
         here = continuity.look_at_log(self._connected(), self._server)
         self._place.read_to = continuity.resumes_at(state)
-        raise_first(continuity.refusals(state, here, self.made_at))
+        raise_first(continuity.refusals(state, here, self.made_at, self._find))
         if not continuity.moved(state, here, self.made_at):
             return None
         first = BinlogPosition(here.first, FIRST)
-        return {"file": first.file, "pos": first.offset, "gtids": str(state.offset["gtids"])}, first.commit
+        offset: Offset = {"file": first.file, "pos": first.offset, "gtids": str(state.offset["gtids"])}
+        last = LastTransaction.of(state.offset)
+        return offset if last is None else offset | {LAST: str(last.elsewhere())}, first.commit
 
     def hold(self, tables: Sequence[Table]) -> Start:  # noqa: ARG002 - the log has every table anyway
         """Hold nothing: the server keeps its log as long as its settings say, no matter who follows."""
@@ -199,6 +203,9 @@ class MysqlSource:
     def made_at(self, position: BinlogPosition) -> int:
         """Return when the file of a binlog position was begun: see `dumps.file_made_at`."""
         return dumps.file_made_at(lambda: dumps.glance(self._config, self._address, self._server), position)
+
+    def _find(self, last: LastTransaction, known: GtidSet | None) -> LastTransaction | None:
+        return last_transaction.find(lambda: dumps.glance(self._config, self._address, self._server), last, known)
 
     def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
         dump = self._dump = dumps.follow(self._config, self._address, self._server)
@@ -311,6 +318,8 @@ class MysqlSource:
                     self._place.gtids.add_numbers(*numbers)
             self._offsets.read(small.begin, small.end)
             self._place.reach(BinlogPosition(file, small.end))
+            begin, gtid, at_us = small.last
+            self._place.ended_with(LastTransaction(at_us, gtid, BinlogPosition(file, begin)))
         return small
 
     def _known(self, told: events.TableMap, file: str, offset: int) -> tuple[Table, fast_path.Read | None] | None:
@@ -368,7 +377,7 @@ class MysqlSource:
         version = "" if described is None else described.server_version
         maps: dict[int, events.TableMap] = {}
         if rows.uncertain:
-            yield from self._followed.unsure(self._touched(rows), rows.begin)
+            yield from self._followed.unsure(rows.touched(), rows.begin)
         for event, offset in rows.buffer.read(lambda raw: parser.parse(raw, described)):
             at = BinlogPosition(rows.begin.file, offset)
             self._claim.keep()
@@ -391,12 +400,6 @@ class MysqlSource:
                     pass
         rows.buffer.close()
         self._place.passed(done.block)
-
-    @staticmethod
-    def _touched(rows: Block) -> set[tuple[str, str]]:
-        """Return the tables whose rows are in a block."""
-        found = rows.buffer.read(lambda raw: parser.parse(raw, rows.described))
-        return {(event.schema, event.table) for event, _ in found if isinstance(event, events.TableMap)}
 
     def position(self) -> tuple[Offset, int]:
         return self._place.offset(self._grouper.prepared.values())

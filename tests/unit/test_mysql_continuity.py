@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from cdc.model.errors import FencedError, GapError, OperatorError, RetryableError
 from cdc.model.interfaces import LINEAGE
 from cdc.model.state import Phase, State
+from connectors.mysql.binlog.last_transaction import LastTransaction
 from connectors.mysql.binlog.positions import BinlogPosition, GtidSet, GtidState
 from connectors.mysql.replication.continuity import ServerLog, moved, refusals
 from connectors.mysql.replication.dump_stream import CLOSE_THE_GAP, refused_by_server
@@ -22,6 +24,10 @@ def made_at(position: BinlogPosition) -> int:
     if position.file not in FILES:
         raise GapError("binlog purged: no such file", hint=CLOSE_THE_GAP)
     return FILES[position.file]
+
+
+def finds_all(last: LastTransaction, _known: GtidSet | None) -> LastTransaction:
+    return last
 
 
 def state(lineage: str = A, *, views: bool = False, **offset: Any) -> State:
@@ -57,7 +63,7 @@ def gtids(text: str) -> GtidSet:
     ],
 )
 def test_what_can_be_followed(then: State, now: ServerLog) -> None:
-    assert list(refusals(then, now, made_at)) == []
+    assert list(refusals(then, now, made_at, finds_all)) == []
 
 
 @pytest.mark.parametrize(
@@ -97,7 +103,7 @@ def test_what_can_be_followed(then: State, now: ServerLog) -> None:
     ],
 )
 def test_verdicts(then: State, now: ServerLog, verdict: str) -> None:
-    (found,) = refusals(then, now, made_at)
+    (found,) = refusals(then, now, made_at, finds_all)
     assert isinstance(found, GapError)
     assert found.message.startswith(verdict)
     assert "--after-gap" in str(found.hint)
@@ -161,3 +167,67 @@ def test_a_dump_by_gtids_that_the_server_ends_as_its_mode_changes_is_begun_again
         "The replication sender thread cannot start in AUTO_POSITION mode: this server has GTID_MODE = OFF",
     ):
         assert isinstance(refused_by_server("MySQL at x", words, server_id=7, connector="shop"), RetryableError)
+
+
+@dataclass
+class Rewritten:
+    """A log that has something else in the place of the last transaction, or under its GTID; notes what was asked."""
+
+    asked: list[str] = field(default_factory=list)
+    has: LastTransaction | None = None
+
+    def __call__(self, last: LastTransaction, known: GtidSet | None) -> LastTransaction | None:
+        self.asked.append("by place" if known is None else f"not in {known.without([last.gtid or ''])}")
+        return self.has
+
+
+LAST = f"77 {A}:5 in b.000003:90"
+SAME, LATER = (LastTransaction(at_us, f"{A}:5", None) for at_us in (77, 78))
+WHOLE, MARIA = gtids(f"{A}:1-9,{B}:1"), GtidState.parse("0-7-9")
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "asked"),
+    [
+        (state(last="77 in b.000003:90"), here(), "by place"),
+        (state(last=LAST, gtids=f"{A}:1-5"), here(executed=WHOLE, purged=""), "by place"),
+        (state("7", last="77 0-7-5 in b.000003:90", gtids="0-7-5"), here("7", executed=MARIA), "by place"),
+        # by its GTID: at another server, where the files have other numbers, and where the place was another server's
+        (state(last=LAST, gtids=f"{A}:1-5"), here(B, executed=WHOLE, purged=""), f"not in {A}:1-4"),
+        (state(last=LAST, gtids=f"{A}:1-5", made_at=299), here(executed=WHOLE, purged=f"{A}:1-4"), f"not in {A}:1-4"),
+        (state(last=f"77 {A}:5", gtids=f"{A}:1-5", made_at=0), here(executed=WHOLE, purged=""), f"not in {A}:1-4"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("has", [None, LATER])
+def test_a_server_that_gave_the_numbers_out_again(
+    then: State, now: ServerLog, asked: str, has: LastTransaction | None
+) -> None:
+    """An older copy was restored, and has grown past the position: nothing else tells it from the one that was."""
+    rewritten = Rewritten(has=has)
+    (found,) = refusals(then, now, made_at, rewritten)
+    assert isinstance(found, GapError)
+    assert found.message.startswith("binlog rewritten: ")
+    assert "--after-gap" in str(found.hint)
+    assert rewritten.asked == [asked]
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "asked"),
+    [
+        (state(last=LAST, gtids=f"{A}:1-5"), here(executed=WHOLE, purged=""), 1),
+        (state(last=LAST, gtids=f"{A}:1-5"), here(B, executed=WHOLE, purged=""), 1),
+        # its file is gone, the set does not have it, the log of the other server begins behind it
+        (state(last=f"77 {A}:5 in b.000002:90", gtids=f"{A}:1-5"), here(executed=WHOLE, purged=""), 0),
+        (state(last=f"77 {A}:5 in b.000003:90", gtids=f"{A}:1-4"), here(B, executed=gtids(f"{A}:1-4,{B}:1")), 0),
+        (state(last=LAST, gtids=f"{A}:1-5"), here(B, executed=WHOLE, purged=f"{A}:1-5"), 0),
+        (state("7", last="77 0-7-5 in b.000003:90", gtids="0-7-5"), here("8", executed=MARIA), 0),
+    ],
+)
+def test_the_last_transaction_is_there_or_cannot_be(
+    then: State, now: ServerLog, asked: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What cannot be told is said; what is gone in time is not."""
+    log = Rewritten(has=SAME)
+    assert list(refusals(then, now, made_at, log)) == []
+    assert len(log.asked) == asked
+    assert ("cannot be told" in caplog.text) == (now.purged is not None and f"{A}:5" in now.purged)

@@ -117,6 +117,11 @@ def alone(sequence: int, statement: str = "CREATE USER somebody") -> list[events
     return [begun(sequence, 1), events.Query(header(2), 1, 0, "", statement, "utf8mb4", None)]
 
 
+def placed(offset: Offset) -> Offset:
+    """The place alone, without what it ends with."""
+    return {key: value for key, value in offset.items() if key != "last"}
+
+
 def followed(monkeypatch: pytest.MonkeyPatch, offset: Offset, *script: events.Event | None) -> Iterator[Offset]:
     """The position at each idle moment of a session on a MariaDB."""
     dump = Scripted(*script)
@@ -125,7 +130,7 @@ def followed(monkeypatch: pytest.MonkeyPatch, offset: Offset, *script: events.Ev
     made._server = server.Server("10.11.18-MariaDB", {}, "u@h")
     for frame in made.stream(offset):
         assert isinstance(frame, Idle)
-        yield made.position()[0]
+        yield placed(made.position()[0])
     assert dump.asked == BinlogPosition(str(offset["file"]), int(offset["pos"]))
 
 
@@ -208,7 +213,7 @@ def test_a_position_past_4_gib_is_found_again_from_the_files_beginning(monkeypat
     assert dump.asked == BinlogPosition("b.000001", 4)
     assert made.position()[0] == start
     next(frames)
-    assert made.position()[0] == start | {"pos": reached[3].header.log_pos, "gtids": "0-42-3"}
+    assert placed(made.position()[0]) == start | {"pos": reached[3].header.log_pos, "gtids": "0-42-3"}
 
 
 def test_a_log_that_goes_back_is_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +249,7 @@ def on_mysql(monkeypatch: pytest.MonkeyPatch, mode: str, offset: Offset, *script
     made._server = server.Server("9.7.4", {"gtid_mode": mode}, "u@h")
     next(frame for frame in made.stream(offset) if isinstance(frame, Idle))
     assert dump.asked == BinlogPosition(str(offset["file"]), int(offset["pos"]))
-    return made.position()[0]
+    return placed(made.position()[0])
 
 
 def head(at_s: int) -> events.Event:
@@ -292,3 +297,40 @@ def test_what_a_first_start_has_seen_is_sifted_out_until_there(monkeypatch: pyte
     assert left == start | {"pos": made[5].header.log_pos, "gtids": f"{UUID}:1-3"}
     left = on_mysql(monkeypatch, "ON", start, head(11), *made, None)
     assert left == {"file": "b.000001", "pos": made[-1].header.log_pos, "made_at": 11, "gtids": f"{UUID}:1-4"}
+
+
+def ended_with(monkeypatch: pytest.MonkeyPatch, offset: Offset, *script: events.Event | None) -> Offset:
+    """The position at the first idle moment, with the last transaction that was read."""
+    monkeypatch.setattr(dumps, "follow", lambda *_: Scripted(*script))
+    made = MysqlSource(CONFIG)
+    made._server = server.Server("9.7.4", {"gtid_mode": "ON"}, "u@h")
+    next(frame for frame in made.stream(offset) if isinstance(frame, Idle))
+    return made.position()[0]
+
+
+def test_a_position_names_the_transaction_that_it_ends_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that nobody wants; the first commit's time, wherever that was; never one that was read before."""
+    start: Offset = {"file": "b.000001", "pos": 300, "made_at": 11, "gtids": f"{UUID}:1"}
+    replicated = events.Gtid(header(33), UUID, "", 2, 0, 0, 10**15 + 7, 10**15, None)
+    made = laid(300, replicated, *by_gtid(2)[1:])
+    left = ended_with(monkeypatch, start, head(11), *made, None)
+    assert left["last"] == f"{10**15} {UUID}:2 in b.000001:300"
+    assert ended_with(monkeypatch, left, head(11), None)["last"] == left["last"]
+
+    again = laid(100, *by_gtid(1), *by_gtid(2))
+    behind = left | {"pos": 100, "done": 1 << 32 | again[-1].header.log_pos}
+    assert ended_with(monkeypatch, behind, head(11), *again, None)["last"] == left["last"]
+    more = laid(again[-1].header.log_pos, *anonymous())
+    at = f"in b.000001:{again[-1].header.log_pos}"
+    assert str(ended_with(monkeypatch, behind, head(11), *again, *more, None)["last"]).endswith(f"000000 {at}")
+
+
+def test_a_member_of_a_group_comes_or_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It writes nothing, and each member logs it by itself: the position goes on, and ends with what was before."""
+    start: Offset = {"file": "b.000001", "pos": 300, "made_at": 11, "gtids": f"{UUID}:1"}
+    begin, commit = (events.Query(header(2), 1, 0, "", said, "utf8mb4", None) for said in ("BEGIN", "COMMIT"))
+    changed = [by_gtid(3)[0], begin, events.ViewChange(header(37)), commit]
+    made = laid(300, *by_gtid(2), *changed)
+    left = ended_with(monkeypatch, start, head(11), *made, None)
+    assert (left["pos"], left["gtids"]) == (made[-1].header.log_pos, f"{UUID}:1-3")
+    assert f"{UUID}:2 in" in str(left["last"])

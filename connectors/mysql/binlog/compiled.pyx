@@ -466,7 +466,7 @@ cdef class Small:
 
     def __call__(self, bytearray buffer not None, Py_ssize_t begin, of_file, uint64_t done, Py_ssize_t most):
         """(where they end in the buffer, transactions with changes, GTIDs as (uuid, first, last), offsets of the first's
-        beginning and of the last's end).
+        beginning and of the last's end, the last as (offset of its beginning, GTID or None, µs since 1970)).
 
         None: there is none. Ends before what is not there yet, is longer than small, does not match its checksum, or is
         nothing that was seen before, and behind `most` changes.
@@ -481,7 +481,8 @@ cdef class Small:
     cdef object several(self, Py_buffer *view, Py_ssize_t begin, of_file, uint64_t done, Py_ssize_t most):
         cdef Py_ssize_t at = begin, taken, count = 0, passed = 0
         cdef list found = [], numbers = []
-        cdef uint64_t start = 0, end = 0, first = 0, last = 0, commit
+        cdef uint64_t start = 0, end = 0, first = 0, last = 0, commit, last_begin = 0, last_us = 0
+        cdef bint named = False
         cdef str uuid = None
         cdef bytes quoted
         cdef uint64_t number
@@ -502,6 +503,8 @@ cdef class Small:
                 start = self.begin_pos
             count += len(self.changes)
             passed += 1
+            named, last_begin = self.uuid is not None, self.begin_pos
+            last_us = self.at_us if self.at_us else self.seconds * 1000000
             commit = number << 32 | self.last_pos
             if self.uuid is not None:
                 if self.last_uuid is None or self.uuid != self.last_uuid:
@@ -517,7 +520,9 @@ cdef class Small:
         if uuid is not None:
             numbers.append((uuid, first, last))
         self.changes = None
-        return None if at == begin else (at, found, numbers, start, end)
+        if at == begin:
+            return None
+        return at, found, numbers, start, end, (last_begin, f"{uuid}:{last}" if named else None, last_us)
 
     cdef object made(self, bytes quoted, uint64_t commit):
         cdef object made = empty(_TRANSACTION, 6)

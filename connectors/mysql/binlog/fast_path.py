@@ -151,6 +151,8 @@ class SmallTransactions(NamedTuple):
     begin: int
     end: int
     """The offsets of the first one's beginning, and behind them."""
+    last: tuple[int, str | None, int]
+    """Of the last one: where it begins, its GTID, and when it was committed, in µs since 1970."""
 
 
 class File(NamedTuple):
@@ -172,7 +174,7 @@ class ReadSmall(Protocol):
 
     def __call__(
         self, buffer: bytearray, at: int, file: File, done: int, most: int, /
-    ) -> tuple[int, list[Transaction], list[tuple[str, int, int]], int, int] | None:
+    ) -> tuple[int, list[Transaction], list[tuple[str, int, int]], int, int, tuple[int, str | None, int]] | None:
         """Return where in the buffer reading has ended, and what was read; None: nothing was.
 
         Transactions committed before the position `done` are read without changes. It may read a few more

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -10,9 +11,13 @@ from cdc.model.errors import GapError, OperatorError
 from cdc.model.interfaces import LINEAGE
 from cdc.model.state import State
 from connectors.mysql import session
-from connectors.mysql.binlog.positions import FIRST, BinlogPosition, GtidPosition, GtidSet, GtidState
+from connectors.mysql.binlog.last_transaction import LastTransaction
+from connectors.mysql.binlog.positions import FIRST, BinlogPosition, GtidPosition, GtidSet, GtidState, file_number
 from connectors.mysql.catalog import server
 from connectors.mysql.replication.dump_stream import CLOSE_THE_GAP
+from connectors.mysql.replication.last_transaction import Find
+
+log = logging.getLogger("cdc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +73,53 @@ def known_gtids(state: State, here: ServerLog) -> GtidSet | GtidPosition | None:
     return (GtidSet if isinstance(here.executed, GtidSet) else GtidPosition).parse(str(text))
 
 
-def refusals(state: State, here: ServerLog, made_at: MadeAt) -> Iterator[OperatorError]:
+def refusals(state: State, here: ServerLog, made_at: MadeAt, find: Find) -> Iterator[OperatorError]:
     """Give why the log cannot be followed from `state` without a gap."""
+    whole = True
+    for refusal in _of_log(state, here, made_at):
+        whole = False
+        yield refusal
+    if whole:
+        yield from _of_last(state, here, made_at, find)
+
+
+def _of_last(state: State, here: ServerLog, made_at: MadeAt, find: Find) -> Iterator[OperatorError]:
+    """Compare the last transaction that Kafka has with what the server has in its place, or under its GTID.
+
+    A server that an older copy was restored on gives the numbers out again, and writes files of the same names.
+    """
+    last = LastTransaction.of(state.offset)
+    if last is None:
+        return
+    found: LastTransaction | None = None
+    if moved(state, here, made_at) or last.begin is None:
+        known = known_gtids(state, here)
+        if last.gtid is None or not isinstance(known, GtidSet) or not isinstance(here.executed, GtidSet):
+            return
+        if here.purged is not None and last.gtid in here.purged:
+            log.warning(
+                "the server no longer has %s, the last transaction that Kafka has, in its log: whether it is the same "
+                "one cannot be told; cdc verify compares the rows",
+                last.gtid,
+            )
+            return
+        if last.gtid not in here.executed:  # prepared by XA where it was, and nothing here yet
+            return
+        found = find(last, known)
+    elif last.begin.number >= file_number(here.first):  # else its file is gone, as files are removed in time
+        found = find(last, None)
+    else:
+        return
+    if found is None or not last.is_the_same(found):
+        named = f"transaction {last.gtid}" if last.gtid else f"the transaction at {last.begin}"
+        yield GapError(
+            f"binlog rewritten: {named}, the last that Kafka has, is another one on the server: an older copy of it "
+            "was restored, or its log was reset, and then it was written to again",
+            hint=CLOSE_THE_GAP,
+        )
+
+
+def _of_log(state: State, here: ServerLog, made_at: MadeAt) -> Iterator[OperatorError]:
     known, then, position = known_gtids(state, here), state.identity.get(LINEAGE, here.lineage), resumes_at(state)
     if then != here.lineage and known is None:
         yield GapError(

@@ -120,7 +120,7 @@ class BinlogDump:
     def follow_gtids(self, gtids: GtidSet) -> None:
         """Ask a MySQL server for every transaction that is not in the set."""
         known = gtids.encode()
-        self._ask(pack("<BHIIQI", 0x1E, _THROUGH_GTID, self._server_id, 0, FIRST, len(known)) + known)
+        self._ask(pack("<BHIIQI", 0x1E, _THROUGH_GTID | self._flags, self._server_id, 0, FIRST, len(known)) + known)
 
     def follow_mariadb(self, position: str) -> None:
         """Ask a MariaDB server for everything behind a position of GTIDs."""

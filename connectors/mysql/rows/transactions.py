@@ -14,7 +14,8 @@ from struct import Struct
 from typing import IO, Final
 
 from cdc.model.errors import GapError, OperatorError
-from connectors.mysql.binlog import events, transaction_payload
+from connectors.mysql.binlog import events, parser, transaction_payload
+from connectors.mysql.binlog.last_transaction import committed_us
 from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.binlog.spill import close_file, on_disk, open_file
 from connectors.mysql.rows.judgement import judge
@@ -98,6 +99,8 @@ class Block:
     server_id: int
     buffer: TransactionBuffer = field(default_factory=TransactionBuffer)
     at_ms: int = 0
+    committed_us: int = 0
+    """When it was first committed, wherever; 0: it does not say."""
     described: events.FormatDescription | None = None
     last: int = 0
     """The offset its last event begins at."""
@@ -113,6 +116,11 @@ class Block:
     @property
     def commit(self) -> int:
         return BinlogPosition(self.begin.file, self.last).commit
+
+    def touched(self) -> set[tuple[str, str]]:
+        """Return the tables, by schema and name, whose rows are in it."""
+        found = self.buffer.read(lambda raw: parser.parse(raw, self.described))
+        return {(event.schema, event.table) for event, _ in found if isinstance(event, events.TableMap)}
 
     def ends_behind(self, commit: int) -> bool:
         """Tell whether it is not yet whole at a commit position between two blocks."""
@@ -226,6 +234,8 @@ class Grouper:
                 pass
             case events.PreviousGtids() | events.MariadbGtidList() | events.BinlogCheckpoint() | events.Stop():
                 pass
+            case events.ViewChange():  # each member of the group writes its own, under one GTID
+                self._in_hand(at, event).committed_us = 0
             case _:
                 raise GapError(
                     f"an event of type {event.header.type} ({event.header.name}) in the log at {at}, which is not "
@@ -243,6 +253,7 @@ class Grouper:
         gtid = None if isinstance(event, events.AnonymousGtid) else event.gtid
         block = self._block = Block(at, gtid, event.header.server_id, at_ms=event.header.timestamp_s * 1000)
         block.described = self._described
+        block.committed_us = committed_us(event)
         if isinstance(event, events.MariadbGtid):
             block.alone = event.standalone
             block.begun = not event.standalone
