@@ -484,22 +484,22 @@ def engine(rows: list[tuple[Any, ...]]) -> duckdb.DuckDBPyConnection:
 
 
 @pytest.mark.parametrize(
-    ("expressions", "by", "tail"),
+    ("expressions", "asked"),
     [
-        pytest.param(OF_ROWS, "id", "", marks=pytest.mark.full),
-        (OF_GROUPS, "i", " GROUP BY i"),
-        (OF_GROUPS, "'all' AS k", " WHERE id < 0"),
+        pytest.param(OF_ROWS, ("id", ""), marks=pytest.mark.full),
+        (OF_GROUPS, ("i", " GROUP BY i")),
+        (OF_GROUPS, ("'all' AS k", " WHERE id < 0")),
     ],
     ids=["rows", "groups", "no rows"],
 )
 def test_functions_give_sparks_values(
     expressions: str,
-    by: str,
-    tail: str,
+    asked: tuple[str, str],
     rows: list[tuple[Any, ...]],
     engine: duckdb.DuckDBPyConnection,
     apply_spark: SparkSession,
 ) -> None:
+    by, tail = asked
     schema = ", ".join(f"{name} {spark}" for name, (_, spark, _) in COLUMNS.items())
     zoned = [tuple(_zoned(name, value) for name, value in zip(COLUMNS, row, strict=True)) for row in rows]
     apply_spark.createDataFrame(zoned, schema).coalesce(1).createOrReplaceTempView("view_functions")
