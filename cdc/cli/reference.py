@@ -88,8 +88,9 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "view explain": "`view`, `topic`, `key`, `outcome` (`row`, `none`, `quarantined`, `stopped`, `differs`), "
     "`position`, `clock_ms`, `published` and `computed` (rows), `unit`, `derived_from[table, key, position, at_ms]`, "
     "`more`, `deadline`, `changed_by`, `records` as of `cdc explain`; [more](views.md#why-a-row-is-as-it-is).",
-    "view verify": "`agree`, `views[view, position, rows, missing, extra, different, failed, keys[how, key]]`; "
-    "`failed` says why Spark has no answer, or is null; `repaired` (names of views).",
+    "view verify": "`agree`, `views[view, position, rows, missing, extra, different, quarantined, failed, "
+    "keys[how, key]]`; `quarantined` is how many units cannot be published, which is no difference; `failed` says why "
+    "Spark has no answer, or is null; `repaired` (names of views).",
     "view rebuild": "`differs`, `views[view, position, generation, added, changed, removed, keys[how, key]]`; "
     "`generation` is null with `--dry-run`.",
     "rebuild": "`name`, `seconds`, `copies[table, store, events, …]` with the counts of rows that were only in the "

@@ -54,6 +54,9 @@ from cdc.model.state import Phase, State
 Ends = Mapping[str, Mapping[int, int]]
 """By topic and partition, the offset behind the last record read."""
 
+LOST = -1
+"""In place of a version: the copy has lost columns of rows that are there, and waits to be made again."""
+
 _MOST = 64
 
 
@@ -89,10 +92,13 @@ class Mark:
     """None while the topic is read from its beginning, or the source's table is read for the first time."""
     topic: str = ""
     """The identity of the topic that the offsets are of; empty if it is not known."""
+    version: int = 0
+    """The version of the source's table whose columns the copy has; 0: not known."""
 
     def to_json(self) -> str:
         complete = asdict(self.complete) if self.complete else None
-        return json.dumps({"ends": self.ends, "complete": complete, "topic": self.topic}, sort_keys=True)
+        about = {"ends": self.ends, "complete": complete, "topic": self.topic, "version": self.version}
+        return json.dumps(about, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Mark:
@@ -100,7 +106,7 @@ class Mark:
         found: Mapping[str, Any] = json.loads(text)
         complete = Complete(**found["complete"]) if found["complete"] else None
         ends = {int(partition): end for partition, end in found["ends"].items()}
-        return cls(ends, complete, str(found.get("topic", "")))
+        return cls(ends, complete, str(found.get("topic", "")), int(found.get("version", 0)))
 
     def holds(self, ends: Mapping[int, int]) -> bool:
         """Whether the copy has all records below `ends`."""

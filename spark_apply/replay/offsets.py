@@ -20,6 +20,7 @@ from cdc.model.errors import ConfigError, OperatorError
 from cdc.offsets.exported import Exported
 from spark_apply.events.kafka.topic_identity import differing, identities
 from spark_apply.job.checkpoint import files as checkpoints
+from spark_apply.job.checkpoint.reading import on_this_disk
 from spark_apply.job.topics.retention import extents, missing_offsets
 from spark_apply.model.completeness import Ends
 from spark_apply.spark.at_work import alone
@@ -42,13 +43,14 @@ class Moved:
 
 def export(config: ApplyConfig) -> Exported:
     """Return up to where the job has read. Raises OperatorError if it never has."""
-    spark = open_session(config.name, config.spark)
+    here = on_this_disk(config)
+    spark = None if here is not None else open_session(config.name, config.spark)
     with reaching(f"checkpoint: {config.checkpoint}"):
-        return _exported(spark, config)
+        return _exported(spark, config, here)
 
 
-def _exported(spark: SparkSession, config: ApplyConfig) -> Exported:
-    found = checkpoints.newest(spark, located(config.checkpoint))
+def _exported(spark: SparkSession | None, config: ApplyConfig, here: str | None = None) -> Exported:
+    found = checkpoints.newest(spark, here or located(config.checkpoint))
     ends = checkpoints.ends_committed(spark, found[0]) if found is not None else None
     if found is None or ends is None:
         raise OperatorError(

@@ -13,6 +13,7 @@ from cdc.model.errors import ConfigError
 from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.events.projection import projected_table
 from spark_apply.job.checkpoint import files as checkpoints
+from spark_apply.job.checkpoint.reading import on_this_disk
 from spark_apply.job.copies.chosen import choose_tables
 from spark_apply.job.job import ApplySummary, run_apply
 from spark_apply.replay.beside import beside
@@ -38,9 +39,10 @@ def prepare(config: ApplyConfig, *, name: str, since: dt.datetime | Position | N
     One that has begun before goes on from its own checkpoint; else `since` says where it begins.
     """
     made = beside(config, name, schema_versions(config.source))
-    spark = open_session(name, config.spark)
+    here = on_this_disk(made)
+    spark = None if here is not None else open_session(name, config.spark)
     with reaching(f"checkpoint: {made.checkpoint}"):
-        begun = checkpoints.newest(spark, located(made.checkpoint)) is not None
+        begun = checkpoints.newest(spark, here or located(made.checkpoint)) is not None
     if begun:
         return Replay(made, ())
     if since is None:

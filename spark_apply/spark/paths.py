@@ -19,6 +19,11 @@ def located(place: str) -> str:
     return place.rstrip("/") if _URI.match(place) else str(_absolute(place))
 
 
+def has_scheme(place: str) -> bool:
+    """Whether a path says which file system it is of."""
+    return _URI.match(place) is not None
+
+
 def local(place: str) -> Path | None:
     """Return the local path; None for a URI that only Hadoop's file systems reach."""
     if not _URI.match(place):

@@ -59,7 +59,7 @@ class Rebuilt:
                     "added": of.missing,
                     "removed": of.extra,
                     "changed": of.different,
-                    "keys": [{"how": _HOWS[how], "key": key} for how, key in of.keys],
+                    "keys": [{"how": _HOWS.get(how, how), "key": key} for how, key in of.keys],
                 }
                 for of in self.views
             ],
@@ -90,7 +90,7 @@ def rebuild_views(
     going = _going(config, state, texts)
     planned = plan_views(going, open_session(config.name, config.spark))
     refuse_unfollowable(planned.views, texts, schema_versions(config.source))
-    found = compare_views(going, planned, texts, tell)
+    found = compare_views(going, planned, texts, tell, anew=True)
     for of in found:
         if of.failed is not None:
             raise OperatorError(

@@ -431,6 +431,8 @@ bool_or(b)
 every(b)
 some(b)
 count_if(j > 1)
+count_if(b) FILTER (WHERE c)
+bool_or(b) FILTER (WHERE c)
 sum(j) FILTER (WHERE b)
 count(*) FILTER (WHERE l > 3)
 max(j) + min(l)
@@ -439,16 +441,22 @@ sum(CASE WHEN b THEN 1 ELSE 0 END)
 """
 
 
+_OF_NULLS = 4711
+
+
 def lines(text: str) -> list[str]:
     return text.strip().splitlines()
 
 
 def made_rows() -> list[tuple[Any, ...]]:
+    """Rows of values by chance, and at the end a group that has NULLs alone."""
     chance = random.Random(5)
-    return [
+    found: list[tuple[Any, ...]] = [
         (number, *(chance.choice([*VALUES[spark], None]) for name, (_, spark, _) in COLUMNS.items() if name != "id"))
         for number in range(150)
     ]
+    nulls = [None] * (len(COLUMNS) - 2)
+    return [*found, (150, _OF_NULLS, *nulls), (151, _OF_NULLS, *nulls)]
 
 
 def same(value: Any) -> Any:
@@ -476,12 +484,22 @@ def engine(rows: list[tuple[Any, ...]]) -> duckdb.DuckDBPyConnection:
 
 
 @pytest.mark.parametrize(
-    "expressions", [pytest.param(OF_ROWS, marks=pytest.mark.full), OF_GROUPS], ids=["rows", "groups"]
+    ("expressions", "asked"),
+    [
+        pytest.param(OF_ROWS, ("id", ""), marks=pytest.mark.full),
+        (OF_GROUPS, ("i", " GROUP BY i")),
+        (OF_GROUPS, ("'all' AS k", " WHERE id < 0")),
+    ],
+    ids=["rows", "groups", "no rows"],
 )
 def test_functions_give_sparks_values(
-    expressions: str, rows: list[tuple[Any, ...]], engine: duckdb.DuckDBPyConnection, apply_spark: SparkSession
+    expressions: str,
+    asked: tuple[str, str],
+    rows: list[tuple[Any, ...]],
+    engine: duckdb.DuckDBPyConnection,
+    apply_spark: SparkSession,
 ) -> None:
-    by, tail = ("id", "") if expressions is OF_ROWS else ("i", " GROUP BY i")
+    by, tail = asked
     schema = ", ".join(f"{name} {spark}" for name, (_, spark, _) in COLUMNS.items())
     zoned = [tuple(_zoned(name, value) for name, value in zip(COLUMNS, row, strict=True)) for row in rows]
     apply_spark.createDataFrame(zoned, schema).coalesce(1).createOrReplaceTempView("view_functions")
@@ -491,7 +509,7 @@ def test_functions_give_sparks_values(
         part = listed[start : start + 60]
         outputs = ", ".join(f"{text} AS c{number}" for number, text in enumerate(part))
         sql = f"SELECT {by}, {outputs} FROM public.t{tail}"
-        whole = plan_view("v", sql, [by], relations).nodes[-1].whole
+        whole = plan_view("v", sql, [by.rpartition(" ")[2]], relations).nodes[-1].whole
         ours = {row[0]: row for row in engine.execute(whole).fetchall()}
         theirs = {row[0]: row for row in apply_spark.sql(sql.replace("public.t", "view_functions")).collect()}
         assert set(ours) == set(theirs)

@@ -164,7 +164,7 @@ def test_a_copy_is_complete_once_what_lies_before_a_barrier_is_in_it() -> None:
     barriers.add(_barrier(10, {"shop.public.a": {0: 5}}))
     publisher.publish_pending()
     publisher.applied({"shop.public.a": {0: 4}}, {})
-    assert copy.kept == Mark({0: 4}, None)
+    assert copy.kept == Mark({0: 4}, None, version=1)
     publisher.applied({"shop.public.a": {0: 5}}, {})
     assert copy.kept is not None
     assert copy.kept.complete is not None
@@ -182,10 +182,10 @@ def test_a_copy_is_complete_once_what_lies_before_a_barrier_is_in_it() -> None:
 
 def test_a_copy_that_is_filled_again_is_complete_no_more() -> None:
     was = Complete("shop", position_of(_state(10)), None, 1)
-    copy = Copy(Mark({0: 5}, was))
+    copy = Copy(Mark({0: 5}, was, version=1))
     publisher, _ = _publisher(copy)
     publisher.begin(None, checkpoint="c")
-    assert copy.kept == Mark({}, None)
+    assert copy.kept == Mark({}, None, version=1)
 
 
 def test_a_copy_older_than_the_checkpoint_stops_the_job() -> None:
@@ -195,12 +195,12 @@ def test_a_copy_older_than_the_checkpoint_stops_the_job() -> None:
     publisher, barriers = _publisher(Copy(Mark({0: 5}, was)), Copy(Mark({0: 4}, was)))
     with pytest.raises(OperatorError, match=r"store copy1: its copy of public\.a is older than the checkpoint /c/1"):
         publisher.begin(applied, checkpoint="/c/1")
-    copy = Copy(Mark({0: 5}, was))
+    copy = Copy(Mark({0: 5}, was, version=1))
     publisher, barriers = _publisher(copy)
     publisher.begin(applied, checkpoint="/c/1")
     barriers.add(_barrier(8, {"shop.public.a": {0: 5}}))
     publisher.publish_pending()
-    assert copy.kept == Mark({0: 5}, was), "what is complete stays so"
+    assert copy.kept == Mark({0: 5}, was, version=1), "what is complete stays so"
 
 
 def test_a_table_that_was_rolled_back_says_nothing(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ class Store:
         self.marks: list[Mark] = []
 
     def mark(self, _table: TargetTable) -> Mark:
-        return Mark({0: 5}, None)
+        return Mark({0: 5}, None, version=TABLE.version)
 
     def set_mark(self, _table: TargetTable, mark: Mark) -> None:
         self.marks.append(mark)

@@ -136,7 +136,7 @@ def verify(file: Path, *, name: str | None, repair: bool, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps({"agree": agree, "views": found, "repaired": repaired}))
         return int(not agree)
-    parts = ("view", "rows", "missing", "extra", "different")
+    parts = ("view", "rows", "missing", "extra", "different", "quarantined")
     rows: list[tuple[str, ...]] = [parts, *(tuple(str(of[part]) for part in parts) for of in found)]
     click.echo("\n".join(aligned(rows)))
     for of in found:

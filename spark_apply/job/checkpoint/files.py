@@ -20,10 +20,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from cdc.model.errors import OperatorError
+from spark_apply.job.checkpoint.reading import DamageError, Disk, Files, Hadoop
 from spark_apply.model.completeness import Ends
 
 Identities = Mapping[str, Mapping[str, str]]
@@ -35,9 +35,7 @@ _FIRST_SOURCE = 2
 _MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 _BY_FILE_SYSTEM = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
 _TOPICS: Final = "cdc-topics.json"
-_GONE: Final = "FileNotFoundException"
 _NAME: Final = re.compile(r"[0-9a-f]{16}")
-_UNREADABLE: Final = ("ChecksumException", "EOFException", "MalformedInputException")
 
 AGAIN: Final = (
     "cdc apply APPLY.yaml --reset-checkpoint  # the topics are read again from their beginning, and no row is lost"
@@ -60,42 +58,43 @@ def prepare(spark: SparkSession, checkpoint: str) -> None:
 
 def ends_of(spark: SparkSession, checkpoint: str, batch: int) -> Ends:
     """Return a batch's end offsets: all records below them are in this batch or in an earlier one."""
-    return _judged(spark, f"{checkpoint}/offsets/{batch}", _ends)
+    return _judged(Hadoop(spark), f"{checkpoint}/offsets/{batch}", _ends)
 
 
 def is_committed(spark: SparkSession, checkpoint: str, batch: int) -> bool:
     """Whether Spark has noted that a batch was applied."""
-    _, files, path = _opened(spark, f"{checkpoint}/commits/{batch}")
-    return bool(files.exists(path))
+    return Hadoop(spark).there(f"{checkpoint}/commits/{batch}")
 
 
-def ends_committed(spark: SparkSession, checkpoint: str) -> Ends | None:
+def ends_committed(spark: SparkSession | None, checkpoint: str) -> Ends | None:
     """Return the end offsets of the last batch that was applied; None if there is none.
 
     Raises OperatorError, which names the file, if Spark could not go on from the checkpoint, or would go on wrongly.
+    Without `spark` it is read on this machine's disk.
     """
-    begun, done = _batches(spark, f"{checkpoint}/offsets"), _batches(spark, f"{checkpoint}/commits")
-    if begun or done or _there(spark, f"{checkpoint}/metadata"):
-        _judged(spark, f"{checkpoint}/metadata", _query_id)
+    files = _files(spark)
+    begun, done = _batches(files, f"{checkpoint}/offsets"), _batches(files, f"{checkpoint}/commits")
+    if begun or done or files.there(f"{checkpoint}/metadata"):
+        _judged(files, f"{checkpoint}/metadata", _query_id)
     last, applied = max(begun, default=-1), max(done, default=-1)
     if applied > last:
         raise _damaged(f"{checkpoint}/offsets/{applied}", "it is missing")
     if applied < last - 1:
         raise _damaged(f"{checkpoint}/commits/{last - 1}", "it is missing")
     for batch in range(max(last - 1, 0), last + 1):
-        ends_of(spark, checkpoint, batch)
+        _judged(files, f"{checkpoint}/offsets/{batch}", _ends)
     if applied >= 0:
-        _judged(spark, f"{checkpoint}/commits/{applied}", _commit)
-        return ends_of(spark, checkpoint, applied)
-    if _there(spark, f"{checkpoint}/sources/0/0"):
-        _judged(spark, f"{checkpoint}/sources/0/0", _first_offsets)
+        _judged(files, f"{checkpoint}/commits/{applied}", _commit)
+        return _judged(files, f"{checkpoint}/offsets/{applied}", _ends)
+    if files.there(f"{checkpoint}/sources/0/0"):
+        _judged(files, f"{checkpoint}/sources/0/0", _first_offsets)
     return None
 
 
-def noted_topics(spark: SparkSession, checkpoint: str) -> dict[str, tuple[str, int]]:
+def noted_topics(spark: SparkSession | None, checkpoint: str) -> dict[str, tuple[str, int]]:
     """Return the identities and partition counts of the topics that the offsets are of; empty if nothing is noted."""
-    place = f"{checkpoint}/{_TOPICS}"
-    return _judged(spark, place, _topics) if _there(spark, place) else {}
+    files, place = _files(spark), f"{checkpoint}/{_TOPICS}"
+    return _judged(files, place, _topics) if files.there(place) else {}
 
 
 def note_topics(spark: SparkSession, checkpoint: str, topics: Mapping[str, tuple[str, int]]) -> None:
@@ -125,20 +124,16 @@ def set_aside(spark: SparkSession, checkpoint: str) -> str | None:
     return aside
 
 
-def _judged(spark: SparkSession, place: str, read: Callable[[str], _Found]) -> _Found:
+def _files(spark: SparkSession | None) -> Files:
+    return Disk() if spark is None else Hadoop(spark)
+
+
+def _judged(files: Files, place: str, read: Callable[[str], _Found]) -> _Found:
     """Read a file. Raises OperatorError, which names it, if it is missing or damaged."""
-    jvm, files, path = _opened(spark, place)
     try:
-        stream = files.open(path)
-        try:
-            text = str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-        finally:
-            stream.close()
-    except Py4JJavaError as exc:
-        kind = str(exc.java_exception.getClass().getSimpleName())
-        if kind not in (_GONE, *_UNREADABLE):
-            raise
-        raise _damaged(place, "it is missing" if kind == _GONE else f"it cannot be read ({kind})") from exc
+        text = files.text(place)
+    except DamageError as exc:
+        raise _damaged(place, str(exc)) from exc
     if not text.strip("\0\n "):
         raise _damaged(place, "it is empty")
     try:
@@ -184,17 +179,8 @@ def _by_partition(line: str) -> Ends:
     return {topic: {int(number): int(end) for number, end in ends.items()} for topic, ends in json.loads(line).items()}
 
 
-def _batches(spark: SparkSession, folder: str) -> list[int]:
-    _, files, path = _opened(spark, folder)
-    if not files.exists(path):
-        return []
-    names = [str(status.getPath().getName()) for status in files.listStatus(path)]
-    return [int(name) for name in names if name.isdigit()]
-
-
-def _there(spark: SparkSession, place: str) -> bool:
-    _, files, path = _opened(spark, place)
-    return bool(files.exists(path))
+def _batches(files: Files, folder: str) -> list[int]:
+    return [int(name) for name in files.names(folder) if name.isdigit()]
 
 
 def note_copies(spark: SparkSession, checkpoint: str, identities: Identities) -> None:
@@ -210,37 +196,33 @@ def note_copies(spark: SparkSession, checkpoint: str, identities: Identities) ->
 
 def noted_copies(spark: SparkSession, place: str) -> list[Identities]:
     """Return the copies of all checkpoints in a folder, the last one that was written first."""
-    jvm, files, folder = _opened(spark, place)
-    if not files.exists(folder):
-        return []
-    found: list[tuple[int, Identities]] = []
-    for status in files.globStatus(jvm.org.apache.hadoop.fs.Path(folder, f"*/{_COPIES}")):
-        stream = files.open(status.getPath())
-        try:
-            text = str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-        finally:
-            stream.close()
-        commits = jvm.org.apache.hadoop.fs.Path(status.getPath().getParent(), "commits")
-        at = files.getFileStatus(commits).getModificationTime() if files.exists(commits) else 0
-        found.append((int(at), json.loads(text)))
+    files, found = Hadoop(spark), list[tuple[int, Identities]]()
+    for name in _noted(files, place):
+        commits = f"{place}/{name}/commits"
+        at_ms = files.modified_ms(commits) if files.there(commits) else 0
+        found.append((at_ms, json.loads(files.text(f"{place}/{name}/{_COPIES}"))))
     return [identities for _, identities in sorted(found, key=lambda each: each[0], reverse=True)]
 
 
-def newest(spark: SparkSession, place: str) -> tuple[str, Identities] | None:
-    """Return the checkpoint in a folder that was applied to last, with its copies; those set aside do not count."""
-    jvm, files, folder = _opened(spark, place)
-    if not files.exists(folder):
-        return None
-    found: list[tuple[int, str]] = []
-    for status in files.globStatus(jvm.org.apache.hadoop.fs.Path(folder, f"*/{_COPIES}")):
-        parent = status.getPath().getParent()
-        commits = jvm.org.apache.hadoop.fs.Path(parent, "commits")
-        if _NAME.fullmatch(str(parent.getName())) and files.exists(commits):
-            found.append((int(files.getFileStatus(commits).getModificationTime()), str(parent.getName())))
+def _noted(files: Files, place: str) -> list[str]:
+    """Return the checkpoints in a folder that say which copies they are of."""
+    return [name for name in files.names(place) if files.there(f"{place}/{name}/{_COPIES}")]
+
+
+def newest(spark: SparkSession | None, place: str) -> tuple[str, Identities] | None:
+    """Return the checkpoint in a folder that was applied to last, with its copies; those set aside do not count.
+
+    Without `spark` it is read on this machine's disk.
+    """
+    files, found = _files(spark), list[tuple[int, str]]()
+    for name in _noted(files, place):
+        commits = f"{place}/{name}/commits"
+        if _NAME.fullmatch(name) and files.there(commits):
+            found.append((files.modified_ms(commits), name))
     if not found:
         return None
     checkpoint = f"{place}/{max(found)[1]}"
-    return checkpoint, _judged(spark, f"{checkpoint}/{_COPIES}", json.loads)
+    return checkpoint, _judged(files, f"{checkpoint}/{_COPIES}", json.loads)
 
 
 def with_ends(spark: SparkSession, checkpoint: str, ends: Ends, stamp: str) -> str:
@@ -253,12 +235,12 @@ def with_ends(spark: SparkSession, checkpoint: str, ends: Ends, stamp: str) -> s
     conf = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001 - the same
     new = jvm.org.apache.hadoop.fs.Path(beside)
     jvm.org.apache.hadoop.fs.FileUtil.copy(files, path, files, new, False, conf)  # noqa: FBT003 - Java's
-    last = max(_batches(spark, f"{beside}/commits"))
-    for batch in _batches(spark, f"{beside}/offsets"):
+    last = max(_batches(Hadoop(spark), f"{beside}/commits"))
+    for batch in _batches(Hadoop(spark), f"{beside}/offsets"):
         if batch > last:
             files.delete(jvm.org.apache.hadoop.fs.Path(f"{beside}/offsets/{batch}"), False)  # noqa: FBT003 - Java's
     place = f"{beside}/offsets/{last}"
-    lines = _judged(spark, place, _versioned)
+    lines = _judged(Hadoop(spark), place, _versioned)
     by_topic = {topic: {str(number): end for number, end in of.items()} for topic, of in ends.items()}
     _write(files, jvm.org.apache.hadoop.fs.Path(place), "\n".join([*lines[:_FIRST_SOURCE], json.dumps(by_topic)]))
     for one, other in ((checkpoint, aside), (beside, checkpoint)):
@@ -277,8 +259,4 @@ def _write(files: Any, path: Any, text: str) -> None:  # noqa: ANN401 - Java's
 
 
 def _opened(spark: SparkSession, folder: str) -> tuple[Any, Any, Any]:
-    """Return JVM, file system and path by Hadoop's classes: Python cannot read all file systems that Spark can."""
-    context: Any = spark.sparkContext
-    jvm = context._jvm  # noqa: SLF001 - nothing public gives Hadoop's file systems
-    path = jvm.org.apache.hadoop.fs.Path(folder)
-    return jvm, path.getFileSystem(context._jsc.hadoopConfiguration()), path  # noqa: SLF001 - the same
+    return Hadoop(spark).opened(folder)

@@ -168,7 +168,7 @@ class WatermarkPublisher:
 
     def mark(self, topic: str, ends: Mapping[int, int], complete: Complete | None) -> Mark:
         """Return a mark of a copy of the topic as it is now."""
-        return Mark(ends, complete, self._topics.get(topic, ""))
+        return Mark(ends, complete, self._topics.get(topic, ""), self._routes[topic].table.version)
 
     def visible(self, route: Route, mark: Mark) -> Visibility:
         """Return what a copy may show with this mark.

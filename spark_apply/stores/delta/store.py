@@ -96,6 +96,7 @@ class DeltaStore(LakeStore):
         if not log.exists():
             create(log, table)
         identity = _identity(log, table)
+        self._refuse_lost(table, stored(table), _columns(log), f"Delta table {log.path}")
         evolve(log, table)
         if self.upkeep is not None:
             need(log, retention(self.upkeep))
@@ -199,6 +200,7 @@ class DeltaStore(LakeStore):
 
     def beside(self, table: TargetTable) -> DeltaStore:
         log = self._log(table)
+        self._note_lost(table, stored(table), _columns(log))
         evolve(log, table)
         copy = self._beside[table.qualified] = begin_beside(log)
         made = DeltaStore(self._folder, self._spark, copy=copy)
@@ -253,6 +255,10 @@ class DeltaStore(LakeStore):
 
     def _log(self, table: TargetTable) -> DeltaLog:
         return DeltaLog(self._spark, self.path(table))
+
+
+def _columns(log: DeltaLog) -> list[str]:
+    return log.spark.read.format("delta").load(log.path).columns
 
 
 def _identity(log: DeltaLog, table: TargetTable) -> str:

@@ -115,6 +115,7 @@ class IcebergStore(LakeStore):
     def foresee(self, table: TargetTable) -> Foreseen:
         if not self._tables.is_there(table):
             return Foreseen(None)
+        self._refuse_lost(table, table, self._columns(table), f"Iceberg table {self.table_name(table)}")
         told = [words for words, _ in changes(self._tables, table)]
         if noted(table) != noted_of(self._tables.loaded(table)):
             told.append(f"partition by {noted(table)} from now on")
@@ -124,6 +125,7 @@ class IcebergStore(LakeStore):
         if not self._tables.is_there(table):
             create(self._tables, table)
         own = self._identity(table)
+        self._refuse_lost(table, table, self._columns(table), f"Iceberg table {self.table_name(table)}")
         self._evolve(table)
         partition(self._tables.loaded(table), self._tables.java.expressions.Expressions, table)
         self._cleaned.begin(table)
@@ -141,6 +143,9 @@ class IcebergStore(LakeStore):
     def _evolve(self, table: TargetTable) -> None:
         for _, statement in list(changes(self._tables, table)):  # all of them, or none
             self._tables.spark.sql(statement)
+
+    def _columns(self, table: TargetTable) -> list[str]:
+        return self._tables.spark.table(self.table_name(table)).columns
 
     def _require_line(self, table: TargetTable, loaded: Any) -> None:  # noqa: ANN401 - Java's org.apache.iceberg.Table
         """Raise RetryableError where the head does not come from the one that was seen last: it was rolled back.
@@ -258,6 +263,7 @@ class IcebergStore(LakeStore):
             raise OperatorError(msg, hint="has the apply job made it? cdc apply") from exc
 
     def beside(self, table: TargetTable) -> IcebergStore:
+        self._note_lost(table, table, self._columns(table))
         self._evolve(table)
         branch = self._beside[table.qualified] = begin_beside(self._tables, table)
         copy = IcebergStore(self._catalog, self._tables.spark, branch=branch)

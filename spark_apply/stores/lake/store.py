@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
+from spark_apply.model.completeness import LOST, Mark
+from spark_apply.model.lost_columns import lost_columns, refuse_lost
 from spark_apply.model.store import StoredRow
 from spark_apply.model.target_table import TargetTable
 from spark_apply.model.upkeep import CleanTimes, Upkeep
+from spark_apply.stores.lake.columns import lake_row_type
 from spark_apply.stores.lake.rows import stored_rows
 
 
@@ -27,6 +31,24 @@ class LakeStore(ABC):
     @abstractmethod
     def read(self, table: TargetTable) -> DataFrame:
         """Read the whole table as it is now: the source's columns and ``_cdc_position STRING``, or a history's."""
+
+    @abstractmethod
+    def mark(self, table: TargetTable) -> Mark | None:
+        """See `spark_apply.model.store.Store`."""
+
+    @abstractmethod
+    def set_mark(self, table: TargetTable, mark: Mark) -> None:
+        """See `spark_apply.model.store.Store`."""
+
+    def _refuse_lost(self, table: TargetTable, kept: TargetTable, there: Collection[str], copy: str) -> None:
+        """Raise OperatorError where the copy has lost columns that it had; `kept` has their names in the lake."""
+        refuse_lost(kept, lake_row_type(kept).names, there, self.mark(table), copy)
+
+    def _note_lost(self, table: TargetTable, kept: TargetTable, there: Collection[str]) -> None:
+        """Let the live copy not go on if a rebuild, which gives it its columns back, does not end."""
+        mark = self.mark(table)
+        if mark is not None and lost_columns(kept, lake_row_type(kept).names, there, mark):
+            self.set_mark(table, replace(mark, version=LOST))
 
     def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
         return stored_rows(self.read(table), table, ids)

@@ -39,9 +39,11 @@ from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError, RetryableError
 from spark_apply.events.history import CURRENT
 from spark_apply.events.kafka.topic_identity import difference
-from spark_apply.model.completeness import Mark
+from spark_apply.events.typed import POSITION
+from spark_apply.model.completeness import LOST, Mark
 from spark_apply.model.foresight import Foreseen
 from spark_apply.model.identity import identity_of, stamp
+from spark_apply.model.lost_columns import lost_columns, refuse_lost
 from spark_apply.model.store import EVERYTHING, Applied, Batch, CopyError, Due, StoredRow, Visibility, only_options
 from spark_apply.model.target_table import TargetColumn, TargetTable, other_target
 from spark_apply.stores.postgres import tables
@@ -86,6 +88,7 @@ class PostgresStore:
             if copy is None or not there:
                 return Foreseen(None)
             identity = identity_of(copy.identity, table, f"PostgreSQL table {table.schema}.{table.copy_name}")
+            _refuse_lost(cur, table, copy)
             return Foreseen(
                 identity, tuple(told for told, _ in tables.changes(cur, self._copies.tables(table, copy, self._role)))
             )
@@ -101,6 +104,7 @@ class PostgresStore:
             elif copy.relation is None:  # the database, or this table, was restored from a dump
                 self._copies.adopt(cur, table, copy.number)
             identity = identity_of(copy.identity, table, f"PostgreSQL table {table.schema}.{table.copy_name}")
+            _refuse_lost(cur, table, copy)
             tables.evolve(cur, self._copies.tables(table, copy, self._role))
             self._staged.pop(table.qualified, None)
         self._tables[table.qualified] = table
@@ -239,6 +243,8 @@ class PostgresStore:
                 )
                 raise OperatorError(msg, hint="wait until cdc status shows a position for it")
             _refuse_views(cur, of)
+            if _lost(cur, table, live):  # should the rebuild not end, the live copy has empty ones
+                self._copies.write(cur, live.number, live.mark and replace(live.mark, version=LOST))
             tables.evolve(cur, of)
             self._copies.remove(cur, table, BESIDE)
             mark = Mark({}, live.mark.complete if live.mark else None)
@@ -334,6 +340,22 @@ class PostgresStore:
     def _read(self, table: TargetTable, role: str | None = None) -> Copy | None:
         with self._server.transaction("reading how far a copy is") as cur:
             return self._copies.known(cur, table, role or self._role)
+
+
+def _wanted(table: TargetTable) -> list[str]:
+    return [*(column.name for column in table.columns), POSITION]
+
+
+def _lost(cur: Cursor, table: TargetTable, copy: Copy) -> list[str]:
+    there = columns_of(cur, sql.Identifier(table.schema, table.copy_name))
+    return lost_columns(table, _wanted(table), there, copy.mark)
+
+
+def _refuse_lost(cur: Cursor, table: TargetTable, copy: Copy) -> None:
+    """Raise OperatorError where the copy has lost columns that it had."""
+    there = columns_of(cur, sql.Identifier(table.schema, table.copy_name))
+    mark = None if copy.due else copy.mark
+    refuse_lost(table, _wanted(table), there, mark, f"PostgreSQL table {table.schema}.{table.copy_name}")
 
 
 def _since(due: Due, mark: Mark | None) -> Due:

@@ -9,7 +9,7 @@ replaced: then it is looked at again.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -38,6 +38,7 @@ from spark_apply.views.planning.output_types import spark_text
 from spark_apply.views.planning.planned import Planned, plan_views
 from spark_apply.views.planning.streams import rows_of
 from spark_apply.views.planning.view import View
+from spark_apply.views.proof.held_back import WHY, held_back, of_units
 from spark_apply.views.proof.reading import as_used
 from spark_apply.views.publishing.output import last_position
 from spark_apply.views.publishing.status import peeked
@@ -67,9 +68,11 @@ class Verified:
     """Rows of the topic that the answer does not have."""
     different: int
     keys: tuple[tuple[str, str], ...]
-    """Of the first ones: what is wrong, and the key as JSON. What is no search of a match is named, too."""
+    """Of the first ones: what is wrong, and the key as JSON. What is in quarantine is named by its unit, too."""
     failed: str | None = None
     """Why Spark has no answer; then nothing was compared."""
+    quarantined: int = 0
+    """Units that cannot be published, since a key would be null or not unique: not compared."""
 
     @property
     def agrees(self) -> bool:
@@ -84,6 +87,7 @@ class Verified:
             "missing": self.missing,
             "extra": self.extra,
             "different": self.different,
+            "quarantined": self.quarantined,
             "failed": self.failed,
             "keys": [{"how": how, "key": key} for how, key in self.keys],
         }
@@ -99,13 +103,18 @@ def verify_views(config: ViewsConfig, *, only: str | None = None, progress: Prog
     return compare_views(config, plan_views(config, spark), config.views if only is None else [only], tell)
 
 
-def compare_views(config: ViewsConfig, planned: Planned, only: Collection[str], tell: Progress) -> list[Verified]:
-    """Compare what is published of views with what these definitions of them give."""
+def compare_views(
+    config: ViewsConfig, planned: Planned, only: Collection[str], tell: Progress, *, anew: bool = False
+) -> list[Verified]:
+    """Compare what is published of views with what these definitions of them give.
+
+    Units that cannot be published keep the rows that they have; but `anew` they are left out of the view.
+    """
     spark = open_session(config.name, config.spark)
     found: list[Verified] = []
     for _ in range(_TRIES):
         state = standing(config)
-        found = _Look(config, spark, state, tell).compare(planned, only)
+        found = _Look(config, spark, state, tell, anew).compare(planned, only)
         if all(of.agrees for of in found) or standing(config) == state:
             break
     return found
@@ -137,6 +146,7 @@ class _Look:
     spark: SparkSession
     state: State
     tell: Progress
+    anew: bool
 
     def compare(self, planned: Planned, only: Collection[str]) -> list[Verified]:
         stand_ins: dict[str, str] = {}
@@ -158,10 +168,10 @@ class _Look:
             kinds = dict(view.columns)
             answer = self._answer(view, stand_ins, clock)
             answer = answer.select(*(F.col(quoted(n)).cast(spark_type(kinds[n])).alias(n) for n in kinds)).cache()
-            self._register(stand_ins, view.relation, answer)
+            self.tell(f"comparing {view.name}")
+            compared, shown = self._contained(view, answer, asked=view.name in only)
+            self._register(stand_ins, view.relation, shown)
             if view.name in only:
-                self.tell(f"comparing {view.name}")
-                compared = self._contained(view, answer)
                 found.append(replace(compared, keys=compared.keys + self._no_searches(view, stand_ins)))
         for name in stand_ins.values():
             self.spark.catalog.dropTempView(name)
@@ -206,25 +216,51 @@ class _Look:
         end = committed_ends(source, table.topic)
         return parse(read_topic(self.spark, source, table.topic, {}, end))
 
-    def _contained(self, view: View, answer: DataFrame) -> Verified:
-        """Compare a view; what Spark cannot compute is told of it, and the others are compared."""
-        try:
-            return self._compared(view, answer)
-        except PySparkException as exc:
-            why = f"Spark cannot compute it: {exc.getCondition() or type(exc).__name__}"
-            return Verified(view.name, str(self.state.offset["position"]), 0, 0, 0, 0, (), why)
+    def _contained(self, view: View, answer: DataFrame, *, asked: bool) -> tuple[Verified, DataFrame]:
+        """Compare a view, if that is asked for, and return its rows as views that read it see them.
 
-    def _compared(self, view: View, answer: DataFrame) -> Verified:
+        What Spark cannot compute is told of it, and the others are compared.
+        """
+        try:
+            held = self._held_back(view, answer)
+            there = self._rows_there(view) if asked or held is not None else answer
+            if held is None:
+                return (self._compared(view, answer, there) if asked else self._none(view)), answer
+            good = of_units(view, answer, held, how="left_anti").cache()
+            kept = of_units(view, there, held, how="left_semi")
+            others = there if self.anew and asked else of_units(view, there, held, how="left_anti")
+            compared = self._compared(view, good, others) if asked else self._none(view)
+            found = [(row[0], row[1]) for row in _named(view.last.units, held).collect()]
+            keys = compared.keys + tuple(sorted(found)[: NAMED - len(compared.keys)])
+            shown = good if self.anew and asked else good.unionByName(kept)
+            return replace(compared, quarantined=len(found), keys=keys), shown
+        except PySparkException as exc:
+            return self._none(view, f"Spark cannot compute it: {exc.getCondition() or type(exc).__name__}"), answer
+
+    def _none(self, view: View, failed: str | None = None) -> Verified:
+        return Verified(view.name, str(self.state.offset["position"]), 0, 0, 0, 0, (), failed)
+
+    def _held_back(self, view: View, answer: DataFrame) -> DataFrame | None:
+        """Return the units that are in quarantine, and why; None where there are none."""
+        held = held_back(view, answer)
+        held = None if held is None else held.cache()
+        return None if held is None or held.isEmpty() else held
+
+    def _rows_there(self, view: View) -> DataFrame:
+        """Return the rows of a view's topic, up to what is published, with the columns of its definition."""
         commit = Position(self.state.epoch, self.state.commit, 0)
         last = last_position(commit, int(self.state.offset["seq"])).text
         there = self._rows(view.relation, F.col("position") <= last)
         kinds = dict(view.columns)
+        new = [name for name in kinds if name not in there.columns]
+        there = there.withColumns({name: F.lit(None).cast(spark_type(kinds[name])) for name in new})
+        return there.select(*(F.col(quoted(name)) for name in kinds))
+
+    def _compared(self, view: View, answer: DataFrame, there: DataFrame) -> Verified:
+        kinds = dict(view.columns)
         versions = schema_versions(self.config.source)[view.relation]
         newest = max(versions, key=lambda version: version.number)
         reshaped = [name for name, _ in newest.columns] != list(kinds)
-        new = [name for name in kinds if name not in there.columns]
-        there = there.withColumns({name: F.lit(None).cast(spark_type(kinds[name])) for name in new})
-        there = there.select(*(F.col(quoted(name)) for name in kinds))
         key = [name for name, _ in view.key]
         same = F.lit(True)  # noqa: FBT003 - a literal column
         for name in key:
@@ -242,10 +278,7 @@ class _Look:
             .when(F.col("_cdc_a").isNull(), "extra")
             .when(~equal, "different")
         )
-        named = F.to_json(
-            F.struct(*(F.coalesce(F.col(f"a.{quoted(n)}"), F.col(f"t.{quoted(n)}")).alias(n) for n in key)),
-            {"ignoreNullFields": "false"},
-        )
+        named = _json(F.coalesce(F.col(f"a.{quoted(n)}"), F.col(f"t.{quoted(n)}")).alias(n) for n in key)
         wrong = joined.select(how.alias(_HOW), named.alias("key")).where(F.col(_HOW).isNotNull()).cache()
         counts = {row[_HOW]: row["count"] for row in wrong.groupBy(_HOW).count().collect()}
         keys = tuple((row[_HOW], row["key"]) for row in wrong.orderBy(_HOW, "key").limit(NAMED).collect())
@@ -253,3 +286,13 @@ class _Look:
         wrong.unpersist()
         missing, extra, different = (int(counts.get(name, 0)) for name in ("missing", "extra", "different"))
         return Verified(view.name, str(self.state.offset["position"]), rows, missing, extra, different, keys)
+
+
+def _json(columns: Iterable[Column]) -> Column:
+    return F.to_json(F.struct(*columns), {"ignoreNullFields": "false"})
+
+
+def _named(units: Sequence[str], held: DataFrame) -> DataFrame:
+    """Return why units are in quarantine, and their names."""
+    name = _json(F.col(quoted(unit)) for unit in units) if units else F.lit("{}")
+    return held.select(F.col(WHY), name)

@@ -59,8 +59,8 @@ def _aggregate(carry: Carrier, node: exp.Expr) -> Aggregate:
         if distinct:
             raise carry.differs(node, "it is DISTINCT")
         condition = carry.boolean(argument).sql
-        if isinstance(node, exp.CountIf):
-            return Aggregate(_function("count_if", condition), "bigint", lambda value: cast(value, "bigint"))
+        if isinstance(node, exp.CountIf):  # the engine's own gives NULL, not 0, where all conditions are NULL
+            return Aggregate(_function("count", case((condition, integer(1)))), "bigint", _same)
         return Aggregate(
             _function("bool_and" if isinstance(node, exp.LogicalAnd) else "bool_or", condition), "boolean", _same
         )

@@ -1,0 +1,41 @@
+"""Finds columns that a copy had, and that another hand has dropped or renamed there.
+
+Made again they would be null in the rows that are there: reading their events again would not fill them, because those
+are no newer than the rows. So such a copy is refused, until it is made again or has its columns back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from cdc.model.errors import OperatorError
+from spark_apply.model.completeness import LOST, Mark
+from spark_apply.model.target_table import TargetTable
+
+
+def lost_columns(table: TargetTable, wanted: Iterable[str], there: Collection[str], mark: Mark | None) -> list[str]:
+    """Return those of the `wanted` columns that a copy does not have, though it had them when it was marked last."""
+    if mark is None or mark.version == 0:
+        return []
+    later = {
+        column.name
+        for column in table.columns
+        if mark.version != LOST
+        and column.versions
+        and all(number > mark.version for _, numbers in column.versions for number in numbers)
+    }
+    return [name for name in wanted if name not in there and name not in later]
+
+
+def refuse_lost(
+    table: TargetTable, wanted: Iterable[str], there: Collection[str], mark: Mark | None, copy: str
+) -> None:
+    """Raise OperatorError for a copy that has lost columns; `copy` names it."""
+    lost = lost_columns(table, wanted, there, mark)
+    if not lost and (mark is None or mark.version != LOST):
+        return
+    what = f"no column {', '.join(lost)} any more" if lost else "columns without the values of its rows"
+    raise OperatorError(
+        f"{copy} has {what}: another hand has dropped or renamed it, and rows that are there would lose its values",
+        hint=f"cdc rebuild APPLY.yaml --table {table.qualified}  # from the topics, beside it, then swapped in",
+    )

@@ -1,0 +1,107 @@
+"""What is asked of a checkpoint on this machine's disk is answered without starting Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+import spark_apply.replay.offsets
+import spark_apply.replay.replay
+from cdc.config.apply_config import ApplySource, ApplyTable, StoreConfig
+from cdc.config.config import ApplyConfig
+from cdc.model.errors import OperatorError
+from spark_apply.job.checkpoint.reading import on_this_disk
+from spark_apply.replay.offsets import export
+from spark_apply.replay.replay import prepare
+
+TOPIC = "shop.public.orders"
+COPIES = {"public.orders": {"search": "x"}}
+
+
+class SparkStartedError(Exception):
+    """Spark was asked for."""
+
+
+def _started(*_: object) -> NoReturn:
+    raise SparkStartedError
+
+
+@pytest.fixture(autouse=True)
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (spark_apply.replay.offsets, spark_apply.replay.replay):
+        monkeypatch.setattr(module, "open_session", _started)
+    for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME", "PYSPARK_SUBMIT_ARGS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def _config(checkpoint: object, **spark: str) -> ApplyConfig:
+    return ApplyConfig(
+        name="live",
+        source=ApplySource(bootstrap_servers="h:1", topic_prefix="shop"),
+        stores={"search": StoreConfig(type="tantivy", path="./search")},
+        tables={"public.orders": ApplyTable(stores=("search",))},
+        checkpoint=str(checkpoint),
+        spark=spark,
+    )
+
+
+def _written(place: Path, *ends: int, name: str = "0123456789abcdef") -> Path:
+    folder = place / name
+    for part in ("offsets", "commits"):
+        (folder / part).mkdir(parents=True)
+    (folder / "metadata").write_text('{"id": "q"}')
+    (folder / "cdc-copies.json").write_text(json.dumps(COPIES))
+    (folder / "cdc-topics.json").write_text(json.dumps({TOPIC: {"id": "t", "partitions": 1}}))
+    for batch, end in enumerate(ends):
+        (folder / "offsets" / f"{batch}").write_text("\n".join(["v1", "{}", json.dumps({TOPIC: {"0": end}})]))
+        (folder / "commits" / f"{batch}").write_text("v1\n{}")
+    return folder
+
+
+@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
+def test_offsets_are_shown(tmp_path: Path, scheme: str) -> None:
+    _written(tmp_path, 3, 7)
+    _written(tmp_path, 1, name="0123456789abcdef-set-aside-1")
+    found = export(_config(f"{scheme}{tmp_path}"))
+    assert (found.ends, found.topics, found.copies) == ({TOPIC: {"0": 7}}, {TOPIC: "t"}, COPIES)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("offsets/1", None, "offsets/1: it is missing"),
+        ("offsets/1", b"", "offsets/1: it is empty"),
+        ("commits/1", b"v", "commits/1: it is not whole"),
+        ("metadata", b"\xff\xfe", "metadata: it cannot be read (MalformedInputException)"),
+    ],
+)
+def test_a_file_that_is_damaged_is_named(tmp_path: Path, name: str, text: bytes | None, said: str) -> None:
+    folder = _written(tmp_path, 3, 7)
+    (folder / name).unlink() if text is None else (folder / name).write_bytes(text)
+    with pytest.raises(OperatorError) as refused:
+        export(_config(tmp_path))
+    assert refused.value.message == f"the checkpoint is damaged: {folder}/{said}"
+
+
+def test_a_replay_that_goes_on_is_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    versions: dict[str, list[Any]] = {"public.orders": []}
+    monkeypatch.setattr(spark_apply.replay.replay, "schema_versions", lambda _: versions)
+    _written(tmp_path / "checkpoint-again", 3)
+    assert prepare(_config(tmp_path / "checkpoint"), name="again", since=None).spans == ()
+
+
+def test_where_only_spark_can_look_it_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for config in (
+        _config("s3a://bucket/checkpoint"),
+        _config("file://elsewhere/checkpoint"),
+        _config(tmp_path, **{"spark.hadoop.fs.defaultFS": "hdfs://h"}),
+    ):
+        with pytest.raises(SparkStartedError):
+            export(config)
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
+    with pytest.raises(SparkStartedError):
+        export(_config(tmp_path))
+    assert on_this_disk(_config(f"file:{tmp_path}")) == str(tmp_path), "a scheme says it all"

@@ -1,0 +1,59 @@
+"""A column that a copy had and has no more is never made again empty; one that is new is added."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdc.model.change import Kind
+from cdc.model.errors import OperatorError
+from spark_apply.model.completeness import LOST, Mark
+from spark_apply.model.lost_columns import lost_columns, refuse_lost
+from spark_apply.model.target_table import TargetTable, Version, target
+
+TEXT = Kind("string")
+
+
+def _table(*versions: tuple[str, ...]) -> TargetTable:
+    made = [
+        Version("shop", "public", "orders", "shop.public.orders", number, ("id",), tuple((n, TEXT) for n in columns))
+        for number, columns in enumerate(versions, 1)
+    ]
+    return target(made, {})
+
+
+TABLE = _table(("id", "status"), ("id", "status", "note"))
+WANTED = ("id", "status", "note", "_cdc_position")
+
+
+@pytest.mark.parametrize(
+    ("version", "there", "lost"),
+    [
+        (1, ("id", "status", "_cdc_position"), []),  # the column is newer than the copy
+        (1, ("id", "state", "_cdc_position"), ["status"]),  # renamed there
+        (2, ("id", "status", "_cdc_position"), ["note"]),
+        (2, WANTED, []),
+        (2, ("id", "status", "note"), ["_cdc_position"]),  # without it an older event would win
+        (0, ("id",), []),  # made by an earlier release: nobody knows what it had
+        (LOST, ("id", "status", "_cdc_position"), ["note"]),
+    ],
+)
+def test_what_a_copy_had_and_has_no_more(version: int, there: tuple[str, ...], lost: list[str]) -> None:
+    mark = Mark({}, None, version=version)
+    assert lost_columns(TABLE, WANTED, there, mark) == lost
+    assert Mark.from_json(mark.to_json()) == mark
+
+
+def test_a_copy_without_its_columns_is_refused_until_it_is_made_again() -> None:
+    """Also where a rebuild has given it empty ones, and was killed before the swap."""
+    refuse_lost(TABLE, WANTED, WANTED, Mark({}, None, version=2), "table t")
+    refuse_lost(TABLE, WANTED, (), None, "table t")
+    with pytest.raises(OperatorError, match="table t has no column status any more") as refused:
+        refuse_lost(TABLE, WANTED, ("id", "note", "_cdc_position"), Mark({}, None, version=2), "table t")
+    assert str(refused.value.hint).startswith("cdc rebuild APPLY.yaml --table public.orders")
+    with pytest.raises(OperatorError, match="table t has columns without the values of its rows"):
+        refuse_lost(TABLE, WANTED, WANTED, Mark({}, None, version=LOST), "table t")
+
+
+def test_a_column_that_the_source_dropped_and_made_again_is_no_new_one() -> None:
+    table = _table(("id", "status"), ("id",), ("id", "status"))
+    assert lost_columns(table, ("id", "status"), ("id",), Mark({}, None, version=2)) == ["status"]
