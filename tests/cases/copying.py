@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import duckdb
 import orjson
@@ -28,6 +29,7 @@ from tests.cases.following import Told, _heard
 from tests.integration.nudges import nudged
 from tests.integration.running import eventually
 
+_LOG: Final = logging.getLogger("cdc")
 _STRINGS = ("string", "json", "bits", "timetz", "interval", "decimal", "bytes", "timestamptz")
 
 
@@ -39,11 +41,14 @@ class Copying:
         kind = "mysql" if url.startswith("mysql:") else "postgres"
         source = {"type": kind, "url": url, "tables": tables}
         file = folder / f"{name}.yaml"
-        file.write_text(json.dumps({"name": name, "source": source, "sink": {"type": "duckdb", "path": str(self.path)}}))
+        file.write_text(
+            json.dumps({"name": name, "source": source, "sink": {"type": "duckdb", "path": str(self.path)}})
+        )
         self._config = load_any(file)
         assert self._config.into is not None
         self._sink: Any = registry.file_sink(self._config.into, name)
         assert isinstance(self._sink, DuckdbSink)
+        self._follows = False
 
     def _pipeline(self) -> Pipeline:
         config = self._config
@@ -75,42 +80,50 @@ class Copying:
                 pipeline.run()
             except CdcError as exc:
                 failed.append(exc)
+                _LOG.warning("it has ended: %s", exc.message)
+            finally:
+                self._follows = False
 
         with _heard() as said:
             thread = threading.Thread(target=follow)
             thread.start()
-            with nudged(self._url):
-                yield said
-                eventually(lambda: failed or not self._sink.peek().reading, "all that is read again is there")
-            pipeline.stop()
-            thread.join()
+            self._follows = True
+            try:
+                with nudged(self._url):
+                    yield said
+                    eventually(lambda: failed or self._has_read(), "all that is read again is there")
+            finally:
+                self._follows = False
+                pipeline.stop()
+                thread.join()
         assert failed == []
 
-    @contextlib.contextmanager
-    def open(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """The file, which this process may have open."""
-        file = self._sink._file
-        if file is None:
-            with duckdb.connect(self.path, read_only=True) as found:
-                yield found
-        else:
-            with file._connection.cursor() as found:
-                found.execute("USE cdc.main")
-                yield found
+    def _has_read(self) -> bool:
+        state = self._sink.peek()
+        return state is not None and not state.reading
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         """The rows of a table, as JSON; none where it is not there."""
-        with self.open() as found:
-            contents, tables = map(
-                partial(bytes, encoding="utf-8"), found.sql("SELECT * FROM _cdc.position").fetchall()[0]
-            )
-            left = orjson.loads(tables).get(table)
-            if left is None:
-                return []
-            records = map(orjson.loads, Contents.from_bytes(contents, where="here").schemas.values())
-            record = next(r for r in records if (r["topic"], r["version"]) == (table, left["version"]))
-            schema, name = (part.replace('"', '""') for part in (record["schema"], record["table"]))
-            arrow = found.sql(f'SELECT * FROM "{schema}"."{name}"').to_arrow_table().combine_chunks()
+        while self._follows:  # the file is its own, and it opens it anew with each session
+            file = self._sink._file
+            try:
+                with file._connection.cursor() as found:
+                    found.execute("USE cdc.main")
+                    return self._rows(found, table)
+            except (AttributeError, duckdb.Error):
+                time.sleep(0.02)
+        with duckdb.connect(self.path, read_only=True) as found:
+            return self._rows(found, table)
+
+    def _rows(self, found: duckdb.DuckDBPyConnection, table: str) -> list[dict[str, Any]]:
+        contents, tables = (text.encode() for text in found.sql("SELECT * FROM _cdc.position").fetchall()[0])
+        left = orjson.loads(tables).get(table)
+        if left is None:
+            return []
+        records = map(orjson.loads, Contents.from_bytes(contents, where="here").schemas.values())
+        record = next(r for r in records if (r["topic"], r["version"]) == (table, left["version"]))
+        schema, name = (part.replace('"', '""') for part in (record["schema"], record["table"]))
+        arrow = found.sql(f'SELECT * FROM "{schema}"."{name}"').to_arrow_table().combine_chunks()
         kinds = {column["name"]: kind_of(column) for column in record["columns"]}
         self.key = record["key"]
         columns = {n: _values(arrow[n], kinds[n]) for n in arrow.column_names}

@@ -10,8 +10,6 @@ import hypothesis
 import orjson
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.errors import NoSuchExample
 
 from cdc.capture.pipeline import Pipeline, Settings
 from cdc.files.position_file import Contents
@@ -19,8 +17,6 @@ from cdc.files.topicless_sink import UNSENT
 from cdc.model.errors import RetryableError
 from cdc.model.state import State
 from cdc.testing import Inline, Killed
-from sinks.duckdb import sink as sink_module
-from sinks.duckdb.file import DuckdbFile
 from sinks.duckdb.sink import DuckdbSink
 from tests.conftest import FULL
 from tests.property.test_pipeline_laws import (
