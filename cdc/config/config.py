@@ -29,8 +29,8 @@ DEBEZIUM_NAMES = {
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 
 ON_ERROR = ("stop", "dead_letter")
-JSONL = "jsonl"
-"""The type of a sink that is a file of JSON lines."""
+FILE_SINKS = ("jsonl", "duckdb")
+"""The types of a sink that is a file, in place of Kafka."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +55,20 @@ class SnapshotConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FileSink:
+    """The file that changes go to in place of Kafka: their events a line each, or the rows of DuckDB tables."""
+
+    type: str
+    path: str
+
+    def __post_init__(self) -> None:
+        example = "./shop.duckdb" if self.type == "duckdb" else "./changes.jsonl"
+        require(
+            self.path.strip() and not self.path.endswith("/"), f"path: “{self.path}” is no file", f"path: {example}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorConfig:
     """A connector's file, connector.yaml."""
 
@@ -65,7 +79,7 @@ class ConnectorConfig:
     on_error: str = "stop"
     """What happens at a poison record, whose event cannot be written: ``stop``, or ``dead_letter``."""
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
-    into: str | None = field(default=None, metadata={BOUND_AS: None})
+    into: FileSink | None = field(default=None, metadata={BOUND_AS: None})
     """The file that events go to in place of Kafka: see `cdc.config.file_connector`."""
 
     def __post_init__(self) -> None:
@@ -174,9 +188,9 @@ def parse_connector(text: str, where: Path, *, references: Callable[[str], str] 
 
 
 def _connector(path: Path, text: str | None, references: Callable[[str], str] | None) -> ConnectorConfig:
-    if text_at(path, "sink", "type", text=text) == JSONL:
+    if (kind := text_at(path, "sink", "type", text=text)) in FILE_SINKS:
         raise ConfigError(
-            f"{path}: sink.type is {JSONL}: this connector has no topics",
+            f"{path}: sink.type is {kind}: this connector has no topics",
             hint="cdc run is the command for it; what it has written is in sink.path",
         )
     config = load(path, ConnectorConfig, aliases=DEBEZIUM_NAMES, text=text, references=references)

@@ -1,11 +1,11 @@
-"""A connector without Kafka: its file says `sink: {type: jsonl, path: …}`."""
+"""A connector without Kafka: its file says `sink: {type: jsonl, path: …}`, or `duckdb`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from cdc.config.config import DEBEZIUM_NAMES, JSONL, ConnectorConfig, SnapshotConfig, load_connector
+from cdc.config.config import DEBEZIUM_NAMES, FILE_SINKS, ConnectorConfig, FileSink, SnapshotConfig, load_connector
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.metrics_config import MetricsConfig
 from cdc.config.source_config import SourceConfig
@@ -14,24 +14,12 @@ from cdc.model.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JsonlConfig:
-    """The file that events go to, a line each."""
-
-    type: str = JSONL
-    path: str
-
-    def __post_init__(self) -> None:
-        if not self.path.strip() or self.path.endswith("/"):
-            raise ConfigError(f"path: “{self.path}” is no file", hint="path: ./changes.jsonl")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FileConnector:
     """The file of such a connector."""
 
     name: str
     source: SourceConfig
-    sink: JsonlConfig
+    sink: FileSink
     snapshot: SnapshotConfig = field(default_factory=SnapshotConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
 
@@ -45,14 +33,14 @@ def load_any(path: Path) -> ConnectorConfig:
 
     Raises ConfigError.
     """
-    if text_at(path, "sink", "type") != JSONL:
+    if text_at(path, "sink", "type") not in FILE_SINKS:
         return load_connector(path)
     found = load(path, FileConnector, aliases=DEBEZIUM_NAMES)
     return ConnectorConfig(
         name=found.name,
-        source=found.source,
+        source=found.source if found.sink.type == "jsonl" else replace(found.source, messages=False),
         sink=KafkaConfig(bootstrap_servers="none", topic_prefix=found.name),
         snapshot=found.snapshot,
         metrics=found.metrics,
-        into=found.sink.path,
+        into=found.sink,
     )

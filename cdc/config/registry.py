@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, cast
 
-from cdc.config.config import ConnectorConfig
+from cdc.config.config import ConnectorConfig, FileSink
 from cdc.config.findings import Checked
 from cdc.config.kafka_config import KafkaConfig
 from cdc.model.errors import ConfigError
@@ -42,7 +42,11 @@ SOURCES = {
     ),
 }
 
-SINKS = {"kafka": "sinks.kafka:open_sink", "jsonl": "sinks.jsonl:open_sink"}
+SINKS = {
+    "kafka": "sinks.kafka:open_sink",
+    "jsonl": "sinks.jsonl:open_sink",
+    "duckdb": "sinks.duckdb.entry:open_sink",
+}
 
 
 def source(config: ConnectorConfig) -> Callable[[], Source]:
@@ -80,9 +84,9 @@ def sink(config: KafkaConfig, connector: str, *, logs: Collection[Log] = ()) -> 
     return cast("Sink", _resolve(SINKS[config.type])(config, connector, logs=logs))
 
 
-def file_sink(path: str, connector: str) -> Sink:
+def file_sink(file: FileSink, connector: str) -> Sink:
     """Make a sink that is a file, which it has not opened yet."""
-    return cast("Sink", _resolve(SINKS["jsonl"])(path, connector))
+    return cast("Sink", _resolve(SINKS[file.type])(file.path, connector))
 
 
 def part(name: str) -> Callable[..., Any]:

@@ -74,6 +74,29 @@ _INFINITE: Final[Mapping[str, tuple[int, int]]] = {
     "timestamptz": (-62135596800000000, 253402300799999999),
 }
 """What stands for -infinity and infinity: the first day of year 1 and the last of year 9999, as in derived tables."""
+_INT32, _INT64 = 2**31 - 1, 2**63 - 1
+
+
+class Ends(NamedTuple):
+    """What stands for the infinities of a kind, and which values may be meant as themselves."""
+
+    before: int
+    """-infinity"""
+    after: int
+    """infinity"""
+    first: int = -_INT64 - 1
+    last: int = _INT64
+
+
+STAND_INS: Final = {name: Ends(*ends) for name, ends in _INFINITE.items()}
+"""Those of derived tables."""
+OWN_INFINITIES: Final = {
+    "date": Ends(-_INT32, _INT32, -_INT32 + 1, _INT32 - 1),
+    "timestamp_millis": Ends(-_INT64, _INT64, -(_INT64 // 1000), _INT64 // 1000 - 1),
+    "timestamp_micros": Ends(-_INT64, _INT64, -_INT64 + 1, _INT64 - 1),
+    "timestamptz": Ends(-_INT64, _INT64, -_INT64 + 1, _INT64 - 1),
+}
+"""Those of an engine that has infinite days and times itself, as the greatest numbers (DuckDB)."""
 _BLOCK: Final = 4 << 20
 _INSTANT: Final = re.compile(r"([+-]?\d+)-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d{6}))?Z").fullmatch
 
@@ -125,8 +148,11 @@ class Read(NamedTuple):
 class ArrowRows:
     """Makes Arrow columns of rows of one version of one table."""
 
-    def __init__(self, record: Mapping[str, Any], text: Collection[str] = ()) -> None:
+    def __init__(
+        self, record: Mapping[str, Any], text: Collection[str] = (), *, infinite: Mapping[str, Ends] = STAND_INS
+    ) -> None:
         """`record` is of the schema topic. Columns named in `text` are given as the text of their JSON."""
+        self._infinite = infinite
         self.table = f"{record['schema']}.{record['table']}"
         self.version = int(record["version"])
         self.key = tuple(record["key"])
@@ -170,9 +196,31 @@ class ArrowRows:
                 _converted(column, kind)
                 for column, kind in zip(read.after.flatten(), self._kinds.values(), strict=True)
             ]
+            if self._infinite is not STAND_INS and not all(map(self._is_finite, columns, self._kinds.values())):
+                return None
             return self._with_keys(columns, pc.equal(read.op, "d"), keys)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError):
             return None
+
+    def _is_finite(self, column: pa.Array, kind: Kind) -> bool:
+        """Whether no value is taken for another one where its number stands for an infinity."""
+        if kind.name == "array" and kind.element is not None:
+            return self._is_finite(column.flatten(), kind.element)
+        ends = self._infinite.get(kind.name)
+        if ends is None or kind.name == "date":  # no server has so late a day
+            return True
+        found = pc.min_max(column.cast(pa.int64())).as_py()
+        return found["min"] is None or ends.first <= found["min"] <= found["max"] <= ends.last
+
+    def misfits(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Name the columns that have a value which does not fit."""
+        found = []
+        for name, kind in self._kinds.items():
+            try:
+                self._column(name, kind, [row.get(name) for row in rows])
+            except OperatorError:
+                found.append(name)
+        return found
 
     def _with_keys(self, columns: list[pa.Array], deleted: pa.Array, keys: Sequence[bytes]) -> list[pa.Array]:
         """Fill in the keys of deletes."""
@@ -203,7 +251,7 @@ class ArrowRows:
         )
 
     def _column(self, name: str, kind: Kind, values: Sequence[Any]) -> pa.Array:
-        convert, type_ = _plain(kind), arrow_type(kind)
+        convert, type_ = _plain(kind, self._infinite), arrow_type(kind)
         try:
             stored = [None if value is None else convert(value) for value in values]
             integers = _AS_JSON.get(kind.name) if kind.name in _INFINITE else None
@@ -233,27 +281,28 @@ def _converted(values: pa.Array, kind: Kind) -> pa.Array:
     return pc.cast(values, type_)
 
 
-def _plain(kind: Kind) -> Callable[[Any], Any]:
+def _plain(kind: Kind, infinite: Mapping[str, Ends]) -> Callable[[Any], Any]:
     """Return what converts one value of a kind, as JSON has it."""
     if kind.name == _TEXT:
         return lambda value: value if isinstance(value, str) else orjson.dumps(value).decode()
     if kind.name == "array" and kind.element is not None:
-        element, infinite = _plain(kind.element), kind.element.name in _INFINITE
+        element, is_number = _plain(kind.element, infinite), kind.element.name in _INFINITE
         type_ = arrow_type(kind.element)
 
         def array(value: Any) -> Any:  # noqa: ANN401 - JSON
             if not isinstance(value, list):
                 raise ValueError("a lower bound other than 1")  # noqa: TRY004 - the value's, not ours
             found = [None if item is None else element(item) for item in value]
-            if infinite:
+            if is_number:
                 integers = pa.int32() if kind.element is not None and kind.element.name == "date" else pa.int64()
-                return pa.array(found, integers).cast(type_).to_pylist()
+                return pa.array(found, integers).cast(type_)
             return found
 
         return array
     if kind.name == "decimal":
         return _number if _decimal(kind) is not None else _same
-    return _PLAINLY.get(kind.name, _same)
+    read = _PLAINLY.get(kind.name, _same)
+    return _or_infinite(infinite[kind.name], read) if kind.name in infinite else read
 
 
 def _same(value: Any) -> Any:  # noqa: ANN401 - JSON
@@ -267,11 +316,16 @@ def _number(value: str) -> Decimal:
     return found
 
 
-def _or_infinite(name: str, read: Callable[[Any], int]) -> Callable[[Any], int]:
-    first, last = _INFINITE[name]
-
+def _or_infinite(ends: Ends, read: Callable[[Any], int]) -> Callable[[Any], int]:
     def convert(value: Any) -> int:  # noqa: ANN401 - JSON
-        return last if value == "infinity" else first if value == "-infinity" else read(value)
+        if value == "infinity":
+            return ends.after
+        if value == "-infinity":
+            return ends.before
+        found = read(value)
+        if not ends.first <= found <= ends.last:
+            raise ValueError("no day or time of the engine's")
+        return found
 
     return convert
 
@@ -299,8 +353,5 @@ _PLAINLY: Final[Mapping[str, Callable[[Any], Any]]] = {
     "float64": float,
     "bytes": binascii.a2b_base64,
     "geometry": lambda value: {"wkb": binascii.a2b_base64(value["wkb"]), "srid": value["srid"]},
-    "date": _or_infinite("date", _same),
-    "timestamp_millis": _or_infinite("timestamp_millis", _same),
-    "timestamp_micros": _or_infinite("timestamp_micros", _same),
-    "timestamptz": _or_infinite("timestamptz", _micros),
+    "timestamptz": _micros,
 }

@@ -6,57 +6,18 @@ file, and so it is that alone which the source is told of.
 
 from __future__ import annotations
 
-import marshal
-import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import IO, Final
+from typing import Final
 
 from cdc.capture.across_sessions import Stopped
+from cdc.files.large_events import LargeEvents
 from cdc.files.position_file import Contents, PositionFile
 from cdc.library.changes import Raw
-from cdc.machine.temporary_files import on_temporary_disk
 
-IN_MEMORY: Final = 32 * 1024 * 1024
-"""What is larger of one transaction is kept in a temporary file."""
 _TENDED_S: Final = 1.0
-_WHAT: Final = "a large transaction"
-
-
-class Events:
-    """The events of one transaction; they may be more than fit into memory."""
-
-    def __init__(self) -> None:
-        self._held: list[Raw] = []
-        self._bytes = 0
-        self._file: IO[bytes] | None = None
-
-    def add(self, key: bytes, value: bytes) -> None:
-        if self._bytes < IN_MEMORY:
-            self._held.append((key, value))
-            self._bytes += len(key) + len(value)
-            return
-        with on_temporary_disk(_WHAT):
-            if self._file is None:
-                self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it goes with this object
-            marshal.dump((key, value), self._file)
-
-    def __iter__(self) -> Iterator[Raw]:
-        yield from self._held
-        if self._file is None:
-            return
-        at = 0
-        while True:
-            with on_temporary_disk(_WHAT):
-                self._file.seek(at)
-                try:
-                    event: Raw = marshal.load(self._file)  # noqa: S302 - our own file
-                except EOFError:
-                    return
-                at = self._file.tell()
-            yield event
 
 
 @dataclass(slots=True)
@@ -65,7 +26,7 @@ class Group:
 
     of: bytes | None
     """The transaction's id as JSON; None: rows that were read."""
-    events: Events = field(default_factory=Events)
+    events: LargeEvents[Raw] = field(default_factory=LargeEvents)
     position: str = ""
 
 

@@ -59,7 +59,7 @@ class HandoverSink(TopiclessSink):
         if not self._groups or self._groups[-1].of != of:
             self._groups.append(Group(of))
         group = self._groups[-1]
-        group.events.add(key, value)
+        group.events.add((key, value), len(key) + len(value))
         begin = value.rindex(_POSITION, 0, at) + len(_POSITION)
         group.position = value[begin : begin + _POSITION_TEXT].decode()
         self._records += 1
@@ -72,7 +72,7 @@ class HandoverSink(TopiclessSink):
         for since, name in read_again(before.state, state):  # whole transactions are kept whole
             at = place_of(since, (group.position for group in groups))
             group = Group(None, position=since)
-            group.events.add(b"", emptied(name, since))
+            group.events.add((b"", emptied(name, since)), 0)
             groups.insert(at, group)
         if groups:
             self._batches += 1

@@ -1,0 +1,174 @@
+"""The DuckDB file: opened by one process, with the position in it, and written by one transaction at a time."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import orjson
+import pyarrow as pa
+
+from cdc.files.position_file import Contents
+from cdc.model.errors import OperatorError
+
+OURS: Final = "_cdc"
+"""The schema of what is ours in the file."""
+_FILE: Final = "cdc"
+"""What the file is called on our connection."""
+_POSITION: Final = f"{_FILE}.{OURS}.position"
+_HOLDER: Final = re.compile(r"Conflicting lock is held in (\S+ \(PID \d+\))").search
+STAGE: Final = "cdc_stage"
+"""What `DuckdbFile.staged` lets SQL read."""
+_SETTINGS: Final = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+"""Nothing is fetched from anywhere."""
+
+
+def quoted(name: str) -> str:
+    """Write a name as SQL has it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+class DuckdbFile:
+    """Owns the file while it is open; another process cannot open it then, not even to read."""
+
+    def __init__(self, path: Path) -> None:
+        """Open it, made where it is not there. Raises OperatorError if it cannot be used."""
+        self.path = path
+        settings: dict[str, str | bool | int | float | list[str]] = {**_SETTINGS, "temp_directory": f"{path}.tmp"}
+        self._connection = duckdb.connect(":memory:", config=settings)
+        try:
+            self._connection.execute(f"ATTACH {_literal(str(path))} AS {_FILE}")
+        except duckdb.Error as exc:
+            self._connection.close()
+            raise self._unusable(exc) from exc
+
+    def _unusable(self, exc: duckdb.Error) -> OperatorError:
+        holder = _HOLDER(str(exc))
+        if holder is not None or (isinstance(exc, duckdb.OperationalError) and "already attached" in str(exc)):
+            who = holder[1] if holder is not None else "this process"
+            return OperatorError(
+                f"file {self.path} is in use by {who}: DuckDB lets one process have it at a time",
+                hint="close it there first, or stop that connector",
+            )
+        if self.path.is_dir():
+            what = "it is a folder"
+        elif "not a valid DuckDB" in str(exc):
+            what = "it is no file of DuckDB's"
+        else:
+            what = _reason(exc)
+        return OperatorError(
+            f"file {self.path} cannot be opened: {what}",
+            hint=f"another sink.path; this user must be able to write there: ls -ld {self.path.parent}; "
+            f"df -h {self.path.parent}",
+        )
+
+    def failed(self, exc: duckdb.Error, table: str | None = None) -> OperatorError:
+        """Return what it means that something could not be written; DuckDB's own words may have values in them."""
+        folder = self.path.parent
+        if isinstance(exc, duckdb.IOException | duckdb.FatalException):
+            return OperatorError(
+                f"file {self.path} cannot be written: {_reason(exc)}",
+                hint=f"nothing of this commit is in it; is there room? df -h {folder}; ls -ld {folder}",
+            )
+        if isinstance(exc, duckdb.OutOfMemoryException):
+            return OperatorError(
+                f"file {self.path}: DuckDB has not the memory for a commit",
+                hint=f"free memory; it also needs room beside the file: df -h {folder}",
+            )
+        of = f"table {table}: its rows" if table is not None else "a commit"
+        return OperatorError(
+            f"{of} cannot be written into {self.path}: DuckDB gives {type(exc).__name__}",
+            hint="was the file changed by hand? Another sink.path and another name begin with a new snapshot",
+        )
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        return self._connection.execute(sql, parameters).fetchall()
+
+    def arrow(self, sql: str) -> pa.Table:
+        """Read rows. Arrow's table."""
+        return self._connection.sql(sql).to_arrow_table()
+
+    @contextmanager
+    def staged(self, rows: pa.Table) -> Iterator[None]:
+        """Let SQL read `rows` as the table `STAGE`."""
+        self._connection.register(STAGE, rows)
+        try:
+            yield
+        finally:
+            self._connection.unregister(STAGE)
+
+    def changed(self, sql: str) -> int:
+        """Change rows; return how many."""
+        found = self._connection.execute(sql).fetchone()
+        return int(found[0]) if found is not None else 0
+
+    def read(self) -> tuple[Contents, Mapping[str, Any]]:
+        """Return the position, and the tables as they were left. Raises OperatorError for a damaged one."""
+        if not self.execute(
+            "SELECT 1 FROM duckdb_tables() WHERE database_name = ? AND schema_name = ? AND table_name = 'position'",
+            (_FILE, OURS),
+        ):
+            return Contents(), {}
+        rows = self.execute(f"SELECT contents, tables FROM {_POSITION}")
+        if len(rows) != 1:
+            raise OperatorError(
+                f"file {self.path}: its position is gone from {OURS}.position; going on from anywhere else would lose "
+                "or double changes",
+                hint="put back the file as it was; or another sink.path and another name, which begin with a snapshot",
+            )
+        ((contents, tables),) = rows
+        return Contents.from_bytes(contents.encode(), where=f"the position in file {self.path}"), orjson.loads(tables)
+
+    def begin(self) -> None:
+        self._connection.execute("BEGIN")
+
+    def commit(self, contents: Contents, tables: Mapping[str, Any]) -> None:
+        """Write the position and end the transaction. When this returns, all of it is on the disk."""
+        self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_FILE}.{OURS}")
+        self._connection.execute(f"CREATE TABLE IF NOT EXISTS {_POSITION} (contents VARCHAR, tables VARCHAR)")
+        self._connection.execute(f"DELETE FROM {_POSITION}")
+        row = (contents.to_bytes().decode(), orjson.dumps(tables).decode())
+        self._connection.execute(f"INSERT INTO {_POSITION} VALUES (?, ?)", row)
+        self._connection.execute("COMMIT")
+
+    def columns(self) -> Mapping[tuple[str, str], list[tuple[str, str]]]:
+        """Return name and type of the columns of all tables, by schema and name."""
+        found: dict[tuple[str, str], list[tuple[str, str]]] = {}
+        for schema, table, name, type_ in self.execute(
+            "SELECT schema_name, table_name, column_name, data_type FROM duckdb_columns() WHERE database_name = ? "
+            "ORDER BY ALL",
+            (_FILE,),
+        ):
+            found.setdefault((schema, table), []).append((name, type_))
+        return found
+
+    def close(self) -> None:
+        """Let go of it; what is not committed is gone. Safe to call twice."""
+        self._connection.close()
+
+
+def named(schema: str, table: str) -> str:
+    """Name a table of the file in SQL."""
+    return f"{_FILE}.{quoted(schema)}.{quoted(table)}"
+
+
+def schema_of(schema: str) -> str:
+    """Name a schema of the file in SQL."""
+    return f"{_FILE}.{quoted(schema)}"
+
+
+def _reason(exc: duckdb.Error) -> str:
+    """Say what the system said: the last words, behind the file's name; only of errors that concern a file."""
+    number = re.search(r"errno[: ]+(\d+)", str(exc))
+    if number is not None:
+        return os.strerror(int(number[1]))
+    return str(exc).splitlines()[0].rpartition(": ")[2] or type(exc).__name__

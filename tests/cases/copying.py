@@ -1,0 +1,154 @@
+"""A DuckDB file in the place of topics: what its tables come to, row by row, as events would have it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import orjson
+
+from cdc.capture.pipeline import Pipeline, Settings
+from cdc.config import registry
+from cdc.config.file_connector import load_any
+from cdc.files.position_file import Contents
+from cdc.files.topicless_sink import UNSENT
+from cdc.library.values import kind_of
+from cdc.model.change import Kind
+from cdc.model.errors import CdcError
+from cdc.rules.capture_rules import CaptureRules
+from sinks.duckdb.sink import DuckdbSink
+from sinks.duckdb.types import json_of
+from tests.cases.following import Told, _heard
+from tests.integration.nudges import nudged
+from tests.integration.running import eventually
+
+_LOG: Final = logging.getLogger("cdc")
+_STRINGS = ("string", "json", "bits", "timetz", "interval", "decimal", "bytes", "timestamptz")
+
+
+class Copying:
+    """A connector of this process that keeps a DuckDB file."""
+
+    def __init__(self, folder: Path, name: str, url: str, tables: list[str]) -> None:
+        self.path, self._url = folder / f"{name}.duckdb", url
+        kind = "mysql" if url.startswith("mysql:") else "postgres"
+        source = {"type": kind, "url": url, "tables": tables}
+        file = folder / f"{name}.yaml"
+        file.write_text(
+            json.dumps({"name": name, "source": source, "sink": {"type": "duckdb", "path": str(self.path)}})
+        )
+        self._config = load_any(file)
+        assert self._config.into is not None
+        self._sink: Any = registry.file_sink(self._config.into, name)
+        assert isinstance(self._sink, DuckdbSink)
+        self._follows = False
+
+    def _pipeline(self) -> Pipeline:
+        config = self._config
+        return Pipeline(
+            Settings(
+                connector=config.name,
+                prefix=config.name,
+                chunk_rows=config.snapshot.chunk_rows,
+                config=config.binding,
+                rules=CaptureRules.of_source(config.source),
+                unsent=orjson.dumps(UNSENT),
+            ),
+            open_source=registry.source(config),
+            open_snapshotter=registry.snapshotter(config),
+            sink=self._sink,
+        )
+
+    def catch_up(self) -> str:
+        with _heard() as said, nudged(self._url):
+            self._pipeline().run(until_caught_up=True)
+        return said()
+
+    @contextlib.contextmanager
+    def following(self) -> Iterator[Callable[[], str]]:
+        pipeline, failed = self._pipeline(), list[CdcError]()
+
+        def follow() -> None:
+            try:
+                pipeline.run()
+            except CdcError as exc:
+                failed.append(exc)
+                _LOG.warning("it has ended: %s", exc.message)
+            finally:
+                self._follows = False
+
+        with _heard() as said:
+            thread = threading.Thread(target=follow)
+            thread.start()
+            self._follows = True
+            try:
+                with nudged(self._url):
+                    yield said
+                    eventually(lambda: failed or self._has_read(), "all that is read again is there")
+            finally:
+                self._follows = False
+                pipeline.stop()
+                thread.join()
+        assert failed == []
+
+    def _has_read(self) -> bool:
+        state = self._sink.peek()
+        return state is not None and not state.reading
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        """The rows of a table, as JSON; none where it is not there."""
+        while self._follows:  # the file is its own, and it opens it anew with each session
+            file = self._sink._file
+            try:
+                with file._connection.cursor() as found:
+                    found.execute("USE cdc.main")
+                    return self._rows(found, table)
+            except (AttributeError, duckdb.Error):
+                time.sleep(0.02)
+        with duckdb.connect(self.path, read_only=True) as found:
+            return self._rows(found, table)
+
+    def _rows(self, found: duckdb.DuckDBPyConnection, table: str) -> list[dict[str, Any]]:
+        contents, tables = (text.encode() for text in found.sql("SELECT * FROM _cdc.position").fetchall()[0])
+        left = orjson.loads(tables).get(table)
+        if left is None:
+            return []
+        records = map(orjson.loads, Contents.from_bytes(contents, where="here").schemas.values())
+        record = next(r for r in records if (r["topic"], r["version"]) == (table, left["version"]))
+        schema, name = (part.replace('"', '""') for part in (record["schema"], record["table"]))
+        arrow = found.sql(f'SELECT * FROM "{schema}"."{name}"').to_arrow_table().combine_chunks()
+        kinds = {column["name"]: kind_of(column) for column in record["columns"]}
+        self.key = record["key"]
+        columns = {n: _values(arrow[n], kinds[n]) for n in arrow.column_names}
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    def records(self, table: str) -> list[Told]:
+        """Each row as one that was read."""
+        found = []
+        for number, row in enumerate(self.rows(table)):
+            source = {"position": f"{number:08}"}
+            event = {"before": None, "after": row, "source": source, "transaction": None, "op": "r"}
+            found.append(Told(orjson.dumps({name: row[name] for name in self.key}), orjson.dumps(event)))
+        return found
+
+
+def _values(column: Any, kind: Kind) -> list[Any]:
+    values = json_of(column.chunk(0), kind) if column.num_chunks else []
+    if str(column.type) != "string" or kind.name in _STRINGS:
+        return values
+    return [_parsed(value) for value in values]
+
+
+def _parsed(text: Any) -> Any:
+    """The JSON whose text a column has."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
