@@ -1,4 +1,8 @@
-"""Reads the rows of a statement as they come, as bytes: by compiled code from the connection's own buffer."""
+"""Reads the rows of a statement as they come, as bytes: by compiled code from the connection's own buffer.
+
+What the server makes a text of (a JSON document, a generated column) and finds longer than `max_allowed_packet` it
+sends as an empty text or as NULL, with a warning and without an error. No such row is read.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +15,50 @@ import pymysql.cursors
 
 from cdc.encode.built import built
 from cdc.model.change import Row
-from cdc.model.errors import RetryableError
+from cdc.model.errors import OperatorError, RetryableError
 from connectors.mysql import session
 
 _FETCHED: Final = 500
 _CHANGED: Final = frozenset({1054, 1146, 1049, 1412, 1305})
 """Errors: unknown column, no such table or database, definition changed since the view was taken."""
 _compiled: Final = built("connectors.mysql.binlog.compiled")
+_CUT: Final = "1301"
+"""The warning's number for a result that is longer than max_allowed_packet."""
 _LOST: Final = 2013
 """The client library's number of a lost connection."""
 
 
-def all_rows(connection: session.Connection, doing: str, statement: str) -> list[Row]:
-    """Read the rows, as bytes."""
-    return [row for rows, _ in stream_rows(connection, doing, statement) for row in rows]
+def all_rows(connection: session.Connection, doing: str, statement: str, documents: Sequence[int] = ()) -> list[Row]:
+    """Read the rows, as bytes; see `stream_rows`."""
+    return [row for rows, _ in stream_rows(connection, doing, statement, documents) for row in rows]
 
 
-def stream_rows(connection: session.Connection, doing: str, statement: str) -> Iterator[tuple[Sequence[Row], int]]:
-    """Give the rows as they come, some at a time, each with about how many bytes they have."""
+def stream_rows(
+    connection: session.Connection, doing: str, statement: str, documents: Sequence[int] = ()
+) -> Iterator[tuple[Sequence[Row], int]]:
+    """Give the rows as they come, some at a time, each with about how many bytes they have.
+
+    `documents` are the places of JSON columns, whose text is never empty. Raises OperatorError, RetryableError.
+    """
+    for rows, size in _stream_rows(connection, doing, statement):
+        if documents and any(row[at] == b"" for row in rows for at in documents):
+            raise _cut(doing, "a JSON document")
+        yield rows, size
+    result = connection._result  # noqa: SLF001 - the library has no other way to ask
+    if result is not None and result.warning_count:
+        for _, number, words in session.texts(connection, doing, "SHOW WARNINGS"):
+            if number == _CUT:
+                raise _cut(doing, words)
+
+
+def _cut(doing: str, what: str) -> OperatorError:
+    return OperatorError(
+        f"{doing}: a value is longer than the server's max_allowed_packet, and would be read as nothing: {what}",
+        hint="SET GLOBAL max_allowed_packet = 1073741824",
+    )
+
+
+def _stream_rows(connection: session.Connection, doing: str, statement: str) -> Iterator[tuple[Sequence[Row], int]]:
     try:
         cursor = connection.cursor(pymysql.cursors.SSCursor)
         try:

@@ -36,6 +36,11 @@ class Relation:
         return mapping.select_expression(column) or mapping.quoted_name(name)
 
 
+def documents(table: Table) -> list[int]:
+    """Return the places of JSON columns among a table's."""
+    return [at for at, column in enumerate(table.columns) if column.type == "json"]
+
+
 def chunk_statement(table: Table, relation: Relation, *, after: Key | None, upto: Key | None) -> str:
     """Select all columns in the order of `handover.sort_key`, behind the key `after` up to and including `upto`."""
     order = [_bytewise(column, relation) for column in key_columns(table)]

@@ -107,7 +107,7 @@ class MysqlSnapshotter:
         if now.table.columns != table.columns or now.table.key != table.key:
             raise RetryableError(f"table {table.qualified} was altered after its snapshot began")
         statement = selects.chunk_statement(table, key_range.relation, after=key_range.after, upto=key_range.upto)
-        for some, size_bytes in stream_rows(connection, doing, statement):
+        for some, size_bytes in stream_rows(connection, doing, statement, selects.documents(table)):
             rows.add(some, size_bytes)
         session.rows(connection, doing, "ROLLBACK TO SAVEPOINT locks")
 
@@ -162,7 +162,7 @@ class MysqlSnapshotter:
         select = statement(now)
         if select is None:
             return None
-        read = all_rows(connection, f"reading table {table.qualified}", select)
+        read = all_rows(connection, f"reading table {table.qualified}", select, selects.documents(now.table))
         return Window(
             table=now.table,
             rows=read,
@@ -180,7 +180,8 @@ class MysqlSnapshotter:
         if now is None or now.table.columns != table.columns:
             return None
         statement = selects.row_statement(table, Relation(now.columns), key)
-        return next(iter(all_rows(self._asking, f"reading a row of table {table.qualified}", statement)), None)
+        doing = f"reading a row of table {table.qualified}"
+        return next(iter(all_rows(self._asking, doing, statement, selects.documents(table))), None)
 
     def close(self) -> None:
         self._closed.set()
