@@ -21,6 +21,7 @@ from spark_apply.events.quarantine import read_entries
 from spark_apply.events.set_aside import read_set_aside
 from spark_apply.model.store import open_store
 from spark_apply.rebuild.quarantine_retry import run_retry
+from spark_apply.rebuild.rebuild import run_rebuild
 from spark_apply.stores.opensearch.fields import field_name
 from tests.conftest import Database
 from tests.spark.laws import ORDERS, Record, Setting, order, until
@@ -165,7 +166,7 @@ def run(*words: object) -> tuple[int, str, str]:
 def test_tables_that_cannot_go_on_are_set_aside(warehouse: Setting, postgres18: Database) -> None:
     """Each with its reason; the others go on; it goes on where it was when it can, without all being read again."""
     setting, publisher = warehouse, warehouse.publisher()
-    names = ("dropped", "fine", "narrow", "renamed", "retyped")
+    names = ("dropped", "fine", "narrow", "renamed", "retyped", "shortened", "viewed")
     tables = {name: setting.table(name) for name in names}
     publisher.create(tables.values(), partitions=2)
     records = {
@@ -178,6 +179,9 @@ def test_tables_that_cannot_go_on_are_set_aside(warehouse: Setting, postgres18: 
         "ALTER TABLE renamed RENAME TO elsewhere",
         "ALTER TABLE retyped ALTER COLUMN status TYPE integer USING 7",
         "DROP TABLE dropped",
+        "ALTER TABLE shortened RENAME COLUMN status TO state",
+        "CREATE VIEW of_others AS SELECT id, status FROM viewed",
+        "CREATE VIEW totals AS SELECT id, total FROM viewed",
     )
     again = {name: of.event("u", order(1, "again"), position(30)) for name, of in tables.items()}
     for name, of in again.items():
@@ -185,12 +189,16 @@ def test_tables_that_cannot_go_on_are_set_aside(warehouse: Setting, postgres18: 
     publisher.stand(Phase.STREAM, 40, tables.values(), [r for of in again.values() for r in of])
     file = job_file(setting, postgres18.url)
     code, out, err = run("apply", file, "--once", "--json")
-    assert (code, set(json.loads(out)["aside"])) == (1, {"public.retyped"})
+    aside = json.loads(out)["aside"]
+    assert (code, set(aside)) == (1, {"public.retyped", "public.shortened"})
+    assert "has no column status any more" in aside["public.shortened"]["copy"]
     assert "WARNING law: public.retyped in copy is set aside" in err
-    for name in ("dropped", "fine", "narrow", "renamed"):  # a lost table is made again
+    for name in ("dropped", "fine", "narrow", "renamed", "viewed"):  # a lost table is made again
         assert setting.contents(tables[name]) == setting.folded(tables[name], records[name]), name
     status = json.loads(run("status", file, "--json")[1])["stores"]["copy"][setting.prefix]
-    assert set(status["aside"]) == {"public.retyped"}
+    assert set(status["aside"]) == {"public.retyped", "public.shortened"}
+    (done,) = run_rebuild(setting.config(), table="public.shortened")
+    assert (done.differences.different, done.differences.only_new) == (5, 0), "the live copy was empty in that column"
     assert "it is integer and would be text" in status["aside"]["public.retyped"]["reason"]
     assert "set aside: public.retyped: since " in run("status", file)[1]
     marks = setting.marks(tables["retyped"], tables["fine"])
@@ -198,13 +206,13 @@ def test_tables_that_cannot_go_on_are_set_aside(warehouse: Setting, postgres18: 
     assert marks[1].complete.position == position(40, 0)
 
     # while the job runs: a column changes its type at the source, and the other table can go on again
+    widened = setting.table("viewed", {**ORDERS, "total": {"kind": "decimal", "precision": 12, "scale": 2}}, version=2)
     wider = setting.table("narrow", {**ORDERS, "total": {"kind": "decimal", "precision": 10, "scale": 4}}, version=2)
     with setting.running("checkpoints") as job:
         until(lambda: job.said("following"))
-        publisher.versions([wider])
-        more = {
-            name: of.event("u", order(2, "later"), position(50)) for name, of in {**tables, "narrow": wider}.items()
-        }
+        publisher.versions([wider, widened])
+        changed = {**tables, "narrow": wider, "viewed": widened}
+        more = {name: of.event("u", order(2, "later"), position(50)) for name, of in changed.items()}
         for name, of in more.items():
             records[name] += of
         publisher.stand(Phase.STREAM, 60, tables.values(), [r for of in more.values() for r in of])
@@ -213,6 +221,11 @@ def test_tables_that_cannot_go_on_are_set_aside(warehouse: Setting, postgres18: 
         until(lambda: job.said("warning: public.narrow in copy is set aside"))
         postgres18.execute("ALTER TABLE retyped ALTER COLUMN status TYPE text USING 'new'")
         until(lambda: setting.marks(tables["retyped"])[0].complete.position == position(60, 0))
+        until(lambda: job.said("warning: public.viewed in copy is set aside"))
+        said = next(line for line in job.lines if "public.viewed in copy is set aside" in line)
+        assert said.endswith("views keep columns of its copy from being widened: totals")
+        postgres18.execute("DROP VIEW totals")
+        until(lambda: setting.marks(tables["viewed"])[0].complete.position == position(60, 0))
         assert job.failure is None
     for name in set(names) - {"narrow"}:
         assert setting.contents(tables[name]) == setting.folded(tables[name], records[name]), name
