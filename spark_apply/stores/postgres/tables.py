@@ -133,7 +133,9 @@ def changes(cur: Cursor, tables: Tables) -> list[tuple[str, sql.Composed]]:
         wanted, has = column_type(tables.table, column), there.get(column.name)
         named, kind = sql.Identifier(column.name), sql.SQL(wanted)
         if has is None:
-            found.append((f"add column {column.name} {wanted}", sql.SQL("ADD COLUMN {} {}").format(named, kind)))
+            found.append(
+                (f"add column {column.name} {wanted}", sql.SQL("ADD COLUMN IF NOT EXISTS {} {}").format(named, kind))
+            )
         elif has != wanted and widens(has, wanted):
             retype = sql.SQL("ALTER COLUMN {0} TYPE {1} USING {0}::{1}").format(named, kind)
             found.append((f"widen column {column.name} from {has} to {wanted}", retype))
