@@ -104,6 +104,12 @@ def test_what_is_not_of_some_units_stops_the_view(tmp_path: Path, monkeypatch: p
             with pytest.raises(ViewError, match=f"view {of.name}: "):
                 steps.step()
             assert steps.tries <= 5
+    monkeypatch.setattr(containment, "LONGEST_S", 0.0)
+    with stepped(tmp_path / "late", [NUMBERS]) as steps:
+        steps.write("public.m", {(100,): ("g", "1.00", 1, "x")})
+        with pytest.raises(ViewError):  # the others do not wait for the search any longer
+            steps.step()
+        assert steps.tries == 0
 
 
 @given(st.sets(st.integers(0, 99)), st.integers(0, 100))

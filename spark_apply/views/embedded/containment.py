@@ -7,6 +7,7 @@ out holds for this step alone, which gives the units the same numbers each time.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,6 +15,9 @@ import duckdb
 
 MOST_TRIES: Final = 60
 """So often is a step taken again; what cannot be told apart by then stops the view."""
+
+LONGEST_S: Final = 30.0
+"""So long: the other views wait for the step."""
 
 OF_ROWS: Final = (duckdb.ConversionException, duckdb.OutOfRangeException, duckdb.InvalidInputException)
 """What the engine raises for values, which may be those of a few units."""
@@ -30,13 +34,14 @@ class Search:
     """The units that could not be computed together; None: nobody has looked at units yet."""
     why: dict[str, str] = field(default_factory=dict)
     tries: int = 0
+    begun: float = field(default_factory=time.monotonic)
 
     def is_worth_it(self, view: str, units: Range | None, why: str) -> bool:
         """Note what could not be computed, and why; return whether the step is to be taken again."""
         self.failed.setdefault(view, set()).add(units)
         self.why[view] = why
         self.tries += 1
-        return self.tries <= MOST_TRIES
+        return self.tries <= MOST_TRIES and time.monotonic() - self.begun < LONGEST_S
 
     def divided(self, view: str, count: int) -> tuple[list[Range], list[int]]:
         """Divide so many units into ranges that may be computed, and single ones that cannot."""
