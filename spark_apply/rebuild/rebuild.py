@@ -24,7 +24,7 @@ import hashlib
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import orjson
@@ -47,8 +47,9 @@ from spark_apply.model.store import Due, Store, is_whole
 from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import TargetTable
 from spark_apply.rebuild.diff import Differences, compare
-from spark_apply.spark.failures import spark_failure
+from spark_apply.spark.failures import concerns_spark, spark_failure
 from spark_apply.spark.paths import local
+from spark_apply.spark.remedies import of_spark
 from spark_apply.spark.session import open_session
 
 Progress = Callable[[str], None]
@@ -97,7 +98,51 @@ def run_rebuild(
     tell = progress or (lambda _line: None)
     with opened(config, store, table, tell) as (spark, copies):
         _require_versions(config, copies, tell, lose_history=lose_history)
-        return [done for made, stores in copies for done in _rebuild(spark, config, made, stores, tell)]
+        rebuilding = _Rebuilding(spark, config, tell)
+        for made, stores in copies:
+            rebuilding.rebuild(made, stores)
+        return rebuilding.ended()
+
+
+@dataclass(slots=True)
+class _Rebuilding:
+    """Rebuilds copies; one that fails stops no other."""
+
+    spark: SparkSession
+    config: ApplyConfig
+    tell: Progress
+    done: list[Rebuilt] = field(default_factory=list)
+    failed: list[tuple[TargetTable, str, CdcError]] = field(default_factory=list)
+
+    def rebuild(self, table: TargetTable, stores: Mapping[str, Store]) -> None:
+        """Rebuild the copies of a table; where that fails, those of each store by themselves."""
+        try:
+            self.done += _rebuild(self.spark, self.config, table, stores, self.tell)
+        except Exception as exc:
+            if concerns_spark(exc):
+                raise
+            if len(stores) > 1:
+                for name, store in stores.items():
+                    self.rebuild(table, {name: store})
+                return
+            (name,) = stores
+            told = exc if isinstance(exc, CdcError) else of_spark(exc, f"{table.qualified} in {name}")
+            if told is None:
+                raise
+            self.failed.append((table, name, told))
+            self.tell(f"warning: {table.qualified} in {name} is not rebuilt, the others go on: {told.message}")
+
+    def ended(self) -> list[Rebuilt]:
+        """Return what was rebuilt. Raises OperatorError, which says what was and what was not, if any has failed."""
+        if not self.failed:
+            return self.done
+        table, store, first = self.failed[0]
+        if len(self.failed) == 1 and not self.done:
+            raise first
+        whole = ", ".join(f"{of.table} in {of.store}" for of in self.done) or "none"
+        said = "; ".join(f"{of.qualified} in {name}: {error.message}" for of, name, error in self.failed)
+        msg = f"some copies are not rebuilt: {said}. Rebuilt are: {whole}"
+        raise OperatorError(msg, hint=rebuild_command(table, store)) from first
 
 
 def run_rollback(

@@ -44,6 +44,20 @@ _CAUSES: Final[tuple[tuple[tuple[str, ...], tuple[str, str]], ...]] = (
         ("a folder is needed, and something else has this name", "another path; or is a part of it a file?"),
     ),
     (
+        ("DeltaInvariantViolationException", "DELTA_VIOLATE_CONSTRAINT", "DELTA_NOT_NULL_CONSTRAINT_VIOLATED"),
+        (
+            "a row violates a constraint that somebody else has given the Delta table",
+            "DESCRIBE EXTENDED delta.`…` shows the table's constraints: correct the rows at the source, or alter them",
+        ),
+    ),
+    (
+        ("DELTA_CANNOT_MODIFY_APPEND_ONLY",),
+        (
+            "the Delta table is set to take no changes of rows (delta.appendOnly)",
+            "ALTER TABLE delta.`…` SET TBLPROPERTIES ('delta.appendOnly' = 'false')",
+        ),
+    ),
+    (
         ("No space left on device",),
         ("its disk is full", "make room; nothing is lost, start again"),
     ),

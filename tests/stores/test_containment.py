@@ -20,7 +20,9 @@ from cdc.model.state import Phase
 from spark_apply.events.quarantine import read_entries
 from spark_apply.events.set_aside import read_set_aside
 from spark_apply.model.store import open_store
+from spark_apply.rebuild import rebuild
 from spark_apply.rebuild.quarantine_retry import run_retry
+from spark_apply.rebuild.rebuild import run_rebuild
 from spark_apply.stores.opensearch.fields import field_name
 from tests.conftest import Database
 from tests.spark.laws import ORDERS, Record, Setting, order, until
@@ -41,10 +43,11 @@ CONSTRAINTS = (
     "CREATE INDEX by_status ON facts (status)",
     "ALTER TABLE facts ADD CONSTRAINT apart EXCLUDE USING btree (total WITH =) WHERE (total > 4000)",
     "CREATE TABLE allowed (status text PRIMARY KEY)",
-    "INSERT INTO allowed SELECT s FROM unnest(array['new', 'unique', 'trigger', 'check', 'late', 'zero']) s",
+    "INSERT INTO allowed SELECT unnest(array['new', 'unique', 'trigger', 'check', 'late', 'zero', 'left out'])",
     (
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
         " IF new.status = 'trigger' THEN RAISE EXCEPTION 'secret %', new.total; END IF;"
+        " IF new.status = 'left out' THEN RETURN NULL; END IF;"
         " IF new.status = 'zero' THEN new.total = 1 / (new.id - new.id); END IF;"
         " IF new.status = 'gone' THEN INSERT INTO nowhere VALUES (1); END IF; RETURN new; END $$"
     ),
@@ -93,6 +96,8 @@ def test_rows_that_postgresql_refuses_block_their_own_keys(warehouse: Setting, p
         109: fact(table, 109, 69, total="5000.00"),
         110: fact(table, 110, 70, "nul\x00"),
         111: fact(table, 111, 71, "gone"),
+        4: fact(table, 4, 71, "left out"),
+        113: fact(table, 113, 71, "left out"),
     }
     more = [*fact(table, 2, 72, "late"), *fact(table, 200, 73), *named.event("c", {"k": "b"}, position(74))]
     more += [*table.event("d", {"id": 3}, position(75)), *fact(table, 108, 68, total="5000")]
@@ -101,7 +106,7 @@ def test_rows_that_postgresql_refuses_block_their_own_keys(warehouse: Setting, p
     long_key = named.event("c", {"k": huge}, position(76))
     publisher.stand(Phase.STREAM, 90, [table, named], [*bad, *more, *long_key, *waiting[112], *fact(table, 201, 96)])
     counts = setting.apply().tables
-    assert counts["public.facts"]["copy"].quarantined == 11
+    assert counts["public.facts"]["copy"].quarantined == 13
     assert counts["public.named"]["copy"].quarantined == 1
     del refused[100]  # the first of the two is taken
     more += fact(table, 100, 60, "unique")
@@ -120,6 +125,7 @@ def test_rows_that_postgresql_refuses_block_their_own_keys(warehouse: Setting, p
     assert "program limit exceeded (54000)" in by_id[107]
     assert "exclusion violation (23P01), constraint apart" in by_id[109]
     assert "undefined table (42P01)" in by_id[111]
+    assert by_id[4] == by_id[113] == "PostgreSQL refuses the row: triggered data change violation (27000)"
     assert "4711" not in "".join(told.values())
     assert any(huge in (key or "") and "(54000)" in why for key, why in told.items())
 
@@ -165,7 +171,7 @@ def run(*words: object) -> tuple[int, str, str]:
 def test_tables_that_cannot_go_on_are_set_aside(warehouse: Setting, postgres18: Database) -> None:
     """Each with its reason; the others go on; it goes on where it was when it can, without all being read again."""
     setting, publisher = warehouse, warehouse.publisher()
-    names = ("dropped", "fine", "narrow", "renamed", "retyped")
+    names = ("dropped", "fine", "narrow", "renamed", "retyped", "shortened", "viewed")
     tables = {name: setting.table(name) for name in names}
     publisher.create(tables.values(), partitions=2)
     records = {
@@ -178,6 +184,9 @@ def test_tables_that_cannot_go_on_are_set_aside(warehouse: Setting, postgres18: 
         "ALTER TABLE renamed RENAME TO elsewhere",
         "ALTER TABLE retyped ALTER COLUMN status TYPE integer USING 7",
         "DROP TABLE dropped",
+        "ALTER TABLE shortened RENAME COLUMN status TO state",
+        "CREATE VIEW of_others AS SELECT id, status FROM viewed",
+        "CREATE VIEW totals AS SELECT id, total FROM viewed",
     )
     again = {name: of.event("u", order(1, "again"), position(30)) for name, of in tables.items()}
     for name, of in again.items():
@@ -185,12 +194,16 @@ def test_tables_that_cannot_go_on_are_set_aside(warehouse: Setting, postgres18: 
     publisher.stand(Phase.STREAM, 40, tables.values(), [r for of in again.values() for r in of])
     file = job_file(setting, postgres18.url)
     code, out, err = run("apply", file, "--once", "--json")
-    assert (code, set(json.loads(out)["aside"])) == (1, {"public.retyped"})
+    aside = json.loads(out)["aside"]
+    assert (code, set(aside)) == (1, {"public.retyped", "public.shortened"})
+    assert "has no column status any more" in aside["public.shortened"]["copy"]
     assert "WARNING law: public.retyped in copy is set aside" in err
-    for name in ("dropped", "fine", "narrow", "renamed"):  # a lost table is made again
+    for name in ("dropped", "fine", "narrow", "renamed", "viewed"):  # a lost table is made again
         assert setting.contents(tables[name]) == setting.folded(tables[name], records[name]), name
     status = json.loads(run("status", file, "--json")[1])["stores"]["copy"][setting.prefix]
-    assert set(status["aside"]) == {"public.retyped"}
+    assert set(status["aside"]) == {"public.retyped", "public.shortened"}
+    (done,) = run_rebuild(setting.config(), table="public.shortened")
+    assert (done.differences.different, done.differences.only_new) == (5, 0), "the live copy was empty in that column"
     assert "it is integer and would be text" in status["aside"]["public.retyped"]["reason"]
     assert "set aside: public.retyped: since " in run("status", file)[1]
     marks = setting.marks(tables["retyped"], tables["fine"])
@@ -198,13 +211,13 @@ def test_tables_that_cannot_go_on_are_set_aside(warehouse: Setting, postgres18: 
     assert marks[1].complete.position == position(40, 0)
 
     # while the job runs: a column changes its type at the source, and the other table can go on again
+    widened = setting.table("viewed", {**ORDERS, "total": {"kind": "decimal", "precision": 12, "scale": 2}}, version=2)
     wider = setting.table("narrow", {**ORDERS, "total": {"kind": "decimal", "precision": 10, "scale": 4}}, version=2)
     with setting.running("checkpoints") as job:
         until(lambda: job.said("following"))
-        publisher.versions([wider])
-        more = {
-            name: of.event("u", order(2, "later"), position(50)) for name, of in {**tables, "narrow": wider}.items()
-        }
+        publisher.versions([wider, widened])
+        changed = {**tables, "narrow": wider, "viewed": widened}
+        more = {name: of.event("u", order(2, "later"), position(50)) for name, of in changed.items()}
         for name, of in more.items():
             records[name] += of
         publisher.stand(Phase.STREAM, 60, tables.values(), [r for of in more.values() for r in of])
@@ -213,6 +226,11 @@ def test_tables_that_cannot_go_on_are_set_aside(warehouse: Setting, postgres18: 
         until(lambda: job.said("warning: public.narrow in copy is set aside"))
         postgres18.execute("ALTER TABLE retyped ALTER COLUMN status TYPE text USING 'new'")
         until(lambda: setting.marks(tables["retyped"])[0].complete.position == position(60, 0))
+        until(lambda: job.said("warning: public.viewed in copy is set aside"))
+        said = next(line for line in job.lines if "public.viewed in copy is set aside" in line)
+        assert said.endswith("views keep columns of its copy from being widened: public.totals")
+        postgres18.execute("DROP VIEW totals")
+        until(lambda: setting.marks(tables["viewed"])[0].complete.position == position(60, 0))
         assert job.failure is None
     for name in set(names) - {"narrow"}:
         assert setting.contents(tables[name]) == setting.folded(tables[name], records[name]), name
@@ -375,3 +393,50 @@ def _put_back(setting: Setting, table: SourceTable, kind: str) -> Callable[[], N
         return lambda: store._tables.loaded(made).manageSnapshots().rollbackTo(then).commit()
     version = store._log(made).snapshot().version()
     return lambda: store._spark.sql(f"RESTORE TABLE {store.table_name(made)} TO VERSION AS OF {version}")
+
+
+@pytest.mark.parametrize("kind", ["iceberg", pytest.param("delta", marks=pytest.mark.full)])
+def test_a_lake_table_that_has_lost_a_column(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Renamed by another hand: no empty column takes its place, not even by a rebuild that is killed."""
+    setting = Setting(apply_spark, kafka, tmp_path, lambda folder: StoreConfig(type=kind, path=str(folder / kind)))
+    table, other, publisher = setting.table("orders"), setting.table("other"), setting.publisher()
+    publisher.create([table, other], partitions=1)
+    records = {
+        of.name: [r for n in range(3) for r in of.event("c", order(n), position(10 + n))] for of in (table, other)
+    }
+    publisher.stand(Phase.STREAM, 20, [table, other], [r for of in records.values() for r in of])
+    setting.apply()
+    store: Any = open_store(setting.config().stores["copy"], name="copy", prefix="", spark=apply_spark.newSession())
+    name, spark = store.table_name(setting.target(table)), store._tables.spark if kind == "iceberg" else store._spark
+    if kind == "delta":
+        spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    spark.sql(f"ALTER TABLE {name} RENAME COLUMN status TO state")
+    wider = setting.table("other", {**ORDERS, "note": {"kind": "string"}}, version=2)
+    publisher.versions([wider])
+    more = {
+        "orders": table.event("u", order(1, "later"), position(30)),
+        "other": wider.event("u", {**order(1, "later"), "note": "new"}, position(30)),
+    }
+    publisher.stand(Phase.STREAM, 40, [table, other], [r for of in more.values() for r in of])
+    records = {of: [*seen, *more[of]] for of, seen in records.items()}
+    said = setting.apply().aside
+    assert list(said) == ["public.orders"], "a column that is new is added"
+    assert "has no column status any more" in said["public.orders"]["copy"]
+    assert setting.contents(wider) == setting.folded(wider, records["other"])
+
+    def killed(*_: object) -> None:
+        raise OperatorError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rebuild, "compare", killed)
+        with pytest.raises(OperatorError, match="killed"):
+            rebuild.run_rebuild(setting.config(), table="public.orders")
+    said = setting.apply().aside
+    assert "has columns without the values of its rows" in said["public.orders"]["copy"]
+    rebuild.run_rebuild(setting.config(), table="public.orders")
+    last = table.event("u", order(2, "last"), position(50))
+    publisher.stand(Phase.STREAM, 60, [table, other], last)
+    assert setting.apply().aside == {}
+    assert setting.contents(table) == setting.folded(table, [*records["orders"], *last])

@@ -149,13 +149,12 @@ def test_one_bad_view_and_one_bad_unit_stop_no_other(
         ("t", "c", {"id": 4, "sender": None, "likes": 4}),
     )
     summary = bench.run()
-    assert list(summary.stopped) == ["number", "of_number"]
-    assert "secret" not in summary.stopped["number"]
-    assert (bench.signs("by_sender"), bench.signs("number"), bench.signs("good")) == (
-        ["+secret OR"],
-        [],
-        ["+2", "+3", "+4"],
-    )
+    stopped = [] if engine == "duckdb" else ["number", "of_number"]  # Spark does not tell which units fail
+    assert list(summary.stopped) == stopped
+    assert "secret" not in str(summary.stopped)
+    assert (bench.signs("by_sender"), bench.signs("good")) == (["+secret OR"], ["+2", "+3", "+4"])
+    number, of_number = ([], ["+1"]) if stopped else (["+2", "+4"], ["+1", "+2"])
+    assert (bench.signs("number"), bench.signs("of_number")) == (number, of_number)
     verified = {of.view: of for of in verify_views(bench.config)}
     failed = {"number", "of_number"}
     assert {name for name, of in verified.items() if of.agrees} == views.keys() - failed
@@ -174,14 +173,16 @@ def test_one_bad_view_and_one_bad_unit_stop_no_other(
         assert status["views"]["found"]["quarantined"] == 1
         assert bench.signs("found") == ["+1,1", "+1,2", "+2,1", "+2,2"], "what is no search finds nothing"
     assert status["views"]["by_sender"]["quarantined"] == 2
-    assert status["views"]["number"]["stopped"] == summary.stopped["number"]
+    assert status["views"]["number"]["stopped"] == summary.stopped.get("number")
+    assert status["views"]["number"]["quarantined"] == (0 if stopped else 1)
     bench.transaction(("t", "d", {"id": 1}), ("t", "u", {"id": 3, "sender": "8", "likes": 3}), ("t", "d", {"id": 4}))
     assert bench.run().stopped == {}
     assert bench.signs("by_sender") == ["+8", "-secret OR", "~7"]
     assert "found" not in views or bench.signs("found") == ["+3,3", "-1,1", "-1,2", "-2,1"]
-    assert bench.signs("number") == ["+2", "+3", "-1"]
-    assert bench.signs("of_number") == ["+1", "+2", "+3", "-1"]
+    assert bench.signs("number") == (["+2", "+3", "-1"] if stopped else ["+3", "-1", "-4"])
+    assert bench.signs("of_number") == (["+2", "+3", "-1"] if stopped else ["+3", "-1"])
     assert view_status(bench.config)["views"]["by_sender"]["quarantined"] == 0
+    assert view_status(bench.config)["views"]["number"]["quarantined"] == 0
 
 
 def test_a_view_is_a_table_for_all_that_reads_topics(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:

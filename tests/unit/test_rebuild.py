@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -12,11 +12,12 @@ import pytest
 from cdc.config.apply_config import ApplySource, ApplyTable, StoreConfig
 from cdc.config.config import ApplyConfig
 from cdc.model.change import Kind
-from cdc.model.errors import ConfigError
+from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError
 from spark_apply.model.store import Due, Store, StoredRow
 from spark_apply.model.target_table import TargetTable, Version, target
+from spark_apply.rebuild import rebuild
 from spark_apply.rebuild.diff import Differences, compare
-from spark_apply.rebuild.rebuild import _asked_for
+from spark_apply.rebuild.rebuild import Rebuilt, _asked_for, _Rebuilding
 
 ORDERS = target(
     [Version("c", "public", "orders", "t", 1, ("id",), (("id", Kind("int64")), ("status", Kind("string"))))], {}
@@ -86,3 +87,38 @@ def test_what_there_is_not(store: str | None, table: str | None, said: str, hint
 def test_what_is_due_is_written_down_and_read() -> None:
     due = Due("a", {0: 12, 3: 2**40})
     assert Due.from_json(due.to_json()) == due
+
+
+def test_a_copy_that_fails_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither another table's nor another store's; what Spark itself has, or a bug, ends the command."""
+    broken: dict[str, Exception] = {"warehouse": OperatorError("it is append-only")}
+
+    def one(_spark: object, _config: object, table: TargetTable, stores: Mapping[str, Store], _tell: object) -> Any:
+        for name in stores:
+            if name in broken:
+                raise broken[name]
+        return [Rebuilt(table.qualified, name, 1, Differences()) for name in stores]
+
+    monkeypatch.setattr(rebuild, "_rebuild", one)
+
+    def ended(*names: str) -> list[Rebuilt]:
+        made = _Rebuilding(cast("Any", None), CONFIG, lambda _line: None)
+        for each in names:
+            made.rebuild(ORDERS, {name: cast("Store", None) for name in each.split()})
+        return made.ended()
+
+    assert [of.store for of in ended("index", "search index")] == ["index", "search", "index"]
+    with pytest.raises(OperatorError, match=r"^it is append-only"):
+        ended("warehouse")
+    said = "some copies are not rebuilt: public.orders in warehouse: it is append-only. Rebuilt are: "
+    with pytest.raises(OperatorError) as refused:
+        ended("index warehouse", "search")
+    assert refused.value.message == said + "public.orders in index, public.orders in search"
+    assert refused.value.hint == "cdc rebuild APPLY.yaml --table public.orders --store warehouse"
+    with pytest.raises(OperatorError) as refused:
+        ended("warehouse", "warehouse")
+    assert refused.value.message.endswith("Rebuilt are: none")
+    for bug in (BugError("ours"), ValueError("ours")):
+        broken["warehouse"] = bug
+        with pytest.raises((CdcError, ValueError), match="ours"):
+            ended("index warehouse")

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from spark_apply.views.embedded.containment import Search
 from spark_apply.views.embedded.fold import SourceTable
 from spark_apply.views.embedded.state import ViewState, place
-from spark_apply.views.embedded.step import Step
+from spark_apply.views.embedded.step import Step, UnitsError
 from spark_apply.views.model.uses import TableUse
 from spark_apply.views.model.values import engine_type, quoted
 from spark_apply.views.planning.view import View
@@ -28,6 +29,8 @@ class Steps:
                 self.state.prepare_table(of.relation, of.columns, (), of.key)
             self.state.execute("CREATE TABLE work.published (view VARCHAR, key VARCHAR, row VARCHAR)")
         self.commit = 1
+        self.tries = 0
+        """How often a step had to be taken again."""
         self.clock_ms: int | None = None
         self.step(stale=True)
 
@@ -50,9 +53,17 @@ class Steps:
         """Go on to what waits and to a clock; return the events: view, op, key and row."""
         before, self.clock_ms = self.clock_ms, clock_ms if clock_ms is not None else self.clock_ms
         self.commit += 1
+        search = Search()
+        while True:
+            try:
+                return self._taken(before, search, stale=stale)
+            except UnitsError:
+                self.tries += 1
+
+    def _taken(self, before: int | None, search: Search, *, stale: bool) -> list[tuple[str, str, Any, Any]]:
         with self.state.transaction():
             names = [view.name for view in self.views] if stale else []
-            step = Step(self.state, _position(self.commit), before, self.clock_ms, names)
+            step = Step(self.state, _position(self.commit), before, self.clock_ms, names, search=search)
             for table in self.tables:
                 step.fold(table, reload=False)
             for view in self.views:

@@ -23,6 +23,7 @@ from spark_apply.events.set_aside import SetAside, aside_id
 from spark_apply.job.copies.route import Route
 from spark_apply.model.store import Due, JoiningStore, Offsets, Store
 from spark_apply.spark.failures import concerns_spark, spark_failure
+from spark_apply.spark.remedies import remedy
 
 Key = tuple[str, str]
 """Topic and store."""
@@ -162,5 +163,7 @@ def told(exc: Exception) -> CdcError:
     """Return an error as one of ours, without the values that Spark's messages hold."""
     if isinstance(exc, CdcError):
         return exc
-    hint = "the other tables go on; it is tried again, and goes on where it was"
-    return OperatorError(spark_failure(exc) or f"applying failed: {type(exc).__name__}", hint=hint)
+    said, known = spark_failure(exc) or f"applying failed: {type(exc).__name__}", remedy(exc)
+    if known is not None:
+        return OperatorError(f"{known[0]}. {said}", hint=known[1])
+    return OperatorError(said, hint="the other tables go on; it is tried again, and goes on where it was")

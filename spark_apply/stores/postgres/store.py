@@ -39,17 +39,16 @@ from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError, RetryableError
 from spark_apply.events.history import CURRENT
 from spark_apply.events.kafka.topic_identity import difference
-from spark_apply.events.typed import POSITION
 from spark_apply.model.completeness import LOST, Mark
 from spark_apply.model.foresight import Foreseen
 from spark_apply.model.identity import identity_of, stamp
-from spark_apply.model.lost_columns import lost_columns, refuse_lost
 from spark_apply.model.store import EVERYTHING, Applied, Batch, CopyError, Due, StoredRow, Visibility, only_options
-from spark_apply.model.target_table import TargetColumn, TargetTable, other_target
+from spark_apply.model.target_table import TargetColumn, TargetTable
 from spark_apply.stores.postgres import tables
 from spark_apply.stores.postgres.careful import DeferredError, TableFold, fold_carefully
 from spark_apply.stores.postgres.copies import BESIDE, LIVE, PREVIOUS, Copies, Copy
 from spark_apply.stores.postgres.locks import lock_exclusively
+from spark_apply.stores.postgres.others import lost, refuse_altered, refuse_views
 from spark_apply.stores.postgres.server import Server
 from spark_apply.stores.postgres.tables import OURS, CopyState, Cursor, Tables, columns_of, moved_on
 from spark_apply.stores.postgres.types import documents, pg_type
@@ -88,7 +87,7 @@ class PostgresStore:
             if copy is None or not there:
                 return Foreseen(None)
             identity = identity_of(copy.identity, table, f"PostgreSQL table {table.schema}.{table.copy_name}")
-            _refuse_lost(cur, table, copy)
+            refuse_altered(cur, table, copy, self._copies.tables(table, copy, self._role))
             return Foreseen(
                 identity, tuple(told for told, _ in tables.changes(cur, self._copies.tables(table, copy, self._role)))
             )
@@ -104,7 +103,7 @@ class PostgresStore:
             elif copy.relation is None:  # the database, or this table, was restored from a dump
                 self._copies.adopt(cur, table, copy.number)
             identity = identity_of(copy.identity, table, f"PostgreSQL table {table.schema}.{table.copy_name}")
-            _refuse_lost(cur, table, copy)
+            refuse_altered(cur, table, copy, self._copies.tables(table, copy, self._role))
             tables.evolve(cur, self._copies.tables(table, copy, self._role))
             self._staged.pop(table.qualified, None)
         self._tables[table.qualified] = table
@@ -242,8 +241,8 @@ class PostgresStore:
                     f"PostgreSQL table {table.schema}.{table.copy_name} is being filled from the beginning of its topic"
                 )
                 raise OperatorError(msg, hint="wait until cdc status shows a position for it")
-            _refuse_views(cur, of)
-            if _lost(cur, table, live):  # should the rebuild not end, the live copy has empty ones
+            refuse_views(cur, of)
+            if lost(cur, table, live):  # should the rebuild not end, the live copy has empty ones
                 self._copies.write(cur, live.number, live.mark and replace(live.mark, version=LOST))
             tables.evolve(cur, of)
             self._copies.remove(cur, table, BESIDE)
@@ -342,38 +341,8 @@ class PostgresStore:
             return self._copies.known(cur, table, role or self._role)
 
 
-def _wanted(table: TargetTable) -> list[str]:
-    return [*(column.name for column in table.columns), POSITION]
-
-
-def _lost(cur: Cursor, table: TargetTable, copy: Copy) -> list[str]:
-    there = columns_of(cur, sql.Identifier(table.schema, table.copy_name))
-    return lost_columns(table, _wanted(table), there, copy.mark)
-
-
-def _refuse_lost(cur: Cursor, table: TargetTable, copy: Copy) -> None:
-    """Raise OperatorError where the copy has lost columns that it had."""
-    there = columns_of(cur, sql.Identifier(table.schema, table.copy_name))
-    mark = None if copy.due else copy.mark
-    refuse_lost(table, _wanted(table), there, mark, f"PostgreSQL table {table.schema}.{table.copy_name}")
-
-
 def _since(due: Due, mark: Mark | None) -> Due:
     return replace(due, begin=mark.ends, topic=mark.topic) if mark else replace(due, begin={})
-
-
-def _refuse_views(cur: Cursor, of: Tables) -> None:
-    """Raise OperatorError if a view depends on the copy: it would stay with the replaced one."""
-    cur.execute(
-        "SELECT DISTINCT v.oid::regclass::text FROM pg_depend d JOIN pg_rewrite r ON r.oid = d.objid"
-        " JOIN pg_class v ON v.oid = r.ev_class WHERE d.refobjid = to_regclass(%s)"
-        " AND d.classid = 'pg_rewrite'::regclass AND v.oid <> d.refobjid ORDER BY 1",
-        (of.rows.as_string(cur),),
-    )
-    views = [name for (name,) in cur.fetchall()]
-    if views:
-        msg = f"{of.table.qualified}: views stay with the table that a rebuild replaces: {', '.join(views)}"
-        raise OperatorError(msg, hint=other_target(of.table))
 
 
 def _having(keys: Sequence[TargetColumn], key: sql.Composed) -> sql.Composed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import psycopg2.extensions
 from psycopg2 import sql
@@ -133,7 +134,9 @@ def changes(cur: Cursor, tables: Tables) -> list[tuple[str, sql.Composed]]:
         wanted, has = column_type(tables.table, column), there.get(column.name)
         named, kind = sql.Identifier(column.name), sql.SQL(wanted)
         if has is None:
-            found.append((f"add column {column.name} {wanted}", sql.SQL("ADD COLUMN {} {}").format(named, kind)))
+            found.append(
+                (f"add column {column.name} {wanted}", sql.SQL("ADD COLUMN IF NOT EXISTS {} {}").format(named, kind))
+            )
         elif has != wanted and widens(has, wanted):
             retype = sql.SQL("ALTER COLUMN {0} TYPE {1} USING {0}::{1}").format(named, kind)
             found.append((f"widen column {column.name} from {has} to {wanted}", retype))
@@ -337,7 +340,43 @@ def _show(cur: Cursor, tables: Tables, *, distinct: bool, replacing: bool, limit
         )
     )
     written = cur.rowcount
+    if written + deletes < events or (deletes and not replacing and deleted < deletes):
+        _require_all(cur, tables, newest, sql.SQL("true") if forget else later)
     return written, max(deleted - written, 0) if replacing else deleted, events - deletes - written
+
+
+def _require_all(cur: Cursor, tables: Tables, newest: sql.Composed, still: sql.Composable) -> None:
+    """Have the server raise an error of the row's if one is not as its newest event says, which no statement told.
+
+    A trigger that returns NULL, a rule or a policy of somebody else's leaves rows out in silence. Rows that were not
+    written because the copy has something newer are as they must be.
+    """
+    position, op = sql.Identifier(POSITION), sql.Identifier(OP)
+    cur.execute(
+        sql.SQL(
+            "SELECT EXISTS (SELECT FROM ({n}) n WHERE {op} <> 'd' AND {still} AND NOT EXISTS"
+            " (SELECT FROM {t} t WHERE {key} AND t.{p} >= n.{p})) OR EXISTS"
+            " (SELECT FROM ({n}) n JOIN {t} t ON {key} AND {text}"
+            " WHERE n.{op} = 'd' AND (t.{p} IS NULL OR t.{p} < n.{p}))"
+        ).format(
+            n=newest,
+            t=tables.rows,
+            op=op,
+            p=position,
+            still=still,
+            key=tables.same_key("t", "n"),
+            text=same_text(tables.table, "t", "n"),
+        )
+    )
+    ((left_out,),) = cur.fetchall()
+    if left_out:
+        cur.execute(_LEFT_OUT)
+
+
+_LEFT_OUT: Final = (
+    "DO $$BEGIN RAISE EXCEPTION 'a trigger, a rule or a policy leaves a row out' USING ERRCODE = '27000'; END$$"
+)
+"""It is an error of the row, for which the batch is searched: see `spark_apply.stores.postgres.careful`."""
 
 
 def _fields(table: TargetTable) -> list[sql.Composed]:

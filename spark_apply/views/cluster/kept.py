@@ -141,13 +141,17 @@ class Kept:
             else:
                 same = " AND ".join(f"c.{quoted(name)} IS NOT DISTINCT FROM o.{quoted(name)}" for name in self.by)
                 gone = f"SELECT 1 FROM keys_changed c WHERE {same}"
-                if set(state.columns("over", self.relation)) == set(rows.column_names):
+                there, coming = state.types(at), state.types("rows_changed")
+                if there == coming:
                     state.execute(f"DELETE FROM {at} o WHERE EXISTS ({gone})")
                     state.execute(f"INSERT INTO {at} BY NAME SELECT * FROM rows_changed")
-                else:
-                    kept = f"SELECT * FROM {at} o WHERE NOT EXISTS ({gone})"
-                    both = f"{kept} UNION ALL BY NAME SELECT * FROM rows_changed"
-                    state.execute(f"CREATE OR REPLACE TABLE {at} AS {both}")
+                else:  # columns are new, or have another type now, which holds the values that they had
+                    listed, before = ", ".join(quoted(name) for name in there if name in coming), place("work", "over")
+                    kept = f"SELECT {listed} FROM {at} o WHERE NOT EXISTS ({gone})"
+                    state.execute(f"CREATE OR REPLACE TABLE {before} AS {kept}")
+                    state.execute(f"CREATE OR REPLACE TABLE {at} AS SELECT * FROM rows_changed")
+                    state.execute(f"INSERT INTO {at} BY NAME SELECT * FROM {before}")
+                    state.execute(f"DROP TABLE {before}")
         return replace(self, over=_complete(state.arrow(f"SELECT * FROM {at}"), self.schema))
 
     @property

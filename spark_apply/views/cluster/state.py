@@ -68,10 +68,9 @@ class ClusterState(ViewState):
         with self._reached():
             return self._connection.sql(statement, params=parameters).to_arrow_table()
 
-    def columns(self, schema: str, relation: str) -> list[str]:
-        """Return the columns of a relation's table."""
-        asked = "SELECT column_name FROM duckdb_columns() WHERE schema_name = ? AND table_name = ?"
-        return [str(name) for (name,) in self.rows(asked, [schema, relation])]
+    def types(self, at: str) -> dict[str, str]:
+        """Return the columns of a table, with their types."""
+        return {str(name): str(kind) for name, kind, *_ in self.rows(f"DESCRIBE SELECT * FROM {at}")}
 
     def named(self) -> list[tuple[str, str, int]]:
         """Return the snapshots that count: what they are of, the relation, the number."""

@@ -60,6 +60,8 @@ class ClusterStep:
     """How views were computed: ``whole``, or by ``units``."""
     late: dict[str, int] = field(default_factory=dict)
     """Nothing is late here: a table is read as it is now."""
+    left_out: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """No units are left out here: a view that fails is stopped."""
     _opened: dict[str, Kept] = field(default_factory=dict)
     _changes: dict[str, tuple[Kept, Change]] = field(default_factory=dict)
     """Those that no statement has read yet."""

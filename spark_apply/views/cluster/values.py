@@ -42,7 +42,12 @@ def arrow(rows: pa.Table, schema: T.StructType) -> pa.Table:
     """Return an Arrow table with the types that Spark has for a schema; instants without a zone are in UTC."""
     wanted = to_arrow_schema(schema)
     wanted = pa.schema([pa.field(of.name, _in_utc(of.type)) for of in wanted])
-    return rows.select(wanted.names).cast(wanted)
+    rows = rows.select(wanted.names)
+    for number, of in enumerate(wanted):
+        if pa.types.is_string(of.type) and pa.types.is_nested(rows.field(number).type):
+            texts = [None if value is None else str(value) for value in rows.column(number).to_pylist()]
+            rows = rows.set_column(number, of.name, pa.array(texts, pa.string()))
+    return rows.cast(wanted)
 
 
 def nothing(schema: T.StructType) -> pa.Table:

@@ -8,13 +8,16 @@ changes in the same step. Everything is in the caller's transaction.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
 
 import duckdb
 
 from cdc.model.change import Kind
 from cdc.model.errors import OperatorError
+from spark_apply.views.embedded.containment import OF_ROWS, Range, Search
 from spark_apply.views.embedded.fold import SourceTable, find_changes, move_on
 from spark_apply.views.embedded.state import POSITION, ViewState, place
 from spark_apply.views.model.uses import Way
@@ -35,6 +38,10 @@ class ViewError(OperatorError):
         self.view = view
 
 
+class UnitsError(ViewError):
+    """Some units of a view cannot be computed: the step is taken again, and they are told from the others."""
+
+
 @dataclass(slots=True)
 class Step:
     """One step. `limit` is the position that it goes to: events that sort before it are folded in."""
@@ -53,6 +60,10 @@ class Step:
     """By relation, how many events of it came too late to count."""
     computed: dict[str, str] = field(default_factory=dict)
     """How views were computed: ``whole``, or by ``units``."""
+    search: Search = field(default_factory=Search)
+    """What earlier attempts of this very step have found out of units that cannot be computed."""
+    left_out: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """By view, why units of it could not be computed, and how many."""
 
     def fold(self, table: SourceTable, *, reload: bool) -> None:
         """Find out what the waiting events before the limit change in a table.
@@ -93,7 +104,8 @@ class Step:
     def compute(self, view: View) -> None:
         """Compute a view: what changes in it is then in ``changed`` and ``coming``, and its events in the outbox.
 
-        Raises ViewError, after which the transaction must be rolled back.
+        Raises ViewError, after which the transaction must be rolled back; UnitsError, if the same step will go further
+        with the `search` of this one.
         """
         try:
             self._compute(view)
@@ -202,11 +214,11 @@ class Step:
             self._clear(relation)
             return
         self.computed[view.name] = "whole" if whole else "units"
-        self._select(node, new, whole=whole, types=view.columns)
+        failed = self._select_view(view, new, whole=whole)
         if stale:
             state.execute(f"CREATE OR REPLACE TABLE {before} AS SELECT * FROM {new} WHERE false")
         if node.computed is None:
-            self._leave_out_bad(view, whole=whole)
+            self._leave_out_bad(view, failed, whole=whole)
         listed, keys = (", ".join(quoted(name) for name, _ in of) for of in (view.columns, view.key))
         bad = f"SELECT unit FROM quarantine WHERE view = {text(view.name)}"
         here = [] if whole else [_in_units(node, "b")]
@@ -229,6 +241,51 @@ class Step:
             self.whole.add(relation)
         self._publish(view, stale=stale)
 
+    def _select_view(self, view: View, new: str, *, whole: bool) -> dict[str, str]:
+        """Select a view's rows; return the units, by name, that cannot be computed, and why."""
+        node, search = view.last, self.search
+        if view.name not in search.failed:
+            self._tried(view, None, lambda: self._select(node, new, whole=whole, types=view.columns))
+            return {}
+        state, every, units = self.state, place("work", f"{node.name}#units"), place("units", node.name)
+        names = ", ".join(quoted(name) for name in node.units)
+        found = f"SELECT DISTINCT {names} FROM ({node.whole})" if whole else f"SELECT {names} FROM {units}"
+        state.execute(
+            f"CREATE OR REPLACE TABLE {every} AS SELECT row_number() OVER (ORDER BY {names}) - 1 AS _number, * "
+            f"FROM ({found})",
+            self._clocks(found),
+        )
+        ((count,),) = state.rows(f"SELECT count(*) FROM {every}")
+        good, bad = search.divided(view.name, count)
+        part = place("work", f"{node.name}#part")
+        for first, end in [(0, 0), *good]:  # none at first: what fails then is not for its units
+            state.execute(
+                f"CREATE OR REPLACE TABLE {units} AS SELECT {names} FROM {every} "
+                f"WHERE _number >= {first} AND _number < {end}"
+            )
+            at = part if end else new
+            select = partial(self._select, node, at, whole=False, types=view.columns)
+            self._tried(view, (first, end), select) if end else select()
+            if end:
+                state.execute(f"INSERT INTO {new} SELECT * FROM {part}")
+        state.execute(f"CREATE OR REPLACE TABLE {units} AS SELECT {names} FROM {every}")
+        if not bad:
+            return {}
+        listed = ", ".join(map(str, bad))
+        held = state.rows(f"SELECT {unit_name(view, 'u')} FROM {every} u WHERE _number IN ({listed})")
+        self.left_out[view.name] = search.why[view.name], len(bad)
+        return {unit: search.why[view.name] for (unit,) in held}
+
+    def _tried(self, view: View, units: Range | None, select: Callable[[], None]) -> None:
+        """Select rows. Raises UnitsError if it fails for values that may be of a few units."""
+        try:
+            select()
+        except OF_ROWS as exc:
+            node, why = view.last, _without_values(exc)
+            if node.units and node.computed is None and self.search.is_worth_it(view.name, units, why):
+                raise UnitsError(view.name, f"view {view.name}: {why}") from exc
+            raise
+
     def _ask(self, view: View, computed: Computed, *, whole: bool) -> None:
         """Have rows found that no SQL gives; what is wrong goes into quarantine, and keeps the rows that it had."""
         state, found = self.state, place("work", found_by(view.last.name))
@@ -246,8 +303,8 @@ class Step:
             {"view": view.name, "position": self.limit},
         )
 
-    def _leave_out_bad(self, view: View, *, whole: bool) -> None:
-        """Put the units into quarantine of which a key is null or not unique, and leave them as they were."""
+    def _leave_out_bad(self, view: View, failed: Mapping[str, str], *, whole: bool) -> None:
+        """Put units into quarantine of which a key is null or not unique, or that failed; leave them as they were."""
         state, node, new = self.state, view.last, place("work", view.relation)
         unit = unit_name(view, "n")
         nulls = "false" if view.plan.null_keys else " OR ".join(f"n.{quoted(name)} IS NULL" for name, _ in view.key)
@@ -258,8 +315,9 @@ class Step:
         )
         recomputed = "" if whole else f" AND unit IN (SELECT {unit_name(view, 'u')} FROM {place('units', node.name)} u)"
         state.execute(f"DELETE FROM quarantine WHERE view = ?{recomputed}", [view.name])
-        if found:
-            rows = [[view.name, at, reason, self.limit] for at, reason in dict(found).items()]
+        held = {**dict(found), **failed}
+        if held:
+            rows = [[view.name, at, reason, self.limit] for at, reason in held.items()]
             self.state.execute(
                 "CREATE OR REPLACE TABLE work.bad (view VARCHAR, unit VARCHAR, reason VARCHAR, p VARCHAR)"
             )
@@ -358,10 +416,15 @@ def _one_zero(value: str, kind: Kind) -> str:
 
 def _without_values(exc: Exception) -> str:
     """Say what the engine refused without the values that its messages hold."""
-    kinds: Mapping[str, str] = {
-        "ConversionException": "a value cannot be converted to the type that the SQL asks for",
-        "OutOfRangeException": "a value is out of the range of its type",
-        "InvalidInputException": "a function was given a value that it does not take",
-        "OutOfMemoryException": "it needs more memory than memory: allows, and the disk beside the state is full",
-    }
-    return kinds.get(type(exc).__name__, f"the engine does not take its statement ({type(exc).__name__})")
+    return _WHY.get(type(exc).__name__, f"the engine does not take its statement ({type(exc).__name__})")
+
+
+_WHY: Final[Mapping[str, str]] = {
+    "ConversionException": "a value cannot be converted to the type that the SQL asks for, or is beyond it; a wider "
+    "type holds it, and for texts that are no numbers there is try_cast",
+    "OutOfRangeException": "a value is out of the range of its type; what is computed may be CAST to a wider one "
+    "before (DECIMAL, DOUBLE)",
+    "InvalidInputException": "a function was given a value that it does not take; try_divide and try_cast give NULL "
+    "then, as nullif and CASE can",
+    "OutOfMemoryException": "it needs more memory than memory: allows, and the disk beside the state is full",
+}

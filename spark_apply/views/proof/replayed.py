@@ -29,7 +29,7 @@ from spark_apply.model.target_table import TargetTable, derived
 from spark_apply.spark import names
 from spark_apply.views.embedded.fold import SourceTable
 from spark_apply.views.embedded.state import ViewState, place
-from spark_apply.views.embedded.step import Step, ViewError
+from spark_apply.views.embedded.step import Step, UnitsError, ViewError
 from spark_apply.views.model.uses import TableUse, Way, followed
 from spark_apply.views.model.values import Columns, engine_type, quoted
 from spark_apply.views.planning.streams import Stream
@@ -109,10 +109,7 @@ def replayed(
                     failed[view.name] = f"view {view.name}: it reads one that cannot be computed"
                     continue
                 try:
-                    with state.transaction():
-                        step.compute(view)
-                        step.apply((), [view])
-                        _nothing_changes(state, view)
+                    _computed(state, step, view)
                 except ViewError as exc:
                     failed[view.name] = exc.message
                 else:
@@ -152,6 +149,19 @@ def _wait(state: ViewState, use: TableUse, columns: Columns, events: DataFrame) 
     with state.registered("incoming", arrow):
         state.execute(f"INSERT INTO {place('pending', use.relation)} ({listed}) SELECT {read} FROM incoming")
         state.execute(f"INSERT INTO {TIMES} SELECT {typed.POSITION}, {typed.SOURCE_MS} FROM incoming")
+
+
+def _computed(state: ViewState, step: Step, view: View) -> None:
+    """Compute a view; units that cannot be computed are told from the others, as the job does it."""
+    while True:
+        try:
+            with state.transaction():
+                step.compute(view)
+                step.apply((), [view])
+                _nothing_changes(state, view)
+        except UnitsError:
+            continue
+        return
 
 
 def _nothing_changes(state: ViewState, view: View) -> None:

@@ -21,6 +21,8 @@ class StepOfViews(Protocol):
     """By relation, how many events of it came too late to count."""
     computed: dict[str, str]
     """How views were computed: ``whole``, or by ``units``."""
+    left_out: dict[str, tuple[str, int]]
+    """By view, why units of it could not be computed, and how many."""
 
     def fold(self, table: SourceTable, *, reload: bool) -> None:
         """Find out what the waiting events before the limit change in a table."""

@@ -24,9 +24,10 @@ from spark_apply.model.completeness import Mark
 from spark_apply.model.store import EVERYTHING, Applied, Batch, Due, Store, StoredRow, Visibility
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark import names
+from spark_apply.views.embedded.containment import Search
 from spark_apply.views.embedded.fold import SourceTable
 from spark_apply.views.embedded.state import POSITION, ViewState, place
-from spark_apply.views.embedded.step import Step, ViewError
+from spark_apply.views.embedded.step import Step, UnitsError, ViewError
 from spark_apply.views.model.uses import TableUse, Way
 from spark_apply.views.model.values import engine_type, quoted
 from spark_apply.views.planning.view import View
@@ -78,6 +79,8 @@ class ViewStore:
     """That all topics are to be read again, as it was asked for before this start, which does it."""
     computed: dict[str, str] = field(default_factory=dict)
     """By view, how it was computed when it was touched last: ``whole``, or by ``units``."""
+    _search: Search = field(default_factory=Search)
+    """What the attempts of a step have found out of units that cannot be computed."""
     engine: ClassVar[str] = "duckdb"
 
     def __post_init__(self) -> None:
@@ -245,7 +248,7 @@ class ViewStore:
 
     def _step(self, limit: str, before_ms: int | None, clock_ms: int | None) -> None:
         """Take the state to a position, with all views that can be computed; the others wait, and are told."""
-        loaded: set[str] = set()
+        loaded, self._search = set[str](), Search()
         while True:
             views = self._running.going_on(clock_ms)
             stale = {view.name for view in views} & self._running.stale
@@ -257,6 +260,8 @@ class ViewStore:
                 step = self._new_step(limit, before_ms, clock_ms, stale)
                 with self.state.transaction():
                     self._compute(step, views)
+            except UnitsError:
+                pass  # the step is taken again, and tells the units apart
             except ViewError as exc:
                 self._running.stop(exc)
                 self._refuse_rebuild(exc)
@@ -265,6 +270,9 @@ class ViewStore:
         self.steps += 1
         self.reached = limit
         self.computed |= step.computed
+        for name, (why, units) in step.left_out.items():
+            what = "which are in quarantine; the others go on"
+            self.output.tell(f"warning: view {name}: {why}, in {units:,} of its units, {what}")
         if self.rebuilt and self.rebuilt <= {view.name for view in views}:
             self.output.answers, self.rebuilt = self.answers, set()
         for use in self.uses:
@@ -284,7 +292,7 @@ class ViewStore:
         self.give_up()
 
     def _new_step(self, limit: str, before_ms: int | None, clock_ms: int | None, stale: set[str]) -> StepOfViews:
-        return Step(self.state, limit, before_ms, clock_ms, stale)
+        return Step(self.state, limit, before_ms, clock_ms, stale, search=self._search)
 
     def _compute(self, step: StepOfViews, views: list[View]) -> None:
         tables = [

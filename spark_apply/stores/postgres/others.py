@@ -1,0 +1,59 @@
+"""Looks at what others have done to a copy: columns that they took away, views that they made."""
+
+from __future__ import annotations
+
+from psycopg2 import sql
+
+from cdc.model.errors import OperatorError
+from spark_apply.events.typed import POSITION
+from spark_apply.model.lost_columns import lost_columns, refuse_lost
+from spark_apply.model.target_table import TargetTable, other_target
+from spark_apply.stores.postgres import tables
+from spark_apply.stores.postgres.copies import Copy
+from spark_apply.stores.postgres.keys import column_type
+from spark_apply.stores.postgres.tables import Cursor, Tables, columns_of
+
+
+def lost(cur: Cursor, table: TargetTable, copy: Copy) -> list[str]:
+    """Return the columns that a copy had and has no more."""
+    there = columns_of(cur, sql.Identifier(table.schema, table.copy_name))
+    return lost_columns(table, _wanted(table), there, copy.mark)
+
+
+def refuse_altered(cur: Cursor, table: TargetTable, copy: Copy, of: Tables) -> None:
+    """Raise OperatorError for a copy that has lost columns, or whose columns views keep from being widened."""
+    mark = None if copy.due else copy.mark
+    there = columns_of(cur, sql.Identifier(table.schema, table.copy_name))
+    tables.changes(cur, of)  # raises for what no ALTER TABLE can do
+    refuse_lost(table, _wanted(table), there, mark, f"PostgreSQL table {table.schema}.{table.copy_name}")
+    widened = [name.name for name in table.columns if there.get(name.name) not in (None, column_type(table, name))]
+    views = _views(cur, of, widened) if widened else []
+    if views:
+        raise OperatorError(
+            f"{table.qualified}: views keep columns of its copy from being widened: {', '.join(views)}",
+            hint=f"their owner makes them again after the next start, without them; or {other_target(table)}",
+        )
+
+
+def refuse_views(cur: Cursor, of: Tables) -> None:
+    """Raise OperatorError if a view depends on the copy: it would stay with the replaced one."""
+    views = _views(cur, of)
+    if views:
+        msg = f"{of.table.qualified}: views stay with the table that a rebuild replaces: {', '.join(views)}"
+        raise OperatorError(msg, hint=other_target(of.table))
+
+
+def _wanted(table: TargetTable) -> list[str]:
+    return [*(column.name for column in table.columns), POSITION]
+
+
+def _views(cur: Cursor, of: Tables, columns: list[str] | None = None) -> list[str]:
+    """Return the views of a copy, or of columns of it."""
+    cur.execute(
+        "SELECT DISTINCT v.oid::regclass::text FROM pg_depend d JOIN pg_rewrite r ON r.oid = d.objid"
+        " JOIN pg_class v ON v.oid = r.ev_class LEFT JOIN pg_attribute a ON a.attrelid = d.refobjid"
+        " AND a.attnum = d.refobjsubid WHERE d.refobjid = to_regclass(%s) AND d.classid = 'pg_rewrite'::regclass"
+        " AND v.oid <> d.refobjid AND (%s::text[] IS NULL OR a.attname = ANY (%s::text[])) ORDER BY 1",
+        (of.rows.as_string(cur), columns, columns),
+    )
+    return [name for (name,) in cur.fetchall()]
