@@ -35,8 +35,14 @@ hypothesis.settings.register_profile("untimed", deadline=None)  # the machine is
 hypothesis.settings.register_profile("few", deadline=None, max_examples=20)
 hypothesis.settings.load_profile("untimed")
 
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
-"""A test's Spark lives for seconds: what the JVM's second compiler takes of two cores, it never gives back."""
+os.environ.setdefault(
+    "SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:MetaspaceSize=256m"
+)
+"""A test's Spark lives for seconds: what the JVM's second compiler takes of two cores, it never gives back.
+
+With one compiler the JVM holds 48 MB of compiled code, of which the session that a worker's tests share needs more: it
+would throw methods away and compile them again. And a metaspace that begins small is collected in full at each growth.
+"""
 
 
 def _engine_answers() -> bool:

@@ -42,6 +42,8 @@ SETTINGS: Mapping[str, str] = {
     "spark.master": "local[*]",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    "spark.sql.ui.explainMode": "simple",  # each query's plan is printed, for the event log and a page that is off
+    "spark.python.sql.dataFrameDebugging.enabled": "false",  # an F.col that notes its line calls the JVM 8 times
     "spark.driver.memory": "3g",  # at most: of Spark's own 1g, the first full batch into a large Delta table dies
     "spark.sql.shuffle.partitions": "4",  # of a stateless job whose batches are small; free to change between runs
     "spark.sql.codegen.cache.maxEntries": "1000",  # with Spark's 100, Delta's batches compile all classes again
