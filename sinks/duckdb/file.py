@@ -101,10 +101,8 @@ class DuckdbFile:
     def staged(self, rows: pa.Table) -> Iterator[None]:
         """Let SQL read `rows` as the table `STAGE`."""
         self._connection.register(STAGE, rows)
-        try:
-            yield
-        finally:
-            self._connection.unregister(STAGE)
+        yield
+        self._connection.unregister(STAGE)  # after an error nothing can be done but to close the file
 
     def changed(self, sql: str) -> int:
         """Change rows; return how many."""
