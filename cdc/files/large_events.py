@@ -5,6 +5,7 @@ from __future__ import annotations
 import marshal
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import IO, Any, Final, Generic, TypeVar
 
 from cdc.machine.temporary_files import on_temporary_disk
@@ -33,7 +34,7 @@ class LargeEvents(Generic[Item]):
             return
         with on_temporary_disk(_WHAT):
             if self._file is None:
-                self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it goes with this object
+                self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it is closed with this object
             marshal.dump(item, self._file)
 
     def __iter__(self) -> Iterator[Item]:
@@ -50,3 +51,8 @@ class LargeEvents(Generic[Item]):
                     return
                 at = self._file.tell()
             yield item
+
+    def __del__(self) -> None:
+        if self._file is not None:
+            with suppress(OSError):  # what a full disk did not take is not asked for any more
+                self._file.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +27,12 @@ STAGE: Final = "cdc_stage"
 """What `DuckdbFile.staged` lets SQL read."""
 _SETTINGS: Final = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
 """Nothing is fetched from anywhere."""
+
+
+_FILE_ERRORS: Final = (
+    errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT,
+    errno.ENOTDIR, errno.EISDIR, errno.EMFILE, errno.ENFILE, errno.ENAMETOOLONG, errno.ELOOP,
+)  # fmt: skip
 
 
 def quoted(name: str) -> str:
@@ -64,7 +71,7 @@ class DuckdbFile:
         elif "not a valid DuckDB" in str(exc):
             what = "it is no file of DuckDB's"
         else:
-            what = _reason(exc)
+            what = _of_the_system(exc) or type(exc).__name__
         return OperatorError(
             f"file {self.path} cannot be opened: {what}",
             hint=f"another sink.path; this user must be able to write there: ls -ld {self.path.parent}; "
@@ -74,9 +81,10 @@ class DuckdbFile:
     def failed(self, exc: duckdb.Error, table: str | None = None) -> OperatorError:
         """Return what it means that something could not be written; DuckDB's own words may have values in them."""
         folder = self.path.parent
-        if isinstance(exc, duckdb.IOException | duckdb.FatalException):
+        said = _of_the_system(exc)
+        if said is not None or isinstance(exc, duckdb.IOException | duckdb.FatalException):
             return OperatorError(
-                f"file {self.path} cannot be written: {_reason(exc)}",
+                f"file {self.path} cannot be written: {said or type(exc).__name__}",
                 hint=f"nothing of this commit is in it; is there room? df -h {folder}; ls -ld {folder}",
             )
         if isinstance(exc, duckdb.OutOfMemoryException):
@@ -101,10 +109,8 @@ class DuckdbFile:
     def staged(self, rows: pa.Table) -> Iterator[None]:
         """Let SQL read `rows` as the table `STAGE`."""
         self._connection.register(STAGE, rows)
-        try:
-            yield
-        finally:
-            self._connection.unregister(STAGE)
+        yield
+        self._connection.unregister(STAGE)  # after an error nothing can be done but to close the file
 
     def changed(self, sql: str) -> int:
         """Change rows; return how many."""
@@ -166,9 +172,7 @@ def schema_of(schema: str) -> str:
     return f"{_FILE}.{quoted(schema)}"
 
 
-def _reason(exc: duckdb.Error) -> str:
-    """Say what the system said: the last words, behind the file's name; only of errors that concern a file."""
-    number = re.search(r"errno[: ]+(\d+)", str(exc))
-    if number is not None:
-        return os.strerror(int(number[1]))
-    return str(exc).splitlines()[0].rpartition(": ")[2] or type(exc).__name__
+def _of_the_system(exc: duckdb.Error) -> str | None:
+    """Return what the system has said of a file, of an error whose other words may be of a row."""
+    text = str(exc)
+    return next((said for said in map(os.strerror, _FILE_ERRORS) if said in text), None)

@@ -115,7 +115,7 @@ class DuckdbSink(TopiclessSink):
         file.begin()
         Fold(file, tables, coming).take(self._in_order(before, now))
         if now.phase is Phase.STREAM and not now.snapshot:
-            tables.settle(coming)
+            tables.settle({*now.reading, *now.asked})
         file.commit(after, tables.to_json())
 
     def _in_order(self, before: State | None, now: State) -> Iterator[Item]:

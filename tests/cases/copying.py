@@ -33,6 +33,45 @@ _LOG: Final = logging.getLogger("cdc")
 _STRINGS = ("string", "json", "bits", "timetz", "interval", "decimal", "bytes", "timestamptz")
 
 
+class _Beside:
+    """A second connection of the process that has the file, for one thread at a time."""
+
+    def __init__(self) -> None:
+        self._lock, self._connection = threading.RLock(), None
+
+    def set(self, connection: Any) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = connection
+
+    def __enter__(self) -> Any:
+        self._lock.acquire()
+        return self._connection
+
+    def __exit__(self, *of: object) -> None:
+        self._lock.release()
+
+
+class _Read(DuckdbSink):
+    """Its tables can be read while it has the file."""
+
+    def __init__(self, path: Path, connector: str) -> None:
+        self.beside = _Beside()
+        super().__init__(path, connector)
+
+    def _open(self) -> None:
+        super()._open()
+        assert self._file is not None
+        beside = self._file._connection.cursor()
+        beside.execute("USE cdc.main")
+        self.beside.set(beside)
+
+    def close(self) -> None:
+        self.beside.set(None)
+        super().close()
+
+
 class Copying:
     """A connector of this process that keeps a DuckDB file."""
 
@@ -46,8 +85,7 @@ class Copying:
         )
         self._config = load_any(file)
         assert self._config.into is not None
-        self._sink: Any = registry.file_sink(self._config.into, name)
-        assert isinstance(self._sink, DuckdbSink)
+        self._sink = _Read(self.path, name)
         self._follows = False
 
     def _pipeline(self) -> Pipeline:
@@ -105,13 +143,10 @@ class Copying:
     def rows(self, table: str) -> list[dict[str, Any]]:
         """The rows of a table, as JSON; none where it is not there."""
         while self._follows:  # the file is its own, and it opens it anew with each session
-            file = self._sink._file
-            try:
-                with file._connection.cursor() as found:
-                    found.execute("USE cdc.main")
+            with self._sink.beside as found:
+                if found is not None:
                     return self._rows(found, table)
-            except (AttributeError, duckdb.Error):
-                time.sleep(0.02)
+            time.sleep(0.02)
         with duckdb.connect(self.path, read_only=True) as found:
             return self._rows(found, table)
 
@@ -126,7 +161,7 @@ class Copying:
         arrow = found.sql(f'SELECT * FROM "{schema}"."{name}"').to_arrow_table().combine_chunks()
         kinds = {column["name"]: kind_of(column) for column in record["columns"]}
         self.key = record["key"]
-        columns = {n: _values(arrow[n], kinds[n]) for n in arrow.column_names}
+        columns = {n: _values(arrow[n], kinds[n]) for n in arrow.column_names if n in kinds}
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def records(self, table: str) -> list[Told]:
