@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Final, TypeVar, cast
 
 from cdc.config.kafka_config import KafkaConfig
@@ -45,6 +46,7 @@ from sinks.topics.names import (
 )
 from sinks.topics.positions import Standing, read_neighbours, read_standing, schema_key, topic_key
 from sinks.topics.read_back import Isolation, extent, read_partition, read_to_end
+from sinks.topics.settings_watch import SettingsWatch, look
 from sinks.topics.signals import Commands
 from sinks.topics.table_logs import TableLogs
 from sinks.topics.topic_watch import TopicWatch
@@ -91,6 +93,7 @@ class KafkaSink:
         self._routed: set[str] = set()
         """Topics of messages that are known to be there."""
         self._watch = TopicWatch()
+        self._settings: SettingsWatch | None = None
         self._made: Sequence[str] = ()
         """Topics that the producer has not looked for yet."""
         self._signal_topic = signal_topic(config.prefix, connector)
@@ -142,6 +145,7 @@ class KafkaSink:
             found = topics.facts([topic.name for topic in wanted])
         made = {topic.name for topic in missing}
         self._found = {name: replace(facts, made=name in made) for name, facts in found.items()}
+        self._settings = SettingsWatch(partial(look, self._topics, wanted, self._found))
         self._made = [topic.name for topic in wanted]
         self._has_letters |= "dead-letter" in self._logs
 
@@ -224,6 +228,8 @@ class KafkaSink:
     def moved(self, *, whole: bool = False) -> bool:
         if self._producer is None:
             return False
+        if self._settings is not None and not whole and self._settings.moved():
+            return True
         return self._watch.moved(self._found, lambda names: self._open_producer().there(names), whole=whole)
 
     def _begin_epoch(self) -> None:

@@ -59,6 +59,12 @@ class Refusals:
                 hint="set transaction.max.timeout.ms=900000 in each broker's server.properties, and restart it; or "
                 "sink.transaction_timeout_s to less",
             )
+        if error.code == codes.InvalidProducerIdMappingError.errno:
+            return RetryableError(
+                f"{where}: the brokers have forgotten the connector's transactional.id: there was nothing to write for "
+                "longer than their transactional.id.expiration.ms",
+                hint="nothing is lost: the connector reads its position and goes on",
+            )
         if error.code in _FORBIDDEN:
             return OperatorError(
                 f"{where}: not allowed: {error}",

@@ -158,6 +158,13 @@ class SchemaVersions:
             return None
         return FORMAT_CHANGED if before.rules.partition(" ")[0] == now["rules"] else CHANGED
 
+    def _unknown(self, table: Table) -> str | None:
+        """Why values may be published in another form than rows that are read: a type that nobody knows any more."""
+        now = self._now.get(table.qualified)
+        there = {column.name for column in now.columns} if now is not None else set[str]()
+        names = [column.name for column in table.columns if column.unknown and column.name in there]
+        return f"the type that column {', '.join(names)} had was dropped before its events were read" if names else None
+
     def _as_logged(self, rules: TableRules, table: Table) -> Published:
         """What the rules leave of a table of the log, which may be older than the rules, or newer than the file."""
         now = self._now.get(table.qualified)
@@ -278,7 +285,7 @@ class SchemaVersions:
             publish(key, value)
             self._note(new)
             reason = stale_reason(before, shown) if before is not None else None
-            reason = self._changed(before, table, published) or reason
+            reason = self._changed(before, table, published) or reason or self._unknown(table)
             if last is not None and "key_form" in last and last["key_form"] != new.get("key_form"):
                 reason = reason or KEY_FORM
             if last is not None and "value_form" in last and "value_form" in other and other <= set(_FORMS):

@@ -69,6 +69,8 @@ class Column:
     equality: str = field(default="", compare=False)
     """When the server takes two texts of the column for equal: ``exact``, if all characters are the same; ``padded``,
     the same without spaces at the end; empty: in other cases too, or it is not known."""
+    unknown: bool = field(default=False, compare=False)
+    """Its type was dropped before its values were read from the log: they are the server's text, whatever it was."""
 
     def reads_as(self, other: Column) -> bool:
         """Whether a text of this column is read as a text of `other` is, so that one may replace the other."""

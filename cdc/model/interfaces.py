@@ -333,7 +333,8 @@ class Sink(Protocol):
     def moved(self, *, whole: bool = False) -> bool:
         """Whether a topic is not the recorded one any more, or is gone: then a new session must compare.
 
-        It looks at some topics, and at most once a second, for it is called by the loop; `whole`: at all, now.
+        It looks at some topics, and at most once a second, for it is called by the loop; `whole`: at all, now. Raises
+        OperatorError for a topic whose settings a start would refuse.
         """
 
     def kept_schemas(self) -> Mapping[bytes, bytes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, cast, get_args
@@ -52,6 +52,8 @@ class MemoryKafka:
         self.delayed: set[int] = set()
         self.identities: dict[str, str] = {}
         self.forgotten: dict[str, int] = {}
+        self.refused: set[str] = set()
+        """Topics that somebody has given settings with which no connector writes to them."""
         self._made = 0
 
     def create(self, topic: str) -> bool:
@@ -149,8 +151,9 @@ class MemorySink:
     def log_topic(self, name: Log) -> str:
         return f"{self._prefix}.{name}-{self._connector}" if name in _OWN else f"{self._prefix}.{name}"
 
-    def check(self, tables: Sequence[Table]) -> bool:  # noqa: ARG002 - the seam's
+    def check(self, tables: Sequence[Table]) -> bool:
         self._at("sink.check")
+        self._refuse(map(self.topic, tables))
         return self.position_topic in self._kafka.topics
 
     def create(self, tables: Sequence[Table]) -> None:
@@ -160,6 +163,11 @@ class MemorySink:
         topics = (*ours, *map(self.topic, tables))
         made = {topic for topic in topics if self._kafka.create(topic)}
         self._found = {topic: replace(self._kafka.facts(topic), made=topic in made) for topic in topics}
+
+    def _refuse(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            if topic in self._kafka.refused and topic in self._kafka.topics:
+                raise OperatorError(f"topic {topic} has other settings", hint="set them back")
 
     def neighbours(self) -> list[tuple[str, State]]:
         found = []
@@ -198,6 +206,7 @@ class MemorySink:
         self._append(self.position_topic, f"{self._connector}/topic/{topic}".encode(), facts.to_bytes())
 
     def moved(self, *, whole: bool = False) -> bool:  # noqa: ARG002 - it is cheap here
+        self._refuse(self._found)
         recorded = self.recorded()
         there = {topic: self._kafka.facts(topic) for topic in self._found if topic in self._kafka.topics}
         return any(topic not in there or loss(recorded.get(topic), there[topic], keeps=True) for topic in self._found)

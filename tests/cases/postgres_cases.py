@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.cases.postgres_reported import REPORTED
 from tests.cases.runner import Case
 from tests.cases.shared_cases import SHARED
 
@@ -346,6 +347,6 @@ KEYS: Final = (
 )
 
 CASES: Final[tuple[Case, ...]] = (
-    *(*SHARED, *SILENT, *HARMLESS, *ALTERED, *KEYS),
+    *(*SHARED, *SILENT, *HARMLESS, *ALTERED, *KEYS, *REPORTED),
     *(_value(*each) for each in VALUES.items()),
 )

@@ -22,6 +22,7 @@ def test_a_pattern_brings_what_can_be_captured(
         "CREATE TABLE t (id INT PRIMARY KEY)",
         "CREATE TABLE tmp_a (id INT PRIMARY KEY)",
         "CREATE TABLE keyless (id INT NOT NULL)",
+        *(["CREATE UNLOGGED TABLE unlogged (id int PRIMARY KEY)"] if server == "postgres18" else []),
         "INSERT INTO t VALUES (1)",
         "INSERT INTO keyless VALUES (1)",
     ):
@@ -36,10 +37,13 @@ def test_a_pattern_brings_what_can_be_captured(
     assert f"{schema}.keyless has no primary key" in said
     assert f'"!{schema}.keyless"' in said
     assert "tmp_a" not in said
+    unlogged = f"table {schema}.unlogged is not in the log (unlogged): a pattern of source.tables brings it"
+    assert (unlogged in said) == (server == "postgres18")
     check = connector.here("check", "FILE", "--json")
     assert check.returncode == 0, check.stdout
     assert f"{schema}.keyless has no primary key" in check.stdout
     assert "tmp_a" not in check.stdout
+    assert (f"{schema}.unlogged is not in the log" in check.stdout) == (server == "postgres18")
 
     database.execute("ALTER TABLE keyless ADD PRIMARY KEY (id)")
     connector.catch_up()

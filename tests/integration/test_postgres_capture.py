@@ -793,7 +793,7 @@ def test_latin1_database(database: Database, kafka: str, prefix: str, tmp_path: 
 
 
 def test_patterns(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
-    """`*` is any run of characters and `?` any one, also in the schema; views and unlogged tables are passed over."""
+    """`*` is any run of characters and `?` any one, also in the schema; views and unlogged tables are left out."""
     tables = ("orders", "orders_2024", "order_", "s1.a", "s1.bb", "s22.a")
     database.execute(
         "CREATE SCHEMA s1",

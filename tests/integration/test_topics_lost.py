@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,14 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
+from cdc.config.kafka_config import KafkaConfig
+from cdc.model.change import Table
+from cdc.model.errors import OperatorError
+from cdc.model.state import Phase, State
+from sinks.kafka import KafkaSink
 from sinks.topics.names import position_topic, schema_topic
 from sinks.topics.read_back import read_to_end
+from sinks.topics.settings_watch import SettingsWatch
 from tests.conftest import Database
 from tests.integration.connector import Connector
 from tests.integration.running import Running, eventually, same
@@ -57,7 +64,7 @@ class Topics:
 
     def empty(self, topic: str) -> None:
         """As somebody does who sets another policy for it, which brokers ask for, and then sets it back."""
-        self._set_policy(topic, "delete")
+        self.set_policy(topic, "delete")
         partitions = self._admin.list_topics(topic, timeout=15).topics[topic].partitions
         everything = [TopicPartition(topic, number, -1) for number in partitions]
 
@@ -68,9 +75,9 @@ class Topics:
                 return False
 
         eventually(deleted, "the records are deleted")
-        self._set_policy(topic, "compact")
+        self.set_policy(topic, "compact")
 
-    def _set_policy(self, topic: str, policy: str) -> None:
+    def set_policy(self, topic: str, policy: str) -> None:
         entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
         self._admin.incremental_alter_configs([resource])[resource].result(30)
@@ -232,3 +239,30 @@ def test_a_table_taken_out_and_in_again(postgres18: Database, kafka: str, prefix
     connector.catch_up()
     same(connector, postgres18, "public.a")
     same(connector, postgres18, "public.t")
+
+
+def test_settings_changed_while_running(
+    kafka: str, topics: Topics, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A policy that forgets rows, and records that were deleted: noticed where the log is followed."""
+    monkeypatch.setattr("sinks.kafka.SettingsWatch", partial(SettingsWatch, every_s=0.0))
+    table = Table("public", "t", (), ())
+    state = State(connector=prefix, identity={}, phase=Phase.STREAM, epoch=1)
+    sink = KafkaSink(KafkaConfig(bootstrap_servers=kafka, topic_prefix=prefix, partitions=1), prefix)
+    try:
+        sink.check([table])
+        sink.create([table])
+        sink.fence()
+        for _ in range(3):
+            sink.write(sink.topic(table), b'{"id":1}', b"{}")
+        sink.commit(state)
+        assert not sink.moved()
+        topics.empty(sink.topic(table))
+        eventually(sink.moved, "records were deleted")
+        sink.create([table])
+        topics.set_policy(sink.topic(table), "delete")
+        with pytest.raises(OperatorError, match=r"cleanup\.policy=delete: it would forget rows") as caught:
+            eventually(sink.moved, "the policy is noticed")
+        assert "--add-config cleanup.policy=compact" in (caught.value.hint or "")
+    finally:
+        sink.close()

@@ -1,7 +1,7 @@
 """A connector's whole life as a state machine: any order of commits, faults, kills, commands, gaps and added tables.
 
-The world changes under it, too: rows without events, the publication, topics. The fold is the table all the same, or
-the connector has stopped with a verdict.
+The world changes under it, too: rows without events, the publication, topics, settings of topics and sessions. The
+fold is the table all the same, or the connector has stopped with a verdict.
 
 No server: a log, a broker with unknown outcomes and delayed markers, and time that passes at every point the loop goes
 through. After each run the folds are compared, at the end every law is held against everything ever written.
@@ -65,9 +65,15 @@ class WatchedSource(CheckedSource):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
+        self._live = world if isinstance(world, LiveWorld) else None
         self._silent: Mapping[str, int] = world.silent if isinstance(world, LiveWorld) else {}
         self._then: dict[str, str] = {}
         self._stale: dict[str, str] = {}
+
+    def connect(self) -> Mapping[str, str]:
+        if self._live is not None and self._live.misset:
+            raise OperatorError("the session has other settings than were asked for", hint="ask the pooler")
+        return super().connect()
 
     def _now(self) -> dict[str, str]:
         return {name: str(self._silent.get(name, 0)) for name in self._log.carried}
@@ -115,6 +121,8 @@ class LiveWorld(World):
         """Tables that somebody has taken out of the publication."""
         self.lost = 0
         """How many topics were lost."""
+        self.misset = False
+        """Whether the source's sessions are not set as they ask for."""
         self.plan: list[tuple[str, int, type[BaseException]]] = []
         self.asks: list[Command] = []
         """Commands that come while the connector works, one at each of the next points."""
@@ -170,6 +178,11 @@ class LiveWorld(World):
             self.log.carried |= {name}
             self.silent[name] = self.silent.get(name, 0) + 1
 
+    def set_back(self) -> None:
+        """All settings are as they must be."""
+        self.misset = False
+        self.kafka.refused.clear()
+
     def lose_topics(self, topics: Iterable[str], *, records_alone: bool) -> None:
         """Somebody deletes topics, or the records in them, while the connector does not run."""
         for topic in topics:
@@ -196,6 +209,9 @@ class LiveWorld(World):
                 self.ask(Command(tables=(), after_gap=True))
                 return False
             except OperatorError as exc:
+                if "other settings" in exc.message:
+                    holds(self.misset or self.kafka.refused, "settings that are as they must be")
+                    return False
                 if "no longer carries" in exc.message:
                     holds(self.taken_out, "a table that was taken out, and none was")
                     return False
@@ -338,6 +354,20 @@ class Life(RuleBasedStateMachine):
         topic = f"{PREFIX}.{TABLES[table].qualified}"
         self.world.lose_topics([topic, log_of(topic)], records_alone=records_alone)
 
+    @rule(table=st.integers(0, len(TABLES)))
+    def set_otherwise(self, table: int) -> None:
+        Life.steps += 1
+        if table == len(TABLES):
+            self.world.misset = True
+        else:
+            self.world.kafka.refused.add(f"{PREFIX}.{TABLES[table].qualified}")
+
+    @precondition(lambda self: self.world.misset or self.world.kafka.refused)
+    @rule()
+    def set_back(self) -> None:
+        Life.steps += 1
+        self.world.set_back()
+
     @rule()
     def run_once(self) -> None:
         Life.steps += 1
@@ -347,6 +377,7 @@ class Life(RuleBasedStateMachine):
         world = self.world
         world._pace.clear()
         world.put_in(world.taken_out)
+        world.set_back()
         while world.commit_next():
             pass
         for _ in range(8 + 2 * len(world.plan) + 2 * world.gaps + 4 * world.pauses):
@@ -400,6 +431,8 @@ class QuietLife(Life):
     lose_a_topic = None  # type: ignore[assignment]
     pause = None  # type: ignore[assignment]
     put_back_into_the_publication = None  # type: ignore[assignment]
+    set_back = None  # type: ignore[assignment]
+    set_otherwise = None  # type: ignore[assignment]
     take_out_of_the_publication = None  # type: ignore[assignment]
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.postgres.slot.ledger import Facts, Part, _Type, altered, difference, made_again
+from connectors.postgres.slot.ledger import GENERATED, Facts, Part, _Type, altered, difference, made_again
 
 PART: Final = Part(20, "s", "p", ",9", "501", 700, unlogged=False, emptied=False, brought_rows=False)
 OTHER: Final = PART._replace(oid=2**32 - 1, name="q", file="502", toast=0)
@@ -18,7 +18,7 @@ TABLE: Final = Facts(
     paths=("5:6",),
     changed="900",
     made="abcdef",
-    columns={1: ("id", "int32 int4"), 3: ("v", "string text"), 12: ("m", "16400")},
+    columns={1: ("id", "int32 int4"), 3: ("v", "string text"), 5: ("g", GENERATED), 12: ("m", "16400")},
     parts=(PART, OTHER),
     types={16400: _Type("mood", ("sad", "ok"), enum=True), 16500: _Type("pair", ("1:23",), enum=False)},
 )
@@ -27,6 +27,10 @@ SAME: Final[dict[str, dict[str, Any]]] = {
     "another way into the publication": {"paths": ("5:8", "5:6")},
     "a column more, one less": {"columns": {1: ("id", "int32 int4"), 3: ("v", "string text"), 13: ("w", "16400")}},
     "renamed: its description tells": {"columns": {1: ("id", "int32 int4"), 3: ("w", "string text")}},
+    "a generated column made again, or by one that is not": {
+        "columns": {1: ("id", "int32 int4"), 3: ("v", "string text"), 13: ("g", GENERATED), 14: ("h", GENERATED)}
+    },
+    "a column in the place of a generated one": {"columns": {1: ("id", "int32 int4"), 13: ("g", "string text")}},
     "a label more": {"types": {16400: _Type("humour", ("sad", "ok", "glad"), enum=True)}},
     "a partition more": {"parts": (PART, OTHER, PART._replace(oid=30))},
     "written again as it was (VACUUM FULL)": {"parts": (PART._replace(file="601"), OTHER._replace(file="602"))},
@@ -43,6 +47,7 @@ DIFFERENT: Final[dict[str, tuple[dict[str, Any], str]]] = {
         "column v is another",
     ),
     "names swapped": ({"columns": {1: ("v", "int32 int4"), 3: ("id", "string text")}}, "column v, id is another"),
+    "generated no more": ({"columns": {5: ("g", "int32 int4")}}, "g is not generated any more"),
     "printed in another way": ({"columns": {3: ("v", "string inet")}}, "column v has another type"),
     "a label renamed": ({"types": {16400: _Type("mood", ("blue", "ok", "x"), enum=True)}}, "mood has other labels"),
     "an attribute more": ({"types": {16500: _Type("pair", ("1:23", "2:23"), enum=False)}}, "pair has other attributes"),

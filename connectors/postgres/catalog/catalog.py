@@ -136,7 +136,7 @@ class Catalog:
                 continue
             matched = [f for f in left if matches(pattern, f.qualified)]
             if is_pattern(pattern):
-                matched = [f for f in matched if f.kind in "rp" and f.persistence == "p"]
+                matched = [f for f in matched if f.kind in "rp"]
             if not matched:
                 yield capturable.nothing_matches(pattern, [f.qualified for f in everything if f.kind in "rp"])
             yield from matched

@@ -11,7 +11,7 @@ all is refused in `slot`. The entry, with a space between its parts:
     changed   the transaction that last changed the publication's own row: any ALTER of its options
     files     a hash of the files of all its partitions
     made      a hash of the transactions that made its columns
-    columns   by attnum: hashes of the name, and of how values are printed; a point where there is none
+    columns   by attnum: hashes of the name, and of how values are printed or that it is generated; a point: no column
     parts     partitions that hold rows, or the table: oid, hashes of when it was attached, its file, its TOAST table
     types     enums and composite types in its columns: oid, number of labels, hash
 
@@ -33,6 +33,8 @@ from connectors.postgres.session import identifier
 
 SCHEMAS: Final = 150000
 """The first version with schemas in publications."""
+GENERATED: Final = "generated"
+"""How a generated column is noted: events have none of it, until it is a column like others (DROP EXPRESSION)."""
 _NONE: Final = "."
 _NOTHING: Final = "-"
 _PARTS: Final = 8
@@ -58,9 +60,9 @@ _BY_SCHEMA: Final = """
 """A table that is moved to another schema and back is out of this one meanwhile: pg_depend tells."""
 
 _COLUMNS: Final = """
-SELECT a.attrelid::int8, a.attnum, a.attname::text, a.atttypid::int8, a.atttypmod, a.xmin::text
+SELECT a.attrelid::int8, a.attnum, a.attname::text, a.atttypid::int8, a.atttypmod, a.xmin::text, a.attgenerated <> ''
 FROM pg_attribute a
-WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' ORDER BY 1, 2
+WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY 1, 2
 """
 
 _LEAVES: Final = """
@@ -184,10 +186,11 @@ def look(catalog: Catalog, publication: str, tables: Mapping[int, str]) -> dict[
     columns: dict[int, dict[int, tuple[str, str]]] = {}
     made: dict[int, list[str]] = {}
     rows = catalog.rows("reading the catalog", _COLUMNS, (oids,))
-    printed = catalog.printed((type_oid, typmod) for _, _, _, type_oid, typmod, _ in rows)
-    for oid, number, name, type_oid, typmod, xmin in rows:
-        columns.setdefault(oid, {})[number] = (name, printed[type_oid, typmod])
-        made.setdefault(oid, []).append(xmin)
+    printed = catalog.printed((type_oid, typmod) for _, _, _, type_oid, typmod, _, _ in rows)
+    for oid, number, name, type_oid, typmod, xmin, generated in rows:
+        columns.setdefault(oid, {})[number] = (name, GENERATED if generated else printed[type_oid, typmod])
+        if not generated:
+            made.setdefault(oid, []).append(xmin)
     parts: dict[int, list[Part]] = {}
     for root, *part in catalog.rows("reading the catalog", _LEAVES, (oids,)):
         parts.setdefault(root, []).append(Part(*part))
@@ -200,7 +203,7 @@ def look(catalog: Catalog, publication: str, tables: Mapping[int, str]) -> dict[
             oid=oid,
             paths=joined.get(oid, ("", ()))[1],
             changed=joined.get(oid, ("", ()))[0],
-            made=_hash(",".join(made[oid]), _LONG),
+            made=_hash(",".join(made.get(oid, ())), _LONG),
             columns=columns[oid],
             parts=parts.get(oid, ()),
             types=types.get(oid, {}),
@@ -263,7 +266,12 @@ def difference(then: str, now: Facts, publication: str) -> str | None:
 
 
 def _of_columns(then: Mapping[int, tuple[str, str]], now: Mapping[int, tuple[str, str]]) -> str | None:
-    were = {name: number for number, (name, _) in then.items()}
+    generated = _hash(GENERATED, 3)
+    now = {number: of for number, of in now.items() if of[1] != GENERATED}
+    kept = [name for number, (name, _) in now.items() if then.get(number, ("", ""))[1] == generated]
+    if kept:
+        return f"column {', '.join(kept)} is not generated any more: older rows have values that no event had"
+    were = {name: number for number, (name, printed) in then.items() if printed != generated}
     others = [
         name
         for number, (name, _) in now.items()

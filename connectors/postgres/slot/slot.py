@@ -108,7 +108,7 @@ def slot_refusals(catalog: Catalog, name: str, lsn: int) -> Iterator[OperatorErr
     elif slot.wal_status == "lost":
         lost = loss(name, slot.reason)
         yield GapError(lost.message, hint=lost.hint)
-    elif slot.confirmed > lsn and slot.restart >= lsn:
+    elif slot.confirmed > lsn and slot.restart > lsn:
         yield GapError(
             f"slot re-made: {name} begins at {lsn_text(slot.restart)}, behind the position {lsn_text(lsn)} that Kafka "
             "holds: it was dropped and made again, or moved, and what lies between is not in it",
@@ -117,7 +117,8 @@ def slot_refusals(catalog: Catalog, name: str, lsn: int) -> Iterator[OperatorErr
     elif slot.confirmed > lsn:
         yield GapError(
             f"slot ahead: {name} stands at {lsn_text(slot.confirmed)}, but Kafka holds changes only up to "
-            f"{lsn_text(lsn)}; PostgreSQL would skip what lies between without a word",
+            f"{lsn_text(lsn)}: it was moved, or older topics were restored; PostgreSQL would skip what lies between "
+            "without a word",
             hint=CLOSE_THE_GAP,
         )
 

@@ -52,7 +52,8 @@ def column(name: str, type_oid: int, typmod: int, types: Mapping[int, TypeInfo])
     info = _lookup(type_oid, types)
     kind, encode = _codec(info, typmod, types)
     printed, equality = _printed(info, typmod, types), _equality(info, types)
-    return Column(name, printed, kind, encode, toastable=info.toastable, equality=equality)
+    gone = type_oid not in types
+    return Column(name, printed, kind, encode, toastable=info.toastable, equality=equality, unknown=gone)
 
 
 def _equality(info: TypeInfo, types: Mapping[int, TypeInfo]) -> str:

@@ -1,0 +1,255 @@
+"""What public bug reports of other tools tell of PostgreSQL, case by case."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.cases.runner import Case
+
+_PEOPLE: Final = ("CREATE TABLE t (id int PRIMARY KEY, v text, n int)", "INSERT INTO t VALUES (1, 'a', 1), (2, 'b', 2)")
+_GONE: Final = "had was dropped before its events were read"
+_NAMED: Final = (
+    '"a%s" int PRIMARY KEY, "{}" int, before int, after text, op text, "back\\slash" int, "new\nline" int, " " int'
+)
+"""Names that something on the way might take for its own: placeholders, members of an event, what JSON escapes."""
+
+
+TYPES_GONE: Final = (
+    Case(
+        name="a_domain_dropped",  # without a rewrite: it was an integer, and is one
+        stopped=(
+            "INSERT INTO t VALUES (5, 5); UPDATE t SET m = 7 WHERE id = 2; DELETE FROM t WHERE id = 1",
+            "ALTER TABLE t ALTER COLUMN m TYPE int; DROP DOMAIN few",
+        ),
+        said=(f"column m {_GONE}",),
+        before=(
+            "CREATE DOMAIN few AS int CHECK (VALUE > 0)",
+            "CREATE TABLE t (id int PRIMARY KEY, m few)",
+            "INSERT INTO t VALUES (1, 1), (2, 2)",
+        ),
+    ),
+    Case(
+        name="a_domain_of_a_key_dropped",  # no row stays under what its key was taken for
+        stopped=(
+            "INSERT INTO t VALUES (5, 5)",
+            "UPDATE t SET m = m + 1; DELETE FROM t WHERE id = 1",
+            "ALTER TABLE t ALTER COLUMN id TYPE int; DROP DOMAIN few",
+        ),
+        said=(f"column id {_GONE}",),
+        before=(
+            "CREATE DOMAIN few AS int CHECK (VALUE > 0)",
+            "CREATE TABLE t (id few PRIMARY KEY, m int)",
+            "INSERT INTO t VALUES (1, 1), (2, 2)",
+        ),
+    ),
+    Case(
+        name="an_enum_made_again",  # the usual way to take a label out of one
+        before=(
+            "CREATE TYPE mood AS ENUM ('sad', 'ok')",
+            "CREATE TABLE t (id int PRIMARY KEY, m mood)",
+            "INSERT INTO t VALUES (1, 'ok')",
+        ),
+        stopped=(
+            "INSERT INTO t VALUES (5, 'sad')",
+            (
+                "ALTER TYPE mood RENAME TO mood_old; CREATE TYPE mood AS ENUM ('sad', 'ok', 'up');"
+                "ALTER TABLE t ALTER COLUMN m TYPE mood USING m::text::mood;"
+                "DROP TYPE mood_old"
+            ),
+            "INSERT INTO t VALUES (6, 'up')",
+        ),
+    ),
+)
+
+GENERATED: Final = Case(
+    name="generated_no_more",  # the rows have values that no event ever had
+    before=(
+        "CREATE TABLE t (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id * 2) STORED)",
+        "INSERT INTO t VALUES (1), (2)",
+    ),
+    stopped=("ALTER TABLE t ALTER COLUMN g DROP EXPRESSION",),
+    said=("column g is not generated any more",),
+)
+
+KEYS_CHANGED: Final = (
+    Case(
+        name="an_integer_key_that_became_too_small",  # the steps that every guide to bigint has
+        before=_PEOPLE,
+        stopped=(
+            "ALTER TABLE t ADD COLUMN id_new bigint",
+            "UPDATE t SET id_new = id",
+            "ALTER TABLE t ALTER COLUMN id_new SET NOT NULL",
+            (
+                "BEGIN; ALTER TABLE t DROP CONSTRAINT t_pkey; ALTER TABLE t RENAME id TO id_old;"
+                "ALTER TABLE t RENAME id_new TO id; ALTER TABLE t ADD PRIMARY KEY (id);"
+                "ALTER TABLE t DROP COLUMN id_old; COMMIT"
+            ),
+            "INSERT INTO t (id, v) VALUES (9, 'n')",
+            "UPDATE t SET v = 'z' WHERE id = 1",
+        ),
+    ),
+    Case(
+        name="a_key_that_is_printed_in_another_way",
+        before=(
+            *_PEOPLE,
+            "CREATE TABLE u (id varchar(5) PRIMARY KEY, n int)",
+            "INSERT INTO u VALUES ('a', 1), ('b', 2)",
+        ),
+        stopped=(
+            *("ALTER TABLE t ALTER COLUMN id TYPE numeric(10,2)", "UPDATE t SET n = 9 WHERE id = 1"),
+            *("ALTER TABLE u ALTER COLUMN id TYPE char(5)", "DELETE FROM u WHERE id = 'a'"),
+        ),
+        tables=("t", "u"),
+    ),
+    Case(
+        name="a_key_that_is_stored_out_of_line",  # an update does not send it, and it has not changed
+        before=(
+            "CREATE TABLE t (id text, b int, n int, w text, PRIMARY KEY (id, b))",
+            "ALTER TABLE t ALTER COLUMN id SET STORAGE EXTERNAL, ALTER COLUMN w SET STORAGE EXTERNAL",
+            "INSERT INTO t SELECT repeat(x::text, 2400), x, x, repeat('w', 3000) FROM generate_series(1, 3) x",
+        ),
+        stream=("UPDATE t SET n = n + 1", "UPDATE t SET b = b + 10", "DELETE FROM t WHERE n = 4"),
+        stopped=("UPDATE t SET n = n + 1",),
+        said=(),
+    ),
+    Case(
+        name="an_index_of_the_key_made_again",
+        before=_PEOPLE,
+        stopped=(
+            "REINDEX TABLE CONCURRENTLY t",
+            "CREATE UNIQUE INDEX CONCURRENTLY other ON t (id)",
+            "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD CONSTRAINT t_pkey PRIMARY KEY USING INDEX other",
+            "CLUSTER t USING t_pkey",
+            "UPDATE t SET v = 'x' WHERE id = 1",
+        ),
+        said=(),
+    ),
+)
+
+STATEMENTS: Final = (
+    Case(
+        name="many_subtransactions",  # PL/pgSQL makes one for each block that has EXCEPTION
+        before=_PEOPLE,
+        stream=(
+            (
+                "DO $$ BEGIN FOR i IN 1..1000 LOOP BEGIN INSERT INTO t VALUES (i + 10, 'v', i);"
+                " UPDATE t SET n = n + 1 WHERE id = 1;"
+                "IF i % 3 = 0 THEN RAISE EXCEPTION 'no'; END IF; EXCEPTION WHEN OTHERS THEN NULL; END; END LOOP; END $$"
+            ),
+        ),
+        said=(),
+    ),
+    Case(
+        name="truncated_in_a_savepoint",
+        before=_PEOPLE,
+        stream=(
+            (
+                "BEGIN; SAVEPOINT a; TRUNCATE t; INSERT INTO t VALUES (1, 'n', 1); ROLLBACK TO a;"
+                "INSERT INTO t VALUES (3, 'c', 3); SAVEPOINT b; TRUNCATE t;"
+                " INSERT INTO t VALUES (2, 'bb', 2); RELEASE b; COMMIT"
+            ),
+            "BEGIN; TRUNCATE t; COPY t FROM PROGRAM 'printf \"7\\\\tx\\\\t1\\\\n\"' WITH (FREEZE); COMMIT",
+        ),
+        said=(),
+    ),
+    Case(
+        name="ddl_between_rows_of_a_transaction",
+        before=_PEOPLE,
+        stopped=(
+            (
+                "BEGIN; ALTER TABLE t ADD COLUMN x int; UPDATE t SET x = 1;"
+                " INSERT INTO t VALUES (3, 'c', 3, 3); SAVEPOINT a;"
+                "ALTER TABLE t DROP COLUMN v; INSERT INTO t VALUES (4, 4, 4); ROLLBACK TO a;"
+                "INSERT INTO t VALUES (5, 'e', 5, 5); ALTER TABLE t RENAME COLUMN v TO w;"
+                " UPDATE t SET w = 'q' WHERE id = 3; COMMIT"
+            ),
+        ),
+    ),
+    Case(
+        name="truncated_with_those_that_refer_to_it",
+        before=(*_PEOPLE, "CREATE TABLE c (id int PRIMARY KEY, t int REFERENCES t)", "INSERT INTO c VALUES (1, 1)"),
+        stream=("TRUNCATE t CASCADE", "INSERT INTO t VALUES (5, 'z', 1); INSERT INTO c VALUES (5, 5)"),
+        tables=("t", "c"),
+        said=(),
+    ),
+    Case(
+        name="written_under_an_origin",  # as by another tool's replication: not left out
+        before=_PEOPLE,
+        stream=(
+            (
+                "SELECT pg_replication_origin_create(current_schema());"
+                "SELECT pg_replication_origin_session_setup(current_schema())"
+            ),
+            "INSERT INTO t VALUES (7, 'o', 7); UPDATE t SET v = 'o'",
+            "SELECT pg_replication_origin_session_reset()",
+            "SELECT pg_replication_origin_drop(current_schema())",
+        ),
+        said=(),
+    ),
+    Case(
+        name="names_that_mean_something_elsewhere",
+        before=(
+            f"CREATE TABLE t ({_NAMED})",
+            'INSERT INTO t ("a%s", "new\nline", "back\\slash", op) VALUES (1, 1, 1, \'d\')',
+        ),
+        stream=('UPDATE t SET "a%s" = 5, before = 9', 'INSERT INTO t ("a%s", "{}", after) VALUES (7, 7, \'null\')'),
+        said=(),
+    ),
+)
+
+TABLES_CHANGED: Final = (
+    Case(
+        name="a_table_that_becomes_a_partition_of_its_name",
+        before=_PEOPLE,
+        stopped=(
+            (
+                "BEGIN; ALTER TABLE t RENAME TO t_old;"
+                " CREATE TABLE t (LIKE t_old, PRIMARY KEY (id)) PARTITION BY RANGE (id);"
+                "ALTER TABLE t ATTACH PARTITION t_old FOR VALUES FROM (0) TO (100); COMMIT"
+            ),
+            "CREATE TABLE t_more PARTITION OF t FOR VALUES FROM (100) TO (200); INSERT INTO t VALUES (150, 'p', 1)",
+            "UPDATE t SET v = 'up' WHERE id = 1",
+        ),
+    ),
+    Case(
+        name="a_schema_dropped_and_made_again",
+        before=_PEOPLE,
+        stopped=(
+            "INSERT INTO t VALUES (3, 'c', 3)",
+            "DO $$ BEGIN EXECUTE format('DROP SCHEMA %1$I CASCADE; CREATE SCHEMA %1$I', current_schema()); END $$",
+            "CREATE TABLE t (id int PRIMARY KEY, v text)",
+            "INSERT INTO t VALUES (9, 'n')",
+        ),
+    ),
+    Case(
+        name="a_name_taken_from_another",
+        before=(*_PEOPLE, "CREATE TABLE u (id int PRIMARY KEY, v text, n int)", "INSERT INTO u VALUES (7, 'u', 7)"),
+        stopped=("DROP TABLE u; ALTER TABLE t RENAME TO u", "INSERT INTO u VALUES (5, 'x', 5)"),
+        tables=("u",),
+    ),
+    Case(
+        name="a_default_partition_that_gives_rows_away",
+        before=(
+            "CREATE TABLE t (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+            "CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (0) TO (10)",
+            "CREATE TABLE d PARTITION OF t DEFAULT",
+            "INSERT INTO t VALUES (1, 'a'), (25, 'x'), (35, 'y')",
+        ),
+        stopped=(
+            (
+                "BEGIN; ALTER TABLE t DETACH PARTITION d; CREATE TABLE t_9 PARTITION OF t FOR VALUES FROM (20) TO (30);"
+                "INSERT INTO t SELECT * FROM d WHERE id < 30; DELETE FROM d WHERE id < 30;"
+                "ALTER TABLE t ATTACH PARTITION d DEFAULT; COMMIT"
+            ),
+            "UPDATE t SET v = v || '!' WHERE id > 20",
+        ),
+    ),
+    Case(
+        name="an_unlogged_table_that_is_logged_later",  # left out, and said so, until it is
+        before=(*_PEOPLE, "CREATE UNLOGGED TABLE z (id int PRIMARY KEY)", "INSERT INTO z VALUES (1)"),
+        stopped=("INSERT INTO z VALUES (2)", "ALTER TABLE z SET LOGGED", "INSERT INTO z VALUES (3)"),
+        tables=("t", "z"),
+    ),
+)
+
+REPORTED: Final[tuple[Case, ...]] = (*TYPES_GONE, GENERATED, *KEYS_CHANGED, *STATEMENTS, *TABLES_CHANGED)

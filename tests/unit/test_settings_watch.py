@@ -1,0 +1,78 @@
+"""What is looked at beside the loop: found twice it stops, found once it does not, and nothing waits for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from cdc.model.errors import OperatorError, RetryableError
+from sinks.topics.settings_watch import Seen, SettingsWatch
+from tests.integration.running import eventually
+
+WRONG = Seen((OperatorError("topic t has cleanup.policy=delete", hint="set it back"),))
+OTHER = Seen((OperatorError("topic u has cleanup.policy=delete", hint="set it back"),))
+
+
+class _Looks:
+    """Gives one after the other; the last of them again and again."""
+
+    def __init__(self, *seen: Seen | Exception) -> None:
+        self._seen: Iterator[Seen | Exception] = iter(seen)
+        self._last: Seen | Exception = Seen()
+        self.done = 0
+
+    def __call__(self) -> Seen:
+        self._last = next(self._seen, self._last)
+        self.done += 1
+        if isinstance(self._last, Exception):
+            raise self._last
+        return self._last
+
+
+def _after(looks: _Looks, times: int) -> SettingsWatch:
+    watch = SettingsWatch(looks, every_s=0.0)
+
+    def looked() -> bool:
+        assert not watch.moved()
+        return looks.done > times
+
+    eventually(looked, "it looks")
+    return watch
+
+
+def test_what_two_looks_have_found_is_raised() -> None:
+    """As a start would: with its statement."""
+    watch = SettingsWatch(_Looks(Seen(), WRONG, WRONG), every_s=0.0)
+    with pytest.raises(OperatorError, match=r"cleanup\.policy=delete") as caught:
+        eventually(watch.moved, "it is raised")
+    assert caught.value.hint == "set it back"
+
+
+def test_what_is_set_back_is_not_raised() -> None:
+    """Nor is another topic's fault taken for the first one's, nor a broker that is away for anything."""
+    _after(_Looks(WRONG, Seen(), WRONG, OTHER, RetryableError("away"), OTHER, Seen()), 8)
+
+
+def test_deleted_records_are_told() -> None:
+    """At once: no look gives them back."""
+    watch = SettingsWatch(_Looks(Seen(emptied=True)), every_s=0.0)
+    eventually(watch.moved, "it is told")
+
+
+def test_a_look_that_takes_long_holds_up_nothing() -> None:
+    """There is one of them at a time."""
+    going, begun = threading.Event(), []
+
+    def look() -> Seen:
+        begun.append(threading.current_thread())
+        going.wait(30)
+        return WRONG
+
+    watch = SettingsWatch(look, every_s=0.0)
+    eventually(lambda: watch.moved() or begun, "it has begun")
+    assert not any(watch.moved() for _ in range(100))
+    assert len(begun) == 1
+    going.set()
+    begun[0].join()
