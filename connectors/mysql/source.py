@@ -6,13 +6,13 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import orjson
 
 from cdc.config.config import ConnectorConfig
 from cdc.model.change import Change, Coordinates, Described, Idle, Message, Offset, Table, Transaction, TransactionBatch
-from cdc.model.errors import BugError, ChangedError, OperatorError, RetryableError, raise_first
+from cdc.model.errors import BugError, ChangedError, OperatorError, ProtocolError, RetryableError, raise_first
 from cdc.model.interfaces import Follower, Start
 from cdc.model.state import State
 from cdc.model.table_schema import Description
@@ -22,14 +22,7 @@ from connectors.mysql.binlog import events, fast_path, parser, transaction_paylo
 from connectors.mysql.binlog.last_transaction import KEY as LAST
 from connectors.mysql.binlog.last_transaction import LastTransaction
 from connectors.mysql.binlog.offsets import FileOffsets
-from connectors.mysql.binlog.positions import (
-    EXACT,
-    FIRST,
-    LARGEST,
-    BinlogPosition,
-    GtidSet,
-    position_at,
-)
+from connectors.mysql.binlog.positions import EXACT, FIRST, LARGEST, BinlogPosition, GtidSet, position_at
 from connectors.mysql.catalog import filters, server
 from connectors.mysql.catalog.catalog import Captured, Catalog
 from connectors.mysql.read_position import ReadPosition
@@ -43,6 +36,7 @@ from connectors.mysql.rows.transactions import Committed, Grouper
 
 log = logging.getLogger("cdc")
 
+_T = TypeVar("_T")
 _WAIT_S: Final = 0.5
 _AT_ONCE: Final = 1000
 """How many rows of small transactions are read at once."""
@@ -221,7 +215,14 @@ class MysqlSource:
             dump.follow_gtids(place.gtids)
         else:
             dump.follow_mariadb(str(place.gtids))
-        yield from self._frames(dump, asked)
+        yield from self._read(self._frames(dump, asked))
+
+    def _read(self, read: Iterator[_T]) -> Iterator[_T]:
+        """Give what is read of the log. Raises GapError where it cannot be read: nobody can start behind that."""
+        try:
+            yield from read
+        except ProtocolError as exc:
+            raise continuity.unreadable(self._place.read_to, exc) from exc
 
     def _frames(
         self, dump: BinlogDump, asked: BinlogPosition
@@ -367,7 +368,7 @@ class MysqlSource:
             xid,
             block.commit,
             block.at_ms,
-            self._changes(done),
+            self._read(self._changes(done)),
             where.replace(b"%", b"%%") + b',"pos":%d,"row":%d',
         )
 

@@ -137,6 +137,13 @@ def test_when_the_order_of_positions_begins_again() -> None:
             FencedError,
             "duplicate server_id",
         ),
+        ("bogus data in log event; the first event 'b.000001' at 263", GapError, "binlog damaged"),
+        (
+            "log event entry exceeded max_allowed_packet; Increase max_allowed_packet on source; the first event",
+            GapError,
+            "binlog damaged",
+        ),
+        ("binlog truncated in the middle of event; consider out of disk space on master", GapError, "binlog damaged"),
         ("Binary log is not open", OperatorError, "binlog off"),
         (
             "Cannot replicate anonymous transaction when @@GLOBAL.GTID_MODE = ON, at file b.000007, position 158.",

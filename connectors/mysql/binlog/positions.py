@@ -18,7 +18,7 @@ from struct import pack
 from typing import Final, NamedTuple, Self
 from uuid import UUID
 
-from cdc.model.errors import OperatorError
+from cdc.model.errors import GapError, OperatorError
 
 FIRST: Final = 4
 """The offset of a file's first event."""
@@ -46,14 +46,15 @@ class BinlogPosition(NamedTuple):
 
     @property
     def commit(self) -> int:
-        """Return it as a commit position. Raises OperatorError for one that does not fit."""
+        """Return it as a commit position. Raises GapError for one that does not fit."""
         offset = self.offset
         if offset >= EXACT:
             offset = EXACT + (offset - EXACT >> _STEP_BITS)
             if offset > LARGEST:
-                raise OperatorError(
+                raise GapError(
                     f"the binlog file {self.file} has grown past 67 GiB, where its offsets cannot be told apart",
-                    hint="write less in one transaction: max_binlog_cache_size limits it",
+                    hint="write less in one transaction: max_binlog_cache_size limits it; then "
+                    "cdc snapshot start CONNECTOR.yaml --after-gap",
                 )
         return file_number(self.file) << 32 | offset
 

@@ -340,6 +340,10 @@ def refused_by_server(where: str, words: str, *, server_id: int, connector: str,
             f"was reset, or a crash has lost its end: {told}",
             hint=CLOSE_THE_GAP,
         )
+    if any(words in low for words in _DAMAGED):
+        return GapError(
+            f"binlog damaged: {where} cannot read its own log where the position needs it: {told}", hint=CLOSE_THE_GAP
+        )
     if "server-id" in low or "server_id" in low:
         return OperatorError(f"{where} does not send its log: {told}", hint="SET GLOBAL server_id = 1")
     if "not open" in low:
@@ -347,6 +351,8 @@ def refused_by_server(where: str, words: str, *, server_id: int, connector: str,
     return OperatorError(f"{where} does not send its log: {told}", hint="cdc check CONNECTOR.yaml")
 
 
+_DAMAGED: Final = ("bogus data", "log event entry exceeded", "truncated in the middle", "did not pass crc check")
+"""What a server says of a file that was cut, written over, or begins another event than was asked for."""
 CLOSE_THE_GAP: Final = (
     "what happened since is not in Kafka: cdc snapshot start CONNECTOR.yaml --after-gap, then run it: it follows the "
     "log from now on, reads every table again and deletes what has gone; or restore server and topics to one point"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import IO, Final
 
-from cdc.model.errors import GapError, OperatorError
+from cdc.model.errors import GapError
 from connectors.mysql.binlog import events, parser, transaction_payload
 from connectors.mysql.binlog.last_transaction import committed_us
 from connectors.mysql.binlog.positions import BinlogPosition
@@ -31,6 +31,14 @@ IN_MEMORY_BYTES: Final = 8 * 1024 * 1024
 _SIZE: Final = Struct("<IQ")
 
 log = logging.getLogger("cdc")
+
+
+def _impossible(what: str) -> GapError:
+    return GapError(
+        what,
+        hint="please report this with the server's version; cdc snapshot start CONNECTOR.yaml --after-gap goes on "
+        "behind it",
+    )
 
 
 class TransactionBuffer:
@@ -192,22 +200,14 @@ class Grouper:
         """Judge what is compressed event by event, as if it were not compressed: it may be an XA PREPARE."""
         block, described, done = self._in_hand(at, payload), self._described, None
         if described is None or block.buffer:
-            raise OperatorError(
-                f"the transaction at {block.begin} is compressed in part only",
-                hint="please report this with the server's version",
-            )
+            raise _impossible(f"the transaction at {block.begin} is compressed in part only")
         block.described = described._replace(checksum=False)
         for event, raw in transaction_payload.events(payload, described):
             if done is not None:
-                raise OperatorError(
-                    f"the compressed transaction at {at} goes on behind its end",
-                    hint="please report this with the server's version",
-                )
+                raise _impossible(f"the compressed transaction at {at} goes on behind its end")
             done = self._take(event, raw, at, payload.header)
         if done is None:
-            raise OperatorError(
-                f"the compressed transaction at {at} has no end", hint="please report this with the server's version"
-            )
+            raise _impossible(f"the compressed transaction at {at} has no end")
         return done
 
     def _take(
@@ -246,10 +246,7 @@ class Grouper:
 
     def _open(self, event: events.Gtid | events.AnonymousGtid | events.MariadbGtid, at: BinlogPosition) -> None:
         if self._block is not None:
-            raise OperatorError(
-                f"the transaction at {self._block.begin} has no end in the log: another begins at {at}",
-                hint="please report this with the server's version",
-            )
+            raise _impossible(f"the transaction at {self._block.begin} has no end in the log: another begins at {at}")
         gtid = None if isinstance(event, events.AnonymousGtid) else event.gtid
         block = self._block = Block(at, gtid, event.header.server_id, at_ms=event.header.timestamp_s * 1000)
         block.described = self._described
@@ -262,10 +259,7 @@ class Grouper:
 
     def _in_hand(self, at: BinlogPosition, event: events.Event) -> Block:
         if self._block is None:
-            raise OperatorError(
-                f"{event.header.name} outside a transaction in the log at {at}",
-                hint="please report this with the server's version",
-            )
+            raise _impossible(f"{event.header.name} outside a transaction in the log at {at}")
         return self._block
 
     def _statement(
