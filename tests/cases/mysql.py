@@ -111,7 +111,8 @@ class MysqlCases:
                 cursor.execute(select)
                 names = [column[0] for column in cursor.description or ()]
                 return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-            cursor.execute(f"SELECT {', '.join(sql.format(f'`{name}`') for name, sql, _ in columns)} FROM {table}")
+            shown = ", ".join(sql.format(_quoted(name)) for name, sql, _ in columns)
+            cursor.execute(f"SELECT {shown} FROM {_quoted(table)}")
             return [
                 {
                     name: None if value is None else made(value)
@@ -126,6 +127,10 @@ class MysqlCases:
         user = f"cdc_capture_{self._database.name}"
         self._database.execute(*(f"GRANT SELECT ON {room}.* TO {user}@'%'" for room in self._rooms))
         return made
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _type(name: str, whole: str, digits: int | None) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.cases.mysql_changes import CHANGES
+from tests.cases.mysql_keys import KEYS
 from tests.cases.runner import Case
 from tests.cases.shared_cases import SHARED
 
@@ -501,6 +503,6 @@ def _value(type_: str, literals: tuple[str, ...]) -> Case:
 
 
 CASES: Final[tuple[Case, ...]] = (
-    *(*SHARED, *TABLES, *DDL, *HIDDEN, *NEWER, *CASCADES),
+    *(*SHARED, *TABLES, *DDL, *CHANGES, *HIDDEN, *NEWER, *CASCADES, *KEYS),
     *(_value(*each) for each in VALUES.items()),
 )

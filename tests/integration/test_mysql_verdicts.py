@@ -33,11 +33,14 @@ def _begun(database: MySQLDatabase, kafka: str, prefix: str, folder: Path, **mor
 def test_an_idle_server_and_its_rotations_are_no_reason_to_stop(
     mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
 ) -> None:
-    """Files come and go behind the position; what was between is there."""
+    """Files come and go behind the position, with checksums and without; what was between is there."""
     database = mysql_database
     connector = _begun(database, kafka, prefix, tmp_path)
-    for n in range(3):
-        database.execute("FLUSH BINARY LOGS", f"INSERT INTO a VALUES ({10 + n}, 0)", "FLUSH BINARY LOGS")
+    for n, checksum in enumerate(("NONE", "CRC32", "CRC32")):
+        database.execute(
+            *("FLUSH BINARY LOGS", f"INSERT INTO a VALUES ({10 + n}, 0)", f"SET GLOBAL binlog_checksum = {checksum}"),
+            *(f"INSERT INTO a VALUES ({20 + n}, 0)", "FLUSH BINARY LOGS"),
+        )
         connector.catch_up()
     checked = connector.here("check", "FILE")
     assert checked.returncode == 0, checked.stdout

@@ -218,6 +218,16 @@ def test_a_server_that_gave_the_numbers_out_again(
     assert rewritten.asked == [asked]
 
 
+def test_members_of_a_group_that_each_have_a_time_of_their_own(caplog: pytest.LogCaptureFixture) -> None:
+    """Galera's nodes give one number to a transaction, and no time: that is said, and stops nothing."""
+    then, now = state("c", last=LAST, gtids=f"{A}:1-5"), here("d", executed=WHOLE, purged="")
+    assert list(refusals(then, now, made_at, Rewritten(has=LATER))) == []
+    assert "Galera" in caplog.text
+    caplog.clear()
+    assert list(refusals(then, now, made_at, Rewritten(has=SAME))) == []
+    assert not caplog.text
+
+
 @pytest.mark.parametrize(
     ("then", "now", "asked"),
     [

@@ -120,13 +120,25 @@ def _of_last(state: State, here: ServerLog, made_at: MadeAt, find: Find) -> Iter
         found = find(last, None)
     else:
         return
-    if found is None or not last.is_the_same(found):
+    if found is not None and last.gtid and _of_others(last.gtid, state, here) and not last.is_the_same(found):
+        log.warning(
+            "the server has %s, the last transaction that Kafka has, with another time of its commit: members of a "
+            "Galera cluster each have their own, on others it is another transaction; cdc verify compares the rows",
+            last.gtid,
+        )
+    elif found is None or not last.is_the_same(found):
         named = f"transaction {last.gtid}" if last.gtid else f"the transaction at {last.begin}"
         yield GapError(
             f"binlog rewritten: {named}, the last that Kafka has, is another one on the server: an older copy of it "
             "was restored, or its log was reset, and then it was written to again",
             hint=CLOSE_THE_GAP,
         )
+
+
+def _of_others(gtid: str, state: State, here: ServerLog) -> bool:
+    """Tell whether the server is another one, and the number was given out by neither: by a group as a whole."""
+    then = state.identity.get(LINEAGE, here.lineage)
+    return then != here.lineage and gtid.partition(":")[0] not in (then, here.lineage)
 
 
 def _of_log(state: State, here: ServerLog, made_at: MadeAt) -> Iterator[OperatorError]:

@@ -1,0 +1,181 @@
+"""What tools and applications do to tables of MySQL and MariaDB, as bug reports have it, case by case."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.cases.runner import Case
+
+_TWO: Final = ("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1), (2, 2)")
+_OF: Final = "aaaaaaaa-1111-4111-8111-bbbbbbbbbbbb"
+
+
+def _mysql(statement: str) -> str:
+    return f"/*!80000 {statement} */ /*M! SET @x = 0 */"
+
+
+def _mariadb(statement: str) -> str:
+    return f"/*M! {statement} */ /*!80000 SET @x = 0 */"
+
+
+CHANGES: Final = (
+    Case(
+        name="a_cut_over_by_triggers",  # as pt-online-schema-change does it
+        before=_TWO,
+        stream=(
+            *("CREATE TABLE _t_new LIKE t", "ALTER TABLE _t_new ADD COLUMN n INT NOT NULL DEFAULT 7"),
+            "CREATE TRIGGER del AFTER DELETE ON t FOR EACH ROW DELETE IGNORE FROM _t_new WHERE id <=> OLD.id",
+            (
+                "CREATE TRIGGER upd AFTER UPDATE ON t FOR EACH ROW BEGIN "
+                "DELETE IGNORE FROM _t_new WHERE NOT (OLD.id <=> NEW.id) AND id <=> OLD.id; "
+                "REPLACE INTO _t_new (id, v) VALUES (NEW.id, NEW.v); END"
+            ),
+            "CREATE TRIGGER ins AFTER INSERT ON t FOR EACH ROW REPLACE INTO _t_new (id, v) VALUES (NEW.id, NEW.v)",
+            "INSERT LOW_PRIORITY IGNORE INTO _t_new (id, v) SELECT id, v FROM t LOCK IN SHARE MODE",
+            *("UPDATE t SET id = 9 WHERE id = 1", "DELETE FROM t WHERE id = 2", "INSERT INTO t VALUES (4, 4)"),
+            *("ANALYZE TABLE _t_new", "RENAME TABLE t TO _t_old, _t_new TO t", "DROP TABLE IF EXISTS _t_old"),
+            "INSERT INTO t VALUES (5, 5, 5)",
+        ),
+        live=True,
+    ),
+    Case(
+        name="both_names_of_a_cut_over",  # are captured
+        before=(
+            *_TWO,
+            *("CREATE TABLE c (id INT PRIMARY KEY, v INT, n INT)", "INSERT INTO c VALUES (1, 10, 1), (7, 7, 7)"),
+        ),
+        stopped=(
+            *("INSERT INTO t VALUES (3, 3)", "RENAME TABLE t TO b, c TO t", "INSERT INTO t VALUES (8, 8, 8)"),
+            *("UPDATE b SET v = 5 WHERE id = 1", "DELETE FROM b WHERE id = 2"),
+        ),
+        tables=("t", "b"),
+        gone=("c",),
+    ),
+    Case(
+        name="columns_in_an_instant",
+        before=_TWO,
+        stream=(
+            "ALTER TABLE t ADD COLUMN f INT DEFAULT 3 FIRST /*!80029 , ALGORITHM=INSTANT */",
+            *("INSERT INTO t (id, v) VALUES (3, 3)", "ALTER TABLE t DROP COLUMN v /*!80029 , ALGORITHM=INSTANT */"),
+            "UPDATE t SET f = 9 WHERE id = 2",
+        ),
+        stopped=(
+            *("INSERT INTO t (id) VALUES (4)", "ALTER TABLE t ADD COLUMN v INT DEFAULT 6 FIRST"),
+            "ALTER TABLE t DROP COLUMN f, ADD COLUMN g VARCHAR(5) DEFAULT 'q' AFTER v",
+            *("DELETE FROM t WHERE id = 1", "ALTER TABLE t RENAME COLUMN v TO w, RENAME COLUMN g TO v"),
+        ),
+    ),
+    Case(
+        name="labels_in_another_order",
+        before=(
+            "CREATE TABLE t (id INT PRIMARY KEY, e ENUM('a', 'b', 'c'), s SET('x', 'y', 'z'))",
+            "INSERT INTO t VALUES (1, 'a', 'x,z'), (2, 'b', 'y'), (3, 'c', '')",
+        ),
+        stream=(
+            *("INSERT INTO t VALUES (4, 'a', 'x')", "ALTER TABLE t MODIFY e ENUM('c', 'b', 'a', 'd')"),
+            *("ALTER TABLE t MODIFY s SET('z', 'y', 'x', 'w')", "INSERT INTO t VALUES (5, 'c', 'x,w')"),
+        ),
+        stopped=(
+            *(
+                "INSERT INTO t VALUES (6, 'd', 'z')",
+                "ALTER TABLE t MODIFY e ENUM('a', 'd', 'c', 'b') CHARACTER SET gbk",
+            ),
+            "UPDATE t SET e = 'b' WHERE id = 6",
+        ),
+        live=True,
+    ),
+    Case(
+        name="letters_that_were_bytes",  # MODIFY to VARBINARY and back, the usual repair of wrong letters
+        before=(
+            "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20) CHARACTER SET latin1)",
+            "INSERT INTO t VALUES (1, 'é'), (2, 'x')",
+        ),
+        stream=("ALTER TABLE t MODIFY v VARBINARY(20)", "INSERT INTO t VALUES (3, x'c3a9')"),
+        stopped=(
+            *("UPDATE t SET v = x'c3a9' WHERE id = 1", "ALTER DATABASE CHARACTER SET latin1"),
+            *("ALTER TABLE t MODIFY v VARCHAR(20) CHARACTER SET utf8mb4", "INSERT INTO t VALUES (4, '😀')"),
+            *("CREATE TABLE b (id INT PRIMARY KEY, v VARCHAR(20))", "INSERT INTO b VALUES (1, 'é')"),
+        ),
+        tables=("t", "b"),
+    ),
+    Case(
+        name="a_view_in_the_place_of_a_table",
+        before=(*_TWO, "CREATE TABLE base_u (id INT PRIMARY KEY)", "CREATE VIEW u AS SELECT * FROM base_u"),
+        stream=(
+            *("RENAME TABLE t TO t_base", "CREATE VIEW t AS SELECT * FROM t_base", "INSERT INTO t VALUES (3, 3)"),
+            *("DROP VIEW u", "RENAME TABLE base_u TO u", "INSERT INTO u VALUES (7)"),
+        ),
+        tables=("u",),
+        gone=("t",),
+    ),
+    Case(
+        name="gtids_by_hand",  # with tags, out of their order, of another server, of nothing
+        before=_TWO,
+        stream=(
+            *(
+                _mysql(f"SET GTID_NEXT = '{_OF}:9'"),
+                "INSERT INTO t VALUES (3, 3)",
+                _mysql(f"SET GTID_NEXT = '{_OF}:3'"),
+            ),
+            *("UPDATE t SET v = 7 WHERE id = 3", _mysql(f"SET GTID_NEXT = '{_OF}:5'"), "BEGIN", "COMMIT"),
+            *(_mysql("SET GTID_NEXT = 'AUTOMATIC:blue'"), "INSERT INTO t VALUES (4, 4)"),
+            *(_mysql(f"SET GTID_NEXT = '{_OF}:red:7'"), "DELETE FROM t WHERE id = 1"),
+            *(_mysql("SET GTID_NEXT = 'AUTOMATIC'"), _mariadb("SET SESSION gtid_domain_id = 77")),
+            *("INSERT INTO t VALUES (5, 5)", _mariadb("SET SESSION gtid_seq_no = 5000"), "INSERT INTO t VALUES (6, 6)"),
+            *(_mariadb("SET SESSION server_id = 4242"), "INSERT INTO t VALUES (7, 7)"),
+        ),
+        stopped=(
+            *(_mysql("SET GTID_NEXT = 'AUTOMATIC:blue', binlog_transaction_compression = ON"), "UPDATE t SET v = 8"),
+            *(
+                _mysql(f"SET GTID_NEXT = '{_OF}:4'"),
+                "INSERT INTO t VALUES (8, 8)",
+                _mysql("SET GTID_NEXT = 'AUTOMATIC'"),
+            ),
+            *(_mariadb("SET SESSION gtid_domain_id = 78"), "DELETE FROM t WHERE id = 5"),
+        ),
+        said=(),
+    ),
+    Case(
+        name="altered_in_two_phases",  # MariaDB's START ALTER and COMMIT ALTER
+        before=_TWO,
+        stream=(_mariadb("SET SESSION binlog_alter_two_phase = 1"), "ALTER TABLE t ADD COLUMN n INT DEFAULT 3"),
+        stopped=(
+            _mariadb("SET SESSION binlog_alter_two_phase = 1"),
+            "ALTER TABLE t MODIFY v BIGINT, ADD COLUMN m INT DEFAULT 1 FIRST, ALGORITHM=COPY",
+            *("UPDATE t SET v = 5", "ALTER TABLE t RENAME TO b"),
+        ),
+        tables=("b",),
+        gone=("t",),
+        live=False,
+    ),
+    Case(
+        name="sequences_and_portions",  # MariaDB: a sequence is a table in the log
+        before=(
+            _mariadb("CREATE SEQUENCE s START WITH 5 CACHE 2"),
+            "CREATE TABLE t (id INT PRIMARY KEY /*M! DEFAULT NEXTVAL(s) */ /*!80000 AUTO_INCREMENT */, v INT)",
+            (
+                "CREATE TABLE p (id INT, s DATE, e DATE, v INT /*M! , PERIOD FOR p (s, e) */ , "
+                "PRIMARY KEY (id, /*M! p WITHOUT OVERLAPS */ /*!80000 s */))"
+            ),
+            *("INSERT INTO t (v) VALUES (1), (2), (3)", "INSERT INTO p VALUES (1, '2020-01-01', '2021-01-01', 1)"),
+        ),
+        stream=(
+            *(_mariadb("CREATE SEQUENCE q"), _mariadb("DO NEXTVAL(q)"), "INSERT INTO t (v) VALUES (4), (5)"),
+            *(
+                _mariadb("SELECT SETVAL(s, 100)"),
+                _mariadb("ALTER SEQUENCE s RESTART 200"),
+                "INSERT INTO t (v) VALUES (6)",
+            ),
+            _mariadb("UPDATE p FOR PORTION OF p FROM '2020-03-01' TO '2020-06-01' SET v = 9"),
+        ),
+        stopped=(
+            *(
+                _mariadb("DROP SEQUENCE q"),
+                _mariadb("DELETE FROM p FOR PORTION OF p FROM '2020-04-01' TO '2020-05-01'"),
+            ),
+            *(_mariadb("RENAME TABLE s TO r"), _mariadb("DO NEXTVAL(r)"), "UPDATE t SET v = v + 1"),
+        ),
+        tables=("t", "p"),
+        live=True,
+    ),
+)
