@@ -28,7 +28,7 @@ from connectors.mysql.catalog.catalog import Captured, Catalog
 from connectors.mysql.read_position import ReadPosition
 from connectors.mysql.replication import continuity, dumps, last_transaction
 from connectors.mysql.replication.claim import Claim
-from connectors.mysql.replication.dump_stream import BinlogDump, replica_uuid
+from connectors.mysql.replication.dump_stream import BinlogDump, replica_uuid, unreadable
 from connectors.mysql.rows.judgement import judge
 from connectors.mysql.rows.relations import Followed
 from connectors.mysql.rows.temporary_tables import THREAD_SPECIFIC, Session
@@ -222,7 +222,7 @@ class MysqlSource:
         try:
             yield from read
         except ProtocolError as exc:
-            raise continuity.unreadable(self._place.read_to, exc) from exc
+            raise unreadable(self._place.read_to, exc) from exc
 
     def _frames(
         self, dump: BinlogDump, asked: BinlogPosition

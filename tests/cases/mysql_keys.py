@@ -141,7 +141,7 @@ KEYS: Final = (
 )
 
 _COMPARED: Final = "abcefjpst"
-"""Tables whose keys the server compares in another way than by their bytes, or prints in another way than it has them."""
+"""Tables whose keys the server compares in another way than by their bytes, or prints in a way of its own."""
 
 KEYS_OF_HOLES: Final = (
     Case(

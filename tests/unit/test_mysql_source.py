@@ -334,3 +334,25 @@ def test_a_member_of_a_group_comes_or_goes(monkeypatch: pytest.MonkeyPatch) -> N
     left = ended_with(monkeypatch, start, head(11), *made, None)
     assert (left["pos"], left["gtids"]) == (made[-1].header.log_pos, f"{UUID}:1-3")
     assert f"{UUID}:2 in" in str(left["last"])
+
+
+@pytest.mark.parametrize("garbled", [0, 3])
+def test_an_event_that_is_garbled_is_a_gap(monkeypatch: pytest.MonkeyPatch, garbled: int) -> None:
+    """One that another start may read; and behind which one may begin, if not."""
+    made = [head(11), *laid(300, *by_gtid(2), *by_gtid(3))]
+
+    class Garbled(Scripted):
+        def receive(self) -> bytes | None:
+            raw = super().receive()
+            assert raw is not None
+            self.given = getattr(self, "given", -1) + 1
+            return raw[:-6] + bytes([raw[-6] ^ 1]) + raw[-5:] if self.given == garbled else raw
+
+    monkeypatch.setattr(dumps, "follow", lambda *_: Garbled(*made))
+    source_ = MysqlSource(CONFIG)
+    source_._server = server.Server("9.7.4", {"gtid_mode": "ON"}, "u@h")
+    start: Offset = {"file": "b.000001", "pos": 300, "made_at": 11, "gtids": f"{UUID}:1"}
+    with pytest.raises(GapError, match=r"the log cannot be read behind b\.000001:\d+: \w+ does not match") as caught:
+        list(source_.stream(start))
+    assert "start the connector again" in str(caught.value.hint)
+    assert "--after-gap" in str(caught.value.hint)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from cdc.model.errors import GapError, OperatorError, ProtocolError
+from cdc.model.errors import GapError, OperatorError
 from cdc.model.interfaces import LINEAGE
 from cdc.model.state import State
 from connectors.mysql import session
@@ -63,16 +63,6 @@ Raises GapError if the log no longer has it.
 def resumes_at(state: State) -> BinlogPosition:
     """Return where a position resumes."""
     return BinlogPosition(str(state.offset["file"]), int(state.offset["pos"]))
-
-
-def unreadable(read_to: BinlogPosition, why: ProtocolError) -> GapError:
-    """Return the error of a log that cannot be read behind a position."""
-    return GapError(
-        f"the log cannot be read behind {read_to}: {why.what} (byte {why.offset} of the event)",
-        hint="start the connector again: it may have been garbled on its way. If it comes again, the file is damaged "
-        "(mysqlbinlog --verify-binlog-checksum tells), or please report it with the server's version; either way: "
-        f"{CLOSE_THE_GAP}",
-    )
 
 
 def known_gtids(state: State, here: ServerLog) -> GtidSet | GtidPosition | None:

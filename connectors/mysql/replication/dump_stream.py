@@ -17,6 +17,8 @@ Why nothing is lost or published twice between two dumps:
 - Another server of the group continues by GTIDs. MySQL sends every transaction that is not in the set; what XA has
   prepared is left out of the set until it has ended, because its rows are published only then. MariaDB's GTIDs name the
   last transaction of each domain.
+- A position ends with the time at which its last transaction was first committed (`last_transaction`): a server that
+  was restored from an older copy, and has given its numbers out again since, has another one in that place.
 - A first start on MySQL with GTIDs reads its file from the beginning, up to where the log ended (`sift`) without what
   is in the set: what was logged but not in the set yet, when that was taken, is published.
 
@@ -357,3 +359,13 @@ CLOSE_THE_GAP: Final = (
     "what happened since is not in Kafka: cdc snapshot start CONNECTOR.yaml --after-gap, then run it: it follows the "
     "log from now on, reads every table again and deletes what has gone; or restore server and topics to one point"
 )
+
+
+def unreadable(read_to: BinlogPosition, why: ProtocolError) -> GapError:
+    """Return the error of a log that cannot be read behind a position."""
+    return GapError(
+        f"the log cannot be read behind {read_to}: {why.what} (byte {why.offset} of the event)",
+        hint="start the connector again: it may have been garbled on its way. If it comes again, the file is damaged "
+        "(mysqlbinlog --verify-binlog-checksum tells), or please report it with the server's version; either way: "
+        f"{CLOSE_THE_GAP}",
+    )

@@ -10,12 +10,12 @@ from typing import Final
 from uuid import uuid4
 
 from cdc.config.config import ConnectorConfig
-from cdc.model.errors import OperatorError
+from cdc.model.errors import OperatorError, ProtocolError
 from connectors.mysql import session
 from connectors.mysql.binlog import events, parser
-from connectors.mysql.binlog.positions import BinlogPosition
+from connectors.mysql.binlog.positions import FIRST, BinlogPosition
 from connectors.mysql.catalog import server
-from connectors.mysql.replication.dump_stream import BinlogDump, askable, replica_uuid
+from connectors.mysql.replication.dump_stream import BinlogDump, askable, replica_uuid, unreadable
 
 _HEAD_S: Final = 60.0
 """How long the head of a file may take to come."""
@@ -63,5 +63,7 @@ def file_made_at(connect: Callable[[], BinlogDump], position: BinlogPosition) ->
             event = parser.parse(dump.read(max(0.1, deadline - time.monotonic())), None)
             if isinstance(event, events.FormatDescription):
                 return event.header.timestamp_s
+    except ProtocolError as exc:
+        raise unreadable(BinlogPosition(position.file, FIRST), exc) from exc
     finally:
         dump.close()
