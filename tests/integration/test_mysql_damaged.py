@@ -16,10 +16,9 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("kind", ["mysql", pytest.param("mariadb", marks=pytest.mark.full)])
-@pytest.mark.parametrize(
-    "how", [one if one == "garbled" else pytest.param(one, marks=pytest.mark.full) for one in DAMAGES]
-)
+@pytest.mark.full  # without a server: `test_an_event_that_is_garbled_is_a_gap`, `tests/unit/test_mysql_continuity.py`
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+@pytest.mark.parametrize("how", DAMAGES)
 def test_a_damaged_file_is_a_gap_that_can_be_closed(
     kind: str, how: str, kafka: str, prefix: str, tmp_path: Path
 ) -> None:
