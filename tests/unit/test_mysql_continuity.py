@@ -218,6 +218,19 @@ def test_a_server_that_gave_the_numbers_out_again(
     assert rewritten.asked == [asked]
 
 
+@pytest.mark.parametrize(
+    "last",
+    [
+        LastTransaction(77, f"{A}:tag_1:5", BinlogPosition("my log in 1:2.000003", 90)),
+        LastTransaction(77, "0-7-5", BinlogPosition("b.1000003", 4)),
+        LastTransaction(77, None, BinlogPosition("b.000003", 90)),
+        LastTransaction(77, f"{A}:5", None),
+    ],
+)
+def test_what_a_position_ends_with_is_read_as_it_was_written(last: LastTransaction) -> None:
+    assert LastTransaction.of({"last": str(last)}) == last
+
+
 def test_members_of_a_group_that_each_have_a_time_of_their_own(caplog: pytest.LogCaptureFixture) -> None:
     """Galera's nodes give one number to a transaction, and no time: that is said, and stops nothing."""
     then, now = state("c", last=LAST, gtids=f"{A}:1-5"), here("d", executed=WHOLE, purged="")

@@ -17,7 +17,7 @@ from connectors.mysql.binlog.positions import LARGEST, BinlogPosition
 
 KEY: Final = "last"
 """Its place in an offset."""
-_TEXT: Final = re.compile(r"(?P<at_us>\d+)(?: (?P<gtid>[0-9a-z_:-]+))?(?: in (?P<file>\S+):(?P<offset>\d+))?")
+_TEXT: Final = re.compile(r"(?P<at_us>\d+)(?: (?P<gtid>[0-9a-z_:-]+))?(?: in (?P<file>.+):(?P<offset>\d+))?")
 
 
 class LastTransaction(NamedTuple):
