@@ -20,18 +20,19 @@ def lost(cur: Cursor, table: TargetTable, copy: Copy) -> list[str]:
     return lost_columns(table, _wanted(table), there, copy.mark)
 
 
-def refuse_altered(cur: Cursor, table: TargetTable, copy: Copy, of: Tables) -> None:
+def refuse_altered(cur: Cursor, table: TargetTable, copy: Copy, there_as: Tables) -> None:
     """Raise OperatorError for a copy that has lost columns, or whose columns views keep from being widened."""
     mark = None if copy.due else copy.mark
     there = columns_of(cur, sql.Identifier(table.schema, table.copy_name))
-    tables.changes(cur, of)  # raises for what no ALTER TABLE can do
+    tables.changes(cur, there_as)  # raises for what no ALTER TABLE can do
     refuse_lost(table, _wanted(table), there, mark, f"PostgreSQL table {table.schema}.{table.copy_name}")
-    widened = [name.name for name in table.columns if there.get(name.name) not in (None, column_type(table, name))]
-    views = _views(cur, of, widened) if widened else []
+    widened = [of.name for of in table.columns if there.get(of.name) not in (None, column_type(table, of))]
+    views = _views(cur, there_as, widened) if widened else []
     if views:
         raise OperatorError(
             f"{table.qualified}: views keep columns of its copy from being widened: {', '.join(views)}",
-            hint=f"their owner makes them again after the next start, without them; or {other_target(table)}",
+            hint="let the job start once without them, then make them again (pg_get_viewdef prints what they are); or "
+            + other_target(table),
         )
 
 
