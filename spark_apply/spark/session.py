@@ -25,6 +25,7 @@ from cdc.model.errors import OperatorError
 from spark_apply.spark.class_archive import options as class_options
 from spark_apply.spark.environment import require_environment
 from spark_apply.spark.failures import spark_failure
+from spark_apply.spark.java_names import remember_names
 from spark_apply.spark.pinned_settings import (
     DRIVER_OPTIONS,
     EXECUTOR_OPTIONS,
@@ -200,6 +201,7 @@ def _submitted() -> dict[str, str]:
     jvm: Any = SparkContext._jvm  # noqa: SLF001 - the same
     _require_jars(jvm)
     _keep_time(jvm)
+    remember_names(jvm)
     for logger in _REPORTED_BY_US:
         jvm.org.apache.logging.log4j.core.config.Configurator.setLevel(logger, jvm.org.apache.logging.log4j.Level.OFF)
     return dict(SparkConf().getAll())
@@ -231,6 +233,7 @@ def _launch(settings: Mapping[str, str]) -> None:
             threading.Thread(target=_pass_on, args=(reading,), name="spark-stderr", daemon=True).start()
         SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - uses it for every session
         _keep_time(SparkContext._jvm)  # noqa: SLF001 - the same
+        remember_names(SparkContext._jvm)  # noqa: SLF001 - the same
 
 
 def _keep_time(jvm: Any) -> None:  # noqa: ANN401 - py4j's view of the JVM
