@@ -44,7 +44,7 @@ def test_killed_at_any_time_its_tables_are_the_source_s(postgres18: Database, tm
 
 
 def test_types_names_and_commands(postgres18: Database, tmp_path: Path) -> None:
-    """Values as DuckDB gives them to Python; a row that makes a column text; a TRUNCATE; names that must be quoted."""
+    """Values as DuckDB gives them to Python; a row that makes a column text; a TRUNCATE; quoted names; a condition."""
     postgres18.execute(
         "CREATE TABLE t (id int PRIMARY KEY, total numeric(10,2), any_size numeric, at timestamptz, day date, of time,"
         " tags text[], data bytea, doc jsonb)",
@@ -54,8 +54,12 @@ def test_types_names_and_commands(postgres18: Database, tmp_path: Path) -> None:
         """INSERT INTO "T ""x" VALUES (1, 'r')""",
         "CREATE TABLE gone (id int PRIMARY KEY)",
         "INSERT INTO gone SELECT generate_series(1, 5)",
+        "CREATE TABLE opened (id int PRIMARY KEY, status text, v text)",
+        "ALTER TABLE opened ALTER v SET STORAGE EXTERNAL",
+        "INSERT INTO opened SELECT g, 'closed', repeat('v', 3000) FROM generate_series(1, 3) g",
     )
-    copy = Copy(tmp_path, postgres(postgres18, "public.*"))
+    where = {"public.opened": "status = 'open'"}
+    copy = Copy(tmp_path, {**postgres(postgres18, "public.*"), "where": where})
     copy.catch_up()
     utc = dt.datetime(2024, 2, 29, 12, 34, 56, 100000, tzinfo=dt.UTC)
     columns = """id, total, any_size, "at", day, "of", tags, data, doc->>'a'"""
@@ -67,6 +71,8 @@ def test_types_names_and_commands(postgres18: Database, tmp_path: Path) -> None:
     postgres18.execute(
         "INSERT INTO t (id, total, day, tags) VALUES (3, 'NaN', 'infinity', '{{a},{b}}')",
         'UPDATE "T ""x" SET "select" = 2',
+        "UPDATE opened SET status = 'open' WHERE id < 3",
+        "UPDATE opened SET status = 'closed' WHERE id = 1",
         "BEGIN; INSERT INTO gone VALUES (6); TRUNCATE gone; INSERT INTO gone VALUES (7); COMMIT",
     )
     copy.catch_up()
@@ -75,10 +81,22 @@ def test_types_names_and_commands(postgres18: Database, tmp_path: Path) -> None:
     ]  # fmt: skip
     assert copy.sql('FROM public."T ""x"') == [(2, "r")]
     assert copy.sql("FROM public.gone") == [(7,)]
+    assert copy.sql("FROM public.opened") == [(2, "open", "v" * 3000)]
     for words in (["status", "FILE"], ["tail", "FILE"], ["check", "FILE"], ["pause", "FILE"]):
         done = copy.cdc(*words)
         assert done.returncode == 2
         assert "sink.type is duckdb: this connector has no topics" in done.stderr
+
+
+def test_a_gap_says_how_to_begin_anew(postgres18: Database, tmp_path: Path) -> None:
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    copy = Copy(tmp_path, postgres(postgres18, "public.t"))
+    copy.catch_up()
+    postgres18.execute("SELECT pg_drop_replication_slot('cdc_copied')")
+    done = copy.cdc("run", "FILE", "--until-caught-up")
+    assert done.returncode == 1
+    assert "another sink.path and another name begin with a new snapshot" in done.stderr
+    assert copy.sql("FROM public.t") == [(1,)]
 
 
 def test_what_is_in_the_way_is_told_and_passes(postgres18: Database, tmp_path: Path) -> None:
