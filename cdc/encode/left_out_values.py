@@ -116,9 +116,10 @@ class LeftOutValues:
     ) -> bool:
         """Add what stands for the `missing` values to `fragments`, or ask for the row; False: the mark stands for them.
 
-        A reader who keeps rows has the values under the old key, and so not those of a row that has `moved`.
+        A reader who keeps rows has the values under the old key, and so not those of a row that has `moved`. Nor may
+        it have those of a table with a condition (`judged`): the row may be one that it sees only from now on.
         """
-        if self._unsent is not None and not moved:
+        if self._unsent is not None and not moved and not judged:
             fragments |= dict.fromkeys(missing, self._unsent)
             if encoder.topic == self._logged.topic:  # the reading may leave this row out, as one that is known
                 self._reread(encoder.source, tuple(encoder.key_parts(row)))

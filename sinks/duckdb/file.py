@@ -15,7 +15,7 @@ import orjson
 import pyarrow as pa
 
 from cdc.files.position_file import Contents
-from cdc.model.errors import OperatorError
+from cdc.model.errors import CdcError, OperatorError, RetryableError
 
 OURS: Final = "_cdc"
 """The schema of what is ours in the file."""
@@ -48,7 +48,10 @@ class DuckdbFile:
     """Owns the file while it is open; another process cannot open it then, not even to read."""
 
     def __init__(self, path: Path) -> None:
-        """Open it, made where it is not there. Raises OperatorError if it cannot be used."""
+        """Open it, made where it is not there.
+
+        Raises RetryableError if another process has it, OperatorError if it cannot be used.
+        """
         self.path = path
         settings: dict[str, str | bool | int | float | list[str]] = {**_SETTINGS, "temp_directory": f"{path}.tmp"}
         self._connection = duckdb.connect(":memory:", config=settings)
@@ -58,13 +61,13 @@ class DuckdbFile:
             self._connection.close()
             raise self._unusable(exc) from exc
 
-    def _unusable(self, exc: duckdb.Error) -> OperatorError:
+    def _unusable(self, exc: duckdb.Error) -> CdcError:
         holder = _HOLDER(str(exc))
         if holder is not None or (isinstance(exc, duckdb.OperationalError) and "already attached" in str(exc)):
             who = holder[1] if holder is not None else "this process"
-            return OperatorError(
+            return RetryableError(
                 f"file {self.path} is in use by {who}: DuckDB lets one process have it at a time",
-                hint="close it there first, or stop that connector",
+                hint="close it there first, or stop that connector; cdc run --wait waits for it",
             )
         if self.path.is_dir():
             what = "it is a folder"

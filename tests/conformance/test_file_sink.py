@@ -10,7 +10,7 @@ import pytest
 
 from cdc.config import registry
 from cdc.config.config import FILE_SINKS, FileSink
-from cdc.model.errors import BugError, OperatorError
+from cdc.model.errors import BugError, CdcError, OperatorError
 from cdc.model.interfaces import Sink
 from cdc.model.state import Phase, State
 from tests.text_tables import text_table
@@ -89,7 +89,7 @@ def test_a_command_of_the_connectors_own_waits_if_it_was_committed(sink: Sink, m
 
 def test_a_second_copy_is_refused_while_the_first_has_the_file(sink: Sink, made: Make) -> None:
     sink.commit(STATE)
-    with closing(made()) as other, pytest.raises(OperatorError, match="in use"):
+    with closing(made()) as other, pytest.raises(CdcError, match="in use"):
         other.fence()
     _write(sink)
     sink.commit(STATE.next())

@@ -35,7 +35,7 @@ from tests.property.test_pipeline_laws import (
 )
 
 FEW = hypothesis.settings(
-    max_examples=150 if FULL else 12, deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
+    max_examples=150 if FULL else 6, deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
 )
 
 

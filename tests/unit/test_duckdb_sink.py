@@ -20,7 +20,7 @@ import cdc.files.large_events
 from cdc.library.arrow import OWN_INFINITIES, ArrowRows
 from cdc.library.values import kind_of
 from cdc.model.change import Table
-from cdc.model.errors import OperatorError
+from cdc.model.errors import OperatorError, RetryableError
 from cdc.model.state import Phase, State
 from sinks.duckdb import fold
 from sinks.duckdb.sink import DuckdbSink
@@ -295,7 +295,7 @@ def test_a_file_that_another_process_has_is_refused(writing: Writing) -> None:
         assert other.stdin is not None
         assert other.stdout is not None
         other.stdout.readline()
-        with pytest.raises(OperatorError, match=r"is in use by .*PID \d+\)"):
+        with pytest.raises(RetryableError, match=r"is in use by .*PID \d+\)"):
             writing.sink.fence()
         other.stdin.close()
     assert writing.sink.fence() == STATE

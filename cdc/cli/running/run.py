@@ -29,7 +29,7 @@ from cdc.files.topicless_sink import UNSENT
 from cdc.fleet.report import Reporter
 from cdc.formats.wires import RegisteredWires
 from cdc.machine.memory import keep_freed
-from cdc.model.errors import CdcError, ConfigError
+from cdc.model.errors import CdcError, ConfigError, GapError
 from cdc.model.meter import Meter
 from cdc.monitoring.json_log import Place
 from cdc.rules.capture_rules import CaptureRules
@@ -37,6 +37,9 @@ from cdc.rules.flat import Formats
 
 _GC_OBJECTS = 50_000
 
+_BEGIN_ANEW = (
+    "another sink.path and another name begin with a new snapshot; what was changed in the gap is told by that alone"
+)
 _log = logging.getLogger("cdc")
 
 
@@ -243,5 +246,10 @@ def _follow(file: Path, config: ConnectorConfig, how: _How, *, place: Place, to:
     alive = Alive(shown.alive, every_s=ALIVE_S)
     to.addFilter(alive.heard)
     with alive:
-        pipeline.run(until_caught_up=how.until_caught_up)
+        try:
+            pipeline.run(until_caught_up=how.until_caught_up)
+        except GapError as exc:
+            if config.into is None:
+                raise
+            raise GapError(exc.message, hint=_BEGIN_ANEW) from exc
     shown.done()
