@@ -45,6 +45,7 @@ log = logging.getLogger("cdc")
 _URL = re.compile(r"postgres(?:ql)?://")
 _POOLED = re.compile(r"unsupported startup parameter|command-line options", re.IGNORECASE)
 """PgBouncer and services built on it; a proxy of Amazon's."""
+_FULL = re.compile(r"too many (?:clients|connections)|remaining connection slots")
 
 
 def parameters(url: str, application: str) -> dict[str, str]:
@@ -189,6 +190,11 @@ def connect_failed(params: dict[str, str], message: str) -> CdcError:
         return OperatorError(
             f"PostgreSQL at {where} refuses a setting: {_last_words(text)}",
             hint="take it out of ?options= in source.url",
+        )
+    if _FULL.search(text):
+        return RetryableError(
+            f"PostgreSQL at {where} takes no more connections: {_last_words(text)}",
+            hint=f'{_HINTS["53300"]}; the role\'s own limit: ALTER ROLE "{user}" CONNECTION LIMIT -1',
         )
     return RetryableError(
         f"PostgreSQL at {where} cannot be reached: {_last_words(text)}",
