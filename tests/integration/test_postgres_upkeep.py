@@ -284,3 +284,20 @@ def test_a_locked_table_stops_no_other(database: Database, kafka: str, prefix: s
     assert list(connector.fold("public.u").values()) == [{"id": 1}]
     connector.catch_up()
     assert list(connector.fold("public.t").values()) == [{"id": 1}]
+
+
+@pytest.mark.full  # it is told after ten seconds
+def test_a_table_that_is_locked_when_it_is_taken_up(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """Its lock is not waited for without a word: who may hold it is said, and once it is free the connector goes on."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"], as_owner=True)
+    with closing(postgres18.connect()) as holding, holding.cursor() as cursor:
+        cursor.execute("BEGIN; LOCK TABLE t IN SHARE UPDATE EXCLUSIVE MODE")
+        with Running(connector) as run:
+            run.await_line("lock timeout")
+            assert "creating publication" in run.stderr
+            cursor.execute("COMMIT")
+            run.await_following()
+    assert list(connector.fold("public.t").values()) == [{"id": 1}]
