@@ -29,10 +29,14 @@ _PASSING: Final = ("", "08", "57", "53", "58", "40", "XX")
 _ALSO_PASSING: Final = ("55006", "55P03", "25P03", "25P04", "72000")
 """In use, lock not had in time, a session ended by a timeout of its own, a snapshot that is too old."""
 _CORRUPTED: Final = ("XX001", "XX002")
+_LOCKED: Final = "55P03"
 _HINTS: Final = {
     "42501": "grant what is missing to the connector's role",
     "53100": "make room on the server's disk",
     "53300": "SELECT count(*), application_name FROM pg_stat_activity GROUP BY 2; raise max_connections or close some",
+    _LOCKED: "others hold a lock that this waits for: SELECT a.pid, a.state, a.xact_start, a.query FROM pg_locks l "
+    "JOIN pg_stat_activity a USING (pid) WHERE l.mode IN ('AccessExclusiveLock', 'ExclusiveLock', "
+    "'ShareRowExclusiveLock', 'ShareLock', 'ShareUpdateExclusiveLock')",
     "57P03": "the server is starting or stopping: wait until pg_isready says that it accepts connections",
     "XX001": "the server found damaged data: its log names the file; restore it from a backup or a standby",
     "XX002": "REINDEX the index that the server's log names",
@@ -45,6 +49,7 @@ log = logging.getLogger("cdc")
 _URL = re.compile(r"postgres(?:ql)?://")
 _POOLED = re.compile(r"unsupported startup parameter|command-line options", re.IGNORECASE)
 """PgBouncer and services built on it; a proxy of Amazon's."""
+_FULL = re.compile(r"too many (?:clients|connections)|remaining connection slots")
 
 
 def parameters(url: str, application: str) -> dict[str, str]:
@@ -190,6 +195,11 @@ def connect_failed(params: dict[str, str], message: str) -> CdcError:
             f"PostgreSQL at {where} refuses a setting: {_last_words(text)}",
             hint="take it out of ?options= in source.url",
         )
+    if _FULL.search(text):
+        return RetryableError(
+            f"PostgreSQL at {where} takes no more connections: {_last_words(text)}",
+            hint=f'{_HINTS["53300"]}; the role\'s own limit: ALTER ROLE "{user}" CONNECTION LIMIT -1',
+        )
     return RetryableError(
         f"PostgreSQL at {where} cannot be reached: {_last_words(text)}",
         hint=f"is it running? pg_isready -h {params.get('host', 'localhost')} -p {params.get('port', '5432')}",
@@ -221,7 +231,7 @@ def translate(exc: Exception, doing: str) -> CdcError:
 def of_sqlstate(code: str, reason: str, doing: str) -> CdcError:
     """Return what the server's code for an error means to us; without a code the connection was lost."""
     if code not in _CORRUPTED and (code[:2] in _PASSING or code in _ALSO_PASSING):
-        return RetryableError(f"{doing}: {reason}", hint=_HINTS.get(code, GO_ON))
+        return RetryableError(f"{doing}: {reason}", hint=_HINTS.get(code, GO_ON), at_start=code == _LOCKED)
     if code[:2] == "22":  # data exceptions: their messages quote the value
         what = "a text is not valid UTF-8" if code == "22021" else "the server cannot read a value"
         return OperatorError(f"{doing}: {what} ({code})", hint="repair the row, or leave the table out")

@@ -70,6 +70,8 @@ POOLED: Final = (
     "session's settings prints values in another way"
 )
 
+_TRIGGERS: Final = "event triggers: SELECT evtname, evtfoid::regproc FROM pg_event_trigger WHERE evtevent = 'login'"
+
 
 def options() -> str:
     """Write what is asked for as libpq's parameter `options`."""
@@ -90,7 +92,7 @@ def differences(where: str, found: Mapping[str, str]) -> OperatorError | None:
         if (has.partition(",")[0] if name == "DateStyle" else has) != value:
             return OperatorError(
                 f"PostgreSQL at {where}: the session has {name} {has}, and {value} was asked for: "
-                "a pooler in between drops what a session sets",
-                hint=POOLED,
+                "a pooler in between drops what a session sets, or an event trigger changes it at login",
+                hint=f"{POOLED}; {_TRIGGERS}",
             )
     return None

@@ -33,6 +33,8 @@ from connectors.postgres.slot.replication_stream import ReplicationConnection, d
 
 log = logging.getLogger("cdc")
 
+_LOCKS_S: Final = 10
+"""How long a statement waits for a lock: a table joins the publication behind VACUUM, CREATE INDEX and ALTER TABLE."""
 _WAIT_S: Final = 0.5
 _LOOK_S: Final = 2.0
 _LOOK_SHARE: Final = 50
@@ -90,6 +92,7 @@ class PostgresSource:
     def connect(self) -> Mapping[str, str]:
         self._sql = session.connect(self._params)
         catalog = self._catalog()
+        catalog.rows("limiting waits for locks", f"SET lock_timeout = '{_LOCKS_S}s'")
         self._claim.keep()
         self._upkeep = Upkeep(self._sql, catalog, slot=self._config.slot, heartbeat_s=self._config.source.heartbeat_s)
         found = server.look(catalog)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -267,3 +268,36 @@ def test_a_half_open_connection_is_noticed(
         for _ in frames:
             pass
     source.close()
+
+
+def test_a_locked_table_stops_no_other(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """A long ALTER TABLE of the application holds its table alone: nothing that the connector asks for waits for it."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)")
+    connector = Connector(tmp_path, prefix, database.url, kafka, ["public.t", "public.u"])
+    connector.catch_up()
+    with closing(database.connect()) as holding, holding.cursor() as cursor:
+        cursor.execute("BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+        database.execute("INSERT INTO u VALUES (1)")
+        connector.catch_up()
+        assert connector.here("check", "FILE").returncode == 0
+        cursor.execute("INSERT INTO t VALUES (1); COMMIT")
+    assert list(connector.fold("public.u").values()) == [{"id": 1}]
+    connector.catch_up()
+    assert list(connector.fold("public.t").values()) == [{"id": 1}]
+
+
+@pytest.mark.full  # it is told after ten seconds
+def test_a_table_that_is_locked_when_it_is_taken_up(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """Its lock is not waited for without a word: who may hold it is said, and once it is free the connector goes on."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"], as_owner=True)
+    with closing(postgres18.connect()) as holding, holding.cursor() as cursor:
+        cursor.execute("BEGIN; LOCK TABLE t IN SHARE UPDATE EXCLUSIVE MODE")
+        with Running(connector) as run:
+            run.await_line("lock timeout")
+            assert "creating publication" in run.stderr
+            cursor.execute("COMMIT")
+            run.await_following()
+    assert list(connector.fold("public.t").values()) == [{"id": 1}]

@@ -113,13 +113,14 @@ RETRYABLE = [
     ("Connection refused\n\tIs the server running on that host?", "cannot be reached: Connection refused"),
     ("timeout expired", "timeout expired"),
     ("FATAL:  the database system is starting up", "starting up"),
-    ("FATAL:  sorry, too many clients already", "too many clients"),
     (f"FATAL:  {SLOTS}", "max_wal_senders"),
     ('could not translate host name "h" to address: Name or service not known', "could not translate"),
 ]
+FULL = ("sorry, too many clients already", 'too many connections for role "u"')
 MEANINGS = [
     *((text, OperatorError, message, hint) for text, message, hint in OPERATOR),
     *((text, RetryableError, message, "pg_isready -h h -p 5432") for text, message in RETRYABLE),
+    *((f"FATAL:  {text}", RetryableError, "takes no more connections", "pg_stat_activity") for text in FULL),
 ]
 
 

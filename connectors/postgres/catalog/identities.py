@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from cdc.model.change import Table
 from cdc.model.errors import OperatorError
+from connectors.postgres.catalog import queries
 from connectors.postgres.session import identifier
 
 _CHECKED: Final = 180000
@@ -43,17 +44,6 @@ FROM part JOIN pg_class c ON c.oid = part.oid JOIN pg_namespace n ON n.oid = c.r
 WHERE c.relkind <> 'p' ORDER BY n.nspname, c.relname
 """
 """Asks of each table, or of each partition of it that has rows, what its replica identity is."""
-
-_PUBLISHED: Final = """
-SELECT c.oid::int8, n.nspname, c.relname, r.oid IS NOT NULL, b.pubupdate OR b.pubdelete,
-       coalesce(to_jsonb(b)->>'pubgencols' = 's', false)
-FROM pg_publication_tables p
-JOIN pg_publication b ON b.pubname = p.pubname
-JOIN pg_namespace n ON n.nspname = p.schemaname
-JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
-LEFT JOIN pg_publication_rel r ON r.prpubid = b.oid AND r.prrelid = c.oid
-WHERE p.pubname = %s ORDER BY 2, 3
-"""
 
 _CHILDREN: Final = """
 WITH RECURSIVE child(root, oid) AS (
@@ -185,9 +175,12 @@ class Accident:
 
 def accidents(rows: Rows, publication: str, captured: Sequence[str]) -> Iterator[Accident]:
     """Give what the publication carries, is not captured, and cannot be updated therefore: children, for example."""
+    ((version,),) = rows("reading the version", "SELECT current_setting('server_version_num')::int", ())
     published = {
         oid: (schema, name, alone, generated)
-        for oid, schema, name, alone, fails, generated in rows("reading the publication", _PUBLISHED, (publication,))
+        for oid, schema, name, alone, fails, generated, _ in rows(
+            "reading the publication", queries.published(version), (publication,)
+        )
         if fails and f"{schema}.{name}" not in captured
     }
     for oid, relations in identities(rows, list(published)).items() if published else ():

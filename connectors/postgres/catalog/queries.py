@@ -118,3 +118,30 @@ SELECT EXISTS (
            WHERE a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])) <@ %s::text[]
 )
 """
+
+SCHEMAS: Final = 150000
+"""The first version with schemas, row filters and lists of columns in publications."""
+
+_PUBLISHED: Final = """
+SELECT c.oid::int8, n.nspname, c.relname, r.oid IS NOT NULL, b.pubupdate OR b.pubdelete,
+       coalesce(to_jsonb(b) ->> 'pubgencols' = 's', false),
+       CASE WHEN b.puballtables OR {in_schema} THEN '' WHEN to_jsonb(r) ->> 'prqual' IS NOT NULL THEN 'rows'
+            WHEN to_jsonb(r) ->> 'prattrs' IS NOT NULL THEN 'columns' ELSE '' END
+FROM pg_publication b
+JOIN pg_class c ON c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.oid >= 16384
+JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_publication_rel r ON r.prpubid = b.oid AND r.prrelid = c.oid
+WHERE b.pubname = %s AND (r.oid IS NOT NULL OR (NOT c.relispartition AND (b.puballtables OR {in_schema})))
+ORDER BY 2, 3
+"""
+_IN_SCHEMA: Final = (
+    "EXISTS (SELECT FROM pg_publication_namespace s WHERE s.pnpubid = b.oid AND s.pnnspid = c.relnamespace)"
+)
+
+
+def published(version: int) -> str:
+    """Ask for what a publication carries: how each table got into it, what it publishes, and what it leaves out.
+
+    The view pg_publication_tables waits for every table that somebody has locked; what asks here must not.
+    """
+    return _PUBLISHED.format(in_schema=_IN_SCHEMA if version >= SCHEMAS else "false")

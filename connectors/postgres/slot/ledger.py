@@ -28,11 +28,10 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from cdc.model.errors import OperatorError
+from connectors.postgres.catalog import queries
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.session import identifier
 
-SCHEMAS: Final = 150000
-"""The first version with schemas in publications."""
 GENERATED: Final = "generated"
 """How a generated column is noted: events have none of it, until it is a column like others (DROP EXPRESSION)."""
 _NONE: Final = "."
@@ -180,7 +179,7 @@ def look(catalog: Catalog, publication: str, tables: Mapping[int, str]) -> dict[
     ((version,),) = catalog.rows("reading the version", "SELECT current_setting('server_version_num')::int")
     paths = catalog.rows(
         "reading the publication",
-        _PATHS.format(_BY_SCHEMA if version >= SCHEMAS else "NULL"),
+        _PATHS.format(_BY_SCHEMA if version >= queries.SCHEMAS else "NULL"),
         (oids, publication),
     )
     columns: dict[int, dict[int, tuple[str, str]]] = {}

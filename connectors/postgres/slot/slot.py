@@ -35,6 +35,7 @@ from psycopg2 import sql
 
 from cdc.model.change import Table
 from cdc.model.errors import GapError, OperatorError, RetryableError, raise_first
+from connectors.postgres.catalog import queries
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.lsn import lsn_number, lsn_text
 from connectors.postgres.session import identifier
@@ -42,8 +43,6 @@ from connectors.postgres.slot.invalidation import loss
 from connectors.postgres.slot.replication_stream import ReplicationConnection
 from connectors.postgres.slot.timeline import CLOSE_THE_GAP
 
-ROW_FILTERS: Final = 150000
-"""The first version with row filters in publications."""
 FAILOVER_SLOTS: Final = 170000
 """The first version that copies slots to standbys."""
 REASON: Final = "coalesce(to_jsonb(s) ->> 'invalidation_reason', '')"
@@ -233,20 +232,8 @@ def left(catalog: Catalog, name: str, tables: Iterable[str]) -> Iterator[GapErro
 
 def _carried(catalog: Catalog, name: str) -> dict[tuple[str, str], str]:
     """Return a publication's tables, and what is left out of each: ``rows``, ``columns``, or nothing."""
-    thinned = "''"
-    if _version(catalog) >= ROW_FILTERS:
-        thinned = "CASE WHEN p.rowfilter IS NOT NULL THEN 'rows' WHEN r.prattrs IS NOT NULL THEN 'columns' ELSE '' END"
-    statement = (
-        f"SELECT p.schemaname, p.tablename, {thinned} FROM pg_publication_tables p"  # noqa: S608 - two constants
-        " JOIN pg_namespace n ON n.nspname = p.schemaname"
-        " JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename"
-        " JOIN pg_publication b ON b.pubname = p.pubname"
-        " LEFT JOIN pg_publication_rel r ON r.prpubid = b.oid AND r.prrelid = c.oid WHERE p.pubname = %s"
-        " ORDER BY 1, 2"
-    )
-    return {
-        (schema, table): what for schema, table, what in catalog.rows("reading the publication", statement, (name,))
-    }
+    rows = catalog.rows("reading the publication", queries.published(_version(catalog)), (name,))
+    return {(schema, table): what for _, schema, table, _, _, _, what in rows}
 
 
 def _list(tables: Sequence[Table]) -> sql.Composable:
