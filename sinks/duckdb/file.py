@@ -6,7 +6,7 @@ import errno
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +22,8 @@ OURS: Final = "_cdc"
 _FILE: Final = "cdc"
 """What the file is called on our connection."""
 _POSITION: Final = f"{_FILE}.{OURS}.position"
-_HOLDER: Final = re.compile(r"Conflicting lock is held in (\S+ \(PID \d+\))").search
+_HOLDER: Final = re.compile(r"Conflicting lock is held in (.+? \(PID \d+\))").search
+_LOCKED: Final = ("Could not set lock on file", "already attached")
 STAGE: Final = "cdc_stage"
 """What `DuckdbFile.staged` lets SQL read."""
 _SETTINGS: Final = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
@@ -62,9 +63,9 @@ class DuckdbFile:
             raise self._unusable(exc) from exc
 
     def _unusable(self, exc: duckdb.Error) -> CdcError:
-        holder = _HOLDER(str(exc))
-        if holder is not None or (isinstance(exc, duckdb.OperationalError) and "already attached" in str(exc)):
-            who = holder[1] if holder is not None else "this process"
+        if any(words in str(exc) for words in _LOCKED):
+            holder = _HOLDER(str(exc))
+            who = holder[1] if holder is not None else "another reader or connector"
             return RetryableError(
                 f"file {self.path} is in use by {who}: DuckDB lets one process have it at a time",
                 hint="close it there first, or stop that connector; cdc run --wait waits for it",
@@ -162,7 +163,8 @@ class DuckdbFile:
 
     def close(self) -> None:
         """Let go of it; what is not committed is gone. Safe to call twice."""
-        self._connection.close()
+        with suppress(duckdb.Error):  # what a full disk does not take now, DuckDB's log has for the next start
+            self._connection.close()
 
 
 def named(schema: str, table: str) -> str:
