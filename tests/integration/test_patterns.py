@@ -7,6 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from cdc.model.change import Table
+from cdc.model.errors import ChangedError
+from connectors.postgres import session
+from connectors.postgres.catalog.catalog import Catalog
+from connectors.postgres.slot import slot
 from tests.conftest import Database, MySQLDatabase
 from tests.integration.connector import Connector
 
@@ -55,3 +60,17 @@ def test_a_pattern_brings_what_can_be_captured(
     for done in (connector.here("run", "FILE", "--until-caught-up"), connector.here("check", "FILE")):
         assert done.returncode == 1
         assert f"{schema}.keyless has no primary key" in done.stdout + done.stderr
+
+
+def test_a_table_that_is_dropped_between_two_looks(postgres18: Database, prefix: str) -> None:
+    """It was in the catalog a moment ago: the next look does without it, and nobody has to do anything."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    catalog = Catalog(session.connect(session.parameters(postgres18.url, prefix)))
+    there, gone, moved = (Table(*name, (), ("id",)) for name in (("public", "t"), ("public", "u"), ("moved", "t")))
+    for tables in ([there, gone], [there], [gone], [moved]):  # made, then changed
+        if tables == [there]:
+            assert slot.ensure_publication(catalog, prefix, tables)
+            continue
+        with pytest.raises(ChangedError, match="it has just been dropped"):
+            slot.ensure_publication(catalog, prefix, tables)
+    assert not slot.ensure_publication(catalog, prefix, [there])

@@ -31,10 +31,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from psycopg2 import sql
+from psycopg2 import errors, sql
 
 from cdc.model.change import Table
-from cdc.model.errors import GapError, OperatorError, RetryableError, raise_first
+from cdc.model.errors import ChangedError, GapError, OperatorError, RetryableError, raise_first
 from connectors.postgres.catalog import queries
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.lsn import lsn_number, lsn_text
@@ -43,6 +43,8 @@ from connectors.postgres.slot.invalidation import loss
 from connectors.postgres.slot.replication_stream import ReplicationConnection
 from connectors.postgres.slot.timeline import CLOSE_THE_GAP
 
+_GONE: Final = (errors.UndefinedTable, errors.InvalidSchemaName, errors.UndefinedObject)
+"""What is named was there a moment ago: it came from the catalog."""
 FAILOVER_SLOTS: Final = 170000
 """The first version that copies slots to standbys."""
 REASON: Final = "coalesce(to_jsonb(s) ->> 'invalidation_reason', '')"
@@ -216,6 +218,8 @@ def _by_owner(catalog: Catalog, doing: str, statement: sql.Composable) -> None:
     try:
         catalog.rows(doing, statement)
     except OperatorError as exc:
+        if isinstance(exc.__cause__, _GONE):
+            raise ChangedError(f"{exc.message}: it has just been dropped, looking again") from exc
         hint = f"{catalog.text(statement)}; -- as the tables' owner"
         raise OperatorError(exc.message, hint=hint) from exc
 
