@@ -132,7 +132,7 @@ STATEMENTS: Final = (
         before=_PEOPLE,
         stream=(
             (
-                "DO $$ BEGIN FOR i IN 1..1000 LOOP BEGIN INSERT INTO t VALUES (i + 10, 'v', i);"
+                "DO $$ BEGIN FOR i IN 1..300 LOOP BEGIN INSERT INTO t VALUES (i + 10, 'v', i);"
                 " UPDATE t SET n = n + 1 WHERE id = 1;"
                 "IF i % 3 = 0 THEN RAISE EXCEPTION 'no'; END IF; EXCEPTION WHEN OTHERS THEN NULL; END; END LOOP; END $$"
             ),
