@@ -37,6 +37,7 @@ from cdc.model.errors import (
     OperatorError,
     RetryableError,
     TooLargeError,
+    UnreadableError,
     raise_first,
 )
 from cdc.model.interfaces import Freeing, Sink, Snapshotter, Source
@@ -303,10 +304,10 @@ class Pipeline:
     def _follow(self, session: Session, target: int | None) -> None:
         try:
             session.stream(target)
-        except GapError as exc:
+        except (GapError, UnreadableError) as exc:
             if not signals.after_gap(self._sink.commands()):
                 raise
-            self._gap = exc
+            self._gap = exc if isinstance(exc, GapError) else GapError(exc.message, hint=exc.hint)
             raise RestartSession from exc
 
     def _refuse_second_copy(self) -> None:

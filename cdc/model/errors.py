@@ -7,7 +7,8 @@
     │   ├── TooLargeError a record above the broker's limit; may be a dead letter instead
     │   └── FencedError   another copy of the connector has taken over     exit 3
     ├── RetryableError    nobody: the pipeline goes on from its position
-    │   └── ChangedError      what is relied on has changed: the next session, at once, compares it with the position
+    │   ├── ChangedError      what is relied on has changed: the next session, at once, compares it with the position
+    │   └── UnreadableError   a server fails to read its own log; if it always does, a gap for those who say so
     └── BugError          we do: what should be impossible has happened      exit 1
         └── ProtocolError     foreign or truncated bytes from a server
 
@@ -81,6 +82,10 @@ class ChangedError(RetryableError):
 
     The next session begins at once: its start compares all of it, and says what follows.
     """
+
+
+class UnreadableError(RetryableError):
+    """A server fails to read its own log. That may pass; where it does not, `--after-gap` takes it for a gap."""
 
 
 class BugError(CdcError):

@@ -29,7 +29,7 @@ from connectors.postgres.slot import continuity, ledger, proving, slot
 from connectors.postgres.slot.claim import Claim
 from connectors.postgres.slot.heartbeat import OURS, Upkeep
 from connectors.postgres.slot.history import LastTransaction
-from connectors.postgres.slot.replication_stream import ReplicationConnection, data, keepalive
+from connectors.postgres.slot.replication_stream import ReplicationConnection, data, keepalive, readable
 
 log = logging.getLogger("cdc")
 
@@ -208,6 +208,9 @@ class PostgresSource:
             raise RetryableError(f"PostgreSQL at {endpoint} has ended the session", hint=session.GO_ON)
 
     def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
+        return readable(self._frames(offset), lambda: self._read_to)
+
+    def _frames(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
         replication, upkeep = self._walsender(), self._tended()
         resume = self._read_to = lsn_number(str(offset["lsn"]))
         yield from self._prove(offset)
@@ -239,7 +242,7 @@ class PostgresSource:
             match said:
                 case messages.Begin(commit_lsn, at_us, xid):
                     first = (received.changes, message) if begun is not None else ([], None)
-                    changes = self._changes(replication, assembler, said, first)
+                    changes = readable(self._changes(replication, assembler, said, first), lambda: self._read_to)
                     if commit_lsn < resume:  # the server resends what a restart had not acknowledged
                         for _ in changes:
                             pass
@@ -334,10 +337,7 @@ class PostgresSource:
                     raise ProtocolError(0, f"{type(message).__name__} inside a transaction")
 
     def _keepalive(self, replication: ReplicationConnection, message: bytes, *, between: bool) -> None:
-        """Answer it, if it asks for that.
-
-        `between` transactions it moves the position: what was committed before its end was sent before it.
-        """
+        """Answer it if it asks; `between` transactions it moves the position: what it ends behind was sent before."""
         if message[0] != _KEEPALIVE:
             raise ProtocolError(0, f"a replication message of unknown type 0x{message[0]:02x}")
         end, reply = keepalive(message)

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import Producer
@@ -20,7 +20,7 @@ from cdc.dev.servers.process import Launch, Server, free_port
 from sinks.topics.names import position_topic, schema_topic
 from tests.conftest import Database
 from tests.integration.connector import Connector
-from tests.integration.running import eventually, same, standing, unbroken
+from tests.integration.running import Running, eventually, same, standing, unbroken
 
 
 def refused(connector: Connector, *words: str) -> str:
@@ -52,6 +52,10 @@ class Primary:
     def __init__(self, folder: Path, major: int) -> None:
         self._folder, self._major = folder, major
         self.server = Server(folder.name, folder, functools.partial(postgres.prepare, major=major))
+
+    @property
+    def data(self) -> Path:
+        return self._folder / "data"
 
     def database(self) -> Database:
         return Database(self.server.start(), "postgres")
@@ -198,6 +202,27 @@ def test_an_older_copy_that_was_written_to(primary: Primary, kafka: str, prefix:
         assert connector.here("snapshot", "start", "FILE", "--after-gap").returncode == 0, said
         connector.catch_up()
         same(connector, restored, "public.t")
+
+
+def test_a_log_that_the_server_cannot_read(primary: Primary, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """Damaged on its disk: it says so each time it is asked, and who says so goes on behind it."""
+    database = primary.database()
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, note text)")
+    connector = Connector(tmp_path, prefix, database.url, kafka, ["public.t"])
+    connector.catch_up()
+    ((begin,),) = database.rows("SELECT pg_current_wal_lsn()::text")
+    database.execute("INSERT INTO t SELECT n, repeat('x', 500) FROM generate_series(1, 5000) n")
+    ((file, at),) = database.rows(
+        f"SELECT file_name, file_offset FROM pg_walfile_name_offset('{begin}'::pg_lsn + 60000)"
+    )
+    with (primary.data / "pg_wal" / str(file)).open("r+b") as log:
+        log.seek(cast("int", at))
+        log.write(b"\xff" * 4000)
+    with Running(connector) as running:
+        running.await_line("the server fails to read its own log")
+    assert connector.here("snapshot", "start", "FILE", "--after-gap").returncode == 0
+    connector.catch_up()
+    same(connector, database, "public.t")
 
 
 @pytest.mark.every_server

@@ -15,7 +15,7 @@ from cdc.config.kafka_config import KafkaConfig
 from cdc.config.source_config import SourceConfig
 from cdc.model.change import Idle, Op, Transaction, TransactionBatch
 from cdc.model.change import Message as PublishedMessage
-from cdc.model.errors import BugError, CdcError, OperatorError, ProtocolError, RetryableError
+from cdc.model.errors import BugError, CdcError, GapError, OperatorError, RetryableError
 from connectors.postgres.catalog.catalog import Captured
 from connectors.postgres.catalog.relations import Followed
 from connectors.postgres.pgoutput.changes import Assembler
@@ -201,21 +201,22 @@ def test_a_transaction_left_early_is_a_bug(stood_at: int) -> None:
 @pytest.mark.parametrize(
     ("messages", "error", "what"),
     [
-        ([_data(Insert(7, (b"1", b"x")))], ProtocolError, "Insert outside a transaction"),
-        ([_data(Commit(1, 2))], ProtocolError, "Commit outside a transaction"),
-        ([b"x"], ProtocolError, "unknown type 0x78"),
-        ([b"k\0"], ProtocolError, "a keepalive of another length"),
-        ([b"w\0"], ProtocolError, "a data message that ends early"),
+        ([_data(Insert(7, (b"1", b"x")))], GapError, "Insert outside a transaction"),
+        ([_data(Commit(1, 2))], GapError, "Commit outside a transaction"),
+        ([b"x"], GapError, "unknown type 0x78"),
+        ([b"k\0"], GapError, "a keepalive of another length"),
+        ([b"w\0"], GapError, "a data message that ends early"),
         (_transaction(0x110, 0x118, Insert(9, (b"1",))), BugError, "relation 9, which the log has not described"),
-        (_transaction(0x110, 0x118, Begin(1, POSTGRES_EPOCH_US, 1)), ProtocolError, "Begin inside a transaction"),
-        (_transaction(0x110, 0x118, Commit(0x109, 0x10A)), ProtocolError, "the commit of another transaction"),
+        (_transaction(0x110, 0x118, Begin(1, POSTGRES_EPOCH_US, 1)), GapError, "Begin inside a transaction"),
+        (_transaction(0x110, 0x118, Commit(0x109, 0x10A)), GapError, "the commit of another transaction"),
     ],
 )
 def test_a_stream_out_of_order_is_refused(messages: list[bytes], error: type[CdcError], what: str) -> None:
-    """Nothing is guessed."""
+    """Nothing is guessed, and who says so may go on behind it."""
     _, _, frames = _source(*messages)
-    with pytest.raises(error, match=what):
+    with pytest.raises(error, match=what) as refused:
         _read(frames)
+    assert ("--after-gap" in str(refused.value.hint)) is (error is GapError)
 
 
 OLDER = RELATION._replace(name="before")

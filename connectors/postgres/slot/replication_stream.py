@@ -15,15 +15,15 @@ import logging
 import select
 import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from struct import Struct
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import psycopg
 from psycopg import pq
 
 from cdc.model.change import Change
-from cdc.model.errors import CdcError, GapError, OperatorError, ProtocolError, RetryableError
+from cdc.model.errors import CdcError, GapError, OperatorError, ProtocolError, RetryableError, UnreadableError
 from connectors.postgres import settings
 from connectors.postgres.hangup import hung_up
 from connectors.postgres.lsn import lsn_text
@@ -45,6 +45,8 @@ _KEEPALIVE: Final = Struct(">QqB")
 _STATUS: Final = Struct(">cQQQqB")
 _DATA_START: Final = 1 + _DATA.size
 
+_INTERNAL: Final = b"XX"
+"""The class of errors that should not be: damaged data, and faults of the server's own."""
 _UNDEFINED: Final = b"42704"
 """undefined_object: while the log is sent, a publication."""
 _SYNTAX: Final = "42601"
@@ -65,6 +67,8 @@ SILENT_UNLIMITED_S: Final = 600.0
 _TOLD_TIMES: Final = 4
 STATUS_EVERY_S: Final = 10.0
 """Well under the server's wal_sender_timeout (60 s by default)."""
+
+_T = TypeVar("_T")
 
 Changes: TypeAlias = Callable[[GetCopyData, int], tuple[list[Change], bytes | None, int]]
 Transactions: TypeAlias = Callable[[GetCopyData, Callable[[], None], int, int], tuple[Any, ...]]
@@ -174,7 +178,7 @@ class ReplicationConnection:
         except _BROKEN as exc:
             raise self._lost(f"starting replication from slot {slot}") from exc
         if result.status != pq.ExecStatus.COPY_BOTH:
-            raise _translate(result, f"starting replication from slot {slot}")
+            raise _unreadable(_translate(result, f"starting replication from slot {slot}"), result)
         self._streaming = True
         self._written = self._flushed = lsn
         self._poll = select.poll()
@@ -258,7 +262,7 @@ class ReplicationConnection:
         if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
             if result.error_field(pq.DiagnosticField.SQLSTATE) == _UNDEFINED:
                 return _not_published(result)
-            return _translate(result, "following the log")
+            return _unreadable(_translate(result, "following the log"), result)
         return RetryableError(f"PostgreSQL at {self._endpoint} ended the replication stream")
 
     def wait(self, timeout_s: float) -> None:
@@ -321,6 +325,18 @@ class ReplicationConnection:
         self._pg.finish()
 
 
+def readable(frames: Iterator[_T], read_to: Callable[[], int]) -> Iterator[_T]:
+    """Give what is read of the log. Raises GapError where its bytes are none of the protocol's."""
+    try:
+        yield from frames
+    except ProtocolError as exc:
+        raise GapError(
+            f"the log cannot be read behind {lsn_text(read_to())}: {exc.message} of a message",
+            hint="start the connector again: it may have been garbled on its way. If it comes again, please report it "
+            f"with the server's version, and {CLOSE_THE_GAP}",
+        ) from exc
+
+
 def data(message: bytes) -> tuple[int, bytes]:
     """Return LSN and payload of a data message."""
     if len(message) < _DATA_START:
@@ -346,6 +362,17 @@ def _not_published(result: pq.abc.PGresult) -> GapError:
         f"publication missing in the log: {reason} where the log has got to; one that was made since does not change "
         "what was written before it",
         hint=CLOSE_THE_GAP,
+    )
+
+
+def _unreadable(error: CdcError, result: pq.abc.PGresult) -> CdcError:
+    """Return an error of the server while it reads its own log as one that may stay."""
+    if not (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").startswith(_INTERNAL):
+        return error
+    return UnreadableError(
+        f"the server fails to read its own log: {error.message}",
+        hint="it is tried again, and the server's log says more. If it comes each time, log or catalog are damaged "
+        f"there, or it is a fault of the server's version: {CLOSE_THE_GAP}",
     )
 
 
