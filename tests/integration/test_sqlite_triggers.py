@@ -10,6 +10,7 @@ import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,7 @@ from cdc.model.errors import ConfigError, GapError, OperatorError
 from cdc.testing import Faults, Killed
 from connectors.triggers import check, lag, log_end
 from connectors.triggers.source import open_source
+from connectors.triggers.sqlite.catalog import Catalog
 from tests.integration.sqlite_shop import ORDERS, Shop, as_events
 
 
@@ -377,6 +379,21 @@ def test_a_table_that_is_renamed_stops_or_is_taken_up(shop: Shop) -> None:
     shop.run()
     assert len(shop.events()) == before
     assert shop.fold("orders_2026") == as_events(shop, "SELECT * FROM orders_2026 ORDER BY id")
+
+
+def test_a_table_that_is_renamed_while_a_start_looks(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its triggers cannot be made again under the old name: it is looked at again, and then it is told."""
+    captured = Catalog.captured
+
+    def renamed_behind(*arguments: Any) -> Any:
+        found = captured(*arguments)
+        monkeypatch.undo()
+        shop.do("ALTER TABLE orders RENAME TO orders_2026")
+        return found
+
+    monkeypatch.setattr(Catalog, "captured", renamed_behind)
+    with pytest.raises(OperatorError, match=r"(?s)main\.orders does not exist.*main\.orders_2026"):
+        shop.run()
 
 
 def test_any_name_any_width_and_strict_tables(tmp_path: Path) -> None:

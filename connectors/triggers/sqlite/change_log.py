@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cdc.model.change import Offset
-from cdc.model.errors import GapError, OperatorError
+from cdc.model.errors import ChangedError, GapError, OperatorError
 from connectors.triggers.sqlite.catalog import SCHEMA, Found, Shape
 from connectors.triggers.sqlite.session import Session, quoted
 from connectors.triggers.sqlite.triggers import MARK, NOW, Names, tables, triggers
@@ -232,7 +232,12 @@ class ChangeLog:
             found.shape.to_json(),
         )  # fmt: skip
         for statement in triggers(self.names, found, rows[0][0]).values():
-            self._do(statement)
+            try:
+                self._do(statement)
+            except OperatorError as exc:
+                if "no such table" not in exc.message:
+                    raise
+                raise ChangedError(f"{exc.message}: it has just been dropped or renamed, looking again") from exc
 
     def _put_last(self) -> None:
         """A trigger that is made again then never gets the place that it had."""
