@@ -144,6 +144,8 @@ class SmallEngine:
                         this=name, db=exp.to_identifier("after"), alias=exp.TableAlias(this=exp.to_identifier(alias))
                     )
                 )
+        for call in list(tree.find_all(exp.CountIf)):  # Spark's gives 0 for NULLs alone, DuckDB's NULL
+            call.replace(exp.Count(this=exp.case().when(call.this, exp.Literal.number(1))))
         for call in list(tree.find_all(exp.Anonymous)):
             if call.name.casefold() == "clock":
                 call.replace(exp.cast(exp.Literal.string(str(self.clock)), "TIMESTAMP_NTZ"))
