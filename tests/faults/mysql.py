@@ -20,7 +20,7 @@ from cdc.dev.servers.process import Launch, Server
 from connectors.mysql.binlog.positions import BinlogPosition
 from tests.faults.origin import Deck, Origin
 from tests.faults.stage import Stage
-from tests.faults.workload import KINDS, TABLES, Kind, Skipped, Writer
+from tests.faults.workload import HOSTILE, KINDS, TABLES, Kind, Skipped, Writer
 from tests.integration.mysql_user import MysqlUser
 
 _PREPARE: Final[Mapping[str, Callable[[Path], Launch]]] = {"mysql": mysql.prepare, "mariadb": mariadb.prepare}
@@ -33,8 +33,9 @@ _HOSTILE: Final = {
 }
 """What sessions set for themselves, and how often: a statement lets every table be read again, row images do not.
 
-Nothing is told of such a transaction but rows read again, so it needs no row in the ledger. NOBLOB has rows that are
-whole, where a long value was changed: `tests/cases/mysql_holes.py` has it.
+Mostly nothing is told of such a transaction but rows read again, so it needs no row in the ledger. An image that has
+key and changed columns may be whole, if the table has no others: its rows say themselves whose they are. NOBLOB has
+rows that are whole, where a long value was changed: `tests/cases/mysql_holes.py` has it.
 """
 _GONE: Final = (1094, 1095)
 """No such thread, or it is not ours."""
@@ -107,7 +108,9 @@ class MysqlWriter(Writer):
         at = self._random.randint(1, 100)
         with closing(self.connect(self._workload.url)) as session, session.cursor() as cursor:
             cursor.execute(f"SET SESSION {setting}")
-            cursor.execute("UPDATE evolving SET v = %s WHERE id BETWEEN %s AND %s", (f"{self._id}", at, at + 3))
+            cursor.execute(
+                "UPDATE evolving SET v = %s WHERE id BETWEEN %s AND %s", (f"{HOSTILE}{self._id}", at, at + 3)
+            )
             session.commit()
 
     def distributed(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import orjson
 
-from tests.faults.workload import KEYS
+from tests.faults.workload import HOSTILE, KEYS
 
 SHOWN: Final = 10
 EVERYTHING: Final = 1 << 64
@@ -49,6 +49,8 @@ class _Transaction:
     events: int = 0
     emptied_only: bool = True
     """Nothing but deletes of `small`."""
+    hostile_only: bool = True
+    """Nothing but rows that a session has written of whose images the log need not have all."""
     ledger: int | None = None
     expected: int | None = None
     settled: bool = False
@@ -155,6 +157,7 @@ class Judge:
             if transaction.settled:
                 self.found.add("torn", f"transaction {name}: event {number} came after its position")
         transaction.emptied_only &= table == "small" and after is None
+        transaction.hostile_only &= after is not None and str(after.get("v", "")).startswith(HOSTILE)
         if table == "ledger" and after is not None:
             transaction.ledger, transaction.expected = after["id"], after["events"]
 
@@ -170,7 +173,7 @@ class Judge:
             transaction.settled = True
             if transaction.commit < handed_over:
                 continue
-            if transaction.emptied_only and self._truncates_alone:
+            if (transaction.emptied_only and self._truncates_alone) or transaction.hostile_only:
                 continue
             if transaction.ledger is None:
                 self.found.add("torn", f"transaction {name}: {transaction.events} events without its ledger row")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.faults.oracles import Findings, Judge
+from tests.faults.workload import HOSTILE
 
 TOTAL = 200
 Record = tuple[str, bytes, bytes | None]
@@ -90,6 +91,16 @@ def test_a_transaction_without_its_ledger_row() -> None:
     """The ledger's event is one of the transaction's: without it, it is torn, and the operation lost."""
     found = judged(*START, *FIRST, *SECOND[:2])
     assert counts(found) == (1, 0, 1, 0)
+
+
+def test_rows_that_say_that_they_have_no_ledger_row() -> None:
+    """They may come whole, without one; in a transaction with others they may not."""
+    by_hand = event("evolving", 30, 1, "c", {"id": 9, "v": f"{HOSTILE}9"})
+    there = {"evolving": [{"id": 9, "v": f"{HOSTILE}9"}]}
+    assert counts(judged(*START, *FIRST, *SECOND, by_hand, **there)) == (0, 0, 0, 0)
+    other = event("evolving", 30, 2, "c", {"id": 8, "v": "8"})
+    there["evolving"].append({"id": 8, "v": "8"})
+    assert counts(judged(*START, *FIRST, *SECOND, by_hand, other, **there)) == (0, 0, 1, 0)
 
 
 def test_a_doubled_transaction() -> None:

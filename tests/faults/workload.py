@@ -24,6 +24,8 @@ Kind = tuple[float, Callable[[Any], object]]
 """How often, and what: False where the number of events cannot be told."""
 
 TABLES: Final = ("account", "churn", "evolving", "ledger", "list", "small", "wide")
+HOSTILE: Final = "hostile "
+"""What rows of sessions begin with that let the log be told less of them."""
 KEYS: Final = {
     "account": ("id",),
     "churn": ("a", "b"),
