@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,8 @@ def test_commits_are_found_where_the_broker_puts_them(
     postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 3)")
     connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"], sink={"partitions": 1})
     connector.catch_up()
-    group = next(name for name in (f"{prefix}-{at}" for at in range(1000)) if _hash(name) < 0 and _hash(name) % 2)
+    names = (f"{prefix}-{random.randbytes(4).hex()}" for _ in range(1000))
+    group = next(name for name in names if _hash(name) < 0 and _hash(name) % 2)
     consumer = _consumer(kafka, group)
     for _ in range(2):
         consumer.commit(offsets=[TopicPartition(table_topic(prefix, "public", "t"), 0, 0)], asynchronous=False)
