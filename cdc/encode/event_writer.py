@@ -110,6 +110,7 @@ class EventWriter:
             self._encoder,
             toast,
             self._filtered,
+            last=versions.last,
             logged=logged,
             letters=letters,
             outbox=outbox.table if outbox is not None else None,

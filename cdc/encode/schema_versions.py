@@ -95,6 +95,7 @@ class SchemaVersions:
         self._newest: dict[tuple[str, str], Mapping[str, Any]] = {}
         self._described: dict[tuple[str, str], dict[int, Description]] = {}
         self._encoders: dict[int, TableEncoder] = {}
+        self._last: dict[str, TableEncoder] = {}
         self._numbers = KeptNumbers()
         self._carried: dict[tuple[str, str, int, int], Mapping[str, str]] = {}
         for value in published:
@@ -246,6 +247,10 @@ class SchemaVersions:
         """The encoder of a table met before. It is found by the object's identity, for speed."""
         return self._encoders.get(id(table))
 
+    def last(self, table: Table) -> TableEncoder | None:
+        """The encoder of a table of this name as it was met last; None: it has not been met since the start."""
+        return self._last.get(table.qualified)
+
     def taken(self) -> dict[tuple[str, str], int]:
         """Return how many events of each table and op were made since the last call; messages are of no table."""
         found: dict[tuple[str, str], int] = {}
@@ -296,7 +301,7 @@ class SchemaVersions:
             table, connector=self._source, prefix=self._prefix, database=self._database, version=version, topic=topic,
             published=published, flat=self._formats.of(table.qualified), wire=wire,
         )  # fmt: skip
-        self._encoders[id(table)] = encoder  # which keeps the table, and so its id
+        self._encoders[id(table)] = self._last[table.qualified] = encoder  # which keeps the table, and so its id
         return encoder
 
     def _wire(self, wires: Wires, table: Table, topic: str) -> Wire | None:

@@ -33,15 +33,18 @@ class SnapshotRows:
         toast: ToastValues,
         filtered: FilteredRows,
         *,
+        last: Callable[[Table], TableEncoder | None],
         logged: LoggedKeys,
         letters: DeadLetters,
         outbox: str | None,
     ) -> None:
         """`encoder` gives a table's encoder, and publishes its description at a position if it is new.
 
+        `last` gives the encoder of a table as it was met last.
+
         `outbox` names the table whose rows are messages: of those nothing is published but the log's inserts.
         """
-        self._sink, self._encoder, self._toast, self._filtered = sink, encoder, toast, filtered
+        self._sink, self._encoder, self._last, self._toast, self._filtered = sink, encoder, last, toast, filtered
         self._logged, self._letters, self._outbox = logged, letters, outbox
         self._records = records
 
@@ -108,8 +111,13 @@ class SnapshotRows:
         return len(gone) + self.window(replace(window, rows=rows), frame, position, lsn=lsn)
 
     def stale(self, table: Table, keys: Sequence[bytes], frame: Frame, position: Position, *, lsn: Coordinates) -> None:
-        """Write a delete for each of `keys`, which the source no longer has."""
-        encoder = self._encoder(table, position)
+        """Write a delete for each of `keys`, which the source no longer has.
+
+        `table` may be as it was before it was read: to describe it so again would undo the change of its columns.
+        """
+        if not keys:
+            return
+        encoder = self._last(table) or self._encoder(table, position)
         for key in keys:
             image = self._records.before(encoder, key) or encoder.key_image(key)
             self._records.put(encoder, key, frame, op=b"d", before=image, after=_NULL, lsn=lsn)

@@ -142,7 +142,7 @@ class Copying:
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         """The rows of a table, as JSON; none where it is not there."""
-        while self._follows:  # the file is its own, and it opens it anew with each session
+        while self._follows:  # the file is its own, and each session opens it again
             with self._sink.beside as found:
                 if found is not None:
                     return self._rows(found, table)
@@ -163,6 +163,9 @@ class Copying:
         self.key = record["key"]
         columns = {n: _values(arrow[n], kinds[n]) for n in arrow.column_names if n in kinds}
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    def descriptions(self) -> list[dict[str, Any]]:
+        return [orjson.loads(record) for record in self._sink.schemas()]
 
     def records(self, table: str) -> list[Told]:
         """Each row as one that was read."""

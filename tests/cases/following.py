@@ -94,6 +94,9 @@ class Following:
         live[key] = event["after"]
         told.append(Told(key, value))
 
+    def descriptions(self) -> list[dict[str, Any]]:
+        return []
+
     def catch_up(self) -> str:
         with _heard() as said, nudged(self._url), self._open(until_caught_up=True) as following:
             for transaction in following:

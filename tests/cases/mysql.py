@@ -72,6 +72,8 @@ _MILLIS_DIGITS: Final = 3
 class MysqlCases:
     """A `CaseSource` of one server: databases whose names begin with that of `database`."""
 
+    in_order = False
+
     def __init__(self, database: MySQLDatabase, kafka: str, folder: Path) -> None:
         self._database, self._kafka, self._folder = database, kafka, folder
         self._rooms: list[str] = []

@@ -7,6 +7,7 @@ from typing import Final
 from tests.cases.runner import Case
 
 _TWO: Final = ("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1), (2, 2)")
+_SWAPPED: Final = "RENAME COLUMN v TO n, RENAME COLUMN n TO v"
 _OF: Final = "aaaaaaaa-1111-4111-8111-bbbbbbbbbbbb"
 
 
@@ -64,6 +65,20 @@ CHANGES: Final = (
             "ALTER TABLE t DROP COLUMN f, ADD COLUMN g VARCHAR(5) DEFAULT 'q' AFTER v",
             *("DELETE FROM t WHERE id = 1", "ALTER TABLE t RENAME COLUMN v TO w, RENAME COLUMN g TO v"),
         ),
+    ),
+    Case(
+        name="names_swapped",
+        before=("CREATE TABLE t (id INT PRIMARY KEY, v INT, n INT)", "INSERT INTO t VALUES (1, 5, 1), (2, 6, 2)"),
+        stream=("UPDATE t SET n = 7 WHERE id = 1", f"ALTER TABLE t {_SWAPPED}", "DELETE FROM t WHERE id = 2"),
+        stopped=("INSERT INTO t VALUES (3, 1, 2)", f"ALTER TABLE t {_SWAPPED}"),
+        live=True,
+    ),
+    Case(
+        name="names_and_types_swapped",
+        before=("CREATE TABLE t (id INT PRIMARY KEY, v TEXT, n INT)", "INSERT INTO t VALUES (1, 'a', 1), (2, 'b', 2)"),
+        stream=("UPDATE t SET n = 7 WHERE id = 1", f"ALTER TABLE t {_SWAPPED}", "DELETE FROM t WHERE id = 2"),
+        stopped=("INSERT INTO t (id) VALUES (3)", f"ALTER TABLE t {_SWAPPED}"),
+        live=True,
     ),
     Case(
         name="labels_in_another_order",

@@ -34,6 +34,8 @@ _PRINTED: Final = "CASE WHEN {0} IS DISTINCT FROM NULL THEN format('%s', {0}) EN
 class PostgresCases:
     """A `CaseSource` of one database."""
 
+    in_order = True
+
     def __init__(self, database: Database, kafka: str, folder: Path) -> None:
         self._database, self._kafka, self._folder = database, kafka, folder
 

@@ -88,6 +88,12 @@ SILENT: Final = (
         _NAMED.format("column n, v"),
     ),
     *_silent(
+        "names_swapped_of_one_type",
+        "ALTER TABLE t RENAME v TO x; ALTER TABLE t RENAME n TO v; ALTER TABLE t RENAME x TO n",
+        _NAMED.format("column n, v"),
+        before=("CREATE TABLE t (id int PRIMARY KEY, v int, n int)", "INSERT INTO t VALUES (1, 5, 1), (2, 6, 2)"),
+    ),
+    *_silent(
         "another_type_of_the_same_bits",
         "ALTER TABLE t ALTER COLUMN v TYPE inet",
         "column v has another type, which prints values in another way",

@@ -62,6 +62,8 @@ class Case:
     """What it said of each of the case's tables: just these things, by some words of each. None: not looked at."""
     live: bool = False
     """The fold becomes the SELECT of what `stream` leaves, without another write and without a restart."""
+    comes_back: bool = False
+    """A table gets the columns again that it had before others."""
     rows_differ: str = ""
     """Why the fold is not the SELECT, where that is right: rows of before a change are told as they were."""
 
@@ -90,9 +92,16 @@ class CaseConnector(Protocol):
 
     def records(self, table: str) -> Sequence[Record]: ...
 
+    def descriptions(self) -> Sequence[Row]:
+        """The records that describe tables, oldest first of each; none where they cannot be seen."""
+        ...
+
 
 class CaseSource(Protocol):
     """A database that has a room for each case."""
+
+    in_order: bool
+    """Tables are described as the log has them in turn; MySQL's as its catalog has them, which may be further."""
 
     def make_room(self, case: str) -> None:
         """Before its first statement."""
@@ -127,6 +136,8 @@ class Ran:
     """By a run that found nothing new."""
     late: frozenset[str]
     """Tables of `live` cases whose topic was not the table in time."""
+    described: Mapping[str, Sequence[Any]]
+    """By table: its columns as they were described one after the other."""
 
     def check(self, case: Case) -> None:
         """Everything that the case says, and what holds of every case."""
@@ -171,6 +182,9 @@ class Seen:
 
     def check(self) -> None:
         in_turn(self.records, read_again=self.case.said != ())
+        described = self.ran.described.get(self._name, ())
+        for n, columns in enumerate(described):
+            assert self.case.comes_back or columns not in described[:n], f"described as it was before: {columns}"
         if not self.case.rows_differ:
             fold = folded(self.records)
             again = folded(self.ran.read.records(self._name))
@@ -222,7 +236,18 @@ def run(source: CaseSource, cases: Sequence[Case]) -> Ran:
     said_at_last = streamed.catch_up()
     read = source.connector("read")
     read.catch_up()
-    return Ran(source, streamed, read, said, said_at_last, frozenset(late))
+    described = _described(streamed.descriptions()) if source.in_order else {}
+    return Ran(source, streamed, read, said, said_at_last, frozenset(late), described)
+
+
+def _described(records: Sequence[Row]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for record in sorted(records, key=lambda record: record["version"]):
+        of = found.setdefault(f"{record['schema']}.{record['table']}", [])
+        columns = [(column["name"], column["type"]) for column in record["columns"]]
+        if of[-1:] != [columns]:
+            of.append(columns)
+    return found
 
 
 def _becomes(source: CaseSource, connector: CaseConnector, case: Case, table: str, deadline: float) -> bool:

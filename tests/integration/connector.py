@@ -124,6 +124,12 @@ class Connector:
         WATCH.tee(arguments[0], done.stdout + done.stderr)
         return done
 
+    def close_the_gap(self) -> str:
+        """Do what the hint of a gap says; give stderr."""
+        asked = self.here("snapshot", "start", "FILE", "--after-gap")
+        assert asked.returncode == 0, asked.stderr
+        return self.catch_up()
+
     def catch_up(self, *, process: bool = False) -> str:
         """Run until all that is committed now is in Kafka; give stderr. `process`: in one of its own."""
         if process:
@@ -142,6 +148,11 @@ class Connector:
     def records_of(self, name: str) -> list[Record]:
         """All committed records of a topic that is no table's: ``schema``, ``message``, …"""
         return self._records(f"{self.name}.{name}")
+
+    def descriptions(self) -> list[dict[str, Any]]:
+        """What describes the tables: the newest record of each version."""
+        newest = {record.raw_key: record.value for record in self.records_of("schema")}
+        return [value for value in newest.values() if value is not None]
 
     def _records(self, topic: str) -> list[Record]:
         messages = read_to_end(self.kafka, {}, topic, "read_committed")

@@ -40,6 +40,7 @@ from cdc.testing import (
     truncate,
     update,
 )
+from tests.integration.running import eventually
 from tests.text_tables import text_column, text_table
 
 A, B = text_table("a", ["id", "note"]), text_table("b", ["id", "note"])
@@ -721,3 +722,34 @@ def test_a_table_truncated_while_it_is_read_is_read_anew(bench: Bench, monkeypat
     bench.run(A, at=meanwhile)
     assert next(late, None) is None
     assert bench.fold(A) == {"99": "n"}
+
+
+@pytest.mark.parametrize("gone", [(), (b"2",)])
+def test_what_has_gone_is_deleted_under_the_newest_description(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, gone: tuple[bytes, ...]
+) -> None:
+    """The table has got a column since the session began: to describe it as it was then would take the column back."""
+    wider = text_table("a", ["id", "note", text_column("more")])
+    bench.log.commit(*(insert(A, _row(key)) for key in "12"))
+    bench.run(A)
+    bench.log.commit(*(delete(A, (key,)) for key in gone))
+    bench.log.held_from = None
+    bench.ask(Command(tables=(), after_gap=True))
+
+    def meanwhile(*of: Any, **more: Any) -> Any:
+        bench.log.commit(insert(wider, (b"3", b"n", b"m")))
+        eventually(lambda: b'{"id":"3"}' in [r.key for r in bench.kafka.topics["p.s.a"]], "the log is followed")
+        return stale_keys(*of, **more)
+
+    def described_by_itself(*of: Any, **more: Any) -> Any:
+        found = window(*of, **more)
+        return found and replace(found, table=replace(found.table))
+
+    window = MemorySnapshotter.window
+    monkeypatch.setattr(MemorySnapshotter, "window", described_by_itself)
+    stale_keys = cdc.capture.snapshots.incremental_snapshot.stale_keys
+    monkeypatch.setattr(cdc.capture.snapshots.incremental_snapshot, "stale_keys", meanwhile)
+    bench.run(A)
+    assert bench.fold(A) == dict.fromkeys({"1", "2", "3"} - {key.decode() for key in gone}, "n")
+    described = [orjson.loads(r.value or b"") for r in bench.kafka.committed("p.schema")]
+    assert [len(record["columns"]) for record in described] == [2, 3]
