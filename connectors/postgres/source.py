@@ -348,12 +348,13 @@ class PostgresSource:
 
     def _reach(self, replication: ReplicationConnection, lsn: int, whole: messages.Begin | None = None) -> None:
         """Note that between two transactions the log was read up to here; `whole` has just come to its end."""
+        if lsn <= self._read_to:
+            return
+        self._read_to = lsn
+        replication.written(lsn)
         if whole is not None:
             at_ms, emitted = whole.committed_at_us // 1000, self._config.source.messages
             self._last = LastTransaction.of(whole.commit_lsn, whole.xid, at_ms, messages=emitted)
-        if lsn > self._read_to:
-            self._read_to = lsn
-            replication.written(lsn)
 
     def _learn(self, assembler: Assembler, relation: messages.Relation, commit: int | None) -> None:
         with self._tended().asking():
