@@ -366,11 +366,14 @@ def _not_published(result: pq.abc.PGresult) -> GapError:
 
 
 def _unreadable(error: CdcError, result: pq.abc.PGresult) -> CdcError:
-    """Return an error of the server while it reads its own log as one that may stay."""
+    """Return an error of the server while it reads its own log: one that may stay, or, of damaged data, that will."""
     if not (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").startswith(_INTERNAL):
         return error
+    said = f"the server fails to read its own log: {error.message}"
+    if not isinstance(error, RetryableError):
+        return GapError(said, hint=f"the server's log names what is damaged; {CLOSE_THE_GAP}")
     return UnreadableError(
-        f"the server fails to read its own log: {error.message}",
+        said,
         hint="it is tried again, and the server's log says more. If it comes each time, log or catalog are damaged "
         f"there, or it is a fault of the server's version: {CLOSE_THE_GAP}",
     )
