@@ -1,7 +1,7 @@
 """Looks, while the log is followed, for what the next start would refuse or read again: it may be a long way off.
 
-Whoever gives a topic another policy lets it forget rows from then on, and no record, id or number of partitions tells.
-It is asked for in a thread of its own, so that the loop waits for nothing.
+A topic that somebody gives another policy forgets rows from then on, and no record, id or number of partitions tells of
+it. It is asked for in a thread of its own, so that the loop waits for nothing.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from typing import Final
 
 from cdc.model.errors import CdcError, OperatorError
 from cdc.model.ledger import Loss, TopicFacts, loss
+from sinks.client.failures import DRIVER_ERRORS
 from sinks.topics.topics import Topics, Wanted
 
-_EVERY_S: Final = 30.0
+_EVERY_S: Final = 60.0
+"""Brokers take a policy up more slowly: by default they look for what to delete every five minutes."""
 _SHARE: Final = 50
 """A look takes at most one part in so many of the time."""
 
@@ -36,7 +38,7 @@ class Seen:
 
 def look(connect: Callable[[], Topics], wanted: Sequence[Wanted], before: Mapping[str, TopicFacts]) -> Seen:
     """Compare topics with how they must be, and with how they were `before`. Raises as `Topics` does."""
-    keeping = [topic.name for topic in wanted if topic.configs["cleanup.policy"] == "compact"]
+    keeping = [topic.name for topic in wanted if topic.configs.get("cleanup.policy") == "compact"]
     with connect() as topics:
         refusals, now = topics.refusals(wanted), topics.facts(keeping)
     return Seen(refusals, any(loss(before.get(name), of, keeps=True) is Loss.FORGOTTEN for name, of in now.items()))
@@ -72,7 +74,8 @@ class SettingsWatch:
         begun_s, self._found = time.monotonic(), Seen()
         try:
             self._found = self._look()
-        except CdcError as exc:  # the loop itself tells of brokers that are away
+        except (CdcError, *DRIVER_ERRORS) as exc:  # the loop itself tells of brokers that are away
             log.debug("the topics' settings cannot be looked at: %s", exc)
-        ended_s = time.monotonic()
-        self._due_s = ended_s + max(self._every_s, (ended_s - begun_s) * _SHARE)
+        finally:
+            ended_s = time.monotonic()
+            self._due_s = ended_s + max(self._every_s, (ended_s - begun_s) * _SHARE)
