@@ -86,6 +86,13 @@ def test_a_file_that_is_damaged_is_named(tmp_path: Path, name: str, text: bytes 
     assert refused.value.message == f"the checkpoint is damaged: {folder}/{said}"
 
 
+def test_a_place_that_the_disk_does_not_give(tmp_path: Path) -> None:
+    """A name that no disk takes stands for a folder that this user may not read: tests may run as root."""
+    with pytest.raises(OperatorError, match="cannot be read: File name too long") as refused:
+        export(_config(tmp_path / ("x" * 300)))
+    assert "ls -ld " in (refused.value.hint or "")
+
+
 def test_a_replay_that_goes_on_is_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     versions: dict[str, list[Any]] = {"public.orders": []}
     monkeypatch.setattr(spark_apply.replay.replay, "schema_versions", lambda _: versions)

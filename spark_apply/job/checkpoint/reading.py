@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -44,25 +46,36 @@ class Disk:
     """This machine's disk."""
 
     def there(self, place: str) -> bool:
-        return Path(place).exists()
+        with _readable(place):
+            return Path(place).exists()
 
     def names(self, folder: str) -> list[str]:
-        return sorted(path.name for path in Path(folder).iterdir()) if Path(folder).is_dir() else []
+        with _readable(folder):
+            return sorted(path.name for path in Path(folder).iterdir()) if Path(folder).is_dir() else []
 
     def modified_ms(self, place: str) -> int:
-        return Path(place).stat().st_mtime_ns // 1_000_000
+        with _readable(place):
+            return Path(place).stat().st_mtime_ns // 1_000_000
 
     def text(self, place: str) -> str:
-        try:
-            return Path(place).read_text(encoding="utf-8")
-        except FileNotFoundError as exc:
-            raise DamageError("it is missing") from exc
-        except UnicodeDecodeError as exc:
-            raise DamageError("it cannot be read (MalformedInputException)") from exc
-        except OSError as exc:
-            raise OperatorError(
-                f"checkpoint {place}: cannot be read: {exc.strerror}", hint="may this user read it?"
-            ) from exc
+        with _readable(place):
+            try:
+                return Path(place).read_text(encoding="utf-8")
+            except FileNotFoundError as exc:
+                raise DamageError("it is missing") from exc
+            except UnicodeDecodeError as exc:
+                raise DamageError("it cannot be read (MalformedInputException)") from exc
+
+
+@contextmanager
+def _readable(place: str) -> Iterator[None]:
+    """Raise OperatorError where this user may not read something, or the disk does not give it."""
+    try:
+        yield
+    except OSError as exc:
+        raise OperatorError(
+            f"checkpoint {place}: cannot be read: {exc.strerror}", hint=f"may this user read it? ls -ld {place}"
+        ) from exc
 
 
 class Hadoop:
