@@ -1,4 +1,4 @@
-"""The tables of the file: made as the source describes them, and changed when it describes them anew.
+"""The tables of the file: made as the source describes them, and changed when it describes them otherwise.
 
 A column that a newer description has not stays until nothing that was read before is still to come (`settle`): rows of
 a snapshot may have been read under a description that the log reaches later, and then the column is there again.
@@ -168,7 +168,7 @@ class Tables:
         self._forget(topic)
 
     def _rebuild(self, shape: Shape, sources: Mapping[str, str], extra: str = "") -> None:
-        """Make the table anew, with the rows that it has; without sources it is empty."""
+        """Replace the table by one with the same rows; without sources it is empty."""
         schema, table = shape.record["schema"], shape.record["table"]
         new = named(schema, f"{_NEW}{table}")
         self._create(new, shape)

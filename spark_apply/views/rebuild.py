@@ -90,7 +90,7 @@ def rebuild_views(
     going = _going(config, state, texts)
     planned = plan_views(going, open_session(config.name, config.spark))
     refuse_unfollowable(planned.views, texts, schema_versions(config.source))
-    found = compare_views(going, planned, texts, tell, anew=True)
+    found = compare_views(going, planned, texts, tell, rebuilt=True)
     for of in found:
         if of.failed is not None:
             raise OperatorError(

@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import pytest
 
-from tests.cases import mysql_cases, postgres_cases
+from tests.cases import mysql_cases, postgres_cases, without_topics
 from tests.cases.following import Following
-from tests.cases.mysql import MysqlCases
-from tests.cases.postgres import PostgresCases
-from tests.cases.runner import Case, Ran, run
-from tests.conftest import _database, _mysql_database
-
-
-class _Postgres(PostgresCases):
-    def connector(self, which: str) -> Following:  # type: ignore[override]
-        name = f"{which}{self._database.name.removeprefix('test_')}"
-        return Following(self._folder, name, self._database.url, ["case_*.*"])
-
-
-class _Mysql(MysqlCases):
-    def connector(self, which: str) -> Following:  # type: ignore[override]
-        name = f"{which}{self._database.name.removeprefix('test_')}"
-        return Following(self._folder, name, self._database.url, [f"{self._database.name}_*.?"], settles=True)
-
+from tests.cases.runner import Case, Ran
 
 _POSTGRES: Final = {case.name: case for case in postgres_cases.CASES}
 _MYSQL: Final = {case.name: case for case in mysql_cases.CASES}
@@ -35,17 +19,16 @@ _MYSQL: Final = {case.name: case for case in mysql_cases.CASES}
 
 @pytest.fixture(scope="module")
 def postgres_ran(servers: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
-    with contextlib.contextmanager(_database)(servers("postgres18")) as database:
-        yield run(_Postgres(database, "", tmp_path_factory.mktemp("cases")), list(_POSTGRES.values()))
+    cases = list(_POSTGRES.values())
+    with without_topics.postgres_ran(Following, servers("postgres18"), tmp_path_factory.mktemp("cases"), cases) as ran:
+        yield ran
 
 
 @pytest.fixture(scope="module")
 def mysql_ran(servers: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
-    with (
-        contextlib.contextmanager(_mysql_database)(servers("mysql")) as database,
-        contextlib.closing(_Mysql(database, "", tmp_path_factory.mktemp("cases"))) as source,
-    ):
-        yield run(source, list(_MYSQL.values()))
+    cases, make = list(_MYSQL.values()), partial(Following, settles=True)
+    with without_topics.mysql_ran(make, servers("mysql"), tmp_path_factory.mktemp("cases"), cases) as ran:
+        yield ran
 
 
 @pytest.mark.parametrize("case", _POSTGRES.values(), ids=_POSTGRES)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,34 +11,15 @@ from typing import Any
 import duckdb
 
 from tests.conftest import Database
-from tests.integration import in_process
-from tests.integration.nudges import nudged
+from tests.integration.file_connector import FileConnector
 from tests.integration.running import eventually
 
-HOME = Path(__file__).parents[2]
 
-
-class Copy:
+class Copy(FileConnector):
     """A connector's file, and the file that it keeps."""
 
     def __init__(self, folder: Path, source: dict[str, Any], name: str = "copied", **sink: Any) -> None:
-        self.url, self.out, self.file = source["url"], folder / "copy.duckdb", folder / f"{name}.yaml"
-        config = {"name": name, "source": source, "sink": {"type": "duckdb", "path": str(self.out), **sink}}
-        self.file.write_text(json.dumps(config))
-        self.environment = {**os.environ}
-
-    def cdc(self, *words: str) -> subprocess.CompletedProcess[str]:
-        with nudged(self.url):
-            return in_process.cdc([str(self.file) if word == "FILE" else word for word in words], self.environment)
-
-    def catch_up(self) -> None:
-        done = self.cdc("run", "FILE", "--until-caught-up")
-        assert done.returncode == 0, done.stderr
-
-    def start(self, **more: Any) -> subprocess.Popen[str]:
-        words = [sys.executable, "-m", "cdc", "run", str(self.file)]
-        environment = {**self.environment, "PYTHONPATH": str(HOME)}
-        return subprocess.Popen(words, cwd=HOME, env=environment, stderr=subprocess.PIPE, text=True, **more)
+        super().__init__(folder, source, "copy.duckdb", name, type="duckdb", **sink)
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
         with duckdb.connect(self.out, read_only=True) as found:

@@ -7,6 +7,7 @@ import random
 import resource
 import signal
 import sqlite3
+import subprocess
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
@@ -109,7 +110,7 @@ def test_what_is_in_the_way_is_told_and_passes(postgres18: Database, tmp_path: P
     assert done.returncode == 1
     assert "is written by connector copied" in done.stderr or "config changed" in done.stderr
     with duckdb.connect(copy.out, read_only=True):
-        with copy.start() as running:
+        with copy.start(stderr=subprocess.PIPE) as running:
             _, said = running.communicate(timeout=60)
         assert running.returncode == 1
         assert "copy.duckdb is in use by " in said
@@ -122,7 +123,7 @@ def test_what_is_in_the_way_is_told_and_passes(postgres18: Database, tmp_path: P
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
-    with nudged(postgres18.url), copy.start(preexec_fn=small) as running:
+    with nudged(postgres18.url), copy.start(stderr=subprocess.PIPE, preexec_fn=small) as running:
         _, said = running.communicate(timeout=120)
     assert running.returncode == 1, said
     assert "copy.duckdb cannot be written: File too large" in said

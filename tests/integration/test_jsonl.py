@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,38 +15,17 @@ import pytest
 
 from tests.conftest import Database
 from tests.integration import in_process
-from tests.integration.nudges import nudged
+from tests.integration.file_connector import FileConnector
 from tests.integration.running import Writer, eventually
 
-HOME = Path(__file__).parents[2]
 
-
-class Lines:
+class Lines(FileConnector):
     """A connector's file, and what it has written."""
 
     def __init__(self, folder: Path, url: str, tables: list[str], name: str = "lines", **sink: Any) -> None:
-        self.url, self.out, self.file = url, folder / "changes.jsonl", folder / f"{name}.yaml"
         kind = "mysql" if url.startswith("mysql:") else "postgres"
-        config = {
-            "name": name,
-            "source": {"type": kind, "url": url, "tables": tables},
-            "sink": {"type": "jsonl", "path": str(self.out), **sink},
-        }
-        self.file.write_text(json.dumps(config))
-        self.environment = {**os.environ}
-
-    def cdc(self, *words: str) -> subprocess.CompletedProcess[str]:
-        with nudged(self.url):
-            return in_process.cdc([str(self.file) if word == "FILE" else word for word in words], self.environment)
-
-    def catch_up(self) -> None:
-        done = self.cdc("run", "FILE", "--until-caught-up")
-        assert done.returncode == 0, done.stderr
-
-    def start(self) -> subprocess.Popen[bytes]:
-        words = [sys.executable, "-m", "cdc", "run", str(self.file)]
-        environment = {**self.environment, "PYTHONPATH": str(HOME)}
-        return subprocess.Popen(words, cwd=HOME, env=environment, stderr=subprocess.DEVNULL)
+        source = {"type": kind, "url": url, "tables": tables}
+        super().__init__(folder, source, "changes.jsonl", name, type="jsonl", **sink)
 
     def events(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.out.read_bytes().splitlines()]

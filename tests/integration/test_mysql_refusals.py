@@ -98,8 +98,7 @@ def test_columns_whose_names_are_not_logged(own: OwnServer, kafka: str, prefix: 
         assert "has no names of its columns" in running.stderr
         assert "SET PERSIST binlog_row_metadata = FULL" in running.stderr
     assert connector.here("run", "FILE", "--until-caught-up").returncode == 1
-    assert connector.here("snapshot", "start", "FILE", "--after-gap").returncode == 0
-    connector.catch_up()
+    connector.close_the_gap()
     same(connector, database, "t")
 
 
@@ -130,8 +129,7 @@ def test_what_a_session_sets_for_itself(mysql_database: MySQLDatabase, kafka: st
         assert "Traceback" not in done.stderr
         assert not [e for e in connector.events(f"{database.name}.{name}") if e["op"] == "u"], name
     connector, name, _ = made[-1]
-    assert connector.here("snapshot", "start", "FILE", "--after-gap").returncode == 0
-    connector.catch_up()
+    connector.close_the_gap()
     assert connector.fold(f"{database.name}.{name}").keys() == {b'{"id":1}', b'{"id":2}', b'{"id":3}'}
 
 

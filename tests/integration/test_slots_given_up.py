@@ -74,6 +74,5 @@ def test_a_standby_that_is_away_and_a_slot_that_nobody_uses(
     assert hint in done.stderr
     assert "idle_replication_slot_timeout = 0" in hint
     set_to("idle_replication_slot_timeout", "0")
-    assert connector.here("snapshot", "start", "FILE", "--after-gap").returncode == 0
-    connector.catch_up()
+    connector.close_the_gap()
     same(connector, alone, "public.t")

@@ -37,7 +37,7 @@ from cdc.rules.flat import Formats
 
 _GC_OBJECTS = 50_000
 
-_BEGIN_ANEW = (
+_BEGIN_AGAIN = (
     "another sink.path and another name begin with a new snapshot; what was changed in the gap is told by that alone"
 )
 _log = logging.getLogger("cdc")
@@ -251,5 +251,5 @@ def _follow(file: Path, config: ConnectorConfig, how: _How, *, place: Place, to:
         except GapError as exc:
             if config.into is None:
                 raise
-            raise GapError(exc.message, hint=_BEGIN_ANEW) from exc
+            raise GapError(exc.message, hint=_BEGIN_AGAIN) from exc
     shown.done()

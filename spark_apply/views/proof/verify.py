@@ -104,17 +104,17 @@ def verify_views(config: ViewsConfig, *, only: str | None = None, progress: Prog
 
 
 def compare_views(
-    config: ViewsConfig, planned: Planned, only: Collection[str], tell: Progress, *, anew: bool = False
+    config: ViewsConfig, planned: Planned, only: Collection[str], tell: Progress, *, rebuilt: bool = False
 ) -> list[Verified]:
     """Compare what is published of views with what these definitions of them give.
 
-    Units that cannot be published keep the rows that they have; but `anew` they are left out of the view.
+    Units that cannot be published keep the rows that they have; in a view that is to be `rebuilt` they are left out.
     """
     spark = open_session(config.name, config.spark)
     found: list[Verified] = []
     for _ in range(_TRIES):
         state = standing(config)
-        found = _Look(config, spark, state, tell, anew).compare(planned, only)
+        found = _Look(config, spark, state, tell, rebuilt).compare(planned, only)
         if all(of.agrees for of in found) or standing(config) == state:
             break
     return found
@@ -146,7 +146,7 @@ class _Look:
     spark: SparkSession
     state: State
     tell: Progress
-    anew: bool
+    rebuilt: bool
 
     def compare(self, planned: Planned, only: Collection[str]) -> list[Verified]:
         stand_ins: dict[str, str] = {}
@@ -228,11 +228,11 @@ class _Look:
                 return (self._compared(view, answer, there) if asked else self._none(view)), answer
             good = of_units(view, answer, held, how="left_anti").cache()
             kept = of_units(view, there, held, how="left_semi")
-            others = there if self.anew and asked else of_units(view, there, held, how="left_anti")
+            others = there if self.rebuilt and asked else of_units(view, there, held, how="left_anti")
             compared = self._compared(view, good, others) if asked else self._none(view)
             found = [(row[0], row[1]) for row in _named(view.last.units, held).collect()]
             keys = compared.keys + tuple(sorted(found)[: NAMED - len(compared.keys)])
-            shown = good if self.anew and asked else good.unionByName(kept)
+            shown = good if self.rebuilt and asked else good.unionByName(kept)
             return replace(compared, quarantined=len(found), keys=keys), shown
         except PySparkException as exc:
             return self._none(view, f"Spark cannot compute it: {exc.getCondition() or type(exc).__name__}"), answer
