@@ -17,6 +17,7 @@ from cdc.model.ledger import Loss, loss
 from cdc.model.state import State
 from sinks.client.options import weakness
 from sinks.kafka import KafkaSink, largest_record
+from sinks.topics.ends import compared, of_these
 from sinks.topics.names import table_of
 from sinks.topics.positions import read_standing
 from sinks.topics.topics import Existing, Topics, Wanted
@@ -123,8 +124,10 @@ def _ledger(
     """Compare what is relied on with the topics as they are."""
     if state is None:
         return
-    recorded = read_standing(config, sink.connector).topics
+    standing = read_standing(config, sink.connector)
+    recorded = standing.topics
     found = topics.facts([w.name for w in wanted])
+    found = compared(found, of_these(found, recorded, standing.reached))
     asked = {w.name: w.partitions for w in wanted}
     for refusal in verdicts.of_topics(recorded, {t: f for t, f in found.items() if f.partitions == asked[t]}):
         yield refused("topics", refusal)  # where another number is asked for, it has been refused with the settings
@@ -135,7 +138,8 @@ def _ledger(
         keeps = table is not None
         what = Loss.GONE if topic not in found else loss(was, found[topic], keeps=keeps)
         if what is not None:
-            then = "the next start reads its table again" if keeps else "what it held is gone"
+            gone = "they are gone" if what is Loss.CUT else "what it held is gone"
+            then = "the next start reads its table again" if keeps else gone
             yield Finding(Level.WARNING, "topics", f"topic {topic} {what.value}: {then}", None)
 
 

@@ -8,6 +8,7 @@ new epoch is also begun after a commit during which a request may have been sent
 from __future__ import annotations
 
 import logging
+import time
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -27,13 +28,14 @@ from sinks.client.connection import ConnectionConfig, LostError
 from sinks.client.options import python_client
 from sinks.client.record_batch import CODECS, Codec
 from sinks.client.schema_registry import open_reading
-from sinks.producer.batches import Batches, partition_of
+from sinks.producer.batches import Batch, Batches, partition_of
 from sinks.producer.librdkafka import LibrdkafkaProducer
 from sinks.producer.producer import Producer
 from sinks.producer.retries import RefusedError
 from sinks.producer.transactional import TransactionalProducer
 from sinks.refusals import LARGEST_REQUEST, Refusals
 from sinks.topics.descriptions import descriptions
+from sinks.topics.ends import Ends, compared, of_these
 from sinks.topics.names import (
     OF_CONNECTOR,
     log_topic,
@@ -44,7 +46,7 @@ from sinks.topics.names import (
     table_of,
     table_topic,
 )
-from sinks.topics.positions import Standing, read_neighbours, read_standing, schema_key, topic_key
+from sinks.topics.positions import Standing, ends_key, read_neighbours, read_standing, schema_key, topic_key
 from sinks.topics.read_back import Isolation, extent, read_partition, read_to_end
 from sinks.topics.settings_watch import SettingsWatch, look
 from sinks.topics.signals import Commands
@@ -65,6 +67,8 @@ _AROUND_BYTES: Final = 1024
 _ANSWER_MS: Final = 40_000
 """An answer is awaited for longer than a broker waits for its followers, which is 30 s."""
 _FENCE_S: Final = 60.0
+_LED_WITHIN_S: Final = 10.0
+_LED_AGAIN_S: Final = 0.5
 log = logging.getLogger("cdc.kafka")
 
 _T = TypeVar("_T")
@@ -92,6 +96,10 @@ class KafkaSink:
         """Whether there is no schema topic yet."""
         self._routed: set[str] = set()
         """Topics of messages that are known to be there."""
+        self._ends = Ends({}, {})
+        self._interrupted = False
+        self._unrecorded = False
+        """Whether partitions reach further than is recorded."""
         self._watch = TopicWatch()
         self._settings: SettingsWatch | None = None
         self._made: Sequence[str] = ()
@@ -145,7 +153,7 @@ class KafkaSink:
             found = topics.facts([topic.name for topic in wanted])
         made = {topic.name for topic in missing}
         self._found = {name: replace(facts, made=name in made) for name, facts in found.items()}
-        self._settings = SettingsWatch(partial(look, self._topics, wanted, self._found))
+        self._settings = SettingsWatch(partial(look, self._topics, wanted, self._found, lambda: self._ends.committed))
         self._made = [topic.name for topic in wanted]
         self._has_letters |= "dead-letter" in self._logs
 
@@ -207,7 +215,24 @@ class KafkaSink:
         self._standing = read_standing(self._config, self.connector, fenced=True)
         self._states = StateWriter(self._standing.states)
         self._recorded = dict(self._standing.topics)
+        self._compare_ends()
         return self._standing.state
+
+    def _compare_ends(self) -> None:
+        """Find the topics that end before what was written into them; a new leader may say so for a moment."""
+        reached, until_s = (
+            of_these(self._found, self._recorded, self._standing.reached),
+            time.monotonic() + _LED_WITHIN_S,
+        )
+        self._found = compared(self._found, reached)
+        while (cut := [name for name, facts in self._found.items() if facts.cut]) and time.monotonic() < until_s:
+            time.sleep(_LED_AGAIN_S)
+            with self._topics() as topics:
+                now = topics.facts(cut)
+            seen = {name: replace(self._found[name], ends=now[name].ends) for name in cut if name in now}
+            self._found = compared({**self._found, **seen}, reached)
+        self._ends = Ends(self._found, reached)
+        self._unrecorded = bool(cut)
 
     def recorded(self) -> Mapping[str, TopicFacts]:
         return self._recorded
@@ -228,9 +253,24 @@ class KafkaSink:
     def moved(self, *, whole: bool = False) -> bool:
         if self._producer is None:
             return False
+        was, self._interrupted = self._interrupted, self._producer.interrupted
+        if self._interrupted and not was:
+            self._look_soon()
         if self._settings is not None and not whole and self._settings.moved():
             return True
-        return self._watch.moved(self._found, lambda names: self._open_producer().there(names), whole=whole)
+        return self._watch.moved(self._found, self._there, whole=whole)
+
+    def _there(self, names: Sequence[str]) -> Mapping[str, tuple[str, int]]:
+        try:
+            return self._open_producer().there(names)
+        except LostError:
+            self._look_soon()
+            raise
+
+    def _look_soon(self) -> None:
+        """Look what a broker still has, once it is back."""
+        if self._settings is not None:
+            self._settings.soon()
 
     def _begin_epoch(self) -> None:
         """Fence older epochs: the broker has ended what they had open, and takes nothing from them any more."""
@@ -299,15 +339,19 @@ class KafkaSink:
 
     def commit(self, state: State) -> None:
         producer = self._open_producer()
+        taken = self._take()
         tables, position = self._states.records(state)
         for name, value in tables:
             self.write(self.position_topic, table_key(self.connector, name), value)
+        if self._unrecorded:
+            self.write(self.position_topic, ends_key(self.connector), self._ends.to_bytes())
         self.write(self.position_topic, self.connector.encode(), position)
-        self._send()
+        self._send(taken)
         self._doing("writing records", producer.flush)
         self._doing("committing", producer.commit)
         self._open_for = None
         self._batches.clear()
+        self._ends.committed, self._unrecorded = self._ends.reached(), False
         if producer.interrupted:
             self._renew(state)
 
@@ -392,12 +436,18 @@ class KafkaSink:
                 return
         self._send()
 
-    def _send(self) -> None:
-        """Give what waits to the producer."""
+    def _take(self) -> list[Batch]:
+        """Take what waits, and count it."""
         taken = self._batches.take()
         for batch in taken:
             if len(batch.records) > self._largest and batch.count == 1:
                 raise self._refusals.too_large(batch)
+        self._unrecorded |= self._ends.add((batch.topic, batch.partition, batch.count) for batch in taken)
+        return taken
+
+    def _send(self, taken: Sequence[Batch] = ()) -> None:
+        """Give what was taken, and what waits, to the producer."""
+        taken = [*taken, *self._take()]
         producer = self._open_producer()
         self._doing("writing records", lambda: producer.send(taken))
 

@@ -221,7 +221,8 @@ class Session:
     def _look_at_topics(self, *, whole: bool = False) -> None:
         """Restart the session if a topic has been deleted or changed: a start compares all with what is recorded."""
         if self._sink.moved(whole=whole):
-            log.warning("a topic has been deleted, made again or given partitions: the session starts again to compare")
+            log.warning("a topic has been deleted, made again or given partitions, or has lost records: the session "
+                        "starts again to compare")  # fmt: skip
             raise RestartSession
 
     def _write_window(self) -> bool:

@@ -23,6 +23,7 @@ class Loss(Enum):
     GONE = "was deleted"
     MADE_AGAIN = "was deleted and made again"
     FORGOTTEN = "has had records deleted from it"
+    CUT = "has lost its last records, which brokers had acknowledged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,10 @@ class TopicFacts:
     """Sum of the first offsets of the partitions. Compaction does not move them: only deleting records does."""
     made: bool = field(default=False, compare=False)
     """This session has made the topic, because it was missing."""
+    ends: tuple[int, ...] = field(default=(), compare=False)
+    """Where each partition ended when it was looked at; empty where that cannot be told."""
+    cut: bool = field(default=False, compare=False)
+    """A partition ended before what was written into it."""
 
     def to_bytes(self) -> bytes:
         return orjson.dumps({"identity": self.identity, "partitions": self.partitions, "forgotten": self.forgotten})
@@ -61,6 +66,8 @@ def loss(recorded: TopicFacts | None, found: TopicFacts, *, keeps: bool) -> Loss
         return Loss.GONE
     if recorded.identity and found.identity and recorded.identity != found.identity:
         return Loss.MADE_AGAIN
+    if found.cut:
+        return Loss.CUT
     return Loss.FORGOTTEN if keeps and found.forgotten > recorded.forgotten != UNKNOWN else None
 
 

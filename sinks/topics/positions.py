@@ -1,7 +1,8 @@
 """Reads the position topic: a connector's position with its tables, and, under keys of their own, more beside it.
 
-Beside them stand the last error, what is relied on of each topic (`cdc.model.ledger`), and a copy of each of the
-connector's records of the schema topic, compressed: that topic is shared, and no other place has them.
+Beside them stand the last error, what is relied on of each topic (`cdc.model.ledger`), how far they reach
+(`sinks.topics.ends`), and a copy of each of the connector's records of the schema topic, compressed: that topic is
+shared, and no other place has them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from cdc.model.ledger import TopicFacts
 from cdc.model.state import State
 from cdc.model.state_records import StateReader
 from sinks.client.failures import DRIVER_ERRORS
+from sinks.topics.ends import Reached, parse
 from sinks.topics.names import position_of, position_topic
 from sinks.topics.read_back import read_to_end
 from sinks.topics.single_record import NoTopicError, NotTakenError, write_record
@@ -44,6 +46,8 @@ class Standing:
     """What is relied on of each topic."""
     schemas: Mapping[bytes, bytes] = field(default_factory=dict)
     """The copies of the connector's records of the schema topic, by their key there."""
+    reached: Reached = field(default_factory=dict)
+    """How far those partitions reach that were written last."""
     states: StateReader = field(default_factory=lambda: StateReader(""))
     """The records of which `state` is made."""
 
@@ -61,24 +65,28 @@ def read_standing(config: KafkaConfig, connector: str, *, fenced: bool = False) 
     servers, options = config.bootstrap_servers, config.options
     begin = topic_key(connector, ""), schema_key(connector, b"")
     beside: tuple[dict[bytes, bytes], dict[bytes, bytes]] = {}, {}
+    reached = b"{}"
     for message in read_to_end(servers, options, topic, "read_committed", open_too=fenced):
         if states.hear(message.key(), message.value()):
             committed_at_ms, error = message.timestamp()[1], None
         elif message.key() == _error_key(connector):
             value = message.value()
             error = _error_of(value) if value is not None else None
+        elif message.key() == ends_key(connector):
+            reached = message.value() or b"{}"
         else:
             _note_beside(message.key() or b"", message.value(), begin, beside)
     state = states.state(where=f"topic {topic}")
     try:
         topics = {name.decode(): TopicFacts.from_bytes(value) for name, value in beside[0].items()}
         schemas = {key: zlib.decompress(value) for key, value in beside[1].items()}
+        ends = parse(reached)
     except (ValueError, zlib.error) as exc:
         raise OperatorError(
             f"topic {topic}: a record beside the position is damaged: what is relied on of topics cannot be told",
             hint="restore the topic, or start over under a new connector name (a fresh snapshot)",
         ) from exc
-    return Standing(state, committed_at_ms, error, topics, schemas, states)
+    return Standing(state, committed_at_ms, error, topics, schemas, ends, states)
 
 
 def _note_beside(
@@ -146,6 +154,11 @@ def topic_key(connector: str, topic: str) -> bytes:
 def schema_key(connector: str, key: bytes) -> bytes:
     """Return the key of a copy of a record that the schema topic has under `key`."""
     return f"{connector}/schema/".encode() + key
+
+
+def ends_key(connector: str) -> bytes:
+    """Return the key of how far topics reach."""
+    return f"{connector}/ends".encode()
 
 
 def _error_key(connector: str) -> bytes:

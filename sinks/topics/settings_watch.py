@@ -16,12 +16,14 @@ from typing import Final
 from cdc.model.errors import CdcError, OperatorError
 from cdc.model.ledger import Loss, TopicFacts, loss
 from sinks.client.failures import DRIVER_ERRORS
+from sinks.topics.ends import Reached, compared, of_these
 from sinks.topics.topics import Topics, Wanted
 
 _EVERY_S: Final = 60.0
 """Brokers take a policy up more slowly: by default they look for what to delete every five minutes."""
 _SHARE: Final = 50
 """A look takes at most one part in so many of the time."""
+_AGAIN_S: Final = 2.0
 
 log = logging.getLogger("cdc.kafka")
 
@@ -32,16 +34,28 @@ class Seen:
 
     refusals: Sequence[OperatorError] = ()
     """What a start would stop at."""
-    emptied: bool = False
-    """Records of a topic that keeps them were deleted."""
+    lost: bool = False
+    """Records of a topic that keeps them were deleted, or brokers have lost them."""
+    led: bool = True
+    """All partitions had a leader, which told where they end."""
 
 
-def look(connect: Callable[[], Topics], wanted: Sequence[Wanted], before: Mapping[str, TopicFacts]) -> Seen:
-    """Compare topics with how they must be, and with how they were `before`. Raises as `Topics` does."""
+def look(
+    connect: Callable[[], Topics],
+    wanted: Sequence[Wanted],
+    before: Mapping[str, TopicFacts],
+    committed: Callable[[], Reached],
+) -> Seen:
+    """Compare topics with how they must be, with how they were `before` and how far they reach. Raises as `Topics`."""
+    reached = committed()
     keeping = [topic.name for topic in wanted if topic.configs.get("cleanup.policy") == "compact"]
     with connect() as topics:
         refusals, now = topics.refusals(wanted), topics.facts(keeping)
-    return Seen(refusals, any(loss(before.get(name), of, keeps=True) is Loss.FORGOTTEN for name, of in now.items()))
+    losses = (
+        loss(before.get(name), of, keeps=True) for name, of in compared(now, of_these(now, before, reached)).items()
+    )
+    led = all(facts.ends for facts in now.values())
+    return Seen(refusals, any(what in (Loss.FORGOTTEN, Loss.CUT) for what in losses), led)
 
 
 class SettingsWatch:
@@ -52,30 +66,38 @@ class SettingsWatch:
         self._look, self._every_s = look, every_s
         self._due_s = time.monotonic() + every_s
         self._thread: threading.Thread | None = None
+        self._is_urgent = False
         self._found = Seen()
         self._before: frozenset[str] = frozenset()
 
     def moved(self) -> bool:
-        """Tell whether records were deleted. Raises OperatorError for what a start would refuse. Waits for nothing."""
+        """Tell whether records were lost. Raises OperatorError for what a start would refuse. Waits for nothing."""
         if self._thread is not None and not self._thread.is_alive():
             self._thread = None
             before, self._before = self._before, frozenset(refusal.message for refusal in self._found.refusals)
             for refusal in self._found.refusals:
                 if refusal.message in before:
                     raise refusal
-            if self._found.emptied:
+            if self._found.lost:
                 return True
         if self._thread is None and time.monotonic() >= self._due_s:
             self._thread = threading.Thread(target=self._run, name="cdc-topics", daemon=True)
             self._thread.start()
         return False
 
+    def soon(self) -> None:
+        """Look as soon as a broker answers: one was away, and may have come back with less than it had."""
+        if not self._is_urgent:
+            self._is_urgent, self._due_s = True, time.monotonic()
+
     def _run(self) -> None:
         begun_s, self._found = time.monotonic(), Seen()
         try:
             self._found = self._look()
+            self._is_urgent &= self._found.led
         except (CdcError, *DRIVER_ERRORS) as exc:  # the loop itself tells of brokers that are away
             log.debug("the topics' settings cannot be looked at: %s", exc)
         finally:
             ended_s = time.monotonic()
-            self._due_s = ended_s + max(self._every_s, (ended_s - begun_s) * _SHARE)
+            after_s = max(self._every_s, (ended_s - begun_s) * _SHARE)
+            self._due_s = ended_s + (min(_AGAIN_S, after_s) if self._is_urgent else after_s)

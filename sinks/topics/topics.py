@@ -35,7 +35,7 @@ LARGEST_RECORD: Final = 32 * 1024 * 1024
 
 log = logging.getLogger("cdc")
 
-_FIRST_OFFSETS_MS: Final = 5_000
+_OFFSETS_MS: Final = 5_000
 _MOST_CHANGES: Final = 1_000
 """Of the cluster's metadata by one request: a controller (KRaft) refuses one that makes more than 10,000, and a busy
 broker needs milliseconds for each partition's folder and files."""
@@ -333,23 +333,28 @@ class Topics:
         except KafkaError as exc:
             raise RetryableError(f"Kafka at {self._servers}: reading topics failed: {type(exc).__name__}") from exc
         partitions = {t["name"]: [p["partition_index"] for p in t["partitions"]] for t in there if not t["error_code"]}
-        try:
-            offsets = self._admin.list_partition_offsets(
-                {TopicPartition(name, p): OffsetSpec.EARLIEST for name, of in partitions.items() for p in of},
-                timeout_ms=_FIRST_OFFSETS_MS,
-            )
-            first = {name: sum(offsets[TopicPartition(name, p)].offset for p in of) for name, of in partitions.items()}
-        except KafkaError as exc:
-            log.debug("the first offsets of topics are not known: %s", type(exc).__name__)
-            first = {}
+        first, ends = (self._offsets(partitions, which) for which in (OffsetSpec.EARLIEST, OffsetSpec.LATEST))
         return {
             topic["name"]: TopicFacts(
                 identity=identity(topic.get("topic_id")),
                 partitions=len(partitions[topic["name"]]),
-                forgotten=first.get(topic["name"], UNKNOWN),
+                forgotten=sum(first[topic["name"]]) if topic["name"] in first else UNKNOWN,
+                ends=ends.get(topic["name"], ()),
             )
             for topic in there
             if topic["name"] in partitions
+        }
+
+    def _offsets(self, partitions: Mapping[str, Sequence[int]], which: OffsetSpec) -> dict[str, tuple[int, ...]]:
+        """Return an offset of each partition, in their order; of no topic where a leader is being chosen."""
+        asked = {TopicPartition(name, p): which for name, of in partitions.items() for p in of}
+        try:
+            found = self._admin.list_partition_offsets(asked, timeout_ms=_OFFSETS_MS) if asked else {}
+        except KafkaError as exc:
+            log.debug("offsets of topics are not known: %s", type(exc).__name__)
+            return {}
+        return {
+            name: tuple(found[TopicPartition(name, p)].offset for p in sorted(of)) for name, of in partitions.items()
         }
 
     def ends(self, names: Sequence[str]) -> int:

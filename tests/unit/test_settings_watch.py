@@ -57,7 +57,7 @@ def test_what_is_set_back_is_not_raised() -> None:
 
 def test_deleted_records_are_told() -> None:
     """At once: no look gives them back."""
-    watch = SettingsWatch(_Looks(Seen(emptied=True)), every_s=0.0)
+    watch = SettingsWatch(_Looks(Seen(lost=True)), every_s=0.0)
     eventually(watch.moved, "it is told")
 
 

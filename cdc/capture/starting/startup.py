@@ -173,7 +173,11 @@ class Startup:
         for topic, name in ours.items():
             found = losses.pop(topic, None)
             of_log = losses.pop(log_of(topic), None)
-            if found is None and of_log in (Loss.GONE, Loss.MADE_AGAIN) and log_of(topic) in self._sink.recorded():
+            if (
+                found is None
+                and of_log in (Loss.GONE, Loss.MADE_AGAIN, Loss.CUT)
+                and log_of(topic) in self._sink.recorded()
+            ):
                 topic, found = log_of(topic), of_log  # noqa: PLW2901 - it is the one to be named
             if found is not None and name not in again:
                 log.warning("topic %s %s: the rows of table %s are read again", topic, found.value, name)
@@ -181,7 +185,8 @@ class Startup:
         recorded = self._sink.recorded()
         for topic, what in losses.items():
             if what is not Loss.FORGOTTEN and topic in recorded:
-                log.warning("topic %s %s: what it held is gone", topic, what.value)
+                left = "they are gone" if what is Loss.CUT else "what it held is gone"
+                log.warning("topic %s %s: %s", topic, what.value, left)
         return again
 
     def _over_the_gap(self, source: Source, state: State, tables: Sequence[Table], asked: Sequence[bytes]) -> State:

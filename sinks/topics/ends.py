@@ -1,0 +1,94 @@
+"""How far partitions reach at least: brokers that lose what they have acknowledged are found out by it.
+
+A broker acknowledges what is in its memory. One that loses power alone, or a leader that was elected though it lacked
+records (`unclean.leader.election.enable`), has lost the ends of some partitions and not of others, also of committed
+transactions; producers and consumers go on as if nothing had been there.
+
+One writes at a time, so a partition ends at least as many records behind where the session found its end as were
+written since; markers of transactions come on top. That is recorded beside the position in each commit that has written
+anything: of the transaction itself, too, for its records are counted when the record is made. A start compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+import orjson
+
+from cdc.model.ledger import TopicFacts
+
+_MOST: Final = 100
+"""So many partitions are recorded, those written last: what was written long ago is on the disks."""
+
+Reached = Mapping[str, Mapping[int, int]]
+"""By topic and partition, the offset that the next record has at least."""
+
+
+def parse(record: bytes) -> Reached:
+    """Read what `Ends.to_bytes` has written. Raises ValueError for a damaged record."""
+    try:
+        found = orjson.loads(record)
+        return {topic: {int(n): int(end) for n, end in of.items()} for topic, of in found.items()}
+    except (AttributeError, TypeError) as exc:
+        raise ValueError("no ends of topics") from exc
+
+
+def of_these(found: Mapping[str, TopicFacts], recorded: Mapping[str, TopicFacts], reached: Reached) -> Reached:
+    """Return what was reached of those topics that were not made again since."""
+    return {
+        topic: of
+        for topic, of in reached.items()
+        if (facts := found.get(topic)) is not None
+        and (was := recorded.get(topic)) is not None
+        and not facts.made
+        and facts.identity == was.identity
+    }
+
+
+def compared(found: Mapping[str, TopicFacts], reached: Reached) -> dict[str, TopicFacts]:
+    """Return what was found of topics; of those that end before what was written into them, with `cut`."""
+    return {topic: replace(facts, cut=_is_cut(facts, reached.get(topic, {}))) for topic, facts in found.items()}
+
+
+def _is_cut(found: TopicFacts, reached: Mapping[int, int]) -> bool:
+    return any(number < len(found.ends) and found.ends[number] < end for number, end in reached.items())
+
+
+class Ends:
+    """Counts what one session writes, from the ends that it has found."""
+
+    def __init__(self, found: Mapping[str, TopicFacts], reached: Reached) -> None:
+        """`reached` is recorded of them: it is what is known of a topic whose ends cannot be told just now."""
+        recorded = {(topic, number): end for topic, of in reached.items() for number, end in of.items()}
+        ends = {(topic, number): end for topic, facts in found.items() for number, end in enumerate(facts.ends)}
+        self._at = recorded | ends
+        self._written = dict.fromkeys(recorded)
+        """Those written last come last."""
+        self.committed: Reached = self.reached()
+        """What all that is committed comes to."""
+
+    def add(self, counts: Iterable[tuple[str, int, int]]) -> bool:
+        """Count records that are about to be written, by topic and partition; False: none of a partition it knows."""
+        known = False
+        for topic, number, count in counts:
+            place = topic, number
+            if place in self._at:
+                self._at[place] += count
+                self._written.pop(place, None)
+                self._written[place] = None
+                known = True
+        while len(self._written) > _MOST:
+            del self._written[next(iter(self._written))]
+        return known
+
+    def reached(self) -> dict[str, dict[int, int]]:
+        """Return how far those partitions reach that were written last."""
+        found: dict[str, dict[int, int]] = {}
+        for topic, number in self._written:
+            found.setdefault(topic, {})[number] = self._at[topic, number]
+        return found
+
+    def to_bytes(self) -> bytes:
+        return orjson.dumps(self.reached(), option=orjson.OPT_NON_STR_KEYS)

@@ -1,0 +1,108 @@
+"""A broker that has acknowledged records and loses them, as one does that loses power: their tables are read again."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cdc.dev.stack import DevServers
+from tests.conftest import Database
+from tests.integration.connector import Connector
+from tests.integration.running import Running, eventually, same
+
+LOST = "has lost its last records, which brokers had acknowledged: the rows of table public.t are read again"
+_BEGIN = struct.Struct(">qi")
+"""Of a batch on the disk: the first offset, and how many bytes follow."""
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[DevServers]:
+    with DevServers(tmp_path / "broker", servers=["kafka"]) as servers:
+        yield servers
+
+
+class _Disk:
+    """What the broker has written of a topic, which is what is left of it when the power goes: not all of it."""
+
+    def __init__(self, broker: DevServers, folder: Path, topic: str) -> None:
+        self._server = broker["kafka"]
+        self._logs = sorted(folder.rglob(f"{topic}-*/*.log"))
+        assert self._logs
+        self._kept = {log: log.stat().st_size for log in self._logs}
+
+    def lose(self) -> int:
+        """Cut off what was written since this was made; return how many batches that was."""
+        self._server.kill()
+        lost = 0
+        for log in self._logs:
+            written, at = log.read_bytes(), self._kept[log]
+            while at < len(written):
+                _, size = _BEGIN.unpack_from(written, at)
+                at += _BEGIN.size + size
+                lost += 1
+            with log.open("r+b") as file:
+                file.truncate(self._kept[log])
+        self._server.start()
+        return lost
+
+
+def _made(database: Database, broker: DevServers, prefix: str, folder: Path, producer: str = "own") -> Connector:
+    assert broker.urls.kafka
+    for name in ("t", "u"):
+        database.execute(
+            f"CREATE TABLE {name} (id int PRIMARY KEY, v text)",
+            f"INSERT INTO {name} SELECT x, 'v' || x FROM generate_series(1, 50) x",
+        )
+    sink = {"producer": producer}
+    return Connector(folder, prefix, database.url, broker.urls.kafka, ["public.t", "public.u"], sink=sink)
+
+
+CHANGES = ("UPDATE t SET v = 'new' WHERE id = 1", "DELETE FROM t WHERE id = 2", "INSERT INTO t VALUES (99, 'more')")
+
+
+def test_acknowledged_records_of_the_last_transaction_are_lost(
+    postgres18: Database, broker: DevServers, prefix: str, tmp_path: Path
+) -> None:
+    """Of the position itself nothing is lost, as of other topics; what the last commit wrote is counted in it."""
+    connector = _made(postgres18, broker, prefix, tmp_path)
+    connector.catch_up()
+    before = len(connector.records("public.u"))
+    disk = _Disk(broker, tmp_path, f"{prefix}.public.t")
+    postgres18.execute(*CHANGES)
+    connector.catch_up()
+    assert disk.lose() > 1
+    found = connector.here("check", "FILE").stdout
+    assert f"topic {prefix}.public.t has lost its last records" in " ".join(found.split()), found
+    said = connector.catch_up()
+    assert f"topic {prefix}.public.t {LOST}" in said
+    assert "public.u are read" not in said
+    for table in ("public.t", "public.u"):
+        same(connector, postgres18, table)
+    assert len(connector.records("public.u")) == before
+    assert "has lost" not in connector.catch_up()
+    postgres18.execute("UPDATE t SET v = 'newer' WHERE id = 3")
+    assert "has lost" not in connector.catch_up()
+    same(connector, postgres18, "public.t")
+
+
+@pytest.mark.parametrize("producer", ["own", pytest.param("librdkafka", marks=pytest.mark.full)])
+def test_acknowledged_records_are_lost_while_it_runs(
+    postgres18: Database, broker: DevServers, prefix: str, tmp_path: Path, producer: str
+) -> None:
+    """The broker comes back while the connector waits for it; what it wrote before it fell behind is lost, too."""
+    connector = _made(postgres18, broker, prefix, tmp_path, producer)
+    with Running(connector) as running:
+        running.await_following()
+        disk = _Disk(broker, tmp_path, f"{prefix}.public.t")
+        for number, change in enumerate(CHANGES, 1):
+            postgres18.execute(change, "INSERT INTO u SELECT max(id) + 1 FROM u")
+            eventually(lambda rows=50 + number: len(connector.fold("public.u")) == rows, "it is in the topics")
+        assert disk.lose() > 1
+        running.await_line(LOST)
+        running.await_line("table public.t was read while the log was followed")
+        same(connector, postgres18, "public.t")
+        assert "public.u are read" not in running.stderr
+    assert "has lost" not in connector.catch_up()
