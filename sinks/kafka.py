@@ -28,14 +28,14 @@ from sinks.client.connection import ConnectionConfig, LostError
 from sinks.client.options import python_client
 from sinks.client.record_batch import CODECS, Codec
 from sinks.client.schema_registry import open_reading
-from sinks.producer.batches import Batch, Batches, partition_of
+from sinks.producer.batches import Batch, Batches, fillers, partition_of
 from sinks.producer.librdkafka import LibrdkafkaProducer
 from sinks.producer.producer import Producer
 from sinks.producer.retries import RefusedError
 from sinks.producer.transactional import TransactionalProducer
 from sinks.refusals import LARGEST_REQUEST, Refusals
 from sinks.topics.descriptions import descriptions
-from sinks.topics.ends import Ends, compared, of_these
+from sinks.topics.ends import Ends, Reached, compared, missing, of_these
 from sinks.topics.names import (
     OF_CONNECTOR,
     log_topic,
@@ -231,8 +231,24 @@ class KafkaSink:
                 now = topics.facts(cut)
             seen = {name: replace(self._found[name], ends=now[name].ends) for name in cut if name in now}
             self._found = compared({**self._found, **seen}, reached)
+        if cut:
+            self._fill(cut, reached)
         self._ends = Ends(self._found, reached)
         self._unrecorded = bool(cut)
+
+    def _fill(self, cut: Sequence[str], reached: Reached) -> None:
+        """Fill up topics, for readers who have read further, by a transaction that is aborted."""
+        producer = self._open_producer()
+        for topic in cut:
+            for number, count in missing(self._found[topic], reached[topic]).items():
+                for batch in fillers(topic, number, count):
+                    self._doing("filling up topics", partial(producer.send, [batch]))
+        self._doing("filling up topics", producer.flush)
+        self._close_producer()
+        self._begin_epoch()
+        with self._topics() as topics:
+            now = topics.facts(cut)
+        self._found = {**self._found, **{name: replace(self._found[name], ends=of.ends) for name, of in now.items()}}
 
     def recorded(self) -> Mapping[str, TopicFacts]:
         return self._recorded
@@ -351,7 +367,8 @@ class KafkaSink:
         self._doing("committing", producer.commit)
         self._open_for = None
         self._batches.clear()
-        self._ends.committed, self._unrecorded = self._ends.reached(), False
+        self._ends.marked()
+        self._unrecorded = False
         if producer.interrupted:
             self._renew(state)
 

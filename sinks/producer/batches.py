@@ -11,7 +11,7 @@ known.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from struct import unpack_from
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -32,6 +32,7 @@ class Batch(NamedTuple):
 Partitions = Callable[[str], tuple[int, str | None]]
 """Returns how many partitions a topic has, and the topic that a copy of each record, but no tombstone, goes to."""
 
+_FILLERS: Final = 10_000
 _SEED: Final = 0x9747B28C
 _MULTIPLIER: Final = 0x5BD1E995
 _MASK: Final = 0xFFFFFFFF
@@ -148,6 +149,19 @@ def encoded(headers: Headers) -> bytes:
         of_name = name.encode()
         parts += zigzag(len(of_name)), of_name, zigzag(len(value)), value
     return b"".join(parts)
+
+
+def fillers(topic: str, partition: int, count: int) -> Iterator[Batch]:
+    """Make batches of so many records that say nothing, to take offsets."""
+    size = 1 << 30
+    made = PlainBatches(
+        lambda: None, lambda: None, lambda _: (1, None), most_records=size, most_bytes=size, batch_bytes=size
+    )
+    for at in range(0, count, _FILLERS):
+        for _ in range(min(_FILLERS, count - at)):
+            made.add(topic, b"", None)
+        for batch in made.take():
+            yield batch._replace(partition=partition)
 
 
 def partition_of(key: bytes, partitions: int) -> int:

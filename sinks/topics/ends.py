@@ -4,9 +4,13 @@ A broker acknowledges what is in its memory. One that loses power alone, or a le
 records (`unclean.leader.election.enable`), has lost the ends of some partitions and not of others, also of committed
 transactions; producers and consumers go on as if nothing had been there.
 
-One writes at a time, so a partition ends at least as many records behind where the session found its end as were
-written since; markers of transactions come on top. That is recorded beside the position in each commit that has written
-anything: of the transaction itself, too, for its records are counted when the record is made. A start compares.
+One writes at a time, so a partition ends behind where the session found its end by as many records as were written
+since, and one marker for each transaction. That is recorded beside the position in each commit that has written
+anything: of the transaction itself, too, for its records are counted when the record is made; its markers are not yet.
+A start compares.
+
+Readers may have read further than a topic that was cut reaches now: they would pass over what is written there next. So
+the sink fills it up by a transaction that it aborts, which takes offsets and shows nobody anything.
 """
 
 from __future__ import annotations
@@ -21,6 +25,9 @@ from cdc.model.ledger import TopicFacts
 
 _MOST: Final = 100
 """So many partitions are recorded, those written last: what was written long ago is on the disks."""
+
+_MARKERS: Final = 8
+"""The last transaction's, and those of some that were aborted."""
 
 Reached = Mapping[str, Mapping[int, int]]
 """By topic and partition, the offset that the next record has at least."""
@@ -49,11 +56,16 @@ def of_these(found: Mapping[str, TopicFacts], recorded: Mapping[str, TopicFacts]
 
 def compared(found: Mapping[str, TopicFacts], reached: Reached) -> dict[str, TopicFacts]:
     """Return what was found of topics; of those that end before what was written into them, with `cut`."""
-    return {topic: replace(facts, cut=_is_cut(facts, reached.get(topic, {}))) for topic, facts in found.items()}
+    return {topic: replace(facts, cut=bool(missing(facts, reached.get(topic, {})))) for topic, facts in found.items()}
 
 
-def _is_cut(found: TopicFacts, reached: Mapping[int, int]) -> bool:
-    return any(number < len(found.ends) and found.ends[number] < end for number, end in reached.items())
+def missing(found: TopicFacts, reached: Mapping[int, int]) -> dict[int, int]:
+    """Return by partition how many offsets at most readers are ahead of a topic that was cut."""
+    return {
+        number: end + _MARKERS - found.ends[number]
+        for number, end in reached.items()
+        if number < len(found.ends) and found.ends[number] < end
+    }
 
 
 class Ends:
@@ -66,8 +78,17 @@ class Ends:
         self._at = recorded | ends
         self._written = dict.fromkeys(recorded)
         """Those written last come last."""
+        self._open: set[tuple[str, int]] = set()
+        """Those that the open transaction writes."""
         self.committed: Reached = self.reached()
         """What all that is committed comes to."""
+
+    def marked(self) -> None:
+        """Count the markers of a transaction that was committed, and start counting the next."""
+        for place in self._open:
+            self._at[place] += 1
+        self._open.clear()
+        self.committed = self.reached()
 
     def add(self, counts: Iterable[tuple[str, int, int]]) -> bool:
         """Count records that are about to be written, by topic and partition; False: none of a partition it knows."""
@@ -76,6 +97,7 @@ class Ends:
             place = topic, number
             if place in self._at:
                 self._at[place] += count
+                self._open.add(place)
                 self._written.pop(place, None)
                 self._written[place] = None
                 known = True

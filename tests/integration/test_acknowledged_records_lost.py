@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from cdc.dev.stack import DevServers
 from tests.conftest import Database
@@ -49,6 +53,35 @@ class _Disk:
         return lost
 
 
+class _Reader:
+    """Follows a topic from where it was the last time."""
+
+    def __init__(self, connector: Connector, topic: str) -> None:
+        self._server, self._at = connector.kafka, dict.fromkeys(range(3), 0)
+        self._topic, self.rows = topic, dict[bytes, Any]()
+
+    def read(self) -> None:
+        """Read to the ends."""
+        consumer = Consumer({"bootstrap.servers": self._server, "group.id": "reader", "auto.offset.reset": "error"})
+        with closing(consumer):
+            for number, begin in self._at.items():
+                consumer.assign([TopicPartition(self._topic, number, begin)])
+                end = consumer.get_watermark_offsets(TopicPartition(self._topic, number), timeout=30)[1]
+                while self._at[number] < end:
+                    found = consumer.poll(0.5)
+                    if found is not None:
+                        assert found.error() is None, found.error()
+                        self._take(found.key() or b"", found.value())
+                    (place,) = consumer.position([TopicPartition(self._topic, number)])
+                    self._at[number] = max(place.offset, self._at[number])
+
+    def _take(self, key: bytes, value: bytes | None) -> None:
+        after = json.loads(value)["after"] if value is not None else None
+        self.rows.pop(key, None)
+        if after is not None:
+            self.rows[key] = after
+
+
 def _made(database: Database, broker: DevServers, prefix: str, folder: Path, producer: str = "own") -> Connector:
     assert broker.urls.kafka
     for name in ("t", "u"):
@@ -71,9 +104,12 @@ def test_acknowledged_records_of_the_last_transaction_are_lost(
     connector.catch_up()
     before = len(connector.records("public.u"))
     disk = _Disk(broker, tmp_path, f"{prefix}.public.t")
-    postgres18.execute(*CHANGES)
+    postgres18.execute(*CHANGES, ";".join(["UPDATE t SET v = v || '!'"] * 10))
     connector.catch_up()
+    reader = _Reader(connector, f"{prefix}.public.t")
+    reader.read()
     assert disk.lose() > 1
+    postgres18.execute("UPDATE t SET v = 'meanwhile' WHERE id = 3")
     found = connector.here("check", "FILE").stdout
     assert f"topic {prefix}.public.t has lost its last records" in " ".join(found.split()), found
     said = connector.catch_up()
@@ -81,6 +117,8 @@ def test_acknowledged_records_of_the_last_transaction_are_lost(
     assert "public.u are read" not in said
     for table in ("public.t", "public.u"):
         same(connector, postgres18, table)
+    reader.read()
+    assert reader.rows == connector.fold("public.t"), "what is written again comes behind all that was read"
     assert len(connector.records("public.u")) == before
     assert "has lost" not in connector.catch_up()
     postgres18.execute("UPDATE t SET v = 'newer' WHERE id = 3")
