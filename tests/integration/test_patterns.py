@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from cdc.model.errors import ChangedError
 from connectors.postgres import session
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.slot import slot
+from connectors.postgres.source import PostgresSource
 from tests.conftest import Database, MySQLDatabase
 from tests.integration.connector import Connector
 
@@ -74,3 +76,41 @@ def test_a_table_that_is_dropped_between_two_looks(postgres18: Database, prefix:
         with pytest.raises(ChangedError, match="it has just been dropped"):
             slot.ensure_publication(catalog, prefix, tables)
     assert not slot.ensure_publication(catalog, prefix, [there])
+
+
+def test_a_table_that_is_dropped_while_a_start_looks(
+    postgres18: Database, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One statement has seen it, the next has not: it is not there."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)")
+    today = Catalog._today
+
+    def dropped_before(catalog: Catalog, oids: list[int]) -> Any:
+        postgres18.execute("DROP TABLE IF EXISTS u")
+        return today(catalog, oids)
+
+    monkeypatch.setattr(Catalog, "_today", dropped_before)
+    catalog = Catalog(session.connect(session.parameters(postgres18.url, prefix)))
+    assert [captured.table.name for captured in catalog.captured(["public.*"])] == ["t"]
+    postgres18.execute("CREATE TABLE u (id int PRIMARY KEY)")
+    assert catalog.find("public", "u", {}) is None
+
+
+def test_a_table_that_is_made_again_while_a_start_looks(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The publication does not carry it: that is no gap, and nobody has to do anything."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.*"], as_owner=True)
+    connector.catch_up()
+    connect, once = PostgresSource.connect, iter([True])
+
+    def made_again_after(source: PostgresSource) -> Any:
+        found = connect(source)
+        if next(once, False):
+            postgres18.execute("DROP TABLE t", "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (2)")
+        return found
+
+    monkeypatch.setattr(PostgresSource, "connect", made_again_after)
+    assert "public.t was made again" in connector.catch_up()
+    assert [row["id"] for row in connector.fold("public.t").values()] == [2]

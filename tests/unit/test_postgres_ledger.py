@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.postgres.slot.ledger import GENERATED, Facts, Part, _Type, altered, difference, made_again
+from connectors.postgres.slot.ledger import GENERATED, Facts, Part, _Type, altered, difference, made_again, record
 
 PART: Final = Part(20, "s", "p", ",9", "501", 700, unlogged=False, emptied=False, brought_rows=False)
 OTHER: Final = PART._replace(oid=2**32 - 1, name="q", file="502", toast=0)
@@ -95,6 +95,31 @@ def test_an_entry_is_read_as_it_was_written(columns: dict[int, tuple[str, str]],
     assert difference(table.record, table, "p") is None
     nine = replace(TABLE, columns={n: (f"column_{n}", "x") for n in range(1, 10)}, parts=(PART,), types={})
     assert len(nine.record) < 200
+
+
+_STEPS = st.lists(st.tuples(st.sampled_from(("add", "drop", "rename", "look")), *[st.integers(0, 4)] * 2), max_size=40)
+
+
+@given(_STEPS)
+def test_no_name_has_the_values_of_another_column(steps: list[tuple[str, int, int]]) -> None:
+    """However often somebody looks between the statements that make a column anew, and whoever describes it then."""
+    columns, rows, number, then = {}, {}, 0, replace(TABLE, columns={}).record
+    for what, one, other in [*steps, ("look", 0, 0)]:
+        names = {name: attnum for attnum, name in columns.items()}
+        if what == "add" and str(one) not in names:
+            number += 1
+            columns[number] = str(one)
+        elif what == "drop":
+            columns.pop(names.get(str(one), 0), None)
+        elif what == "rename" and str(one) in names and str(other) not in names:
+            columns[names[str(one)]] = str(other)
+        elif what == "look":
+            now = replace(TABLE, columns={attnum: (name, "x") for attnum, name in sorted(columns.items())})
+            told = difference(then, now, "p")
+            then = record(now, "" if told else then)
+            rows = {**({} if told else rows), **{n: a for n, a in names.items() if told or n not in rows}}
+            assert {n: rows[n] for n in names} == names, "an older row has what another column had under this name"
+            assert difference(then, now, "p") is None, "and it is told once"
 
 
 def test_a_table_made_again_was_never_in_the_publication() -> None:
