@@ -16,11 +16,12 @@ all is refused in `slot`. The entry, with a space between its parts:
     types     enums and composite types in its columns: oid, number of labels, hash
     left      names that columns have lost since, each a hash and the attnum: rows may have values under them
 
-Where `files` and `made` both differ, the rows were rewritten or the table is another: descriptions in the schema topic
-tell (`cdc.model.table_schema.rewritten`), and nothing is said here. They also tell of renamed columns and of defaults.
+Descriptions in the schema topic tell of some of this too (`cdc.model.table_schema.stale_reason`), in the same words:
+they are compared as events come, and know neither which column had which name nor what lies between two of them. Of
+defaults, and of another table of the name, they tell alone.
 
-A column that is dropped or renamed asks for nothing here, nor does one that is added. But between the two the entry may
-be written, and a description or none: so a name that was lost is kept until another column has it.
+A column that is dropped asks for nothing, nor does one that is added. But between the two the entry may be written, and
+a description or none: so a name that was lost is kept until another column has it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from cdc.model.errors import OperatorError
+from cdc.model.table_schema import REWRITTEN, renamed
 from connectors.postgres.catalog import queries
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.session import identifier
@@ -298,7 +300,7 @@ def difference(then: str, now: Facts, publication: str) -> str | None:
     if now.changed and changed not in (now.changed, _NOTHING):
         return f"publication {publication} was altered, and may have left changes out meanwhile"
     if files != now.files and made != now.made:
-        return None
+        return REWRITTEN
     told = _of_columns(_columns(columns), _left(known), now.columns)
     return told or _of_parts(_parts(parts), now) or _of_types(types, now.types)
 
@@ -319,6 +321,9 @@ def _of_columns(
     ]
     if others:
         return f"column {', '.join(others)} is another column than before under that name"
+    named = [name for number, (name, _) in now.items() if number in then and then[number][0] != _hash(name, 4)]
+    if named:
+        return renamed(named)
     retyped = [
         name for number, (name, printed) in now.items() if number in then and then[number][1] != _hash(printed, 3)
     ]
