@@ -8,10 +8,15 @@ from typing import Any
 
 import pytest
 
+from cdc.config.config import ConnectorConfig
+from cdc.config.kafka_config import KafkaConfig
+from cdc.config.source_config import SourceConfig
 from cdc.model.change import Table
 from cdc.model.errors import ChangedError
 from connectors.postgres import session
 from connectors.postgres.catalog.catalog import Catalog
+from connectors.postgres.catalog.relations import Followed
+from connectors.postgres.pgoutput.messages import Relation, RelationColumn
 from connectors.postgres.slot import slot
 from connectors.postgres.source import PostgresSource
 from tests.conftest import Database, MySQLDatabase
@@ -114,3 +119,21 @@ def test_a_table_that_is_made_again_while_a_start_looks(
     monkeypatch.setattr(PostgresSource, "connect", made_again_after)
     assert "public.t was made again" in connector.catch_up()
     assert [row["id"] for row in connector.fold("public.t").values()] == [2]
+
+
+def test_a_key_that_is_renamed_before_its_first_rows_are_decoded(postgres18: Database, prefix: str) -> None:
+    """With the whole row for an identity the log does not say which columns are the key; the session knows."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "ALTER TABLE t REPLICA IDENTITY FULL")
+    catalog = Catalog(session.connect(session.parameters(postgres18.url, prefix)))
+    (captured,) = catalog.captured(["public.t"])
+    config = ConnectorConfig(
+        name=prefix,
+        source=SourceConfig(type="postgres", url=postgres18.url, tables=("public.t",)),
+        sink=KafkaConfig(bootstrap_servers="-"),
+    )
+    followed = Followed(config, [captured])
+    postgres18.execute("ALTER TABLE t RENAME COLUMN id TO other")
+    columns = (RelationColumn("id", 23, -1, True), RelationColumn("v", 25, -1, True))
+    table = followed.table(Relation(captured.oid, "public", "t", "f", columns), catalog, commit=None)
+    assert table is not None
+    assert table.key == ("id",)
