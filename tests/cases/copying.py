@@ -126,7 +126,7 @@ class Copying:
             self._pipeline().run(until_caught_up=True)
         return said()
 
-    def read_again(self, tables: Sequence[str]) -> None:
+    def ask_to_read(self, tables: Sequence[str]) -> None:
         """Ask for it, as `cdc snapshot start` does of a connector with topics."""
         self._sink.asked[uuid4().hex.encode()] = Command(tables=tuple(tables)).to_bytes("asked")
 

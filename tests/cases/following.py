@@ -103,7 +103,7 @@ class Following:
                 self._take(transaction)
         return said()
 
-    def read_again(self, tables: Sequence[str]) -> None:
+    def ask_to_read(self, tables: Sequence[str]) -> None:
         """A program that follows a database has no way to ask for it."""
 
     @contextlib.contextmanager

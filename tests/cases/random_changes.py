@@ -87,7 +87,7 @@ class Connector(Protocol):
 
     def records(self, table: str) -> Sequence[Record]: ...
 
-    def read_again(self, tables: Sequence[str]) -> None: ...
+    def ask_to_read(self, tables: Sequence[str]) -> None: ...
 
 
 @dataclass
@@ -179,7 +179,7 @@ class Changes:
     def _ask(self) -> None:
         every = [(name, table) for name in self._names for table in TABLES]
         some = self._at_all.sample(every, len(every) // 3)
-        self.connector.read_again([self.rooms.source.qualified(name, table) for name, table in some])
+        self.connector.ask_to_read([self.rooms.source.qualified(name, table) for name, table in some])
 
     def _change(self) -> None:
         turns = self._names * _EACH
