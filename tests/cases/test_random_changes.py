@@ -18,11 +18,12 @@ import pytest
 
 from tests.cases.copying import Copying
 from tests.cases.following import Following
+from tests.cases.postgres import PostgresCases
 from tests.cases.random_changes import PHASES, Changes
 from tests.cases.random_mysql import MysqlGrammar, MysqlRooms
 from tests.cases.random_postgres import PostgresGrammar, PostgresRooms
 from tests.cases.without_topics import Make, _Mysql, _Postgres
-from tests.conftest import FULL, _database, _mysql_database
+from tests.conftest import FULL, Database, _database, _mysql_database
 
 _SEED: Final = os.environ.get("CDC_TEST_SEED") or str(random.SystemRandom().randrange(10**6))
 _ROOMS: Final = 40 if FULL else 12
@@ -40,6 +41,21 @@ def test_postgres(make: Make, servers: Callable[[str], str], tmp_path: Path) -> 
         source.make = make
         with contextlib.closing(PostgresRooms(source)) as rooms:
             _check(Changes(rooms, PostgresGrammar(), source.connector("random"), _SEED, _ROOMS))
+
+
+@pytest.mark.full
+def test_topics(kafka: str, postgres18: Database, tmp_path: Path) -> None:
+    """Its process is killed where the others are stopped; of each table the newest description has its columns."""
+    source = PostgresCases(postgres18, kafka, tmp_path)
+    with contextlib.closing(PostgresRooms(source)) as rooms:
+        connector = source.connector("random")
+        changes = Changes(rooms, PostgresGrammar(), connector, _SEED, 20)
+        _check(changes)
+        newest = {(d["schema"], d["table"]): d for d in sorted(connector.descriptions(), key=lambda d: d["version"])}
+        for room in changes.sent:
+            for table, found in rooms.look(room).items():
+                described = newest[tuple(source.qualified(room, table).split("."))]
+                assert [column["name"] for column in described["columns"]] == [*found.columns], (_SEED, room, table)
 
 
 @pytest.mark.full

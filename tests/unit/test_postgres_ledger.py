@@ -34,7 +34,6 @@ SAME: Final[dict[str, dict[str, Any]]] = {
     "a partition more": {"parts": (PART, OTHER, PART._replace(oid=30))},
     "written again as it was (VACUUM FULL)": {"parts": (PART._replace(file="601"), OTHER._replace(file="602"))},
     "a TOAST table more": {"parts": (PART, OTHER._replace(toast=701))},
-    "another table of its name": {"oid": 8, "paths": ("5:9",), "columns": {}},
 }
 DIFFERENT: Final[dict[str, tuple[dict[str, Any], str]]] = {
     "joined again": ({"paths": ("5:9",)}, "did not carry it all the time"),
@@ -45,6 +44,7 @@ DIFFERENT: Final[dict[str, tuple[dict[str, Any], str]]] = {
         "column v is another",
     ),
     "names swapped": ({"columns": {1: ("v", "int32 int4"), 3: ("id", "string text")}}, "column v, id is another"),
+    "another table of its name": ({"oid": 8, "paths": ("5:9",), "columns": {}}, "another table has taken its name"),
     "renamed": ({"columns": {1: ("id", "int32 int4"), 3: ("w", "string text")}}, "column w had another name"),
     "renamed, of another type": ({"columns": {1: ("id", "int32 int4"), 3: ("w", "x")}}, "column w had another name"),
     "rewritten": ({"parts": (PART._replace(file="601", toast=701), OTHER), "made": "other"}, "rows were rewritten"),

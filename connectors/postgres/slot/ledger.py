@@ -18,7 +18,7 @@ all is refused in `slot`. The entry, with a space between its parts:
 
 Descriptions in the schema topic tell of some of this too (`cdc.model.table_schema.stale_reason`), in the same words:
 they are compared as events come, and know neither which column had which name nor what lies between two of them. Of
-defaults, and of another table of the name, they tell alone.
+defaults they tell alone.
 
 A column that is dropped asks for nothing, nor does one that is added. But between the two the entry may be written, and
 a description or none: so a name that was lost is kept until another column has it.
@@ -289,8 +289,8 @@ def difference(then: str, now: Facts, publication: str) -> str | None:
     An entry of an older release has the first two parts, or one is missing: what is not in it is not compared.
     """
     oid, *known = then.split(" ")
-    if oid != str(now.oid):
-        return None  # another table of its name: its description tells
+    if oid != str(now.oid):  # an event may have described it since, before the entry was written and more was altered
+        return REWRITTEN if oid else None
     paths = set(known[0].split(",")) - {_NOTHING, ""} if known else set()
     if paths and now.paths and not paths & set(now.paths):
         return f"publication {publication} did not carry it all the time"
