@@ -10,6 +10,7 @@ from typing import Final
 from cdc.model.change import Table
 
 _TYPE: Final = re.compile(r"(character varying|bit varying|numeric)(?:\((\d+)(?:,(-?\d+))?\))?").fullmatch
+REWRITTEN: Final = "its rows were rewritten without events, or another table has taken its name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +61,22 @@ def _renamed(before: Description, now: Description) -> dict[str, str]:
     }
 
 
+def renamed(names: Sequence[str]) -> str:
+    """Say that columns have these names now, and had others: whoever finds it says it in the same words."""
+    return f"column {', '.join(names)} had another name"
+
+
 def stale_reason(before: Description, table: Table) -> str | None:
     """Say why the topic's records are stale though there was no event; None where they are not."""
     now = Description.of(table)
     if before.key != now.key:
         return f"its key is now ({', '.join(now.key)}), it was ({', '.join(before.key)})"
     if rewritten(before.marks, now.marks):
-        return "its rows were rewritten without events, or another table has taken its name"
+        return REWRITTEN
     were = dict(before.columns)
-    renamed = _renamed(before, now)
-    if renamed:
-        return "; ".join(f"column {old} is now named {new}" for old, new in renamed.items())
+    others = _renamed(before, now)
+    if others:
+        return renamed(list(others.values()))
     filled = [column.name for column in table.columns if column.filled and column.name not in were]
     if filled:
         return f"column {', '.join(filled)} was added with a default, which older rows have without an event"

@@ -146,7 +146,8 @@ class PostgresSource:
         raise_first(ledger.refusals(found))
         made = dict.fromkeys(again, "it is another table of that name, which the publication did not carry at first")
         self._stale = {**ledger.differences(state.carried, found, self._config.publication), **made}
-        self._records, self._since_before = ledger.records(found), frozenset(state.tables)
+        self._records = ledger.records(found, state.carried, self._stale)
+        self._since_before = frozenset(state.tables)
         return (state.offset, state.commit) if continuity.failed_over(state, here) else None
 
     def _join(self, names: Collection[str]) -> None:
@@ -392,16 +393,20 @@ class PostgresSource:
         altered = [name for name, facts in found.items() if ledger.altered(self._records.get(name, ""), facts)]
         if altered:
             raise ChangedError(f"table {', '.join(altered)} was altered: what its rows say is compared again")
-        self._records = {**self._records, **ledger.records(found)}
+        self._records = {**self._records, **ledger.records(found, self._records)}
 
     def _require_same_tables(self, catalog: Catalog) -> None:
-        """Raise ChangedError where a captured table is none of its own any more: it became a partition of another."""
+        """Raise ChangedError where a captured table is none of its own any more, or another one has its name.
+
+        It became a partition, or it was made again a moment ago: the statements of a look see the catalog one by one.
+        """
         now = catalog.captured(
             self._config.source.tables, self._config.source.keys, LeftOut(self._config.source.tables)
         )
-        gone = {table.qualified for table in self.tables()} - {captured.table.qualified for captured in now}
+        gone = {(c.oid, c.table.qualified) for c in self._captured} - {(c.oid, c.table.qualified) for c in now}
         if gone:
-            raise ChangedError(f"table {', '.join(sorted(gone))} is part of another one now, or none: looking again")
+            names = ", ".join(sorted(name for _, name in gone))
+            raise ChangedError(f"table {names} is part of another one now, or another, or none: looking again")
 
     def position(self) -> tuple[Offset, int]:
         last = {} if self._last is None else {"last": str(self._last)}

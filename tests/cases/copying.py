@@ -7,13 +7,15 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 import duckdb
 import orjson
 
+from cdc.capture.control.signals import Command
 from cdc.capture.pipeline import Pipeline, Settings
 from cdc.config import registry
 from cdc.config.file_connector import load_any
@@ -54,11 +56,19 @@ class _Beside:
 
 
 class _Read(DuckdbSink):
-    """Its tables can be read while it has the file."""
+    """Its tables can be read while it has the file, and it can be asked to read the source's again."""
 
     def __init__(self, path: Path, connector: str) -> None:
         self.beside = _Beside()
+        self.asked: dict[bytes, bytes] = {}
         super().__init__(path, connector)
+
+    def commands(self) -> list[tuple[bytes, bytes]]:
+        return [*super().commands(), *list(self.asked.items())]
+
+    def answered(self, key: bytes) -> None:
+        self.asked.pop(key, None)
+        super().answered(key)
 
     def _open(self) -> None:
         super()._open()
@@ -75,13 +85,20 @@ class _Read(DuckdbSink):
 class Copying:
     """A connector of this process that keeps a DuckDB file."""
 
-    def __init__(self, folder: Path, name: str, url: str, tables: list[str]) -> None:
+    def __init__(self, folder: Path, name: str, url: str, tables: list[str], *, chunk_rows: int = 50_000) -> None:
         self.path, self._url = folder / f"{name}.duckdb", url
         kind = "mysql" if url.startswith("mysql:") else "postgres"
         source = {"type": kind, "url": url, "tables": tables}
         file = folder / f"{name}.yaml"
         file.write_text(
-            json.dumps({"name": name, "source": source, "sink": {"type": "duckdb", "path": str(self.path)}})
+            json.dumps(
+                {
+                    "name": name,
+                    "source": source,
+                    "sink": {"type": "duckdb", "path": str(self.path)},
+                    "snapshot": {"chunk_rows": chunk_rows},
+                }
+            )
         )
         self._config = load_any(file)
         assert self._config.into is not None
@@ -109,8 +126,13 @@ class Copying:
             self._pipeline().run(until_caught_up=True)
         return said()
 
+    def ask_to_read(self, tables: Sequence[str]) -> None:
+        """Ask for it, as `cdc snapshot start` does of a connector with topics."""
+        self._sink.asked[uuid4().hex.encode()] = Command(tables=tuple(tables)).to_bytes("asked")
+
     @contextlib.contextmanager
-    def following(self) -> Iterator[Callable[[], str]]:
+    def following(self, *, settles: bool = True) -> Iterator[Callable[[], str]]:
+        """`settles`: it is not stopped while tables are being read."""
         pipeline, failed = self._pipeline(), list[CdcError]()
 
         def follow() -> None:
@@ -129,7 +151,8 @@ class Copying:
             try:
                 with nudged(self._url):
                     yield said
-                    eventually(lambda: failed or self._has_read(), "all that is read again is there")
+                    if settles:
+                        eventually(lambda: failed or self._has_read(), "all that is read again is there")
             finally:
                 self._follows = False
                 pipeline.stop()

@@ -103,8 +103,11 @@ class Following:
                 self._take(transaction)
         return said()
 
+    def ask_to_read(self, tables: Sequence[str]) -> None:
+        """A program that follows a database has no way to ask for it."""
+
     @contextlib.contextmanager
-    def following(self) -> Iterator[Callable[[], str]]:
+    def following(self, *, settles: bool = True) -> Iterator[Callable[[], str]]:
         failed: list[BaseException] = []
 
         def follow(following: Follow) -> None:
@@ -120,7 +123,7 @@ class Following:
             thread.start()
             with nudged(self._url):
                 yield said
-                if self._settles:
+                if self._settles and settles:
                     eventually(lambda: _has_read(following), "all that is read again is there")
             following.close()  # in the midst of what is taken: that comes again
             thread.join()

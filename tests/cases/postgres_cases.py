@@ -22,6 +22,12 @@ _MOODS: Final = (
 _OLDER_SHAPE: Final = "older rows keep the columns of their time"
 
 
+_SHORT: Final = (
+    "CREATE TABLE t (id int PRIMARY KEY, v varchar(5), n int)",
+    "INSERT INTO t VALUES (1, 'a', 1), (2, 'b', 2)",
+)
+
+
 def _silent(name: str, statement: str, said: str, *, before: tuple[str, ...] = _PEOPLE) -> tuple[Case, Case]:
     """Values that change without events: noticed in the stream; and at a start, also where no row is written after."""
     words = (said,)
@@ -67,6 +73,14 @@ _NAMED: Final = "{} is another column than before under that name"
 _REWRITTEN: Final = "its rows were rewritten without events, or another table has taken its name"
 
 SILENT: Final = (
+    Case(
+        name="a_column_that_comes_back",  # another one: between the two the table was described, and looked at
+        before=_PEOPLE,
+        stream=["ALTER TABLE t DROP COLUMN v", "UPDATE t SET n = 7 WHERE id = 1"],
+        stopped=["ALTER TABLE t ADD COLUMN v text", "INSERT INTO t (id) VALUES (3)"],
+        said=["column v is another column than before under that name"],
+        comes_back=True,
+    ),
     *_silent("same_type", "ALTER TABLE t ALTER COLUMN v TYPE text USING upper(v)", _REWRITTEN),
     *_silent("another_type", "ALTER TABLE t ALTER COLUMN n TYPE text USING n || '!'", _REWRITTEN),
     *_silent(
@@ -75,7 +89,18 @@ SILENT: Final = (
         "column more was added with a default, which older rows have without an event",
     ),
     *_silent("a_default_of_each_row", "ALTER TABLE t ADD COLUMN more float DEFAULT random()", _REWRITTEN),
-    *_silent("a_name", "ALTER TABLE t RENAME COLUMN v TO w", "column v is now named w"),
+    *_silent("a_name", "ALTER TABLE t RENAME COLUMN v TO w", "column w had another name"),
+    *_silent(
+        "a_name_where_another_column_went",  # no place in the order of columns tells which one was renamed
+        "ALTER TABLE t DROP COLUMN v; ALTER TABLE t RENAME n TO w",
+        "column w had another name",
+    ),
+    *_silent(
+        "a_name_and_a_wider_type",
+        "ALTER TABLE t RENAME v TO w; ALTER TABLE t ALTER w TYPE varchar(9)",
+        "column w had another name",
+        before=_SHORT,
+    ),
     *_silent("a_column_made_again", "ALTER TABLE t DROP COLUMN v, ADD COLUMN v text", _NAMED.format("column v")),
     *_silent(
         "a_last_column_made_again",  # the description stays as it is
@@ -208,7 +233,7 @@ ALTERED: Final = (
         name="a_wide_column_renamed",  # an out-of-line value is known by its column's new name too
         before=_WIDE_TABLE,
         stopped=["ALTER TABLE t RENAME COLUMN v TO content", "UPDATE t SET n = 1"],
-        said=["column v is now named content: its rows are read again"],
+        said=["column content had another name: its rows are read again"],
     ),
     Case(
         name="wide_columns_renamed_crosswise",  # never is one's value the other's

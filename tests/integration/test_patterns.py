@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cdc.config.config import ConnectorConfig
+from cdc.config.kafka_config import KafkaConfig
+from cdc.config.source_config import SourceConfig
 from cdc.model.change import Table
 from cdc.model.errors import ChangedError
 from connectors.postgres import session
 from connectors.postgres.catalog.catalog import Catalog
+from connectors.postgres.catalog.relations import Followed
+from connectors.postgres.pgoutput.messages import Relation, RelationColumn
 from connectors.postgres.slot import slot
+from connectors.postgres.source import PostgresSource
 from tests.conftest import Database, MySQLDatabase
 from tests.integration.connector import Connector
 
@@ -74,3 +81,59 @@ def test_a_table_that_is_dropped_between_two_looks(postgres18: Database, prefix:
         with pytest.raises(ChangedError, match="it has just been dropped"):
             slot.ensure_publication(catalog, prefix, tables)
     assert not slot.ensure_publication(catalog, prefix, [there])
+
+
+def test_a_table_that_is_dropped_while_a_start_looks(
+    postgres18: Database, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One statement has seen it, the next has not: it is not there."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)")
+    today = Catalog._today
+
+    def dropped_before(catalog: Catalog, oids: list[int]) -> Any:
+        postgres18.execute("DROP TABLE IF EXISTS u")
+        return today(catalog, oids)
+
+    monkeypatch.setattr(Catalog, "_today", dropped_before)
+    catalog = Catalog(session.connect(session.parameters(postgres18.url, prefix)))
+    assert [captured.table.name for captured in catalog.captured(["public.*"])] == ["t"]
+    postgres18.execute("CREATE TABLE u (id int PRIMARY KEY)")
+    assert catalog.find("public", "u", {}) is None
+
+
+def test_a_table_that_is_made_again_while_a_start_looks(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The publication does not carry it: that is no gap, and nobody has to do anything."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.*"], as_owner=True)
+    connector.catch_up()
+    connect, once = PostgresSource.connect, iter([True])
+
+    def made_again_after(source: PostgresSource) -> Any:
+        found = connect(source)
+        if next(once, False):
+            postgres18.execute("DROP TABLE t", "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (2)")
+        return found
+
+    monkeypatch.setattr(PostgresSource, "connect", made_again_after)
+    assert "public.t was made again" in connector.catch_up()
+    assert [row["id"] for row in connector.fold("public.t").values()] == [2]
+
+
+def test_a_key_that_is_renamed_before_its_first_rows_are_decoded(postgres18: Database, prefix: str) -> None:
+    """With the whole row for an identity the log does not say which columns are the key; the session knows."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "ALTER TABLE t REPLICA IDENTITY FULL")
+    catalog = Catalog(session.connect(session.parameters(postgres18.url, prefix)))
+    (captured,) = catalog.captured(["public.t"])
+    config = ConnectorConfig(
+        name=prefix,
+        source=SourceConfig(type="postgres", url=postgres18.url, tables=("public.t",)),
+        sink=KafkaConfig(bootstrap_servers="-"),
+    )
+    followed = Followed(config, [captured])
+    postgres18.execute("ALTER TABLE t RENAME COLUMN id TO other")
+    columns = (RelationColumn("id", 23, -1, True), RelationColumn("v", 25, -1, True))
+    table = followed.table(Relation(captured.oid, "public", "t", "f", columns), catalog, commit=None)
+    assert table is not None
+    assert table.key == ("id",)

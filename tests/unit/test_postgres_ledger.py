@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.postgres.slot.ledger import GENERATED, Facts, Part, _Type, altered, difference, made_again
+from connectors.postgres.slot.ledger import GENERATED, Facts, Part, _Type, altered, difference, made_again, record
 
 PART: Final = Part(20, "s", "p", ",9", "501", 700, unlogged=False, emptied=False, brought_rows=False)
 OTHER: Final = PART._replace(oid=2**32 - 1, name="q", file="502", toast=0)
@@ -26,7 +26,6 @@ SAME: Final[dict[str, dict[str, Any]]] = {
     "nothing": {},
     "another way into the publication": {"paths": ("5:8", "5:6")},
     "a column more, one less": {"columns": {1: ("id", "int32 int4"), 3: ("v", "string text"), 13: ("w", "16400")}},
-    "renamed: its description tells": {"columns": {1: ("id", "int32 int4"), 3: ("w", "string text")}},
     "a generated column made again, or by one that is not": {
         "columns": {1: ("id", "int32 int4"), 3: ("v", "string text"), 13: ("g", GENERATED), 14: ("h", GENERATED)}
     },
@@ -35,8 +34,6 @@ SAME: Final[dict[str, dict[str, Any]]] = {
     "a partition more": {"parts": (PART, OTHER, PART._replace(oid=30))},
     "written again as it was (VACUUM FULL)": {"parts": (PART._replace(file="601"), OTHER._replace(file="602"))},
     "a TOAST table more": {"parts": (PART, OTHER._replace(toast=701))},
-    "rewritten: its description tells": {"parts": (PART._replace(file="601", toast=701), OTHER), "made": "other"},
-    "another table of its name": {"oid": 8, "paths": ("5:9",), "columns": {}},
 }
 DIFFERENT: Final[dict[str, tuple[dict[str, Any], str]]] = {
     "joined again": ({"paths": ("5:9",)}, "did not carry it all the time"),
@@ -47,6 +44,10 @@ DIFFERENT: Final[dict[str, tuple[dict[str, Any], str]]] = {
         "column v is another",
     ),
     "names swapped": ({"columns": {1: ("v", "int32 int4"), 3: ("id", "string text")}}, "column v, id is another"),
+    "another table of its name": ({"oid": 8, "paths": ("5:9",), "columns": {}}, "another table has taken its name"),
+    "renamed": ({"columns": {1: ("id", "int32 int4"), 3: ("w", "string text")}}, "column w had another name"),
+    "renamed, of another type": ({"columns": {1: ("id", "int32 int4"), 3: ("w", "x")}}, "column w had another name"),
+    "rewritten": ({"parts": (PART._replace(file="601", toast=701), OTHER), "made": "other"}, "rows were rewritten"),
     "generated no more": ({"columns": {5: ("g", "int32 int4")}}, "g is not generated any more"),
     "printed in another way": ({"columns": {3: ("v", "string inet")}}, "column v has another type"),
     "a label renamed": ({"types": {16400: _Type("mood", ("blue", "ok", "x"), enum=True)}}, "mood has other labels"),
@@ -95,6 +96,33 @@ def test_an_entry_is_read_as_it_was_written(columns: dict[int, tuple[str, str]],
     assert difference(table.record, table, "p") is None
     nine = replace(TABLE, columns={n: (f"column_{n}", "x") for n in range(1, 10)}, parts=(PART,), types={})
     assert len(nine.record) < 200
+
+
+_STEPS = st.lists(st.tuples(st.sampled_from(("add", "drop", "rename", "look")), *[st.integers(0, 4)] * 2), max_size=40)
+
+
+@given(_STEPS)
+def test_no_name_has_the_values_of_another_column(steps: list[tuple[str, int, int]]) -> None:
+    """However often somebody looks between the statements that make a column anew, and whoever describes it then."""
+    columns, rows, number, then = {}, {}, 0, replace(TABLE, columns={}).record
+    for what, one, other in [*steps, ("look", 0, 0)]:
+        names = {name: attnum for attnum, name in columns.items()}
+        if what == "add" and str(one) not in names:
+            number += 1
+            columns[number] = str(one)
+        elif what == "drop":
+            columns.pop(names.get(str(one), 0), None)
+        elif what == "rename" and str(one) in names and str(other) not in names:
+            columns[names[str(one)]] = str(other)
+        elif what == "look":
+            now = replace(TABLE, columns={attnum: (name, "x") for attnum, name in sorted(columns.items())})
+            told = difference(then, now, "p")
+            then = record(now, "" if told else then)
+            rows = names if told else {**names, **rows}
+            kept = {n: columns[a] for n, a in rows.items() if a in columns}
+            assert kept == {n: n for n in kept}, "an older row has a value under another name than its column's"
+            assert names.keys() == set(kept.values()), "an older row has what another column had under this name"
+            assert difference(then, now, "p") is None, "and it is told once"
 
 
 def test_a_table_made_again_was_never_in_the_publication() -> None:

@@ -93,7 +93,7 @@ UNSAID: dict[str, tuple[Table, Table, str]] = {
         text_table("orders", ["id", text_column("note", "numeric(9,3)")]),
         "note is numeric(9,3)",
     ),
-    "renamed": (ORDERS, text_table("orders", ["id", "remark"]), "column note is now named remark"),
+    "renamed": (ORDERS, text_table("orders", ["id", "remark"]), "column remark had another name"),
     "another key": (ORDERS, text_table("orders", ["id", "note"], key=("id", "note")), "now (id, note), it was (id)"),
     "key renamed": (ORDERS, text_table("orders", ["no", "note"], key=("no",)), "its key is now (no)"),
     "rewritten": (MARKED, dataclasses.replace(ORDERS, marks=("file 2", "columns 2")), "rewritten without events"),

@@ -102,10 +102,12 @@ class Catalog:
 
         `leave` is called for those that cannot be captured.
         """
-        self._seen_at = self.end()
-        chosen = captured_tables.chosen(self._matched(patterns), capturable.refusals, leave)
-        self._seen = self._today([found.oid for found in chosen])
-        return self._describe(chosen, self._seen, keys, leave)
+        while True:
+            self._seen_at = self.end()
+            chosen = captured_tables.chosen(self._matched(patterns), capturable.refusals, leave)
+            self._seen = self._today([found.oid for found in chosen])
+            if all(found.oid in self._seen for found in chosen):  # none was dropped between the two statements
+                return self._describe(chosen, self._seen, keys, leave)
 
     def end(self) -> int:
         """Return where the log ends, which may be inside a record's padding or a page's header."""
@@ -160,6 +162,8 @@ class Catalog:
         parts = identities.identities(self.rows, [f.oid for f in found])
         generated = self._carries_generated_columns()
         for f in found:
+            if f.oid not in today:  # it has just been dropped
+                continue
             try:
                 captured.append(self._describe_one(f, today[f.oid], keys.get(f.qualified, ()), parts[f.oid], generated))
             except OperatorError as exc:

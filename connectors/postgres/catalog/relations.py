@@ -24,6 +24,8 @@ class Followed:
         self._names = {c.oid: (c.table.schema, c.table.name) for c in captured}
         self._named = frozenset(self._names.values())
         self._known: dict[tuple[str, str], list[Description]] = {}
+        self._first = {(c.table.schema, c.table.name): [Description.of(c.table)] for c in captured}
+        """As the session found them: of one that was never described, whose key may have other names by now."""
         self._gone: set[int] = set()
 
     def recall(self, described: Mapping[tuple[str, str], Sequence[Description]]) -> None:
@@ -46,7 +48,7 @@ class Followed:
             name = now
         known = self._known.setdefault(name, [])
         wanted = self._config.source.keys.get(f"{name[0]}.{name[1]}", ())
-        table = catalog.table(relation, known, wanted, commit=commit)
+        table = catalog.table(relation, known or self._first.get(name, ()), wanted, commit=commit)
         described = Description.of(table)
         if not known or known[-1] != described:
             known.append(described)

@@ -14,20 +14,27 @@ all is refused in `slot`. The entry, with a space between its parts:
     columns   by attnum: hashes of the name, and of how values are printed or that it is generated; a point: no column
     parts     partitions that hold rows, or the table: oid, hashes of when it was attached, its file, its TOAST table
     types     enums and composite types in its columns: oid, number of labels, hash
+    left      names that columns have lost since, each a hash and the attnum: rows may have values under them
 
-Where `files` and `made` both differ, the rows were rewritten or the table is another: descriptions in the schema topic
-tell (`cdc.model.table_schema.rewritten`), and nothing is said here. They also tell of renamed columns and of defaults.
+Descriptions in the schema topic tell of some of this too (`cdc.model.table_schema.stale_reason`), in the same words:
+they are compared as events come, and know neither which column had which name nor what lies between two of them. Of
+defaults they tell alone.
+
+A column that is dropped asks for nothing, nor does one that is added. But between the two the entry may be written, and
+a description or none: so a name that was lost is kept until another column has it.
 """
 
 from __future__ import annotations
 
 import hashlib
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from cdc.model.errors import OperatorError
+from cdc.model.table_schema import REWRITTEN, renamed
 from connectors.postgres.catalog import queries
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.session import identifier
@@ -37,8 +44,11 @@ GENERATED: Final = "generated"
 _NONE: Final = "."
 _NOTHING: Final = "-"
 _PARTS: Final = 8
+"""Of an entry without `left`, which older releases wrote."""
 _MADE: Final = 3
 """Which part behind the first."""
+_COLUMNS_AT: Final = 4
+"""Likewise."""
 _LONG: Final = 6
 
 _PATHS: Final = """
@@ -211,9 +221,39 @@ def look(catalog: Catalog, publication: str, tables: Mapping[int, str]) -> dict[
     }
 
 
-def records(found: Mapping[str, Facts]) -> dict[str, str]:
-    """Return the entries of the position record."""
-    return {name: facts.record for name, facts in found.items()}
+def records(
+    found: Mapping[str, Facts], then: Mapping[str, str] = MappingProxyType({}), again: Container[str] = ()
+) -> dict[str, str]:
+    """Return the entries of the position record that follow those of `then`; of tables `again` all rows are read."""
+    return {name: record(facts, "" if name in again else then.get(name, "")) for name, facts in found.items()}
+
+
+def record(now: Facts, then: str = "") -> str:
+    """Return a table's entry that follows `then`."""
+    lost = _lost(then, now)
+    return now.record + (" " + ",".join(f"{name}{number}" for name, number in lost.items()) if lost else "")
+
+
+def _lost(then: str, now: Facts) -> dict[str, int]:
+    """Return the names, hashed, that columns of the table have lost, each with the attnum it was of."""
+    oid, *known = then.split(" ")
+    if oid != str(now.oid) or len(known) < _PARTS - 1:
+        return {}
+    used = {_hash(name, 4) for name, printed in now.columns.values() if printed != GENERATED}
+    lost = _left(known) | _names(_columns(known[_COLUMNS_AT]))
+    return {name: number for name, number in lost.items() if name not in used}
+
+
+def _left(known: Sequence[str]) -> dict[str, int]:
+    """Read the last part of an entry."""
+    text = known[_PARTS - 1] if len(known) >= _PARTS else ""
+    return {one[:4]: int(one[4:]) for one in text.split(",") if one}
+
+
+def _names(columns: Mapping[int, tuple[str, str]]) -> dict[str, int]:
+    """Return the attnum of each name, hashed, that events have values of."""
+    generated = _hash(GENERATED, 3)
+    return {name: number for number, (name, printed) in columns.items() if printed != generated}
 
 
 def differences(then: Mapping[str, str], now: Mapping[str, Facts], publication: str) -> dict[str, str]:
@@ -249,8 +289,8 @@ def difference(then: str, now: Facts, publication: str) -> str | None:
     An entry of an older release has the first two parts, or one is missing: what is not in it is not compared.
     """
     oid, *known = then.split(" ")
-    if oid != str(now.oid):
-        return None  # another table of its name: its description tells
+    if oid != str(now.oid):  # an event may have described it since, before the entry was written and more was altered
+        return REWRITTEN if oid else None
     paths = set(known[0].split(",")) - {_NOTHING, ""} if known else set()
     if paths and now.paths and not paths & set(now.paths):
         return f"publication {publication} did not carry it all the time"
@@ -260,17 +300,20 @@ def difference(then: str, now: Facts, publication: str) -> str | None:
     if now.changed and changed not in (now.changed, _NOTHING):
         return f"publication {publication} was altered, and may have left changes out meanwhile"
     if files != now.files and made != now.made:
-        return None
-    return _of_columns(_columns(columns), now.columns) or _of_parts(_parts(parts), now) or _of_types(types, now.types)
+        return REWRITTEN
+    told = _of_columns(_columns(columns), _left(known), now.columns)
+    return told or _of_parts(_parts(parts), now) or _of_types(types, now.types)
 
 
-def _of_columns(then: Mapping[int, tuple[str, str]], now: Mapping[int, tuple[str, str]]) -> str | None:
+def _of_columns(
+    then: Mapping[int, tuple[str, str]], left: Mapping[str, int], now: Mapping[int, tuple[str, str]]
+) -> str | None:
     generated = _hash(GENERATED, 3)
     now = {number: of for number, of in now.items() if of[1] != GENERATED}
     kept = [name for number, (name, _) in now.items() if then.get(number, ("", ""))[1] == generated]
     if kept:
         return f"column {', '.join(kept)} is not generated any more: older rows have values that no event had"
-    were = {name: number for number, (name, printed) in then.items() if printed != generated}
+    were = {**left, **_names(then)}
     others = [
         name
         for number, (name, _) in now.items()
@@ -278,6 +321,9 @@ def _of_columns(then: Mapping[int, tuple[str, str]], now: Mapping[int, tuple[str
     ]
     if others:
         return f"column {', '.join(others)} is another column than before under that name"
+    named = [name for number, (name, _) in now.items() if number in then and then[number][0] != _hash(name, 4)]
+    if named:
+        return renamed(named)
     retyped = [
         name for number, (name, printed) in now.items() if number in then and then[number][1] != _hash(printed, 3)
     ]
