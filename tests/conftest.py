@@ -44,6 +44,9 @@ With one compiler the JVM holds 48 MB of compiled code, of which the session tha
 would throw methods away and compile them again. And a metaspace that begins small is collected in full at each growth.
 """
 
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+"""Hundreds of processes are started here; one that finds no bytecode compiles two hundred modules, 0.2 s of CPU."""
+
 
 def _engine_answers() -> bool:
     """Whether containers can be had here."""

@@ -2,13 +2,14 @@
 
 A server started for one file serves the next, a JVM that is warm stays so: files that need the same servers are kept
 together, in shards of some minutes each. `tests/durations.json` has what each file took (seconds of a whole run by
-`pytest --write-durations`); the longest shard is begun first, so that no worker is left with a long one at the end.
+`pytest --write-durations`); the longest shard is begun first, so that no worker is left with a long one at the end,
+and a worker goes on with what needs the servers that it has.
 """
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -50,6 +51,27 @@ def shards(files: Iterable[str], durations: Mapping[str, float]) -> dict[str, st
     return {file: name for name in order for file in made[name]}
 
 
+def next_of(
+    waiting: Iterable[str], seconds: Mapping[str, float], mine: Iterable[str], others: Iterable[Iterable[str]]
+) -> str:
+    """Which of the shards that wait, the longest first, a worker begins that had `mine`, and other workers theirs.
+
+    One that needs what this worker has started already: a JVM of Spark, cold, takes as much CPU as a minute of tests,
+    and the second MySQL as much as the first. Else one of what has the most work left for each that would share it.
+    """
+    queue, known = list(waiting), {_kind(name) for name in mine}
+    left: dict[str, float] = defaultdict(float)
+    for name in queue:
+        left[_kind(name)] += seconds[name]
+    held = Counter(kind for theirs in others for kind in {_kind(name) for name in theirs})
+    wanted = known & left.keys() or {max(left, key=lambda kind: left[kind] / (held[kind] + 1))}
+    return next(name for name in queue if _kind(name) in wanted)
+
+
+def _kind(shard: str) -> str:
+    return shard.rpartition(" ")[0]
+
+
 def file_of(nodeid: str) -> str:
     return nodeid.partition("::")[0]
 
@@ -67,8 +89,18 @@ def scheduler(config: pytest.Config, log: Any) -> Any:
         def schedule(self) -> None:
             if self.collection is None:
                 first = next(iter(self.registered_collections.values()))
-                self._shards = shards({file_of(nodeid) for nodeid in first}, known_durations())
+                durations = known_durations()
+                self._shards = shards({file_of(nodeid) for nodeid in first}, durations)
+                self._seconds: dict[str, float] = defaultdict(float)
+                for file, shard in self._shards.items():
+                    self._seconds[shard] += durations.get(file, _UNKNOWN_S)
             super().schedule()
+
+        def _assign_work_unit(self, node: Any) -> None:
+            others = (shards for other, shards in self.assigned_work.items() if other is not node)
+            chosen = next_of(self.workqueue, self._seconds, self.assigned_work.get(node, ()), others)
+            self.workqueue.move_to_end(chosen, last=False)
+            super()._assign_work_unit(node)
 
         def _split_scope(self, nodeid: str) -> str:
             return self._shards[file_of(nodeid)]

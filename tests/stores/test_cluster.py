@@ -17,6 +17,7 @@ from cdc.config.apply_config import StoreConfig
 from cdc.config.config import load_apply
 from spark_apply.events.kafka.offsets import written_ends
 from spark_apply.job.batch.size import EVENTS_ALONE
+from spark_apply.spark import class_archive
 from tests.integration.running import eventually
 from tests.spark.cluster import QUICK, Cluster, Submitted, cluster, executors
 from tests.spark.laws import Record, Setting, order, workload
@@ -66,7 +67,7 @@ def submitted(at: Cluster, file: Path, *words: str) -> Iterator[Submitted]:
     conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     where = ["--master", at.url, "--jars", jars.stdout.decode().strip(), *conf]
     command = [str(SUBMIT), *where, str(HOME / "deploy" / "job.py"), *words, str(file)]
-    job = Submitted(command, file.parent, ENVIRONMENT)
+    job = Submitted(command, file.parent, ENVIRONMENT | {"SPARK_SUBMIT_OPTS": f"{QUICK} {class_archive.options()}"})
     try:
         yield job
     finally:

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from cdc.config.apply_config import StoreConfig as Of
 from cdc.config.config import ApplyConfig, load_apply
 from spark_apply.events.quarantine import read_entries
+from spark_apply.spark import class_archive
 from tests.conftest import Database
 from tests.spark.kinds import EVERY_KIND, every_kind_rows
 from tests.spark.laws import Setting
@@ -193,7 +194,8 @@ def _command(way: str, file: Path) -> list[str]:
 def _environment(way: str, folder: Path) -> dict[str, str]:
     """A machine in another zone, of another charset; with defaults of Spark, and words for its command line."""
     found = {**os.environ, "PYTHONPATH": str(_HOME), "TZ": "Asia/Kathmandu", "LC_ALL": "C", "_JAVA_OPTIONS": _JVM}
-    found |= {"SPARK_ANSI_SQL_MODE": "false", "SPARK_SUBMIT_OPTS": f"-XX:TieredStopAtLevel=1 {_JVM}"}
+    quick = f"-XX:TieredStopAtLevel=1 {class_archive.options()}"
+    found |= {"SPARK_ANSI_SQL_MODE": "false", "SPARK_SUBMIT_OPTS": f"{quick} {_JVM}"}
     if way == "started":
         defaults = folder / "conf" / "spark-defaults.conf"
         defaults.parent.mkdir(exist_ok=True)

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
-from tests.spark.laws import ORDERS, order
+from tests.integration.in_process import cdc
+from tests.spark.laws import ORDERS, order, until
 from tests.spark.records import Publisher, SourceTable, position
 
 pytest_plugins = ["tests.spark.fixtures"]
 
+_END = "no more of this JVM's words"
 NOWHERE = "127.0.0.1:9"
 
 
@@ -41,22 +44,46 @@ def refused(job: dict[str, Any], folder: Path, **environment: str) -> str:
     command = (sys.executable, "-m", "cdc", "apply", "apply.yaml", "--once")
     env = {**os.environ, "PYTHONPATH": str(Path.cwd()), **environment}
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=1_200)
-    assert done.returncode in (1, 2), done.stderr
-    assert "Traceback" not in done.stderr, done.stderr
-    lines = [line for line in done.stderr.splitlines() if line.startswith(("error:", "hint:"))]
-    assert [line.split(":")[0] for line in lines] == ["error", "hint"], done.stderr
+    return _told(done.returncode, done.stderr)
+
+
+def refused_here(job: dict[str, Any], folder: Path, spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> str:
+    """Do the same in this process and its JVM, whose own words count, too."""
+    file = folder / "apply.yaml"
+    file.write_text(json.dumps(job))
+    capfd.readouterr()
+    done = cdc(["apply", str(file), "--once"], os.environ)
+    jvm: Any = spark._jvm
+    jvm.java.lang.System.err.println(_END)
+    from_java: list[str] = []
+
+    def all_said() -> bool:
+        from_java.append(capfd.readouterr().err)
+        return _END in "".join(from_java)
+
+    until(all_said, within_s=60)
+    return _told(done.returncode, "".join(from_java) + done.stderr)
+
+
+def _told(code: int, stderr: str) -> str:
+    assert code in (1, 2), stderr
+    assert "Traceback" not in stderr, stderr
+    lines = [line for line in stderr.splitlines() if line.startswith(("error:", "hint:"))]
+    assert [line.split(":")[0] for line in lines] == ["error", "hint"], stderr
     return "\n".join(lines)
 
 
-def test_places_that_cannot_be_reached(job: dict[str, Any], tmp_path: Path) -> None:
+def test_places_that_cannot_be_reached(
+    job: dict[str, Any], tmp_path: Path, apply_spark: SparkSession, capfd: pytest.CaptureFixture[str]
+) -> None:
     hdfs = f"hdfs://{NOWHERE}/checkpoint"
-    told = refused({**job, "checkpoint": hdfs}, tmp_path)
+    told = refused_here({**job, "checkpoint": hdfs}, tmp_path, apply_spark, capfd)
     assert f"checkpoint: {hdfs}: it cannot be reached" in told
-    told = refused({**job, "checkpoint": "s3a://bucket/checkpoint"}, tmp_path)
+    told = refused_here({**job, "checkpoint": "s3a://bucket/checkpoint"}, tmp_path, apply_spark, capfd)
     assert "Spark has no jars for s3a://" in told
     assert "spark.jars.packages: org.apache.hadoop:hadoop-aws:" in told
     rest = {"lake": {"type": "iceberg", "options": {"catalog": {"type": "rest", "uri": f"http://{NOWHERE}"}}}}
-    told = refused({**job, "stores": rest}, tmp_path)
+    told = refused_here({**job, "stores": rest}, tmp_path, apply_spark, capfd)
     assert "it cannot be reached" in told
 
 

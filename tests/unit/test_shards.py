@@ -1,0 +1,72 @@
+"""Shards go to the workers that have their servers already, and no worker is left with a long one at the end."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Mapping
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.shards import next_of
+
+SECONDS = {"spark 1": 250.0, "spark 2": 240.0, "postgres 1": 230.0, "spark 3": 220.0, "alone.py 1": 90.0}
+
+
+def played(seconds: Mapping[str, float], workers: int) -> tuple[list[list[str]], list[float]]:
+    """What each worker of a run is given, in order, and when it has done with it."""
+    waiting = sorted(seconds, key=lambda name: -seconds[name])
+    had: list[list[str]] = [[] for _ in range(workers)]
+    free = [(0.0, worker) for worker in range(workers)]
+    while waiting:
+        now, worker = heapq.heappop(free)
+        others = [theirs for other, theirs in enumerate(had) if other != worker]
+        chosen = next_of(waiting, seconds, had[worker], others)
+        waiting.remove(chosen)
+        had[worker].append(chosen)
+        heapq.heappush(free, (now + seconds[chosen], worker))
+    return had, [at for at, _ in free]
+
+
+def test_a_worker_goes_on_with_what_needs_its_servers() -> None:
+    assert next_of(SECONDS, SECONDS, ["postgres 2"], [["spark 4"]]) == "postgres 1"
+    assert next_of(SECONDS, SECONDS, ["spark 4"], []) == "spark 1"
+    left = ["spark 3", "alone.py 1"]
+    assert next_of(left, SECONDS, ["alone.py 2", "postgres 2"], [["spark 4"], ["spark 5"]]) == "alone.py 1"
+
+
+def test_one_that_has_none_begins_where_most_is_left_for_each() -> None:
+    assert next_of(SECONDS, SECONDS, [], []) == "spark 1"
+    assert next_of(SECONDS, SECONDS, [], [["spark 4"]]) == "spark 1"
+    assert next_of(SECONDS, SECONDS, [], [["spark 4"], ["spark 5"], ["spark 6"]]) == "postgres 1"
+
+
+def test_what_is_half_of_all_is_shared_by_half_of_the_workers() -> None:
+    """Of three, two start a JVM of Spark, and they are done at the same time."""
+    seconds = {f"spark {n}": 230.0 + n for n in range(20)} | {f"postgres {n}": 200.0 + n for n in range(13)}
+    seconds |= {f"mysql {n}": 210.0 + n for n in range(4)} | {f"{n}.py 1": 5.0 * n for n in range(30)}
+    had, ends = played(seconds, 3)
+    kinds = Counter(kind for mine in had for kind in {name.rpartition(" ")[0] for name in mine})
+    assert kinds["spark"] == 2
+    assert max(ends) - min(ends) < 30
+
+
+@given(
+    st.dictionaries(
+        st.tuples(st.sampled_from("abcdef"), st.integers(0, 9)).map(lambda of: f"{of[0]} {of[1]}"),
+        st.floats(1, 300),
+        min_size=1,
+    ),
+    st.integers(1, 4),
+)
+def test_each_shard_is_given_once_the_longest_of_its_kind_first(seconds: Mapping[str, float], workers: int) -> None:
+    """And none is left with more than a whole shard while others have nothing."""
+    had, ends = played(seconds, workers)
+    assert Counter(name for mine in had for name in mine) == Counter(seconds.keys())
+    assert max(ends) - min(ends) <= max(seconds.values()) or any(not mine for mine in had)
+    for mine in had:
+        for one, other in pairwise(mine):
+            if one.split()[0] == other.split()[0]:
+                assert seconds[one] >= seconds[other]
