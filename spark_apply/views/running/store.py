@@ -248,7 +248,7 @@ class ViewStore:
 
     def _step(self, limit: str, before_ms: int | None, clock_ms: int | None) -> None:
         """Take the state to a position, with all views that can be computed; the others wait, and are told."""
-        loaded, self._search = set[str](), Search()
+        loaded, self._search = set[str](), self._new_search()
         while True:
             views = self._running.going_on(clock_ms)
             stale = {view.name for view in views} & self._running.stale
@@ -271,8 +271,8 @@ class ViewStore:
         self.reached = limit
         self.computed |= step.computed
         for name, (why, units) in step.left_out.items():
-            what = "which are in quarantine; the others go on"
-            self.output.tell(f"warning: view {name}: {why}, in {units:,} of its units, {what}")
+            of = f"{units:,} of its units are" if units else "it has no units, and is"
+            self.output.tell(f"warning: view {name}: {why}; {of} in quarantine as before; what is right goes on")
         if self.rebuilt and self.rebuilt <= {view.name for view in views}:
             self.output.answers, self.rebuilt = self.answers, set()
         for use in self.uses:
@@ -293,6 +293,9 @@ class ViewStore:
 
     def _new_step(self, limit: str, before_ms: int | None, clock_ms: int | None, stale: set[str]) -> StepOfViews:
         return Step(self.state, limit, before_ms, clock_ms, stale, search=self._search)
+
+    def _new_search(self) -> Search:
+        return Search()
 
     def _compute(self, step: StepOfViews, views: list[View]) -> None:
         tables = [
