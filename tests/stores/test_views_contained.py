@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import math
+import threading
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 import spark_apply.views.embedded.step
-from tests.views.bench import most_over
+from cdc.config.views import ViewConfig
+from spark_apply.views.embedded.containment import WHY
+from spark_apply.views.job import run_views
+from spark_apply.views.publishing.status import view_status
+from spark_apply.views.running import running_views
+from tests.spark.laws import until
+from tests.spark.records import position
+from tests.views.bench import EITHER, ViewBench, most_over
+from tests.views.cases import TABLES
 from tests.views.contained import BATCHES, CASES, HALF, LARGEST, ROWS, planned
 from tests.views.steps import ClusterSteps, Steps
 
 pytest_plugins = ["tests.spark.fixtures"]
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 
 def _steps(engine: str, folder: Path, spark: SparkSession) -> Steps:
@@ -58,3 +68,58 @@ def test_only_units_that_cannot_be_computed_stay_as_they_were(
         assert {n: (of, expected[n]) for n, of in found.items() if of != expected[n]} == {}, number
         assert not any(value in str(found) for value in (LARGEST, str(HALF)))
     steps.close()
+
+
+@EITHER
+def test_what_is_mended_goes_on_without_a_restart(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    """Units, a view that is one, and one that was stopped: each is told once, whatever else comes meanwhile."""
+    monkeypatch.setattr(running_views, "_FIRST_WAIT_S", 0.1)
+    views = {
+        "number": ViewConfig(sql="SELECT id, CAST(sender AS INT) AS n FROM public.t", key=("id",)),
+        "total": ViewConfig(sql="SELECT 'all' AS k, sum(CAST(sender AS INT)) AS s FROM public.t", key=("k",)),
+        "positive": ViewConfig(sql="SELECT id FROM public.t WHERE CAST(sender AS INT) > 0", key=("id",)),
+    }
+    bench = ViewBench(kafka, tmp_path, {"t": TABLES["t"]}, views, engine=engine)
+    stop, told, failed = threading.Event(), list[str](), list[BaseException]()
+
+    def follow() -> None:
+        try:
+            run_views(bench.config, once=False, stop=stop, progress=told.append)
+        except BaseException as exc:  # noqa: BLE001 - shown by the test
+            failed.append(exc)
+
+    def write(op: str, number: int, sender: str) -> None:
+        bench.transaction(("t", op, {"id": number, "sender": sender, "likes": 1}))
+        goal = position(bench.commit + 1, 0)
+        until(lambda: bool(failed) or (view_status(bench.config)["position"] or "") >= goal, within_s=180)
+
+    job = threading.Thread(target=follow)
+    job.start()
+    write("c", 1, "7")
+    write("c", 2, "secret")
+    write("c", 3, "9")
+    write("u", 2, "8")
+    until(
+        lambda: bool(failed) or not any(of["stopped"] for of in view_status(bench.config)["views"].values()),
+        within_s=180,
+    )
+    stop.set()
+    job.join(120)
+    assert failed == []
+    assert [row["n"] for _, _, row in bench.events("number")] == [7, 9, 8]
+    assert [row["s"] for _, _, row in bench.events("total")] == [7, 24]
+    assert bench.signs("positive") == ["+1", "+2", "+3"]
+    assert "secret" not in str(told)
+    kept = ", with the rows it had; the others go on"
+    assert sorted(line for line in told if "view number" in line or "view total" in line) == [
+        "view number: no unit is in quarantine any more",
+        "view total: no unit is in quarantine any more",
+        f"warning: view number: {WHY}; units in quarantine: 1{kept}",
+        f"warning: view total: {WHY}; it has no units, so all of it is in quarantine{kept}",
+    ]
+    assert [line for line in told if "view positive" in line] == [
+        f"warning: view positive: {WHY}; it is stopped, the others go on",
+        "view positive goes on",
+    ]
