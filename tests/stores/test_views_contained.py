@@ -7,10 +7,13 @@ import threading
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import spark_apply.views.embedded.step
 from cdc.config.views import ViewConfig
+from spark_apply.views.cluster.containment import computed, is_of_values
 from spark_apply.views.embedded.containment import WHY
 from spark_apply.views.job import run_views
 from spark_apply.views.publishing.status import view_status
@@ -19,7 +22,7 @@ from tests.spark.laws import until
 from tests.spark.records import position
 from tests.views.bench import EITHER, ViewBench, most_over
 from tests.views.cases import TABLES
-from tests.views.contained import BATCHES, CASES, HALF, LARGEST, ROWS, planned
+from tests.views.contained import BATCHES, HALF, LARGEST, ROWS, cases_of, planned
 from tests.views.steps import ClusterSteps, Steps
 
 pytest_plugins = ["tests.spark.fixtures"]
@@ -53,7 +56,7 @@ def test_only_units_that_cannot_be_computed_stay_as_they_were(
     steps = _steps(engine, tmp_path, apply_spark)
     steps.write("public.m", BATCHES[0])
     steps.step()
-    signs = {"c": "+", "u": "~", "d": "-"}
+    cases, signs = cases_of(engine), {"c": "+", "u": "~", "d": "-"}
     for number, batch in enumerate(BATCHES[1:]):
         steps.write("public.m", batch)
         events = steps.step()
@@ -62,12 +65,37 @@ def test_only_units_that_cannot_be_computed_stay_as_they_were(
                 sorted(f"{signs[op]}{key[0]}" for of, op, key, _ in events if of == name),
                 dict(steps.quarantined(name)),
             )
-            for name in CASES
+            for name in cases
         }
-        expected = {name: (sorted(case.steps[number][0]), case.steps[number][1]) for name, case in CASES.items()}
+        expected = {name: (sorted(case.steps[number][0]), case.steps[number][1]) for name, case in cases.items()}
         assert {n: (of, expected[n]) for n, of in found.items() if of != expected[n]} == {}, number
         assert not any(value in str(found) for value in (LARGEST, str(HALF)))
     steps.close()
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("CAST(s AS BIGINT)", True),
+        ("n * n", True),
+        ("1 div (id - 1)", True),
+        ("date'2026-01-01' + INTERVAL '200000000' DAY", True),  # Java's, without a condition
+        ("unix_micros(timestamp_micros(n) + INTERVAL 1 DAY)", True),
+        ("s RLIKE concat('(', s)", True),
+        ("raise_error(s)", True),
+        ("(SELECT a.id FROM range(2) a)", True),  # more than one row: that depends on the rows, too
+        ("no_such_function(s)", False),
+        ("no_such_column", False),
+    ],
+)
+def test_what_is_wrong_with_a_value_is_told_from_other_failures(
+    apply_spark: SparkSession, value: str, expected: bool
+) -> None:
+    """Spark says so by an SQLSTATE, or passes on what Java has raised."""
+    rows = "SELECT id, 'SQLSTATE' || id AS s, id + 9223372036854775800 AS n FROM range(4)"
+    with pytest.raises((PySparkException, Py4JJavaError)) as raised:
+        computed(apply_spark.sql(f"SELECT {value} AS v FROM ({rows})"))
+    assert is_of_values(raised.value) == expected
 
 
 @EITHER

@@ -53,6 +53,8 @@ class Contained:
     key: str
     steps: tuple[tuple[Sequence[str], Held], ...]
     refresh: str = "units"
+    engine: str | None = None
+    """The only one that takes it."""
 
 
 _G1: Final = {'["g1"]': WHY}
@@ -133,11 +135,26 @@ CASES: Final[Mapping[str, Contained]] = {
         (([], _ALL), ([], _ALL), ([], _ALL), ([], {})),
         refresh="full",
     ),
+    "patterns": Contained(  # what Java raises for one that is none comes without a condition of Spark's
+        "SELECT id, 'a' RLIKE concat(if(n = 0, '(', ''), s) AS found FROM public.m",
+        "id",
+        (
+            (["+100", "+101", "+103"], {'["102"]': WHY}),
+            ([], {'["102"]': WHY}),
+            (["+104"], {'["102"]': WHY}),
+            (["-100", "-101", "~103"], {}),
+        ),
+        engine="spark",
+    ),
     "of_sums": Contained(
         "SELECT count(*) AS n, 'all' AS k FROM view.sums", "k", ((["~all"], {}), ([], {}), ([], {}), (["~all"], {}))
     ),
     "of_one": Contained("SELECT k, s FROM view.one", "k", (([], {}), ([], {}), ([], {}), (["~all"], {}))),
 }
+
+
+def cases_of(engine: str) -> Mapping[str, Contained]:
+    return {name: case for name, case in CASES.items() if case.engine in (None, engine)}
 
 
 def planned(spark: SparkSession, engine: str) -> list[View]:
