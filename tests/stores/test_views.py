@@ -139,6 +139,9 @@ def test_one_bad_view_and_one_bad_unit_stop_no_other(
         "all_senders": ViewConfig(sql="SELECT 'all' AS k, sum(likes) AS s FROM view.by_sender", key=("k",)),
         "total": ViewConfig(sql="SELECT 'all' AS k, sum(CAST(sender AS INT)) AS s FROM public.t", key=("k",)),
         "of_total": ViewConfig(sql="SELECT k, s + 1 AS s FROM view.total", key=("k",)),
+        "top": ViewConfig(
+            sql="SELECT id, likes FROM public.t ORDER BY likes DESC, id LIMIT 2", key=("id",), refresh="full"
+        ),
         "positive": ViewConfig(sql="SELECT id FROM public.t WHERE CAST(sender AS INT) > 0", key=("id",)),
     }
     if engine == "duckdb":
@@ -170,6 +173,7 @@ def test_one_bad_view_and_one_bad_unit_stop_no_other(
         "of_number": (2, 0),
         "good": (4, 0),
         "all_senders": (1, 0),
+        "top": (2, 0),
         "total": (0, 1),
         "of_total": (1, 0),
     }
