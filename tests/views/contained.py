@@ -160,7 +160,7 @@ def cases_of(engine: str) -> Mapping[str, Contained]:
 def planned(spark: SparkSession, engine: str) -> list[View]:
     """Return the cases as an engine has them, in the order of what they read."""
     relations, views = {ROWS.name: ROWS}, list[View]()
-    configs = {name: ViewConfig(sql=of.sql, key=(of.key,), refresh=of.refresh) for name, of in CASES.items()}
+    configs = {name: ViewConfig(sql=of.sql, key=(of.key,), refresh=of.refresh) for name, of in cases_of(engine).items()}
     for name in in_order(configs):
         plan, sql, match = plan_config(name, configs[name], relations, {}, engine=engine)
         columns = output_columns(spark, name, sql, {of: list(relations[of].columns.items()) for of in plan.reads})
