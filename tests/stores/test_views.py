@@ -28,7 +28,9 @@ from spark_apply.job.job import run_apply
 from spark_apply.job.watermarks.progress import Reader, origin_of
 from spark_apply.model.store import open_store
 from spark_apply.model.target_table import target
+from spark_apply.views.embedded.containment import WHY
 from spark_apply.views.job import run_views
+from spark_apply.views.proof.explain import explain_view
 from spark_apply.views.proof.verify import verify_views
 from spark_apply.views.publishing.status import view_status
 from tests.conftest import FULL
@@ -135,6 +137,12 @@ def test_one_bad_view_and_one_bad_unit_stop_no_other(
         "of_number": ViewConfig(sql="SELECT id FROM view.number WHERE n > 0", key=("id",)),
         "good": ViewConfig(sql="SELECT id, likes FROM public.t", key=("id",)),
         "all_senders": ViewConfig(sql="SELECT 'all' AS k, sum(likes) AS s FROM view.by_sender", key=("k",)),
+        "total": ViewConfig(sql="SELECT 'all' AS k, sum(CAST(sender AS INT)) AS s FROM public.t", key=("k",)),
+        "of_total": ViewConfig(sql="SELECT k, s + 1 AS s FROM view.total", key=("k",)),
+        "top": ViewConfig(
+            sql="SELECT id, likes FROM public.t ORDER BY likes DESC, id LIMIT 2", key=("id",), refresh="full"
+        ),
+        "positive": ViewConfig(sql="SELECT id FROM public.t WHERE CAST(sender AS INT) > 0", key=("id",)),
     }
     if engine == "duckdb":
         match = MatchConfig(queries="public.t", query="sender", docs="public.t", fields=("sender",))
@@ -143,22 +151,34 @@ def test_one_bad_view_and_one_bad_unit_stop_no_other(
     bench.transaction(("t", "c", {"id": 1, "sender": "7", "likes": 1}))
     assert bench.run().stopped == {}
     assert (bench.signs("by_sender"), bench.signs("number"), bench.signs("good")) == (["+7"], ["+1"], ["+1"])
+    assert bench.signs("positive") == ["+1"]
     bench.transaction(
         ("t", "c", {"id": 2, "sender": "7", "likes": 2}),
         ("t", "c", {"id": 3, "sender": "secret OR", "likes": 3}),
         ("t", "c", {"id": 4, "sender": None, "likes": 4}),
     )
     summary = bench.run()
-    stopped = [] if engine == "duckdb" else ["number", "of_number"]  # Spark does not tell which units fail
-    assert list(summary.stopped) == stopped
+    assert list(summary.stopped) == ["positive"], "what fails in WHERE is not of some units"
     assert "secret" not in str(summary.stopped)
     assert (bench.signs("by_sender"), bench.signs("good")) == (["+secret OR"], ["+2", "+3", "+4"])
-    number, of_number = ([], ["+1"]) if stopped else (["+2", "+4"], ["+1", "+2"])
-    assert (bench.signs("number"), bench.signs("of_number")) == (number, of_number)
+    assert (bench.signs("number"), bench.signs("of_number")) == (["+2", "+4"], ["+1", "+2"])
+    assert [row["s"] for _, _, row in bench.events("total") + bench.events("of_total")] == [7, 8]
     verified = {of.view: of for of in verify_views(bench.config)}
-    failed = {"number", "of_number"}
-    assert {name for name, of in verified.items() if of.agrees} == views.keys() - failed
-    assert {name for name, of in verified.items() if of.failed} == failed
+    assert {name for name, of in verified.items() if not of.agrees} == {"positive"}
+    assert verified["positive"].failed == "Spark cannot compute it: CAST_INVALID_INPUT"
+    counts = {name: (of.rows, of.quarantined) for name, of in verified.items() if name not in ("positive", "found")}
+    assert counts == {
+        "by_sender": (1, 2),
+        "number": (3, 1),
+        "of_number": (2, 0),
+        "good": (4, 0),
+        "all_senders": (1, 0),
+        "top": (2, 0),
+        "total": (0, 1),
+        "of_total": (1, 0),
+    }
+    assert verified["number"].keys == ((f"in quarantine, {WHY}", '{"id":3}'),)
+    assert verified["total"].keys == ((f"in quarantine, {WHY}", "{}"),)
     held = dict(verified["by_sender"].keys)
     assert held == {
         "in quarantine, a column of the key is null": '{"sender":null}',
@@ -173,16 +193,21 @@ def test_one_bad_view_and_one_bad_unit_stop_no_other(
         assert status["views"]["found"]["quarantined"] == 1
         assert bench.signs("found") == ["+1,1", "+1,2", "+2,1", "+2,2"], "what is no search finds nothing"
     assert status["views"]["by_sender"]["quarantined"] == 2
-    assert status["views"]["number"]["stopped"] == summary.stopped.get("number")
-    assert status["views"]["number"]["quarantined"] == (0 if stopped else 1)
+    assert (status["views"]["number"]["quarantined"], status["views"]["number"]["stopped"]) == (1, None)
+    assert (status["views"]["total"]["quarantined"], status["views"]["total"]["stopped"]) == (1, None)
+    assert status["views"]["positive"]["stopped"] == f"view positive: {WHY}"
+    explained = explain_view(bench.config, view="total", key='{"k": "all"}')
+    assert (explained.outcome, explained.published) == ("quarantined", {"k": "all", "s": 7})
     bench.transaction(("t", "d", {"id": 1}), ("t", "u", {"id": 3, "sender": "8", "likes": 3}), ("t", "d", {"id": 4}))
     assert bench.run().stopped == {}
     assert bench.signs("by_sender") == ["+8", "-secret OR", "~7"]
     assert "found" not in views or bench.signs("found") == ["+3,3", "-1,1", "-1,2", "-2,1"]
-    assert bench.signs("number") == (["+2", "+3", "-1"] if stopped else ["+3", "-1", "-4"])
-    assert bench.signs("of_number") == (["+2", "+3", "-1"] if stopped else ["+3", "-1"])
-    assert view_status(bench.config)["views"]["by_sender"]["quarantined"] == 0
-    assert view_status(bench.config)["views"]["number"]["quarantined"] == 0
+    assert bench.signs("number") == ["+3", "-1", "-4"]
+    assert bench.signs("of_number") == ["+3", "-1"]
+    assert bench.signs("positive") == ["+2", "+3", "-1"]
+    assert [row["s"] for _, _, row in bench.events("total") + bench.events("of_total")] == [15, 16]
+    assert {of["quarantined"] for of in view_status(bench.config)["views"].values()} == {0}
+    assert {(of.agrees, of.quarantined) for of in verify_views(bench.config)} == {(True, 0)}
 
 
 def test_a_view_is_a_table_for_all_that_reads_topics(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tests.integration.running import eventually
 from tests.spark.cluster import Submitted, cluster, executors
 from tests.spark.records import position
 from tests.stores.test_cluster import submitted
-from tests.views.bench import ViewBench, oracle
+from tests.views.bench import ViewBench, most_over, oracle
 from tests.views.cases import CASES, TABLES
 from tests.views.one_job import BATCHES, Cases, killed
 
@@ -74,7 +74,7 @@ def test_cases_at_once_in_any_order_again_and_without_the_tables(
     apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
 ) -> None:
     """One batch of everything, in another order that Kafka may have, every row in a table of the lake."""
-    _most_over(monkeypatch, 0)
+    most_over(monkeypatch, 0)
     cases = Cases(kafka, tmp_path, {name: CASES[name] for name in names}, engine="spark")
     cases.publish(*range(BATCHES), shuffled=5)
     cases.bench.run()
@@ -100,7 +100,7 @@ def test_killed_at_each_commit(
 ) -> None:
     """What a killed step has written to the lake is named nowhere; what the state holds is published once."""
     point, most = at
-    _most_over(monkeypatch, most)
+    most_over(monkeypatch, most)
     views = {"timeline": CASES["1 tweet first"].view, "counts": CASES["20 count distinct"].view}
     bench = ViewBench(kafka, tmp_path, {name: TABLES[name] for name in ("t", "f", "x")}, views, engine="spark")
     bench.transaction(("t", "c", {"id": 1, "sender": "bob", "likes": 0}), ("x", "c", {"id": 1, "g": "g", "v": 1}))
@@ -186,11 +186,6 @@ def test_two_workers_compute_views_and_one_of_them_may_be_killed(
             found[key] = row
         tables = {table: list(of.values()) for table, of in rows.items() if f"public.{table}" in (view.sql or "")}
         assert found == oracle(apply_spark, view, tables, bench, 0)
-
-
-def _most_over(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    for module in ("kept", "folding", "publishing", "step", "store"):
-        monkeypatch.setattr(f"spark_apply.views.cluster.{module}.MOST_OVER", rows)
 
 
 def _die(*_: object) -> None:

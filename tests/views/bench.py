@@ -40,6 +40,12 @@ EITHER = pytest.mark.parametrize(
 """A test of both engines: on the embedded one with each push, on Spark in `make test-all`."""
 
 
+def most_over(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """Let so many rows lie over a table of the lake."""
+    for module in ("kept", "folding", "publishing", "step", "store"):
+        monkeypatch.setattr(f"spark_apply.views.cluster.{module}.MOST_OVER", rows)
+
+
 @dataclass
 class ViewBench:
     """Tables, a publisher, and the job's folder. Commits are numbered from 10."""

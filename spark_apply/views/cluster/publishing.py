@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +16,7 @@ from spark_apply.views.cluster.kept import MOST_OVER, Change, Kept
 from spark_apply.views.cluster.running import Running
 from spark_apply.views.cluster.values import arrow, collected, frame, schema_of, some
 from spark_apply.views.embedded.state import place
-from spark_apply.views.embedded.step import unit_name
+from spark_apply.views.embedded.step import hold, is_held, unit_name
 from spark_apply.views.model.values import quoted, text
 from spark_apply.views.planning.view import View
 
@@ -37,6 +38,8 @@ class Differences:
     units: pa.Table | None
     """Those that were recomputed; None: all."""
     stale: bool
+    failed: Mapping[str, str]
+    """By name, the units that cannot be computed, and why: of them `rows` has what was there alone."""
 
     def published(self) -> Change:
         """Write the events, and return the change."""
@@ -92,7 +95,7 @@ class Differences:
         return f"SELECT unit FROM quarantine WHERE view = {text(self.view.name)}"
 
     def _quarantined(self, at: str) -> bool:
-        """Put the units into quarantine of which a key is null or not unique; return whether there are any."""
+        """Put units into quarantine of which a key is null or not unique, or that failed; return if there are any."""
         state, view = self.on.state, self.view
         unit = unit_name(view, "d")
         nulls = "false" if view.plan.null_keys else " OR ".join(f"d.{quoted(name)} IS NULL" for name, _ in view.key)
@@ -111,10 +114,8 @@ class Differences:
             with state.registered("units_now", self.units):
                 state.execute(f"INSERT INTO work.recomputed SELECT {unit_name(view, 'u')} FROM units_now u")
             recomputed = " AND unit IN (SELECT unit FROM work.recomputed)"
-        state.execute(f"DELETE FROM quarantine WHERE view = ?{recomputed}", [view.name])
-        for name, reason in dict(found).items():
-            state.execute("INSERT INTO quarantine VALUES (?, ?, ?, ?)", [view.name, name, reason, self.on.limit])
-        return bool(state.rows(f"{self._bad} LIMIT 1"))
+        hold(state, view, {**dict(found), **self.failed}, self.on.limit, of=recomputed)
+        return is_held(state, view)
 
     def _there_already(self, at: str) -> list[str]:
         """Return the units with a key that comes beside a row that stays as it is: two rows would have it."""

@@ -8,29 +8,42 @@ of a relation is touched, its rows never leave the executors but for the events 
 from __future__ import annotations
 
 import datetime as dt
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
 
 from spark_apply.spark import names
 from spark_apply.spark.failures import spark_failure
 from spark_apply.stores.lake.rows import no_rows
+from spark_apply.views.cluster.containment import (
+    LONGEST_S,
+    NUMBER,
+    computed,
+    is_of_values,
+    no_rows_computed_by_the_planner,
+    numbered,
+    sql_state,
+    told_apart,
+    within,
+)
 from spark_apply.views.cluster.folding import done, fold, moved_on
 from spark_apply.views.cluster.kept import MOST_OVER, Change, Kept, opened
 from spark_apply.views.cluster.publishing import KEY_JSON, ROW_JSON, SIGN, Differences
 from spark_apply.views.cluster.running import Running
-from spark_apply.views.cluster.values import collected, frame, json_object, schema_of
+from spark_apply.views.cluster.values import arrow, collected, frame, json_object, schema_of
 from spark_apply.views.embedded import step as in_file
+from spark_apply.views.embedded.containment import WHOLE, WHY, Range, Search
 from spark_apply.views.embedded.fold import SourceTable
 from spark_apply.views.embedded.state import POSITION, place
-from spark_apply.views.embedded.step import ViewError
+from spark_apply.views.embedded.step import ViewError, hold, is_held, is_one_unit, unit_name
+from spark_apply.views.model.values import engine_type, quoted, text
 from spark_apply.views.planning.view import View
 from spark_apply.views.sql.expressions.dialects import stand_in
 from spark_apply.views.sql.view_plan import Node
@@ -60,8 +73,10 @@ class ClusterStep:
     """How views were computed: ``whole``, or by ``units``."""
     late: dict[str, int] = field(default_factory=dict)
     """Nothing is late here: a table is read as it is now."""
+    search: Search = field(default_factory=lambda: Search(longest_s=LONGEST_S))
+    """What was found out of units that cannot be computed, also by earlier attempts of this very step."""
     left_out: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """No units are left out here: a view that fails is stopped."""
+    """By view, why units of it could not be computed, and how many; 0: it has none, and is left out as a whole."""
     _opened: dict[str, Kept] = field(default_factory=dict)
     _changes: dict[str, tuple[Kept, Change]] = field(default_factory=dict)
     """Those that no statement has read yet."""
@@ -141,7 +156,7 @@ class ClusterStep:
         """
         try:
             self._compute(view)
-        except PySparkException as exc:
+        except (PySparkException, Py4JJavaError) as exc:
             reason = _without_values(exc)
             if reason is None:
                 raise  # the executors or the lake, not this view
@@ -149,11 +164,20 @@ class ClusterStep:
 
     def _compute(self, view: View) -> None:
         stale = view.name in self.stale
-        for node in view.plan.nodes[:-1]:
-            if stale or self._is_touched(node):
-                self._compute_node(node, stale=stale)
-        if stale or self._is_touched(view.last):
-            self._compute_view(view, stale=stale)
+        whole = is_one_unit(view) and not stale
+        again = whole and is_held(self.on.state, view) and any(map(self._is_touched, view.plan.nodes))
+        try:
+            for node in view.plan.nodes[:-1]:
+                if stale or again or self._is_touched(node):
+                    self._compute_node(node, stale=stale or again)
+            if stale or again or self._is_touched(view.last):
+                self._compute_view(view, stale=stale)
+        except (PySparkException, Py4JJavaError) as exc:
+            if not (whole and is_of_values(exc)):
+                raise
+            # its nodes before the last may be at different positions now: they are computed again with it
+            hold(self.on.state, view, {WHOLE: WHY}, self.limit)
+            self.left_out[view.name] = WHY, 0
 
     def _is_touched(self, node: Node) -> bool:
         return bool(node.due and self.clock_before_ms != self.clock_after_ms) or any(
@@ -268,10 +292,6 @@ class ClusterStep:
             return
         self.computed[view.name] = "whole" if whole else "units"
         schema = schema_of(view.columns)
-        fresh = self.run(node.whole if whole else node.restricted)
-        fresh = fresh.select(
-            *(F.col(names.quoted(f.name)).cast(f.dataType).alias(f.name) for f in schema), F.lit(1).alias(SIGN)
-        )
         kept = self._kept(relation, schema, view.plan.key, null_safe=view.plan.null_keys)
         if stale:
             kept = replace(kept, base=None, over=None, gone=None, changed=None, number=0)
@@ -279,20 +299,72 @@ class ClusterStep:
         old = kept.frame(self.on.spark)
         if not whole:
             old = self._in_units(node, old, null_safe=view.plan.null_keys)
-        columns = [F.col(names.quoted(field.name)) for field in schema]
-        differing = (
-            fresh.unionByName(old.withColumn(SIGN, F.lit(-1)))
-            .groupBy(*columns)
-            .agg(F.sum(SIGN).alias(SIGN))
-            .where(F.col(SIGN) != 0)
-            .select(
-                F.col(SIGN),
-                *columns,
-                json_object(view.key).alias(KEY_JSON),
-                json_object(view.columns).alias(ROW_JSON),
-            )
+
+        def published(fresh: DataFrame, failed: Mapping[str, str]) -> Change:
+            rows = _differing(view, fresh, old)
+            return Differences(self.on, view, kept, rows, units, stale, failed).published()
+
+        if view.name not in self.search.failed:
+            try:
+                change = published(self._select(view, whole=whole), {})
+            except (PySparkException, Py4JJavaError) as exc:
+                if not (node.units and is_of_values(exc) and self.search.is_worth_it(view.name, None)):
+                    raise
+            else:
+                self._note(kept, change)
+                return
+        self._note(kept, published(*self._good(view, units)))
+
+    def _select(self, view: View, *, whole: bool) -> DataFrame:
+        """Return a view's rows, by its types."""
+        rows = self.run(view.last.whole if whole else view.last.restricted)
+        return rows.select(
+            *(F.col(names.quoted(f.name)).cast(f.dataType).alias(f.name) for f in schema_of(view.columns))
         )
-        self._note(kept, Differences(self.on, view, kept, differing, units, stale).published())
+
+    def _good(self, view: View, units: pa.Table | None) -> tuple[DataFrame, dict[str, str]]:
+        """Return the rows of the units that can be computed, and the others by name, and why.
+
+        Without `units`, of all.
+        """
+        node, state, spark = view.last, self.on.state, self.on.spark
+        listed = [F.col(names.quoted(name)) for name in node.units]
+        with no_rows_computed_by_the_planner(spark):
+            if units is None:
+                found = self.run(node.whole).select(*listed).distinct()
+            else:
+                found = spark.table(names.quoted(stand_in("units", node.name))).select(*listed)
+            held = self._held(view, found.schema)
+            every = self.on.hold(numbered(found, held))
+            count = every.count()
+        known = (
+            0 if held is None else every.alias("_cdc_b").join(held.alias("_cdc_u"), _same(node), "left_semi").count()
+        )
+
+        def attempt(units: Range) -> None:
+            self._show("units", node.name, within(every, units))
+            computed(self._select(view, whole=False))
+
+        bad, error = told_apart(self.search, view.name, (count, known), attempt)
+        if error is not None:
+            raise error
+        failed = dict[str, str]()
+        if bad:
+            with state.registered("failed_units", collected(every.where(F.col(NUMBER).isin(bad)).drop(NUMBER))):
+                failed = {unit: WHY for (unit,) in state.rows(f"SELECT {unit_name(view, 'u')} FROM failed_units u")}
+            self.left_out[view.name] = WHY, len(bad)
+        self._show("units", node.name, every.where(~F.col(NUMBER).isin(bad)).drop(NUMBER))
+        return self._select(view, whole=False), failed
+
+    def _held(self, view: View, schema: T.StructType) -> DataFrame | None:
+        """Return the units of a view that are in quarantine; None where there are none."""
+        kinds = dict(view.columns)
+        listed = ", ".join(
+            f"CAST(json_extract_string(unit, '$[{number}]') AS {engine_type(kinds[name])}) AS {quoted(name)}"
+            for number, name in enumerate(view.last.units)
+        )
+        found = self.on.state.arrow(f"SELECT {listed} FROM quarantine WHERE view = {text(view.name)}")
+        return frame(self.on.spark, arrow(found, schema), schema) if found.num_rows else None
 
     def apply(self, tables: Sequence[SourceTable], views: Sequence[View]) -> None:
         """Write what has become too much to lie over its snapshot, and let go of what was held for the step."""
@@ -320,15 +392,38 @@ class ClusterStep:
         self._shown.clear()
 
 
+def _differing(view: View, fresh: DataFrame, old: DataFrame) -> DataFrame:
+    """Return the rows that differ, with their sign, and key and row as JSON."""
+    columns = [F.col(names.quoted(name)) for name, _ in view.columns]
+    return (
+        fresh.withColumn(SIGN, F.lit(1))
+        .unionByName(old.withColumn(SIGN, F.lit(-1)))
+        .groupBy(*columns)
+        .agg(F.sum(SIGN).alias(SIGN))
+        .where(F.col(SIGN) != 0)
+        .select(
+            F.col(SIGN),
+            *columns,
+            json_object(view.key).alias(KEY_JSON),
+            json_object(view.columns).alias(ROW_JSON),
+        )
+    )
+
+
+def _same(node: Node) -> Column:
+    """Return the condition that rows of two aliases are of one unit of a node."""
+    same = F.lit(True)  # noqa: FBT003 - a literal column
+    for name in node.units:
+        same &= F.col(f"_cdc_b.{names.quoted(name)}").eqNullSafe(F.col(f"_cdc_u.{names.quoted(name)}"))
+    return same
+
+
 def _nullable(schema: T.StructType) -> T.StructType:
     return T.StructType([T.StructField(field.name, field.dataType) for field in schema])
 
 
-def _without_values(exc: PySparkException) -> str | None:
+def _without_values(exc: Exception) -> str | None:
     """Say what Spark refused of a view's SQL, without the values that its messages hold; None for another failure."""
-    state = exc.getSqlState() or ""
-    found = re.search(r"SQLSTATE: (\w{5})", str(exc))
-    state = found[1] if found else state
-    if not state.startswith(("22", "42", "0A", "21")):
-        return None
-    return spark_failure(exc)
+    if is_of_values(exc):
+        return WHY
+    return spark_failure(exc) if sql_state(exc).startswith(("42", "0A")) else None

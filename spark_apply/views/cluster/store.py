@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, cast
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
@@ -18,12 +19,14 @@ from spark_apply.model.completeness import Mark
 from spark_apply.model.store import Batch
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark import names
+from spark_apply.views.cluster.containment import LONGEST_S
 from spark_apply.views.cluster.kept import MOST_OVER, Kept, aligned
 from spark_apply.views.cluster.lake import ROWS, WAITING, Lake
 from spark_apply.views.cluster.running import Running
 from spark_apply.views.cluster.state import ClusterState
 from spark_apply.views.cluster.step import ClusterStep
 from spark_apply.views.cluster.values import schema_of
+from spark_apply.views.embedded.containment import Search
 from spark_apply.views.planning.view import View
 from spark_apply.views.running.step import StepOfViews
 from spark_apply.views.running.store import ViewStore
@@ -68,13 +71,16 @@ class ClusterStore(ViewStore):
 
     def _new_step(self, limit: str, before_ms: int | None, clock_ms: int | None, stale: set[str]) -> StepOfViews:
         on = Running(self.lake.spark, self.lake, self._file, limit)
-        return ClusterStep(on, before_ms, clock_ms, stale, self.kept)
+        return ClusterStep(on, before_ms, clock_ms, stale, self.kept, search=self._search)
+
+    def _new_search(self) -> Search:
+        return Search(longest_s=LONGEST_S)
 
     def _compute(self, step: StepOfViews, views: list[View]) -> None:
         own = cast("ClusterStep", step)
         try:
             super(ClusterStore, self)._compute(step, views)
-        except PySparkException as exc:
+        except (PySparkException, Py4JJavaError) as exc:
             if self.lake.has(self._file.named()):
                 raise
             msg = f"state {self.folder}: its tables in {self.lake.place} cannot be read any more"

@@ -1,8 +1,12 @@
 """Finds the units of a view that cannot be computed: they alone are left out, and the others go on.
 
-An error ends the transaction of the engine. So a step is taken again, from its beginning, with what is known of the
-units by then: those that could not be computed together are halved, until single ones are left. What a step has found
-out holds for this step alone, which gives the units the same numbers each time.
+Units that could not be computed together are halved, until single ones are left. What a step has found out holds for
+this step alone, which gives the units the same numbers each time, those that are in quarantine the first ones: they
+are tried by themselves at once, as one that stays wrong is the rule.
+
+An error ends a transaction of the embedded engine: there the step is taken again, from its beginning, with what is
+known of the units by then. An error of Spark ends nothing, so the same search goes on where it is. Of a view without
+units the whole is one: it is left out as soon as it fails.
 """
 
 from __future__ import annotations
@@ -19,6 +23,16 @@ MOST_TRIES: Final = 60
 LONGEST_S: Final = 30.0
 """So long: the other views wait for the step."""
 
+WHOLE: Final = "[]"
+"""The name of the unit of a view that has none, as the quarantine has it."""
+
+WHY: Final = (
+    "a value cannot be converted, is beyond its type, or is none that a function takes (a division by zero); try_cast "
+    "and try_divide give NULL then, as nullif and CASE can, and a wider type (DECIMAL, DOUBLE) holds more"
+)
+"""Why units cannot be computed, whichever engine says so: no value is named, and the engines divide what can be wrong
+with one in different ways."""
+
 OF_ROWS: Final = (duckdb.ConversionException, duckdb.OutOfRangeException, duckdb.InvalidInputException)
 """What the engine raises for values, which may be those of a few units."""
 
@@ -32,21 +46,20 @@ class Search:
 
     failed: dict[str, set[Range | None]] = field(default_factory=dict)
     """The units that could not be computed together; None: nobody has looked at units yet."""
-    why: dict[str, str] = field(default_factory=dict)
     tries: int = 0
+    longest_s: float = field(default_factory=lambda: LONGEST_S)
     begun: float = field(default_factory=time.monotonic)
 
-    def is_worth_it(self, view: str, units: Range | None, why: str) -> bool:
-        """Note what could not be computed, and why; return whether the step is to be taken again."""
+    def is_worth_it(self, view: str, units: Range | None) -> bool:
+        """Note what could not be computed; return whether to go on looking."""
         self.failed.setdefault(view, set()).add(units)
-        self.why[view] = why
         self.tries += 1
-        return self.tries <= MOST_TRIES and time.monotonic() - self.begun < LONGEST_S
+        return self.tries <= MOST_TRIES and time.monotonic() - self.begun < self.longest_s
 
-    def divided(self, view: str, count: int) -> tuple[list[Range], list[int]]:
-        """Divide so many units into ranges that may be computed, and single ones that cannot."""
+    def divided(self, view: str, count: int, held: int = 0) -> tuple[list[Range], list[int]]:
+        """Divide so many units, of which the first are in quarantine, into ranges to compute and single bad ones."""
         failed, good, bad = self.failed[view], list[Range](), list[int]()
-        left = [(0, count)] if count else []
+        left = [units for units in ((held, count), (0, held)) if units[0] < units[1]]
         while left:
             first, end = left.pop()
             if (first, end) not in failed:

@@ -11,13 +11,12 @@ import datetime as dt
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
 
 import duckdb
 
 from cdc.model.change import Kind
 from cdc.model.errors import OperatorError
-from spark_apply.views.embedded.containment import OF_ROWS, Range, Search
+from spark_apply.views.embedded.containment import OF_ROWS, WHOLE, WHY, Range, Search
 from spark_apply.views.embedded.fold import SourceTable, find_changes, move_on
 from spark_apply.views.embedded.state import POSITION, ViewState, place
 from spark_apply.views.model.uses import Way
@@ -63,7 +62,7 @@ class Step:
     search: Search = field(default_factory=Search)
     """What earlier attempts of this very step have found out of units that cannot be computed."""
     left_out: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """By view, why units of it could not be computed, and how many."""
+    """By view, why units of it could not be computed, and how many; 0: it has none, and is left out as a whole."""
 
     def fold(self, table: SourceTable, *, reload: bool) -> None:
         """Find out what the waiting events before the limit change in a table.
@@ -116,15 +115,35 @@ class Step:
 
     def _compute(self, view: View) -> None:
         stale = view.name in self.stale
-        for node in view.plan.nodes[:-1]:
-            if stale or self._is_touched(node):
-                self._compute_node(node, stale=stale)
+        whole = is_one_unit(view) and not stale
+        if whole and view.name in self.search.failed:
+            self._leave_out_whole(view)
+            return
+        again = whole and is_held(self.state, view) and any(map(self._is_touched, view.plan.nodes))
+        try:
+            for node in view.plan.nodes[:-1]:
+                if stale or again or self._is_touched(node):
+                    self._compute_node(node, stale=stale or again)
+                else:
+                    self._clear(node.name)
+            if stale or again or self._is_touched(view.last):
+                self._compute_view(view, stale=stale)
             else:
-                self._clear(node.name)
-        if stale or self._is_touched(view.last):
-            self._compute_view(view, stale=stale)
-        else:
-            self._clear(view.relation)
+                self._clear(view.relation)
+        except OF_ROWS as exc:
+            if whole and self.search.is_worth_it(view.name, None):
+                raise UnitsError(view.name, f"view {view.name}: {WHY}") from exc
+            raise
+
+    def _leave_out_whole(self, view: View) -> None:
+        """Put a view that is one unit into quarantine, and leave it as it was.
+
+        Its nodes before the last may be at different positions then: they are computed again with it.
+        """
+        for relation in (*(node.name for node in view.plan.nodes[:-1]), view.relation):
+            self._clear(relation)
+        hold(self.state, view, {WHOLE: WHY}, self.limit)
+        self.left_out[view.name] = WHY, 0
 
     def _is_touched(self, node: Node) -> bool:
         return bool(node.due and self.clock_before_ms != self.clock_after_ms) or any(
@@ -250,13 +269,15 @@ class Step:
         state, every, units = self.state, place("work", f"{node.name}#units"), place("units", node.name)
         names = ", ".join(quoted(name) for name in node.units)
         found = f"SELECT DISTINCT {names} FROM ({node.whole})" if whole else f"SELECT {names} FROM {units}"
+        held = f"{unit_name(view, 'u')} IN (SELECT unit FROM quarantine WHERE view = {text(view.name)})"
         state.execute(
-            f"CREATE OR REPLACE TABLE {every} AS SELECT row_number() OVER (ORDER BY {names}) - 1 AS _number, * "
-            f"FROM ({found})",
+            f"CREATE OR REPLACE TABLE {every} AS "
+            f"SELECT row_number() OVER (ORDER BY {held} DESC, {names}) - 1 AS _number, {held} AS _held, * "
+            f"FROM ({found}) u",
             self._clocks(found),
         )
-        ((count,),) = state.rows(f"SELECT count(*) FROM {every}")
-        good, bad = search.divided(view.name, count)
+        ((count, known),) = state.rows(f"SELECT count(*), count(*) FILTER (WHERE _held) FROM {every}")
+        good, bad = search.divided(view.name, count, known)
         part = place("work", f"{node.name}#part")
         for first, end in [(0, 0), *good]:  # none at first: what fails then is not for its units
             state.execute(
@@ -272,18 +293,18 @@ class Step:
         if not bad:
             return {}
         listed = ", ".join(map(str, bad))
-        held = state.rows(f"SELECT {unit_name(view, 'u')} FROM {every} u WHERE _number IN ({listed})")
-        self.left_out[view.name] = search.why[view.name], len(bad)
-        return {unit: search.why[view.name] for (unit,) in held}
+        self.left_out[view.name] = WHY, len(bad)
+        failed = state.rows(f"SELECT {unit_name(view, 'u')} FROM {every} u WHERE _number IN ({listed})")
+        return {unit: WHY for (unit,) in failed}
 
     def _tried(self, view: View, units: Range | None, select: Callable[[], None]) -> None:
         """Select rows. Raises UnitsError if it fails for values that may be of a few units."""
         try:
             select()
         except OF_ROWS as exc:
-            node, why = view.last, _without_values(exc)
-            if node.units and node.computed is None and self.search.is_worth_it(view.name, units, why):
-                raise UnitsError(view.name, f"view {view.name}: {why}") from exc
+            node = view.last
+            if node.units and node.computed is None and self.search.is_worth_it(view.name, units):
+                raise UnitsError(view.name, f"view {view.name}: {WHY}") from exc
             raise
 
     def _ask(self, view: View, computed: Computed, *, whole: bool) -> None:
@@ -314,17 +335,11 @@ class Step:
             f"SELECT any_value({unit}), 'the key is not unique' FROM {new} n GROUP BY {keys} HAVING count(*) > 1"
         )
         recomputed = "" if whole else f" AND unit IN (SELECT {unit_name(view, 'u')} FROM {place('units', node.name)} u)"
-        state.execute(f"DELETE FROM quarantine WHERE view = ?{recomputed}", [view.name])
         held = {**dict(found), **failed}
+        hold(state, view, held, self.limit, of=recomputed)
         if held:
-            rows = [[view.name, at, reason, self.limit] for at, reason in held.items()]
-            self.state.execute(
-                "CREATE OR REPLACE TABLE work.bad (view VARCHAR, unit VARCHAR, reason VARCHAR, p VARCHAR)"
-            )
-            for row in rows:
-                state.execute("INSERT INTO work.bad VALUES (?, ?, ?, ?)", row)
-            state.execute("INSERT INTO quarantine SELECT * FROM work.bad")
-            state.execute(f"DELETE FROM {new} n WHERE {unit} IN (SELECT unit FROM work.bad)")
+            bad = f"SELECT unit FROM quarantine WHERE view = {text(view.name)}"
+            state.execute(f"DELETE FROM {new} n WHERE {unit} IN ({bad})")
 
     def _publish(self, view: View, *, stale: bool) -> None:
         """Add the events of what changes to the outbox, in the order of the keys."""
@@ -397,11 +412,28 @@ def _in_units(node: Node, row: str) -> str:
     return f"EXISTS (SELECT 1 FROM {place('units', node.name)} u WHERE {same})"
 
 
+def is_one_unit(view: View) -> bool:
+    """Whether a view has no units, so that it is computed whole, or not at all."""
+    return not view.last.units and view.last.computed is None
+
+
+def is_held(state: ViewState, view: View) -> bool:
+    """Whether a unit of a view is in quarantine."""
+    return bool(state.rows("SELECT 1 FROM quarantine WHERE view = ? LIMIT 1", [view.name]))
+
+
+def hold(state: ViewState, view: View, held: Mapping[str, str], limit: str, *, of: str = "") -> None:
+    """Have units in quarantine, by name and why, in place of those that were; `of` tells which were recomputed."""
+    state.execute(f"DELETE FROM quarantine WHERE view = ?{of}", [view.name])
+    for unit, reason in held.items():
+        state.execute("INSERT INTO quarantine VALUES (?, ?, ?, ?)", [view.name, unit, reason, limit])
+
+
 def unit_name(view: View, row: str) -> str:
     """Return an expression for the name of a row's unit, as the quarantine has it, by the view's types."""
     by = view.last.held_by or view.last.units
     if not by:
-        return "'[]'"
+        return text(WHOLE)
     kinds = dict(view.columns)
     units = (
         f"CAST({_one_zero(f'CAST({row}.{quoted(n)} AS {engine_type(kinds[n])})', kinds[n])} AS VARCHAR)" for n in by
@@ -416,15 +448,8 @@ def _one_zero(value: str, kind: Kind) -> str:
 
 def _without_values(exc: Exception) -> str:
     """Say what the engine refused without the values that its messages hold."""
-    return _WHY.get(type(exc).__name__, f"the engine does not take its statement ({type(exc).__name__})")
-
-
-_WHY: Final[Mapping[str, str]] = {
-    "ConversionException": "a value cannot be converted to the type that the SQL asks for, or is beyond it; a wider "
-    "type holds it, and for texts that are no numbers there is try_cast",
-    "OutOfRangeException": "a value is out of the range of its type; what is computed may be CAST to a wider one "
-    "before (DECIMAL, DOUBLE)",
-    "InvalidInputException": "a function was given a value that it does not take; try_divide and try_cast give NULL "
-    "then, as nullif and CASE can",
-    "OutOfMemoryException": "it needs more memory than memory: allows, and the disk beside the state is full",
-}
+    if isinstance(exc, OF_ROWS):
+        return WHY
+    if isinstance(exc, duckdb.OutOfMemoryException):
+        return "it needs more memory than memory: allows, and the disk beside the state is full"
+    return f"the engine does not take its statement ({type(exc).__name__})"

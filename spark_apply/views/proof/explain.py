@@ -154,7 +154,9 @@ def _explained(
     with replayed(config, spark, at, views, Read(uses, planned.streams)) as replay:
         name = _ask(replay, asked, wanted)
         records = _records(config, asked, name, at)
-        stopped = replay.failed.get(asked.name) or noted(config).get("views", {}).get(asked.name, {}).get("stopped")
+        held = replay.held.get(asked.name)
+        stopped = None if held else replay.failed.get(asked.name)
+        stopped = stopped or noted(config).get("views", {}).get(asked.name, {}).get("stopped")
         derivation = Derivation({}, set(), [])
         if asked.relation in replay.views:
             derivation = derive(replay, asked, _unit_table(replay, asked))
@@ -168,7 +170,7 @@ def _explained(
             clock_ms=at.source_ms,
             published=won.after if won is not None and won.op != "d" else None,
             computed=_computed(replay, asked, name),
-            quarantined=_held(replay, asked),
+            quarantined=held or _held(replay, asked),
             stopped=stopped,
             unit={column: wanted[column] for column in asked.last.units} or None,
             rows=rows,

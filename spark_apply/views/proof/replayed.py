@@ -27,9 +27,10 @@ from spark_apply.events.latest import latest
 from spark_apply.events.projected import project
 from spark_apply.model.target_table import TargetTable, derived
 from spark_apply.spark import names
+from spark_apply.views.embedded.containment import OF_ROWS, WHY
 from spark_apply.views.embedded.fold import SourceTable
 from spark_apply.views.embedded.state import ViewState, place
-from spark_apply.views.embedded.step import Step, UnitsError, ViewError
+from spark_apply.views.embedded.step import Step, UnitsError, ViewError, is_one_unit
 from spark_apply.views.model.uses import TableUse, Way, followed
 from spark_apply.views.model.values import Columns, engine_type, quoted
 from spark_apply.views.planning.streams import Stream
@@ -75,6 +76,8 @@ class Replayed:
     """By relation, those tables."""
     failed: Mapping[str, str]
     """By name, why views cannot be computed."""
+    held: Mapping[str, str]
+    """Those of them that are in quarantine as a whole, as they have no units."""
 
 
 @contextmanager
@@ -98,7 +101,7 @@ def replayed(
             tables += [
                 _streamed(state, spark, s, config.source, at) for s in reads.streams.values() if s.use in reads.uses
             ]
-            failed: dict[str, str] = {}
+            failed, held = dict[str, str](), dict[str, str]()
             found: dict[str, View] = {}
             step = Step(state, limit, None, clock_ms, [view.name for view in views])
             for table in tables:
@@ -112,6 +115,8 @@ def replayed(
                     _computed(state, step, view)
                 except ViewError as exc:
                     failed[view.name] = exc.message
+                    if is_one_unit(view) and isinstance(exc.__cause__, OF_ROWS):
+                        held[view.name] = WHY
                 else:
                     found[view.relation] = view
             yield Replayed(
@@ -120,6 +125,7 @@ def replayed(
                 {use.relation: use for use in reads.uses},
                 {table.relation: table for table in tables},
                 failed,
+                held,
             )
         finally:
             state.close()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
@@ -32,13 +33,14 @@ from spark_apply.model.target_table import TargetTable, derived, target
 from spark_apply.model.types import spark_type
 from spark_apply.spark.names import quoted
 from spark_apply.spark.session import open_session
+from spark_apply.views.cluster.containment import is_of_values
 from spark_apply.views.model.uses import TableUse, Way, followed
 from spark_apply.views.planning.definitions import refuse_changed
 from spark_apply.views.planning.output_types import spark_text
 from spark_apply.views.planning.planned import Planned, plan_views
 from spark_apply.views.planning.streams import rows_of
 from spark_apply.views.planning.view import View
-from spark_apply.views.proof.held_back import WHY, held_back, of_units
+from spark_apply.views.proof.held_back import WHY, failing, held_back, of_units
 from spark_apply.views.proof.reading import as_used
 from spark_apply.views.publishing.output import last_position
 from spark_apply.views.publishing.status import peeked
@@ -72,7 +74,7 @@ class Verified:
     failed: str | None = None
     """Why Spark has no answer; then nothing was compared."""
     quarantined: int = 0
-    """Units that cannot be published, since a key would be null or not unique: not compared."""
+    """Units that cannot be published, for a value, or since a key would be null or not unique: not compared."""
 
     @property
     def agrees(self) -> bool:
@@ -167,7 +169,7 @@ class _Look:
                 continue  # a view that is new since then, or not asked for
             kinds = dict(view.columns)
             answer = self._answer(view, stand_ins, clock)
-            answer = answer.select(*(F.col(quoted(n)).cast(spark_type(kinds[n])).alias(n) for n in kinds)).cache()
+            answer = answer.select(*(F.col(quoted(n)).cast(spark_type(kinds[n])).alias(n) for n in kinds))
             self.tell(f"comparing {view.name}")
             compared, shown = self._contained(view, answer, asked=view.name in only)
             self._register(stand_ins, view.relation, shown)
@@ -219,23 +221,52 @@ class _Look:
     def _contained(self, view: View, answer: DataFrame, *, asked: bool) -> tuple[Verified, DataFrame]:
         """Compare a view, if that is asked for, and return its rows as views that read it see them.
 
-        What Spark cannot compute is told of it, and the others are compared.
+        Units that Spark cannot compute are in quarantine; where it cannot compute any, that is told of the view, and
+        the others are compared.
         """
+        whole = answer.cache()
         try:
-            held = self._held_back(view, answer)
-            there = self._rows_there(view) if asked or held is not None else answer
-            if held is None:
-                return (self._compared(view, answer, there) if asked else self._none(view)), answer
-            good = of_units(view, answer, held, how="left_anti").cache()
-            kept = of_units(view, there, held, how="left_semi")
-            others = there if self.rebuilt and asked else of_units(view, there, held, how="left_anti")
-            compared = self._compared(view, good, others) if asked else self._none(view)
-            found = [(row[0], row[1]) for row in _named(view.last.units, held).collect()]
-            keys = compared.keys + tuple(sorted(found)[: NAMED - len(compared.keys)])
-            shown = good if self.rebuilt and asked else good.unionByName(kept)
-            return replace(compared, quarantined=len(found), keys=keys), shown
-        except PySparkException as exc:
-            return self._none(view, f"Spark cannot compute it: {exc.getCondition() or type(exc).__name__}"), answer
+            whole.count()  # a view that reads it may not read what cannot be computed
+            return self._told(view, whole, None, asked=asked)
+        except (PySparkException, Py4JJavaError) as exc:
+            failed = self._failed(view, exc)
+            whole.unpersist()
+            divided = None if (self.rebuilt and asked) or not is_of_values(exc) else failing(view, answer)
+        if divided is None:
+            return failed, answer
+        good, bad = divided
+        try:
+            return self._told(view, good.cache(), bad, asked=asked)
+        except (PySparkException, Py4JJavaError) as exc:
+            return self._failed(view, exc), answer
+
+    def _failed(self, view: View, exc: PySparkException | Py4JJavaError) -> Verified:
+        """Say why Spark cannot compute a view. Raises what is wrong with Spark itself."""
+        if isinstance(exc, PySparkException):
+            return self._none(view, f"Spark cannot compute it: {exc.getCondition() or type(exc).__name__}")
+        if not is_of_values(exc):
+            raise exc
+        return self._none(view, "Spark cannot compute it: a function does not take a value")
+
+    def _told(
+        self, view: View, answer: DataFrame, failed: DataFrame | None, *, asked: bool
+    ) -> tuple[Verified, DataFrame]:
+        """Compare rows of a view's answer with its topic, those apart that are of units which failed, or are wrong."""
+        held = self._held_back(view, answer)
+        if held is not None and failed is not None:
+            held = held.unionByName(failed)
+        held = failed if held is None else held
+        there = self._rows_there(view) if asked or held is not None else answer
+        if held is None:
+            return (self._compared(view, answer, there) if asked else self._none(view)), answer
+        good = of_units(view, answer, held, how="left_anti").cache()
+        kept = of_units(view, there, held, how="left_semi")
+        others = there if self.rebuilt and asked else of_units(view, there, held, how="left_anti")
+        compared = self._compared(view, good, others) if asked else self._none(view)
+        found = [(row[0], row[1]) for row in _named(view.last.units, held).collect()]
+        keys = compared.keys + tuple(sorted(found)[: NAMED - len(compared.keys)])
+        shown = good if self.rebuilt and asked else good.unionByName(kept)
+        return replace(compared, quarantined=len(found), keys=keys), shown
 
     def _none(self, view: View, failed: str | None = None) -> Verified:
         return Verified(view.name, str(self.state.offset["position"]), 0, 0, 0, 0, (), failed)

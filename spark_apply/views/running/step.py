@@ -22,7 +22,7 @@ class StepOfViews(Protocol):
     computed: dict[str, str]
     """How views were computed: ``whole``, or by ``units``."""
     left_out: dict[str, tuple[str, int]]
-    """By view, why units of it could not be computed, and how many."""
+    """By view, why units of it could not be computed, and how many; 0: it has none, and is left out as a whole."""
 
     def fold(self, table: SourceTable, *, reload: bool) -> None:
         """Find out what the waiting events before the limit change in a table."""

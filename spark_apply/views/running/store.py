@@ -27,7 +27,7 @@ from spark_apply.spark import names
 from spark_apply.views.embedded.containment import Search
 from spark_apply.views.embedded.fold import SourceTable
 from spark_apply.views.embedded.state import POSITION, ViewState, place
-from spark_apply.views.embedded.step import Step, UnitsError, ViewError
+from spark_apply.views.embedded.step import Step, UnitsError, ViewError, is_held
 from spark_apply.views.model.uses import TableUse, Way
 from spark_apply.views.model.values import engine_type, quoted
 from spark_apply.views.planning.view import View
@@ -81,6 +81,8 @@ class ViewStore:
     """By view, how it was computed when it was touched last: ``whole``, or by ``units``."""
     _search: Search = field(default_factory=Search)
     """What the attempts of a step have found out of units that cannot be computed."""
+    _left_out: dict[str, int] = field(default_factory=dict)
+    """By view, how many of its units could not be computed, as it was told last; 0: it has none."""
     engine: ClassVar[str] = "duckdb"
 
     def __post_init__(self) -> None:
@@ -248,7 +250,7 @@ class ViewStore:
 
     def _step(self, limit: str, before_ms: int | None, clock_ms: int | None) -> None:
         """Take the state to a position, with all views that can be computed; the others wait, and are told."""
-        loaded, self._search = set[str](), Search()
+        loaded, self._search = set[str](), self._new_search()
         while True:
             views = self._running.going_on(clock_ms)
             stale = {view.name for view in views} & self._running.stale
@@ -270,9 +272,7 @@ class ViewStore:
         self.steps += 1
         self.reached = limit
         self.computed |= step.computed
-        for name, (why, units) in step.left_out.items():
-            what = "which are in quarantine; the others go on"
-            self.output.tell(f"warning: view {name}: {why}, in {units:,} of its units, {what}")
+        self._tell_left_out(step)
         if self.rebuilt and self.rebuilt <= {view.name for view in views}:
             self.output.answers, self.rebuilt = self.answers, set()
         for use in self.uses:
@@ -280,6 +280,17 @@ class ViewStore:
             if late:
                 self.output.tell(f"warning: {late:,} events of {use.table} came later than keep: they are left out")
         self._running.computed(views)
+
+    def _tell_left_out(self, step: StepOfViews) -> None:
+        """Tell of units that cannot be computed, once while they are the same, and when all are right again."""
+        for name, (why, units) in step.left_out.items():
+            if self._left_out.get(name) != units:
+                held = f"units in quarantine: {units:,}" if units else "it has no units, so all of it is in quarantine"
+                self.output.tell(f"warning: view {name}: {why}; {held}, with the rows it had; the others go on")
+        self._left_out |= {name: units for name, (_, units) in step.left_out.items()}
+        for name in [view.name for view in self.views if view.name in self._left_out and not is_held(self.state, view)]:
+            del self._left_out[name]
+            self.output.tell(f"view {name}: no unit is in quarantine any more")
 
     def _refuse_rebuild(self, error: ViewError) -> None:
         """Leave views out that cannot be computed by the definition that was asked for, or that break one of them."""
@@ -293,6 +304,9 @@ class ViewStore:
 
     def _new_step(self, limit: str, before_ms: int | None, clock_ms: int | None, stale: set[str]) -> StepOfViews:
         return Step(self.state, limit, before_ms, clock_ms, stale, search=self._search)
+
+    def _new_search(self) -> Search:
+        return Search()
 
     def _compute(self, step: StepOfViews, views: list[View]) -> None:
         tables = [
