@@ -98,6 +98,8 @@ class KafkaSink:
         """Topics of messages that are known to be there."""
         self._ends = Ends({}, {})
         self._interrupted = False
+        self._to_fill: dict[str, dict[int, int]] = {}
+        """By topic and partition, how many offsets it lacks."""
         self._unrecorded = False
         """Whether partitions reach further than is recorded."""
         self._watch = TopicWatch()
@@ -153,7 +155,7 @@ class KafkaSink:
             found = topics.facts([topic.name for topic in wanted])
         made = {topic.name for topic in missing}
         self._found = {name: replace(facts, made=name in made) for name, facts in found.items()}
-        self._settings = SettingsWatch(partial(look, self._topics, wanted, self._found, lambda: self._ends.committed))
+        self._settings = SettingsWatch(partial(look, self._topics, wanted, self._found, self._reached))
         self._made = [topic.name for topic in wanted]
         self._has_letters |= "dead-letter" in self._logs
 
@@ -218,37 +220,40 @@ class KafkaSink:
         self._compare_ends()
         return self._standing.state
 
+    def _reached(self) -> Reached:
+        return self._ends.committed()
+
     def _compare_ends(self) -> None:
         """Find the topics that end before what was written into them; a new leader may say so for a moment."""
-        reached, until_s = (
-            of_these(self._found, self._recorded, self._standing.reached),
-            time.monotonic() + _LED_WITHIN_S,
-        )
+        reached = of_these(self._found, self._recorded, self._standing.reached)
+        until_s, pause_s = time.monotonic() + _LED_WITHIN_S, 0.0  # another copy may have written until it was fenced
         self._found = compared(self._found, reached)
         while (cut := [name for name, facts in self._found.items() if facts.cut]) and time.monotonic() < until_s:
-            time.sleep(_LED_AGAIN_S)
-            with self._topics() as topics:
-                now = topics.facts(cut)
-            seen = {name: replace(self._found[name], ends=now[name].ends) for name in cut if name in now}
-            self._found = compared({**self._found, **seen}, reached)
-        if cut:
-            self._fill(cut, reached)
+            time.sleep(pause_s)
+            pause_s = _LED_AGAIN_S
+            self._found = compared(self._with_ends(cut), reached)
         self._ends = Ends(self._found, reached)
-        self._unrecorded = bool(cut)
+        self._unrecorded = False
+        self._to_fill = {name: missing(self._found[name], reached[name]) for name in cut}
 
-    def _fill(self, cut: Sequence[str], reached: Reached) -> None:
-        """Fill up topics, for readers who have read further, by a transaction that is aborted."""
+    def _with_ends(self, names: Sequence[str]) -> dict[str, TopicFacts]:
+        """Return what was found of all topics, and where those end now."""
+        with self._topics() as topics:
+            now = topics.facts(names)
+        return {**self._found, **{name: replace(self._found[name], ends=of.ends) for name, of in now.items()}}
+
+    def _fill(self, committed: State) -> None:
+        """Fill up topics that were cut, for readers who have read further, by a transaction that is aborted."""
         producer = self._open_producer()
-        for topic in cut:
-            for number, count in missing(self._found[topic], reached[topic]).items():
+        for topic, of in self._to_fill.items():
+            for number, count in of.items():
                 for batch in fillers(topic, number, count):
                     self._doing("filling up topics", partial(producer.send, [batch]))
         self._doing("filling up topics", producer.flush)
         self._close_producer()
-        self._begin_epoch()
-        with self._topics() as topics:
-            now = topics.facts(cut)
-        self._found = {**self._found, **{name: replace(self._found[name], ends=of.ends) for name, of in now.items()}}
+        self._renew(committed)
+        self._ends = Ends(self._with_ends([*self._to_fill]), self._ends.committed())
+        self._unrecorded, self._to_fill = True, {}
 
     def recorded(self) -> Mapping[str, TopicFacts]:
         return self._recorded
@@ -369,12 +374,14 @@ class KafkaSink:
         self._batches.clear()
         self._ends.marked()
         self._unrecorded = False
-        if producer.interrupted:
+        if self._to_fill:  # not before it is committed that their rows are written again: no start would know
+            self._fill(state)
+        elif producer.interrupted:
+            log.debug("a connection was interrupted: going on in a new epoch")
             self._renew(state)
 
     def _renew(self, committed: State) -> None:
-        """Go on in a new epoch, in which nothing is accepted that an interruption has left in flight."""
-        log.debug("a connection was interrupted: going on in a new epoch")
+        """Go on in a new epoch, in which nothing is accepted that is left in flight."""
         self._begin_epoch()
         standing = read_standing(self._config, self.connector, fenced=True).state
         if standing is None or standing.sequence != committed.sequence:

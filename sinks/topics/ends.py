@@ -72,15 +72,18 @@ class Ends:
     """Counts what one session writes, from the ends that it has found."""
 
     def __init__(self, found: Mapping[str, TopicFacts], reached: Reached) -> None:
-        """`reached` is recorded of them: it is what is known of a topic whose ends cannot be told just now."""
+        """`reached` is recorded of them: it is what is known of a topic whose ends cannot be told just now.
+
+        It stays for a topic that was cut, until that has been filled up: who starts before must find it out again.
+        """
         recorded = {(topic, number): end for topic, of in reached.items() for number, end in of.items()}
         ends = {(topic, number): end for topic, facts in found.items() for number, end in enumerate(facts.ends)}
-        self._at = recorded | ends
+        self._at = {place: max(ends.get(place, 0), recorded.get(place, 0)) for place in recorded | ends}
         self._written = dict.fromkeys(recorded)
         """Those written last come last."""
         self._open: set[tuple[str, int]] = set()
         """Those that the open transaction writes."""
-        self.committed: Reached = self.reached()
+        self._record = self._committed = orjson.dumps(self._reached(), option=orjson.OPT_NON_STR_KEYS)
         """What all that is committed comes to."""
 
     def marked(self) -> None:
@@ -88,7 +91,7 @@ class Ends:
         for place in self._open:
             self._at[place] += 1
         self._open.clear()
-        self.committed = self.reached()
+        self._committed = self._record
 
     def add(self, counts: Iterable[tuple[str, int, int]]) -> bool:
         """Count records that are about to be written, by topic and partition; False: none of a partition it knows."""
@@ -105,12 +108,17 @@ class Ends:
             del self._written[next(iter(self._written))]
         return known
 
-    def reached(self) -> dict[str, dict[int, int]]:
-        """Return how far those partitions reach that were written last."""
+    def committed(self) -> Reached:
+        """Return what was recorded last by a transaction that is committed. May be called on another thread."""
+        return parse(self._committed)
+
+    def to_bytes(self) -> bytes:
+        """Make the record of how far those partitions reach that were written last."""
+        self._record = orjson.dumps(self._reached(), option=orjson.OPT_NON_STR_KEYS)
+        return self._record
+
+    def _reached(self) -> dict[str, dict[int, int]]:
         found: dict[str, dict[int, int]] = {}
         for topic, number in self._written:
             found.setdefault(topic, {})[number] = self._at[topic, number]
         return found
-
-    def to_bytes(self) -> bytes:
-        return orjson.dumps(self.reached(), option=orjson.OPT_NON_STR_KEYS)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc.model.ledger import Loss, TopicFacts, loss
-from sinks.topics.ends import Ends, compared, of_these, parse
+from sinks.topics.ends import Ends, compared, missing, of_these, parse
 
 FACTS: Final = TopicFacts(identity="i", partitions=3, ends=(5, 0, 9))
 
@@ -65,7 +65,7 @@ def test_where_ends_cannot_be_told_what_is_recorded_stays() -> None:
     ends = Ends({"t": unknown}, {"t": {2: 9}})
     assert not ends.add([("t", 1, 1), ("other", 0, 1)])
     assert ends.add([("t", 2, 3)])
-    assert ends.reached() == {"t": {2: 12}}
+    assert parse(ends.to_bytes()) == {"t": {2: 12}}
 
 
 def test_those_written_last_are_recorded() -> None:
@@ -73,15 +73,22 @@ def test_those_written_last_are_recorded() -> None:
     ends = Ends(found, {"t299": {0: 0}})
     for n in range(300):
         ends.add([(f"t{n}", 0, 1), ("t7", 0, 1)])
-    assert list(ends.reached()) == [*(f"t{n}" for n in range(201, 300)), "t7"]
-    assert ends.reached()["t7"] == {0: 301}
+    assert list(parse(ends.to_bytes())) == [*(f"t{n}" for n in range(201, 300)), "t7"]
+    assert parse(ends.to_bytes())["t7"] == {0: 301}
 
 
-def test_a_topic_that_was_cut_is_counted_from_where_it_ends_now() -> None:
-    cut = compared({"t": FACTS}, {"t": {0: 6}})
-    assert loss(FACTS, cut["t"], keeps=True) is loss(FACTS, cut["t"], keeps=False) is Loss.CUT
-    assert Ends(cut, {"t": {0: 6}}).reached() == {"t": {0: 5}}
-    assert not compared(cut, {"t": {0: 5}})["t"].cut
+def test_a_topic_that_was_cut_is_found_again_until_it_is_filled_up() -> None:
+    reached = {"t": {0: 6, 1: 0}}
+    cut = compared({"t": FACTS}, reached)["t"]
+    assert cut.cut
+    assert loss(FACTS, cut, keeps=True) is loss(FACTS, cut, keeps=False) is Loss.CUT
+    ends = Ends({"t": cut}, reached)
+    ends.add([("t", 0, 1)])
+    assert parse(ends.to_bytes()) == {"t": {1: 0, 0: 7}}
+    (count,) = missing(cut, reached["t"]).values()
+    full = TopicFacts(identity="i", partitions=3, ends=(FACTS.ends[0] + count, 0, 9))
+    assert full.ends[0] > reached["t"][0], "a marker stands behind what is recorded"
+    assert parse(Ends({"t": full}, parse(ends.to_bytes())).to_bytes())["t"][0] == full.ends[0]
 
 
 @pytest.mark.parametrize("record", [b"[]", b'{"t": 1}', b"{", b'{"t": {"x": 1}}', b'{"t": {"0": null}}'])
