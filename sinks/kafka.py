@@ -98,8 +98,6 @@ class KafkaSink:
         """Topics of messages that are known to be there."""
         self._ends = Ends({}, {})
         self._interrupted = False
-        self._to_fill: dict[str, dict[int, int]] = {}
-        """By topic and partition, how many offsets it lacks."""
         self._unrecorded = False
         """Whether partitions reach further than is recorded."""
         self._watch = TopicWatch()
@@ -232,9 +230,9 @@ class KafkaSink:
             time.sleep(pause_s)
             pause_s = _LED_AGAIN_S
             self._found = compared(self._with_ends(cut), reached)
-        self._ends = Ends(self._found, reached)
-        self._unrecorded = False
-        self._to_fill = {name: missing(self._found[name], reached[name]) for name in cut}
+        self._ends, self._unrecorded = Ends(self._found, reached), bool(cut)
+        if cut:
+            self._fill({name: missing(self._found[name], reached[name]) for name in cut})
 
     def _with_ends(self, names: Sequence[str]) -> dict[str, TopicFacts]:
         """Return what was found of all topics, and where those end now."""
@@ -242,18 +240,26 @@ class KafkaSink:
             now = topics.facts(names)
         return {**self._found, **{name: replace(self._found[name], ends=of.ends) for name, of in now.items()}}
 
-    def _fill(self, committed: State) -> None:
-        """Fill up topics that were cut, for readers who have read further, by a transaction that is aborted."""
+    def _fill(self, lacking: Mapping[str, Mapping[int, int]]) -> None:
+        """Fill up topics that were cut, for readers who have read further, by a transaction that is aborted.
+
+        Full, they would look whole to another start. So it is recorded first that they reach further than they will,
+        until the commit that has their rows written again records where they end.
+        """
         producer = self._open_producer()
-        for topic, of in self._to_fill.items():
+        self.write(self.position_topic, ends_key(self.connector), self._ends.claim(lacking))
+        self._send()
+        self._doing("recording what topics lack", producer.commit)
+        self._batches.clear()
+        for topic, of in lacking.items():
             for number, count in of.items():
                 for batch in fillers(topic, number, count):
                     self._doing("filling up topics", partial(producer.send, [batch]))
         self._doing("filling up topics", producer.flush)
         self._close_producer()
-        self._renew(committed)
-        self._ends = Ends(self._with_ends([*self._to_fill]), self._ends.committed())
-        self._unrecorded, self._to_fill = True, {}
+        self._renew(self._standing.state)
+        self._found = self._with_ends([*lacking])
+        self._ends = Ends(self._found, {})
 
     def recorded(self) -> Mapping[str, TopicFacts]:
         return self._recorded
@@ -374,17 +380,15 @@ class KafkaSink:
         self._batches.clear()
         self._ends.marked()
         self._unrecorded = False
-        if self._to_fill:  # not before it is committed that their rows are written again: no start would know
-            self._fill(state)
-        elif producer.interrupted:
+        if producer.interrupted:
             log.debug("a connection was interrupted: going on in a new epoch")
             self._renew(state)
 
-    def _renew(self, committed: State) -> None:
+    def _renew(self, committed: State | None) -> None:
         """Go on in a new epoch, in which nothing is accepted that is left in flight."""
         self._begin_epoch()
         standing = read_standing(self._config, self.connector, fenced=True).state
-        if standing is None or standing.sequence != committed.sequence:
+        if standing is None or committed is None or standing.sequence != committed.sequence:
             raise self._refusals.superseded()
 
     def commands(self) -> list[tuple[bytes, bytes]]:

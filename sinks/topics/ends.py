@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
 import orjson
@@ -72,13 +73,10 @@ class Ends:
     """Counts what one session writes, from the ends that it has found."""
 
     def __init__(self, found: Mapping[str, TopicFacts], reached: Reached) -> None:
-        """`reached` is recorded of them: it is what is known of a topic whose ends cannot be told just now.
-
-        It stays for a topic that was cut, until that has been filled up: who starts before must find it out again.
-        """
+        """`reached` is recorded of them: it is what is known of a topic whose ends cannot be told just now."""
         recorded = {(topic, number): end for topic, of in reached.items() for number, end in of.items()}
         ends = {(topic, number): end for topic, facts in found.items() for number, end in enumerate(facts.ends)}
-        self._at = {place: max(ends.get(place, 0), recorded.get(place, 0)) for place in recorded | ends}
+        self._at = recorded | ends
         self._written = dict.fromkeys(recorded)
         """Those written last come last."""
         self._open: set[tuple[str, int]] = set()
@@ -108,6 +106,15 @@ class Ends:
             del self._written[next(iter(self._written))]
         return known
 
+    def claim(self, lacking: Mapping[str, Mapping[int, int]]) -> bytes:
+        """Make a record by which topics that are filled up still lack something."""
+        more = {
+            (topic, number): self._at[topic, number] + count + _MARKERS
+            for topic, of in lacking.items()
+            for number, count in of.items()
+        }
+        return orjson.dumps(self._reached(more), option=orjson.OPT_NON_STR_KEYS)
+
     def committed(self) -> Reached:
         """Return what was recorded last by a transaction that is committed. May be called on another thread."""
         return parse(self._committed)
@@ -117,8 +124,8 @@ class Ends:
         self._record = orjson.dumps(self._reached(), option=orjson.OPT_NON_STR_KEYS)
         return self._record
 
-    def _reached(self) -> dict[str, dict[int, int]]:
+    def _reached(self, more: Mapping[tuple[str, int], int] = MappingProxyType({})) -> dict[str, dict[int, int]]:
         found: dict[str, dict[int, int]] = {}
         for topic, number in self._written:
-            found.setdefault(topic, {})[number] = self._at[topic, number]
+            found.setdefault(topic, {})[number] = more.get((topic, number), self._at[topic, number])
         return found

@@ -104,7 +104,7 @@ def test_acknowledged_records_of_the_last_transaction_are_lost(
 ) -> None:
     """Of the position itself nothing is lost, as of other topics; what the last commit wrote is counted in it.
 
-    A session that fails before the topic is filled up leaves the loss to be found by the next.
+    A session that fails behind filling it up leaves the loss to be found by the next.
     """
     connector = _made(postgres18, broker, prefix, tmp_path)
     connector.catch_up()
@@ -120,13 +120,13 @@ def test_acknowledged_records_of_the_last_transaction_are_lost(
     assert f"topic {prefix}.public.t has lost its last records" in " ".join(found.split()), found
     failures = iter([RetryableError("Kafka is away")])
 
-    def filled(sink: KafkaSink, state: State) -> None:
+    def committed(sink: KafkaSink, state: State) -> None:
         for failure in failures:
             raise failure
-        fill(sink, state)
+        commit(sink, state)
 
-    fill = KafkaSink._fill
-    monkeypatch.setattr(KafkaSink, "_fill", filled)
+    commit = KafkaSink.commit
+    monkeypatch.setattr(KafkaSink, "commit", committed)
     failed = connector.here("run", "FILE", "--until-caught-up")
     for said in (failed.stderr, connector.catch_up()):
         assert f"topic {prefix}.public.t {LOST}" in said

@@ -77,18 +77,20 @@ def test_those_written_last_are_recorded() -> None:
     assert parse(ends.to_bytes())["t7"] == {0: 301}
 
 
-def test_a_topic_that_was_cut_is_found_again_until_it_is_filled_up() -> None:
+def test_a_topic_that_was_cut_is_found_again_though_it_is_filled_up() -> None:
+    """Until a commit records where it ends."""
     reached = {"t": {0: 6, 1: 0}}
     cut = compared({"t": FACTS}, reached)["t"]
     assert cut.cut
     assert loss(FACTS, cut, keeps=True) is loss(FACTS, cut, keeps=False) is Loss.CUT
-    ends = Ends({"t": cut}, reached)
+    lacking = missing(cut, reached["t"])
+    claimed = parse(Ends({"t": cut}, reached).claim({"t": lacking}))
+    full = TopicFacts(identity="i", partitions=3, ends=(FACTS.ends[0] + lacking[0] + 1, 0, 9))
+    assert full.ends[0] > reached["t"][0] + 1, "what readers have read at most, with the last marker"
+    assert compared({"t": full}, claimed)["t"].cut
+    ends = Ends({"t": full}, {})
     ends.add([("t", 0, 1)])
-    assert parse(ends.to_bytes()) == {"t": {1: 0, 0: 7}}
-    (count,) = missing(cut, reached["t"]).values()
-    full = TopicFacts(identity="i", partitions=3, ends=(FACTS.ends[0] + count, 0, 9))
-    assert full.ends[0] > reached["t"][0], "a marker stands behind what is recorded"
-    assert parse(Ends({"t": full}, parse(ends.to_bytes())).to_bytes())["t"][0] == full.ends[0]
+    assert parse(ends.to_bytes()) == {"t": {0: full.ends[0] + 1}}
 
 
 @pytest.mark.parametrize("record", [b"[]", b'{"t": 1}', b"{", b'{"t": {"x": 1}}', b'{"t": {"0": null}}'])

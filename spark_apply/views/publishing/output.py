@@ -172,8 +172,7 @@ class ViewOutput:
         Raises FencedError if another copy has taken over.
         """
         if self.sink.moved():
-            msg = f"a topic of view job {self.job} was deleted, made again or given partitions while the job runs"
-            raise OperatorError(msg, hint="start it again: what a topic has lost is published again")
+            raise self._moved()
         if self.state.get("outbox") is None:
             return
         until = time.monotonic() + _PATIENCE_S
@@ -184,6 +183,8 @@ class ViewOutput:
             try:
                 if not self._clear:
                     self._fence()
+                    if any(facts.cut for facts in self.sink.found().values()):
+                        raise self._moved()
                 self._clear = False
                 self._flush()
                 self._clear = True
@@ -200,6 +201,10 @@ class ViewOutput:
         with self.state.transaction():
             self.state.execute("DELETE FROM outbox")
             self.state.put(outbox=None)
+
+    def _moved(self) -> OperatorError:
+        msg = f"a topic of view job {self.job} was deleted, made again or given partitions, or has lost records"
+        return OperatorError(f"{msg} while the job runs", hint="start it again: what it has lost is published again")
 
     def _flush(self) -> None:
         about = orjson.loads(self.state.get("outbox") or "null")
