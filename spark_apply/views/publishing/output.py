@@ -203,8 +203,10 @@ class ViewOutput:
             self.state.put(outbox=None)
 
     def _moved(self) -> OperatorError:
-        msg = f"a topic of view job {self.job} was deleted, made again or given partitions, or has lost records"
-        return OperatorError(f"{msg} while the job runs", hint="start it again: what it has lost is published again")
+        return OperatorError(
+            f"a topic of view job {self.job} was deleted, made again, given partitions or cut while the job runs",
+            hint="start it again: what it has lost is published again",
+        )
 
     def _flush(self) -> None:
         about = orjson.loads(self.state.get("outbox") or "null")
