@@ -8,7 +8,6 @@ new epoch is also begun after a commit during which a request may have been sent
 from __future__ import annotations
 
 import logging
-import time
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -19,31 +18,26 @@ from typing import Final, TypeVar, cast
 from cdc.config.kafka_config import KafkaConfig
 from cdc.machine.elapsed import Elapsed
 from cdc.model.change import Table
-from cdc.model.errors import BugError, ConfigError, RetryableError
+from cdc.model.errors import BugError, RetryableError
 from cdc.model.interfaces import Headers, Log
 from cdc.model.ledger import TopicFacts
 from cdc.model.state import State
 from cdc.model.state_records import StateWriter, table_key
-from sinks.client.connection import ConnectionConfig, LostError
-from sinks.client.options import python_client
-from sinks.client.record_batch import CODECS, Codec
+from sinks.client.connection import LostError
 from sinks.client.schema_registry import open_reading
 from sinks.producer.batches import Batch, Batches, fillers, partition_of
-from sinks.producer.librdkafka import LibrdkafkaProducer
-from sinks.producer.producer import Producer
+from sinks.producer.opening import codec, open_producer
 from sinks.producer.retries import RefusedError
 from sinks.producer.transactional import TransactionalProducer
 from sinks.refusals import LARGEST_REQUEST, Refusals
 from sinks.topics.descriptions import descriptions
-from sinks.topics.ends import Ends, Reached, compared, missing, of_these
+from sinks.topics.ends import Ends, Reached, missing, of_these, settled
 from sinks.topics.names import (
-    OF_CONNECTOR,
     log_topic,
     position_topic,
     routed_topic,
     schema_topic,
     signal_topic,
-    table_of,
     table_topic,
 )
 from sinks.topics.positions import Standing, ends_key, read_neighbours, read_standing, schema_key, topic_key
@@ -53,6 +47,7 @@ from sinks.topics.signals import Commands
 from sinks.topics.table_logs import TableLogs
 from sinks.topics.topic_watch import TopicWatch
 from sinks.topics.topics import LARGEST_RECORD, Topics, Wanted
+from sinks.topics.wanted import spread, wanted
 
 _REQUEST_RECORDS: Final = 2_000
 _REQUEST_BYTES: Final = 1_500_000
@@ -64,11 +59,7 @@ _WAITING_BYTES: Final = 28 * 1024 * 1024
 _BATCH_BYTES: Final = 1_000_000
 _AROUND_BYTES: Final = 1024
 """How much a batch has around its records, generously; what cannot be compressed grows by less than a 256th."""
-_ANSWER_MS: Final = 40_000
-"""An answer is awaited for longer than a broker waits for its followers, which is 30 s."""
 _FENCE_S: Final = 60.0
-_LED_WITHIN_S: Final = 10.0
-_LED_AGAIN_S: Final = 0.5
 log = logging.getLogger("cdc.kafka")
 
 _T = TypeVar("_T")
@@ -110,7 +101,7 @@ class KafkaSink:
         self._servers = config.bootstrap_servers
         self.position_topic = position_topic(config.prefix, connector)
         self.schema_topic = schema_topic(config.prefix)
-        self._codec = _codec(config)
+        codec(config)  # refuses one that is not known
         self._largest = int(config.options.get("message.max.bytes", LARGEST_REQUEST))
         self._producer: TransactionalProducer | None = None
         self._open_for: Elapsed | None = None
@@ -137,12 +128,11 @@ class KafkaSink:
 
     def check(self, tables: Sequence[Table]) -> bool:
         with self._topics() as topics:
-            missing = topics.check(self.wanted(tables))
+            missing = {topic.name for topic in topics.check(self.wanted(tables))}
             self._smallest_limit = min(topics.smallest_limit, self._largest_wanted)
             self._has_letters = topics.exists(self.log_topic("dead-letter"))
-        missing_names = {topic.name for topic in missing}
-        self._unmade = self.schema_topic in missing_names
-        return self.position_topic not in missing_names
+        self._unmade = self.schema_topic in missing
+        return self.position_topic not in missing
 
     def create(self, tables: Sequence[Table]) -> None:
         with self._topics() as topics:
@@ -161,18 +151,8 @@ class KafkaSink:
         return Topics(self._servers, self._config.options, spread=self.spread)
 
     def spread(self, topic: str) -> int | None:
-        """Return over how many partitions a topic's records were spread; 0: none were written; None: it is unknown.
-
-        For a topic that has another number now; that is rare, and the position topic is read for it.
-        """
-        with Topics(self._servers, self._config.options) as topics:
-            if not topics.exists(self.position_topic):
-                return 0
-        standing = read_standing(self._config, self.connector)
-        recorded, table = standing.topics.get(topic), table_of(self._table_logs.written_for(topic))
-        if recorded is not None:
-            return recorded.partitions
-        return None if standing.state is not None and (table is None or table in standing.state.tables) else 0
+        """Return over how many partitions a topic's records were spread; 0: none were written; None: it is unknown."""
+        return spread(self._config, self.connector, topic, self._table_logs)
 
     def neighbours(self) -> list[tuple[str, State]]:
         return read_neighbours(self._config, self.connector)
@@ -191,22 +171,7 @@ class KafkaSink:
     def wanted(self, tables: Sequence[Table]) -> list[Wanted]:
         """Return the topics this connector needs, as they must be."""
         topics = [self.topic(table) for table in tables]
-        wanted = [
-            Wanted.internal(self.position_topic),
-            Wanted.internal(self.schema_topic),
-            Wanted.internal(self._signal_topic),
-            *(Wanted.events(topic, self._config.partitions) for topic in topics),
-            *self._table_logs.wanted(topics),
-            *(
-                Wanted.log(
-                    self.log_topic(log),
-                    self._config.partitions if log == "message" else None,
-                    {"retention.ms": "-1"} if log in OF_CONNECTOR else {},
-                )
-                for log in self._logs
-            ),
-        ]
-        return [topic.adjusted(self._config.topic_config) for topic in wanted]
+        return wanted(self._config, self.connector, topics, self._table_logs, self._logs)
 
     def fence(self) -> State | None:
         self.close()
@@ -222,23 +187,19 @@ class KafkaSink:
         return self._ends.committed()
 
     def _compare_ends(self) -> None:
-        """Find the topics that end before what was written into them; a new leader may say so for a moment."""
+        """Find the topics that end before what was written into them, and fill them up."""
         reached = of_these(self._found, self._recorded, self._standing.reached)
-        until_s, pause_s = time.monotonic() + _LED_WITHIN_S, 0.0  # another copy may have written until it was fenced
-        self._found = compared(self._found, reached)
-        while (cut := [name for name, facts in self._found.items() if facts.cut]) and time.monotonic() < until_s:
-            time.sleep(pause_s)
-            pause_s = _LED_AGAIN_S
-            self._found = compared(self._with_ends(cut), reached)
+        self._found = settled(self._found, reached, self._with_ends)
+        cut = {name: missing(facts, reached[name]) for name, facts in self._found.items() if facts.cut}
         self._ends, self._unrecorded = Ends(self._found, reached), bool(cut)
         if cut:
-            self._fill({name: missing(self._found[name], reached[name]) for name in cut})
+            self._fill(cut)
 
-    def _with_ends(self, names: Sequence[str]) -> dict[str, TopicFacts]:
+    def _with_ends(self, found: Mapping[str, TopicFacts], names: Sequence[str]) -> dict[str, TopicFacts]:
         """Return what was found of all topics, and where those end now."""
         with self._topics() as topics:
             now = topics.facts(names)
-        return {**self._found, **{name: replace(self._found[name], ends=of.ends) for name, of in now.items()}}
+        return {**found, **{name: replace(found[name], ends=of.ends) for name, of in now.items()}}
 
     def _fill(self, lacking: Mapping[str, Mapping[int, int]]) -> None:
         """Fill up topics that were cut, for readers who have read further, by a transaction that is aborted.
@@ -251,14 +212,12 @@ class KafkaSink:
         self._send()
         self._doing("recording what topics lack", producer.commit)
         self._batches.clear()
-        for topic, of in lacking.items():
-            for number, count in of.items():
-                for batch in fillers(topic, number, count):
-                    self._doing("filling up topics", partial(producer.send, [batch]))
+        for batch in fillers(lacking):
+            self._doing("filling up topics", partial(producer.send, [batch]))
         self._doing("filling up topics", producer.flush)
         self._close_producer()
         self._renew(self._standing.state)
-        self._found = self._with_ends([*lacking])
+        self._found = self._with_ends(self._found, [*lacking])
         self._ends = Ends(self._found, {})
 
     def recorded(self) -> Mapping[str, TopicFacts]:
@@ -302,30 +261,15 @@ class KafkaSink:
     def _begin_epoch(self) -> None:
         """Fence older epochs: the broker has ended what they had open, and takes nothing from them any more."""
         if self._producer is None:
-            self._producer = self._new_producer()
-        producer = self._producer
-        self._doing("fencing other copies of this connector", lambda: producer.begin_epoch(_FENCE_S))
-        self.epochs += 1
-
-    def _new_producer(self) -> TransactionalProducer:
-        transactional_id = f"{self._config.prefix}.{self.connector}"
-        if self._config.producer == "librdkafka":
-            return LibrdkafkaProducer(
-                self._servers,
-                self._config.options,
-                transactional_id=transactional_id,
-                timeout_ms=round(self._config.transaction_timeout_s * 1000),
-                compression=self._codec.name,
+            self._producer = open_producer(
+                self._config,
+                f"{self._config.prefix}.{self.connector}",
                 batch_bytes=self._batch_bytes(),
                 largest_bytes=self._largest,
             )
-        return Producer(
-            self._servers,
-            connection_config(self._config),
-            transactional_id=transactional_id,
-            timeout_ms=round(self._config.transaction_timeout_s * 1000),
-            codec=self._codec,
-        )
+        producer = self._producer
+        self._doing("fencing other copies of this connector", lambda: producer.begin_epoch(_FENCE_S))
+        self.epochs += 1
 
     def peek(self) -> State | None:
         return read_standing(self._config, self.connector).state
@@ -499,26 +443,6 @@ class KafkaSink:
 def largest_record(config: KafkaConfig) -> int:
     """Return the limit that topics are made with."""
     return int(config.topic_config.get("max.message.bytes") or LARGEST_RECORD)
-
-
-def _codec(config: KafkaConfig) -> Codec:
-    name = config.options.get("compression.type", config.options.get("compression.codec", "lz4"))
-    try:
-        return CODECS[name]
-    except KeyError:
-        raise ConfigError(
-            f"sink.options: compression.type: {name} is not known", hint=f"known: {', '.join(CODECS)}"
-        ) from None
-
-
-def connection_config(config: KafkaConfig) -> ConnectionConfig:
-    """Return how our own client connects, from the options of librdkafka."""
-    options = config.options
-    return ConnectionConfig(
-        client_id=options.get("client.id", "cdc"),
-        answer_s=int(options.get("socket.timeout.ms", _ANSWER_MS)) / 1000,
-        options=python_client(config.bootstrap_servers, options),
-    )
 
 
 def open_sink(config: KafkaConfig, connector: str, *, logs: Collection[Log] = ()) -> KafkaSink:

@@ -99,8 +99,8 @@ class PostgresSource:
         self.database, self._version = found.database, found.version
         raise_first(server.refusals(found, session.endpoint(self._params)))
         session.tell_of_weak_tls(session.endpoint(self._params), session.weakness(self._params))
-        left_out = LeftOut(self._config.source.tables)
-        self._captured = catalog.captured(self._config.source.tables, self._config.source.keys, left_out)
+        left_out, of = LeftOut(self._config.source.tables), self._config.source
+        self._captured = catalog.captured(of.tables, of.keys, left_out)
         left_out.tell(self._captured)
         self._left_out = left_out.found
         self._followed = Followed(self._config, self._captured)
@@ -146,8 +146,7 @@ class PostgresSource:
         raise_first(ledger.refusals(found))
         made = dict.fromkeys(again, "it is another table of that name, which the publication did not carry at first")
         self._stale = {**ledger.differences(state.carried, found, self._config.publication), **made}
-        self._records = ledger.records(found, state.carried, self._stale)
-        self._since_before = frozenset(state.tables)
+        self._records, self._since_before = ledger.records(found, state.carried, self._stale), frozenset(state.tables)
         return (state.offset, state.commit) if continuity.failed_over(state, here) else None
 
     def _join(self, names: Collection[str]) -> None:
@@ -189,7 +188,7 @@ class PostgresSource:
         return self._stale
 
     def _facts(self) -> dict[str, ledger.Facts]:
-        named = {captured.oid: captured.table.qualified for captured in self._captured}
+        named = {c.oid: c.table.qualified for c in self._captured}
         return ledger.look(self._catalog(), self._config.publication, named)
 
     def recall(self, described: Mapping[tuple[str, str], Sequence[Description]]) -> None:
@@ -205,8 +204,8 @@ class PostgresSource:
         self._walsender().status()
         self._walsender().require_open()
         if self._sql is None or hung_up(self._sql.fileno()):
-            endpoint = session.endpoint(self._params)
-            raise RetryableError(f"PostgreSQL at {endpoint} has ended the session", hint=session.GO_ON)
+            said = f"PostgreSQL at {session.endpoint(self._params)} has ended the session"
+            raise RetryableError(said, hint=session.GO_ON)
 
     def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
         return readable(self._frames(offset), lambda: self._read_to)
@@ -379,8 +378,7 @@ class PostgresSource:
                 *slot.left(catalog, publication, found),
                 *slot.publication_refusals(catalog, publication, self.tables()),
             ]
-        took_s = time.monotonic() - begun_s
-        self._look_at_s = begun_s + max(_LOOK_S, took_s * _LOOK_SHARE)
+        self._look_at_s = begun_s + max(_LOOK_S, (time.monotonic() - begun_s) * _LOOK_SHARE)
         if refusals and self._refused:
             self._require_same_tables(catalog)
             raise refusals[0]
@@ -400,12 +398,10 @@ class PostgresSource:
 
         It became a partition, or it was made again a moment ago: the statements of a look see the catalog one by one.
         """
-        now = catalog.captured(
-            self._config.source.tables, self._config.source.keys, LeftOut(self._config.source.tables)
-        )
-        gone = {(c.oid, c.table.qualified) for c in self._captured} - {(c.oid, c.table.qualified) for c in now}
-        if gone:
-            names = ", ".join(sorted(name for _, name in gone))
+        of = self._config.source
+        there = {(c.oid, c.table.qualified) for c in catalog.captured(of.tables, of.keys, LeftOut(of.tables))}
+        gone = [c.table.qualified for c in self._captured if (c.oid, c.table.qualified) not in there]
+        if names := ", ".join(sorted(gone)):
             raise ChangedError(f"table {names} is part of another one now, or another, or none: looking again")
 
     def position(self) -> tuple[Offset, int]:

@@ -31,8 +31,8 @@ from cdc.config.kafka_config import KafkaConfig
 from cdc.model.errors import OperatorError
 from sinks.client.brokers import Brokers
 from sinks.client.failures import DRIVER_ERRORS, translate
-from sinks.kafka import connection_config
 from sinks.producer.coordinator import Coordinator
+from sinks.producer.opening import connection_config
 from sinks.producer.retries import RefusedError, Waiting
 
 AT_ONCE_MS: Final = 1_000

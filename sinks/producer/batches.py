@@ -11,7 +11,7 @@ known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from struct import unpack_from
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -151,17 +151,18 @@ def encoded(headers: Headers) -> bytes:
     return b"".join(parts)
 
 
-def fillers(topic: str, partition: int, count: int) -> Iterator[Batch]:
-    """Make batches of so many records that say nothing, to take offsets."""
+def fillers(counts: Mapping[str, Mapping[int, int]]) -> Iterator[Batch]:
+    """Make batches of so many records that say nothing, by topic and partition, to take offsets."""
     size = 1 << 30
     made = PlainBatches(
         lambda: None, lambda: None, lambda _: (1, None), most_records=size, most_bytes=size, batch_bytes=size
     )
-    for at in range(0, count, _FILLERS):
-        for _ in range(min(_FILLERS, count - at)):
-            made.add(topic, b"", None)
-        for batch in made.take():
-            yield batch._replace(partition=partition)
+    for topic, of in counts.items():
+        for partition, count in of.items():
+            for at in range(0, count, _FILLERS):
+                for _ in range(min(_FILLERS, count - at)):
+                    made.add(topic, b"", None)
+                yield from (batch._replace(partition=partition) for batch in made.take())
 
 
 def partition_of(key: bytes, partitions: int) -> int:

@@ -15,7 +15,8 @@ the sink fills it up by a transaction that it aborts, which takes offsets and sh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
@@ -27,6 +28,8 @@ from cdc.model.ledger import TopicFacts
 _MOST: Final = 100
 """So many partitions are recorded, those written last: what was written long ago is on the disks."""
 
+_LED_WITHIN_S: Final = 10.0
+_LED_AGAIN_S: Final = 0.5
 _MARKERS: Final = 8
 """The last transaction's, and those of some that were aborted."""
 
@@ -58,6 +61,25 @@ def of_these(found: Mapping[str, TopicFacts], recorded: Mapping[str, TopicFacts]
 def compared(found: Mapping[str, TopicFacts], reached: Reached) -> dict[str, TopicFacts]:
     """Return what was found of topics; of those that end before what was written into them, with `cut`."""
     return {topic: replace(facts, cut=bool(missing(facts, reached.get(topic, {})))) for topic, facts in found.items()}
+
+
+def settled(
+    found: Mapping[str, TopicFacts],
+    reached: Reached,
+    look: Callable[[Mapping[str, TopicFacts], Sequence[str]], Mapping[str, TopicFacts]],
+) -> Mapping[str, TopicFacts]:
+    """Compare as `compared`; `look` gives what was found, with the ends that topics have now: they may be late.
+
+    Another copy may have written between the look at the topics and its being fenced off, and a new leader may say for
+    a moment that it has less.
+    """
+    until_s, pause_s = time.monotonic() + _LED_WITHIN_S, 0.0
+    found = compared(found, reached)
+    while (cut := [name for name, facts in found.items() if facts.cut]) and time.monotonic() < until_s:
+        time.sleep(pause_s)
+        pause_s = _LED_AGAIN_S
+        found = compared(look(found, cut), reached)
+    return found
 
 
 def missing(found: TopicFacts, reached: Mapping[int, int]) -> dict[int, int]:

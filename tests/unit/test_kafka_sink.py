@@ -79,7 +79,7 @@ class Twin:
 def twin(monkeypatch: pytest.MonkeyPatch) -> Twin:
     """The producer of the sinks."""
     made = Twin()
-    monkeypatch.setattr(kafka, "Producer", lambda *_, **__: made)
+    monkeypatch.setattr(kafka, "open_producer", lambda *_, **__: made)
     monkeypatch.setattr(kafka, "read_standing", lambda *_, **__: Standing(None, 0, None))
     return made
 

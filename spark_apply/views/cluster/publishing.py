@@ -15,8 +15,9 @@ from spark_apply.spark import names
 from spark_apply.views.cluster.kept import MOST_OVER, Change, Kept
 from spark_apply.views.cluster.running import Running
 from spark_apply.views.cluster.values import arrow, collected, frame, schema_of, some
+from spark_apply.views.embedded.held import hold, is_held
 from spark_apply.views.embedded.state import place
-from spark_apply.views.embedded.step import hold, is_held, unit_name
+from spark_apply.views.embedded.step import unit_name
 from spark_apply.views.model.values import quoted, text
 from spark_apply.views.planning.view import View
 

@@ -41,8 +41,9 @@ from spark_apply.views.cluster.values import arrow, collected, frame, json_objec
 from spark_apply.views.embedded import step as in_file
 from spark_apply.views.embedded.containment import WHOLE, WHY, Range, Search
 from spark_apply.views.embedded.fold import SourceTable
+from spark_apply.views.embedded.held import hold, is_held, is_one_unit
 from spark_apply.views.embedded.state import POSITION, place
-from spark_apply.views.embedded.step import ViewError, hold, is_held, is_one_unit, unit_name
+from spark_apply.views.embedded.step import ViewError, unit_name
 from spark_apply.views.model.values import engine_type, quoted, text
 from spark_apply.views.planning.view import View
 from spark_apply.views.sql.expressions.dialects import stand_in

@@ -18,6 +18,7 @@ from cdc.model.change import Kind
 from cdc.model.errors import OperatorError
 from spark_apply.views.embedded.containment import OF_ROWS, WHOLE, WHY, Range, Search
 from spark_apply.views.embedded.fold import SourceTable, find_changes, move_on
+from spark_apply.views.embedded.held import hold, is_held, is_one_unit
 from spark_apply.views.embedded.state import POSITION, ViewState, place
 from spark_apply.views.model.uses import Way
 from spark_apply.views.model.values import Columns, engine_type, object_of, quoted, text
@@ -410,23 +411,6 @@ class Step:
 def _in_units(node: Node, row: str) -> str:
     same = " AND ".join(f"u.{quoted(name)} IS NOT DISTINCT FROM {row}.{quoted(name)}" for name in node.units)
     return f"EXISTS (SELECT 1 FROM {place('units', node.name)} u WHERE {same})"
-
-
-def is_one_unit(view: View) -> bool:
-    """Whether a view has no units, so that it is computed whole, or not at all."""
-    return not view.last.units and view.last.computed is None
-
-
-def is_held(state: ViewState, view: View) -> bool:
-    """Whether a unit of a view is in quarantine."""
-    return bool(state.rows("SELECT 1 FROM quarantine WHERE view = ? LIMIT 1", [view.name]))
-
-
-def hold(state: ViewState, view: View, held: Mapping[str, str], limit: str, *, of: str = "") -> None:
-    """Have units in quarantine, by name and why, in place of those that were; `of` tells which were recomputed."""
-    state.execute(f"DELETE FROM quarantine WHERE view = ?{of}", [view.name])
-    for unit, reason in held.items():
-        state.execute("INSERT INTO quarantine VALUES (?, ?, ?, ?)", [view.name, unit, reason, limit])
 
 
 def unit_name(view: View, row: str) -> str:

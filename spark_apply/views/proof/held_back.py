@@ -26,7 +26,7 @@ from spark_apply.views.cluster.containment import (
 )
 from spark_apply.views.embedded.containment import WHY as VALUE
 from spark_apply.views.embedded.containment import Range, Search
-from spark_apply.views.embedded.step import is_one_unit
+from spark_apply.views.embedded.held import is_one_unit
 from spark_apply.views.planning.view import View
 
 WHY = "why"

@@ -29,8 +29,9 @@ from spark_apply.model.target_table import TargetTable, derived
 from spark_apply.spark import names
 from spark_apply.views.embedded.containment import OF_ROWS, WHY
 from spark_apply.views.embedded.fold import SourceTable
+from spark_apply.views.embedded.held import is_one_unit
 from spark_apply.views.embedded.state import ViewState, place
-from spark_apply.views.embedded.step import Step, UnitsError, ViewError, is_one_unit
+from spark_apply.views.embedded.step import Step, UnitsError, ViewError
 from spark_apply.views.model.uses import TableUse, Way, followed
 from spark_apply.views.model.values import Columns, engine_type, quoted
 from spark_apply.views.planning.streams import Stream

@@ -26,8 +26,9 @@ from spark_apply.model.target_table import TargetTable
 from spark_apply.spark import names
 from spark_apply.views.embedded.containment import Search
 from spark_apply.views.embedded.fold import SourceTable
+from spark_apply.views.embedded.held import is_held
 from spark_apply.views.embedded.state import POSITION, ViewState, place
-from spark_apply.views.embedded.step import Step, UnitsError, ViewError, is_held
+from spark_apply.views.embedded.step import Step, UnitsError, ViewError
 from spark_apply.views.model.uses import TableUse, Way
 from spark_apply.views.model.values import engine_type, quoted
 from spark_apply.views.planning.view import View

@@ -1,0 +1,49 @@
+"""Which topics a connector has, how they must be, and over how many partitions their records were spread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cdc.config.kafka_config import KafkaConfig
+from cdc.model.interfaces import Log
+from sinks.topics.names import OF_CONNECTOR, log_topic, position_topic, schema_topic, signal_topic, table_of
+from sinks.topics.positions import read_standing
+from sinks.topics.table_logs import TableLogs
+from sinks.topics.topics import Topics, Wanted
+
+
+def wanted(
+    config: KafkaConfig, connector: str, topics: Sequence[str], table_logs: TableLogs, logs: Sequence[Log]
+) -> list[Wanted]:
+    """Return the topics that a connector needs, as they must be; `topics` are its tables'."""
+    needed = [
+        Wanted.internal(position_topic(config.prefix, connector)),
+        Wanted.internal(schema_topic(config.prefix)),
+        Wanted.internal(signal_topic(config.prefix, connector)),
+        *(Wanted.events(topic, config.partitions) for topic in topics),
+        *table_logs.wanted(topics),
+        *(
+            Wanted.log(
+                log_topic(config.prefix, connector, log),
+                config.partitions if log == "message" else None,
+                {"retention.ms": "-1"} if log in OF_CONNECTOR else {},
+            )
+            for log in logs
+        ),
+    ]
+    return [topic.adjusted(config.topic_config) for topic in needed]
+
+
+def spread(config: KafkaConfig, connector: str, topic: str, table_logs: TableLogs) -> int | None:
+    """Return over how many partitions a topic's records were spread; 0: none were written; None: it is unknown.
+
+    For a topic that has another number now; that is rare, and the position topic is read for it.
+    """
+    with Topics(config.bootstrap_servers, config.options) as topics:
+        if not topics.exists(position_topic(config.prefix, connector)):
+            return 0
+    standing = read_standing(config, connector)
+    recorded, table = standing.topics.get(topic), table_of(table_logs.written_for(topic))
+    if recorded is not None:
+        return recorded.partitions
+    return None if standing.state is not None and (table is None or table in standing.state.tables) else 0
