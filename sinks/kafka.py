@@ -201,23 +201,23 @@ class KafkaSink:
             now = topics.facts(names)
         return {**found, **{name: replace(found[name], ends=of.ends) for name, of in now.items()}}
 
-    def _fill(self, lacking: Mapping[str, Mapping[int, int]]) -> None:
+    def _fill(self, counts: Mapping[str, Mapping[int, int]]) -> None:
         """Fill up topics that were cut, for readers who have read further, by a transaction that is aborted.
 
         Full, they would look whole to another start. So it is recorded first that they reach further than they will,
         until the commit that has their rows written again records where they end.
         """
         producer = self._open_producer()
-        self.write(self.position_topic, ends_key(self.connector), self._ends.claim(lacking))
+        self.write(self.position_topic, ends_key(self.connector), self._ends.claim(counts))
         self._send()
-        self._doing("recording what topics lack", producer.commit)
+        self._doing("recording what is missing from topics", producer.commit)
         self._batches.clear()
-        for batch in fillers(lacking):
+        for batch in fillers(counts):
             self._doing("filling up topics", partial(producer.send, [batch]))
         self._doing("filling up topics", producer.flush)
         self._close_producer()
         self._renew(self._standing.state)
-        self._found = self._with_ends(self._found, [*lacking])
+        self._found = self._with_ends(self._found, [*counts])
         self._ends = Ends(self._found, {})
 
     def recorded(self) -> Mapping[str, TopicFacts]:

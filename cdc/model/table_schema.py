@@ -62,7 +62,7 @@ def _renamed(before: Description, now: Description) -> dict[str, str]:
 
 
 def renamed(names: Sequence[str]) -> str:
-    """Say that columns have these names now, and had others: whoever finds it says it in the same words."""
+    """Say that columns had other names. Every comparison that finds it says it in these words."""
     return f"column {', '.join(names)} had another name"
 
 

@@ -128,11 +128,11 @@ class Ends:
             del self._written[next(iter(self._written))]
         return known
 
-    def claim(self, lacking: Mapping[str, Mapping[int, int]]) -> bytes:
-        """Make a record by which topics that are filled up still lack something."""
+    def claim(self, counts: Mapping[str, Mapping[int, int]]) -> bytes:
+        """Make a record by which topics end too early also when so many records have filled them up."""
         more = {
             (topic, number): self._at[topic, number] + count + _MARKERS
-            for topic, of in lacking.items()
+            for topic, of in counts.items()
             for number, count in of.items()
         }
         return orjson.dumps(self._reached(more), option=orjson.OPT_NON_STR_KEYS)

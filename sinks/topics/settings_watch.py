@@ -92,12 +92,14 @@ class SettingsWatch:
 
     def _run(self) -> None:
         begun_s, self._found = time.monotonic(), Seen()
+        urgent, self._is_urgent = self._is_urgent, False  # a broker may go away while this looks
         try:
             self._found = self._look()
-            self._is_urgent &= self._found.led
+            urgent &= not self._found.led
         except (CdcError, *DRIVER_ERRORS) as exc:  # the loop itself tells of brokers that are away
             log.debug("the topics' settings cannot be looked at: %s", exc)
         finally:
+            self._is_urgent |= urgent
             ended_s = time.monotonic()
             after_s = max(self._every_s, (ended_s - begun_s) * _SHARE)
             self._due_s = ended_s + (min(_AGAIN_S, after_s) if self._is_urgent else after_s)

@@ -103,7 +103,7 @@ _STEPS = st.lists(st.tuples(st.sampled_from(("add", "drop", "rename", "look")), 
 
 @given(_STEPS)
 def test_no_name_has_the_values_of_another_column(steps: list[tuple[str, int, int]]) -> None:
-    """However often somebody looks between the statements that make a column anew, and whoever describes it then."""
+    """However often somebody looks between the statements that make a column again, and however it is described."""
     columns, rows, number, then = {}, {}, 0, replace(TABLE, columns={}).record
     for what, one, other in [*steps, ("look", 0, 0)]:
         names = {name: attnum for attnum, name in columns.items()}

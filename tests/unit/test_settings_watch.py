@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from cdc.model.errors import OperatorError, RetryableError
+from sinks.topics import settings_watch
 from sinks.topics.settings_watch import Seen, SettingsWatch
 from tests.integration.running import eventually
 
@@ -59,6 +60,36 @@ def test_deleted_records_are_told() -> None:
     """At once: no look gives them back."""
     watch = SettingsWatch(_Looks(Seen(lost=True)), every_s=0.0)
     eventually(watch.moved, "it is told")
+
+
+@pytest.mark.parametrize("first", ["it goes away while it is asked", "no leader", "no answer"])
+def test_what_a_broker_has_that_was_away_is_looked_at_until_it_says(
+    first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings_watch, "_AGAIN_S", 0.0)
+    done: list[None] = []
+
+    def look() -> Seen:
+        done.append(None)
+        if len(done) > 1:
+            return Seen(lost=len(done) == 3)
+        if first == "no answer":
+            raise RetryableError("away")
+        if first == "no leader":
+            return Seen(led=False)
+        watch.soon()
+        return Seen()
+
+    watch = SettingsWatch(look, every_s=0.0 if first.startswith("it") else 1_000.0)
+    watch._every_s = 1_000.0
+    if not first.startswith("it"):
+        watch.soon()
+    eventually(lambda: watch.moved() or len(done) == 2, "it looks again")
+    eventually(lambda: watch._thread is None or not watch._thread.is_alive(), "it has looked")
+    assert not watch.moved()
+    assert len(done) == 2, "and then as always"
+    watch.soon()
+    eventually(watch.moved, "what it finds is told")
 
 
 def test_a_look_that_takes_long_holds_up_nothing() -> None:

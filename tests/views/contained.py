@@ -40,7 +40,7 @@ BATCHES: Final[tuple[Batch, ...]] = (
     {(1,): ("g1", "7.00", 2, "1"), (104,): ("g1", "1.00", 1, "104")},
     {(100,): None, (101,): None, (102,): None, (103,): ("g3", "2.00", 3, "103")},
 )
-"""What is right; what is wrong; what is right beside it; what is right in the same units; all is mended."""
+"""What is right; what is wrong; what is right beside it; what is right in the same units; all is right again."""
 
 Held = Mapping[str, str]
 

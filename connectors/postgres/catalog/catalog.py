@@ -53,6 +53,10 @@ class Writable(Protocol):
         """Take one row."""
 
 
+_LOOKS: Final = 10
+"""So often tables are looked for again, where one of them was dropped meanwhile: it is left out then."""
+
+
 class Catalog:
     """Answers from one SQL connection, which stays the caller's."""
 
@@ -102,12 +106,13 @@ class Catalog:
 
         `leave` is called for those that cannot be captured.
         """
-        while True:
+        for _ in range(_LOOKS):
             self._seen_at = self.end()
             chosen = captured_tables.chosen(self._matched(patterns), capturable.refusals, leave)
             self._seen = self._today([found.oid for found in chosen])
             if all(found.oid in self._seen for found in chosen):  # none was dropped between the two statements
-                return self._describe(chosen, self._seen, keys, leave)
+                break
+        return self._describe(chosen, self._seen, keys, leave)
 
     def end(self) -> int:
         """Return where the log ends, which may be inside a record's padding or a page's header."""
