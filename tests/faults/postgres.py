@@ -126,7 +126,7 @@ class Postgres(Origin):
             self._watch = None
 
     def end_readers(self, connector: str) -> None:
-        """Whoever has the slot, or is only about to take it."""
+        """The process that has the slot, or is only about to take it."""
         self._sql(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             f" WHERE backend_type = 'walsender' AND application_name = 'cdc {connector}'"

@@ -185,7 +185,7 @@ def test_committed_in_pieces(bench: Bench, show: Show) -> None:
 
 
 def test_new_slot_after_a_snapshot_crash(bench: Bench, show: Show) -> None:
-    """The snapshot dies half-way and goes on behind a slot made anew: what happened in between is in neither."""
+    """The snapshot dies half-way and goes on behind another slot: what happened in between is in neither."""
     bench.dies("tests.faults.crashing", "sink.commit.answer", "4")
     bench.workload.write(60)
     bench.database.execute(

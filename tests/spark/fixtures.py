@@ -12,7 +12,7 @@ from spark_apply.spark.session import open_session
 
 @pytest.fixture(scope="session")
 def apply_spark() -> Iterator[SparkSession]:
-    settings = {"spark.sql.shuffle.partitions": "2", "spark.master": "local[2]", "spark.driver.memory": "1g"}
+    settings = {"spark.sql.shuffle.partitions": "2", "spark.master": "local[2]", "spark.driver.memory": "2g"}
     spark = open_session("tests", settings)
     yield spark
     spark.stop()

@@ -461,9 +461,9 @@ def two_jobs_on_one_target(setting: Setting) -> None:
         publish(stream[:third], (one, other))
     with setting.running("checkpoints") as live:
         publish(stream[third : 2 * third], (live,))
-        with setting.running("anew") as anew:
-            publish(stream[2 * third :], (anew,))
-    failed = [job.failure for job in (one, other, live, anew) if job.failure is not None]
+        with setting.running("later") as later:
+            publish(stream[2 * third :], (later,))
+    failed = [job.failure for job in (one, other, live, later) if job.failure is not None]
     assert all(isinstance(failure, OperatorError) for failure in failed), failed
     setting.apply()
     folded = setting.folded(table, [record for transaction in stream for record in transaction])

@@ -129,7 +129,7 @@ states = st.builds(
 
 @given(st.lists(states, min_size=1, max_size=6), st.data())
 def test_what_is_read_is_what_was_written(history: list[State], data: st.DataObject) -> None:
-    """After each commit, by a reader of all and of what compaction leaves; a writer may begin anew at any commit."""
+    """After each commit, by a reader of all and of what compaction leaves; a writer may begin again at any commit."""
     writer, records, follower = StateWriter(StateReader("shop")), list[Record](), StateReader("shop")
     for state in history:
         if data.draw(st.booleans()):
