@@ -47,7 +47,8 @@ _HARMLESS: Final = re.compile(
       | files\.(maxPartitionBytes | openCostInBytes | minPartitionNum | maxPartitionNum | maxRecordsPerFile)
       | inMemoryColumnarStorage\..+ | (parquet|orc)\.compression\.codec | execution\.arrow\.maxRecordsPerBatch
       | windowExec\.buffer\..+ | sortMergeJoinExec\.buffer\..+ | objectHashAggregate\..+
-      | sources\.parallelPartitionDiscovery\..+
+      | sources\.(parallelPartitionDiscovery | bucketing)\..+
+      | optimizer\.canChangeCachedPlanOutputPartitioning
       | iceberg\.(planning | executor-cache | locality)\..+
       | streaming\.(stopTimeout | metricsEnabled | pollingDelay | numRecentProgressUpdates | streamingQueryListeners
                    | checkpointFileManagerClass)

@@ -47,6 +47,10 @@ SETTINGS: Mapping[str, str] = {
     "spark.python.sql.dataFrameDebugging.enabled": "false",  # an F.col that notes its line calls the JVM 8 times
     "spark.driver.memory": "3g",  # at most: of Spark's own 1g, the first full batch into a large Delta table dies
     "spark.sql.shuffle.partitions": "4",  # of a stateless job whose batches are small; free to change between runs
+    # Else Spark makes a session for each DataFrame that is cached, and Spark 4.0.0 never lets go of one (SPARK-54753):
+    # 0.3 MB a batch. No table has buckets, and plans of cached rows may change as all others do.
+    "spark.sql.sources.bucketing.autoBucketedScan.enabled": "false",
+    "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "true",
     "spark.sql.codegen.cache.maxEntries": "1000",  # with Spark's 100, Delta's batches compile all classes again
     _EXTENSIONS: (
         "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions,io.delta.sql.DeltaSparkSessionExtension"

@@ -371,7 +371,7 @@ def test_a_key_has_the_same_partition_in_the_log(kafka: str, prefix: str) -> Non
 
 
 def test_nothing_is_written_before_fencing_or_after_closing(sink: Sink, broker: Broker) -> None:
-    """A producer that may be somebody's zombie does not exist; closing twice is safe, and a sink can be fenced again."""
+    """A producer that may be somebody's zombie does not exist; closing twice is safe; a sink can be fenced again."""
     with closing(broker.sink()) as fresh, pytest.raises(BugError, match="not fenced"):
         _write_and_commit(fresh)
     sink.close()

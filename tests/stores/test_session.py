@@ -10,15 +10,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import StoreConfig
 from cdc.model.state import Phase
+from spark_apply.job.batch.survey import cached
+from spark_apply.spark.session import open_session
 from tests.spark.laws import Setting, order
 from tests.spark.records import position
+
+pytest_plugins = ["tests.spark.fixtures"]
 
 _HOME = Path(__file__).parents[2]
 _PATIENCE_S = 300.0
@@ -56,6 +62,15 @@ try:
 except Exception as exc:
     print(spark_failure(exc))
 """
+
+
+def test_rows_that_are_cached_make_no_session(apply_spark: SparkSession) -> None:
+    """Spark 4.0.0 never lets go of a session (SPARK-54753): one for each batch filled the heap within hours."""
+    for spark in (apply_spark, open_session("beside", {"spark.sql.adaptive.enabled": "true"})):
+        rows = spark.range(3)
+        with ExitStack() as stack:
+            found: Any = cached(stack, rows)._jdf.queryExecution().withCachedData()
+            assert found.cacheBuilder().cachedPlan().session().equals(spark._jsparkSession)
 
 
 def test_threads_that_start_it_at_once_share_one_jvm_of_which_a_full_heap_is_told(tmp_path: Path) -> None:
