@@ -181,7 +181,7 @@ class EventWriter:
         if encoder.published is not None:
             change = _cut(change, encoder)
         try:
-            if encoder.topic == self._logged.topic:
+            if encoder.table.qualified == self._logged.table:
                 for row in (change.before, change.after):
                     if row is not None:
                         self._logged.note(encoder.key(row), transaction.xid)
@@ -218,7 +218,7 @@ class EventWriter:
         if self._answered:
             self._left_out.hold(encoder, change, old_key, key or old_key)
         halves = self._filtered.halves(
-            of_source, change, encoder, old_key, key, being_read=encoder.topic == self._logged.topic
+            of_source, change, encoder, old_key, key, being_read=encoder.table.qualified == self._logged.table
         )
         if after is not None and encoder.toastable and encoder.publishes(of_source.after or ()) is not True:
             self._toast.forget(encoder, key)

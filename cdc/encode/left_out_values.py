@@ -121,7 +121,9 @@ class LeftOutValues:
         """
         if self._unsent is not None and not moved and not judged:
             fragments |= dict.fromkeys(missing, self._unsent)
-            if encoder.topic == self._logged.topic:  # the reading may leave this row out, as one that is known
+            if (
+                encoder.table.qualified == self._logged.table
+            ):  # the reading may leave this row out, as one that is known
                 self._reread(encoder.source, tuple(encoder.key_parts(row)))
             return False
         if judged:
@@ -168,7 +170,7 @@ class LeftOutValues:
 
     def _request_resnapshot(self, encoder: TableEncoder, missing: frozenset[str]) -> None:
         """Request a re-snapshot once for each version: rows without events keep the values they had before it."""
-        at = (encoder.topic, encoder.version)
+        at = (encoder.table.qualified, encoder.version)
         if at not in self._resnapshot_requested:
             self._resnapshot_requested.add(at)
             names = ", ".join(sorted(missing))
