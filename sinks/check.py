@@ -134,8 +134,9 @@ def _ledger(
     if state is None:
         return
     standing = read_standing(config, sink.connector)
-    described = [orjson.loads(value) for value in standing.schemas.values()]
-    for refusal in Routes.of_sink(config).moved(described, tables, state.tables, sink.topic):
+    published = sink.schemas() if config.route and topics.exists(sink.schema_topic) else ()
+    described = [orjson.loads(value) for value in (*published, *standing.schemas.values())]
+    for refusal in Routes.of_sink(config).moved(described, tables, state.tables, sink.topic, sink.connector):
         yield refused("route", refusal)
     recorded = standing.topics
     found = topics.facts([w.name for w in wanted])

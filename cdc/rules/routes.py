@@ -125,17 +125,19 @@ class Routes:
         tables: Sequence[Table],
         captured: Sequence[str],
         topic: Callable[[Table], str],
+        connector: str,
     ) -> Iterator[OperatorError]:
         """Give why the file cannot be gone on with: it routes tables otherwise than what was written.
 
-        `described` are the connector's own descriptions of tables, `captured` the tables that its position has. The
+        `described` are descriptions of tables, `captured` the tables that the connector's position has. The
         rows in the former topic would stay there, stale and for ever. And in a topic whose keys once did not name their
-        table, or that was another table's, two rows would have one key.
+        table, or that was another table's or is another connector's, two rows would have one key.
         """
         newest: dict[str, Mapping[str, Any]] = {}
         of_topic: dict[str, list[Mapping[str, Any]]] = {}
         for record in sorted(described, key=lambda record: int(record["version"])):
-            newest[f"{record['schema']}.{record['table']}"] = record
+            if record["connector"] == connector:
+                newest[f"{record['schema']}.{record['table']}"] = record
             of_topic.setdefault(record["topic"], []).append(record)
         for table in tables:
             name, now = table.qualified, topic(table)
@@ -156,12 +158,19 @@ class Routes:
                 (
                     record
                     for record in of_topic.get(now, ())
-                    if ("key_table" in record) != named
+                    if record["connector"] != connector
+                    or ("key_table" in record) != named
                     or (not named and f"{record['schema']}.{record['table']}" != name)
                 ),
                 None,
             )
-            if other is not None:
+            if other is not None and other["connector"] != connector:
+                yield OperatorError(
+                    f"topic owned by another connector: {now} is written by {other['connector']}",
+                    hint="another name in to: a topic is one connector's alone, for others may have tables of the same "
+                    "names",
+                )
+            elif other is not None:
                 form = "name their table" if "key_table" in other else "do not name their table"
                 yield OperatorError(
                     f"sink.route: table {name} cannot go to {now}: it has records of {other['schema']}."

@@ -17,6 +17,7 @@ from cdc.config.config import load_connector
 from cdc.config.published.route import RouteConfig
 from cdc.encode.envelope.table_encoder import TableEncoder
 from cdc.encode.left_out_values import LeftOutValues
+from cdc.encode.table_log import log_of
 from cdc.model.change import UNCHANGED, Table
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.rules.routes import KEY_TABLE, NO_ROUTES, Routes, key_end, owner, without_table
@@ -447,6 +448,35 @@ def test_a_topic_of_one_table_is_not_given_to_others(bench: Bench) -> None:
     assert bench.fold() == {(None, "1"): "a"}
     with pytest.raises(OperatorError, match=r"table s\.orders_a cannot go to p\.orders"):
         bench.run(A, C, routes=TOGETHER)
+
+
+def test_a_topic_of_another_connector_is_not_shared(bench: Bench) -> None:
+    """Both may have tables of one name. It is refused at the first start, also where the topic has no record yet."""
+    bench.run(A, C)
+    other = MemorySink(bench.kafka, "d", "p", routes=TOGETHER)
+    settings = Settings(connector="d", prefix="p", routes=TOGETHER)
+    log = MemoryLog()
+    neighbour = Pipeline(
+        settings,
+        open_source=lambda: MemorySource(log, [B]),
+        open_snapshotter=lambda: MemorySnapshotter(log),
+        sink=other,
+        executor=Inline,
+    )
+    log.commit(insert(B, (b"1", b"b")))
+    with pytest.raises(OperatorError, match=r"topic owned by another connector: p\.orders is written by c"):
+        neighbour.run(until_caught_up=True)
+    assert bench.fold() == {}
+    assert bench.kafka.state("p", "d") is None
+
+
+def test_a_routed_topic_has_no_log_that_could_be_a_table() -> None:
+    """What is lost of the topic of a table `log.orders` is not taken for the lost log of a route to `orders`."""
+    assert log_of("p.s.orders") == "p.log.s.orders"
+    assert log_of("p.orders").count(".") == 3
+    names = [log_of(f"p.{name}") for name in ("orders", "s.orders", "log.orders", "orders.orders")]
+    assert len(set(names)) == len(names)
+    assert "p.log.orders" not in names
 
 
 def test_a_reading_is_asked_for_by_each_table() -> None:

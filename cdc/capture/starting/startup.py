@@ -50,6 +50,7 @@ class Startup:
         `gap` is the gap that the last session found while it followed the log.
         """
         names = tuple(table.qualified for table in tables)
+        self._refuse_moved(tables, state)
         if state is None:
             self.refuse_neighbours(identity, tables)
             source.unused()
@@ -66,7 +67,6 @@ class Startup:
         raise_first(verdicts.of_config(state, self._settings.config))
         raise_first(verdicts.of_source(state, identity))
         raise_first(verdicts.of_topics(self._sink.recorded(), self._sink.found()))
-        raise_first(self._settings.routes.moved(self._described(), tables, state.tables, self._sink.topic))
         if state.phase is Phase.CREATING:
             held_ms = now_ms(source)
             start = source.hold(tables)
@@ -121,15 +121,25 @@ class Startup:
             self._sink.commit(state)
         return state, None
 
+    def _refuse_moved(self, tables: Sequence[Table], state: State | None) -> None:
+        """Raise OperatorError where the file routes tables otherwise than what was written."""
+        captured = state.tables if state is not None else ()
+        connector = self._settings.connector
+        raise_first(self._settings.routes.moved(self._described(), tables, captured, self._sink.topic, connector))
+
     def _described(self) -> list[Mapping[str, Any]]:
-        """Return what this connector has said of its tables, in all their versions."""
-        return [orjson.loads(value) for value in self._sink.kept_schemas().values()]
+        """Return what this connector has said of its tables, in all versions; with routes also what others say."""
+        published = self._sink.schemas() if self._settings.routes else ()
+        return [orjson.loads(value) for value in (*published, *self._sink.kept_schemas().values())]
 
     def _taken_up(self, state: State, added: Iterable[Table], source: Source) -> State:
         """Let tables be read that `state` does not know; those captured before as behind a gap."""
         since = _log_end(state, source)
         reading = {}
-        described = {f"{of['schema']}.{of['table']}" for of in self._described()} if self._settings.routes else ()
+        described = set[str]()
+        if self._settings.routes:
+            ours = (of for of in self._described() if of["connector"] == self._settings.connector)
+            described = {f"{of['schema']}.{of['table']}" for of in ours}
         for table in added:
             back = self._sink.topic(table) in self._sink.recorded()
             if self._settings.routes.names_source(table.qualified):
