@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 import cdc
 from tests.conftest import Database, MySQLDatabase
@@ -190,6 +191,15 @@ def test_postgres(
     verdicts = {of["place"]: of["verdict"] for of in json.loads(done.stdout)["places"]}
     assert verdicts[f"topic {prefix}.tenants"] == "gone", done.stderr
     _is_right(connector, postgres18, **SHARED_NOW)
+
+    # more partitions than the keys were spread over
+    admin = AdminClient({"bootstrap.servers": kafka})
+    for done_so in admin.create_partitions([NewPartitions(f"{prefix}.orders", 4)]).values():
+        done_so.result(30)
+    eventually(lambda: "a key must stay in its partition" in connector.here("check", "FILE").stdout, "it is told")
+    refused = connector.here("run", "FILE", "--until-caught-up")
+    assert f"topic {prefix}.orders has 4 partitions, 3 are asked for" in refused.stderr
+    assert "give the connector another name" in refused.stderr
 
 
 def test_mysql(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:

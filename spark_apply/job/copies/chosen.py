@@ -43,8 +43,7 @@ def choose_usable(config: ApplyConfig) -> tuple[Chosen, Unusable]:
         except ConfigError:
             raise
         except CdcError as exc:
-            of = max(versions[table], key=lambda version: version.number)
-            newest = f"{of.topic} ({table})" if of.shared else of.topic
+            newest = versions[table][-1].topic
             unusable[table] = (settings, log_of(newest) if settings.mode == "history" else newest, exc)
         else:
             chosen[table] = (settings, versions[table])
