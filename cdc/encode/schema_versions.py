@@ -281,6 +281,7 @@ class SchemaVersions:
         published = self._as_logged(rules, table) if rules is not None else None
         shown = published.table if published is not None else table
         raise_first(self._formats.refusals([shown]))
+        raise_first(self._routes.refusals([table], first=False))
         last = self._newest.get((table.schema, table.name))
         version = last["version"] if last else 0
         wire = self._wire(self._wires, shown, topic) if self._wires is not None else None

@@ -18,6 +18,7 @@ from cdc.config.published.route import RouteConfig
 from cdc.encode.envelope.table_encoder import TableEncoder
 from cdc.encode.left_out_values import LeftOutValues
 from cdc.encode.table_log import log_of
+from cdc.library.described import Described
 from cdc.model.change import UNCHANGED, Table
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.rules.routes import KEY_TABLE, NO_ROUTES, Routes, key_end, owner, without_table
@@ -491,6 +492,43 @@ def test_a_reading_is_asked_for_by_each_table() -> None:
         of = TableEncoder(table, connector="m", prefix="p", database="d", version=1, topic="p.orders")
         values._request_resnapshot(of, frozenset(["note"]))
     assert asked == ["s.orders_a", "s.orders_b"]
+
+
+def test_a_reader_finds_a_table_where_it_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not in the topic that it had before; a record of a table that is not asked for is of nobody."""
+    path = tmp_path / "connector.yaml"
+    path.write_text(FILE.format(sink='route: [{from: "public.orders_*", to: orders, key: +source}]'))
+    shared = {"topic": "shop.orders", "routed": True, "key_table": KEY_TABLE}
+    records = [
+        {"schema": "public", "table": table, "version": version, "key": ["id"], "columns": [], **where}
+        for table, version, where in [
+            ("orders_1", 1, {"topic": "shop.public.orders_1"}), ("orders_1", 2, shared), ("orders_2", 1, shared),
+            ("other", 1, {"topic": "shop.public.other"}),
+        ]
+    ]  # fmt: skip
+    monkeypatch.setattr("sinks.topics.bulk.descriptions", lambda _: [orjson.dumps(record) for record in records])
+    config = load_connector(path)
+    one = Described(config, ["public.orders_1"])
+    (place,) = one.places()
+    assert (one.look(), one.shares) == (["shop.orders"], True)
+    assert [one.record(place, version)["topic"] for version in (1, 2)] == ["shop.public.orders_1", "shop.orders"]
+    assert [one.place("shop.orders", table) for table in ("public.orders_1", "public.orders_2")] == [place, None]
+    assert one.place("shop.orders", None) == place
+    all_of_them = Described(config, None)
+    assert sorted(all_of_them.look()) == ["shop.orders", "shop.public.other"]
+    assert len({all_of_them.place("shop.orders", f"public.orders_{n}") for n in (1, 2)}) == 2
+    assert all_of_them.place("shop.public.other", None) == "shop.public.other"
+
+
+def test_a_key_that_comes_to_have_the_member_stops(bench: Bench) -> None:
+    """DDL while the log is followed: a key would have two members of one name."""
+    bench.log.commit(insert(A, (b"1", b"a")))
+    bench.run(A)
+    renamed = text_table("orders_a", [KEY_TABLE, "note"], key=[KEY_TABLE])
+    bench.log.commit(insert(renamed, (b"2", b"a")))
+    with pytest.raises(OperatorError, match="has a key column __dbz__physicalTableIdentifier"):
+        bench.run(A)
+    assert bench.fold() == {("s.orders_a", "1"): "a"}
 
 
 def test_what_runs_on_spark_refuses_a_topic_of_several_tables(bench: Bench) -> None:
