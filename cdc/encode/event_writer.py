@@ -75,7 +75,7 @@ class EventWriter:
         """`logged` notes the keys that events name, for the table that the incremental snapshot reads.
 
         `reread` is told of rows that have changed without events. The source is not asked for left-out values of the
-        topics `not_asked`, to which topics are added. `emptied` has a table read from here on, because the rows it had
+        tables `not_asked`, to which tables are added. `emptied` has a table read from here on, because the rows it had
         are gone. `key_headers`: the records of a key change name the other key in a header. `unsent`: the sink keeps no
         rows; this JSON stands for values that are not known, and a TRUNCATE is an event. `held` finds the rows that
         topics hold, for the `before` of events whose old row the log does not have.
