@@ -57,6 +57,7 @@ def check(
             ("kafka", partial(_broker, topics, config)),
             ("topics", partial(_topics, topics, config, wanted)),
             ("topics", partial(_ledger, topics, config, sink, wanted, tables, state=state)),
+            ("route", partial(_routes, topics, config, sink, tables, state=state)),
             ("topics", partial(_neighbours, topics, config, sink, tables, state=state, identity=identity)),
         )
         for about, probe in probes:
@@ -134,10 +135,6 @@ def _ledger(
     if state is None:
         return
     standing = read_standing(config, sink.connector)
-    published = sink.schemas() if config.route and topics.exists(sink.schema_topic) else ()
-    described = [orjson.loads(value) for value in (*published, *standing.schemas.values())]
-    for refusal in Routes.of_sink(config).moved(described, tables, state.tables, sink.topic, sink.connector):
-        yield refused("route", refusal)
     recorded = standing.topics
     found = topics.facts([w.name for w in wanted])
     found = compared(found, of_these(found, recorded, standing.reached))
@@ -155,6 +152,18 @@ def _ledger(
             its = "its tables" if len(names) > 1 else "its table"
             then = f"the next start reads {its} again" if keeps else gone
             yield Finding(Level.WARNING, "topics", f"topic {topic} {what.value}: {then}", None)
+
+
+def _routes(
+    topics: Topics, config: KafkaConfig, sink: KafkaSink, tables: Sequence[Table], *, state: State | None
+) -> Iterator[Finding]:
+    """Compare how tables are routed with what was written, by this connector and by its neighbours."""
+    published = sink.schemas() if config.route and topics.exists(sink.schema_topic) else ()
+    kept = read_standing(config, sink.connector).schemas.values() if state is not None else ()
+    described = [orjson.loads(value) for value in (*published, *kept)]
+    captured = state.tables if state is not None else ()
+    for refusal in Routes.of_sink(config).moved(described, tables, captured, sink.topic, sink.connector):
+        yield refused("route", refusal)
 
 
 def _copies(topics: Topics, config: KafkaConfig) -> int:

@@ -181,6 +181,16 @@ def test_postgres(
     _refused(connector, changed, f"were written to {prefix}.orders, and the file says {prefix}.elsewhere")
     _refused(connector, [*ROUTE[:2], {**ROUTE[2], "key": "+source"}], "whose keys do not name their table")
 
+    # another connector of the prefix, whose table has the name of one that is there
+    neighbour = Connector(
+        tmp_path, f"{prefix}-2", postgres18.url, kafka, ["public.orders_2026"],
+        sink={"topic_prefix": prefix, "route": ROUTE[:1]},
+    )  # fmt: skip
+    neighbour.mend()
+    for done in (neighbour.here("check", "FILE"), neighbour.here("run", "FILE", "--until-caught-up")):
+        assert done.returncode == 1
+        assert f"topic owned by another connector: {prefix}.orders is written by {prefix}" in done.stdout + done.stderr
+
     # erased of one table, and not of the other that has the same key
     postgres18.execute("""DELETE FROM tenant_a.orders WHERE id = '"}'""")
     connector.catch_up()
