@@ -7,6 +7,8 @@ from contextlib import closing
 from functools import partial
 from typing import Final
 
+import orjson
+
 from cdc.capture.starting import verdicts
 from cdc.config.findings import Finding, Level, probed, refused
 from cdc.config.kafka_config import KafkaConfig
@@ -15,6 +17,7 @@ from cdc.model.change import Table
 from cdc.model.errors import CdcError
 from cdc.model.ledger import Loss, loss
 from cdc.model.state import State
+from cdc.rules.routes import Routes
 from sinks.client.options import weakness
 from sinks.kafka import KafkaSink, largest_record
 from sinks.topics.ends import compared, of_these
@@ -53,7 +56,8 @@ def check(
         probes: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
             ("kafka", partial(_broker, topics, config)),
             ("topics", partial(_topics, topics, config, wanted)),
-            ("topics", partial(_ledger, topics, config, sink, wanted, state=state)),
+            ("topics", partial(_ledger, topics, config, sink, wanted, tables, state=state)),
+            ("route", partial(_routes, topics, config, sink, tables, state=state)),
             ("topics", partial(_neighbours, topics, config, sink, tables, state=state, identity=identity)),
         )
         for about, probe in probes:
@@ -119,7 +123,13 @@ def _topics(topics: Topics, config: KafkaConfig, wanted: Sequence[Wanted]) -> It
 
 
 def _ledger(
-    topics: Topics, config: KafkaConfig, sink: KafkaSink, wanted: Sequence[Wanted], *, state: State | None
+    topics: Topics,
+    config: KafkaConfig,
+    sink: KafkaSink,
+    wanted: Sequence[Wanted],
+    tables: Sequence[Table],
+    *,
+    state: State | None,
 ) -> Iterator[Finding]:
     """Compare what is relied on with the topics as they are."""
     if state is None:
@@ -132,15 +142,28 @@ def _ledger(
     for refusal in verdicts.of_topics(recorded, {t: f for t, f in found.items() if f.partitions == asked[t]}):
         yield refused("topics", refusal)  # where another number is asked for, it has been refused with the settings
     for topic, was in sorted(recorded.items()):
-        table = table_of(topic)
-        if topic not in asked or (table is not None and table not in state.tables):
+        names = {table.qualified for table in tables if sink.topic(table) == topic}
+        if topic not in asked or (names and not names & set(state.tables)):
             continue
-        keeps = table is not None
+        keeps = bool(names)
         what = Loss.GONE if topic not in found else loss(was, found[topic], keeps=keeps)
         if what is not None:
             gone = "they are gone" if what is Loss.CUT else "what it held is gone"
-            then = "the next start reads its table again" if keeps else gone
+            its = "its tables" if len(names) > 1 else "its table"
+            then = f"the next start reads {its} again" if keeps else gone
             yield Finding(Level.WARNING, "topics", f"topic {topic} {what.value}: {then}", None)
+
+
+def _routes(
+    topics: Topics, config: KafkaConfig, sink: KafkaSink, tables: Sequence[Table], *, state: State | None
+) -> Iterator[Finding]:
+    """Compare how tables are routed with what was written, by this connector and by its neighbours."""
+    published = sink.schemas() if config.route and topics.exists(sink.schema_topic) else ()
+    kept = read_standing(config, sink.connector).schemas.values() if state is not None else ()
+    described = [orjson.loads(value) for value in (*published, *kept)]
+    captured = state.tables if state is not None else ()
+    for refusal in Routes.of_sink(config).moved(described, tables, captured, sink.topic, sink.connector):
+        yield refused("route", refusal)
 
 
 def _copies(topics: Topics, config: KafkaConfig) -> int:

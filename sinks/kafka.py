@@ -32,16 +32,9 @@ from sinks.producer.transactional import TransactionalProducer
 from sinks.refusals import LARGEST_REQUEST, Refusals
 from sinks.topics.descriptions import descriptions
 from sinks.topics.ends import Ends, Reached, missing, of_these, settled
-from sinks.topics.names import (
-    log_topic,
-    position_topic,
-    routed_topic,
-    schema_topic,
-    signal_topic,
-    table_topic,
-)
+from sinks.topics.names import log_topic, position_topic, routed_topic, schema_topic, signal_topic
 from sinks.topics.positions import Standing, ends_key, read_neighbours, read_standing, schema_key, topic_key
-from sinks.topics.read_back import Isolation, extent, read_partition, read_to_end
+from sinks.topics.read_back import TableRecords, read_to_end
 from sinks.topics.settings_watch import SettingsWatch, look
 from sinks.topics.signals import Commands
 from sinks.topics.table_logs import TableLogs
@@ -71,6 +64,7 @@ class KafkaSink:
     def __init__(self, config: KafkaConfig, connector: str, logs: Collection[Log] = ()) -> None:
         self._config = config
         self._reading = open_reading(config)
+        self._tables = TableRecords(config, self._reading)
         self.epochs = 0
         self._logs = sorted({*logs, "audit"})
         self._table_logs = TableLogs(config)
@@ -124,7 +118,7 @@ class KafkaSink:
         return max(1, min(_BATCH_BYTES, self._smallest_limit - self._smallest_limit // 256 - _AROUND_BYTES))
 
     def topic(self, table: Table) -> str:
-        return table_topic(self._config.prefix, table.schema, table.name)
+        return self._tables.topic(table)
 
     def check(self, tables: Sequence[Table]) -> bool:
         with self._topics() as topics:
@@ -158,7 +152,7 @@ class KafkaSink:
         return read_neighbours(self._config, self.connector)
 
     def occupied(self, tables: Sequence[Table]) -> list[str]:
-        topics = [self.topic(table) for table in tables]
+        topics = self._tables.all(tables)
         return [topic for topic in (*topics, *self._table_logs.all(topics)) if self._has_records(topic)]
 
     def _has_records(self, topic: str) -> bool:
@@ -170,7 +164,7 @@ class KafkaSink:
 
     def wanted(self, tables: Sequence[Table]) -> list[Wanted]:
         """Return the topics this connector needs, as they must be."""
-        topics = [self.topic(table) for table in tables]
+        topics = self._tables.all(tables)
         return wanted(self._config, self.connector, topics, self._table_logs, self._logs)
 
     def fence(self) -> State | None:
@@ -352,23 +346,17 @@ class KafkaSink:
         if not committed:
             self._send()
             self._doing("writing records", self._open_producer().flush)
-        topic = self.topic(table)
-        isolation: Isolation = "read_committed" if committed else "read_uncommitted"
-        for message in read_to_end(self._servers, self._config.options, topic, isolation):
-            yield cast("bytes", message.key()), self._reading.event(message.value(), message.headers())
+        return self._tables.records(table, "read_committed" if committed else "read_uncommitted")
 
     def extent(self, table: Table) -> int:
-        return extent(self._servers, self._config.options, self.topic(table))
+        return self._tables.extent(table)
 
     def partition(self, table: Table, key: bytes) -> tuple[str, int]:
         facts = self._found[self.topic(table)]
         return facts.identity, partition_of(key, facts.partitions)
 
     def records_from(self, table: Table, partition: int, offset: int) -> Iterator[tuple[int, bytes, bytes | None]]:
-        messages = read_partition(self._servers, self._config.options, self.topic(table), partition, offset)
-        for message in messages:
-            value = self._reading.event(message.value(), message.headers())
-            yield message.offset() or 0, cast("bytes", message.key()), value
+        return self._tables.records_from(table, partition, offset)
 
     def schemas(self) -> Iterator[bytes]:
         if self._unmade:

@@ -33,7 +33,7 @@ class AcrossSessions:
     held: PublishedValues
     """What rows the topics hold, as far as it has been read: see `TopicRows`."""
     not_asked: set[str] = field(default_factory=set)
-    """Topics for whose left-out values the source is not asked: see `LeftOutValues`."""
+    """Tables for whose left-out values the source is not asked: see `LeftOutValues`."""
     looked_for: set[bytes] = field(default_factory=set)
     """Commands for whose tables a session was restarted."""
     refused: Counter[tuple[str, bytes, str]] = field(default_factory=Counter)

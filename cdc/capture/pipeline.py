@@ -257,6 +257,7 @@ class Pipeline:
             ran_before = self._sink.check(tables)
             raise_first(self._settings.rules.refusals(tables, first=not ran_before))
             raise_first(self._settings.formats.refusals(tables, first=not ran_before))
+            raise_first(self._settings.routes.refusals(tables, first=not ran_before))
             self._startup.learn_formats(source, tables)
             raise_first(outbox.refusals(self._settings.outbox, tables))
             if not ran_before:

@@ -66,14 +66,13 @@ def open_parts(
     state, by_name = place.state, {table.qualified: table for table in tables}
     letters = DeadLetters(sink, across.refused, on="dead-letter" in settings.logs)
     versions = open_versions(settings, sink, source, tables, tend=tend)
-    gaps = {name: str(of["since"]) for name, of in state.reading.items() if of["gap"]}
     toast = ToastValues(
         across.published,
         sink,
         versions.carried,
         committed=place.committed,
         tend=tend,
-        floors={sink.topic(table): gaps[table.qualified] for table in tables if table.qualified in gaps},
+        floors={name: str(of["since"]) for name, of in state.reading.items() if of["gap"] and name in by_name},
         letters=sink.dead_letters,
     )
     incremental = IncrementalSnapshot(

@@ -11,6 +11,7 @@ from cdc.model.interfaces import Log
 from cdc.model.wire import Wires
 from cdc.rules.capture_rules import NO_RULES, CaptureRules
 from cdc.rules.flat import ENVELOPES, Formats
+from cdc.rules.routes import NO_ROUTES, Routes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,8 @@ class Settings:
     """The captured table that is an outbox."""
     formats: Formats = ENVELOPES
     """The format of each table's records."""
+    routes: Routes = NO_ROUTES
+    """The tables whose events go to a topic of another name."""
     wires: Wires | None = None
     """What makes formats that are not plain JSON."""
     key_headers: bool = False

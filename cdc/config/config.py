@@ -103,6 +103,12 @@ class ConnectorConfig:
                 f"sink.log.tables: “{table}” is not captured",
                 f"add it to source.tables, which has {', '.join(self.source.tables)}",
             )
+        for at, route in enumerate(self.sink.route):
+            require(
+                is_pattern(route.tables) or self.source.captures(route.tables),
+                f"sink.route[{at}].from: “{route.tables}” is not captured",
+                f"add it to source.tables, which has {', '.join(self.source.tables)}",
+            )
 
     @property
     def logs(self) -> frozenset[Log]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cdc.config.published.record_format import RecordFormat, RegistryConfig, check_format
+from cdc.config.published.route import RouteConfig, check_routes
 from cdc.config.requirement import require
 from cdc.config.table_patterns import matches
 from cdc.model.errors import ConfigError
@@ -123,6 +124,8 @@ class KafkaConfig:
     """Whether the beginning and end of each source transaction are written to a topic of their own."""
     log: LogConfig | None = None
     """The tables that have a log."""
+    route: tuple[RouteConfig, ...] = ()
+    """The tables whose events go to a topic of another name, which they may share."""
     format: str = "envelope"
     """A shape (``envelope``, ``flat``: the row alone), an encoding (``json``, ``connect-json``, ``avro``,
     ``protobuf``, ``json-schema``), or both."""
@@ -164,6 +167,7 @@ class KafkaConfig:
         check_format(
             self.format, self.formats, metadata=self.flat_metadata, headers=self.headers, registry=self.registry
         )
+        check_routes(self.route)
         require(
             LEAST_IDLE_S <= self.idle_position_s <= MOST_IDLE_S,
             f"idle_position_s: {self.idle_position_s:g} is out of range",

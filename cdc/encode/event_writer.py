@@ -75,7 +75,7 @@ class EventWriter:
         """`logged` notes the keys that events name, for the table that the incremental snapshot reads.
 
         `reread` is told of rows that have changed without events. The source is not asked for left-out values of the
-        topics `not_asked`, to which topics are added. `emptied` has a table read from here on, because the rows it had
+        tables `not_asked`, to which tables are added. `emptied` has a table read from here on, because the rows it had
         are gone. `key_headers`: the records of a key change name the other key in a header. `unsent`: the sink keeps no
         rows; this JSON stands for values that are not known, and a TRUNCATE is an event. `held` finds the rows that
         topics hold, for the `before` of events whose old row the log does not have.
@@ -181,7 +181,7 @@ class EventWriter:
         if encoder.published is not None:
             change = _cut(change, encoder)
         try:
-            if encoder.topic == self._logged.topic:
+            if encoder.table.qualified == self._logged.table:
                 for row in (change.before, change.after):
                     if row is not None:
                         self._logged.note(encoder.key(row), transaction.xid)
@@ -218,7 +218,7 @@ class EventWriter:
         if self._answered:
             self._left_out.hold(encoder, change, old_key, key or old_key)
         halves = self._filtered.halves(
-            of_source, change, encoder, old_key, key, being_read=encoder.topic == self._logged.topic
+            of_source, change, encoder, old_key, key, being_read=encoder.table.qualified == self._logged.table
         )
         if after is not None and encoder.toastable and encoder.publishes(of_source.after or ()) is not True:
             self._toast.forget(encoder, key)

@@ -38,7 +38,7 @@ class LeftOutValues:
         not_asked: set[str],
         unsent: bytes | None,
     ) -> None:
-        """The source is not asked about the topics `not_asked`, to which topics are added.
+        """The source is not asked about the tables `not_asked`, to which tables are added.
 
         `unsent`: the sink keeps no rows; this JSON stands for values that are not known.
         """
@@ -46,7 +46,7 @@ class LeftOutValues:
         self._reread, self._resnapshot, self._not_asked, self._unsent = reread, resnapshot, not_asked, unsent
         self._resnapshot_requested: set[tuple[str, int]] = set()
         self.answered: dict[tuple[str, bytes], frozenset[str]] = {}
-        """By topic and key, the columns that the source has answered for in the transaction at hand."""
+        """By table and key, the columns that the source has answered for in the transaction at hand."""
 
     def fill(
         self,
@@ -69,7 +69,7 @@ class LeftOutValues:
         ask = self._ask(encoder, key, row, xid) if handover is None else None
         fragments, answered = self._toast.find(encoder, old_key, row, published=not left and not judged, ask=ask)
         if answered:
-            self.answered[encoder.topic, key] = holes
+            self.answered[encoder.table.qualified, key] = holes
         missing = frozenset() if hidden else holes - fragments.keys()
         self._toast.keep(encoder, key, row, fragments, unknown=missing)
         if not missing:
@@ -87,12 +87,12 @@ class LeftOutValues:
         this transaction is committed; the topic tells in the next session.
         """
         for at in {old_key, key}:
-            columns = self.answered.get((encoder.topic, at))
+            columns = self.answered.get((encoder.table.qualified, at))
             if columns is None:
                 continue
             stays = change.after is not None and old_key == key and columns <= left_out(encoder, change.after)
             if not stays:
-                self._not_asked.add(encoder.topic)
+                self._not_asked.add(encoder.table.qualified)
                 raise ChangedError(
                     f"table {encoder.table.qualified}: a transaction writes a row again whose left-out values the "
                     "source was asked for: they are read from the topic instead"
@@ -100,8 +100,8 @@ class LeftOutValues:
 
     def hold_all(self, encoder: TableEncoder, change: Change) -> None:
         """Raise ChangedError if the source has answered for any row of a table that is truncated."""
-        for topic, key in self.answered:
-            if topic == encoder.topic:
+        for table, key in self.answered:
+            if table == encoder.table.qualified:
                 self.hold(encoder, change, key, key)
 
     def _completed(
@@ -121,7 +121,7 @@ class LeftOutValues:
         """
         if self._unsent is not None and not moved and not judged:
             fragments |= dict.fromkeys(missing, self._unsent)
-            if encoder.topic == self._logged.topic:  # the reading may leave this row out, as one that is known
+            if encoder.table.qualified == self._logged.table:  # it may leave this row out, as one that is known
                 self._reread(encoder.source, tuple(encoder.key_parts(row)))
             return False
         if judged:
@@ -133,9 +133,9 @@ class LeftOutValues:
     def _ask(self, encoder: TableEncoder, key: bytes, row: Row, xid: Xid) -> Ask | None:
         """Return how the source is asked for the row at hand, if it is to be: it has left out values of it."""
         reader = self._reader
-        if encoder.topic in self._not_asked or not isinstance(reader, LastWritten):
+        if encoder.table.qualified in self._not_asked or not isinstance(reader, LastWritten):
             return None
-        if (encoder.topic, key) in self.answered:
+        if (encoder.table.qualified, key) in self.answered:
             return None
         parts = encoder.key_parts(row)
 
@@ -168,7 +168,7 @@ class LeftOutValues:
 
     def _request_resnapshot(self, encoder: TableEncoder, missing: frozenset[str]) -> None:
         """Request a re-snapshot once for each version: rows without events keep the values they had before it."""
-        at = (encoder.topic, encoder.version)
+        at = (encoder.table.qualified, encoder.version)
         if at not in self._resnapshot_requested:
             self._resnapshot_requested.add(at)
             names = ", ".join(sorted(missing))

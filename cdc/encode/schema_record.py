@@ -7,6 +7,7 @@ import orjson
 from cdc.model.change import Kind, Position, Table
 from cdc.model.wire import Wire
 from cdc.rules.capture_rules import Published
+from cdc.rules.routes import KEY_TABLE
 
 
 def schema_record(
@@ -21,10 +22,13 @@ def schema_record(
     published: Published | None = None,
     format_: str = "",
     wire: Wire | None = None,
+    routed: bool = False,
+    names_source: bool = False,
 ) -> tuple[bytes, bytes]:
     """Make the schema topic's record of one version of a table: of what is published of it.
 
-    `format_` and `wire` are the records' format: `cdc.model.wire` says what its forms are.
+    `format_` and `wire` are the records' format: `cdc.model.wire` says what its forms are. `routed`: a route names the
+    topic. `names_source`: the keys have the table's name, in the member `key_table`.
     """
     table = table if published is None else published.table
     key = {"schema": table.schema, "table": table.name, "version": version}
@@ -42,6 +46,8 @@ def schema_record(
         **({"marks": list(table.marks)} if table.marks else {}),
         **({"deferred_key": True} if table.deferred_key else {}),
         **({"format": format_} if format_ else {}),
+        **({"routed": True} if routed else {}),
+        **({"key_table": KEY_TABLE} if names_source else {}),
         **({"key_form": wire.key_form} if wire is not None and wire.key_form else {}),
         **({"value_form": wire.value_form} if wire is not None and wire.value_form else {}),
         **({"numbers": wire.numbers} if wire is not None and wire.numbers is not None else {}),

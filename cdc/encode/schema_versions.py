@@ -30,6 +30,7 @@ from cdc.rules.capture_rules import (
 )
 from cdc.rules.flat import CHANGED as FORMAT_CHANGED
 from cdc.rules.flat import ENVELOPES, Formats
+from cdc.rules.routes import NO_ROUTES, Routes
 
 Publish: TypeAlias = Callable[[bytes, bytes], None]
 KEY_FORM: Final = "the schema of its key is another, and so are the keys of its records"
@@ -37,7 +38,8 @@ VALUE_FORM: Final = (
     "the registry has another id for its schema: what is written with the old one may be readable to nobody"
 )
 _FORMS: Final = ("key_form", "value_form")
-_COMPARED: Final = ("key", "columns", "deferred_key", "rules", "left_out", "format", *_FORMS, "numbers")
+_ROUTED: Final = ("topic", "routed", "key_table")
+_COMPARED: Final = (*_ROUTED, "key", "columns", "deferred_key", "rules", "left_out", "format", *_FORMS, "numbers")
 Resnapshot: TypeAlias = Callable[[Table, str], None]
 """Requests an incremental snapshot of a table; with the reason, for the log."""
 
@@ -80,6 +82,7 @@ class SchemaVersions:
         rules: CaptureRules = NO_RULES,
         formats: Formats = ENVELOPES,
         wires: Wires | None = None,
+        routes: Routes = NO_ROUTES,
         tend: Callable[[], None] = lambda: None,
         tables: Sequence[Table] = (),
     ) -> None:
@@ -88,6 +91,7 @@ class SchemaVersions:
         Raises OperatorError for a rule that names a column which is not there and never was.
         """
         self._rules, self._formats, self._wires, self._tend = rules, formats, wires, tend
+        self._routes = routes
         self._now = {table.qualified: table for table in tables}
         self._left_out: dict[tuple[str, str, int], Sequence[tuple[int, str, str]]] = {}
         self._connector, self._source, self._prefix, self._database = connector, source, prefix, database
@@ -277,6 +281,7 @@ class SchemaVersions:
         published = self._as_logged(rules, table) if rules is not None else None
         shown = published.table if published is not None else table
         raise_first(self._formats.refusals([shown]))
+        raise_first(self._routes.refusals([table], first=False))
         last = self._newest.get((table.schema, table.name))
         version = last["version"] if last else 0
         wire = self._wire(self._wires, shown, topic) if self._wires is not None else None
@@ -300,6 +305,7 @@ class SchemaVersions:
         encoder = TableEncoder(
             table, connector=self._source, prefix=self._prefix, database=self._database, version=version, topic=topic,
             published=published, flat=self._formats.of(table.qualified), wire=wire,
+            names_source=self._routes.names_source(table.qualified),
         )  # fmt: skip
         self._encoders[id(table)] = self._last[table.qualified] = encoder  # which keeps the table, and so its id
         return encoder
@@ -326,5 +332,6 @@ class SchemaVersions:
         return schema_record(
             table, connector=self._connector, source=self._source, database=self._database, topic=topic,
             version=version, position=position, published=published, format_=self._formats.text(table.qualified),
-            wire=wire,
+            wire=wire, routed=self._routes.of(table.qualified) is not None,
+            names_source=self._routes.names_source(table.qualified),
         )  # fmt: skip

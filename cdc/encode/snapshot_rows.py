@@ -90,7 +90,7 @@ class SnapshotRows:
             written += 1
             if encoder.toastable:
                 self._toast.keep(encoder, key, row, {})
-        self._toast.read_again(encoder.topic)
+        self._toast.read_again(encoder.table.qualified)
         return written
 
     def requested(self, requested: RequestedRows, frame: Frame, position: Position, *, lsn: Coordinates) -> int:

@@ -33,7 +33,7 @@ class Truncates:
         self._records = records
 
     def write(self, change: Change, encoder: TableEncoder, xid: Xid, frame: Frame, handover: Handover | None) -> None:
-        """Write a delete for every live key of the topic, in the order of the keys: a replay writes the same.
+        """Write a delete for every live key of the table, in the order of the keys: a replay writes the same.
 
         Of a topic that may have many keys they are written later, in parts: they are the keys that a reading of the
         table from here on does not confirm.
@@ -41,7 +41,7 @@ class Truncates:
         if not self._whole and self._sink.extent(change.table) > TRUNCATED_AT_ONCE:
             self._emptied(change.table)
             return
-        if encoder.topic == self._logged.topic:
+        if encoder.table.qualified == self._logged.table:
             self._logged.empty(xid)
         if self._whole:
             self._records.put(encoder, b"", frame, op=_TRUNCATE, before=_NULL, after=_NULL, lsn=change.lsn)

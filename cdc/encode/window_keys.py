@@ -33,13 +33,14 @@ class LoggedKeys:
     """Notes the keys of one table that the log has had events of, each with its last transaction."""
 
     def __init__(self) -> None:
-        self.topic = ""
+        self.table = self.topic = ""
+        """The table, and its topic, which others may share."""
         self._xids: dict[bytes, Xid] = {}
         self._emptied: Xid | None = None
 
-    def follow(self, topic: str) -> None:
-        """Forget everything; note the keys of `topic` from now on."""
-        self.topic = topic
+    def follow(self, table: str, topic: str) -> None:
+        """Forget everything; note the keys of `table` from now on."""
+        self.table, self.topic = table, topic
         self._xids.clear()
         self._emptied = None
 

@@ -23,7 +23,14 @@ class Described:
         """`tables` are those that are wanted; None: all. Raises OperatorError for one that has no topic yet."""
         self._config, self._wanted = config, tables
         self._versions: dict[str, dict[int, Mapping[str, Any]]] = {}
-        """Records of the schema topic, by topic and version."""
+        """Records of the schema topic, by place and version.
+
+        The place of a table is its topic; in a topic that tables share, the topic and the table's name.
+        """
+        self._topics: dict[str, str] = {}
+        """The topics, by place."""
+        self._shared: dict[str, str] = {}
+        """Topics that tables share; the place of one of them."""
         self._looked_s = 0.0
         self.look()
         missing = set(tables or ()) - {table_of(of) for of in self._versions.values()}
@@ -36,22 +43,49 @@ class Described:
     def look(self) -> Sequence[str]:
         """Read the schema topic again; return the topics of the tables."""
         self._looked_s = time.monotonic()
+        found: dict[str, dict[int, Mapping[str, Any]]] = {}
         for value in registry.part("sinks.topics.bulk:descriptions")(self._config.sink):
             record = orjson.loads(value)
             name = f"{record['schema']}.{record['table']}"
             if self._config.source.captures(name) and (self._wanted is None or name in self._wanted):
-                self._versions.setdefault(record["topic"], {})[record["version"]] = record
+                found.setdefault(name, {})[record["version"]] = record
+        for name, versions in found.items():
+            newest = versions[max(versions)]
+            place = topic = newest["topic"]
+            if "key_table" in newest:
+                place = _shared_place(topic, name)
+                self._shared.setdefault(topic, place)
+            self._topics[place] = topic
+            self._versions[place] = {**self._versions.get(place, {}), **versions}
+        return list(dict.fromkeys(self._topics.values()))
+
+    @property
+    def shares(self) -> bool:
+        """Whether any topic has more than one table's rows."""
+        return bool(self._shared)
+
+    def places(self) -> Sequence[str]:
+        """Return where the tables' records are found: `record` and the others take one of these."""
         return list(self._versions)
 
-    def record(self, topic: str, version: int) -> Mapping[str, Any]:
+    def place(self, topic: str, table: str | None) -> str | None:
+        """Return the place of a record, whose key may name its table; None: of a table that is not wanted."""
+        if topic not in self._shared:
+            return topic
+        if table is None:  # no connector has written it
+            return self._shared[topic]
+        place = _shared_place(topic, table)
+        return place if place in self._versions else None
+
+    def record(self, place: str, version: int) -> Mapping[str, Any]:
         """Return a description. Raises OperatorError for a version that is not described."""
-        if version not in self._versions[topic] and time.monotonic() - self._looked_s > _LOOK_S:
+        if version not in self._versions[place] and time.monotonic() - self._looked_s > _LOOK_S:
             self.look()
         try:
-            return self._versions[topic][version]
+            return self._versions[place][version]
         except KeyError:
             raise OperatorError(
-                f"topic {topic}: version {version} of its table is not in the schema topic",
+                f"topic {place}: version {version} of its table is not in the schema topic",
                 hint="a connector that starts publishes again what the schema topic has lost: cdc run CONNECTOR.yaml",
             ) from None
 
@@ -60,14 +94,18 @@ class Described:
         versions = (record for of in self._versions.values() for record in of.values())
         return any(" " in str(record.get("format", "")) for record in versions)
 
-    def was_flat(self, topic: str) -> bool:
-        """Whether a version of the topic's table was flat."""
-        return any("format" in record for record in self._versions[topic].values())
+    def was_flat(self, place: str) -> bool:
+        """Whether a version of the place's table was flat."""
+        return any("format" in record for record in self._versions[place].values())
 
-    def newest(self, topic: str) -> Mapping[str, Any]:
+    def newest(self, place: str) -> Mapping[str, Any]:
         """Return the newest description."""
-        versions = self._versions[topic]
+        versions = self._versions[place]
         return versions[max(versions)]
+
+
+def _shared_place(topic: str, table: str) -> str:
+    return f"{topic} ({table})"
 
 
 def table_of(versions: Mapping[int, Mapping[str, Any]]) -> str:

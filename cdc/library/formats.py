@@ -15,6 +15,7 @@ from cdc.formats.reading import MAGIC, Reading
 from cdc.formats.typed import plain_row
 from cdc.library.described import Described
 from cdc.rules.flat import Formats, as_event, is_flat
+from cdc.rules.routes import without_table
 
 
 @dataclass(slots=True)
@@ -24,9 +25,11 @@ class _Read:
     of: Any
     read_key: bytes
     read_value: bytes | None
+    place: str | None = None
+    """Where `Described` has its table, if that is not its topic."""
 
     def topic(self) -> str:
-        return str(self.of.topic())
+        return self.place or str(self.of.topic())
 
     def key(self) -> bytes:
         return self.read_key
@@ -53,16 +56,25 @@ class Readable:
         self._reading: Reading = registry.part("sinks.client.schema_registry:open_reading")(config.sink)
 
     def all(self, batches: Generator[list[Any], None, None]) -> Generator[list[Any], None, None]:
-        """Give the batches; those of a connector whose tables are all plain JSON as they are."""
+        """Give the batches; those of a connector whose tables are all plain JSON, in their own topics, as they are."""
         for messages in batches:
-            yield messages if self._plain else list(self._read(messages))
+            own = list(self._apart(messages)) if self._described.shares else messages
+            yield own if self._plain else list(self._read(own))
+
+    def _apart(self, messages: Iterable[Any]) -> Generator[Any, None, None]:
+        """Give the records of topics that tables share as if each table had its own; not those of other tables."""
+        for message in messages:
+            key, table = without_table(message.key() or b"")
+            place = self._described.place(message.topic(), table)
+            if place is not None:
+                yield message if place == message.topic() else _Read(message, key, message.value(), place)
 
     def _read(self, messages: Iterable[Any]) -> Generator[_Read, None, None]:
         for message in messages:
             key, value = message.key(), message.value()
             plain_key, json = self._reading.json(key), None if value is None else self._reading.json(value)
             if (plain_key is key and json is value) or plain_key[:1] == MAGIC:  # a key that nobody can read any more
-                yield _Read(message, key, value)
+                yield _Read(message, key, value, message.topic())
                 continue
             version = self._version(json, message)
             if version is not None:
@@ -71,7 +83,7 @@ class Readable:
                     columns = record["columns"]
                     plain_key = orjson.dumps(plain_row(columns, orjson.loads(plain_key)))
                     json = None if json is None else _plainly(columns, json, flat=is_flat(message.headers()))
-            yield _Read(message, plain_key, json)
+            yield _Read(message, plain_key, json, message.topic())
 
     def _version(self, json: bytes | None, message: Any) -> int | None:  # noqa: ANN401 - a client's record
         """The version of the table that a record is of; None: a tombstone behind a delete, or nobody knows."""

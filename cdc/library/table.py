@@ -31,10 +31,11 @@ class Table:
         self.name = name
         self._text = text
         self._described = Described(config, [name])
-        (self._topic,) = self._described.look()
+        topics = self._described.look()
+        (self._place,) = self._described.places()
         self._newest: dict[bytes, tuple[bytes, bytes | None, Any]] = {}
         read: Callable[..., Generator[list[Any], None, None]] = registry.part("sinks.topics.bulk:read_many")
-        with closing(read(config.sink, lambda: [self._topic], to_end=True)) as batches:
+        with closing(read(config.sink, lambda: topics, to_end=True)) as batches:
             for messages in Readable(config, self._described).all(batches):
                 self._newest.update(
                     {raw_key(message): (message.key(), message.value(), message.headers()) for message in messages}
@@ -48,7 +49,7 @@ class Table:
         require("pyarrow")
         from cdc.library.arrow_batches import TopicEvents  # noqa: PLC0415 - it needs pyarrow
 
-        return TopicEvents(self._described, self._topic, self._text).table(*self._live())
+        return TopicEvents(self._described, self._place, self._text).table(*self._live())
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the rows as a DataFrame of pandas, whose columns have Arrow's types. Needs pandas."""
@@ -77,7 +78,7 @@ class Table:
                 continue
             if MAGIC in (key[:1], value[:1]):
                 raise OperatorError(
-                    f"topic {self._topic} has a row whose schema is not at the registry",
+                    f"topic {self._place} has a row whose schema is not at the registry",
                     hint="sink.registry in connector.yaml, as it was when the row was written; where the registry was "
                     "made again, the connector fills it and reads the table again when it starts",
                 )

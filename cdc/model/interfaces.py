@@ -344,7 +344,7 @@ class Sink(Protocol):
         """Add such a copy to the open transaction; `schema` does it by itself."""
 
     def topic(self, table: Table) -> str:
-        """Name the table's topic."""
+        """Name the table's topic, which others may share: see `cdc.rules.routes`."""
 
     def log_topic(self, name: Log) -> str:
         """Name the topic of one of the connector's logs."""
@@ -385,7 +385,7 @@ class Sink(Protocol):
         """
 
     def records(self, table: Table, *, committed: bool = False) -> Iterator[tuple[bytes, bytes | None]]:
-        """Read all records of the table's topic up to now, in order for each key.
+        """Read all records of the table in its topic up to now, in order for each key.
 
         Records of the open transaction and of aborted ones are among them; or only the `committed` ones, which may be
         read on another thread.
@@ -399,6 +399,8 @@ class Sink(Protocol):
 
     def records_from(self, table: Table, partition: int, offset: int) -> Iterator[tuple[int, bytes, bytes | None]]:
         """Read offset, key and value from an offset up to the partition's end as it is now, whatever their outcome.
+
+        Of a topic that tables share, those of the table.
 
         They may be read on another thread.
         """

@@ -90,9 +90,10 @@ def read_consumers(config: ConnectorConfig, state: State) -> Consumers:
 def topics_of(config: ConnectorConfig, state: State) -> list[str]:
     """Name the topics that a connector publishes: of tables, their logs, messages, transactions, an outbox's."""
     topic_of = registry.part("sinks.topics.bulk:topic_of")
-    topics = [topic_of(config.sink, *table.split(".", 1)) for table in state.tables]
+    of = {table: topic_of(config.sink, *table.split(".", 1)) for table in state.tables}
+    topics = dict.fromkeys(of.values())  # tables may share one
     log = config.sink.log
-    logs = [log_of(topic) for table, topic in zip(state.tables, topics, strict=True) if log and log.has(table)]
+    logs = [log_of(topic) for table, topic in of.items() if log and log.has(table)]
     log_topic = registry.part("sinks.topics.names:log_topic")
     beside = [log_topic(config.sink.prefix, config.name, name) for name in _OF_LOGS if name in config.logs]
     return [*topics, *logs, *beside, *_routed(config)]

@@ -15,6 +15,7 @@ from cdc.model.interfaces import Headers, Log
 from cdc.model.ledger import TopicFacts, loss
 from cdc.model.state import State
 from cdc.model.state_records import StateReader, StateWriter, table_key
+from cdc.rules.routes import NO_ROUTES, Routes, owner
 from cdc.testing.faults import At, nothing
 
 _OWN: Final = ("dead-letter", "audit")
@@ -126,8 +127,13 @@ class MemorySink:
         at: At = nothing,
         logged: Collection[str] = (),
         reading: Reading = PLAIN,
+        routes: Routes = NO_ROUTES,
     ) -> None:
-        """`logged` are the tables that have a log, as ``schema.table``; `reading` reads records back."""
+        """`logged` are the tables that have a log, as ``schema.table``; `reading` reads records back.
+
+        `routes` names the topics of tables that do not have their own.
+        """
+        self._routes = routes
         self._reading = reading
         self._kafka = kafka
         topics = (f"{prefix}.{table}" for table in logged)
@@ -146,7 +152,8 @@ class MemorySink:
         self.signal_topic = f"{prefix}.signal-{connector}"
 
     def topic(self, table: Table) -> str:
-        return f"{self._prefix}.{table.schema}.{table.name}"
+        route = self._routes.of(table.qualified)
+        return f"{self._prefix}.{table.qualified if route is None else route.to}"
 
     def log_topic(self, name: Log) -> str:
         return f"{self._prefix}.{name}-{self._connector}" if name in _OWN else f"{self._prefix}.{name}"
@@ -180,7 +187,7 @@ class MemorySink:
         return found
 
     def occupied(self, tables: Sequence[Table]) -> list[str]:
-        topics = [self.topic(table) for table in tables]
+        topics = list(dict.fromkeys(map(self.topic, tables)))
         logs = [self._table_logs[topic] for topic in topics if topic in self._table_logs]
         return [topic for topic in (*topics, *logs) if self._kafka.committed(topic)]
 
@@ -305,7 +312,10 @@ class MemorySink:
         self._at("sink.records")
         topic = self.topic(table)
         found = self._kafka.committed(topic) if committed else self._kafka.topics[topic]
-        return iter([(r.key, self._reading.event(r.value, r.headers)) for r in found])
+        return iter([(r.key, self._reading.event(r.value, r.headers)) for r in found if self._owns(table, r.key)])
+
+    def _owns(self, table: Table, key: bytes) -> bool:
+        return not self._routes.names_source(table.qualified) or owner(table.qualified)(key)
 
     def extent(self, table: Table) -> int:
         return len(self._kafka.topics[self.topic(table)])
@@ -317,7 +327,11 @@ class MemorySink:
         self._at("sink.records")
         found = self._kafka.topics[self.topic(table)]
         return iter(
-            [(at, r.key, self._reading.event(r.value, r.headers)) for at, r in enumerate(found) if at >= offset]
+            [
+                (at, r.key, self._reading.event(r.value, r.headers))
+                for at, r in enumerate(found)
+                if at >= offset and self._owns(table, r.key)
+            ]
         )
 
     def commands(self) -> list[tuple[bytes, bytes]]:

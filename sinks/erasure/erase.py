@@ -29,6 +29,7 @@ from cdc.formats.reading import MAGIC
 from cdc.model.audit import DONE, Act, asked_by
 from cdc.model.errors import OperatorError
 from cdc.model.state import key_to_json
+from cdc.rules.routes import Routes, without_table
 from sinks.client.schema_registry import open_reading
 from sinks.erasure.compaction import Compaction
 from sinks.erasure.keys import WantedKey
@@ -78,9 +79,10 @@ class _Erasure:
         self._config, self._sink, self._table, self._key, self._say = config, config.sink, table, key, say
         self._compaction = Compaction(config.sink, config.name)
         self._reading = open_reading(config.sink)
+        self._routes = Routes.of_sink(config.sink)
         with Topics(self._sink.bootstrap_servers, self._sink.options) as topics:
             names = topics.names()
-            self.topic = next((t for t in names if t.startswith(f"{self._sink.prefix}.") and table_of(t) == table), "")
+            self.topic = next((t for t in names if self._is_of_table(t)), "")
             if not self.topic:
                 raise OperatorError(
                     f"table {table} has no topic of prefix {self._sink.prefix}",
@@ -94,6 +96,12 @@ class _Erasure:
             self._has_messages = log_topic(self._sink.prefix, config.name, "message") in names
             existing = topics.existing([self.topic, *self.views, *self.own, *self.logs])
             self._allowed = {name: of.allowed for name, of in existing.items()}
+
+    def _is_of_table(self, topic: str) -> bool:
+        route = self._routes.of(self._table)
+        if route is not None:
+            return topic == f"{self._sink.prefix}.{route.to}"
+        return topic.startswith(f"{self._sink.prefix}.") and table_of(topic) == self._table
 
     def run(self, *, cut_logs: bool, within_s: float) -> list[Place]:
         self._refuse(cut_logs=cut_logs)
@@ -158,7 +166,11 @@ class _Erasure:
     def _keys(self) -> list[list[str]]:
         """Return the columns of the table's key in each version of it, as the schema topic has them."""
         records = (orjson.loads(value) for value in descriptions(self._sink))
-        return [list(record["key"]) for record in records if record.get("topic") == self.topic]
+        return [
+            list(record["key"])
+            for record in records
+            if record.get("topic") == self.topic and f"{record['schema']}.{record['table']}" == self._table
+        ]
 
     def _records(self, topic: str, ends: Ends | None = None) -> Iterator[Message]:
         servers, options = self._sink.bootstrap_servers, self._sink.options
@@ -222,6 +234,9 @@ class _Erasure:
                 f"topic {self.topic} has a key whose schema is not at the registry: it may be this one",
                 hint="sink.registry in connector.yaml, as it was when the key was written",
             )
+        if self._routes.names_source(self._table):
+            json, table = without_table(json)
+            return table == self._table and self._key.is_key(json)
         return self._key.is_key(json)
 
     def _asks_for(self, value: object) -> bool:

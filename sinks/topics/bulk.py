@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from cdc.config.kafka_config import KafkaConfig
 from cdc.model.errors import RetryableError
+from cdc.rules.routes import Routes
 from sinks.client.failures import DRIVER_ERRORS, translate
 from sinks.topics.names import schema_topic, table_topic
 from sinks.topics.read_back import FULL_WAIT_MS, TOO_EARLY, log, offset_bounds, read_to_end
@@ -36,8 +37,8 @@ def descriptions(config: KafkaConfig) -> list[bytes]:
 
 
 def topic_of(config: KafkaConfig, schema: str, table: str) -> str:
-    """Name a table's topic."""
-    return table_topic(config.prefix, schema, table)
+    """Name the topic of a table's events."""
+    return table_topic(config.prefix, schema, table, Routes.of_sink(config))
 
 
 def read_many(

@@ -14,10 +14,11 @@ from kafka import KafkaConsumer, TopicPartition
 from cdc.config.kafka_config import KafkaConfig
 from cdc.machine import keep_alive
 from cdc.model.errors import OperatorError
+from cdc.rules.routes import Routes
 from sinks.client.diagnosis import refuse_untrusted, unreachable
 from sinks.client.failures import DRIVER_ERRORS, translate
 from sinks.client.options import python_client
-from sinks.topics.names import escape, log_topic
+from sinks.topics.names import log_topic, table_topic
 
 _NEW_TOPICS_S: Final = 5.0
 
@@ -27,14 +28,15 @@ def any_table(prefix: str) -> str:
     return rf"{re.escape(prefix)}\.[^.]+\.[^.]+"
 
 
-def any_event(prefix: str) -> str:
-    """Return a pattern of tables' topics and that of messages."""
-    return rf"{any_table(prefix)}|{re.escape(log_topic(prefix, '', 'message'))}"
+def any_event(config: KafkaConfig) -> str:
+    """Return a pattern of tables' topics, those that routes name, and that of messages."""
+    others = [log_topic(config.prefix, "", "message"), *(f"{config.prefix}.{route.to}" for route in config.route)]
+    return "|".join([any_table(config.prefix), *map(re.escape, dict.fromkeys(others))])
 
 
-def one_table(prefix: str, schema: str, table: str) -> str:
+def one_table(config: KafkaConfig, schema: str, table: str) -> str:
     """Return a pattern of one table's topic."""
-    return re.escape(f"{prefix}.{escape(schema)}.{escape(table)}")
+    return re.escape(table_topic(config.prefix, schema, table, Routes.of_sink(config)))
 
 
 class Follower:

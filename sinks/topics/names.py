@@ -1,4 +1,4 @@
-"""Names topics one-to-one, so that two tables never share a topic. Pure."""
+"""Names topics: a table's one-to-one, so that two tables share a topic only where a route says so. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 
 from cdc.model.errors import ConfigError
 from cdc.model.interfaces import Log
+from cdc.rules.routes import NO_ROUTES, Routes
 
 LONGEST: Final = 249
 OF_CONNECTOR: Final[frozenset[Log]] = frozenset(["dead-letter", "audit"])
@@ -33,8 +34,14 @@ def _utf16(text: str) -> list[int]:
     return [data[i] << 8 | data[i + 1] for i in range(0, len(data), 2)]
 
 
-def table_topic(prefix: str, schema: str, table: str) -> str:
-    """Return ``<prefix>.<schema>.<table>``. Raises ConfigError for a name Kafka has no room for."""
+def table_topic(prefix: str, schema: str, table: str, routes: Routes = NO_ROUTES) -> str:
+    """Return ``<prefix>.<schema>.<table>``, or what the table's route says: ``<prefix>.<name>``, with one dot.
+
+    Raises ConfigError for a name Kafka has no room for.
+    """
+    route = routes.of(f"{schema}.{table}") if routes else None
+    if route is not None:
+        return f"{prefix}.{route.to}"
     name = f"{prefix}.{escape(schema)}.{escape(table)}"
     if len(name) > LONGEST:
         raise ConfigError(

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from cdc.config.kafka_config import KafkaConfig
+from cdc.formats.reading import Reading
+from cdc.model.change import Table
 from cdc.model.errors import RetryableError
+from cdc.rules.routes import Routes, owner
 from sinks.client.failures import DRIVER_ERRORS, translate
+from sinks.topics.names import table_topic
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 
@@ -180,3 +185,46 @@ def _read(
                 hint="find and abort it: kafka-transactions.sh find-hanging",
                 at_start=True,
             )
+
+
+class TableRecords:
+    """Names the topics of one connector's tables, and reads a table's records out of one that others may share."""
+
+    def __init__(self, config: KafkaConfig, reading: Reading) -> None:
+        self._config, self._reading = config, reading
+        self._servers, self._options = config.bootstrap_servers, config.options
+        self._routes = Routes.of_sink(config)
+
+    def topic(self, table: Table) -> str:
+        return table_topic(self._config.prefix, table.schema, table.name, self._routes)
+
+    def all(self, tables: Sequence[Table]) -> list[str]:
+        """Return the topics of tables, each once."""
+        return list(dict.fromkeys(map(self.topic, tables)))
+
+    def records(self, table: Table, isolation: Isolation) -> Iterator[tuple[bytes, bytes | None]]:
+        """Read the table's records up to the end of its topic."""
+        ours = self._owner(table)
+        for message in read_to_end(self._servers, self._options, self.topic(table), isolation):
+            if ours(key := cast("bytes", message.key())):
+                yield key, self._reading.event(message.value(), message.headers())
+
+    def records_from(self, table: Table, partition: int, offset: int) -> Iterator[tuple[int, bytes, bytes | None]]:
+        """Read the table's records of a partition, with their offsets."""
+        ours = self._owner(table)
+        for message in read_partition(self._servers, self._options, self.topic(table), partition, offset):
+            if ours(key := cast("bytes", message.key())):
+                yield message.offset() or 0, key, self._reading.event(message.value(), message.headers())
+
+    def extent(self, table: Table) -> int:
+        """Return how many records the table's topic has at most, those of all its tables together."""
+        return extent(self._servers, self._options, self.topic(table))
+
+    def _owner(self, table: Table) -> Callable[[bytes], bool]:
+        """Tell which keys of the topic are the table's."""
+        return owner(table.qualified) if self._routes.names_source(table.qualified) else _any
+
+
+def _any(_key: bytes) -> bool:
+    """Take every key: the topic is the table's own."""
+    return True

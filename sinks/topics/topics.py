@@ -400,7 +400,7 @@ class Topics:
                 f"topic {topic.name} has {partitions} partitions, {topic.partitions} are asked for: a key must stay in "
                 "its partition",
                 hint=_OWN_HINT
-                if topic.name.count(".") == 1
+                if topic.partitions == 1 and topic.name.count(".") == 1 and "delete.retention.ms" not in topic.configs
                 else _partitions_hint(partitions, self._spread(topic.name)),
             )
 

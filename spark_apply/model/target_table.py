@@ -34,6 +34,8 @@ class Version:
     columns: tuple[tuple[str, Kind], ...]
     format: str = ""
     """The format of the topic's records, as the schema topic has it; empty: JSON in envelopes."""
+    shared: bool = False
+    """Whether the topic has other tables' events too."""
 
     @property
     def qualified(self) -> str:
@@ -139,6 +141,7 @@ def parse_version(value: bytes) -> Version:
         key=tuple(record["key"]),
         columns=tuple((column["name"], _kind(column)) for column in record["columns"]),
         format=record.get("format", ""),
+        shared="key_table" in record,
     )
 
 
@@ -198,6 +201,13 @@ def target(versions: Sequence[Version], types: Mapping[str, str], *, retypes: bo
     """
     ordered = sorted(versions, key=lambda version: version.number)
     newest = ordered[-1]
+    if newest.shared:
+        raise OperatorError(
+            f"table {newest.qualified}: its events are in {newest.topic}, a topic that tables share, and what runs on "
+            "Spark reads a table's own topic",
+            hint="leave it out here: cdc.table, cdc.follow and Kafka's own readers read it; or take it out of "
+            "sink.route in connector.yaml, which a connector of another name can do",
+        )
     _check_types(types, ordered)
     kinds: dict[str, list[tuple[Kind, list[int]]]] = {}
     for version in ordered:

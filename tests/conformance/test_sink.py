@@ -11,17 +11,21 @@ from typing import Protocol
 import pytest
 
 from cdc.config.kafka_config import PRODUCERS, KafkaConfig, LogConfig
+from cdc.config.published.route import RouteConfig
 from cdc.encode.table_log import log_of
 from cdc.model.change import Table
 from cdc.model.errors import BugError, OperatorError, RetryableError, TooLargeError
 from cdc.model.interfaces import Log, Sink
 from cdc.model.state import Phase, State
+from cdc.rules.routes import Routes, key_end
 from cdc.testing import MemoryKafka, MemorySink
 from sinks.kafka import KafkaSink
 from tests.text_tables import text_table
 
 A, B = text_table("a", ["id"]), text_table("b", ["id"])
 LOGGED = text_table("logged", ["id"])
+ONE, TWO = text_table("shard_1", ["id"]), text_table("shard_2", ["id"])
+ROUTE = RouteConfig(tables="s.shard_?", to="shards", key="+source")
 STATE = State(
     connector="c", identity={"database": "d"}, phase=Phase.STREAM, epoch=1, offset={"at": 7}, commit=7,
     tables=("s.b", "s.a"), carried={"s.a": "1", "s.b": "2"}, reading={"s.b": {"rows": 1}, "s.a": {"rows": 0}},
@@ -54,7 +58,7 @@ class InMemory:
         self._kafka = MemoryKafka(largest_bytes=LIMIT)
 
     def sink(self, connector: str = "c") -> Sink:
-        return MemorySink(self._kafka, connector, self.prefix, logged=[LOGGED.qualified])
+        return MemorySink(self._kafka, connector, self.prefix, logged=[LOGGED.qualified], routes=Routes([ROUTE]))
 
     def committed(self, topic: str) -> list[tuple[bytes, bytes | None]]:
         return [(record.key, record.value) for record in self._kafka.committed(topic)]
@@ -70,7 +74,7 @@ class Real:
         self.prefix = prefix
         log = LogConfig(tables=(LOGGED.qualified,), retention="1d")
         self._config = KafkaConfig(
-            bootstrap_servers=servers, topic_prefix=prefix, producer=producer, partitions=2, log=log
+            bootstrap_servers=servers, topic_prefix=prefix, producer=producer, partitions=2, log=log, route=(ROUTE,)
         )
 
     def sink(self, connector: str = "c") -> Sink:
@@ -266,6 +270,29 @@ def test_a_topic_is_occupied_once_it_holds_committed_records(sink: Sink, broker:
     sink.write(sink.topic(A), b"k", b"1")
     sink.commit(STATE)
     assert sink.occupied([A, B]) == [sink.topic(A)]
+
+
+def test_each_table_of_a_topic_reads_its_own_records(broker: Broker) -> None:
+    """Those of the others are not among them; what names no table is: nobody may write it, and all must see it."""
+    with closing(broker.sink()) as sink:
+        sink.check([ONE, TWO])
+        sink.create([ONE, TWO])
+        fence(sink)
+        topic = sink.topic(ONE)
+        assert sink.topic(TWO) == topic == f"{broker.prefix}.shards"
+        assert sink.occupied([ONE, TWO]) == []
+        keys = [b'{"id":"1"' + key_end(table.qualified) for table in (ONE, TWO)]
+        for key in (*keys, b"foreign"):
+            sink.write(topic, key, key)
+        sink.commit(STATE)
+        for table, key in zip((ONE, TWO), keys, strict=True):
+            assert sorted(sink.records(table)) == sorted([(key, key), (b"foreign", b"foreign")])
+            _, number = sink.partition(table, key)
+            found = [of for _, of, _ in sink.records_from(table, number, 0)]
+            assert [of for of in found if of in keys] == [key]
+            assert sink.extent(table) >= 3
+        assert sink.occupied([ONE, TWO]) == [topic]
+        assert topic in sink.found()
 
 
 def test_a_record_too_large_stops_with_names_and_a_command(sink: Sink, broker: Broker) -> None:

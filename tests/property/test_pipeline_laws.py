@@ -32,6 +32,7 @@ from cdc.model.errors import OperatorError, RetryableError
 from cdc.model.interfaces import Chunk, Handover, Sink, Snapshotter, Source
 from cdc.model.state import Phase, State
 from cdc.model.state_records import StateReader
+from cdc.rules.routes import NO_ROUTES, Routes
 from cdc.testing import (
     POINTS,
     Faults,
@@ -192,7 +193,7 @@ class World:
 
     def pipeline(self) -> Pipeline:
         return Pipeline(
-            Settings(connector=CONNECTOR, prefix=PREFIX, chunk_rows=self.scenario.chunk_rows),
+            Settings(connector=CONNECTOR, prefix=PREFIX, chunk_rows=self.scenario.chunk_rows, routes=self.parts.routes),
             open_source=lambda: self.parts.source(self),
             open_snapshotter=lambda: self.parts.snapshotter(self),
             sink=self.parts.sink(self),
@@ -244,6 +245,7 @@ class Parts:
     sink: Callable[[World], Sink] = field(
         default=lambda world: MemorySink(world.kafka, CONNECTOR, PREFIX, at=world.at, logged=[ORDERS.qualified])
     )
+    routes: Routes = NO_ROUTES
 
 
 def run(scenario: Scenario, parts: Parts | None = None, *, oracle: type[Oracle] | None = None) -> World:
@@ -295,7 +297,7 @@ class Oracle:
     def __init__(self, world: World) -> None:
         self.world = world
         self.states = world.states()
-        self.records = {t.qualified: world.kafka.committed(f"{PREFIX}.{t.qualified}") for t in TABLES}
+        self.records = {t.qualified: self._records_of(t) for t in TABLES}
         self.read: dict[str, tuple[int, MemoryHandover]] = {}
         """Of each table that was read: where the log goes on behind its rows, and which views they were read under."""
         for before, after in pairwise(self.states):
@@ -309,6 +311,9 @@ class Oracle:
             for name in set(state.tables) - known - set(state.unread):
                 self.since.setdefault(name, state.commit)
             known |= set(state.tables)
+
+    def _records_of(self, table: Table) -> list[Record]:
+        return self.world.kafka.committed(f"{PREFIX}.{table.qualified}")
 
     def check(self) -> None:
         for table in TABLES:

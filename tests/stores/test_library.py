@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import doctest
+import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +19,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import cdc
+from cdc.config.config import load_apply
+from spark_apply.job.copies.chosen import choose_usable
+from spark_apply.job.job import run_apply
+from spark_apply.model.store import connect
+from spark_apply.model.target_table import target
+from spark_apply.verify.contents import contents
 from tests.conftest import Database, _database
 from tests.integration.connector import Connector
 
@@ -36,6 +43,12 @@ _FULL: Final = (
     " '12:34:56.5', '2024-02-29 12:34:56.1', '2024-02-29 12:34:56.123456', '2024-02-29 12:34:56+01', '1 year -3 days',"
     " 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', '0010', '{1,NULL,3}', '{NULL,\"NULL\"}', '{1.10}', '{2024-02-29}'"
 )
+
+
+_ROUTE = [
+    {"from": "public.shard_?", "to": "shards", "key": "+source"},
+    {"from": "public.named", "to": "renamed"},
+]
 
 
 @dataclass(frozen=True)
@@ -66,12 +79,19 @@ def shop(servers: Callable[[str], str], kafka: str, tmp_path_factory: pytest.Tem
             "ALTER TABLE odd REPLICA IDENTITY FULL",
             "CREATE TABLE flat (id int PRIMARY KEY, v text)",
             "INSERT INTO flat SELECT g, 'v' || g FROM generate_series(1, 5) g",
+            "CREATE TABLE shard_1 (id int PRIMARY KEY, v text)",
+            "CREATE TABLE shard_2 (id int PRIMARY KEY, v text, more int)",
+            "CREATE TABLE named (id int PRIMARY KEY, v text)",
+            "INSERT INTO shard_1 VALUES (1, 'a'), (2, 'b')",
+            "INSERT INTO shard_2 VALUES (1, 'c', 1), (3, 'd', 2)",
+            "INSERT INTO named VALUES (1, 'e'), (2, 'f')",
         )
         folder = tmp_path_factory.mktemp("library")
         name = database.name.removeprefix("test_")
         connector = Connector(
-            folder, f"lib{name}", database.url, kafka, ["public.*"], sink={"formats": {"public.flat": "flat"}}
-        )
+            folder, f"lib{name}", database.url, kafka, ["public.*"],
+            sink={"formats": {"public.flat": "flat"}, "route": _ROUTE},
+        )  # fmt: skip
         connector.catch_up()
         database.execute(
             "INSERT INTO every (id) VALUES (2)",
@@ -84,6 +104,9 @@ def shop(servers: Callable[[str], str], kafka: str, tmp_path_factory: pytest.Tem
             "UPDATE odd SET more = 4 WHERE id = 2",
             "UPDATE flat SET v = 'changed' WHERE id = 2",
             "DELETE FROM flat WHERE id = 3",
+            "UPDATE shard_2 SET v = 'changed' WHERE id = 1",
+            "DELETE FROM shard_1 WHERE id = 1",
+            "DELETE FROM named WHERE id = 2",
         )
         connector.catch_up()
         with pytest.MonkeyPatch.context() as patch:
@@ -193,6 +216,48 @@ def test_flat_topics_are_read_too(shop: Shop, apply_spark: SparkSession) -> None
     assert ops.count("d") == 1
     with pytest.raises(cdc.OperatorError, match="its topic is flat"):
         cdc.spark(apply_spark, shop.file, "public.flat")
+
+
+def test_tables_of_one_topic_are_read_one_by_one(shop: Shop, apply_spark: SparkSession, tmp_path: Path) -> None:
+    """Batches too are of one table; Spark and jobs refuse such a table by name, and read a topic of another name."""
+    columns = {"shard_1": ["id", "v"], "shard_2": ["id", "v", "more"]}
+    for name, names in columns.items():
+        found = cdc.table(shop.file, f"public.{name}").to_arrow()
+        assert found.schema.names == names
+        assert sorted(found.to_pylist(), key=lambda row: row["id"]) == [
+            dict(zip(names, row, strict=True)) for row in shop.database.rows(f"SELECT * FROM {name} ORDER BY id")
+        ]
+    told: dict[str, list[Any]] = {}
+    routed = ["public.shard_1", "public.shard_2", "public.named"]
+    for batch in cdc.follow(shop.file, tables=routed, until_caught_up=True).arrow():
+        told.setdefault(batch.schema.metadata[b"table"].decode(), []).extend(batch.to_pylist())
+    for name in columns:
+        ids = [(row["__op"], row["id"]) for row in told[f"public.{name}"]]
+        changes = cdc.follow(shop.file, tables=[f"public.{name}"], until_caught_up=True)
+        alone = [(change.op, change.key["id"]) for change in changes if change.key]
+        assert sorted(ids) == sorted(alone)
+        assert len(ids) == 3
+        with pytest.raises(cdc.OperatorError, match=rf"table public\.{name}: .* a topic that tables share"):
+            cdc.spark(apply_spark, shop.file, f"public.{name}")
+    assert [tuple(row) for row in cdc.spark(apply_spark, shop.file, "public.named").collect()] == [(1, "e")]
+    job = tmp_path / "apply.yaml"
+    tables = {"public.named": {"stores": ["index"]}, "public.shard_?": {"stores": ["index"]}}
+    job.write_text(json.dumps({
+        "name": f"apply-{shop.connector.name}",
+        "source": {"bootstrap_servers": shop.connector.kafka, "topic_prefix": shop.connector.name},
+        "stores": {"index": {"type": "tantivy", "path": str(tmp_path / "index")}},
+        "tables": tables, "checkpoint": str(tmp_path / "checkpoint"),
+    }))  # fmt: skip
+    config = load_apply(job)
+    chosen, unusable = choose_usable(config)
+    assert [*chosen] == ["public.named"]
+    assert {name: "a topic that tables share" in str(error) for name, (_, _, error) in unusable.items()} == {
+        "public.shard_1": True, "public.shard_2": True,
+    }  # fmt: skip
+    run_apply(config, once=True)
+    _, versions = chosen["public.named"]
+    _, stores = connect(config)
+    assert [*contents(stores["index"], target(versions, {})).values()] == [{"id": 1, "v": "e"}]
 
 
 def test_since(shop: Shop) -> None:

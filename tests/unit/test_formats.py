@@ -24,6 +24,7 @@ from cdc.formats.wires import RegisteredWires
 from cdc.model.change import Column, Kind, Table
 from cdc.model.errors import OperatorError
 from cdc.rules.flat import Formats
+from cdc.rules.routes import NO_ROUTES
 from cdc.testing import (
     MemoryKafka,
     MemoryLog,
@@ -347,6 +348,7 @@ def test_erase_finds_a_key_whatever_its_format(form: str) -> None:
     assert not WantedKey("55").is_key(reading.json(key))
     erasure = object.__new__(_Erasure)
     erasure._key, erasure.topic = WantedKey("5"), "p.s.t"
+    erasure._table, erasure._routes = "s.t", NO_ROUTES
     erasure._reading = Reading(lambda _: None)
     if form == "connect-json":
         assert erasure._names(key)

@@ -15,6 +15,7 @@ from cdc.encode.envelope.table_encoder import TableEncoder
 from cdc.encode.topic_contents.published_values import PublishedValues
 from cdc.encode.topic_contents.toast import ToastValues
 from cdc.model.change import UNCHANGED, Position, Row, Table, Value
+from cdc.rules.routes import owner
 from cdc.testing import Inline
 from tests.text_tables import encoder, text_column, text_table
 
@@ -151,8 +152,35 @@ def test_from_behind_a_gap_on_the_topic_counts(
 ) -> None:
     """A row that was read again stands at the floor itself; what is before it may have changed in the gap."""
     topic.add(b"k", {"doc": "from the topic" * 200, "more": None}, position=Position(0, commit, 0).text)
-    with closing(session(values, topic, floors={DOCS.topic: Position(0, 50, 0).text})) as toast:
+    with closing(session(values, topic, floors={DOCS.table.qualified: Position(0, 50, 0).text})) as toast:
         assert bool(find(toast, DOCS, b"k", _row(UNCHANGED))) == counts
+
+
+class SharedTopic(Topic):
+    """Has the rows of several tables, of which each is given its own."""
+
+    def records_from(self, table: Table, number: int, offset: int) -> Iterator[tuple[int, bytes, bytes | None]]:
+        ours = owner(table.qualified)
+        return ((at, key, value) for at, key, value in super().records_from(table, number, offset) if ours(key))
+
+
+def test_each_table_of_a_topic_has_what_is_its_own(values: PublishedValues) -> None:
+    """What is read, from where on it counts, and which dead letters it has: whichever table has asked first."""
+    columns = ["id", "note", text_column("doc", toastable=True), text_column("more", toastable=True)]
+    tables = [text_table(name, columns) for name in ("docs_a", "docs_b", "docs_c", "docs_d")]
+    encoders = [
+        TableEncoder(of, connector="m", prefix="p", database="d", version=1, topic="p.docs", names_source=True)
+        for of in tables
+    ]
+    topic, row = SharedTopic(), _row(UNCHANGED)
+    keys = [each.key(row) for each in encoders]
+    for key, table in zip(keys, tables, strict=True):
+        topic.add(key, {"doc": table.name * 900, "more": None}, position=Position(0, 40, 0).text)
+    letter = {"schema": "s", "table": "docs_c", "position": Position(0, 41, 0).text}
+    more = {"floors": {"s.docs_b": Position(0, 50, 0).text}, "letters": lambda: iter([(keys[2], orjson.dumps(letter))])}
+    with closing(session(values, topic, **more)) as toast:
+        found = [find(toast, each, key, row) for each, key in zip(encoders, keys, strict=True)]
+    assert found == [{"doc": orjson.dumps("docs_a" * 900)}, {}, {}, {"doc": orjson.dumps("docs_d" * 900)}]
 
 
 def test_a_value_nobody_knows_is_not_guessed(toast: ToastValues, topic: Topic) -> None:
@@ -268,7 +296,7 @@ def test_rows_that_were_read_since_are_found_though_they_are_small(toast: ToastV
     topic.add(b"k", {"doc": "old" * 900, "more": None})
     assert find(toast, DOCS, b"k", _row(UNCHANGED)) == {"doc": orjson.dumps("old" * 900)}
     topic.add(b"k", {"doc": "new" * 900, "more": None})
-    toast.read_again(DOCS.topic)
+    toast.read_again(DOCS.table.qualified)
     assert find(toast, DOCS, b"k", _row(UNCHANGED)) == {"doc": orjson.dumps("new" * 900)}
 
 

@@ -328,9 +328,8 @@ class IncrementalSnapshot:
 
     def _follow(self, table: Table) -> None:
         """Note the keys of a table's events from now on, unless that is being done."""
-        topic = self._topic(table)
-        if self.logged.topic != topic:
-            self.logged.follow(topic)
+        if self.logged.table != table.qualified:
+            self.logged.follow(table.qualified, self._topic(table))
             self._fresh = True
 
     def _failed(self, name: str, exc: RetryableError) -> None:
@@ -356,7 +355,7 @@ class IncrementalSnapshot:
             self._job.add_done_callback(_close_keys)
         self._job = self._in_hand = None
         self._deleted_to, self._deleted, self._deleting = None, 0, False
-        self.logged.follow("")
+        self.logged.follow("", "")
         self._rows = min(self._most, FIRST_ROWS)
 
 

@@ -31,6 +31,7 @@ def open_versions(
         rules=settings.rules,
         formats=settings.formats,
         wires=settings.wires,
+        routes=settings.routes,
         tend=tend,
         tables=tables,
     )

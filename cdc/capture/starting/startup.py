@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
+
+import orjson
 
 from cdc.capture.control import signals
 from cdc.capture.freshness import now_ms
@@ -48,6 +50,7 @@ class Startup:
         `gap` is the gap that the last session found while it followed the log.
         """
         names = tuple(table.qualified for table in tables)
+        self._refuse_moved(tables, state)
         if state is None:
             self.refuse_neighbours(identity, tables)
             source.unused()
@@ -118,12 +121,29 @@ class Startup:
             self._sink.commit(state)
         return state, None
 
+    def _refuse_moved(self, tables: Sequence[Table], state: State | None) -> None:
+        """Raise OperatorError where the file routes tables otherwise than what was written."""
+        captured = state.tables if state is not None else ()
+        connector = self._settings.connector
+        raise_first(self._settings.routes.moved(self._described(), tables, captured, self._sink.topic, connector))
+
+    def _described(self) -> list[Mapping[str, Any]]:
+        """Return what this connector has said of its tables, in all versions; with routes also what others say."""
+        published = self._sink.schemas() if self._settings.routes else ()
+        return [orjson.loads(value) for value in (*published, *self._sink.kept_schemas().values())]
+
     def _taken_up(self, state: State, added: Iterable[Table], source: Source) -> State:
         """Let tables be read that `state` does not know; those captured before as behind a gap."""
         since = _log_end(state, source)
         reading = {}
+        described = set[str]()
+        if self._settings.routes:
+            ours = (of for of in self._described() if of["connector"] == self._settings.connector)
+            described = {f"{of['schema']}.{of['table']}" for of in ours}
         for table in added:
             back = self._sink.topic(table) in self._sink.recorded()
+            if self._settings.routes.names_source(table.qualified):
+                back = table.qualified in described  # the topic may be there for another table
             if back:
                 log.warning("table %s was captured before: its rows are read, and those that are gone are deleted",
                             table.qualified)  # fmt: skip
@@ -164,13 +184,16 @@ class Startup:
         if not losses:
             return []
         again: list[str] = []
-        ours = {self._sink.topic(table): table.qualified for table in tables if table.qualified in state.tables}
+        ours: dict[str, list[str]] = {}
+        for table in tables:
+            if table.qualified in state.tables:
+                ours.setdefault(self._sink.topic(table), []).append(table.qualified)
         letters = self._sink.log_topic("dead-letter")
         if state.dead_letters and letters in losses:
             log.warning("topic %s %s: which rows are dead letters is not known: all tables are read again",
                         letters, losses.pop(letters).value)  # fmt: skip
-            again += ours.values()
-        for topic, name in ours.items():
+            again += (name for names in ours.values() for name in names)
+        for topic, names in ours.items():
             found = losses.pop(topic, None)
             of_log = losses.pop(log_of(topic), None)
             if (
@@ -179,7 +202,9 @@ class Startup:
                 and log_of(topic) in self._sink.recorded()
             ):
                 topic, found = log_of(topic), of_log  # noqa: PLW2901 - it is the one to be named
-            if found is not None and name not in again:
+            if found is None:
+                continue
+            for name in (name for name in names if name not in again):
                 log.warning("topic %s %s: the rows of table %s are read again", topic, found.value, name)
                 again.append(name)
         recorded = self._sink.recorded()

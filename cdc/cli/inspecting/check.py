@@ -21,6 +21,7 @@ from cdc.model.state import State
 from cdc.rules import outbox
 from cdc.rules.capture_rules import CaptureRules
 from cdc.rules.flat import Formats
+from cdc.rules.routes import Routes
 
 
 @click.command()
@@ -74,6 +75,8 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
         findings += [refused("outbox", error) for error in outbox.refusals(config.source.outbox, checked.tables)]
         formats = Formats.of_sink(config.sink)
         findings += [refused("format", error) for error in formats.refusals(checked.tables, first=True)]
+        routes = Routes.of_sink(config.sink, formats.text)
+        findings += [refused("route", error) for error in routes.refusals(checked.tables, first=state is None)]
     if state is not None:
         findings += [refused("config", refusal) for refusal in verdicts.of_config(state, config.binding)]
         if checked.identity:

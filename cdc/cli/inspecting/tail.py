@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 import orjson
@@ -16,6 +16,10 @@ from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.formats.reading import Reading
 from cdc.model.errors import ConfigError, OperatorError
+from cdc.rules.routes import Routes, owner
+
+_Record: TypeAlias = tuple[str, int, int, bytes | None, bytes | None]
+"""Topic, partition, offset, key and value."""
 
 
 @click.command()
@@ -33,7 +37,8 @@ def tail(file: Path, *, table: str | None, from_beginning: bool, most: int | Non
     pretty = sys.stdout.isatty() and not as_json
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with follower(config.sink, _topics(config, table), from_beginning=from_beginning) as following:
-        for count, record in enumerate(_decoded(following.records(_refuse_to_talk_to_nobody), reading), start=1):
+        records = _of_table(following.records(_refuse_to_talk_to_nobody), config, table)
+        for count, record in enumerate(_decoded(records, reading), start=1):
             if pretty:
                 click.echo(_coloured(record))
             else:
@@ -63,16 +68,25 @@ def has_no_reader(number: int) -> bool:
 def _topics(config: ConnectorConfig, table: str | None) -> str:
     """Make a regular expression over topic names."""
     if table is None:
-        return str(registry.part("sinks.topics.follow:any_event")(config.sink.prefix))
+        return str(registry.part("sinks.topics.follow:any_event")(config.sink))
     schema, dot, name = table.partition(".")
     if not dot or not name:
         raise ConfigError(f"--table {table} is not schema.table", hint="--table public.orders")
-    return str(registry.part("sinks.topics.follow:one_table")(config.sink.prefix, schema, name))
+    return str(registry.part("sinks.topics.follow:one_table")(config.sink, schema, name))
 
 
-def _decoded(
-    records: Iterator[tuple[str, int, int, bytes | None, bytes | None]], reading: Reading
-) -> Iterator[dict[str, Any]]:
+def _of_table(records: Iterator[_Record], config: ConnectorConfig, table: str | None) -> Iterator[_Record]:
+    """Leave out the records of other tables, where a table shares its topic."""
+    if table is None or not Routes.of_sink(config.sink).names_source(table):
+        yield from records
+        return
+    ours = owner(table)
+    for record in records:
+        if ours(record[3] or b""):
+            yield record
+
+
+def _decoded(records: Iterator[_Record], reading: Reading) -> Iterator[dict[str, Any]]:
     for topic, partition, offset, key, value in records:
         try:
             yield {

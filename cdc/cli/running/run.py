@@ -34,6 +34,7 @@ from cdc.model.meter import Meter
 from cdc.monitoring.json_log import Place
 from cdc.rules.capture_rules import CaptureRules
 from cdc.rules.flat import Formats
+from cdc.rules.routes import Routes
 
 _GC_OBJECTS = 50_000
 
@@ -183,6 +184,7 @@ def _parts(config: ConnectorConfig, how: _How) -> Parts:
         rules=CaptureRules.of_source(config.source),
         outbox=config.source.outbox,
         formats=formats,
+        routes=Routes.of_sink(config.sink, formats.text),
         wires=None
         if formats.plain
         else RegisteredWires(

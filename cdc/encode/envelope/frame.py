@@ -26,7 +26,7 @@ def in_wal(xid: int | None) -> bytes:
 
 @dataclass(slots=True)
 class _Count:
-    """Counts the events of one topic in a frame."""
+    """Counts the events of one table in a frame, or the messages."""
 
     name: str
     events: int = 0
@@ -87,17 +87,17 @@ class PlainFrame:
             at = lsn if isinstance(lsn, tuple) else (lsn,)
             return form % (first, second, *at, self._view, op)
         self.events = number = self.events + 1
-        count.events = of_topic = count.events + 1
+        count.events = of_table = count.events + 1
         if type(lsn) is int:
-            return form % (first, second, lsn, number, number, of_topic, op)
-        return form % (first, second, *cast("tuple[int, int]", lsn), number, number, of_topic, op)
+            return form % (first, second, lsn, number, number, of_table, op)
+        return form % (first, second, *cast("tuple[int, int]", lsn), number, number, of_table, op)
 
     def _form(self, encoder: TableEncoder | MessageEncoder) -> tuple[bytes, _Count]:
         """Make the format of all events that `encoder` makes in this frame."""
-        count = self._counts.get(encoder.topic)
+        name = encoder.table.qualified if isinstance(encoder, TableEncoder) else encoder.topic
+        count = self._counts.get(name)
         if count is None:
-            name = encoder.table.qualified if isinstance(encoder, TableEncoder) else encoder.topic
-            count = self._counts[encoder.topic] = _Count(name)
+            count = self._counts[name] = _Count(name)
         form = b"".join(
             (encoder.source_head, self._at, encoder.source_where, self._where, encoder.source_tail, self._end)
         )

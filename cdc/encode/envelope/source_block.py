@@ -42,9 +42,9 @@ def take_counts(encoder: Counting) -> dict[str, int]:
     return found
 
 
-def compiled_shape(head: bytes, where: bytes, tail: bytes, topic: str, name: str) -> object:
-    """Make the same parts for `compiled.Frame`, which needs no formats."""
-    return compiled and compiled.Shape(*(part.replace(b"%%", b"%") for part in (head, where, tail)), topic, name)
+def compiled_shape(head: bytes, where: bytes, tail: bytes, counted: str, name: str) -> object:
+    """Make the same parts for `compiled.Frame`, which needs no formats; it numbers those `counted` alike together."""
+    return compiled and compiled.Shape(*(part.replace(b"%%", b"%") for part in (head, where, tail)), counted, name)
 
 
 def literally(part: bytes) -> bytes:

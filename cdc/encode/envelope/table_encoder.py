@@ -22,6 +22,7 @@ from cdc.model.state import Key
 from cdc.model.wire import Wire
 from cdc.rules.capture_rules import Published
 from cdc.rules.flat import Flat
+from cdc.rules.routes import key_end
 
 _NULL: Final = b"null"
 _WITH_SCHEMA: Final = b'{"schema":{"type":"struct"'
@@ -55,10 +56,12 @@ class TableEncoder:
         published: Published | None = None,
         flat: Flat | None = None,
         wire: Wire | None = None,
+        names_source: bool = False,
     ) -> None:
         """`published` is what the rules leave of the table; None: all of it, as it is.
 
-        `flat` is how the table's topic is flat, `wire` how records are not plain JSON.
+        `flat` is how the table's topic is flat, `wire` how records are not plain JSON. `names_source`: keys have the
+        table's name, for the topic is not of this table alone.
         """
         self.flat, self.wire = flat, wire
         self.source = table
@@ -70,6 +73,7 @@ class TableEncoder:
         """With the columns that events have."""
         self.version = version
         self.topic = topic
+        self._key_end = key_end(table.qualified) if names_source else b"}"
         self.toastable = any(column.toastable for column in table.columns)
         self.key_indexes = table.key_indexes
         encoders = [column.encode for column in table.columns] if wire is None else wire.encoders
@@ -89,23 +93,25 @@ class TableEncoder:
         head, self.source_where = source_block(connector, prefix, database, table.schema, table.name)
         self.source_head = b'{"before":%b,"after":%b,' + head
         self.source_tail = b'","schema_version":%d},"transaction":' % version
-        self.shape = compiled_shape(b"," + head, self.source_where, self.source_tail, topic, table.qualified)
+        counted = table.qualified  # events are numbered by table, whatever topic they go to
+        self.shape = compiled_shape(b"," + head, self.source_where, self.source_tail, counted, counted)
         self.made: Counter[bytes] = Counter()
 
     def _key_writer(self) -> Write:
         columns = [(column.prefix, column.encode) for _, column in self._key]
         wire = self.wire
         if wire is None or wire.around_key is None:
-            write = key_writer(columns, self.key_indexes)
+            write = key_writer(columns, self.key_indexes, end=self._key_end)
             return write if wire is None else (lambda row: wire.key(write(row)))
         begin, end = wire.around_key
         (prefix, encode), *others = columns
         return key_writer([(begin + prefix, encode), *others], self.key_indexes, end=b"}" + end)
 
     def key_image(self, key: bytes) -> bytes:
-        """Return the JSON of a record's key; ``null`` for one of another format."""
+        """Return the JSON of a record's key columns; ``null`` for one of another format."""
         if self.wire is not None:
             return self.wire.key_image(key)
+        key = key.removesuffix(self._key_end) + b"}" if key.endswith(self._key_end) else key
         return key if key[:1] == b"{" and not key.startswith(_WITH_SCHEMA) else _NULL
 
     def taken(self) -> dict[str, int]:
@@ -160,7 +166,7 @@ class TableEncoder:
                 raise BugError(f"table {self.table.qualified}: key column {column.name} has no value")
             parts.append(column.prefix)
             parts.append(column.encode(value))
-        parts.append(b"}")
+        parts.append(self._key_end)
         json = b"".join(parts)
         return json if self.wire is None else self.wire.key(json)
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 import orjson
 
 from cdc.model.errors import OperatorError
+from cdc.rules.routes import KEY_TABLE
 
 _OPS: Final = frozenset("crud")
 _POSITION: Final = re.compile(r"[0-9a-f]{8}\.[0-9a-f]{16}\.[0-9a-f]{8}")
@@ -45,7 +46,8 @@ def event_of(value: bytes) -> Mapping[str, Any] | None:
 def names_a_row(key: bytes, columns: Sequence[str]) -> bool:
     """Whether a foreign record's key has the form of the table's keys: it then stands where a row may stand.
 
-    A key that names a schema at a registry may be of any table; the schema may be lost.
+    A key that names a schema at a registry may be of any table; the schema may be lost. One of a topic that tables
+    share names its table, which is none of the `columns`.
     """
     if key[:1] == b"\0":
         return True
@@ -55,7 +57,7 @@ def names_a_row(key: bytes, columns: Sequence[str]) -> bool:
         return False
     if isinstance(found, dict) and found.keys() == {"schema", "payload"}:
         found = found["payload"]
-    return isinstance(found, dict) and found.keys() == set(columns)
+    return isinstance(found, dict) and found.keys() - {KEY_TABLE} == set(columns)
 
 
 def tell(topic: str, table: str) -> None:

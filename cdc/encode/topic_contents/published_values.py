@@ -55,6 +55,8 @@ class Topics(Protocol):
 class Part(NamedTuple):
     """Names what is read: a partition, whole or without small rows."""
 
+    table: str
+    """``schema.table``: of a topic that tables share, the records of this one."""
     topic: str
     identity: str
     """The topic's id."""

@@ -95,7 +95,7 @@ class ToastValues:
     ) -> None:
         """`committed` gives a position before which all is committed, and `tend` keeps the source while the loop waits.
 
-        `floors`: in these topics no record before a position counts, because the log had a gap there.
+        `floors`: of these tables no record before a position counts, because the log had a gap there.
         """
         self._values, self._topics = values, topics
         self._floors = floors or {}
@@ -145,9 +145,9 @@ class ToastValues:
         names, _ = self._of(encoder)
         self._put(encoder.topic, key, encoder.version, dict.fromkeys(names))
 
-    def read_again(self, topic: str) -> None:
+    def read_again(self, table: str) -> None:
         """Note that rows were written that the log has not told: what was read of the topic does not have them."""
-        self._read = {part for part in self._read if part.topic != topic}
+        self._read = {part for part in self._read if part.table != table}
 
     def find(
         self, encoder: TableEncoder, key: bytes, row: Row, *, published: bool = True, ask: Ask | None = None
@@ -196,7 +196,7 @@ class ToastValues:
 
     def _part(self, encoder: TableEncoder, key: bytes, *, everything: bool) -> Part:
         identity, number = self._topics.partition(encoder.table, key)
-        return Part(encoder.topic, identity, number, everything)
+        return Part(encoder.table.qualified, encoder.topic, identity, number, everything)
 
     def _begin(self, encoder: TableEncoder, part: Part) -> Future[None]:
         names, _ = self._of(encoder)
@@ -216,11 +216,12 @@ class ToastValues:
             await_reading(self._begin(encoder, part), self._tend, what)
             self._read.add(part)
         found = self._values.find(part, key)
-        if found is None or found.position < self._floors.get(encoder.topic, ""):
+        if found is None or found.position < self._floors.get(encoder.table.qualified, ""):
             return {}
-        if encoder.topic not in self._unpublished:
-            self._unpublished[encoder.topic] = newest_letters(self._letters, encoder.table)
-        if self._unpublished[encoder.topic].get(key, "") > found.position:
+        name = encoder.table.qualified
+        if name not in self._unpublished:
+            self._unpublished[name] = newest_letters(self._letters, encoder.table)
+        if self._unpublished[name].get(key, "") > found.position:
             return {}
         return dict(self._names_now(encoder, found.version, found.values))
 

@@ -74,7 +74,7 @@ class TopicRows:
 
     def _read_on(self, encoder: TableEncoder, key: bytes) -> Part:
         identity, number = self._topics.partition(encoder.table, key)
-        part = Part(encoder.topic, identity, number, everything=True)
+        part = Part(encoder.table.qualified, encoder.topic, identity, number, everything=True)
         if part not in self._read:
             what = f"table {encoder.table.qualified}"
             while (begun := self._values.reading(part)) is not None:  # by a former session, which knew less
