@@ -25,7 +25,7 @@ from typing import Any, Final
 import psycopg2.extensions
 
 from cdc.model.change import Offset
-from cdc.model.errors import GapError, OperatorError, RetryableError
+from cdc.model.errors import ChangedError, GapError, OperatorError
 from connectors.postgres.catalog.catalog import Captured, Catalog
 from connectors.postgres.session import identifier
 from connectors.triggers.postgres import triggers
@@ -180,7 +180,7 @@ class ChangeLog:
         found = {name: (type_oid, typmod) for name, type_oid, typmod in self._ask(_COLUMNS, one.oid)}
         again = self._catalog.find(table.schema, table.name, {})
         if again is None or again.oid != one.oid or again.table != table:
-            raise RetryableError(f"table {table.qualified} was altered while its triggers were made: looking again")
+            raise ChangedError(f"table {table.qualified} was altered while its triggers were made: looking again")
         types = self._catalog.learn_types(type_oid for type_oid, _ in found.values())
         columns = tuple(ShapeColumn(column.name, *found[column.name]) for column in table.columns)
         key = {name: (schema, operator, plain) for name, schema, operator, plain in self._ask(_KEY, one.oid)}
@@ -327,7 +327,7 @@ class ChangeLog:
         newest: dict[int, tuple[int, Shape]] = {}
         for number, shape in sorted(self.shapes().items()):
             newest[shape.oid] = (number, shape)
-        wanted = [self.names.trigger(event) for event in EVENTS]
+        wanted = [self.names.trigger(one.oid, event) for one in captured for event in EVENTS]
         look = _Look(
             self.names,
             tables=self._change_tables(),
@@ -409,13 +409,13 @@ class _Look:
         parts = [str(oid), *map(str, guard), str(self._hidden.get(shape.oid))]
         for event, body in triggers.functions(self._names, number, oid, shape).items():
             function = self._functions.get(self._names.function(shape.oid, event))
-            trigger = self._triggers.get((shape.oid, self._names.trigger(event)))
+            trigger = self._triggers.get((shape.oid, self._names.trigger(shape.oid, event)))
             if function is None or function[1:] != (body, True, _CONFIGURED) or not _is_on(trigger):
                 return None
             parts += [str(function[0]), *map(str, trigger or ())]
         each = {}
         for partition in sorted(self._partitions.get(shape.oid, ())):
-            own = [self._triggers.get((partition, self._names.trigger(event))) for event in EVENTS[:3]]
+            own = [self._triggers.get((partition, self._names.trigger(shape.oid, event))) for event in EVENTS[:3]]
             if not all(map(_is_on, own)):
                 return None
             each[str(partition)] = _hashed(str(own), 8)

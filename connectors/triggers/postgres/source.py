@@ -12,7 +12,7 @@ import psycopg2.extensions
 
 from cdc.config.config import ConnectorConfig
 from cdc.model.change import Coordinates, Idle, Message, Offset, Table, Transaction, TransactionBatch
-from cdc.model.errors import BugError, ChangedError, ConfigError, OperatorError, RetryableError, raise_first
+from cdc.model.errors import BugError, ChangedError, ConfigError, OperatorError, raise_first
 from cdc.model.interfaces import Start
 from cdc.model.state import State
 from cdc.model.table_schema import Description
@@ -203,7 +203,7 @@ class PostgresTriggers:
             if there is not None and there != was:
                 raise ChangedError(f"table renamed: {'.'.join(was)} is {'.'.join(there)} now: looking again")
             if there is None and catalog.exists(*was):
-                raise RetryableError(f"table {'.'.join(was)} was dropped and made again: looking at it again")
+                raise ChangedError(f"table {'.'.join(was)} was dropped and made again: looking at it again")
             if there is None and one.table.qualified not in self._gone:
                 self._gone.add(one.table.qualified)
                 log.warning("table %s was dropped: its topic keeps the rows it had", one.table.qualified)

@@ -43,7 +43,7 @@ FORGETS: Final = "cdc.forgets"
 """The setting by which a session says that it is the connector, which deletes what it has read."""
 MARKED: Final = "cdc: changes of connector "
 """What the comment on a connector's schema begins with; `connectors.postgres.catalog` leaves such schemas out."""
-LONGEST: Final = 46
+LONGEST: Final = 36
 """The longest name of a connector: PostgreSQL cuts names at 63 bytes."""
 
 
@@ -73,8 +73,9 @@ class Names:
     def change_table(self, shape: int) -> str:
         return f"changes_{shape}"
 
-    def trigger(self, event: str) -> str:
-        return f"cdc:{self.connector}:{event}"
+    def trigger(self, oid: int, event: str) -> str:
+        """The table's number is in it: a partition has its own triggers, and those of the tables above it."""
+        return f"cdc:{self.connector}:{oid}:{event}"
 
     def function(self, oid: int, event: str) -> str:
         return f"{event}_{oid}"
@@ -178,7 +179,7 @@ def create_trigger(names: Names, shape: Shape, event: str) -> str:
     """Return the statement that makes a trigger, or makes it again; it waits for those who write to the table."""
     each = "STATEMENT" if event == "truncate" else "ROW"
     return (
-        f"CREATE OR REPLACE TRIGGER {quoted(names.trigger(event))} AFTER {event.upper()} ON "
+        f"CREATE OR REPLACE TRIGGER {quoted(names.trigger(shape.oid, event))} AFTER {event.upper()} ON "
         f"{quoted(shape.schema)}.{quoted(shape.name)} FOR EACH {each} "
         f"EXECUTE FUNCTION {names.of(names.function(shape.oid, event))}()"
     )
