@@ -201,6 +201,30 @@ def test_what_is_altered_is_followed(shop: PostgresShop, how: str, live: bool) -
     assert folded()
 
 
+def test_what_could_not_be_written_down_is_noticed_even_when_all_is_as_it_was(shop: PostgresShop) -> None:
+    """Columns and names that came back, a right that was taken and given back: between two looks."""
+    role = f"capture_{shop.database.name}"
+    shop.do("DROP SCHEMA cdc_c CASCADE", f"CREATE ROLE {role} LOGIN PASSWORD 'p'")
+    shop.do(f"GRANT SELECT, TRIGGER ON orders TO {role}; GRANT CREATE ON DATABASE {shop.database.name} TO {role}")
+    try:
+        shop.login = f"postgresql://{role}:p@{shop.url.rpartition('@')[2]}"
+        shop.ask(Command(after_gap=True, tables=()))
+        shop.run()
+        for n, (away, back) in enumerate(
+            (
+                ("ALTER TABLE orders RENAME TO sold", "ALTER TABLE sold RENAME TO orders"),
+                ("ALTER TABLE orders RENAME status TO state", "ALTER TABLE orders RENAME state TO status"),
+                (f"REVOKE SELECT ON orders FROM {role}", f"GRANT SELECT ON orders TO {role}"),
+                ("REVOKE USAGE ON SCHEMA public FROM PUBLIC", "GRANT USAGE ON SCHEMA public TO PUBLIC"),
+            )
+        ):
+            shop.do(away, f"UPDATE {'sold' if n == 0 else 'orders'} SET n = {n}", back)
+            shop.run()
+            assert shop.fold() == shop.rows(), away
+    finally:
+        shop.do("DROP SCHEMA IF EXISTS cdc_c CASCADE", f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
 def test_a_session_that_has_its_plans_writes_on(shop: PostgresShop) -> None:
     """Its functions were planned for the older columns; also in a transaction that keeps its snapshot."""
     with closing(shop.connect()) as connection, connection.cursor() as writer:

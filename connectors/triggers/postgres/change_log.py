@@ -7,6 +7,7 @@ Why nothing that was committed since is missed:
 - What triggers have written is deleted when it is acknowledged, and by nobody else: a trigger on the change tables
   refuses it (`kept`). The row of the last transaction that was given stays, and the position knows when it was written:
   so a database that was restored is found out.
+- A change that a trigger could not write down leaves a mark, and its table is read again (`triggers`).
 - How triggers, functions and change table stand in the catalog is noted with the position (`standing`), with the
   transactions that have made their rows there: what was switched off and on again, or taken away and made again, has
   others. What was written meanwhile is not known, and the table is read again.
@@ -18,7 +19,7 @@ import hashlib
 import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -30,7 +31,7 @@ from connectors.postgres.catalog.catalog import Captured, Catalog
 from connectors.postgres.session import identifier
 from connectors.triggers.postgres import triggers
 from connectors.triggers.postgres.shape import Equality, Shape, ShapeColumn, prints_exactly, stored_as
-from connectors.triggers.postgres.triggers import EVENTS, FORGETS, Names
+from connectors.triggers.postgres.triggers import EVENTS, FORGETS, MISSED, Names
 
 CLOSE_THE_GAP: Final = (
     "what happened since is not in Kafka: cdc snapshot start CONNECTOR.yaml --after-gap, then run it: it makes new "
@@ -157,7 +158,7 @@ class ChangeLog:
 
     def _install(self, one: Captured) -> None:
         schema, name = one.table.schema, one.table.name
-        stub = Shape(one.oid, schema, name, (), (), one.partitioned, (), (), (), "")
+        stub = Shape(one.oid, 0, schema, name, (), (), one.partitioned, (), (), (), "")
         there = {proname for proname, *_ in self._ask(_FUNCTIONS, self._schema())}
         for event in EVENTS:
             function = self.names.function(one.oid, event)
@@ -184,8 +185,10 @@ class ChangeLog:
         types = self._catalog.learn_types(type_oid for type_oid, _ in found.values())
         columns = tuple(ShapeColumn(column.name, *found[column.name]) for column in table.columns)
         key = {name: (schema, operator, plain) for name, schema, operator, plain in self._ask(_KEY, one.oid)}
+        ((schema_oid,),) = self._ask("SELECT relnamespace::int8 FROM pg_class WHERE oid = %s::oid", one.oid)
         return Shape(
             oid=one.oid,
+            schema_oid=schema_oid,
             schema=table.schema,
             name=table.name,
             columns=columns,
@@ -219,7 +222,7 @@ class ChangeLog:
         for number, shape in self.shapes().items():
             if number in self._change_tables() and (newest[shape.oid] != number or shape.oid not in captured):
                 table = self.names.of(self.names.change_table(number))
-                ((some,),) = self._ask(f"SELECT EXISTS (SELECT FROM {table})")
+                ((some,),) = self._ask(f"SELECT EXISTS (SELECT FROM {table} WHERE op <> '{MISSED}')")
                 if not some:
                     self._do(f"DROP TABLE {table}")
 
@@ -335,6 +338,9 @@ class ChangeLog:
             found=self._ask(_TRIGGERS, wanted, schema),
             hidden={oid: hidden for oid, hidden, *_ in self._ask(_SECURITY, [one.oid for one in captured])},
             partitions=self._partitions(captured),
+            missed={
+                oid for (oid,) in self._ask(f"SELECT tableoid::int8 FROM {self.names.changes} WHERE op = '{MISSED}'")
+            },
         )
         found: dict[str, str | None] = {}
         for one in captured:
@@ -361,7 +367,7 @@ class ChangeLog:
             table = self.names.of(self.names.change_table(number))
             statement = (
                 f"WITH gone AS (SELECT ctid FROM ONLY {table} WHERE xid < pg_snapshot_xmax(%s) "
-                "AND pg_visible_in_snapshot(xid, %s) AND seq <> %s ORDER BY xid LIMIT %s) "
+                f"AND pg_visible_in_snapshot(xid, %s) AND seq <> %s AND op <> '{MISSED}' ORDER BY xid LIMIT %s) "
                 f"DELETE FROM ONLY {table} c USING gone WHERE c.ctid = gone.ctid RETURNING 1"
             )
             while len(self._ask(statement, seen, seen, anchor, _DELETED_AT_ONCE)) == _DELETED_AT_ONCE:
@@ -395,16 +401,17 @@ class _Look:
         found: Sequence[tuple[Any, ...]],
         hidden: Mapping[int, bool],
         partitions: Mapping[int, Sequence[int]],
+        missed: Collection[int],
     ) -> None:
         self._names, self._tables, self._functions = names, tables, functions
-        self._hidden, self._partitions = hidden, partitions
+        self._hidden, self._partitions, self._missed = hidden, partitions, missed
         self._triggers = {(relation, name): tuple(of) for relation, name, *of in found}
 
     def stands(self, number: int, shape: Shape) -> str | None:
         """Say in a word how a table's triggers stand; of its partitions, each by itself."""
         oid = self._tables.get(number)
         guard = self._triggers.get((oid, "kept")) if oid is not None else None
-        if oid is None or guard is None or guard[0] != "O":
+        if oid is None or guard is None or guard[0] != "O" or oid in self._missed:
             return None
         parts = [str(oid), *map(str, guard), str(self._hidden.get(shape.oid))]
         for event, body in triggers.functions(self._names, number, oid, shape).items():

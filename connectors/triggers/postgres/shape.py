@@ -36,6 +36,7 @@ class Shape:
     """Is a table with its columns, as triggers were made for it."""
 
     oid: int
+    schema_oid: int
     schema: str
     name: str
     columns: tuple[ShapeColumn, ...]
@@ -55,6 +56,7 @@ class Shape:
         return json.dumps(
             {
                 "oid": self.oid,
+                "schema_oid": self.schema_oid,
                 "schema": self.schema,
                 "name": self.name,
                 "columns": [(of.name, of.type_oid, of.typmod) for of in self.columns],
@@ -73,6 +75,7 @@ class Shape:
         of = json.loads(text)
         return cls(
             oid=of["oid"],
+            schema_oid=of["schema_oid"],
             schema=of["schema"],
             name=of["name"],
             columns=tuple(ShapeColumn(*one) for one in of["columns"]),

@@ -15,15 +15,16 @@ there by then.
 **The application's statement must not fail** because its table is not any more what the functions were written for.
 Each asks before it names the table or a column of it:
 
-- `to_regclass`: whether the names still lead to the table, and to the change table. It is the server's own function and
-  looks into its caches.
+- `has_schema_privilege`, `has_table_privilege`: whether the connector's role may still read the table.
+- `to_regclass`: whether the names still lead to the table, and to the change table. Like the two above it is the
+  server's own function and looks into its caches.
 - `shape`: whether the columns are still those. It is a query, for each row too dear. It is declared IMMUTABLE, so that
   it is called when the statement around it is planned; and that statement names the table, so that the server plans it
   again whenever the table was altered. In transactions that keep their snapshot the plan could be made by an old
   snapshot and be kept for later ones: there `shape_now` is called for each row.
 
-If the answer is no, nothing is written down: the connector finds that the table was altered, makes the functions again
-and reads the table again.
+If the answer is no, a mark is written down in place of the row (`MISSED`), which stays until the connector has made the
+functions again, with a change table that has no mark, and reads the table again.
 
 **SECURITY DEFINER**, so that who writes to the table needs no right to the change table: with a search_path of its own,
 and with every name qualified, operators too. enable_seqscan is off, because a statement that was planned when the table
@@ -43,6 +44,8 @@ FORGETS: Final = "cdc.forgets"
 """The setting by which a session says that it is the connector, which deletes what it has read."""
 MARKED: Final = "cdc: changes of connector "
 """What the comment on a connector's schema begins with; `connectors.postgres.catalog` leaves such schemas out."""
+MISSED: Final = "x"
+"""The op of a row that says that a change was not written down."""
 LONGEST: Final = 36
 """The longest name of a connector: PostgreSQL cuts names at 63 bytes."""
 
@@ -149,6 +152,7 @@ def change_table(names: Names, number: int, shape: Shape) -> Iterator[str]:
         "WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0)"
     )
     yield f"CREATE INDEX ON {names.of(table)} (xid, seq)"
+    yield f"CREATE INDEX ON {names.of(table)} (seq) WHERE op = '{MISSED}'"
     yield guard(names, table)
 
 
@@ -195,22 +199,24 @@ class _Writer:
         self._into = names.of(names.change_table(number))
 
     def body(self, statements: str) -> str:
-        here = (
-            f"pg_catalog.to_regclass({literal(self._table)}) OPERATOR(pg_catalog.=) {self._shape.oid}::pg_catalog.oid"
-        )
+        oid = f"{self._shape.oid}::pg_catalog.oid"
+        usage = f"pg_catalog.has_schema_privilege({self._shape.schema_oid}::pg_catalog.oid, 'USAGE')"
+        rights = f"pg_catalog.has_table_privilege({oid}, 'SELECT')"
+        here = f"pg_catalog.to_regclass({literal(self._table)}) OPERATOR(pg_catalog.=) {oid}"
         there = f"pg_catalog.to_regclass({literal(self._into)}) OPERATOR(pg_catalog.=) {self._oid}::pg_catalog.oid"
         now = literal(self._shape.now)
         planned = (
-            f"(SELECT {self._names.of('shape')}({self._shape.oid}::pg_catalog.oid) OPERATOR(pg_catalog.=) {now} "
+            f"(SELECT {self._names.of('shape')}({oid}) OPERATOR(pg_catalog.=) {now} "
             f"WHERE NOT EXISTS (SELECT FROM {self._from} WHERE false))"
         )
-        asked = f"{self._names.of('shape_now')}({self._shape.oid}::pg_catalog.oid) OPERATOR(pg_catalog.=) {now}"
+        asked = f"{self._names.of('shape_now')}({oid}) OPERATOR(pg_catalog.=) {now}"
         fresh = "pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'"
         return (
-            "#variable_conflict use_column\nDECLARE same pg_catalog.bool; BEGIN "
-            f"IF {here} AND {there} THEN "
+            f"#variable_conflict use_column\nDECLARE same pg_catalog.bool; BEGIN IF {there} THEN "
+            f"IF {usage} THEN IF {rights} AND {here} THEN "
             f"IF {fresh} THEN same := {planned}; ELSE same := {asked}; END IF; "
-            f"IF same THEN {statements} END IF; END IF; RETURN NULL; END"
+            f"IF same THEN {statements} RETURN NULL; END IF; END IF; END IF; "
+            f"{self._insert(MISSED)}; END IF; RETURN NULL; END"
         )
 
     def inserted(self) -> str:
