@@ -7,7 +7,7 @@ Why nothing that was committed since is missed:
 - What triggers have written is deleted when it is acknowledged, and by nobody else: a trigger on the change tables
   refuses it (`kept`). The row of the last transaction that was given stays, and the position knows when it was written:
   so a database that was restored is found out.
-- A change that a trigger could not write down leaves a mark, and its table is read again (`triggers`).
+- A change that a trigger could not write down is noted as missed, and its table is read again (`triggers`).
 - How triggers, functions and change table stand in the catalog is noted with the position (`standing`), with the
   transactions that have made their rows there: what was switched off and on again, or taken away and made again, has
   others. What was written meanwhile is not known, and the table is read again.
@@ -31,7 +31,7 @@ from connectors.postgres.catalog.catalog import Captured, Catalog
 from connectors.postgres.session import identifier
 from connectors.triggers.postgres import triggers
 from connectors.triggers.postgres.shape import Equality, Shape, ShapeColumn, prints_exactly, stored_as
-from connectors.triggers.postgres.triggers import EVENTS, FORGETS, MISSED, Names
+from connectors.triggers.postgres.triggers import EVENTS, FORGETS, Names
 
 CLOSE_THE_GAP: Final = (
     "what happened since is not in Kafka: cdc snapshot start CONNECTOR.yaml --after-gap, then run it: it makes new "
@@ -102,7 +102,7 @@ class ChangeLog:
         if schema is None:
             return None
         there = {name for _, name in self._ask(_TABLES, schema)}
-        if not {"changes", "log", "number", "shapes"} <= there:
+        if not {"changes", "log", "missed", "number", "shapes"} <= there:
             return None
         made = f"{triggers.literal(self.names.changes)}::regclass::oid::int8"
         rows = self._ask(f"SELECT id FROM {self.names.of('log')} WHERE made = {made}")
@@ -222,9 +222,10 @@ class ChangeLog:
         for number, shape in self.shapes().items():
             if number in self._change_tables() and (newest[shape.oid] != number or shape.oid not in captured):
                 table = self.names.of(self.names.change_table(number))
-                ((some,),) = self._ask(f"SELECT EXISTS (SELECT FROM {table} WHERE op <> '{MISSED}')")
+                ((some,),) = self._ask(f"SELECT EXISTS (SELECT FROM {table})")
                 if not some:
                     self._do(f"DROP TABLE {table}")
+                    self._ask(f"DELETE FROM {self.names.of('missed')} WHERE shape = %s", number)
 
     def shapes(self) -> dict[int, Shape]:
         """Return all shapes by their numbers."""
@@ -338,9 +339,7 @@ class ChangeLog:
             found=self._ask(_TRIGGERS, wanted, schema),
             hidden={oid: hidden for oid, hidden, *_ in self._ask(_SECURITY, [one.oid for one in captured])},
             partitions=self._partitions(captured),
-            missed={
-                oid for (oid,) in self._ask(f"SELECT tableoid::int8 FROM {self.names.changes} WHERE op = '{MISSED}'")
-            },
+            missed={shape for (shape,) in self._ask(f"SELECT DISTINCT shape FROM {self.names.of('missed')}")},
         )
         found: dict[str, str | None] = {}
         for one in captured:
@@ -367,7 +366,7 @@ class ChangeLog:
             table = self.names.of(self.names.change_table(number))
             statement = (
                 f"WITH gone AS (SELECT ctid FROM ONLY {table} WHERE xid < pg_snapshot_xmax(%s) "
-                f"AND pg_visible_in_snapshot(xid, %s) AND seq <> %s AND op <> '{MISSED}' ORDER BY xid LIMIT %s) "
+                "AND pg_visible_in_snapshot(xid, %s) AND seq <> %s ORDER BY xid LIMIT %s) "
                 f"DELETE FROM ONLY {table} c USING gone WHERE c.ctid = gone.ctid RETURNING 1"
             )
             while len(self._ask(statement, seen, seen, anchor, _DELETED_AT_ONCE)) == _DELETED_AT_ONCE:
@@ -411,7 +410,7 @@ class _Look:
         """Say in a word how a table's triggers stand; of its partitions, each by itself."""
         oid = self._tables.get(number)
         guard = self._triggers.get((oid, "kept")) if oid is not None else None
-        if oid is None or guard is None or guard[0] != "O" or oid in self._missed:
+        if oid is None or guard is None or guard[0] != "O" or number in self._missed:
             return None
         parts = [str(oid), *map(str, guard), str(self._hidden.get(shape.oid))]
         for event, body in triggers.functions(self._names, number, oid, shape).items():

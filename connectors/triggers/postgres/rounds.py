@@ -42,9 +42,8 @@ from cdc.model.change import Change, Offset, Op, Row, Table, Transaction, Transa
 from cdc.model.errors import BugError, ChangedError
 from connectors.postgres.copy_text import parse_row
 from connectors.triggers.postgres.change_log import ROOM, ChangeLog
-from connectors.triggers.postgres.triggers import MISSED, quoted
+from connectors.triggers.postgres.triggers import quoted
 
-_MISSED: Final = MISSED.encode()
 _LISTED: Final = 10_000
 _SMALL: Final = 2_000
 """So many changes are given in a list."""
@@ -54,7 +53,7 @@ _LIST: Final = """
 SELECT xid::text, max(seq), count(*), (extract(epoch FROM max(at)) * 1000000)::int8, array_agg(DISTINCT tableoid::int8)
 FROM {changes}
 WHERE xid >= pg_snapshot_xmin({seen}) AND NOT pg_visible_in_snapshot(xid, {seen})
-  AND pg_visible_in_snapshot(xid, {upto}) AND op <> {missed}
+  AND pg_visible_in_snapshot(xid, {upto})
 GROUP BY xid HAVING max(seq) > {change} ORDER BY 2 LIMIT {limit}
 """
 
@@ -156,7 +155,6 @@ class Rounds:
             upto=sql.Literal(self.place.upto),
             change=sql.Literal(self.place.change),
             limit=sql.Literal(_LISTED),
-            missed=sql.Literal(MISSED),
         )
         return [Listed(*row) for row in self._log.catalog.rows("reading changes", statement)]
 
@@ -231,8 +229,7 @@ class Rounds:
             xid, seq, op, *values = parse_row(line, 3 + 2 * width)
             if not (isinstance(xid, bytes) and isinstance(seq, bytes) and isinstance(op, bytes)):
                 raise BugError("a change without its number")
-            if op != _MISSED:
-                yield xid.decode(), _change(table, op, int(seq), tuple(values[:width]), tuple(values[width:]))
+            yield xid.decode(), _change(table, op, int(seq), tuple(values[:width]), tuple(values[width:]))
 
 
 def _change(table: Table, op: bytes, seq: int, before: Row, after: Row) -> Change:

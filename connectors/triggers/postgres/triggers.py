@@ -23,8 +23,8 @@ Each asks before it names the table or a column of it:
   again whenever the table was altered. In transactions that keep their snapshot the plan could be made by an old
   snapshot and be kept for later ones: there `shape_now` is called for each row.
 
-If the answer is no, a mark is written down in place of the row (`MISSED`), which stays until the connector has made the
-functions again, with a change table that has no mark, and reads the table again.
+If the answer is no, it is noted that a change was missed, and the connector makes the functions again, with a change
+table that has missed none, and reads the table again.
 
 **SECURITY DEFINER**, so that who writes to the table needs no right to the change table: with a search_path of its own,
 and with every name qualified, operators too. enable_seqscan is off, because a statement that was planned when the table
@@ -44,8 +44,6 @@ FORGETS: Final = "cdc.forgets"
 """The setting by which a session says that it is the connector, which deletes what it has read."""
 MARKED: Final = "cdc: changes of connector "
 """What the comment on a connector's schema begins with; `connectors.postgres.catalog` leaves such schemas out."""
-MISSED: Final = "x"
-"""The op of a row that says that a change was not written down."""
 LONGEST: Final = 36
 """The longest name of a connector: PostgreSQL cuts names at 63 bytes."""
 
@@ -106,6 +104,7 @@ def schema(names: Names, log: str, first: int) -> Iterator[str]:
         'xid xid8 NOT NULL, at timestamptz NOT NULL, op "char" NOT NULL)'
     )
     yield f"CREATE TABLE {names.of('shapes')} (shape integer PRIMARY KEY, described text NOT NULL)"
+    yield f"CREATE TABLE {names.of('missed')} (shape integer NOT NULL)"
     yield f"CREATE TABLE {names.of('log')} (id text NOT NULL, made bigint NOT NULL)"
     yield f"INSERT INTO {names.of('log')} VALUES ({literal(log)}, {literal(names.changes)}::regclass::oid::bigint)"
     for name, volatility in (("shape", "IMMUTABLE"), ("shape_now", "STABLE")):
@@ -152,7 +151,6 @@ def change_table(names: Names, number: int, shape: Shape) -> Iterator[str]:
         "WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0)"
     )
     yield f"CREATE INDEX ON {names.of(table)} (xid, seq)"
-    yield f"CREATE INDEX ON {names.of(table)} (seq) WHERE op = '{MISSED}'"
     yield guard(names, table)
 
 
@@ -207,7 +205,7 @@ class _Writer:
         now = literal(self._shape.now)
         planned = (
             f"(SELECT {self._names.of('shape')}({oid}) OPERATOR(pg_catalog.=) {now} "
-            f"WHERE NOT EXISTS (SELECT FROM {self._from} WHERE false))"
+            f"FROM (SELECT) AS one LEFT JOIN {self._from} AS none ON false)"
         )
         asked = f"{self._names.of('shape_now')}({oid}) OPERATOR(pg_catalog.=) {now}"
         fresh = "pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'"
@@ -216,7 +214,7 @@ class _Writer:
             f"IF {usage} THEN IF {rights} AND {here} THEN "
             f"IF {fresh} THEN same := {planned}; ELSE same := {asked}; END IF; "
             f"IF same THEN {statements} RETURN NULL; END IF; END IF; END IF; "
-            f"{self._insert(MISSED)}; END IF; RETURN NULL; END"
+            f"INSERT INTO {self._names.of('missed')} VALUES ({self._number}); END IF; RETURN NULL; END"
         )
 
     def inserted(self) -> str:
