@@ -42,7 +42,7 @@ class Triggered(Following):
         return Follow(by_triggers, self._file, create=True, until_caught_up=until_caught_up)
 
 
-@pytest.fixture(scope="module", params=["postgres16", "postgres18"])
+@pytest.fixture(scope="module", params=[pytest.param("postgres16", marks=pytest.mark.full), "postgres18"])
 def values_ran(
     request: pytest.FixtureRequest, servers: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Ran]:
