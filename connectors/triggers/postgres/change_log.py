@@ -261,9 +261,9 @@ class ChangeLog:
 
     def now(self) -> tuple[int, str]:
         """Return the greatest number there is, and a snapshot that is taken after that was looked at."""
-        last = self.last()
+        ((last, called),) = self._ask(f"SELECT last_value, is_called FROM {self.names.sequence}")
         ((seen,),) = self._ask("SELECT pg_current_snapshot()::text")
-        return last, str(seen)
+        return int(last) if called else int(last) - 1, str(seen)
 
     def refusals(self, at: Offset) -> Iterator[OperatorError]:
         """Give why the change tables cannot be followed from a position without a gap."""
@@ -358,8 +358,8 @@ class ChangeLog:
                 found.setdefault(root, []).append(oid)
         return found
 
-    def forget(self, at: Offset) -> None:
-        """Delete what a position lies behind, some at a time; nobody who writes waits for it."""
+    def forget(self, at: Offset) -> bool:
+        """Delete what a position lies behind, some at a time; return whether all is gone. Nobody who writes waits."""
         seen, anchor = str(at["seen"]), int(str(at.get("last", "0 0 0")).split(" ")[0])
         until_s = time.monotonic() + _DELETING_S
         for number in self._change_tables():
@@ -371,7 +371,8 @@ class ChangeLog:
             )
             while len(self._ask(statement, seen, seen, anchor, _DELETED_AT_ONCE)) == _DELETED_AT_ONCE:
                 if time.monotonic() > until_s:
-                    return
+                    return False
+        return True
 
     def count(self) -> int:
         """Return how many changes are kept, as the server estimates it."""

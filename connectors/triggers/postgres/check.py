@@ -14,7 +14,7 @@ from connectors.postgres import session
 from connectors.postgres.catalog import server
 from connectors.postgres.catalog.catalog import Captured, Catalog
 from connectors.triggers.postgres.change_log import ROOM, ChangeLog
-from connectors.triggers.postgres.source import changed, unused_refusals
+from connectors.triggers.postgres.source import Look, unused_refusals
 
 
 def check(config: ConnectorConfig, state: State | None, *, known: bool = True) -> Checked:
@@ -80,7 +80,7 @@ class _Check:
         yield Finding(Level.OK, "position", f"changes can be followed from {int(state.offset['number']) >> ROOM}")
         yield Finding(Level.OK, about, f"schema {schema} holds about {changes.count()} changes")
         followed = [one for one in self._captured if one.table.qualified in state.tables]
-        for name, reason in changed(changes, followed, state.carried).items():
+        for name, reason in Look.at(changes, followed).differences(state.carried).items():
             yield Finding(Level.WARNING, f"table {name}", f"{reason}: its rows are read again")
 
 

@@ -36,14 +36,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+import psycopg2
 from psycopg2 import sql
 
 from cdc.model.change import Change, Offset, Op, Row, Table, Transaction, TransactionBatch
-from cdc.model.errors import BugError, ChangedError
+from cdc.model.errors import BugError, ChangedError, OperatorError
 from connectors.postgres.copy_text import parse_row
 from connectors.triggers.postgres.change_log import ROOM, ChangeLog
 from connectors.triggers.postgres.triggers import quoted
 
+_DROPPED: Final = ("42P01", "3F000", "42703")
+"""SQLSTATEs: no such table, schema, column."""
 _LISTED: Final = 10_000
 _SMALL: Final = 2_000
 """So many changes are given in a list."""
@@ -131,7 +134,15 @@ class Rounds:
         self._tables: dict[int, int] = {}
 
     def read(self) -> Iterator[Transaction | TransactionBatch]:
-        """Give all that is committed now."""
+        """Give all that is committed now. Raises ChangedError if something of the schema has just been dropped."""
+        try:
+            yield from self._read()
+        except OperatorError as exc:
+            if isinstance(exc.__cause__, psycopg2.Error) and exc.__cause__.pgcode in _DROPPED:
+                raise ChangedError(f"{exc.message}: it has just been dropped, looking again") from exc
+            raise
+
+    def _read(self) -> Iterator[Transaction | TransactionBatch]:
         if not self.place.upto:
             last, seen = self._log.now()
             self.place = self.place.begun(seen, last)

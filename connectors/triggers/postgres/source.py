@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import psycopg2.extensions
@@ -97,38 +98,31 @@ class PostgresTriggers:
         changes = self._log()
         raise_first(changes.refusals(state.offset))
         followed = [one for one in self._captured if one.table.qualified in state.tables]
-        self._stale = changed(changes, followed, state.carried)
-        standing = changes.standing(followed)
-        changes.install([one for one in followed if standing[one.table.qualified] is None], self._captured)
-        self._compare()
+        look = Look.at(changes, followed)
+        self._stale = look.differences(state.carried)
+        self._carried, self._shapes = look.entries(), {}
+        self._install([one for one in followed if look.standing[one.table.qualified] is None])
         return None
 
-    def _compare(self) -> None:
-        """Note how the triggers stand now."""
-        self._carried = {name: entry for name, entry in self._entries(self._captured).items() if entry is not None}
+    def _install(self, wanted: Sequence[Captured]) -> None:
+        """Make triggers, and note how those stand; of others it stays as it was compared."""
+        self._log().install(wanted, self._captured)
+        self._carried |= Look.at(self._log(), wanted).entries()
         self._shapes = {}
-
-    def _entries(self, captured: Sequence[Captured]) -> dict[str, str | None]:
-        standing, facts = self._log().standing(captured), _facts(self._log().catalog, captured)
-        return {
-            name: _entry(stands, facts[name]) if stands is not None and name in facts else None
-            for name, stands in standing.items()
-        }
 
     def hold(self, tables: Sequence[Table]) -> Start:
         wanted = {table.qualified for table in tables}
-        changes = self._log()
-        made = changes.make([one for one in self._captured if one.table.qualified in wanted])
+        changes, held = self._log(), [one for one in self._captured if one.table.qualified in wanted]
+        made = changes.make(held)
         last, seen = changes.now()
         self._place = Place(made, seen, (last + 1) << ROOM)
-        self._stale = {}
-        self._compare()
+        self._stale, self._shapes = {}, {}
+        self._carried = Look.at(changes, held).entries()
         return Start(self._place.offset(), self._place.number, None)
 
     def extend(self, tables: Sequence[Table]) -> None:
         wanted = {table.qualified for table in tables} - self._carried.keys()
-        self._log().install([one for one in self._captured if one.table.qualified in wanted], self._captured)
-        self._compare()
+        self._install([one for one in self._captured if one.table.qualified in wanted])
 
     def carried(self) -> Mapping[str, str]:
         return self._carried
@@ -190,8 +184,8 @@ class PostgresTriggers:
             raise_first(changes.refusals(self._position().offset()))
         self._look_at_names(changes.catalog)
         there = [one for one in self._captured if one.table.qualified not in self._gone]
-        differ = changed(changes, there, self._carried).keys()
-        again, self._differ = differ & self._differ, set(differ)
+        differ = set(Look.at(changes, there).differences(self._carried))
+        again, self._differ = differ & self._differ, differ
         if again:
             names = ", ".join(sorted(again))
             raise ChangedError(f"table {names} was altered, or its triggers were: looking again")
@@ -224,8 +218,8 @@ class PostgresTriggers:
         now_s = time.monotonic()
         if now_s - self._forgot_s < _FORGET_S or self._place is None or offset["log"] != self._place.log:
             return
-        self._forgot_s = now_s
-        self._log().forget(offset)
+        if self._log().forget(offset):
+            self._forgot_s = now_s
 
     def coordinates(self, commit: int) -> tuple[bytes, Coordinates]:
         return b'"txId":null,"change":%d', commit >> ROOM
@@ -247,20 +241,33 @@ class PostgresTriggers:
         return self._changes
 
 
-def _facts(catalog: Catalog, captured: Sequence[Captured]) -> dict[str, ledger.Facts]:
-    """Return what the catalog says of tables, without a publication: what the log's connector compares too."""
-    return ledger.look(catalog, "", {one.oid: one.table.qualified for one in captured}) if captured else {}
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Is what the catalog says of tables and their triggers at one time."""
 
+    standing: Mapping[str, str | None]
+    """By table: how its triggers stand; None: not as they were made."""
+    facts: Mapping[str, ledger.Facts]
+    """What the log's connector compares too."""
 
-def _entry(stands: str, facts: ledger.Facts) -> str:
-    return f"{stands} {facts.record}"
+    @classmethod
+    def at(cls, changes: ChangeLog, captured: Sequence[Captured]) -> Look:
+        standing = changes.standing(captured)
+        named = {one.oid: one.table.qualified for one in captured}
+        return cls(standing, ledger.look(changes.catalog, "", named) if named else {})
 
+    def entries(self) -> dict[str, str]:
+        """Return what is kept with the position of each table whose triggers are as they were made."""
+        return {
+            name: f"{stands} {self.facts[name].record}"
+            for name, stands in self.standing.items()
+            if stands is not None and name in self.facts
+        }
 
-def changed(changes: ChangeLog, captured: Sequence[Captured], then: Mapping[str, str]) -> dict[str, str]:
-    """Return the tables whose rows may have changed without being written down, with the reason of each."""
-    standing, facts = changes.standing(captured), _facts(changes.catalog, captured)
-    found = {name: _reason(then.get(name), stands, facts.get(name)) for name, stands in standing.items()}
-    return {name: reason for name, reason in found.items() if reason is not None}
+    def differences(self, then: Mapping[str, str]) -> dict[str, str]:
+        """Return the tables whose rows may have changed without being written down, with the reason of each."""
+        found = {name: _reason(then.get(name), stands, self.facts.get(name)) for name, stands in self.standing.items()}
+        return {name: reason for name, reason in found.items() if reason is not None}
 
 
 def _reason(then: str | None, stands: str | None, facts: ledger.Facts | None) -> str | None:
