@@ -35,7 +35,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks and commands come at once."""
     monkeypatch.setattr(cdc.capture.pipeline, "RETRY_FIRST_S", 0.0)
     monkeypatch.setattr(cdc.capture.control.commands, "COMMANDS_S", 0.0)
-    for name in ("_LOOK_S", "_FORGET_S"):
+    for name in ("_LOOK_S", "_LOOK_SHARE", "_FORGET_S"):
         monkeypatch.setattr(connectors.triggers.postgres.source, name, 0.0)
 
 

@@ -121,7 +121,10 @@ class ChangeLog:
         self._ask("SELECT set_config(%s, %s, false)", FORGETS, self.names.connector)
 
     def make(self, captured: Sequence[Captured]) -> str:
-        """Make the schema and all triggers, in place of any there were; return the schema's id."""
+        """Make the schema and all triggers, in place of any there were; return the schema's id.
+
+        Each table in a transaction of its own, because each waits for those who write to it, and keeps others waiting.
+        """
         log = str(uuid.uuid4())
         with self._changing():
             first = self.last() + 1  # what waits for a place in the old one finds it in the new one
@@ -129,14 +132,15 @@ class ChangeLog:
                 self._do(f"DROP SCHEMA {triggers.quoted(self.names.schema)} CASCADE")
             for statement in triggers.schema(self.names, log, first):
                 self._do(statement)
-            for one in captured:
+        for one in captured:
+            with self._changing():
                 self._install(one)
         return log
 
     def install(self, wanted: Sequence[Captured], captured: Sequence[Captured]) -> None:
         """Make the triggers of tables, in place of theirs; those of tables that are not captured do nothing any more.
 
-        Each table in a transaction of its own, because each waits for those who write to it.
+        Each table in a transaction of its own, as `make` does.
         """
         with self._changing():
             self._free([one.oid for one in captured])
@@ -217,10 +221,11 @@ class ChangeLog:
     def _drop_old_shapes(self, captured: set[int]) -> None:
         """Drop change tables of older shapes that have been read to their end."""
         newest: dict[int, int] = {}
-        for number, shape in self.shapes().items():
+        shapes, there = self.shapes(), self._change_tables()
+        for number, shape in shapes.items():
             newest[shape.oid] = max(number, newest.get(shape.oid, 0))
-        for number, shape in self.shapes().items():
-            if number in self._change_tables() and (newest[shape.oid] != number or shape.oid not in captured):
+        for number, shape in shapes.items():
+            if number in there and (newest[shape.oid] != number or shape.oid not in captured):
                 table = self.names.of(self.names.change_table(number))
                 ((some,),) = self._ask(f"SELECT EXISTS (SELECT FROM {table})")
                 if not some:
@@ -342,9 +347,10 @@ class ChangeLog:
             missed={shape for (shape,) in self._ask(f"SELECT DISTINCT shape FROM {self.names.of('missed')}")},
         )
         found: dict[str, str | None] = {}
+        shapes = f"SELECT t.oid::int8, {self.names.of('shape_now')}(t.oid) FROM unnest(%s::oid[]) AS t(oid)"
+        shown = dict(self._ask(shapes, [one.oid for one in captured]))
         for one in captured:
-            there = newest.get(one.oid)
-            ((now,),) = self._ask(f"SELECT {self.names.of('shape_now')}(%s::oid)", one.oid)
+            there, now = newest.get(one.oid), shown[one.oid]
             same = there is not None and (there[1].now, there[1].qualified) == (now, one.table.qualified)
             same = same and there is not None and there[1].key == one.table.key
             found[one.table.qualified] = look.stands(*there) if same and there is not None else None

@@ -32,6 +32,8 @@ _LOCKS_S: Final = 10
 _SHORTEST_S: Final = 0.02
 _LONGEST_S: Final = 0.25
 _LOOK_S: Final = 1.0
+_LOOK_SHARE: Final = 20
+"""A look takes at most one part in so many of the time."""
 _FORGET_S: Final = 2.0
 
 
@@ -58,7 +60,7 @@ class PostgresTriggers:
         self._shapes: dict[int, Table | None] = {}
         self._place: Place | None = None
         self._rounds: Rounds | None = None
-        self._looked_s = 0.0
+        self._look_at_s = 0.0
         self._forgot_s = 0.0
         self._differ: set[str] = set()
         self._gone: set[str] = set()
@@ -171,14 +173,17 @@ class PostgresTriggers:
         return any(one.table.qualified == table.qualified for one in self._captured)
 
     def _look(self) -> None:
-        """Compare the triggers, and all else that the tables rely on, every second.
+        """Compare the triggers, and all else that the tables rely on, every second or less often.
 
         A difference is given a moment: it may be a table on its way through the statements of a migration.
         """
-        now_s = time.monotonic()
-        if now_s - self._looked_s < _LOOK_S:
+        begun_s = time.monotonic()
+        if begun_s < self._look_at_s:
             return
-        self._looked_s = now_s
+        self._compare()
+        self._look_at_s = begun_s + max(_LOOK_S, (time.monotonic() - begun_s) * _LOOK_SHARE)
+
+    def _compare(self) -> None:
         changes = self._log()
         if self._place is not None:
             raise_first(changes.refusals(self._position().offset()))
