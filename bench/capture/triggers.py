@@ -92,7 +92,7 @@ _TEXT_CHANGES: Final = (
         "(pg_current_xact_id(), clock_timestamp(), TG_OP, CASE WHEN TG_OP <> 'INSERT' THEN OLD::text END, NEW::text); "
         "RETURN NULL; END $$"
     ),
-    "CREATE TRIGGER bench AFTER INSERT OR UPDATE ON bench_2 FOR EACH ROW EXECUTE FUNCTION bench_write()",
+    "CREATE TRIGGER bench AFTER INSERT OR UPDATE OR DELETE ON bench_2 FOR EACH ROW EXECUTE FUNCTION bench_write()",
 )
 POSTGRES_WAYS: Final = ("without", "with triggers", "with text and settings")
 POSTGRES_WORK: Final = (

@@ -15,11 +15,9 @@ Why nothing that was committed since is missed:
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -31,6 +29,7 @@ from connectors.postgres.catalog.catalog import Captured, Catalog
 from connectors.postgres.session import identifier
 from connectors.triggers.postgres import triggers
 from connectors.triggers.postgres.shape import Equality, Shape, ShapeColumn, prints_exactly, stored_as
+from connectors.triggers.postgres.standing import Standing
 from connectors.triggers.postgres.triggers import EVENTS, FORGETS, Names
 
 CLOSE_THE_GAP: Final = (
@@ -82,7 +81,6 @@ FROM pg_class c WHERE c.oid = ANY (%s::oid[])
 _TREE: Final = (
     "SELECT t.root::int8, p.relid::oid::int8 FROM unnest(%s::oid[]) AS t(root), pg_partition_tree(t.root) AS p"
 )
-_CONFIGURED: Final = '{"search_path=pg_catalog, pg_temp",enable_seqscan=off}'
 
 
 class ChangeLog:
@@ -337,7 +335,7 @@ class ChangeLog:
         for number, shape in sorted(self.shapes().items()):
             newest[shape.oid] = (number, shape)
         wanted = [self.names.trigger(one.oid, event) for one in captured for event in EVENTS]
-        look = _Look(
+        look = Standing(
             self.names,
             tables=self._change_tables(),
             functions={name: tuple(of) for name, *of in self._ask(_FUNCTIONS, schema)},
@@ -393,60 +391,3 @@ class ChangeLog:
 
     def _ask(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
         return self._catalog.rows(f"reading schema {self.names.schema}", statement, parameters)
-
-
-class _Look:
-    """Holds what one look at the catalog has found."""
-
-    def __init__(
-        self,
-        names: Names,
-        *,
-        tables: Mapping[int, int],
-        functions: Mapping[str, tuple[Any, ...]],
-        found: Sequence[tuple[Any, ...]],
-        hidden: Mapping[int, bool],
-        partitions: Mapping[int, Sequence[int]],
-        missed: Collection[int],
-    ) -> None:
-        self._names, self._tables, self._functions = names, tables, functions
-        self._hidden, self._partitions, self._missed = hidden, partitions, missed
-        self._triggers = {(relation, name): tuple(of) for relation, name, *of in found}
-
-    def stands(self, number: int, shape: Shape) -> str | None:
-        """Say in a word how a table's triggers stand; of its partitions, each by itself."""
-        oid = self._tables.get(number)
-        guard = self._triggers.get((oid, "kept")) if oid is not None else None
-        if oid is None or guard is None or guard[0] != "O" or number in self._missed:
-            return None
-        parts = [str(oid), *map(str, guard), str(self._hidden.get(shape.oid))]
-        for event, body in triggers.functions(self._names, number, oid, shape).items():
-            function = self._functions.get(self._names.function(shape.oid, event))
-            trigger = self._triggers.get((shape.oid, self._names.trigger(shape.oid, event)))
-            if function is None or function[1:] != (body, True, _CONFIGURED) or not _is_on(trigger):
-                return None
-            parts += [str(function[0]), *map(str, trigger or ())]
-        each = {}
-        for partition in sorted(self._partitions.get(shape.oid, ())):
-            own = [self._triggers.get((partition, self._names.trigger(shape.oid, event))) for event in EVENTS[:3]]
-            if not all(map(_is_on, own)):
-                return None
-            each[str(partition)] = _hashed(str(own), 8)
-        return (
-            json.dumps([_hashed("\n".join(parts), 16), each]) if each else json.dumps([_hashed("\n".join(parts), 16)])
-        )
-
-
-def _is_on(trigger: tuple[Any, ...] | None) -> bool:
-    return trigger is not None and trigger[0] in ("O", "A")
-
-
-def _hashed(text: str, digits: int) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:digits]
-
-
-def differs(then: str, now: str) -> bool:
-    """Tell whether triggers stand otherwise than they did; a partition that is new, or gone, is no difference."""
-    (was, *before), (stands, *after) = json.loads(then), json.loads(now)
-    each, others = (of[0] if of else {} for of in (before, after))
-    return was != stands or any(others[oid] != of for oid, of in each.items() if oid in others)

@@ -22,8 +22,9 @@ from connectors.postgres import session
 from connectors.postgres.catalog import server
 from connectors.postgres.catalog.catalog import Captured, Catalog
 from connectors.postgres.slot import ledger
-from connectors.triggers.postgres.change_log import ROOM, ChangeLog, differs
+from connectors.triggers.postgres.change_log import ROOM, ChangeLog
 from connectors.triggers.postgres.rounds import Place, Rounds
+from connectors.triggers.postgres.standing import differs
 from connectors.triggers.postgres.triggers import LONGEST
 
 log = logging.getLogger("cdc")
