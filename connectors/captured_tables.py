@@ -165,6 +165,22 @@ def no_primary_key(found: Found, names: Sequence[str]) -> OperatorError:
     )
 
 
+def no_key_of_its_own(table: str) -> OperatorError:
+    """Return the error of a key that the configuration gives for a table that is captured by triggers."""
+    return OperatorError(
+        f"table {table}: a key in source.tables means nothing to triggers, which go by the primary key",
+        hint=f"tables: [{table}]",
+    )
+
+
+def no_primary_key_for_triggers(found: Found) -> OperatorError:
+    """Return the error of a table that triggers cannot capture, for it has no primary key."""
+    return OperatorError(
+        f"table {found.qualified} has no primary key: its rows cannot be told apart in a topic",
+        hint=f"ALTER TABLE {found.sql} ADD PRIMARY KEY (…); or leave it out of tables",
+    )
+
+
 def check_key(
     found: Found, key: Sequence[str], names: Sequence[str], nullable: Collection[str], not_null: Callable[[str], str]
 ) -> None:

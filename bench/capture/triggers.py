@@ -1,8 +1,9 @@
-"""Prints what capture by triggers costs a SQLite application: `python -m bench.capture.triggers`. No server.
+"""Prints what capture by triggers costs the application: `python -m bench.capture.triggers`. No server for SQLite.
 
 The application's statements run in three files by turns: without a connector, with its triggers, and with them where a
 second column is unique. The connector is connected, so that its change table and triggers are there, and does not run.
-The median of the runs; rows of three columns.
+The median of the runs; rows of three columns. With `--postgres URL` the same on a PostgreSQL, in tables of its own,
+without and with triggers; and with what the triggers would be if they wrote the row's text under settings of their own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Final
+
+import psycopg2
 
 from cdc.config.config import ConnectorConfig
 from cdc.config.kafka_config import KafkaConfig
@@ -80,10 +83,62 @@ def made(folder: Path, way: str) -> sqlite3.Connection:
     return connection
 
 
+_TEXT_CHANGES: Final = (
+    "CREATE TABLE bench_text (seq bigserial, xid xid8, at timestamptz, op text, old text, new text)",
+    (
+        "CREATE FUNCTION bench_write() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET DateStyle = ISO "
+        "SET IntervalStyle = iso_8601 SET TimeZone = 'UTC' SET extra_float_digits = 3 SET bytea_output = hex "
+        "SET lc_monetary = 'C' AS $$ BEGIN INSERT INTO bench_text (xid, at, op, old, new) VALUES "
+        "(pg_current_xact_id(), clock_timestamp(), TG_OP, CASE WHEN TG_OP <> 'INSERT' THEN OLD::text END, NEW::text); "
+        "RETURN NULL; END $$"
+    ),
+    "CREATE TRIGGER bench AFTER INSERT OR UPDATE OR DELETE ON bench_2 FOR EACH ROW EXECUTE FUNCTION bench_write()",
+)
+POSTGRES_WAYS: Final = ("without", "with triggers", "with text and settings")
+POSTGRES_WORK: Final = (
+    ("inserts, one statement", "INSERT INTO {table} SELECT n, 'status ' || n, n % 7 FROM generate_series({0}, {1}) n"),
+    ("updates, one statement", "UPDATE {table} SET n = n + 1 WHERE id BETWEEN {0} AND {1}"),
+    ("deletes, one statement", "DELETE FROM {table} WHERE id BETWEEN {0} AND {1}"),
+)
+
+
+def postgres(url: str, count: int, runs: int) -> None:
+    """Print the table of PostgreSQL. Its tables are made, and dropped at the end."""
+    connection = psycopg2.connect(url)
+    connection.autocommit = True
+    source = SourceConfig(type="triggers", url=url, tables=("public.bench_1",))
+    config = ConnectorConfig(name="bench", source=source, sink=KafkaConfig(bootstrap_servers="none", topic_prefix="p"))
+    gone = ("DROP SCHEMA IF EXISTS cdc_bench CASCADE", "DROP TABLE IF EXISTS bench_0, bench_1, bench_2, bench_text")
+    with closing(connection), connection.cursor() as cursor:
+        for statement in (*gone, "DROP FUNCTION IF EXISTS bench_write"):
+            cursor.execute(statement)
+        for table in range(3):
+            cursor.execute(f"CREATE TABLE bench_{table} (id int PRIMARY KEY, status text NOT NULL, n int)")
+        with closing(open_source(config)) as triggers:
+            triggers.connect()
+            triggers.hold(triggers.tables())
+        for statement in _TEXT_CHANGES:
+            cursor.execute(statement)
+        print(f"\n{'changes a second, PostgreSQL':<34}" + "".join(f"{way:>28}" for way in POSTGRES_WAYS))
+        rates: dict[tuple[str, int], list[float]] = {}
+        for run in range(runs):
+            for title, statement in POSTGRES_WORK:
+                for table in range(3):
+                    first = 1 + run * count
+                    begun = time.perf_counter()
+                    cursor.execute(statement.format(first, first + count - 1, table=f"bench_{table}"))
+                    rates.setdefault((title, table), []).append(count / (time.perf_counter() - begun))
+        for title, _ in POSTGRES_WORK:
+            print(f"  {title:<32}" + "".join(f"{statistics.median(rates[title, n]):>28,.0f}" for n in range(3)))
+        for statement in (*gone, "DROP FUNCTION IF EXISTS bench_write"):
+            cursor.execute(statement)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=10_000, help="of single inserts; of others ten times as many")
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--postgres", metavar="URL", help="a database to measure in, as a superuser or its owner")
     given = parser.parse_args()
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="cdc-bench-") as name:
@@ -100,6 +155,8 @@ def main() -> None:
             print(f"  {title:<32}" + "".join(f"{statistics.median(rates[way]):>28,.0f}" for way in WAYS), flush=True)
         for connection in files.values():
             connection.close()
+    if given.postgres:
+        postgres(given.postgres, given.rows * 10, given.runs)
     print(f"Medians of {given.runs} runs by turns; {os.cpu_count()} cores, load {load:.1f} at the start.")
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from cdc.config.config import ConnectorConfig
 from cdc.model.errors import ConfigError
 from cdc.model.interfaces import Source
+from connectors.triggers.postgres import source as postgres
 from connectors.triggers.sqlite import source as sqlite
 
 
@@ -12,7 +15,10 @@ def kind(url: str) -> str:
     """Return the kind of database that a URL names. Raises ConfigError."""
     scheme = url.partition(":")[0].partition("+")[0]
     if scheme not in _KINDS:
-        raise ConfigError("source.url names no database that triggers are written for", hint="sqlite:///shop.db")
+        raise ConfigError(
+            "source.url names no database that triggers are written for",
+            hint="sqlite:///shop.db, or postgresql://user:${PASSWORD}@host:5432/database",
+        )
     return _KINDS[scheme]
 
 
@@ -21,5 +27,8 @@ def open_source(config: ConnectorConfig) -> Source:
     return _OPENERS[kind(config.source.url)](config)
 
 
-_KINDS = {"sqlite": "sqlite"}
-_OPENERS = {"sqlite": sqlite.open_source}
+_KINDS = {"sqlite": "sqlite", "postgresql": "postgres", "postgres": "postgres"}
+_OPENERS: dict[str, Callable[[ConnectorConfig], Source]] = {
+    "sqlite": sqlite.open_source,
+    "postgres": postgres.open_source,
+}

@@ -1,29 +1,19 @@
-r"""COPY statements that read a table in key order, and a parser of COPY's text format. Pure.
-
-COPY's text format (https://www.postgresql.org/docs/current/sql-copy.html): columns apart by tabs, rows by newlines,
-NULL is ``\N``, and a backslash before b, f, n, r, t, v or itself.
-"""
+"""COPY statements that read a table in key order. Pure."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from psycopg2 import sql
 
-from cdc.encode.built import built
-from cdc.model.change import Column, Row, Table
-from cdc.model.errors import ProtocolError
+from cdc.model.change import Column, Table
 from cdc.model.state import Key
 from snapshot.handover import INTEGERS, key_columns
 
 _BYTEWISE: Final = frozenset({"uuid", "bytea", "boolean"})
 """Types whose own order is the order of their text's bytes: hexadecimal of one case, and ``f`` before ``t``."""
-_compiled: Final = built("connectors.postgres.pgoutput.compiled")
-_ESCAPED: Final = re.compile(rb"\\(.)", re.DOTALL)
-_CHARACTERS: Final = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v", b"\\": b"\\"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,26 +156,3 @@ def _bounds(table: Table, relation: Relation, key: Sequence[bytes]) -> Iterator[
             yield sql.Literal(part.decode())  # its type is taken from what it is compared with
         else:
             yield sql.SQL("decode({}, 'hex')").format(sql.Literal(part.hex()))
-
-
-def parse_row(line: bytes, columns: int) -> Row:
-    """Parse one line of COPY's text format, newline included. Raises ProtocolError."""
-    if _compiled is not None:
-        row: Row | None = _compiled.copy_row(line, columns)
-        if row is not None:
-            return row
-    return parse_row_plainly(line, columns)
-
-
-def parse_row_plainly(line: bytes, columns: int) -> Row:
-    """Parse as `parse_row` does, without compiled code."""
-    fields = line[:-1].split(b"\t")
-    if len(fields) != columns or not line.endswith(b"\n"):
-        raise ProtocolError(0, f"a COPY row of {len(fields)} columns where {columns} belong")
-    if b"\\" not in line:
-        return tuple(fields)
-    return tuple(None if field == b"\\N" else _unescape(field) if b"\\" in field else field for field in fields)
-
-
-def _unescape(field: bytes) -> bytes:
-    return _ESCAPED.sub(lambda match: _CHARACTERS.get(match.group(1), match.group(1)), field)

@@ -15,8 +15,9 @@ from cdc.model.change import UNCHANGED, Row, Table, Value, Xid
 from cdc.model.errors import CdcError
 from connectors.postgres import session
 from connectors.postgres.catalog.catalog import Catalog
+from connectors.postgres.copy_text import parse_row
 from connectors.postgres.deadline import Deadline
-from snapshot.postgres.copying import Relation, parse_row, row_statement
+from snapshot.postgres.copying import Relation, row_statement
 
 _ANSWER_S: Final = 1.0
 _PREPARE: Final = "SET statement_timeout = '900ms'; SET lock_timeout = '300ms'"

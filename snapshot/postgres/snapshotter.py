@@ -20,7 +20,7 @@ from cdc.model.interfaces import Chunk, Handover, Window
 from cdc.model.state import Key
 from connectors.postgres import session
 from connectors.postgres.catalog.catalog import Catalog
-from connectors.postgres.lsn import lsn_number
+from connectors.postgres.copy_text import parse_row
 from connectors.postgres.slot.slot import await_older_transactions
 from snapshot.handover import PostgresView, Progress, RangeHandover
 from snapshot.key_ranges import KeyRange, needs_splitting, split_ranges
@@ -29,10 +29,10 @@ from snapshot.postgres.copying import (
     Relation,
     copy_statement,
     lock_statement,
-    parse_row,
     plan_statement,
     sample_statement,
 )
+from snapshot.postgres.logs import Log, WriteAheadLog
 from snapshot.postgres.single_rows import LastWrittenRows, single_row
 from snapshot.postgres.windows import PostgresWindows
 
@@ -66,14 +66,16 @@ _SAMPLED_PAGES: Final = 256
 class PostgresSnapshotter:
     """Reads on connections of its own, in repeatable-read transactions that end with `close`."""
 
-    def __init__(self, config: ConnectorConfig) -> None:
+    def __init__(self, config: ConnectorConfig, log: Log | None = None) -> None:
+        """`log`: what tells of the tables' changes; None: PostgreSQL's own."""
+        self._log = log or WriteAheadLog(config)
         self._params = session.parameters(config.source.url, f"cdc {config.name} snapshot")
         self._publication = config.publication
         self._workers = config.snapshot.workers
         self._chunk_rows = config.snapshot.chunk_rows
         self._sessions: list[psycopg2.extensions.connection] = []
         self._readers: ParallelReaders[psycopg2.extensions.connection] | None = None
-        self._windows = PostgresWindows(config)
+        self._windows = PostgresWindows(config, self._log)
         self._asking: psycopg2.extensions.connection | None = None
         self._last_written = LastWrittenRows(self._params, config.publication)
 
@@ -83,17 +85,17 @@ class PostgresSnapshotter:
         if not remaining:
             return
         first = self._session()
-        if view is None:  # a commit before the slot's point may wait for a standby and be in no view yet
+        if (
+            view is None and self._log.late
+        ):  # a commit before the slot's point may wait for a standby and be in no view yet
             await_older_transactions(Catalog(first), "the snapshot")
         _begin(first, view)
         catalog = Catalog(first)
         number = 0
         if view is None:
-            ((text, end),) = catalog.rows(
-                "taking a view", "SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text"
-            )
+            ((text,),) = catalog.rows("taking a view", "SELECT pg_current_snapshot()::text")
             number = len(done.views) + 1
-            done = replace(done, views={**done.views, number: (text, lsn_number(end))})
+            done = replace(done, views={**done.views, number: (text, self._log.end(catalog))})
         ((shared,),) = catalog.rows("sharing the view", "SELECT pg_export_snapshot()")
         planned: list[KeyRange[Relation]] = []
         for table in remaining:

@@ -15,18 +15,17 @@ from psycopg2 import sql
 
 from cdc.config.config import ConnectorConfig
 from cdc.model.change import Table
-from cdc.model.errors import OperatorError, RetryableError
+from cdc.model.errors import RetryableError
 from cdc.model.interfaces import Window
 from cdc.model.state import Key
 from connectors.postgres import session
 from connectors.postgres.catalog.catalog import Catalog
-from connectors.postgres.lsn import at_record_end
+from connectors.postgres.copy_text import parse_row
 from connectors.postgres.slot.slot import await_older_transactions
 from snapshot.handover import PostgresView, key_of
-from snapshot.postgres.copying import Relation, keys_statement, lock_statement, parse_row, window_statement
+from snapshot.postgres.copying import Relation, keys_statement, lock_statement, window_statement
+from snapshot.postgres.logs import Log, WriteAheadLog
 
-WATERMARK: Final = "cdc.watermark"
-"""The prefix of the message that moves the log's reader past the window's end at once."""
 _LOCK_S: Final = 10
 _CLOSE_S: Final = 5.0
 
@@ -43,8 +42,10 @@ _Statement = Callable[[Table, Relation], sql.Composable | None]
 class PostgresWindows:
     """Reads all windows of a session on one connection; used by one thread, closed by any."""
 
-    def __init__(self, config: ConnectorConfig) -> None:
+    def __init__(self, config: ConnectorConfig, log: Log | None = None) -> None:
+        """`log`: as for the snapshotter."""
         self._config = config
+        self._log = log or WriteAheadLog(config)
         self._connection: psycopg2.extensions.connection | None = None
         self._catalog: Catalog | None = None
         self._in_use = threading.Lock()
@@ -69,7 +70,7 @@ class PostgresWindows:
     def _under_a_view(self, table: Table, statement: _Statement, *, rows: int | None, first: bool) -> Window | None:
         with self._in_use:
             connection, catalog = self._open()
-            if first:
+            if first and self._log.late:
                 await_older_transactions(
                     catalog, f"reading table {table.qualified}", within_s=None, over=self._closed.is_set
                 )
@@ -88,7 +89,7 @@ class PostgresWindows:
         if self._connection is None or self._catalog is None or self._connection.closed:
             params = session.parameters(self._config.source.url, f"cdc {self._config.name} windows")
             self._connection = session.connect(params)
-            self._catalog = Catalog(self._connection, self._config.publication)
+            self._catalog = self._log.catalog(self._connection)
         return self._connection, self._catalog
 
     def _read(
@@ -111,7 +112,7 @@ class PostgresWindows:
         # The lock comes first: a view taken before a rewrite would see an empty table.
         catalog.rows(f"locking table {table.qualified}", lock_statement(table, relation))
         ((text,),) = catalog.rows("taking a view", "SELECT pg_current_snapshot()::text")
-        end = catalog.end()
+        end = self._log.end(catalog)
         now = catalog.find(table.schema, table.name, self._config.source.keys)
         if now is None or now.oid != oid:
             raise RetryableError(f"table {table.qualified} was replaced meanwhile")
@@ -122,9 +123,8 @@ class PostgresWindows:
         catalog.copy(f"reading table {table.qualified}", select, found)
         ((estimate,),) = catalog.rows("estimating", _ESTIMATE, (oid, oid))
         connection.commit()
-        with suppress(OperatorError):  # without the right to it, the log's reader gets there a little later
-            catalog.rows("writing a watermark", "SELECT pg_logical_emit_message(true, %s, '')", (WATERMARK,))
-            connection.commit()
+        self._log.nudge(catalog)
+        connection.commit()
         columns = len(now.table.columns)
         read = [parse_row(line, columns) for line in found.getvalue().splitlines(keepends=True)]
         return Window(
@@ -132,7 +132,7 @@ class PostgresWindows:
             rows=read,
             after=key_of(now.table, read[-1]) if len(read) == rows else None,
             sees=PostgresView.parse(text).sees,
-            end=at_record_end(end),
+            end=end,
             estimate=estimate,
             read_at_ms=time.time_ns() // 1_000_000,
         )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from cdc.config.config import ConnectorConfig
 from cdc.model.interfaces import Snapshotter
 from connectors.triggers.source import kind
-from snapshot.triggers import sqlite
+from snapshot.triggers import postgres, sqlite
 
 
 def open_snapshotter(config: ConnectorConfig) -> Snapshotter:
@@ -13,4 +15,7 @@ def open_snapshotter(config: ConnectorConfig) -> Snapshotter:
     return _OPENERS[kind(config.source.url)](config)
 
 
-_OPENERS = {"sqlite": sqlite.open_snapshotter}
+_OPENERS: dict[str, Callable[[ConnectorConfig], Snapshotter]] = {
+    "sqlite": sqlite.open_snapshotter,
+    "postgres": postgres.open_snapshotter,
+}

@@ -242,6 +242,16 @@ class Postgres(_OnAServer):
         return {**offset, "lsn": "FFFF/0"}
 
 
+class PostgresTriggered(Postgres):
+    """PostgreSQL, by triggers."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database, "triggers")
+
+    def beyond(self, offset: Offset) -> Offset:
+        return {**offset, "seen": "4000000000:4000000000:", "number": int(offset["number"]) + (10**6 << 20)}
+
+
 class MySQL(_OnAServer):
     """MySQL or MariaDB, by its log."""
 

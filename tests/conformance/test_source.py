@@ -31,10 +31,22 @@ from cdc.model.change import (
 from cdc.model.errors import GapError, OperatorError
 from cdc.model.interfaces import Handover, Snapshotter, Source
 from cdc.model.state import Phase, State
-from tests.conformance.origins import Drop, Empty, Memory, MySQL, Origin, Postgres, Put, Rekey, SQLite, write
+from tests.conformance.origins import (
+    Drop,
+    Empty,
+    Memory,
+    MySQL,
+    Origin,
+    Postgres,
+    PostgresTriggered,
+    Put,
+    Rekey,
+    SQLite,
+    write,
+)
 from tests.conftest import _database, _mysql_database
 
-ORIGINS = ("memory", "postgres", "mysql", "sqlite by triggers")
+ORIGINS = ("memory", "postgres", "mysql", "sqlite by triggers", "postgres by triggers")
 
 
 def made(kind: str, servers: Callable[[str], str], folder: Path) -> Generator[Origin, None, None]:
@@ -45,6 +57,9 @@ def made(kind: str, servers: Callable[[str], str], folder: Path) -> Generator[Or
         case "postgres":
             for database in _database(servers("postgres18")):
                 yield Postgres(database)
+        case "postgres by triggers":
+            for database in _database(servers("postgres18")):
+                yield PostgresTriggered(database)
         case "mysql":
             for on_mysql in _mysql_database(servers("mysql")):
                 yield MySQL(on_mysql)

@@ -38,6 +38,7 @@ from connectors.mysql.rows import compressed_values, image_codegen, row_images, 
 from connectors.mysql.values import jsonb
 from connectors.mysql.values import mapping as mysql_values
 from connectors.mysql.values import temporal as mysql_temporal
+from connectors.postgres.copy_text import parse_row, parse_row_plainly
 from connectors.postgres.pgoutput import fast_path as postgres_fast
 from connectors.postgres.pgoutput import messages
 from connectors.postgres.pgoutput.row_codegen import row_reader
@@ -46,7 +47,6 @@ from connectors.postgres.values import mapping as postgres_values
 from connectors.postgres.values import temporal as postgres_temporal
 from sinks.client import produce_request, record_batch, varints
 from sinks.producer.batches import PlainBatches
-from snapshot.postgres.copying import parse_row, parse_row_plainly
 from tests.encoders.mysql_dump import Dump, mysql_source
 
 

@@ -32,6 +32,7 @@ class Shop:
 
     rules: dict[str, Any]
     """What `source` says besides: columns, where."""
+    schema = "main"
 
     def __init__(self, folder: Path, *scripts: str, tables: Sequence[str] = ("main.orders",)) -> None:
         self.path = folder / "shop.db"
@@ -40,7 +41,11 @@ class Shop:
         self.tables = tuple(tables)
         self.do("PRAGMA journal_mode = WAL", *scripts)
 
-    def connect(self) -> sqlite3.Connection:
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.path}"
+
+    def connect(self) -> Any:
         return sqlite3.connect(self.path, isolation_level=None)
 
     def do(self, *scripts: str) -> None:
@@ -56,7 +61,7 @@ class Shop:
     def config(self) -> ConnectorConfig:
         return ConnectorConfig(
             name="c",
-            source=SourceConfig(type="triggers", url=f"sqlite:///{self.path}", tables=self.tables, **self.rules),
+            source=SourceConfig(type="triggers", url=self.url, tables=self.tables, **self.rules),
             sink=KafkaConfig(bootstrap_servers="none", topic_prefix="p"),
             snapshot=SnapshotConfig(chunk_rows=3),
         )
@@ -83,13 +88,13 @@ class Shop:
         return Running(self.pipeline())
 
     def events(self, table: str = "orders") -> list[dict[str, Any]]:
-        found = self.kafka.committed(f"p.main.{table}")
+        found = self.kafka.committed(f"p.{self.schema}.{table}")
         return [orjson.loads(record.value) for record in found if record.value is not None]
 
     def fold(self, table: str = "orders") -> list[dict[str, Any]]:
         rows: dict[bytes | None, bytes | None] = {}
         positions: list[str] = []
-        for record in self.kafka.committed(f"p.main.{table}"):
+        for record in self.kafka.committed(f"p.{self.schema}.{table}"):
             rows[record.key] = record.value
             if record.value is not None:
                 positions.append(orjson.loads(record.value)["source"]["position"])

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc.model.errors import ProtocolError
-from snapshot.postgres.copying import parse_row
+from connectors.postgres.copy_text import parse_row
 from tests.unit.test_chunks import copy_text
 
 VALUES = st.one_of(st.none(), st.binary(max_size=20), st.text("\\Nntbfrv.x\t\n", max_size=8).map(str.encode))

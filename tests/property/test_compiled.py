@@ -27,11 +27,11 @@ from connectors.mysql.binlog.events import TableColumn
 from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.rows import column_forms, image_codegen
 from connectors.mysql.values import mapping as mysql_values
+from connectors.postgres.copy_text import parse_row, parse_row_plainly
 from connectors.postgres.pgoutput import fast_path as postgres
 from connectors.postgres.pgoutput import messages as pgoutput
 from connectors.postgres.values import mapping as postgres_values
 from sinks.producer.batches import PlainBatches
-from snapshot.postgres.copying import parse_row, parse_row_plainly
 from tests.compiler import has_compiler
 from tests.encoders import mysql as mysql_encoder
 from tests.encoders import pgoutput as pgoutput_encoder

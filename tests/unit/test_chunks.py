@@ -8,7 +8,8 @@ from psycopg2 import sql
 from cdc.model.change import Column, Kind, Table
 from cdc.model.errors import ProtocolError
 from cdc.model.state import Key
-from snapshot.postgres.copying import Relation, copy_statement, parse_row, sample_statement
+from connectors.postgres.copy_text import parse_row
+from snapshot.postgres.copying import Relation, copy_statement, sample_statement
 from tests.text_tables import text_column
 
 _ESCAPES = {b: b"\\" + c for b, c in zip(b"\b\f\n\r\t\v\\", (b"b", b"f", b"n", b"r", b"t", b"v", b"\\"), strict=True)}

@@ -46,8 +46,8 @@ def nothing_matches(pattern: str, names: Sequence[str]) -> OperatorError:
 
 
 def refusals(found: FoundRelation) -> Iterator[OperatorError]:
-    """Give why a table that exists cannot be captured."""
-    name, user = found.qualified, identifier(found.user)
+    """Give why a table that exists cannot be captured by the log."""
+    name = found.qualified
     if found.kind not in "rp":
         yield OperatorError(f"{name} is {_NOT_TABLES[found.kind]}: the log has no rows of it", hint="name its tables")
         return
@@ -68,6 +68,32 @@ def refusals(found: FoundRelation) -> Iterator[OperatorError]:
             "updates and deletes would fail",
             hint=f"ALTER TABLE {found.sql} REPLICA IDENTITY FULL",
         )
+    yield from _unread(found)
+
+
+def refusals_by_triggers(found: FoundRelation) -> Iterator[OperatorError]:
+    """Give why a table that exists cannot be captured by triggers."""
+    name = found.qualified
+    if found.kind not in "rp":
+        yield OperatorError(
+            f"{name} is {_NOT_TABLES[found.kind]}: triggers do not tell of its rows", hint="name its tables"
+        )
+        return
+    if found.persistence != "p":
+        yield OperatorError(
+            f"table {name} is unlogged: a crash of the server empties it, and no trigger tells",
+            hint=f"ALTER TABLE {found.sql} SET LOGGED",
+        )
+    if found.deferrable:
+        yield OperatorError(
+            f"the primary key of table {name} is DEFERRABLE: two rows may share it for a time",
+            hint="make the constraint again without DEFERRABLE; or leave the table out",
+        )
+    yield from _unread(found)
+
+
+def _unread(found: FoundRelation) -> Iterator[OperatorError]:
+    name, user = found.qualified, identifier(found.user)
     if not found.readable:
         yield OperatorError(
             f"table {name} may not be read by this user",

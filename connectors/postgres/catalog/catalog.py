@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 from types import MappingProxyType
 from typing import Any, Final, Protocol
@@ -60,9 +60,16 @@ _LOOKS: Final = 10
 class Catalog:
     """Answers from one SQL connection, which stays the caller's."""
 
-    def __init__(self, connection: psycopg2.extensions.connection, publication: str = "") -> None:
-        """`publication` decides which columns events have: one of PostgreSQL 18 may carry generated ones."""
+    def __init__(
+        self, connection: psycopg2.extensions.connection, publication: str = "", *, by_triggers: bool = False
+    ) -> None:
+        """`publication` decides which columns events have: one of PostgreSQL 18 may carry generated ones.
+
+        `by_triggers`: what can be captured is what triggers can tell of, and not what the log can.
+        """
         self._connection = connection
+        self._by_triggers = by_triggers
+        self._judge = capturable.refusals_by_triggers if by_triggers else capturable.refusals
         self._publication = publication
         self._types: dict[int, TypeInfo] = {}
         self._seen_at = 0
@@ -108,7 +115,7 @@ class Catalog:
         """
         for _ in range(_LOOKS):
             self._seen_at = self.end()
-            chosen = captured_tables.chosen(self._matched(patterns), capturable.refusals, leave)
+            chosen = captured_tables.chosen(self._matched(patterns), self._judge, leave)
             self._seen = self._today([found.oid for found in chosen])
             if all(found.oid in self._seen for found in chosen):  # none was dropped between the two statements
                 break
@@ -125,7 +132,7 @@ class Catalog:
         """Give every pattern or table, and each reason why it cannot be captured; None where there is none."""
 
         def judge(found: FoundRelation) -> Iterator[OperatorError]:
-            yield from capturable.refusals(found)
+            yield from self._judge(found)
             if found.kind in "rp":
                 try:
                     self._describe([found], self._today([found.oid]), keys)
@@ -153,7 +160,7 @@ class Catalog:
         rows = self.rows("reading the catalog", queries.RELATIONS)
         found = [f for f in (FoundRelation(*row) for row in rows) if (f.schema, f.name) == (schema, name)]
         for one in found:
-            raise_first(capturable.refusals(one))
+            raise_first(self._judge(one))
         return next(iter(self._describe(found, self._today([f.oid for f in found]), keys)), None)
 
     def _describe(
@@ -183,6 +190,8 @@ class Catalog:
         parts: Sequence[identities.Identity],
         generated: bool,  # noqa: FBT001
     ) -> Captured:
+        if self._by_triggers:
+            return self._describe_for_triggers(found, now, key, parts)
         if key:
             self._must_tell_rows_apart(found, now, key)
         elif not now.primary_key and found.identity != "i":
@@ -190,6 +199,18 @@ class Catalog:
         relation = Relation(found.oid, found.schema, found.name, found.identity, now.columns)
         table = table_of(relation, self._types, now, wanted=key)
         raise_first(identities.refusals(table, parts, generated=generated))
+        return Captured(found.oid, table, found.kind == "p")
+
+    def _describe_for_triggers(
+        self, found: FoundRelation, now: Today, key: Sequence[str], parts: Sequence[identities.Identity]
+    ) -> Captured:
+        if key:
+            raise captured_tables.no_key_of_its_own(found.qualified)
+        if not now.primary_key:
+            raise captured_tables.no_primary_key_for_triggers(found)
+        relation = Relation(found.oid, found.schema, found.name, "d", _identified(now.columns, now.primary_key))
+        table = table_of(relation, self._types, replace(now, identity_key=now.primary_key))
+        raise_first(identities.refusals_by_triggers(table, parts))
         return Captured(found.oid, table, found.kind == "p")
 
     def _must_tell_rows_apart(self, found: FoundRelation, now: Today, key: Sequence[str]) -> None:
@@ -299,3 +320,8 @@ class Catalog:
                 info = TypeInfo(*row)
                 self._types[info.oid] = info
         return self._types
+
+
+def _identified(columns: Sequence[RelationColumn], key: Sequence[str]) -> tuple[RelationColumn, ...]:
+    """Return columns of which those of the primary key tell old rows apart."""
+    return tuple(column._replace(in_identity=column.name in key) for column in columns)

@@ -137,6 +137,23 @@ def identities(rows: Rows, oids: Sequence[int]) -> Mapping[int, Sequence[Identit
     return found
 
 
+def refusals_by_triggers(table: Table, relations: Sequence[Identity]) -> Iterator[OperatorError]:
+    """Give what triggers would not tell of a table's partitions."""
+    for one in relations:
+        if one.kind == "f":
+            yield OperatorError(
+                f"table {table.qualified}: {one.shown} is a foreign table: what is done to it elsewhere calls no "
+                "trigger here",
+                hint="name the other partitions in tables, not the table above them",
+            )
+        elif one.persistence == "u" and one.partition:
+            yield OperatorError(
+                f"table {table.qualified}: {one.shown} is unlogged: a crash of the server empties it, and no trigger "
+                "tells",
+                hint=f"ALTER TABLE {one.sql} SET LOGGED",
+            )
+
+
 def refusals(table: Table, relations: Sequence[Identity], *, generated: bool) -> Iterator[OperatorError]:
     """Give why a table cannot be published, or what its log would not have."""
     key = ", ".join(table.key)

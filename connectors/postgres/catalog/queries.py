@@ -31,8 +31,10 @@ SELECT c.oid::int8, n.nspname, c.relname, c.relkind, c.relreplident, c.relpersis
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT c.relispartition
   AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_(toast|temp)'
+  AND NOT starts_with(coalesce(obj_description(n.oid, 'pg_namespace'), ''), 'cdc: changes of connector ')
 ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
 """
+"""Leaves out the schemas that connectors keep what triggers write in: they are marked by a comment."""
 
 TODAY: Final = """
 WITH RECURSIVE part(root, oid) AS (

@@ -48,12 +48,22 @@ def _has_managed_replication(catalog: Catalog) -> bool:
     return bool(rows)
 
 
+def refusals_by_triggers(server: Server, where: str) -> Iterator[OperatorError]:
+    """Give why no table of this server can be captured by triggers."""
+    if server.version < OLDEST:
+        yield _too_old(server, where)
+    if server.standby:
+        yield OperatorError(f"PostgreSQL at {where} is a standby", hint="point source.url at the primary")
+
+
+def _too_old(server: Server, where: str) -> OperatorError:
+    return OperatorError(f"PostgreSQL at {where} is {server.shown}; 14 or newer is needed", hint="upgrade the server")
+
+
 def refusals(server: Server, where: str) -> Iterator[OperatorError]:
     """Give why this server cannot be captured by this user."""
     if server.version < OLDEST:
-        yield OperatorError(
-            f"PostgreSQL at {where} is {server.shown}; 14 or newer is needed", hint="upgrade the server"
-        )
+        yield _too_old(server, where)
     if server.wal_level != "logical":
         yield OperatorError(
             f"PostgreSQL at {where} has wal_level={server.wal_level}: its log has no rows to read",

@@ -124,7 +124,7 @@ class Catalog:
     ) -> tuple[Found, ...]:
         """Return the tables the patterns name, sorted by name; `leave` is called for those that cannot be captured."""
         for name in keys:
-            raise _no_key_of_its_own(name)
+            raise captured_tables.no_key_of_its_own(name)
         return tuple(captured_tables.chosen(self._matched(patterns), refusals, leave))
 
     def refusals(self, patterns: Sequence[str]) -> Iterator[tuple[str, OperatorError | None]]:
@@ -229,13 +229,6 @@ def refusals(found: Found) -> Iterator[OperatorError]:
                 f"key column {key} of table {name} is declared to hold {what}, whose texts do not tell rows apart",
                 hint="declare it INTEGER or TEXT; or leave the table out",
             )
-
-
-def _no_key_of_its_own(table: str) -> OperatorError:
-    return OperatorError(
-        f"table {table}: a key in source.tables means nothing to triggers, which go by the primary key",
-        hint=f"tables: [{table}]",
-    )
 
 
 def key_columns(table: Table) -> tuple[Column, ...]:

@@ -1,0 +1,267 @@
+"""Writes the functions and triggers of one table as SQL. Pure.
+
+**What is written down** is typed: a column of the change table has the type of the table's, and the server prints the
+value when the connector reads it, under the connector's settings. So DateStyle, TimeZone and all else that the writing
+session may have set decide nothing, and need not be set for each row, which would cost more than the rest.
+
+**A trigger reads the row by its key** and writes that, not what it was told. A statement may be nested in another one
+of the same transaction (a foreign key's cascade, a trigger or function of the application's) and change the same row;
+its triggers are called first, and those of the outer one afterwards with what the outer one made of the row. Why the
+last image that is written down of a key in a transaction is still the right one: each change of a key is followed by a
+call of ours, which reads the key's state at that moment. The call that follows the last change reads the final state;
+calls that come later, for changes that came earlier, read the same. A delete is written down only if the key is not
+there by then.
+
+**The application's statement must not fail** because its table is not any more what the functions were written for.
+Each asks before it names the table or a column of it:
+
+- `has_schema_privilege`, `has_table_privilege`: whether the connector's role may still read the table.
+- `to_regclass`: whether the names still lead to the table, and to the change table. Like the two above it is the
+  server's own function and looks into its caches.
+- `shape`: whether the columns are still those. It is a query, for each row too dear. It is declared IMMUTABLE, so that
+  it is called when the statement around it is planned; and that statement names the table, so that the server plans it
+  again whenever the table was altered. In transactions that keep their snapshot the plan could be made by an old
+  snapshot and be kept for later ones: there `shape_now` is called for each row.
+
+If the answer is no, it is noted that a change was missed, and the connector makes the functions again, with a change
+table that has missed none, and reads the table again.
+
+**SECURITY DEFINER**, so that who writes to the table needs no right to the change table: with a search_path of its own,
+and with every name qualified, operators too. enable_seqscan is off, because a statement that was planned when the table
+had a page of rows is still in use when it has millions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from connectors.triggers.postgres.shape import Shape
+
+EVENTS: Final = ("insert", "update", "delete", "truncate")
+FORGETS: Final = "cdc.forgets"
+"""The setting by which a session says that it is the connector, which deletes what it has read."""
+MARKED: Final = "cdc: changes of connector "
+"""What the comment on a connector's schema begins with; `connectors.postgres.catalog` leaves such schemas out."""
+LONGEST: Final = 36
+"""The longest name of a connector: PostgreSQL cuts names at 63 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a connector's schema and triggers are called."""
+
+    connector: str
+
+    @property
+    def schema(self) -> str:
+        return f"cdc_{self.connector}"
+
+    def of(self, name: str) -> str:
+        """Return what something in the schema is called, as SQL writes it."""
+        return f"{quoted(self.schema)}.{quoted(name)}"
+
+    @property
+    def changes(self) -> str:
+        """The table above all change tables."""
+        return self.of("changes")
+
+    @property
+    def sequence(self) -> str:
+        return self.of("number")
+
+    def change_table(self, shape: int) -> str:
+        return f"changes_{shape}"
+
+    def trigger(self, oid: int, event: str) -> str:
+        """The table's number is in it: a partition has its own triggers, and those of the tables above it."""
+        return f"cdc:{self.connector}:{oid}:{event}"
+
+    def function(self, oid: int, event: str) -> str:
+        return f"{event}_{oid}"
+
+
+def quoted(name: str) -> str:
+    """Write a name as SQL does."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """Write a text as SQL does, whatever standard_conforming_strings says."""
+    escaped = text.replace("\\", "\\\\").replace("'", "''")
+    return f"E'{escaped}'" if "\\" in text else f"'{escaped}'"
+
+
+def schema(names: Names, log: str, first: int) -> Iterator[str]:
+    """Give the statements that make the schema and what all tables share. `first`: the first number."""
+    yield f"CREATE SCHEMA {quoted(names.schema)}"
+    yield f"REVOKE ALL ON SCHEMA {quoted(names.schema)} FROM PUBLIC"
+    yield f"COMMENT ON SCHEMA {quoted(names.schema)} IS {literal(MARKED + names.connector)}"
+    yield f"CREATE SEQUENCE {names.sequence} AS bigint START WITH {first} CACHE 1"
+    yield (
+        f"CREATE TABLE {names.changes} (seq bigint NOT NULL DEFAULT nextval({literal(names.sequence)}), "
+        'xid xid8 NOT NULL, at timestamptz NOT NULL, op "char" NOT NULL)'
+    )
+    yield f"CREATE TABLE {names.of('shapes')} (shape integer PRIMARY KEY, described text NOT NULL)"
+    yield f"CREATE TABLE {names.of('missed')} (shape integer NOT NULL)"
+    yield f"CREATE TABLE {names.of('log')} (id text NOT NULL, made bigint NOT NULL)"
+    yield f"INSERT INTO {names.of('log')} VALUES ({literal(log)}, {literal(names.changes)}::regclass::oid::bigint)"
+    for name, volatility in (("shape", "IMMUTABLE"), ("shape_now", "STABLE")):
+        yield (
+            f"CREATE FUNCTION {names.of(name)}(pg_catalog.oid) RETURNS pg_catalog.text LANGUAGE plpgsql {volatility} "
+            f"AS {literal(_SHAPE)}"
+        )
+    yield f"CREATE FUNCTION {names.of('kept')}() RETURNS trigger LANGUAGE plpgsql AS {literal(_kept(names))}"
+    yield guard(names, "changes")
+
+
+_SHAPE: Final = (
+    "BEGIN RETURN (SELECT pg_catalog.string_agg(pg_catalog.concat(a.attnum, ' ', a.atttypid, ' ', a.attname), ',' "
+    "ORDER BY a.attnum) FROM pg_catalog.pg_attribute a WHERE a.attrelid OPERATOR(pg_catalog.=) $1 "
+    "AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped); END"
+)
+
+
+def _kept(names: Names) -> str:
+    said = f"changes of connector {names.connector}, which it may not have read: they are its own to delete"
+    hint = "to take the connector away: docs/triggers.md, What it makes in PostgreSQL"
+    return (
+        f"BEGIN IF pg_catalog.current_setting('{FORGETS}', true) OPERATOR(pg_catalog.=) {literal(names.connector)} "
+        f"THEN RETURN NULL; END IF; RAISE EXCEPTION USING MESSAGE = {literal(said)}, HINT = {literal(hint)}; END"
+    )
+
+
+def guard(names: Names, table: str) -> str:
+    """Return the statement that keeps others from deleting or altering changes."""
+    return (
+        f'CREATE TRIGGER "kept" BEFORE DELETE OR UPDATE OR TRUNCATE ON {names.of(table)} FOR EACH STATEMENT '
+        f"EXECUTE FUNCTION {names.of('kept')}()"
+    )
+
+
+def change_table(names: Names, number: int, shape: Shape) -> Iterator[str]:
+    """Give the statements that make the change table of a shape."""
+    table = names.change_table(number)
+    columns = ", ".join(
+        f"{image}{at} {type_}" for image in ("o", "n") for at, type_ in enumerate(shape.stored, start=1)
+    )
+    yield (
+        f"CREATE TABLE {names.of(table)} ({columns}) INHERITS ({names.changes}) "
+        "WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0)"
+    )
+    yield f"CREATE INDEX ON {names.of(table)} (xid, seq)"
+    yield guard(names, table)
+
+
+def functions(names: Names, number: int, oid: int, shape: Shape) -> dict[str, str]:
+    """Give the bodies of a table's functions, by event. `oid`: of the change table."""
+    writer = _Writer(names, number, oid, shape)
+    return {
+        "insert": writer.body(writer.inserted()),
+        "update": writer.body(writer.updated()),
+        "delete": writer.body(writer.deleted()),
+        "truncate": writer.body(writer.truncated()),
+    }
+
+
+def create_function(names: Names, name: str, body: str) -> str:
+    """Return the statement that makes a function, in place of the one of that name."""
+    return (
+        f"CREATE OR REPLACE FUNCTION {names.of(name)}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER "
+        f"SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS {literal(body)}"
+    )
+
+
+NOTHING: Final = "BEGIN RETURN NULL; END"
+"""The body of a function whose table is not captured any more: its triggers are the table's owner's to drop."""
+
+
+def create_trigger(names: Names, shape: Shape, event: str) -> str:
+    """Return the statement that makes a trigger, or makes it again; it waits for those who write to the table."""
+    each = "STATEMENT" if event == "truncate" else "ROW"
+    return (
+        f"CREATE OR REPLACE TRIGGER {quoted(names.trigger(shape.oid, event))} AFTER {event.upper()} ON "
+        f"{quoted(shape.schema)}.{quoted(shape.name)} FOR EACH {each} "
+        f"EXECUTE FUNCTION {names.of(names.function(shape.oid, event))}()"
+    )
+
+
+class _Writer:
+    """Holds what a table's functions have in common."""
+
+    def __init__(self, names: Names, number: int, oid: int, shape: Shape) -> None:
+        self._names, self._number, self._oid, self._shape = names, number, oid, shape
+        self._table = f"{quoted(shape.schema)}.{quoted(shape.name)}"
+        self._from = self._table if shape.partitioned else f"ONLY {self._table}"
+        self._into = names.of(names.change_table(number))
+
+    def body(self, statements: str) -> str:
+        oid = f"{self._shape.oid}::pg_catalog.oid"
+        usage = f"pg_catalog.has_schema_privilege({self._shape.schema_oid}::pg_catalog.oid, 'USAGE')"
+        rights = f"pg_catalog.has_table_privilege({oid}, 'SELECT')"
+        here = f"pg_catalog.to_regclass({literal(self._table)}) OPERATOR(pg_catalog.=) {oid}"
+        there = f"pg_catalog.to_regclass({literal(self._into)}) OPERATOR(pg_catalog.=) {self._oid}::pg_catalog.oid"
+        now = literal(self._shape.now)
+        planned = (
+            f"(SELECT {self._names.of('shape')}({oid}) OPERATOR(pg_catalog.=) {now} "
+            f"FROM (SELECT) AS one LEFT JOIN {self._from} AS none ON false)"
+        )
+        asked = f"{self._names.of('shape_now')}({oid}) OPERATOR(pg_catalog.=) {now}"
+        fresh = "pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'"
+        return (
+            f"#variable_conflict use_column\nDECLARE same pg_catalog.bool; BEGIN IF {there} THEN "
+            f"IF {usage} THEN IF {rights} AND {here} THEN "
+            f"IF {fresh} THEN same := {planned}; ELSE same := {asked}; END IF; "
+            f"IF same THEN {statements} RETURN NULL; END IF; END IF; END IF; "
+            f"INSERT INTO {self._names.of('missed')} VALUES ({self._number}); END IF; RETURN NULL; END"
+        )
+
+    def inserted(self) -> str:
+        return f"{self._insert('c', new='t')} {self._found_by('NEW')};"
+
+    def updated(self) -> str:
+        """Where the key is another one: a row with the old key, or none with the new, is another statement's doing."""
+        olds, news = (", ".join(f"{row}.{quoted(name)}" for name in self._shape.key) for row in ("OLD", "NEW"))
+        return (
+            f"IF pg_catalog.record_image_eq(ROW({olds}), ROW({news})) THEN "
+            f"{self._insert('u', old='OLD', new='t')} {self._found_by('NEW')}; "
+            f"ELSE {self._insert('u', old='OLD', new='t')} {self._found_by('NEW')} "
+            f"AND NOT EXISTS (SELECT {self._found_by('OLD', alias='was')}); "
+            f"{self._insert('c', new='t')} {self._found_by('NEW')} "
+            f"AND EXISTS (SELECT {self._found_by('OLD', alias='was')}); "
+            f"{self._insert('d', old='OLD')} WHERE NOT EXISTS (SELECT {self._found_by('OLD')}) "
+            f"AND NOT EXISTS (SELECT {self._found_by('NEW')}); END IF;"
+        )
+
+    def deleted(self) -> str:
+        return f"{self._insert('d', old='OLD')} WHERE NOT EXISTS (SELECT {self._found_by('OLD')});"
+
+    def truncated(self) -> str:
+        return f"{self._insert('t')};"
+
+    def _insert(self, op: str, *, old: str | None = None, new: str | None = None) -> str:
+        names, values = ["seq", "xid", "at", "op"], [
+            f"pg_catalog.nextval({literal(self._names.sequence)}::pg_catalog.regclass)",
+            "pg_catalog.pg_current_xact_id()",
+            "pg_catalog.clock_timestamp()",
+            literal(op),
+        ]  # fmt: skip
+        for image, row in (("o", old), ("n", new)):
+            if row is not None:
+                names += [f"{image}{at}" for at in range(1, len(self._shape.columns) + 1)]
+                values += self._images(row)
+        return f"INSERT INTO {self._into} ({', '.join(names)}) SELECT {', '.join(values)}"
+
+    def _images(self, row: str) -> Sequence[str]:
+        return [f"{row}.{quoted(of.name)}" for of in self._shape.columns]
+
+    def _found_by(self, row: str, *, alias: str = "t") -> str:
+        """Find a row by its key's index; where that takes other texts for equal, by its bytes too."""
+        each = []
+        for name, equality, exact in zip(self._shape.key, self._shape.equalities, self._shape.exact, strict=True):
+            there, wanted = f"{alias}.{quoted(name)}", f"{row}.{quoted(name)}"
+            each.append(f"{there} OPERATOR({quoted(equality.schema)}.{equality.name}) {wanted}")
+            if not exact:
+                each.append(f"pg_catalog.record_image_eq(ROW({there}), ROW({wanted}))")
+        return f"FROM {self._from} AS {alias} WHERE {' AND '.join(each)}"

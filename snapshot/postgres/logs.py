@@ -1,0 +1,51 @@
+"""What a view of PostgreSQL's is compared with: the log that the tables' changes are in."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Final, Protocol
+
+import psycopg2.extensions
+
+from cdc.config.config import ConnectorConfig
+from cdc.model.errors import OperatorError
+from connectors.postgres.catalog.catalog import Catalog
+from connectors.postgres.lsn import at_record_end
+
+WATERMARK: Final = "cdc.watermark"
+"""The prefix of the message that moves the log's reader past the window's end at once."""
+
+
+class Log(Protocol):
+    """Knows where the log of a connector ends, and which tables it tells of."""
+
+    late: bool
+    """Whether a transaction that began before the log was held, and is not in it, may end behind its beginning."""
+
+    def catalog(self, connection: psycopg2.extensions.connection) -> Catalog:
+        """Return the catalog that describes tables as the log's events have them."""
+
+    def end(self, catalog: Catalog) -> int:
+        """Return a commit position behind all that the session's view sees; asked once that is taken."""
+
+    def nudge(self, catalog: Catalog) -> None:
+        """Have the log's reader get there at once, in a transaction that is committed afterwards."""
+
+
+class WriteAheadLog:
+    """PostgreSQL's own, by its LSN."""
+
+    late = True
+
+    def __init__(self, config: ConnectorConfig) -> None:
+        self._publication = config.publication
+
+    def catalog(self, connection: psycopg2.extensions.connection) -> Catalog:
+        return Catalog(connection, self._publication)
+
+    def end(self, catalog: Catalog) -> int:
+        return at_record_end(catalog.end())
+
+    def nudge(self, catalog: Catalog) -> None:
+        with suppress(OperatorError):  # without the right to it, the log's reader gets there a little later
+            catalog.rows("writing a watermark", "SELECT pg_logical_emit_message(true, %s, '')", (WATERMARK,))

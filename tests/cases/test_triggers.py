@@ -1,0 +1,73 @@
+"""The cases of PostgreSQL by triggers: values are the same bytes, and what is altered is followed by reading again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Final
+
+import pytest
+
+from cdc.library.follow import Follow, configured
+from tests.cases import postgres_cases, without_topics
+from tests.cases.following import Following
+from tests.cases.runner import Case, Ran
+
+_NOT_BY_TRIGGERS: Final = frozenset({"columns_that_a_key_includes", "rows_that_pass_through_one_key"})
+"""Their tables have no primary key, or one that is DEFERRABLE."""
+_WHOLE: Final = {
+    "t": [
+        ("c", None, {"id": 2, "a": 2, "z": "z"}),
+        ("u", {"id": 1, "a": 1, "z": "z"}, {"id": 1, "a": 5, "z": "z"}),
+        ("u", {"id": 2, "a": 2, "z": "z"}, {"id": 2, "a": 5, "z": "z"}),
+        ("d", {"id": 1, "a": 5, "z": "z"}, None),
+    ]
+}
+"""The events of `generated_columns`: triggers always have the whole row of before."""
+_CASES: Final = {
+    case.name: replace(case, moves=_WHOLE) if case.name == "generated_columns" else case
+    for case in postgres_cases.CASES
+    if case.name not in _NOT_BY_TRIGGERS
+}
+_VALUES: Final = {name: case for name, case in _CASES.items() if name.startswith("of_type_")}
+_OTHERS: Final = {name: case for name, case in _CASES.items() if name not in _VALUES}
+
+
+class Triggered(Following):
+    """A program that follows a database by triggers."""
+
+    def _open(self, *, until_caught_up: bool) -> Follow:
+        config = configured(self._url, self._tables, self._file, None)
+        by_triggers = replace(config, source=replace(config.source, type="triggers"))
+        return Follow(by_triggers, self._file, create=True, until_caught_up=until_caught_up)
+
+
+@pytest.fixture(scope="module", params=[pytest.param("postgres16", marks=pytest.mark.full), "postgres18"])
+def values_ran(
+    request: pytest.FixtureRequest, servers: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Ran]:
+    folder, cases = tmp_path_factory.mktemp("values"), list(_VALUES.values())
+    with without_topics.postgres_ran(Triggered, servers(request.param), folder, cases) as ran:
+        yield ran
+
+
+@pytest.fixture(scope="module")
+def ran(servers: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
+    cases = list(_OTHERS.values())
+    with without_topics.postgres_ran(Triggered, servers("postgres18"), tmp_path_factory.mktemp("cases"), cases) as ran:
+        yield ran
+
+
+@pytest.mark.parametrize("case", _VALUES.values(), ids=_VALUES)
+def test_values(case: Case, values_ran: Ran) -> None:
+    """What triggers have stored and what a snapshot reads are the same bytes, and what SELECT says."""
+    values_ran.check(replace(case, said=None))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", _OTHERS.values(), ids=_OTHERS)
+def test_case(case: Case, ran: Ran) -> None:
+    """The fold of what was told is the SELECT, and the same bytes as a second snapshot."""
+    assert isinstance(ran.streamed, Following)
+    again = {ran.source.qualified(case.name, table) for table in case.tables} & ran.streamed.read_again
+    ran.check(replace(case, said=None, moves={} if again else case.moves))

@@ -1,0 +1,471 @@
+"""PostgreSQL by triggers, with the whole pipeline: what happens to the database, and what the topics then hold.
+
+The server is real, and so are its triggers; the broker is the twin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import psycopg2
+import pytest
+
+import cdc.capture.control.commands
+import cdc.capture.pipeline
+import connectors.triggers.postgres.source
+from cdc.capture.control.signals import Command
+from cdc.config.findings import Level
+from cdc.model.errors import ConfigError, GapError, OperatorError
+from cdc.testing import Faults, Killed
+from connectors.triggers import check, lag, log_end
+from connectors.triggers.postgres.change_log import ROOM
+from connectors.triggers.source import open_source
+from tests.conftest import Database
+from tests.integration.postgres_shop import ORDERS, PostgresShop
+
+CHANGES = "SELECT count(*)::int FROM cdc_c.changes"
+ROWS = "INSERT INTO orders (id, status) VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd')"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks and commands come at once."""
+    monkeypatch.setattr(cdc.capture.pipeline, "RETRY_FIRST_S", 0.0)
+    monkeypatch.setattr(cdc.capture.control.commands, "COMMANDS_S", 0.0)
+    for name in ("_LOOK_S", "_LOOK_SHARE", "_FORGET_S"):
+        monkeypatch.setattr(connectors.triggers.postgres.source, name, 0.0)
+
+
+@pytest.fixture
+def shop(postgres18: Database) -> PostgresShop:
+    shop = PostgresShop(postgres18, ORDERS, ROWS)
+    shop.run()
+    return shop
+
+
+@contextmanager
+def transaction(shop: PostgresShop, *statements: str) -> Iterator[Any]:
+    """One that is open inside the block, unless it is committed there."""
+    with closing(shop.connect()) as connection:
+        connection.autocommit = False
+        with connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            yield cursor
+        connection.rollback()
+
+
+def test_snapshot_then_changes(shop: PostgresShop) -> None:
+    """Events have the whole row before and after; the change table shrinks again."""
+    assert [event["op"] for event in shop.events()] == ["r"] * 4
+    shop.do("UPDATE orders SET status = 'paid' WHERE id = 1", "DELETE FROM orders WHERE id = 2",
+            "UPDATE orders SET id = 30 WHERE id = 3")  # fmt: skip
+    shop.run()
+    update, delete, away, there = shop.events()[4:]
+    assert (update["before"]["status"], update["after"]["status"]) == ("a", "paid")
+    assert (delete["op"], delete["before"]["status"], delete["after"]) == ("d", "b", None)
+    assert [(event["op"], (event["after"] or event["before"])["id"]) for event in (away, there)] == [
+        ("d", 3), ("c", 30),
+    ]  # fmt: skip
+    assert update["source"]["connector"] == "postgresql"
+    assert update["source"]["change"] < delete["source"]["change"]
+    assert shop.fold() == shop.rows()
+    shop.run()
+    assert shop.select(CHANGES) <= [(2,)]
+
+
+def test_one_that_commits_late_is_not_lost(shop: PostgresShop) -> None:
+    """By its number alone it lies before what was read already."""
+    with transaction(shop, "UPDATE orders SET n = 1 WHERE id = 1") as late:
+        shop.do("UPDATE orders SET n = 2 WHERE id = 2")
+        shop.run()
+        ((read,),) = shop.select("SELECT max(seq) FROM cdc_c.changes")
+        late.connection.commit()
+    behind = shop.select(f"SELECT n1 FROM cdc_c.changes_1 WHERE seq > {read}")
+    assert behind == [], "who reads on behind the greatest number loses it"
+    shop.run()
+    assert shop.fold() == shop.rows()
+
+
+def test_an_old_transaction_that_changes_a_row_last_comes_last(shop: PostgresShop) -> None:
+    """The younger one has committed between its two statements, and one between their ids is open: by the horizon of
+    open transactions the old one may be given, and the younger one not yet, which would then come behind it."""
+    with (
+        transaction(shop, "UPDATE orders SET n = 1 WHERE id = 1") as old,
+        transaction(shop, "UPDATE orders SET n = 3 WHERE id = 3") as between,
+    ):
+        shop.do("UPDATE orders SET status = 'younger' WHERE id = 2")
+        old.execute("UPDATE orders SET status = 'last' WHERE id = 2")
+        old.connection.commit()
+        within = "SELECT n2 FROM cdc_c.changes_1 WHERE n1 = 2 AND xid < pg_snapshot_xmin(pg_current_snapshot())"
+        assert shop.select(within) == [("last",)], "the horizon gives the old one alone"
+        shop.run()
+        assert [row["status"] for row in shop.fold() if row["id"] == 2] == ["last"]
+        between.connection.commit()
+    shop.run()
+    assert shop.fold() == shop.rows()
+    assert [e["after"]["status"] for e in shop.events() if e["op"] == "u" and e["after"]["id"] == 2] == [
+        "younger", "last",
+    ]  # fmt: skip
+
+
+def test_nothing_of_the_writing_session_decides_how_values_are_printed(postgres18: Database) -> None:
+    """Snapshot and triggers give the same bytes, whatever the writer has set; names it has in front are not called."""
+    shop = PostgresShop(
+        postgres18,
+        "CREATE TYPE mood AS ENUM ('good', 'bad'); CREATE DOMAIN cents AS numeric(9, 2)",
+        "CREATE TYPE pair AS (at timestamptz, f float8); CREATE SCHEMA evil",
+        "CREATE TABLE orders (id int PRIMARY KEY, at timestamptz, d date, i interval, f float8, b bytea, m money,"
+        " mood mood, c cents, p pair, r tstzrange, a timestamptz[], x text, n numeric, bits bit(3), ch char(5))",
+        "CREATE FUNCTION evil.nextval(regclass) RETURNS bigint LANGUAGE sql AS 'SELECT 1/0'",
+        "CREATE FUNCTION evil.always(int, int) RETURNS boolean LANGUAGE sql AS 'SELECT 1/0 = 1'",
+        "CREATE OPERATOR evil.= (LEFTARG = int, RIGHTARG = int, FUNCTION = evil.always)",
+    )
+    into = (
+        "INSERT INTO orders VALUES (1, '2026-01-02 03:04:05.678+00', '2026-02-01', '1 day 2 hours', 0.1::float4, "
+        "'\\x00ff', '1.50', 'bad', 1.5, ROW('2026-01-02 00:00+00', 1e-7), '[2026-01-02 00:00+00,)', "
+        "'{2026-01-02 00:00+00}', 'ä', 1.50, B'101', 'ab')"
+    )
+    shop.do(into)
+    shop.run()
+    shop.do(
+        "SET DateStyle = 'SQL, DMY'; SET TimeZone = 'Asia/Kolkata'; SET IntervalStyle = 'sql_standard'; "
+        "SET extra_float_digits = -3; SET bytea_output = 'escape'; SET client_encoding = 'LATIN1'; "
+        f"DELETE FROM orders; SET search_path = evil, public, pg_catalog; SET DateStyle = ISO; {into}"
+    )
+    shop.run()
+    read, logged = ([e["after"] for e in shop.events() if e["op"] == op] for op in ("r", "c"))
+    assert read == logged
+    assert read[0]["at"] == "2026-01-02T03:04:05.678000Z"
+
+
+ALTERED = {
+    "add": "ALTER TABLE orders ADD COLUMN note text DEFAULT 'none'; UPDATE orders SET note = 'x' WHERE id = 1",
+    "rename a column": "ALTER TABLE orders RENAME COLUMN status TO state; UPDATE orders SET state = 'x' WHERE id = 1",
+    "drop a column": "ALTER TABLE orders DROP COLUMN n; DELETE FROM orders WHERE id = 3",
+    "retype": "ALTER TABLE orders ALTER COLUMN n TYPE text; UPDATE orders SET n = 'word' WHERE id = 3",
+    "rewrite": "ALTER TABLE orders ALTER COLUMN status TYPE text USING upper(status)",
+    "make again": "DROP TABLE orders; CREATE TABLE orders (n int, id int PRIMARY KEY, status text);"
+    " INSERT INTO orders VALUES (9, 9, 'new')",
+    "another key": "ALTER TABLE orders DROP CONSTRAINT orders_pkey, ADD PRIMARY KEY (status, id)",
+    "disable": "ALTER TABLE orders DISABLE TRIGGER USER; DELETE FROM orders WHERE id = 4;"
+    " ALTER TABLE orders ENABLE TRIGGER USER",
+    "leave disabled": "ALTER TABLE orders DISABLE TRIGGER USER; DELETE FROM orders WHERE id = 4",
+    "drop a trigger": "DO $$ BEGIN EXECUTE format('DROP TRIGGER %I ON orders', (SELECT tgname FROM pg_trigger"
+    " WHERE tgname LIKE 'cdc:c:%:delete')); END $$; DELETE FROM orders WHERE id = 4",
+    "replace a function": "DO $$ BEGIN EXECUTE format('CREATE OR REPLACE FUNCTION cdc_c.%I() RETURNS trigger LANGUAGE"
+    " plpgsql AS ''BEGIN RETURN NULL; END''', (SELECT proname FROM pg_proc WHERE proname LIKE 'delete\\_%'));"
+    " END $$; DELETE FROM orders WHERE id = 4",
+    "drop the change table": "DROP TABLE cdc_c.changes_1; DELETE FROM orders WHERE id = 4",
+    "delete changes": "DELETE FROM orders WHERE id = 4; ALTER TABLE cdc_c.changes_1 DISABLE TRIGGER USER;"
+    " DELETE FROM cdc_c.changes WHERE op = 'd'; ALTER TABLE cdc_c.changes_1 ENABLE TRIGGER USER",
+    "hide rows": "ALTER TABLE orders ENABLE ROW LEVEL SECURITY",
+    "truncate": "TRUNCATE orders; INSERT INTO orders VALUES (7, 'seven')",
+}
+
+
+OFTEN = ("add", "drop a column", "make again", "disable", "truncate")
+
+
+LIVE = tuple(how for how in ALTERED if how != "drop the change table")  # which has the last change then: a gap
+
+
+@pytest.mark.parametrize(
+    ("how", "live"),
+    [
+        *(pytest.param(how, False, marks=() if how in OFTEN else pytest.mark.full) for how in ALTERED),
+        *(pytest.param(how, True, marks=pytest.mark.full) for how in LIVE),
+    ],
+)
+def test_what_is_altered_is_followed(shop: PostgresShop, how: str, live: bool) -> None:
+    """While it runs and while it does not. No statement of the application's fails meanwhile."""
+    if how == "delete changes":
+        shop.do("ALTER TABLE cdc_c.changes DISABLE TRIGGER USER")
+    key = "status, id" if how == "another key" else "id"
+    select = f"SELECT * FROM orders ORDER BY {key}"
+
+    def folded() -> bool:
+        return sorted(shop.fold(), key=lambda row: row["id"]) == sorted(shop.rows(select), key=lambda row: row["id"])
+
+    shop.do("UPDATE orders SET status = 'old shape' WHERE id = 2")
+    if live:
+        with shop.running() as running:
+            running.eventually(lambda: any(event["op"] == "u" for event in shop.events()))
+            shop.do(ALTERED[how])
+            running.eventually(lambda: folded() and not shop.state().reading)
+            shop.do("DELETE FROM orders WHERE id = 1")
+            running.eventually(folded)
+        assert running.raised is None
+    else:
+        if how == "delete changes":
+            shop.run()
+        shop.do(ALTERED[how])
+        shop.run()
+        shop.do("DELETE FROM orders WHERE id = 1")
+        shop.run()
+    assert folded()
+
+
+def test_what_could_not_be_written_down_is_noticed_even_when_all_is_as_it_was(shop: PostgresShop) -> None:
+    """Columns and names that came back, a right that was taken and given back: between two looks."""
+    role = f"capture_{shop.database.name}"
+    shop.do("DROP SCHEMA cdc_c CASCADE", f"CREATE ROLE {role} LOGIN PASSWORD 'p'")
+    shop.do(f"GRANT SELECT, TRIGGER ON orders TO {role}; GRANT CREATE ON DATABASE {shop.database.name} TO {role}")
+    try:
+        shop.login = f"postgresql://{role}:p@{shop.url.rpartition('@')[2]}"
+        shop.ask(Command(after_gap=True, tables=()))
+        shop.run()
+        for n, (away, back) in enumerate(
+            (
+                ("ALTER TABLE orders RENAME TO sold", "ALTER TABLE sold RENAME TO orders"),
+                ("ALTER TABLE orders RENAME status TO state", "ALTER TABLE orders RENAME state TO status"),
+                (f"REVOKE SELECT ON orders FROM {role}", f"GRANT SELECT ON orders TO {role}"),
+                ("REVOKE USAGE ON SCHEMA public FROM PUBLIC", "GRANT USAGE ON SCHEMA public TO PUBLIC"),
+            )
+        ):
+            shop.do(away, f"UPDATE {'sold' if n == 0 else 'orders'} SET n = {n}", back)
+            shop.run()
+            assert shop.fold() == shop.rows(), away
+    finally:
+        shop.do("DROP SCHEMA IF EXISTS cdc_c CASCADE", f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_a_session_that_has_its_plans_writes_on(shop: PostgresShop) -> None:
+    """Its functions were planned for the older columns; also in a transaction that keeps its snapshot."""
+    with closing(shop.connect()) as connection, connection.cursor() as writer:
+        for n in range(10):
+            writer.execute("UPDATE orders SET n = %s WHERE id = 1", (n,))
+        for statement in ("DROP COLUMN n", "ADD COLUMN n text", "RENAME COLUMN status TO state", "RENAME TO sold"):
+            shop.do(f"ALTER TABLE orders {statement}")
+            table = "sold" if statement == "RENAME TO sold" else "orders"
+            for isolation in ("READ COMMITTED", "REPEATABLE READ"):
+                writer.execute(f"BEGIN ISOLATION LEVEL {isolation}; UPDATE {table} SET id = 50 WHERE id = 1")
+                writer.execute(f"UPDATE {table} SET id = 1 WHERE id = 50; COMMIT")
+            if table == "orders":
+                shop.run()
+                writer.execute("UPDATE orders SET id = 1 WHERE id = 1")
+                shop.run()
+                assert shop.fold() == shop.rows()
+    with pytest.raises(OperatorError, match=r"public\.orders does not exist"):
+        shop.run()
+
+
+def test_another_role_writes_without_a_right_to_our_schema(shop: PostgresShop) -> None:
+    """Its statement does not fail, and is captured; changes are not to be deleted, not even by their owner."""
+    role = f"clerk_{shop.database.name}"
+    shop.do(f"CREATE ROLE {role}; GRANT SELECT, INSERT, UPDATE, DELETE ON orders TO {role}")
+    try:
+        shop.do(f"SET ROLE {role}; INSERT INTO orders VALUES (8, 'theirs'); UPDATE orders SET n = 8; RESET ROLE")
+        shop.run()
+        assert shop.fold() == shop.rows()
+        with pytest.raises(psycopg2.Error, match="permission denied"):
+            shop.do(f"SET ROLE {role}; SELECT FROM cdc_c.changes")
+        for statement in ("DELETE FROM cdc_c.changes", "TRUNCATE cdc_c.changes_1", "UPDATE cdc_c.changes SET seq = 1"):
+            with pytest.raises(psycopg2.Error, match="which it may not have read"):
+                shop.do(statement)
+    finally:
+        shop.do(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_check_says_what_is_missing(postgres18: Database) -> None:
+    """To a user who owns nothing: each right, with the statement that gives it; then it captures with these alone."""
+    role = f"capture_{postgres18.name}"
+    shop = PostgresShop(
+        postgres18,
+        ORDERS,
+        ROWS,
+        "CREATE TABLE keyless (v text); CREATE UNLOGGED TABLE quick (id int PRIMARY KEY)",
+        "CREATE TABLE late (id int PRIMARY KEY DEFERRABLE); CREATE VIEW paid AS SELECT * FROM orders",
+        f"CREATE ROLE {role} LOGIN PASSWORD 'p'; GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}",
+        f"REVOKE TRIGGER ON orders FROM {role}",
+        tables=tuple(f"public.{name}" for name in ("orders", "keyless", "quick", "late", "paid", "order")),
+    )
+    try:
+        host = postgres18.url.rpartition("@")[2]
+        shop.login = f"postgresql://{role}:p@{host}"
+        found = {(f.level, f.about): f for f in check.check(shop.config, None).findings}
+        for name, said in (
+            ("keyless", "no primary key"), ("quick", "unlogged"), ("late", "DEFERRABLE"), ("paid", "a view"),
+            ("order", "does not exist"),
+        ):  # fmt: skip
+            assert said in found[Level.ERROR, f"table public.{name}"].what
+        shop.tables = ("public.orders",)
+        wrong = [f for f in check.check(shop.config, None).findings if f.level is Level.ERROR]
+        assert [("make a schema" in f.what, "make triggers" in f.what) for f in wrong] == [(True, False), (False, True)]
+        with pytest.raises(OperatorError, match="may not make a schema"):
+            shop.run()
+        shop.do(*(str(f.fix) for f in wrong))
+        assert {f.level for f in check.check(shop.config, None).findings} == {Level.OK}
+        shop.run()
+        shop.do("UPDATE orders SET n = 5; ALTER TABLE orders ADD COLUMN more int")
+        shop.run()
+        assert shop.fold() == shop.rows()
+    finally:
+        shop.do("DROP SCHEMA IF EXISTS cdc_c CASCADE", f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+TAMPERED = {
+    "schema dropped": ("DROP SCHEMA cdc_c CASCADE", "gone"),
+    "not whole": ("DROP TABLE cdc_c.shapes", "not whole"),
+    "made again": ("UPDATE cdc_c.log SET id = 'another'", "made again"),
+    "change table dropped": ("DROP TABLE cdc_c.changes_1", "another database"),
+    "of a dump": ("UPDATE cdc_c.log SET made = 1", "not whole"),
+    "behind": ("ALTER SEQUENCE cdc_c.number RESTART WITH 1", "behind the position"),
+    "another database": (
+        "SET cdc.forgets = 'c'; UPDATE cdc_c.changes SET at = now() WHERE seq = (SELECT min(seq) FROM cdc_c.changes)",
+        "another database",
+    ),
+}
+
+
+TOO = ("schema dropped", "behind", "another database")
+
+
+@pytest.mark.parametrize("how", [pytest.param(how, marks=() if how in TOO else pytest.mark.full) for how in TAMPERED])
+def test_what_cannot_be_followed_is_a_verdict(shop: PostgresShop, how: str) -> None:
+    """With a way out, which is followed: all tables are read again, and what has gone is deleted."""
+    script, said = TAMPERED[how]
+    shop.do("UPDATE orders SET status = 'x' WHERE id = 1")
+    shop.run()
+    shop.do("DELETE FROM orders WHERE id = 2", script)
+    with pytest.raises(GapError, match=said) as caught:
+        shop.run()
+    assert "--after-gap" in (caught.value.hint or "")
+    assert any(f.level is Level.ERROR and said in f.what for f in check.check(shop.config, shop.state()).findings)
+    shop.ask(Command(after_gap=True, tables=()))
+    shop.run()
+    assert shop.fold() == shop.rows()
+    shop.do("UPDATE orders SET n = 7")
+    shop.run()
+    assert shop.fold() == shop.rows()
+    assert shop.state().epoch == 2
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "sink.commit",
+        *(pytest.param(f"sink.{p}", marks=pytest.mark.full) for p in ("write", "commit.answer", "commit.delayed")),
+    ],
+)
+def test_killed_at_any_step_each_event_comes_once(postgres18: Database, point: str) -> None:
+    """And the application writes meanwhile, with a transaction that stays open across runs."""
+    shop = PostgresShop(postgres18, ORDERS, "INSERT INTO orders SELECT n, 'old' FROM generate_series(1, 7) n")
+    with transaction(shop, "UPDATE orders SET status = 'late' WHERE id = 7") as late:
+        for time in range(1, 7):
+            if time == 2:
+                late.connection.commit()
+            shop.do(f"UPDATE orders SET n = {time} WHERE id % 3 = {time} % 3 AND id <> 7",
+                    f"DELETE FROM orders WHERE id = {time}",
+                    f"INSERT INTO orders (id, status) VALUES ({time + 100}, 'new')")  # fmt: skip
+            if time == 1:
+                continue  # the triggers cannot be made while a table is written to
+            try:
+                shop.run(Faults((point, time), error=Killed))
+            except Killed:
+                continue
+    shop.run()
+    assert shop.fold() == shop.rows()
+    changes = [event["source"]["change"] for event in shop.events() if event["transaction"] is not None]
+    assert len(changes) == len(set(changes))
+
+
+def test_partitions(postgres18: Database) -> None:
+    """Rows that move, partitions that come, come with rows, are truncated by themselves, or go."""
+    shop = PostgresShop(
+        postgres18,
+        "CREATE TABLE orders (id int, status text, n int, PRIMARY KEY (id, n)) PARTITION BY LIST (n)",
+        "CREATE TABLE one PARTITION OF orders FOR VALUES IN (1)",
+        "CREATE TABLE two PARTITION OF orders FOR VALUES IN (2)",
+        "INSERT INTO orders VALUES (1, 'a', 1), (2, 'b', 2), (3, 'c', 2)",
+    )
+    shop.run()
+    before = len(shop.events())
+    shop.do("UPDATE orders SET n = 2 WHERE id = 1", "UPDATE two SET status = 'by itself' WHERE id = 2",
+            "CREATE TABLE three PARTITION OF orders FOR VALUES IN (3)",
+            "INSERT INTO three VALUES (4, 'new', 3)")  # fmt: skip
+    shop.run()
+    assert shop.fold() == shop.rows()
+    assert len(shop.events()) == before + 4, "a partition that is new asks for nothing"
+    shop.do("CREATE TABLE four (id int, status text, n int, PRIMARY KEY (id, n))", "INSERT INTO four VALUES (5, '', 4)")
+    for statement in (
+        "ALTER TABLE orders ATTACH PARTITION four FOR VALUES IN (4)",
+        "TRUNCATE two",
+        "ALTER TABLE orders DETACH PARTITION three",
+        "ALTER TABLE one DISABLE TRIGGER USER; INSERT INTO orders VALUES (6, 'unseen', 1)",
+    ):
+        shop.do(statement)
+        shop.run()
+        assert shop.fold() == shop.rows(), statement
+
+
+def test_two_phases_and_savepoints(shop: PostgresShop) -> None:
+    """A prepared transaction is given when it is committed, a savepoint that was rolled back is not."""
+    shop.do(
+        "BEGIN; UPDATE orders SET n = 1; SAVEPOINT a; DELETE FROM orders; ROLLBACK TO a; SAVEPOINT b;"
+        " UPDATE orders SET n = 2 WHERE id = 1; RELEASE b; COMMIT"
+    )
+    shop.do("BEGIN; UPDATE orders SET status = 'prepared' WHERE id = 2; PREPARE TRANSACTION 'p'")
+    shop.run()
+    assert all(event["after"]["status"] != "prepared" for event in shop.events())
+    shop.do("COMMIT PREPARED 'p'")
+    shop.run()
+    assert shop.fold() == shop.rows()
+    assert len({e["transaction"]["id"] for e in shop.events() if e["transaction"]}) == 2
+
+
+def test_a_large_transaction_is_whole(postgres18: Database) -> None:
+    """Read page by page, of two tables, in the order in which it was written."""
+    other = "CREATE TABLE other (id int PRIMARY KEY, status text)"
+    shop = PostgresShop(postgres18, ORDERS, other, tables=("public.orders", "public.other"))
+    shop.run()
+    insert = "INSERT INTO {0} (id, status) SELECT n, 'new' FROM generate_series({1}, {1} + 2999) n"
+    shop.do(
+        f"BEGIN; {insert.format('orders', 1)}; {insert.format('other', 1)}; {insert.format('orders', 5001)}; COMMIT"
+    )
+    shop.run()
+    events = [*shop.events("orders"), *shop.events("other")]
+    assert len(events) == 9_000
+    assert len({event["transaction"]["id"] for event in events}) == 1
+    assert sorted(event["transaction"]["total_order"] for event in events) == list(range(1, 9_001))
+    told = sorted(events, key=lambda event: event["transaction"]["total_order"])
+    assert [e["source"]["table"] for e in told] == ["orders"] * 3000 + ["other"] * 3000 + ["orders"] * 3000
+    assert shop.fold() == shop.rows()
+
+
+def test_connectors_side_by_side_and_taking_one_away(shop: PostgresShop) -> None:
+    """What one has made goes with its schema; the other and the application do not notice."""
+    with closing(open_source(replace(shop.config, name="other"))) as second:
+        second.connect()
+        second.hold(second.tables())
+        shop.do("UPDATE orders SET n = 1")
+        shop.do('DROP SCHEMA "cdc_other" CASCADE')
+        shop.do("UPDATE orders SET n = 2")
+    shop.run()
+    assert shop.fold() == shop.rows()
+    assert shop.select("SELECT DISTINCT split_part(tgname, ':', 2) FROM pg_trigger WHERE tgname LIKE 'cdc:%'") == [
+        ("c",)
+    ]
+
+
+def test_status_and_token_and_check_of_one_that_has_run(shop: PostgresShop) -> None:
+    """Where the changes end, and that a start would go on."""
+    assert {finding.level for finding in check.check(shop.config, shop.state()).findings} == {Level.OK}
+    shop.do("UPDATE orders SET n = 1")
+    behind = log_end.end(shop.config, shop.state())
+    standing = lag.standing(shop.config, shop.state())
+    assert standing["log_end_number"] == behind
+    assert shop.state().commit < behind
+    shop.run()
+    assert shop.state().commit >= behind
+    assert shop.state().commit >> ROOM <= (behind >> ROOM) + 1
+    with closing(open_source(shop.config)) as source:
+        source.connect()
+        with pytest.raises(OperatorError, match="re-made or foreign"):
+            source.unused()
+    long = replace(shop.config, name="c" * 40)
+    with pytest.raises(ConfigError, match="too long"):
+        open_source(long)
