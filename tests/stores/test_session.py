@@ -58,6 +58,7 @@ except Exception as exc:
 """
 
 
+@pytest.mark.full  # no command starts two at once
 def test_threads_that_start_it_at_once_share_one_jvm_of_which_a_full_heap_is_told(tmp_path: Path) -> None:
     """They leave the process as it was; the setting that is too small is named; workers run nothing of their folder."""
     done = subprocess.run(
