@@ -12,8 +12,6 @@ from tests.conftest import FULL
 from tests.faults.soak import Plan, soak
 
 _SECONDS: Final = 600 if FULL else 20
-_ACCOUNTS: Final = 20_000 if FULL else 5_000
-"""Rows that are there before: what a snapshot and the judges read."""
 
 
 @pytest.mark.every_server
@@ -31,8 +29,7 @@ def test_minutes_of_faults(source: str, producer: str, tmp_path: Path) -> None:
     """Whatever breaks, in whatever order: nothing is lost, doubled, torn or out of order, the slot never ahead."""
     seed = random.SystemRandom().randrange(1_000_000)
     print(f"again by make soak SOURCE={source} SECONDS={_SECONDS} SEED={seed} PRODUCER={producer}")
-    plan = Plan(seconds=_SECONDS, seed=seed, folder=tmp_path, source=source, producer=producer, accounts=_ACCOUNTS)
-    report = soak(plan)
+    report = soak(Plan(seconds=_SECONDS, seed=seed, folder=tmp_path, source=source, producer=producer))
     print(report.table())
     assert report.good
     assert report.faults.total() >= 2
