@@ -31,7 +31,12 @@ from tests.servers import kafka_versions, mysql_data
 
 pytest_plugins: list[str] = []
 
-hypothesis.settings.register_profile("untimed", deadline=None)  # the machine is shared: time says nothing of the code
+FULL: Final = os.environ.get("CDC_TEST_ALL", "") not in ("", "0")
+"""`make test-all`: everything at full strength."""
+
+_EXAMPLES: Final = 100 if FULL else 50
+# the machine is shared: time says nothing of the code
+hypothesis.settings.register_profile("untimed", deadline=None, max_examples=_EXAMPLES)
 hypothesis.settings.register_profile("few", deadline=None, max_examples=20)
 hypothesis.settings.load_profile("untimed")
 
@@ -60,8 +65,6 @@ def _engine_answers() -> bool:
         return False
 
 
-FULL: Final = os.environ.get("CDC_TEST_ALL", "") not in ("", "0")
-"""`make test-all`: everything at full strength."""
 _SECOND: Final = frozenset({"postgres16", "mariadb"})
 """The second server of each pair: what does not depend on the server's version runs on the first in `make test`."""
 _THIRD: Final = frozenset({"mariadb11"})
@@ -331,13 +334,10 @@ def _only_in_full(item: pytest.Item) -> bool:
         return True
     if isinstance(item, pytest.Function) and hasattr(item, "callspec") and _THIRD & _texts(item):
         return True
-    if (
-        item.get_closest_marker("every_server")
-        or not isinstance(item, pytest.Function)
-        or not hasattr(item, "callspec")
-    ):
+    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec") or not _SECOND & _texts(item):
         return False
-    return bool(_SECOND & _texts(item))
+    asked = item.get_closest_marker("every_server")
+    return asked is None or not asked.kwargs.get("where", bool)(item.callspec.params)
 
 
 def _texts(item: pytest.Function) -> set[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.compiler import has_compiler
+from tests.pushes import some_each_push
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("cdc", "connectors", "snapshot", "sinks", "spark_apply")
@@ -52,6 +53,7 @@ def test_the_hot_path_is_compiled(wheel: Path) -> None:
     assert {f"cdc/monitor/page/{name}" for name in page} <= set(names)
 
 
+@pytest.mark.full  # the wheel that is compiled; test_pure runs what is not
 def test_without_a_c_compiler_it_is_python_alone(tmp_path: Path) -> None:
     """It installs all the same, and runs."""
     made = make_wheel(tmp_path, CC="no-such-compiler")
@@ -103,7 +105,9 @@ def _without_spark(wheel: Path, *arguments: str) -> subprocess.CompletedProcess[
     )
 
 
-@pytest.mark.parametrize("command", ["check", "run", "tail", "status", "apply", "dev", "demo"])
+@pytest.mark.parametrize(
+    "command", some_each_push(["check", "run", "tail", "status", "apply", "dev", "demo"], "run", "apply")
+)
 def test_every_command_has_help_without_spark(wheel: Path, command: str) -> None:
     """Capture installs without Spark: no command imports it before it must."""
     done = _without_spark(wheel, command, "--help")

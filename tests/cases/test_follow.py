@@ -11,9 +11,11 @@ import pytest
 
 from tests.cases import mysql_cases, postgres_cases, without_topics
 from tests.cases.following import Following
-from tests.cases.runner import Case, Ran
+from tests.cases.runner import Case, Ran, each_third
+from tests.conftest import FULL
 
-_POSTGRES: Final = {case.name: case for case in postgres_cases.CASES}
+_CHOSEN: Final = postgres_cases.CASES if FULL else each_third(postgres_cases.CASES, 1)
+_POSTGRES: Final = {case.name: case for case in _CHOSEN}
 _MYSQL: Final = {case.name: case for case in mysql_cases.CASES}
 
 

@@ -13,8 +13,6 @@ from tests.cases.mysql_keys import KEYS_OF_HOLES
 from tests.cases.runner import Case, Ran, run
 from tests.conftest import MYSQLS
 
-pytestmark = pytest.mark.every_server
-
 _CASES: Final = (*HOLES, *KEYS_OF_HOLES)
 _NAMES: Final = [case.name for case in _CASES]
 

@@ -16,8 +16,6 @@ from tests.cases.postgres_cases import CASES
 from tests.cases.runner import Case, Ran, run
 from tests.conftest import _database
 
-pytestmark = pytest.mark.every_server
-
 _NAMES: Final = [case.name for case in CASES]
 
 

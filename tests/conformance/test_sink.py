@@ -20,6 +20,7 @@ from cdc.model.state import Phase, State
 from cdc.rules.routes import Routes, key_end
 from cdc.testing import MemoryKafka, MemorySink
 from sinks.kafka import KafkaSink
+from tests.pushes import some_each_push
 from tests.text_tables import text_table
 
 A, B = text_table("a", ["id"]), text_table("b", ["id"])
@@ -95,7 +96,12 @@ class Real:
             return [(message.value(), message.headers() or []) for message in messages]
 
 
-@pytest.fixture(params=["memory", *PRODUCERS])
+_ALL = ("memory", *PRODUCERS)
+BY_EACH = pytest.mark.parametrize("broker", _ALL, indirect=True)
+"""What each push asks of every client; the rest it asks of the twin and of the client that is the default."""
+
+
+@pytest.fixture(params=some_each_push(_ALL, "memory", "own"))
 def broker(request: pytest.FixtureRequest) -> Broker:
     """Each test runs against the twin, and against the server through each client."""
     if request.param == "memory":
@@ -164,6 +170,7 @@ def test_headers_come_with_their_records(sink: Sink, broker: Broker) -> None:
     assert broker.headers(log_of(topic)) == [each for each in expected if each[0] is not None]
 
 
+@BY_EACH
 def test_a_commit_shows_records_schema_and_position_together(sink: Sink, broker: Broker) -> None:
     """Before it nothing, after it everything, in order for each key; a tombstone is a record."""
     topic = sink.topic(A)
@@ -180,6 +187,7 @@ def test_a_commit_shows_records_schema_and_position_together(sink: Sink, broker:
     assert list(sink.schemas()) == [SCHEMA]
 
 
+@BY_EACH
 def test_what_was_not_committed_is_never_seen(sink: Sink, broker: Broker) -> None:
     """The sink lets go, the next copy fences: nothing that was open is visible, the position is the old one."""
     sink.commit(STATE)
@@ -194,6 +202,7 @@ def test_what_was_not_committed_is_never_seen(sink: Sink, broker: Broker) -> Non
         assert again.occupied([A, B]) == []
 
 
+@BY_EACH
 def test_reading_back_sees_the_open_transaction_and_aborted_ones(sink: Sink, broker: Broker) -> None:
     """`records` is what a truncate and a value left out are worked out from, in order for each key."""
     sink.write(sink.topic(A), b"k", b"aborted")
@@ -209,6 +218,7 @@ def test_reading_back_sees_the_open_transaction_and_aborted_ones(sink: Sink, bro
         assert list(again.records(B)) == []
 
 
+@BY_EACH
 def test_a_fenced_copy_cannot_commit(sink: Sink, broker: Broker) -> None:
     """It says that another copy runs; nothing it wrote is visible; the other goes on."""
     sink.write(sink.topic(A), b"k", b"zombie")

@@ -107,6 +107,7 @@ def show(capsys: pytest.CaptureFixture[str]) -> Show:
     return told
 
 
+@pytest.mark.full  # the soaks, of which the same oracles have nothing to say
 def test_nothing_taken_out(bench: Bench, show: Show) -> None:
     """Killed between writing and committing, and after committing: the oracles have nothing to say."""
     bench.begin()
@@ -118,6 +119,7 @@ def test_nothing_taken_out(bench: Bench, show: Show) -> None:
     assert not found.any, found.said
 
 
+@pytest.mark.full  # two controls stand for all: one of what is lost, one of what is torn and doubled
 def test_future_check_removed(bench: Bench, show: Show) -> None:
     """A slot moved on by hand: the verdict stops the connector; without the verdict the gap is noticed as lost."""
     bench.begin()
@@ -147,6 +149,7 @@ def test_acknowledged_before_the_commit(bench: Bench, show: Show) -> None:
     assert found.lost > 0
 
 
+@pytest.mark.full  # two controls stand for all: one of what is lost, one of what is torn and doubled
 def test_read_uncommitted(bench: Bench, show: Show) -> None:
     """A copy dies with its events written and not committed: who reads them too sees them twice."""
     bench.begin()
@@ -184,6 +187,7 @@ def test_committed_in_pieces(bench: Bench, show: Show) -> None:
     assert found.doubled > 0
 
 
+@pytest.mark.full  # two controls stand for all: one of what is lost, one of what is torn and doubled
 def test_new_slot_after_a_snapshot_crash(bench: Bench, show: Show) -> None:
     """The snapshot dies half-way and goes on behind another slot: what happened in between is in neither."""
     bench.dies("tests.faults.crashing", "sink.commit.answer", "4")

@@ -26,6 +26,7 @@ from sinks.producer.producer import Producer
 from sinks.topics.read_back import read_to_end
 from tests.faults import proxy
 from tests.faults.proxy import Proxy, Trap
+from tests.pushes import some_each_push
 from tests.text_tables import text_table
 
 A, B = text_table("a", ["id"]), text_table("b", ["id"])
@@ -73,7 +74,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     made.close()
 
 
-@pytest.fixture(params=[FIRST, SECOND, LIBRDKAFKA])
+@pytest.fixture(params=some_each_push([FIRST, SECOND, LIBRDKAFKA], SECOND, LIBRDKAFKA))
 def version(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Of the protocol: the broker has the second, unless it is taken for one that has not."""
     if request.param == FIRST:
@@ -129,7 +130,7 @@ def test_an_end_that_comes_late_ends_no_other_transaction(broker: Broker, prefix
         _goes_on_whole(broker, sink)
 
 
-@pytest.mark.parametrize("version", [FIRST, LIBRDKAFKA], indirect=True)
+@pytest.mark.parametrize("version", some_each_push([FIRST, LIBRDKAFKA], LIBRDKAFKA), indirect=True)
 def test_without_a_new_epoch_it_would(
     broker: Broker, prefix: str, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -143,6 +143,7 @@ def test_acknowledged_records_of_the_last_transaction_are_lost(
     same(connector, postgres18, "public.t")
 
 
+@pytest.mark.full  # test_acknowledged_records_of_the_last_transaction_are_lost, test_a_leader_is_killed
 @pytest.mark.parametrize("producer", ["own", pytest.param("librdkafka", marks=pytest.mark.full)])
 def test_acknowledged_records_are_lost_while_it_runs(
     postgres18: Database, broker: DevServers, prefix: str, tmp_path: Path, producer: str

@@ -161,6 +161,7 @@ def test_postgres(
     _nowhere(connector, watch, said, tmp_path_factory.getbasetemp(), secret)
 
 
+@pytest.mark.full  # test_postgres, and the laws in tests/property/test_capture_rules.py
 def test_mysql(
     mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -22,6 +22,7 @@ from tests.integration import test_bad_input as bad
 from tests.integration.connector import Connector
 from tests.integration.pooler import pooler
 from tests.integration.running import Running, rows
+from tests.pushes import some_each_push
 
 place = bad.place
 Place = bad.Place
@@ -72,7 +73,7 @@ def errors(found: Found) -> str:
     return "\n".join(f"{f['message']} -> {f['fix']}" for f in found if f["level"] == "error")
 
 
-@pytest.mark.parametrize("case", bad.LOGINS)
+@pytest.mark.parametrize("case", some_each_push(bad.LOGINS, "wrong password"))
 def test_logins_that_fail(case: str, both: Both, place: Place) -> None:
     """As a run says it; and what Kafka lacks is said all the same."""
     parts, words = bad.LOGINS[case]
@@ -88,7 +89,7 @@ POOLERS: dict[str, str] = {
 }
 
 
-@pytest.mark.parametrize("dropped", POOLERS)
+@pytest.mark.parametrize("dropped", some_each_push(POOLERS, "replication"))
 def test_poolers_that_drop_what_a_session_asks_for(dropped: str, both: Both, place: Place) -> None:
     """The first setting that would differ tells; a pooler in transaction mode, which cannot replicate, is named."""
     port = urlsplit(place.database.url).port
@@ -100,7 +101,10 @@ def test_poolers_that_drop_what_a_session_asks_for(dropped: str, both: Both, pla
     assert "a pooler cannot replicate in transaction mode" in found
 
 
-@pytest.mark.parametrize("table", bad.TABLE_CASES)
+_EACH_PUSH = ("public.keyless", "public.hidden")  # a run is asked about each, and all are in everything_wrong_at_once
+
+
+@pytest.mark.parametrize("table", some_each_push(bad.TABLE_CASES, *_EACH_PUSH))
 def test_tables_that_cannot_be_captured(table: str, both: Both) -> None:
     """As a run says it."""
     both.write("public.orders", table)
@@ -108,7 +112,7 @@ def test_tables_that_cannot_be_captured(table: str, both: Both) -> None:
     assert all(word in found for word in bad.TABLE_CASES[table] if word != "hint:")
 
 
-@pytest.mark.parametrize("user", ["_plain", "_reader"])
+@pytest.mark.parametrize("user", some_each_push(["_plain", "_reader"], "_reader"))
 def test_rights_that_lack(user: str, both: Both, place: Place) -> None:
     """To replicate, and to publish: as a run says it; the statement for the owner is one that can be run as it is."""
     both.write(url=place.url(user=place.role + user))
@@ -118,7 +122,7 @@ def test_rights_that_lack(user: str, both: Both, place: Place) -> None:
     place.database.execute(f"BEGIN; {statements[0]}\n; ROLLBACK")
 
 
-@pytest.mark.parametrize("case", bad.TOPIC_CASES)
+@pytest.mark.parametrize("case", some_each_push(bad.TOPIC_CASES, "deleted"))
 def test_topics_that_are_wrong(case: str, both: Both, place: Place) -> None:
     """As a run says it, without touching them."""
     partitions, policy, words = bad.TOPIC_CASES[case]
@@ -138,6 +142,7 @@ def test_topics_that_are_wrong(case: str, both: Both, place: Place) -> None:
         place.admin.delete_topics([topic])[topic].result(30)
 
 
+@pytest.mark.full  # test_kafka_down of test_bad_input.py
 def test_kafka_down(both: Both) -> None:
     """As a run says it; and what the database lacks is said all the same."""
     both.write("public.keyless", kafka=f"127.0.0.1:{free_port()}")
@@ -214,7 +219,9 @@ VERDICTS = {
 }
 
 
-@pytest.mark.parametrize("verdict", VERDICTS)
+@pytest.mark.parametrize(
+    "verdict", some_each_push(VERDICTS, "slot missing", "publication cdc_{0} carries only some columns")
+)
 def test_verdicts(verdict: str, ran: Connector, postgres18: Database) -> None:
     """What the next start would stop at."""
     postgres18.execute("INSERT INTO t VALUES (1)", *VERDICTS[verdict].format(ran.name).split(";"))

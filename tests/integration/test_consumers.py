@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from cdc.config.config import load_connector
@@ -144,6 +145,7 @@ def test_a_broker_that_falls_silent_gives_no_status(
     assert (group.records, group.status) == (1, "unknown")
 
 
+@pytest.mark.full  # test_groups_on_a_real_broker
 def test_more_than_is_counted(postgres18: Database, kafka: str, prefix: str, tmp_path: Path, monkeypatch: Any) -> None:
     """Of many the offsets tell how many there are at most, and it is said that they do."""
     monkeypatch.setattr("sinks.consumers.groups.MOST_COUNTED", 5)

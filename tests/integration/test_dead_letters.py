@@ -148,6 +148,7 @@ def test_a_row_above_the_brokers_limit(database: Database, kafka: str, prefix: s
     eventually(lambda: json.loads(connector.here("status", "FILE", "--json").stdout)["dead_letters"] == 3, "counted")
 
 
+@pytest.mark.full  # test_a_row_above_the_brokers_limit
 @pytest.mark.parametrize(
     "rows_behind",
     [pytest.param(0, id="alone"), pytest.param(120_000, id="many behind it", marks=pytest.mark.full)],

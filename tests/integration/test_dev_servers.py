@@ -28,6 +28,7 @@ from cdc.dev import debs, jars, stack
 from cdc.dev.servers import launch, mysqld
 from cdc.model.errors import OperatorError
 from tests.conftest import MySQLDatabase
+from tests.pushes import some_each_push
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -127,7 +128,10 @@ def test_postgres_is_ready_for_replication_and_wants_its_password(folder: Path, 
     assert all(password not in path.read_text(errors="replace") for path in folder.rglob("*.log"))
 
 
-@pytest.mark.parametrize("end", ["stop", "kill"])
+ENDS = pytest.mark.parametrize("end", some_each_push(["stop", "kill"], "kill"))
+
+
+@ENDS
 def test_a_restart_keeps_data_and_address(folder: Path, end: str) -> None:
     with stack.DevServers(folder, servers=["postgres", "kafka"]) as dev:
         before = dev.urls
@@ -145,6 +149,7 @@ def test_a_restart_keeps_data_and_address(folder: Path, end: str) -> None:
         assert consume(must(before.kafka), "t", 2) == [b"one", b"two"]
 
 
+@pytest.mark.full  # the soaks pause servers
 def test_a_paused_postgres_does_not_answer_until_resumed(folder: Path) -> None:
     with stack.DevServers(folder, servers=["postgres"]) as dev:
         url = must(dev.urls.postgres_url)
@@ -159,7 +164,6 @@ def test_a_paused_postgres_does_not_answer_until_resumed(folder: Path) -> None:
 
 BOTH = pytest.mark.parametrize("name", ["mysql", "mariadb"])
 EITHER = pytest.mark.parametrize("name", ["mysql", pytest.param("mariadb", marks=pytest.mark.full)])
-ENDS = pytest.mark.parametrize("end", [pytest.param("stop", marks=pytest.mark.full), "kill"])
 MYSQL_VERSIONS = {"mysql": "9.", "mariadb": "10.11."}
 ON_DISK = {"innodb_flush_log_at_trx_commit": "1", "sync_binlog": "1", "innodb_doublewrite": "ON"}
 WHOLE_ROWS = {
@@ -205,6 +209,7 @@ def test_mysql_is_ready_for_capture_and_wants_its_password(folder: Path, name: s
     assert [path for path in others if password.encode() in path.read_bytes()] == []
 
 
+@pytest.mark.full  # it is about cdc dev alone
 @BOTH
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="/proc/net is missing: it tells who listens")
 def test_mysql_listens_on_loopback_only_and_stops_without_a_trace(folder: Path, name: str) -> None:
@@ -237,6 +242,7 @@ def test_mysql_keeps_data_identity_and_binlog(folder: Path, name: str, end: str)
         database.execute("INSERT INTO t VALUES (43)")
 
 
+@pytest.mark.full  # the soaks pause servers
 @EITHER
 def test_a_paused_mysql_does_not_answer_until_resumed(folder: Path, name: str) -> None:
     with stack.DevServers(folder, servers=[name]) as dev:
@@ -248,6 +254,7 @@ def test_a_paused_mysql_does_not_answer_until_resumed(folder: Path, name: str) -
         assert database.rows("SELECT 1") == [(1,)]
 
 
+@pytest.mark.full  # each test of MySQL reads its log so
 @BOTH
 @pytest.mark.filterwarnings("ignore:'db' is deprecated")  # mysql-replication asks pymysql so
 def test_a_mysql_database_tells_its_rows_by_name(folder: Path, name: str) -> None:
@@ -276,12 +283,14 @@ def test_a_mysql_database_tells_its_rows_by_name(folder: Path, name: str) -> Non
             assert [row["values"] for event in reader for row in event.rows] == [{"id": 1, "word": "grün"}]
 
 
+@pytest.mark.full  # each test of MySQL has a database of its own
 def test_one_server_s_databases_are_apart(mysql: MySQLDatabase, mariadb: MySQLDatabase) -> None:
     for database in (mysql, mariadb):
         assert database.rows("SELECT database()") == [(database.name,)]
         assert database.rows("SHOW TABLES") == []
 
 
+@pytest.mark.full  # topics are made with their settings, which other tests look at
 def test_kafka_does_not_make_topics_by_itself(folder: Path) -> None:
     with stack.DevServers(folder, servers=["kafka"]) as dev:
         admin = AdminClient({"bootstrap.servers": must(dev.urls.kafka)})
@@ -289,6 +298,7 @@ def test_kafka_does_not_make_topics_by_itself(folder: Path) -> None:
         assert "wished-for" not in admin.list_topics(timeout=10).topics
 
 
+@pytest.mark.full  # the laws of OpenSearch's store
 @ENDS
 def test_opensearch_keeps_documents_and_external_versions(folder: Path, end: str) -> None:
     with stack.DevServers(folder, servers=["opensearch"]) as dev:
@@ -317,6 +327,7 @@ def test_up_twice_keeps_the_servers_and_down_stops_them(folder: Path) -> None:
     assert stack.down(folder) == ()
 
 
+@pytest.mark.full  # test_up_twice_keeps_the_servers_and_down_stops_them
 def test_a_foreground_user_leaves_what_ran_before(folder: Path) -> None:
     stack.up(folder, servers=["postgres"])
     with stack.DevServers(folder, servers=["postgres", "postgres16"]) as dev:
@@ -334,7 +345,7 @@ def test_if_one_server_fails_none_is_left(folder: Path) -> None:
     assert set(stack.status(folder).values()) == {None}
 
 
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signum", some_each_push([signal.SIGKILL, signal.SIGINT, signal.SIGTERM], signal.SIGKILL))
 def test_no_server_outlives_a_foreground_parent(folder: Path, signum: signal.Signals) -> None:
     """Ctrl-C and SIGTERM: all are stopped before the parent is gone; SIGKILL: soon after."""
     command = [sys.executable, "-c", PARENT, str(folder)]
@@ -348,6 +359,7 @@ def test_no_server_outlives_a_foreground_parent(folder: Path, signum: signal.Sig
     assert gone(family, within_s=10 if signum == signal.SIGKILL else 1)
 
 
+@pytest.mark.full  # test_ctrl_c_leaves_nothing of the demo
 def test_ctrl_c_while_starting_leaves_nothing(folder: Path) -> None:
     command = [sys.executable, "-c", PARENT, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as parent:
@@ -382,6 +394,7 @@ def test_the_command_line(folder: Path) -> None:
         psycopg2.connect(urls["postgres"])
 
 
+@pytest.mark.full  # test_the_command_line
 def test_the_command_line_says_which_mysql_it_is(folder: Path) -> None:
     def cdc_dev(*arguments: str) -> str:
         command = [sys.executable, "-c", "from cdc.cli.trying.dev import dev; dev()", *arguments, "--dir", str(folder)]
@@ -431,6 +444,7 @@ def test_the_jars_come_from_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(jar.name == "kafka_2.13-4.1.0.jar" for jar in first)
 
 
+@pytest.mark.full  # test_a_package_is_fetched_once_by_two_at_once_and_nothing_is_installed
 def test_jars_fetched_by_two_at_once_after_a_killed_third_are_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import orjson
+import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer
@@ -251,6 +252,7 @@ MYSQL_EDGES: Final = (
 )
 
 
+@pytest.mark.full  # test_postgres; kinds of values of both are in tests/property and tests/unit
 def test_mysql(mysql: MySQLDatabase, kafka: str, registry: str, prefix: str, tmp_path: Path) -> None:
     """All types by snapshot and stream, zero dates too; key change, delete, DDL, TRUNCATE."""
 
@@ -309,6 +311,7 @@ def _library(connector: Connector, database: str, count: int, *, text: Sequence[
         assert live[0] == live[1], name
 
 
+@pytest.mark.full  # test_before_is_what_a_reader_has
 def test_before_is_the_row_of_the_topic(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """A table of the default identity: each event's `before` is what a reader has by then, values left out too."""
     wide = "(SELECT string_agg(md5(n::text), '') FROM generate_series(1, 400) n)"

@@ -50,7 +50,6 @@ def test_a_published_key_that_is_generated(postgres18: Database, kafka: str, pre
     assert all(set(json.loads(key)) == {"v", "twice"} for key in connector.fold("public.t"))
 
 
-@pytest.mark.every_server
 def test_the_application_goes_on(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """A child without a key is not published with its parent: updates and deletes of both go on, and it is said.
 

@@ -18,9 +18,10 @@ from cdc.config.kafka_config import KafkaConfig
 from cdc.dev.stack import DevServers
 from sinks.topics.names import table_topic
 from sinks.topics.signals import send_command
-from tests.conftest import Database
+from tests.conftest import FULL, Database
 from tests.integration.connector import Connector
 from tests.integration.running import Running, eventually, filled, ordered, rows, same, standing, unbroken, writing
+from tests.pushes import some_each_push
 
 KEYS = 30_000
 WIDE = "(SELECT string_agg(md5('{0}' || x), '') FROM generate_series(1, 400) x)"
@@ -76,14 +77,15 @@ def test_the_others_stream_on(database: Database, kafka: str, prefix: str, tmp_p
 
 def test_read_again_on_request(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """Rows that the topic has wrong are right again; one that the source does not have is deleted; no other is."""
-    filled(database, "public.t", keys=KEYS)
+    keys = KEYS if FULL else 5_000
+    filled(database, "public.t", keys=keys)
     filled(database, "public.u", keys=10)
     connector = Connector(tmp_path, prefix, database.url, kafka, ["public.t", "public.u"])
     connector.catch_up()
     read = len(connector.records("public.u"))
     planted(connector, "public.t", {"id": 7, "n": -1, "v": "wrong"})
     planted(connector, "public.t", {"id": -7, "n": -1, "v": "a ghost"})
-    with writing(database, "public.t", keys=KEYS), following(connector) as run:
+    with writing(database, "public.t", keys=keys), following(connector) as run:
         asked = json.loads(snapshot(connector, "start", "--table", "public.t", "--json"))
         assert asked["tables"] == ["public.t"]
         run.await_line("table public.t is read again, as asked")
@@ -131,6 +133,7 @@ def test_stopped_on_request(postgres18: Database, kafka: str, prefix: str, tmp_p
     assert "no table is being read again on request" in refused.stderr
 
 
+@pytest.mark.full  # test_a_crash_at_every_step
 def test_killed_while_reading(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """SIGKILLed again and again, the reading goes on behind the last committed window; the end is right."""
     filled(database, "public.t", keys=KEYS)
@@ -232,6 +235,7 @@ def test_a_table_made_while_it_runs(postgres18: Database, kafka: str, prefix: st
         same(connector, postgres18, table)
 
 
+@pytest.mark.full  # the next one, and cases of tables that are made again
 def test_a_table_made_again_under_its_name(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """Also rows that nobody writes to again are in the topic as in the table, and none of the table before it.
 
@@ -283,12 +287,16 @@ def test_tables_made_again_while_it_runs(postgres18: Database, kafka: str, prefi
     assert connector.here("check", "FILE").returncode == 0
 
 
+@pytest.mark.full  # test_key_changed_during_the_snapshot
 @pytest.mark.parametrize(
     "statement",
-    [
+    some_each_push(
+        [
+            "ALTER TABLE t DROP CONSTRAINT t_pkey; ALTER TABLE t ADD PRIMARY KEY (v)",
+            "ALTER TABLE t ALTER id TYPE text USING 'k' || id",
+        ],
         "ALTER TABLE t DROP CONSTRAINT t_pkey; ALTER TABLE t ADD PRIMARY KEY (v)",
-        "ALTER TABLE t ALTER id TYPE text USING 'k' || id",
-    ],
+    ),
     ids=["another column", "another type"],
 )
 def test_a_key_that_changes_while_it_is_read(
@@ -310,6 +318,7 @@ def test_a_key_that_changes_while_it_is_read(
     same(connector, postgres18, "public.t")
 
 
+@pytest.mark.full  # the test of this name in tests/unit/test_pipeline.py
 def test_rows_asked_for_by_their_keys(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """Of a key of several types: the rows that are there come again, the others are deleted; nothing else is read."""
     postgres18.execute(
@@ -336,6 +345,7 @@ def test_rows_asked_for_by_their_keys(postgres18: Database, kafka: str, prefix: 
     assert len(connector.fold("public.t")) == 19
 
 
+@pytest.mark.full  # test_the_deletes_of_a_large_truncate_are_committed_in_parts_and_resumed
 def test_a_large_table_that_is_truncated_and_filled_again(
     postgres18: Database, kafka: str, prefix: str, tmp_path: Path
 ) -> None:

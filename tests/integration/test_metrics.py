@@ -141,6 +141,7 @@ def test_what_a_connector_shows(postgres18: Database, kafka: str, prefix: str, t
     assert VALUE not in running.stderr
 
 
+@pytest.mark.full  # test_what_a_connector_shows, and test_offsets for what is MySQL's
 def test_what_a_connector_shows_at_mysql(
     mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
 ) -> None:

@@ -104,6 +104,7 @@ def test_a_life_that_is_watched(
     ]
 
 
+@pytest.mark.full  # tests/unit/test_monitor.py
 def test_what_does_not_answer_is_shown_as_that(
     postgres18: Database, kafka: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

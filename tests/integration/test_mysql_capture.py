@@ -12,6 +12,7 @@ from tests.integration.mysql_work import connector_of, filled, same, writing
 from tests.integration.running import Running, eventually, standing, unbroken
 
 
+@pytest.mark.full  # the soak of MySQL
 @pytest.mark.parametrize(
     "key", [pytest.param("id INT", marks=pytest.mark.full), "id VARCHAR(20) CHARACTER SET utf8mb4"], ids=["int", "text"]
 )

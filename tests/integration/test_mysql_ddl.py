@@ -17,8 +17,6 @@ from tests.integration.mysql_servers import OwnServer, own_server
 from tests.integration.mysql_work import connector_of, rows, same
 from tests.integration.running import Running, eventually, ordered
 
-pytestmark = pytest.mark.every_server
-
 
 @pytest.fixture(scope="module", params=["mysql", "mariadb"])
 def own(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnServer]:

@@ -14,6 +14,7 @@ from tests.conftest import MySQLDatabase
 from tests.integration.mysql_servers import OwnServer, own_servers
 from tests.integration.mysql_work import connector_of, filled, same, writing
 from tests.integration.running import Running, eventually, standing, unbroken
+from tests.pushes import some_each_push
 
 KEYS = 2_000
 
@@ -130,9 +131,7 @@ def test_the_connector_goes_on_at_the_replica(pair: Pair, kafka: str, prefix: st
     unbroken(connector, "dev.t")
 
 
-@pytest.mark.parametrize(
-    "written", [pytest.param(0, id="idle"), pytest.param(50, id="written", marks=pytest.mark.every_server)]
-)
+@pytest.mark.parametrize("written", some_each_push([0, 50], 50), ids=["idle", "written"])
 def test_a_replica_that_lacks_what_kafka_has(pair: Pair, kafka: str, prefix: str, tmp_path: Path, written: int) -> None:
     """It was promoted too early: said by `cdc check` and `cdc run`, however much it has written since."""
     primary = pair.primary.database
@@ -157,7 +156,6 @@ def test_a_replica_that_lacks_what_kafka_has(pair: Pair, kafka: str, prefix: str
     same(connector, replica, "t")
 
 
-@pytest.mark.every_server
 @pytest.mark.parametrize("kind", ["mysql", "mariadb"])
 def test_a_replica_that_does_not_log_what_it_is_sent(kind: str, kafka: str, prefix: str, tmp_path: Path) -> None:
     """Its own log would be silent for ever; as a server of its own it is as good as any."""

@@ -12,8 +12,6 @@ from tests.integration.mysql_work import connector_of, same
 from tests.integration.running import Running, eventually
 from tests.integration.test_mysql_refusals import refused
 
-pytestmark = pytest.mark.every_server
-
 SECRET = "whisper"
 
 

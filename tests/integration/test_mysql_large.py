@@ -72,6 +72,7 @@ def test_killed_in_the_middle_of_many_rows(
     killed_in_the_middle(connector, mysql_database, size, f"{depth} = {DEEP}")
 
 
+@pytest.mark.full  # the one before it, and test_a_large_transaction_that_is_compressed
 @SIZES
 def test_killed_in_the_middle_of_many_compressed_rows(
     mysql: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path, size: Size

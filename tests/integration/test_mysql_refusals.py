@@ -15,8 +15,6 @@ from tests.integration.mysql_servers import OwnServer, own_server
 from tests.integration.mysql_work import connector_of, is_mysql, same
 from tests.integration.running import Running
 
-pytestmark = pytest.mark.every_server  # each has settings of its own
-
 GLOBAL = {
     "binlog_format": ("STATEMENT", "MIXED"),
     "binlog_row_image": ("MINIMAL", "NOBLOB"),
@@ -60,6 +58,7 @@ def refused(connector: Connector, *words: str) -> None:
     assert not [topic for topic in topics if topic.startswith(connector.name)]
 
 
+@pytest.mark.every_server  # each has settings of its own
 def test_a_server_whose_log_lacks_something(own: OwnServer, kafka: str, prefix: str, tmp_path: Path) -> None:
     """Setting by setting, each with the statement that mends it, which does."""
     settings = {**GLOBAL, **(OF_MYSQL if own.kind == "mysql" else OF_MARIADB)}

@@ -22,8 +22,6 @@ from tests.integration.mysql_servers import own_server
 from tests.integration.mysql_user import MysqlUser
 from tests.integration.mysql_work import SEQUENCE, connector_of, same
 
-pytestmark = pytest.mark.every_server
-
 HOSTILE: Final = (
     ("sql_select_limit", "2"),
     ("max_join_size", "1"),
@@ -156,6 +154,7 @@ def test_hostile_settings_of_a_server_change_nothing(kind: str, tmp_path: Path, 
         assert after.here("status", "FILE").returncode == 0
 
 
+@pytest.mark.every_server  # each has settings of its own
 @pytest.mark.parametrize("kind", MYSQLS)
 def test_each_setting_is_set_and_read_back(kind: str, tmp_path: Path) -> None:
     """One at a time, so that none hides behind another; and what no session can set is named."""

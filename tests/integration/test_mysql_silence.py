@@ -79,6 +79,7 @@ def test_a_half_open_connection(mysql_database: MySQLDatabase, kafka: str, prefi
     unbroken(usual, f"{database.name}.t")
 
 
+@pytest.mark.full  # test_an_idle_server_and_its_rotations_are_no_reason_to_stop
 def test_an_idle_server_is_not_taken_for_dead(
     mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
 ) -> None:

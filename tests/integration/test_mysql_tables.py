@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import MySQLDatabase
 from tests.integration.connector import Connector
 from tests.integration.mysql_work import connector_of, filled, rows, same, writing
@@ -24,6 +26,7 @@ def becomes(connector: Connector, database: MySQLDatabase, table: str) -> None:
     eventually(is_there, f"the topic of {table} is the table")
 
 
+@pytest.mark.full  # cases of cut-overs, and the soak of MySQL
 def test_a_cut_over_under_load(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
     """As gh-ost and pt-online-schema-change end: the other table takes the name between two writes."""
     database = mysql_database
@@ -69,6 +72,7 @@ def test_a_name_that_is_given_up_and_taken_back(
     same(connector, database, "a")
 
 
+@pytest.mark.full  # cases of such tables, and the soak of MySQL
 def test_tables_emptied_dropped_and_made_under_load(
     mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
 ) -> None:

@@ -93,6 +93,7 @@ def test_a_server_that_is_not_believed(secured: Secured, kafka: str, prefix: str
     connector.catch_up()
 
 
+@pytest.mark.full  # test_a_server_that_is_not_believed
 @pytest.mark.parametrize("kind", ["mysql", "mariadb"])
 def test_a_server_without_tls(kind: str, kafka: str, prefix: str, tmp_path: Path) -> None:
     """Nothing is sent to it that was to be encrypted."""

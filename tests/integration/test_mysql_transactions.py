@@ -11,7 +11,6 @@ from tests.integration.mysql_work import SEQUENCE, Life, connector_of, same
 from tests.integration.running import unbroken
 
 
-@pytest.mark.every_server
 def test_prepared_transactions(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
     """Rows at the commit, in its place; kept over a restart of the connector between; none of what is rolled back."""
     database = mysql_database
@@ -72,6 +71,7 @@ def test_prepared_and_compressed(mysql: MySQLDatabase, kafka: str, prefix: str, 
     assert len(connector.records(f"{mysql.name}.a")) == 2
 
 
+@pytest.mark.full  # test_killed_in_the_middle_of_many_rows, test_memory_of_a_large_transaction
 def test_memory_of_a_compressed_transaction(mysql: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
     """One event of 90 MB, in which nothing can be compressed, costs no 90 MB."""
     mysql.execute("CREATE TABLE t (id INT PRIMARY KEY, v VARBINARY(3000))")

@@ -56,7 +56,6 @@ def _purged(database: MySQLDatabase, file: str) -> bool:
     return str(database.rows("SHOW BINARY LOGS")[0][0]) == file
 
 
-@pytest.mark.every_server
 def test_a_purge_and_closing_the_gap(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
     database = mysql_database
     connector = _begun(database, kafka, prefix, tmp_path)
@@ -72,7 +71,6 @@ def test_a_purge_and_closing_the_gap(mysql_database: MySQLDatabase, kafka: str, 
     same(connector, database, "a")
 
 
-@pytest.mark.every_server
 def test_a_reset(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
     """A new binlog that starts at a lower number, also when it has grown past the position since."""
     database = mysql_database
@@ -88,7 +86,6 @@ def test_a_reset(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_pat
         _refused(connector, "binlog rewritten")
 
 
-@pytest.mark.every_server
 def test_rights_that_are_missing(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
     """One by one, each with its GRANT."""
     database = mysql_database
@@ -108,6 +105,7 @@ def test_rights_that_are_missing(mysql_database: MySQLDatabase, kafka: str, pref
     connector.catch_up()
 
 
+@pytest.mark.full  # those of PostgreSQL in test_bad_input.py, and units of MySQL's catalog
 def test_tables_that_cannot_be_captured(mysql: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
     mysql.execute(
         "CREATE TABLE keyless (id INT)",

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.conftest import Database, MySQLDatabase
 from tests.integration.connector import Connector
 from tests.integration.mysql_work import connector_of
@@ -48,6 +50,7 @@ def test_a_slot_has_let_go_of_it(postgres18: Database, kafka: str, prefix: str, 
     assert connector.here("offsets", "import", "FILE", str(tmp_path / "none.json")).returncode == 2
 
 
+@pytest.mark.full  # test_a_slot_has_let_go_of_it, and tests/unit/test_mysql_offsets.py
 def test_a_binlog_still_has_it(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
     """Back: the same events once more. Forward again: refused too, since what lies between would not be published."""
     mysql_database.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")

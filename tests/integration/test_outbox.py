@@ -74,6 +74,7 @@ def test_postgres(postgres18: Database, kafka: str, prefix: str, tmp_path: Path)
         assert of == [n for begin in (100, 200, 300) for n in range(begin, begin + 40) if b"k%d" % (n % 3) == key]
 
 
+@pytest.mark.full  # test_postgres, and tests/unit/test_outbox.py
 def test_mysql(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
     """A payload of bytes, one of JSON; through librdkafka; a table that is not an outbox is refused first."""
     columns = "id int PRIMARY KEY AUTO_INCREMENT, aggregatetype varchar(50), aggregateid varchar(50), type varchar(50)"

@@ -21,9 +21,10 @@ from connectors.postgres.slot import slot
 from connectors.postgres.source import PostgresSource
 from tests.conftest import Database, MySQLDatabase
 from tests.integration.connector import Connector
+from tests.pushes import some_each_push
 
 
-@pytest.mark.parametrize("server", ["postgres18", "mysql"])
+@pytest.mark.parametrize("server", some_each_push(["postgres18", "mysql"], "postgres18"))
 def test_a_pattern_brings_what_can_be_captured(
     server: str, request: pytest.FixtureRequest, kafka: str, prefix: str, tmp_path: Path
 ) -> None:

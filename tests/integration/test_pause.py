@@ -82,6 +82,7 @@ def test_paused_on_a_real_server(postgres18: Database, kafka: str, prefix: str, 
     assert len(connector.fold("public.t")) == 3
 
 
+@pytest.mark.full  # test_paused_on_a_real_server
 def test_a_long_backlog_does_not_make_the_server_give_up(kafka: str, prefix: str, tmp_path: Path) -> None:
     """It cannot send what is not read, and is answered all the same: the same process of the server has the slot.
 
@@ -124,6 +125,7 @@ def test_a_long_backlog_does_not_make_the_server_give_up(kafka: str, prefix: str
         server.stop()
 
 
+@pytest.mark.full  # test_paused_on_a_real_server
 def test_paused_at_mysql(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
     mysql_database.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     connector = connector_of(tmp_path, prefix, mysql_database, kafka, "t")

@@ -10,11 +10,12 @@ from base64 import b64decode
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from sinks.topics.names import table_topic
 from sinks.topics.read_back import read_to_end
-from tests.conftest import Database
+from tests.conftest import FULL, Database
 from tests.integration.connector import Connector, Record
 from tests.integration.running import Row, eventually, filled, ordered, rows, same, unbroken, writing
 from tests.integration.stories import SWAP, WIDE, Told, story, toasted
@@ -698,6 +699,7 @@ def test_snapshot_then_stream_without_a_gap(database: Database, kafka: str, pref
     unbroken(connector, "public.t")
 
 
+@pytest.mark.full  # test_the_others_stream_on
 def test_table_added_between_runs(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """A table named later is read while transactions go on, then followed; the others miss nothing meanwhile."""
     filled(database, "public.old", keys=6000)
@@ -743,11 +745,12 @@ def test_table_added_to_the_publication_by_hand(database: Database, kafka: str, 
 def test_large_transaction_is_one_kafka_transaction(
     database: Database, kafka: str, prefix: str, tmp_path: Path
 ) -> None:
-    """200,000 rows of one source transaction become visible at once: each partition has them and one commit marker."""
+    """Many rows of one source transaction become visible at once: each partition has them and one commit marker."""
+    count = 200_000 if FULL else 50_000
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     connector = Connector(tmp_path, prefix, database.url, kafka, ["public.t"])
     connector.catch_up()
-    database.execute("INSERT INTO t SELECT n, 'row ' || n FROM generate_series(1, 200000) n")
+    database.execute(f"INSERT INTO t SELECT n, 'row ' || n FROM generate_series(1, {count}) n")
     connector.catch_up()
     topic = table_topic(prefix, "public", "t")
     offsets: dict[int, list[int]] = {}
@@ -757,7 +760,7 @@ def test_large_transaction_is_one_kafka_transaction(
         event = json.loads(message.value() or b"")
         ids.add(event["transaction"]["id"])
         assert event["after"]["v"] == f"row {event['after']['id']}"
-    assert sum(map(len, offsets.values())) == 200_000
+    assert sum(map(len, offsets.values())) == count
     assert len(ids) == 1
     consumer = Consumer({"bootstrap.servers": kafka, "group.id": "t"})
     for partition, found in offsets.items():
@@ -792,6 +795,7 @@ def test_latin1_database(database: Database, kafka: str, prefix: str, tmp_path: 
         database.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
+@pytest.mark.full  # test_a_pattern_brings_what_can_be_captured
 def test_patterns(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """`*` is any run of characters and `?` any one, also in the schema; views and unlogged tables are left out."""
     tables = ("orders", "orders_2024", "order_", "s1.a", "s1.bb", "s22.a")
@@ -813,6 +817,7 @@ def test_patterns(database: Database, kafka: str, prefix: str, tmp_path: Path) -
         assert list(connector.fold(table).values()) == [{"id": 1}]
 
 
+@pytest.mark.full  # test_ctrl_c_ends_several_cleanly
 def test_two_connectors_in_one_command(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """`cdc run a.yaml b.yaml --until-caught-up` runs each in a process of its own and ends 0 when both are done."""
     postgres18.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")

@@ -39,6 +39,7 @@ from tests.integration.running import (
     unbroken,
     writing,
 )
+from tests.pushes import some_each_push
 
 COMMITTED = "committed at"
 KEYS = 20_000
@@ -77,6 +78,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.full  # test_a_crash_at_every_step, and laws of ranges in tests/property/test_ranges.py
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_kills_during_the_snapshot(workers: int, database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """SIGKILLed again and again while it reads, with writes going on, it goes on behind the last committed chunks."""
@@ -89,6 +91,7 @@ def test_kills_during_the_snapshot(workers: int, database: Database, kafka: str,
     )
 
 
+@pytest.mark.full  # test_a_crash_at_every_step, and laws of ranges in tests/property/test_ranges.py
 @pytest.mark.parametrize(
     "shape",
     [
@@ -204,11 +207,14 @@ def test_progress_is_shown(database: Database, kafka: str, prefix: str, tmp_path
 
 @pytest.mark.parametrize(
     "statements",
-    [
-        ["ALTER TABLE t DROP CONSTRAINT t_pkey", "ALTER TABLE t ADD PRIMARY KEY (n)"],
-        ["ALTER TABLE t DROP CONSTRAINT t_pkey", "ALTER TABLE t ADD PRIMARY KEY (v, id)"],
+    some_each_push(
+        [
+            ["ALTER TABLE t DROP CONSTRAINT t_pkey", "ALTER TABLE t ADD PRIMARY KEY (n)"],
+            ["ALTER TABLE t DROP CONSTRAINT t_pkey", "ALTER TABLE t ADD PRIMARY KEY (v, id)"],
+            ["ALTER TABLE t ALTER id TYPE int USING substr(id, 2)::int"],
+        ],
         ["ALTER TABLE t ALTER id TYPE int USING substr(id, 2)::int"],
-    ],
+    ),
     ids=["another", "a wider one", "retyped"],
 )
 def test_key_changed_during_the_snapshot(
@@ -251,6 +257,7 @@ def test_wide_row_that_moves_into_what_was_read(postgres18: Database, kafka: str
     same(connector, postgres18, "public.t")
 
 
+@pytest.mark.full  # test_a_crash_at_every_step, and the soaks
 def test_kills_during_the_stream(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """SIGKILLed again and again while it follows a busy table, it loses no event and writes none twice."""
     filled(database, "public.t", keys=2000)
@@ -266,6 +273,7 @@ def test_kills_during_the_stream(database: Database, kafka: str, prefix: str, tm
     unbroken(connector, "public.t")
 
 
+@pytest.mark.full  # the soaks look at it all along
 def test_the_slot_is_never_ahead_of_the_position(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """Under load, sampled all along: what PostgreSQL may forget has been committed to Kafka before."""
     filled(postgres18, "public.t", keys=2000)
@@ -332,7 +340,9 @@ def test_lag_is_counted_from_what_is_in_kafka(postgres18: Database, kafka: str, 
 # --- Asked to end -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(
+    "number", some_each_push([signal.SIGINT, signal.SIGTERM], signal.SIGTERM), ids=["SIGINT", "SIGTERM"]
+)
 def test_signals_end_it_cleanly(
     number: signal.Signals, postgres18: Database, kafka: str, prefix: str, tmp_path: Path
 ) -> None:
@@ -385,7 +395,7 @@ def test_ctrl_c_ends_several_cleanly(postgres18: Database, kafka: str, prefix: s
 # --- Two of them ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("busy", [True, False], ids=["busy", "idle"])
+@pytest.mark.parametrize("busy", some_each_push([True, False], True), ids=["busy", "idle"])
 def test_a_second_copy_fences_the_first(
     busy: bool, postgres18: Database, kafka: str, prefix: str, tmp_path: Path
 ) -> None:
@@ -418,6 +428,7 @@ def test_a_second_copy_fences_the_first(
 # --- Idle -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full  # test_an_idle_captured_table_beside_busy_ones
 def test_idle_tables_let_the_log_go(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """While only others write, positions alone are committed and the slot follows; no data topic gets a record."""
     postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (id serial, v text)")
@@ -437,6 +448,7 @@ def test_idle_tables_let_the_log_go(postgres18: Database, kafka: str, prefix: st
     probe.close()
 
 
+@pytest.mark.full  # most tests end with a run on an idle database
 def test_caught_up_on_an_idle_database(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """`--until-caught-up` ends 0 on an idle database: at once, again, after a switch of the log file, a checkpoint."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
@@ -523,6 +535,7 @@ def test_slot_of_another_tool(stopped: Connector, postgres18: Database) -> None:
     drop_slot(postgres18, stopped)
 
 
+@pytest.mark.full  # test_slot_of_another_tool
 def test_slot_of_another_database(stopped: Connector, postgres18: Database, servers: Callable[[str], str]) -> None:
     """Slot names belong to the whole server: one of our name that follows another database is not ours."""
     drop_slot(postgres18, stopped)
@@ -582,6 +595,7 @@ def test_table_left_the_publication(stopped: Connector, postgres18: Database) ->
     verdict(stopped, f"publication cdc_{stopped.name}", "public.t")
 
 
+@pytest.mark.full  # test_table_left_the_publication
 def test_publication_dropped(stopped: Connector, postgres18: Database) -> None:
     """Without its publication the same holds for every table."""
     postgres18.execute(f"DROP PUBLICATION cdc_{stopped.name}")
@@ -639,6 +653,7 @@ def test_server_and_connections_that_go_away(
     assert ordered(connector.fold("public.t").values()) == ordered(rows(database, "SELECT * FROM t"))
 
 
+@pytest.mark.full  # test_a_leader_is_killed, test_acknowledged_records_of_the_last_transaction_are_lost
 def test_a_broker_that_is_killed_and_comes_back(postgres18: Database, prefix: str, tmp_path: Path) -> None:
     """SIGKILL to Kafka while rows are written: the connector says so once, waits, and doubles and loses nothing."""
     postgres18.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")

@@ -91,7 +91,6 @@ def test_prepared_before_the_table_was_captured(database: Database, kafka: str, 
 # --- Messages ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.every_server
 def test_messages(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """In a transaction and in none: Debezium's event, a place in the order, once, also when the connector is killed.
 
@@ -146,6 +145,7 @@ def test_messages(database: Database, kafka: str, prefix: str, tmp_path: Path) -
     assert tailed.stdout.count('"op":"m"') == len(expected), tailed.stderr
 
 
+@pytest.mark.full  # test_messages, over kills too
 def test_messages_and_kills(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """Killed again and again among messages in transactions and outside: each once, in order."""
     postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)")
@@ -168,6 +168,7 @@ def test_messages_and_kills(postgres18: Database, kafka: str, prefix: str, tmp_p
     assert messages(connector) == said
 
 
+@pytest.mark.full  # test_messages
 def test_messages_can_be_left_out(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """No topic, no event; rows come as ever."""
     postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)")

@@ -102,6 +102,7 @@ def test_a_publication_that_left_something_out(postgres18: Database, kafka: str,
     assert asked(connector.catch_up()) == []
 
 
+@pytest.mark.full  # test_a_publication_that_left_something_out, test_ddl_that_nobody_writes_after
 @pytest.mark.parametrize(
     "number", [pytest.param(0, marks=pytest.mark.full), pytest.param(3, marks=pytest.mark.full), 5]
 )

@@ -295,9 +295,19 @@ def test_the_columns_of_an_identity_index_by_name(
     [
         ("logs", ["host", "no"], ("may be null", "ALTER TABLE public.logs ALTER COLUMN host SET NOT NULL")),
         ("logs", ["no"], ("does not carry its key (no)", "ALTER TABLE public.logs REPLICA IDENTITY FULL")),
-        ("logs", ["nr"], ("names nr, which is not a column", "did you mean no?")),
-        ("parted", ["no"], ("does not carry its key (no)", "ALTER TABLE public.parted_1 REPLICA IDENTITY FULL")),
-        ("logs", None, ("has no primary key", "tables: [{table: public.logs, key: [no, host]}]", "ADD PRIMARY KEY")),
+        pytest.param(("logs", ["nr"], ("names nr, which is not a column", "did you mean no?")), marks=pytest.mark.full),
+        pytest.param(
+            ("parted", ["no"], ("does not carry its key (no)", "ALTER TABLE public.parted_1 REPLICA IDENTITY FULL")),
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            (
+                "logs",
+                None,
+                ("has no primary key", "tables: [{table: public.logs, key: [no, host]}]", "ADD PRIMARY KEY"),
+            ),
+            marks=pytest.mark.full,
+        ),
     ],
 )
 def test_keys_that_cannot_be_followed_are_refused(

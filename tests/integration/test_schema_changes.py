@@ -5,6 +5,7 @@ The topic follows; where no event says what the rows are now, the table's rows a
 
 from __future__ import annotations
 
+import itertools
 import json
 from base64 import b64decode
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.conftest import Database
 from tests.integration.connector import Connector
 from tests.integration.running import Running, eventually, ordered, rows, same, standing
 from tests.integration.stories import WIDE, schemas
+from tests.pushes import some_each_push
 
 AGAIN = "its rows are read again"
 
@@ -42,6 +44,7 @@ def after(connector: Connector, table: str = "public.t") -> list[tuple[str, byte
 # --- Keys -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full  # the next one renames it twice
 def test_key_column_renamed_before_its_rows_were_read(
     postgres18: Database, kafka: str, prefix: str, tmp_path: Path
 ) -> None:
@@ -53,7 +56,7 @@ def test_key_column_renamed_before_its_rows_were_read(
     assert connector.fold("public.t") == {b'{"b":2,"aa":1}': {"aa": 1, "b": 2, "v": 1}}
 
 
-@pytest.mark.parametrize("full", [False, True], ids=["default", "full"])
+@pytest.mark.parametrize("full", some_each_push([False, True], False), ids=["default", "full"])
 def test_key_column_renamed_twice_before_its_rows_were_read(
     full: bool, postgres18: Database, kafka: str, prefix: str, tmp_path: Path
 ) -> None:
@@ -113,16 +116,14 @@ REPLACED_KEYS = {
 }
 
 
-_LIVE_IN_EACH_PUSH = "another column"
-
-
 @pytest.mark.parametrize(
     "case",
-    [
-        pytest.param((key, live), marks=[pytest.mark.full] if live and key != _LIVE_IN_EACH_PUSH else [])
-        for key in REPLACED_KEYS
-        for live in (True, False)
-    ],
+    some_each_push(
+        itertools.product(REPLACED_KEYS, (True, False)),
+        ("another column", True),
+        ("under FULL", False),
+        ("one more", False),
+    ),
     ids=str,
 )
 def test_key_replaced(case: tuple[str, bool], postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
@@ -174,7 +175,7 @@ def test_rows_written_while_there_is_no_key(postgres18: Database, kafka: str, pr
 # --- Names ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seen", ["by a row", "while idle", "at the start"])
+@pytest.mark.parametrize("seen", some_each_push(["by a row", "while idle", "at the start"], "while idle"))
 def test_table_renamed(seen: str, database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """It stops with what to do, and has lost nothing: under the new name the table is read whole, and followed."""
     database.execute("CREATE TABLE orders (id int PRIMARY KEY, v text)", "INSERT INTO orders VALUES (1, 'a'), (2, 'b')")
@@ -225,6 +226,7 @@ def test_table_renamed_within_a_pattern(database: Database, kafka: str, prefix: 
 SWAP = "BEGIN; ALTER TABLE orders RENAME TO orders_old; ALTER TABLE fresh RENAME TO orders; COMMIT"
 
 
+@pytest.mark.full  # cases of names that are taken from another, and of tables that are made again
 def test_tables_swapped(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """A table that takes another's name is not taken for it: it stops, and at the next start its rows are read."""
     postgres18.execute(
@@ -246,7 +248,7 @@ def test_tables_swapped(postgres18: Database, kafka: str, prefix: str, tmp_path:
     assert ordered(connector.fold("public.orders").values()) == rows(postgres18, "SELECT * FROM orders ORDER BY id")
 
 
-@pytest.mark.parametrize("rows_come", [True, False])
+@pytest.mark.parametrize("rows_come", some_each_push([True, False], False))
 def test_table_made_anew_in_a_publication_of_all(
     rows_come: bool, postgres18: Database, kafka: str, prefix: str, tmp_path: Path
 ) -> None:
@@ -271,7 +273,7 @@ def test_table_made_anew_in_a_publication_of_all(
 # --- Columns and values -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["stopped", "in the stream"])
+@pytest.mark.parametrize("how", some_each_push(["stopped", "in the stream"], "in the stream"))
 def test_wide_column_rewritten(how: str, database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """A rewrite of out-of-line values (ALTER TYPE … USING) leaves no event: what was known before is not used.
 
@@ -361,6 +363,7 @@ def test_ddl_that_nobody_writes_after(postgres18: Database, kafka: str, prefix: 
         assert run.process.poll() is None, run.stderr
 
 
+@pytest.mark.full  # test_ddl_that_nobody_writes_after
 def test_a_table_becomes_a_partition_and_nobody_writes(
     postgres18: Database, kafka: str, prefix: str, tmp_path: Path
 ) -> None:

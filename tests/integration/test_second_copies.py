@@ -89,7 +89,6 @@ def test_a_copy_that_is_told_to_takes_the_slot_of_a_frozen_one(
         third.await_line("is active for PID")
 
 
-@pytest.mark.every_server
 def test_a_second_copy_stands_by_at_mysql(
     mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
 ) -> None:
@@ -117,7 +116,7 @@ def test_a_copy_that_is_told_to_takes_the_lock_of_a_frozen_one(
     _takes_over_from_a_frozen_one(connector_of(tmp_path, prefix, database, kafka, "t"), database, f"{database.name}.t")
 
 
-@pytest.mark.every_server
+@pytest.mark.full  # the soak of MySQL: each line that breaks is begun again
 def test_a_former_session_of_the_same_process_is_no_other_copy(
     mysql_database: MySQLDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,6 +126,7 @@ def test_follows_what_is_committed_and_nothing_else(
     assert process.stdout.read() == ""
 
 
+@pytest.mark.full  # test_follows_what_is_committed_and_nothing_else
 def test_without_from_beginning_it_starts_with_the_next_record(
     filled: Connector, tail: Callable[..., subprocess.Popen[str]], postgres18: Database
 ) -> None:
@@ -147,6 +148,7 @@ def test_without_from_beginning_it_starts_with_the_next_record(
     assert len(every) > before
 
 
+@pytest.mark.full  # test_follows_what_is_committed_and_nothing_else
 def test_a_reader_that_leaves(filled: Connector) -> None:
     """`cdc tail … | head -1` ends, though no record comes any more, and without a traceback."""
     command = f"{sys.executable} -m cdc tail {filled.file} --from-beginning | head -1"

@@ -176,6 +176,7 @@ def test_partitions_raised_and_each_hint_followed(
     same(other, postgres18, "public.t")
 
 
+@pytest.mark.full  # test_partitions_raised_and_each_hint_followed
 def test_sink_partitions_changed_and_the_hint_followed(
     postgres18: Database, kafka: str, prefix: str, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from tests.conftest import Database, _database
 from tests.integration.connector import Connector
+from tests.pushes import some_each_push
 
 VALUES: Final[tuple[tuple[str, object], ...]] = (
     ("''::text", ""),
@@ -98,7 +100,6 @@ OF_THE_ROLE: Final = {
 OF_A_NEWER_SERVER: Final = {"transaction_timeout": "2s"}
 
 
-@pytest.mark.every_server
 def test_values_that_must_be_told_apart(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """`r` and `c` of the same values are the same bytes, and they are exact, whatever database and role are set to.
 
@@ -172,7 +173,11 @@ BYTES: Final = {
 }
 
 
-@pytest.mark.parametrize("case", [(name, by) for name in BYTES for by in ("snapshot", "stream")], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    some_each_push(itertools.product(BYTES, ("snapshot", "stream")), ("a column", "stream"), ("the key", "snapshot")),
+    ids=str,
+)
 def test_bytes_that_are_no_text(
     case: tuple[str, str], ascii_database: Database, kafka: str, prefix: str, tmp_path: Path
 ) -> None:

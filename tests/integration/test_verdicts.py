@@ -21,6 +21,7 @@ from sinks.topics.names import position_topic, schema_topic
 from tests.conftest import Database
 from tests.integration.connector import Connector
 from tests.integration.running import Running, eventually, same, standing, unbroken
+from tests.pushes import some_each_push
 
 
 def refused(connector: Connector, *words: str) -> str:
@@ -95,7 +96,6 @@ def serving(made: Primary) -> Iterator[Primary]:
         made.server.stop()
 
 
-@pytest.mark.every_server
 def test_fail_over_to_a_standby_that_has_it_all(primary: Primary, kafka: str, prefix: str, tmp_path: Path) -> None:
     """The promoted standby's history contains the position: it goes on there, in a new epoch, nothing lost or twice.
 
@@ -128,7 +128,6 @@ def test_fail_over_to_a_standby_that_has_it_all(primary: Primary, kafka: str, pr
         connector.catch_up()
 
 
-@pytest.mark.every_server
 def test_fail_over_to_a_standby_that_lagged(primary: Primary, kafka: str, prefix: str, tmp_path: Path) -> None:
     """Kafka holds what the promoted standby never had: it stops and says so, and the former primary is still good."""
     database = primary.database()
@@ -163,6 +162,7 @@ def test_a_server_restored_from_an_older_copy(primary: Primary, kafka: str, pref
         refused(connector, "server behind the position", str(standing(connector).offset["lsn"]))
 
 
+@pytest.mark.full  # test_only_the_log_that_was_followed_passes
 def test_an_older_copy_that_was_written_to(primary: Primary, kafka: str, prefix: str, tmp_path: Path) -> None:
     """A copy of the files has everything by which it could be told; what it has before the position is another story.
 
@@ -224,7 +224,6 @@ def test_a_log_that_the_server_cannot_read(primary: Primary, kafka: str, prefix:
     same(connector, database, "public.t")
 
 
-@pytest.mark.every_server
 def test_standbys_get_the_slot(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """Where the server knows of it, the slot is one that standbys synchronize."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
@@ -256,7 +255,6 @@ def test_an_idle_server_is_no_reason_to_stop(primary: Primary, kafka: str, prefi
     assert [e["op"] for e in connector.events("public.t")] == ["r"]
 
 
-@pytest.mark.every_server
 def test_slot_lost(primary: Primary, kafka: str, prefix: str, tmp_path: Path) -> None:
     """A server that may keep little log for slots has removed what this one needed: slot lost, by its name."""
     database = primary.database()
@@ -283,7 +281,9 @@ def table(postgres18: Database) -> Database:
     return postgres18
 
 
-@pytest.mark.parametrize("setting", ["source.slot", "source.publication", "sink.topic_prefix"])
+@pytest.mark.parametrize(
+    "setting", some_each_push(["source.slot", "source.publication", "sink.topic_prefix"], "sink.topic_prefix")
+)
 def test_config_changed_under_a_running_state(
     setting: str, table: Database, kafka: str, prefix: str, tmp_path: Path
 ) -> None:
@@ -311,7 +311,7 @@ GARBAGE = {
 }
 
 
-@pytest.mark.parametrize("what", GARBAGE)
+@pytest.mark.parametrize("what", some_each_push(GARBAGE, "a changed number"))
 def test_position_topic_damaged(what: str, table: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """A record that is none of ours is told as damage, not taken for a beginning; nothing is written after it."""
     connector = Connector(tmp_path, prefix, table.url, kafka, ["public.t"])
@@ -329,7 +329,7 @@ def test_position_topic_damaged(what: str, table: Database, kafka: str, prefix: 
 # --- Neighbours -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rows", [0, 1])
+@pytest.mark.parametrize("rows", some_each_push([0, 1], 0))
 def test_topic_owned_by_another_connector(
     rows: int, postgres18: Database, kafka: str, prefix: str, tmp_path: Path
 ) -> None:

@@ -107,6 +107,7 @@ def test_it_follows_and_says_when_it_cannot(browser: Browser) -> None:
     page.close()
 
 
+@pytest.mark.full  # the page seldom changes: the two before it say whether it works
 def test_the_keyboard_alone_is_enough(browser: Browser) -> None:
     """From the top of the page by Tab to a hint that is copied, and to a command with its token."""
     one = connector("shop", "failed", problems=[{"level": "bad", "says": "gone", "hint": HINT}])
@@ -142,6 +143,7 @@ def test_the_keyboard_alone_is_enough(browser: Browser) -> None:
         page.close()
 
 
+@pytest.mark.full  # the page seldom changes: its first two tests say whether it works
 def test_a_narrow_and_a_dark_page_are_as_good(browser: Browser) -> None:
     with served(every_state()) as address:
         page = browser.new_page(viewport={"width": 360, "height": 700}, color_scheme="dark")

@@ -463,6 +463,7 @@ def caught(lives: type[Life] = QuietLife) -> bool:
     return False
 
 
+@pytest.mark.full  # it takes long to find, and two that are found at once stand for it
 def test_control_rows_over_events_that_their_view_did_not_see_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LoggedKeys, "unseen", lambda *_: False)
     assert caught(FaultlessLife)
@@ -479,6 +480,7 @@ def test_control_rows_before_the_log_has_come_by_are_caught(monkeypatch: pytest.
     assert caught(FaultlessLife)
 
 
+@pytest.mark.full  # it takes long to find, and two that are found at once stand for it
 def test_control_a_first_view_that_does_not_wait_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was written before anyone noted keys may not be visible yet."""
     read = MemorySnapshotter.window

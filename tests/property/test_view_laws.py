@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from cdc.model.errors import ConfigError
 from spark_apply.views.sql.plan import plan_view
+from tests.conftest import FULL
 from tests.views.engine import START, Row, SmallEngine
 from tests.views.queries import Query, queries
 from tests.views.shapes import RELATIONS, SHAPES
@@ -66,13 +67,13 @@ def _engine(shape: str) -> SmallEngine:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @given(history=batches)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12 if FULL else 5, deadline=None)
 def test_a_view_is_what_its_sql_gives(shape: str, history: Any) -> None:
     _check(_engine(shape), SHAPES[shape][0], history)
 
 
 @given(query=queries(), history=batches)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60 if FULL else 25, deadline=None)
 def test_a_random_view_is_what_its_sql_gives(query: Query, history: Any) -> None:
     try:
         plan = plan_view("v", query.sql, query.key, RELATIONS)

@@ -17,6 +17,7 @@ from spark_apply.views.embedded.state import ViewState, place
 from spark_apply.views.embedded.step import Step
 from spark_apply.views.model.uses import TableUse, Way
 from spark_apply.views.model.values import quoted
+from tests.conftest import FULL
 from tests.views.reading import (
     COLUMNS,
     EPOCH,
@@ -89,7 +90,7 @@ def reading(request: pytest.FixtureRequest) -> Iterator[Reading]:
 _IN_TURN = [Event("c", 1, -2, 1, 0), Event("c", 1, None, 1, 0), Event("c", 1, None, 1, 2)]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80 if FULL else 30, deadline=None)
 @given(events=_EVENTS, ends=st.lists(st.integers(0, 12), max_size=3))
 @example(events=_IN_TURN, ends=[1])
 def test_steps_do_not_matter(reading: Reading, events: list[Event], ends: list[int]) -> None:

@@ -615,6 +615,8 @@ ONLY_IN_FULL: Mapping[str, tuple[Law, ...]] = {
         keys_that_are_equal_are_one_row,
         an_older_event_never_wins,
         odd_names_are_names,
+        a_copy_that_was_lost_is_filled_again,
+        a_bad_event_waits_and_the_rest_goes_on,
         a_copy_restored_from_a_backup_is_filled_again,
         two_jobs_on_one_target,
         a_running_job_follows_until_it_is_stopped,
@@ -622,6 +624,7 @@ ONLY_IN_FULL: Mapping[str, tuple[Law, ...]] = {
         a_bad_event_blocks_its_own_key_alone,
     ),
     "iceberg": (
+        keys_that_are_equal_are_one_row,  # test_a_batch_is_merged_by_keys_of_any_kind
         columns_are_added_and_widened,
         a_copy_that_was_lost_is_filled_again,
         a_copy_restored_from_a_backup_is_filled_again,
@@ -632,6 +635,8 @@ ONLY_IN_FULL: Mapping[str, tuple[Law, ...]] = {
     ),
     "opensearch": (
         keys_that_are_equal_are_one_row,
+        odd_names_are_names,  # test_names_that_opensearch_takes_for_something_else
+        two_jobs_on_one_target,
         a_copy_restored_from_a_backup_is_filled_again,
         a_running_job_follows_until_it_is_stopped,
         a_copy_says_how_far_it_is_complete,
@@ -639,13 +644,21 @@ ONLY_IN_FULL: Mapping[str, tuple[Law, ...]] = {
     ),
     "postgres": (
         an_older_event_never_wins,  # test_again_and_late, and those of tombstones
+        keys_that_are_equal_are_one_row,
+        odd_names_are_names,
         two_jobs_on_one_target,
         a_running_job_follows_until_it_is_stopped,
         a_copy_says_how_far_it_is_complete,
         a_bad_event_waits_and_the_rest_goes_on,
         a_bad_event_blocks_its_own_key_alone,
     ),
-    "tantivy": (a_bad_event_waits_and_the_rest_goes_on,),
+    "tantivy": (
+        an_older_event_never_wins,
+        odd_names_are_names,
+        two_jobs_on_one_target,
+        a_copy_restored_from_a_backup_is_filled_again,
+        a_bad_event_waits_and_the_rest_goes_on,
+    ),
 }
 """By store, what `make test-all` alone asks; `tests/stores/test_laws.py` says what `make test` must still ask."""
 

@@ -17,6 +17,7 @@ from spark_apply.stores.delta.copies import previous_files
 from spark_apply.stores.delta.store import DeltaStore, open_store
 from spark_apply.stores.lake import merge as lake
 from spark_apply.verify.contents import contents
+from tests.conftest import FULL
 from tests.spark.kinds import EVERY_KIND, SPARK_TYPES, every_kind_rows
 from tests.spark.laws import Law, Setting, laws_of, merges_by_any_key, order
 from tests.spark.records import SourceTable, position
@@ -40,16 +41,17 @@ def test_law(law: Law, setting: Setting) -> None:
     law(setting)
 
 
-# What the lakes share: `make test` asks Iceberg for the other.
-_FEW = [pytest.param(0, marks=pytest.mark.full, id="as many are"), pytest.param(lake._FEW, id="as few are")]
+_FEW = [pytest.param(0, id="as many are"), pytest.param(lake._FEW, id="as few are")]
 
 
+@pytest.mark.full  # Iceberg's: the lakes share their MERGE
 @pytest.mark.parametrize("few", _FEW)
 def test_a_batch_is_merged_by_keys_of_any_kind(few: int, setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lake, "_FEW", few)
     merges_by_any_key(setting)
 
 
+@pytest.mark.full  # Iceberg's, and the same of the settings from outside
 def test_every_kind_keeps_its_value_and_has_its_type(setting: Setting) -> None:
     """Also as columns that are added to a table, with names of which files can have none."""
     columns = {**EVERY_KIND, "an odd, (name)": {"kind": "string"}}
@@ -73,6 +75,7 @@ def test_every_kind_keeps_its_value_and_has_its_type(setting: Setting) -> None:
     assert store.position(made) == position(10 + 4)
 
 
+@pytest.mark.full  # test_what_is_refused_is_refused_before_anything_is_made of Iceberg
 def test_what_is_refused(setting: Setting) -> None:
     """A folder that holds something else, a table of another hand, a store without a folder."""
     table, publisher = setting.table(), setting.publisher()
@@ -121,7 +124,7 @@ def test_rebuilt_under_readers_then_put_back(setting: Setting, *, back: bool) ->
 
     def read() -> None:
         reader = _store(setting)
-        while not stop.wait(0.5):
+        while not stop.wait(0.5 if FULL else 2):  # each look is a query
             found = contents(reader, made)
             if found not in (right, wrong):
                 failed.append(found)

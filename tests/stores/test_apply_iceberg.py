@@ -45,8 +45,7 @@ def test_law(law: Law, setting: Setting) -> None:
     law(setting)
 
 
-# What the lakes share: `make test` asks Delta for the other.
-_FEW = [pytest.param(0, id="as many are"), pytest.param(merge._FEW, marks=pytest.mark.full, id="as few are")]
+_FEW = [pytest.param(0, id="as many are"), pytest.param(merge._FEW, id="as few are")]
 
 
 @pytest.mark.parametrize("few", _FEW)
@@ -70,6 +69,7 @@ def test_every_kind_keeps_its_value_and_has_its_type(setting: Setting) -> None:
     assert store.position(made) == position(10 + 4)
 
 
+@pytest.mark.full  # test_more_bad_events_than_the_limit_stop_the_job
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
@@ -133,6 +133,7 @@ def test_more_bad_events_than_the_limit_stop_the_job(setting: Setting) -> None:
     assert setting.contents(table) == setting.folded(table, table.event("c", order(1), position(10)))
 
 
+@pytest.mark.full  # test_a_kill_at_every_step: two tables in three stores
 def test_two_tables_in_two_stores(setting: Setting) -> None:
     """One query, several topics; a store added later gets everything."""
     orders, other = setting.table(), setting.table("items", {"a": {"kind": "string"}, **ORDERS}, key=("a", "id"))

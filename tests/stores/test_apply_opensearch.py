@@ -84,6 +84,7 @@ def test_every_kind_is_kept_and_found(setting: Setting, opensearch: str) -> None
     assert setting.contents(table) == setting.folded(table, records)
 
 
+@pytest.mark.full  # it is about an index's first second
 def test_a_reader_waits_for_an_index_that_has_just_been_made(setting: Setting, opensearch: str) -> None:
     """As long as it has no shard that is ready; where that lasts, it is told."""
     table, publisher = setting.table(), setting.publisher()
@@ -113,6 +114,7 @@ def test_versions_order_transactions() -> None:
         version(position(2**52))
 
 
+@pytest.mark.full  # test_documents_that_opensearch_refuses_and_blocks_that_pass
 def test_a_document_that_the_server_refuses_blocks_its_own_key(setting: Setting, opensearch: str) -> None:
     """A mapping that another hand has made; in an index without it, which a rebuild makes, the document is taken."""
     table, publisher = setting.table(columns={"id": {"kind": "int64"}, "code": {"kind": "string"}}), setting.publisher()

@@ -151,6 +151,7 @@ def _transfers(one: SourceTable, other: SourceTable) -> Iterator[tuple[int, list
         yield commit, records, sum(there.values())
 
 
+@pytest.mark.full  # test_a_kill_at_every_step has such a reader
 def test_a_reader_never_sees_half_a_transfer(setting: Setting, postgres18: Database) -> None:
     """From the first rows on, through a rebuild, a stop, and while all is read again: the sum is always the same."""
     one, other, publisher = setting.table("here", ACCOUNTS), setting.table("there", ACCOUNTS), setting.publisher()
@@ -382,6 +383,7 @@ def test_one_writer_and_no_strangers_table(setting: Setting, postgres18: Databas
     stores[1].close()
 
 
+@pytest.mark.full  # test_rows_that_postgresql_refuses_block_their_own_keys
 def test_what_it_cannot_store_blocks_its_own_key(setting: Setting) -> None:
     """U+0000 in a text: noted before the commit, and once also where the batch comes again; the position goes on."""
     table, publisher = setting.table(columns={**ORDERS, "count": {"kind": "int32"}}), setting.publisher()

@@ -219,6 +219,7 @@ def test_once_ends_after_a_crash_with_partitions_added_since(
     assert setting.apply(config).batches == 0
 
 
+@pytest.mark.full  # the one before it reads to such an end, and most tests run once
 def test_a_run_of_once_reads_to_the_end_it_found(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     """In several batches, with offsets of markers and of what was aborted at the end."""
     monkeypatch.setattr(stream, "MAX_EVENTS_PER_BATCH", 7)

@@ -127,6 +127,7 @@ def test_two_workers_fold_what_one_would_and_one_of_them_may_be_killed(
     assert "/nonexistent/python" not in job.said
 
 
+@pytest.mark.full  # test_two_workers_fold_what_one_would_and_one_of_them_may_be_killed submits with them
 def test_spark_submit_without_the_jars_says_what_to_give_it(kafka: str, tmp_path: Path) -> None:
     setting = Setting(None, kafka, tmp_path, StoreConfig)  # type: ignore[arg-type]
     table, publisher = setting.table(), setting.publisher()

@@ -25,6 +25,7 @@ from spark_apply.rebuild.quarantine_retry import run_retry
 from spark_apply.rebuild.rebuild import run_rebuild
 from spark_apply.stores.opensearch.fields import field_name
 from tests.conftest import Database
+from tests.pushes import some_each_push
 from tests.spark.laws import ORDERS, Record, Setting, order, until
 from tests.spark.records import SourceTable, position
 
@@ -351,7 +352,7 @@ def test_documents_that_opensearch_refuses_and_blocks_that_pass(
     assert setting.contents(table) == setting.folded(table, [*records, *later, *last])
 
 
-@pytest.mark.parametrize("kind", ["iceberg", "delta"])
+@pytest.mark.parametrize("kind", some_each_push(["iceberg", "delta"], "iceberg"))
 def test_a_lake_table_that_is_put_back_while_the_job_runs(
     apply_spark: SparkSession, kafka: str, tmp_path: Path, kind: str
 ) -> None:

@@ -26,7 +26,7 @@ from tests.integration.connector import Connector, Record
 from tests.integration.mysql_workload import MysqlWorkload
 from tests.integration.workload import PostgresWorkload, Workload, as_stored
 
-ROWS, CHANGES, KILLS = (40_000, 20_000, 5) if FULL else (12_000, 5_000, 3)
+ROWS, CHANGES, KILLS = (40_000, 20_000, 5) if FULL else (6_000, 2_500, 3)
 SEED = 20_261_120
 
 
@@ -56,6 +56,7 @@ def _kill(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
+@pytest.mark.full  # test_a_crash_at_every_step, test_a_kill_at_every_step, the soaks
 @pytest.mark.timeout(900)
 def test_source_topic_table_and_index_are_equal_after_kills(
     source: tuple[str, Workload], kafka: str, prefix: str, tmp_path: Path, killed: list[subprocess.Popen[str]]

@@ -189,6 +189,7 @@ def _stopped(*_: object) -> None:
     raise OperatorError(msg)
 
 
+@pytest.mark.full  # the law two_jobs_on_one_target; the fold is that of tests/property/test_history.py
 @pytest.mark.parametrize("setting", [pytest.param("iceberg", marks=pytest.mark.full), "delta"], indirect=True)
 def test_another_writers_commit_is_folded_in(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     """One between a fold and its MERGE, of a batch that adds a column."""
@@ -313,6 +314,7 @@ def test_a_history_that_was_away_for_longer_than_its_log_is_kept(setting: Settin
     setting.apply(config)
 
 
+@pytest.mark.full  # test_a_kill_at_every_step has a reader of transactions
 @_of("postgres")
 def test_versions_of_one_transaction_show_together(setting: Setting) -> None:
     """Of two tables, or none; while all is read again, too, and what waits outlives a log that forgets it.

@@ -114,6 +114,7 @@ def test_what_the_commands_tell(setting: Setting) -> None:
     assert setting.contents(wider) == setting.folded(wider, records)
 
 
+@pytest.mark.full  # the law two_jobs_on_one_target
 def test_a_store_with_one_writer_says_so(setting: Setting) -> None:
     table, publisher = setting.table(columns=COUNTED), setting.publisher()
     publisher.create([table], partitions=1)
@@ -139,6 +140,7 @@ def test_a_delete_that_the_job_has_not_read_yet_wins(setting: Setting) -> None:
     assert [row["id"] for row in setting.contents(wider).values()] == [2]
 
 
+@pytest.mark.full  # test_what_the_job_writes_into_the_old_copy_is_due
 def test_a_rebuild_meets_the_same_events(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     """They stay where they are; where the new copy takes one, it is resolved when that copy is the live one."""
     table, publisher = setting.table(columns=COUNTED), setting.publisher()
@@ -166,6 +168,7 @@ def _stop(*_: object) -> None:
     raise OperatorError("stopped before the swap")
 
 
+@pytest.mark.full  # test_what_the_commands_tell
 def test_a_history_lacks_the_event_until_it_is_applied(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
     """A newer event does not make up for a version that is missing."""
     store: Callable[[Path], StoreConfig] = lambda path: StoreConfig(type="iceberg", path=str(path))  # noqa: E731

@@ -219,6 +219,7 @@ def _until(true: Callable[[], bool], within_s: float = 120) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.full  # test_rebuilt_under_readers_then_put_back
 def test_readers_and_a_running_job_all_along(shop: Shop) -> None:
     """Every read is wholly the old copy or the new; the job goes on into the new one, and back into the old."""
     shop.corrupt()

@@ -73,6 +73,7 @@ def test_rows_that_are_cached_make_no_session(apply_spark: SparkSession) -> None
             assert found.cacheBuilder().cachedPlan().session().equals(spark._jsparkSession)
 
 
+@pytest.mark.full  # no command starts two at once
 def test_threads_that_start_it_at_once_share_one_jvm_of_which_a_full_heap_is_told(tmp_path: Path) -> None:
     """They leave the process as it was; the setting that is too small is named; workers run nothing of their folder."""
     done = subprocess.run(

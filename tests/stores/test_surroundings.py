@@ -87,6 +87,7 @@ def test_places_that_cannot_be_reached(
     assert "it cannot be reached" in told
 
 
+@pytest.mark.full  # test_places_that_cannot_be_reached
 def test_a_file_system_of_spark_conf_dir_that_cannot_be_reached(job: dict[str, Any], tmp_path: Path) -> None:
     conf = tmp_path / "conf"
     conf.mkdir()

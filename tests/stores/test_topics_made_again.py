@@ -178,6 +178,7 @@ def test_another_kafka_under_the_same_name_is_told(setting: Setting, config: App
         elsewhere.stop()
 
 
+@pytest.mark.full  # test_what_a_topic_has_forgotten_is_never_skipped
 def test_records_that_were_deleted_before_they_were_read_are_told(setting: Setting) -> None:
     """The copy is rebuilt from what is left, as the hint says."""
     table, publisher = setting.table(), setting.publisher()

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning
 PAGE = Path(__file__).parents[2] / "docs" / "view-recipes.md"
 
 
+@pytest.mark.full  # the page is generated; cases of views are in test_views.py
 def test_the_page_shows_what_the_recipes_give(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
     columns = {f"r{n}{name}": of for n, recipe in enumerate(RECIPES) for name, of in recipe.tables.items()}
     views = {f"r{n}": renamed(recipe.view, f"r{n}".__add__) for n, recipe in enumerate(RECIPES)}

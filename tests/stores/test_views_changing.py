@@ -19,6 +19,7 @@ from cdc.model.errors import ConfigError
 from spark_apply.views.job import run_views
 from spark_apply.views.proof.verify import verify_views
 from spark_apply.views.publishing.status import view_status
+from tests.conftest import FULL
 from tests.spark.laws import until
 from tests.spark.records import position
 from tests.views.bench import EITHER, ViewBench
@@ -79,8 +80,7 @@ def test_a_table_that_is_read_in_another_way(apply_spark: SparkSession, kafka: s
         ("now", ["+1,8"]),
         ("event", ["+1,7", "-1,8"]),
         ("arrival", []),
-        ("now", ["+1,8", "-1,7"]),
-        ("event", ["+1,7", "-1,8"]),
+        *((("now", ["+1,8", "-1,7"]), ("event", ["+1,7", "-1,8"])) if FULL else ()),  # and back again
     ):
         bench.views = {"tax": lookup(how)}
         bench.run() if view_status(bench.config)["position"] is None else bench.redefine()

@@ -6,9 +6,10 @@ import pytest
 
 from bench.capture import metering
 from bench.capture.hotpath import measure
+from tests.pushes import some_each_push
 
 
-@pytest.mark.parametrize("per_transaction", [1, 100])
+@pytest.mark.parametrize("per_transaction", some_each_push([1, 100], 100))
 @pytest.mark.parametrize("source", ["postgres", "mysql"])
 def test_each_stage_is_gone_through(source: str, per_transaction: int) -> None:
     """Received, decoded, written, in both formats: each has cost something."""
@@ -26,7 +27,7 @@ def test_each_stage_is_gone_through(source: str, per_transaction: int) -> None:
     assert found["written"] > 0
 
 
-@pytest.mark.parametrize("source", ["postgres", "mysql"])
+@pytest.mark.parametrize("source", some_each_push(["postgres", "mysql"], "postgres"))
 def test_what_metrics_cost_is_measured(source: str) -> None:
     """With and without, and inside the meter; `/metrics` of many tables is scraped."""
     without, with_meter, inside = metering.measure(source, 1_000, 1, 1)

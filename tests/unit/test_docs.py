@@ -449,6 +449,50 @@ def test_tests_that_are_named_exist() -> None:
     assert sorted((page, name) for page, name in told if name not in written | files) == []
 
 
+def _only_in_full() -> set[str]:
+    """Tests that no push runs, by their names."""
+    left, kept = set(), set()
+    for file in (HOME / "tests").rglob("test_*.py"):
+        for made in ast.walk(ast.parse(text_of(file))):
+            if isinstance(made, ast.FunctionDef) and made.name.startswith("test_"):
+                marks = {ast.unparse(mark) for mark in made.decorator_list}
+                (left if "pytest.mark.full" in marks else kept).add(made.name)
+    return left - kept
+
+
+def _promises() -> list[str]:
+    """Rows of tables, items of lists, paragraphs."""
+    return re.split(r"\n\n|\n(?=[|-])", text_of(DOCS / "guarantees.md"))
+
+
+_IN_FULL_ALONE: Final = {
+    "test_two_workers_compute_views_and_one_of_them_may_be_killed",  # two workers that fold are tried by each push
+    "test_a_damaged_file_is_a_gap_that_can_be_closed",  # a log that PostgreSQL cannot read is
+}
+
+
+def test_each_promise_is_tried_by_each_push() -> None:
+    """By one of the tests that it names: second witnesses are left to `make test-all`."""
+    full = _only_in_full()
+    assert full >= _IN_FULL_ALONE
+    asked = [set(re.findall(r"`(?:tests/[\w/]*/)?(test_\w+)(?:\.py)?`", promise)) for promise in _promises()]
+    assert [names for names in asked if names and names <= full - _IN_FULL_ALONE] == []
+
+
+def test_what_stands_for_a_test_that_is_left_out_is_run_by_each_push() -> None:
+    """The reasons beside `@pytest.mark.full` name tests, files or laws that are there, and no test that is full."""
+    full, files = _only_in_full(), {file.stem for file in (HOME / "tests").rglob("*.py")}
+    reasons = [
+        reason
+        for file in (HOME / "tests").rglob("test_*.py")
+        for reason in re.findall(r"mark\.full  # (.+)", text_of(file))
+    ]
+    told = {name for reason in reasons for name in re.findall(r"\btest_\w+", reason)}
+    assert len(told) > 50
+    written = {name for file in (HOME / "tests").rglob("*.py") for name in re.findall(r"def (\w+)", text_of(file))}
+    assert sorted(told - files - (written - full)) == []
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -35,6 +35,7 @@ from cdc.testing import (
     truncate,
     update,
 )
+from tests.pushes import some_each_push
 from tests.text_tables import text_column, text_table
 
 _JSON = Column("payload", "jsonb", Kind("json"), text_column("payload").encode, toastable=True)
@@ -147,7 +148,7 @@ def test_a_table_that_is_no_outbox_any_more_is_read(caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("nth", [1, 2, 4])
+@pytest.mark.parametrize("nth", some_each_push([1, 2, 4], 1))
 def test_each_message_once_whatever_is_killed(point: str, nth: int) -> None:
     """At every step, also while the snapshot reads and hides events of other tables: all from where the log is held."""
     bench = Bench()

@@ -62,6 +62,8 @@ class ViewBench:
     logs: frozenset[str] = frozenset()
     """The tables that have a log."""
     streams: Mapping[str, StreamConfig] = field(default_factory=dict)
+    partitions: int = 3
+    """Of the tables' topics; of many tables each is a task of each batch."""
     commit: int = 10
     seen: dict[str, int] = field(default_factory=dict)
 
@@ -71,7 +73,7 @@ class ViewBench:
             name: SourceTable(self.prefix, name, columns, key=tuple(self.keys.get(name, list(columns)[:1])))
             for name, columns in self.columns.items()
         }
-        self.publisher.create(self.tables.values(), logs=self.logs)
+        self.publisher.create(self.tables.values(), self.partitions, logs=self.logs)
 
     @property
     def config(self) -> ViewsConfig:

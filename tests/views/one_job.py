@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from cdc.config.views import ViewConfig
 from sinks.kafka import KafkaSink
 from spark_apply.views.embedded.step import Step
+from tests.conftest import FULL
 from tests.spark.records import Record
 from tests.views.bench import ViewBench, oracle
 from tests.views.cases import CASES, CLOCKS, TABLES, Case, at, renamed, tables_of
@@ -43,7 +44,10 @@ class Cases:
             view = renamed(case.view, named(number).__add__)
             logs |= {name.removeprefix("public.") for name, of in view.reads.items() if of.at != "now"}
             views[named(number)] = view
-        self.bench = ViewBench(kafka, folder, columns, views, logs=frozenset(logs), engine=engine)
+        partitions = 3 if FULL else 1
+        self.bench = ViewBench(
+            kafka, folder, columns, views, logs=frozenset(logs), engine=engine, partitions=partitions
+        )
 
     def records(self, batch: int) -> Iterator[Record]:
         """The records of a batch, in the order of their commits."""
