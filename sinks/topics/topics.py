@@ -396,12 +396,11 @@ class Topics:
             )
         yield from self._retention_refusals(topic, settings, tool)
         if topic.partitions is not None and partitions != topic.partitions:
+            own = topic.partitions == 1 and topic.name.count(".") == 1 and "delete.retention.ms" not in topic.configs
             yield OperatorError(
                 f"topic {topic.name} has {partitions} partitions, {topic.partitions} are asked for: a key must stay in "
                 "its partition",
-                hint=_OWN_HINT
-                if topic.partitions == 1 and topic.name.count(".") == 1 and "delete.retention.ms" not in topic.configs
-                else _partitions_hint(partitions, self._spread(topic.name)),
+                hint=_OWN_HINT if own else _partitions_hint(partitions, self._spread(topic.name)),
             )
 
     def _retention_refusals(self, topic: Wanted, settings: Mapping[str, str], tool: str) -> Iterator[OperatorError]:
