@@ -133,6 +133,7 @@ class PostgresSource:
 
     def verify(self, state: State) -> tuple[Offset, int] | None:
         catalog, walsender, here = self._catalog(), self._walsender(), self._timeline
+        self._followed.compare(ledger.numbers(state.carried), catalog)
         found = self._facts()
         again = ledger.made_again({name: state.carried.get(name, "") for name in state.tables}, found)
         others = [table for table in self.tables() if table.qualified not in again]
@@ -430,8 +431,7 @@ class PostgresSource:
     def _catalog(self) -> Catalog:
         if self._sql is None:
             raise BugError("the source is not connected")
-        if self._catalog_of is None:
-            self._catalog_of = Catalog(self._sql, self._config.publication)
+        self._catalog_of = self._catalog_of or Catalog(self._sql, self._config.publication)
         return self._catalog_of
 
     def _tended(self) -> Upkeep:

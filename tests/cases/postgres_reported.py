@@ -253,4 +253,30 @@ TABLES_CHANGED: Final = (
     ),
 )
 
-REPORTED: Final[tuple[Case, ...]] = (*TYPES_GONE, GENERATED, *KEYS_CHANGED, *STATEMENTS, *TABLES_CHANGED)
+
+def _ends(name: str, said: str, *statements: str, stopped: bool = True) -> Case:
+    """A table whose topic is written no more: whoever reads it must be told."""
+    return Case(
+        name=name,
+        before=(*_PEOPLE, "CREATE TABLE p (id int PRIMARY KEY, v text, n int) PARTITION BY RANGE (id)"),
+        stream=() if stopped else statements,
+        stopped=statements if stopped else (),
+        said=(said,),
+        rows_differ="nothing is taken away from what its readers have",
+    )
+
+
+_ATTACH: Final = "ALTER TABLE p ATTACH PARTITION t FOR VALUES FROM (0) TO (10)"
+ENDED: Final = (
+    _ends(
+        "a_table_that_is_a_partition_by_now", "it is a partition of case_a_table_that_is_a_partition_by_now.p", _ATTACH
+    ),
+    _ends("a_table_that_becomes_a_partition", "it is a partition of", _ATTACH, stopped=False),
+    _ends("a_table_that_is_dropped", "it was dropped", "DROP TABLE t"),
+    _ends("a_table_dropped_for_a_view", "it was dropped", "DROP TABLE t; CREATE VIEW t AS SELECT 1 AS id"),
+    _ends(
+        "a_table_with_another_name_by_now", "it is case_a_table_with_another_name_by_now.u", "ALTER TABLE t RENAME TO u"
+    ),
+)
+
+REPORTED: Final[tuple[Case, ...]] = (*TYPES_GONE, GENERATED, *KEYS_CHANGED, *STATEMENTS, *TABLES_CHANGED, *ENDED)

@@ -34,6 +34,14 @@ WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT c.relispartition
 ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
 """
 
+PLACES: Final = """
+SELECT c.oid::int8, n.nspname, c.relname, rn.nspname, r.relname
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN (pg_class r JOIN pg_namespace rn ON rn.oid = r.relnamespace)
+       ON c.relispartition AND r.oid = pg_partition_root(c.oid)
+WHERE c.oid = ANY (%s::oid[])
+"""
+
 TODAY: Final = """
 WITH RECURSIVE part(root, oid) AS (
     SELECT oid, oid FROM pg_class WHERE oid = ANY (%s::oid[])

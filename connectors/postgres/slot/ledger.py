@@ -262,6 +262,12 @@ def differences(then: Mapping[str, str], now: Mapping[str, Facts], publication: 
     return {name: reason for name, reason in found.items() if reason is not None}
 
 
+def numbers(then: Mapping[str, str]) -> dict[str, int]:
+    """Return the oids of the tables that were followed."""
+    oids = {name: entry.partition(" ")[0] for name, entry in then.items()}
+    return {name: int(oid) for name, oid in oids.items() if oid.isdecimal()}
+
+
 def made_again(then: Mapping[str, str], now: Mapping[str, Facts]) -> set[str]:
     """Return the tables that have the names of others which were followed, and that the publication does not carry.
 
