@@ -100,7 +100,8 @@ class PostgresSource:
         raise_first(server.refusals(found, session.endpoint(self._params)))
         session.tell_of_weak_tls(session.endpoint(self._params), session.weakness(self._params))
         left_out, of = LeftOut(self._config.source.tables), self._config.source
-        self._captured = catalog.captured(of.tables, of.keys, left_out)
+        captured = catalog.captured(of.tables, of.keys, left_out)
+        self._captured = slot.publishable(catalog, self._config.publication, captured, left_out)
         left_out.tell(self._captured)
         self._left_out = left_out.found
         self._followed = Followed(self._config, self._captured)
@@ -116,10 +117,8 @@ class PostgresSource:
         for parent, left_out in identities.children(catalog.rows, [c.oid for c in self._captured], names).items():
             log.warning("table %s: rows of %s, which inherit from it, are not captured", parent, ", ".join(left_out))
         for found in identities.accidents(catalog.rows, self._config.publication, names):
-            log.warning(
-                "publication %s makes updates and deletes of %s fail: %s; %s",
-                self._config.publication, found.name, found.why, found.hint,
-            )  # fmt: skip
+            what = f"publication {self._config.publication} makes updates and deletes of {found.name} fail"
+            log.warning("%s: %s; %s", what, found.why, found.hint)
 
     def left_out(self) -> Mapping[str, OperatorError]:
         return self._left_out
