@@ -114,6 +114,26 @@ KEYS_CHANGED: Final = (
         said=(),
     ),
     Case(
+        name="no_key_for_a_while",  # in which one row goes under the key of another
+        before=_PEOPLE,
+        stopped=(
+            "ALTER TABLE t REPLICA IDENTITY FULL; ALTER TABLE t DROP CONSTRAINT t_pkey",
+            *("INSERT INTO t VALUES (1, 'twin', 7)", "DELETE FROM t WHERE v = 'twin'"),
+            "ALTER TABLE t ADD PRIMARY KEY (id); ALTER TABLE t REPLICA IDENTITY DEFAULT",
+        ),
+        said=("its key was dropped and made again",),
+    ),
+    Case(
+        name="another_constraint_of_the_key",  # beside the first, which goes only after it: it was unique all the time
+        before=(*_PEOPLE, "CREATE UNIQUE INDEX other ON t (id)"),
+        stopped=(
+            "REINDEX INDEX CONCURRENTLY t_pkey",
+            "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD CONSTRAINT t_pkey PRIMARY KEY USING INDEX other",
+            "UPDATE t SET v = 'x' WHERE id = 1",
+        ),
+        said=(),
+    ),
+    Case(
         name="an_index_of_the_key_made_again",
         before=_PEOPLE,
         stopped=(
@@ -123,7 +143,7 @@ KEYS_CHANGED: Final = (
             "CLUSTER t USING t_pkey",
             "UPDATE t SET v = 'x' WHERE id = 1",
         ),
-        said=(),
+        said=("its key was dropped and made again",),  # nobody looked while both indexes were there
     ),
 )
 
