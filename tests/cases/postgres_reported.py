@@ -35,7 +35,7 @@ TYPES_GONE: Final = (
             "UPDATE t SET m = m + 1; DELETE FROM t WHERE id = 1",
             "ALTER TABLE t ALTER COLUMN id TYPE int; DROP DOMAIN few",
         ),
-        said=(f"column id {_GONE}",),
+        said=(f"column id {_GONE}", "its key was dropped and made again"),  # ALTER … TYPE makes the constraint again
         before=(
             "CREATE DOMAIN few AS int CHECK (VALUE > 0)",
             "CREATE TABLE t (id few PRIMARY KEY, m int)",
