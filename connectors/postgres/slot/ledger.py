@@ -15,7 +15,7 @@ all is refused in `slot`. The entry, with a space between its parts:
     parts     partitions that hold rows, or the table: oid, hashes of when it was attached, its file, its TOAST table
     types     enums and composite types in its columns: oid, number of labels, hash
     left      names that columns have lost since, each a hash and the attnum: rows may have values under them
-    unique    oids of the constraints and indexes that make the key unique
+    unique    a hash of the key's attnums, and oids of the constraints and indexes that make it unique
 
 Descriptions in the schema topic tell of some of this too (`cdc.model.table_schema.stale_reason`), in the same words:
 they are compared as events come, and know neither which column had which name nor what lies between two of them. Of
@@ -118,19 +118,6 @@ FROM used JOIN pg_type t ON t.oid = used.oid WHERE t.typtype IN ('e', 'c') ORDER
 """
 
 
-_UNIQUE: Final = """
-SELECT i.indrelid::int8, i.indexrelid::int8, coalesce(c.oid, i.indexrelid)::int8
-FROM pg_index i
-LEFT JOIN pg_constraint c ON c.conindid = i.indexrelid AND c.conrelid = i.indrelid AND c.contype IN ('p', 'u')
-WHERE i.indrelid = ANY (%s::oid[]) AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
-AND EXISTS (
-    SELECT FROM pg_index k WHERE k.indrelid = i.indrelid AND (k.indisprimary OR k.indisreplident)
-    AND (i.indkey::int2[])[0:i.indnkeyatts - 1] <@ (k.indkey::int2[])[0:k.indnkeyatts - 1]
-)
-"""
-"""REINDEX CONCURRENTLY makes another index of the same constraint, USING INDEX another constraint of the same index."""
-
-
 class Part(NamedTuple):
     """Is a relation that holds rows of a table."""
 
@@ -171,6 +158,8 @@ class Facts:
     """By attnum: name, and how its values are printed."""
     parts: Sequence[Part]
     types: Mapping[int, _Type]
+    key: str = ""
+    """The attnums of its columns."""
     unique: frozenset[int] = frozenset()
     """What makes the key unique: oids of indexes, and of their constraints."""
 
@@ -227,7 +216,8 @@ def look(catalog: Catalog, publication: str, tables: Mapping[int, str]) -> dict[
     for root, oid, name, defined, enum in catalog.rows("reading the catalog", _USED, (oids,)):
         types.setdefault(root, {})[oid] = _Type(name, tuple(defined or ()), enum)
     unique: dict[int, set[int]] = {}
-    for root, *made_by in catalog.rows("reading the catalog", _UNIQUE, (oids,)):
+    keys: dict[int, str] = {}
+    for root, *made_by, keys[root] in catalog.rows("reading the catalog", queries.UNIQUE_BY, (oids,)):
         unique.setdefault(root, set()).update(made_by)
     joined = {oid: (changed, tuple(of)) for oid, changed, of in paths}
     return {
@@ -239,6 +229,7 @@ def look(catalog: Catalog, publication: str, tables: Mapping[int, str]) -> dict[
             columns=columns[oid],
             parts=parts.get(oid, ()),
             types=types.get(oid, {}),
+            key=keys.get(oid, ""),
             unique=frozenset(unique.get(oid, ())),
         )
         for oid in columns
@@ -255,8 +246,14 @@ def records(
 def record(now: Facts, then: str = "") -> str:
     """Return a table's entry that follows `then`."""
     lost = ",".join(f"{name}{number}" for name, number in _lost(then, now).items())
-    unique = ",".join(map(_number, sorted(now.unique)))
-    return f"{now.record} {lost or _NOTHING} {unique or _NOTHING}"
+    unique = ",".join((_hash(now.key, 4), *map(_number, sorted(now.unique)))) if now.unique else _had(then, now)
+    return f"{now.record} {lost or _NOTHING} {unique}"
+
+
+def _had(then: str, now: Facts) -> str:
+    """Return what made the key unique before it was dropped: it is compared with what does once there is one again."""
+    oid, *known = then.split(" ")
+    return known[_PARTS] if oid == str(now.oid) and len(known) > _PARTS else _NOTHING
 
 
 def _lost(then: str, now: Facts) -> dict[str, int]:
@@ -393,9 +390,9 @@ def _of_types(then: str, now: Mapping[int, _Type]) -> str | None:
 
 
 def _of_unique(then: Sequence[str], now: Facts) -> str | None:
-    """Compare the part that older releases did not write."""
-    known = {int(oid, 36) for entry in then for oid in entry.split(",") if oid != _NOTHING}
-    if known and now.unique and not known & now.unique:
+    """Compare the part that older releases did not write; of another key the table's description tells."""
+    key, *oids = then[0].split(",") if then else [""]
+    if oids and now.unique and key == _hash(now.key, 4) and not {int(oid, 36) for oid in oids} & now.unique:
         return "its key was dropped and made again, and may not have been unique all the time"
     return None
 
