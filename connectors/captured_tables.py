@@ -17,7 +17,15 @@ from cdc.model.errors import OperatorError
 log = logging.getLogger("cdc")
 
 
-class Found(Protocol):
+class Qualified(Protocol):
+    """Has a name."""
+
+    @property
+    def qualified(self) -> str:
+        """Return ``schema.table``."""
+
+
+class Found(Qualified, Protocol):
     """Is a table, or something of that name, in a catalog."""
 
     @property
@@ -27,10 +35,6 @@ class Found(Protocol):
     def name(self) -> str: ...
 
     @property
-    def qualified(self) -> str:
-        """Return ``schema.table``."""
-
-    @property
     def sql(self) -> str:
         """Return the name as SQL writes it."""
 
@@ -38,11 +42,11 @@ class Found(Protocol):
 _F = TypeVar("_F", bound=Found)
 
 
-Leave: TypeAlias = Callable[[Found, OperatorError], None]
+Leave: TypeAlias = Callable[[Qualified, OperatorError], None]
 """Leaves out a table that cannot be captured, or raises the error."""
 
 
-def refuse(_found: Found, error: OperatorError) -> None:
+def refuse(_found: Qualified, error: OperatorError) -> None:
     """Leave out no table."""
     raise error
 
@@ -55,7 +59,11 @@ class LeftOut:
         self.found: dict[str, OperatorError] = {}
         """The errors of those that were left out, by ``schema.table``."""
 
-    def __call__(self, found: Found, error: OperatorError) -> None:
+    def brings(self, name: str) -> bool:
+        """Tell whether it is a pattern alone that brings a table of this name."""
+        return name not in self._named
+
+    def __call__(self, found: Qualified, error: OperatorError) -> None:
         if found.qualified in self._named:
             raise error
         hint = f'{error.hint}; or say that it is left out: source.tables: […, "!{found.qualified}"]'

@@ -7,7 +7,9 @@ that point nothing knows of the others.
 
 Why no value escapes by a name. A rule names a column, and a column may be renamed. So a rule must name a column that
 the table has, or has had before; and a table that lacks a named column stops the connector if it has a column that
-nobody knows: that may be the named one under its new name.
+nobody knows: that may be the named one under its new name. It may have lent its old name to another column at once
+(RENAME, then ADD COLUMN): where a source appends new columns, one that nobody knows and that stands before a named one
+is no newer than that one, and stops the connector too.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ from cdc.rules.row_filter import Judge, columns_of, judge_of
 
 MASK: Final = b'"********"'
 CHANGED: Final = "source.columns or source.where have changed for it"
+_APPENDING: Final = ("postgres", "triggers")
+"""Types of sources: MySQL's ADD COLUMN has FIRST and AFTER."""
 _STRING: Final = Kind("string")
 _ASIDE: Final = "it identifies the row: positions and commands hold keys as the server prints them"
 
@@ -62,6 +66,8 @@ class TableRules:
     fingerprint: str
     by_pattern: bool = False
     """Other tables have the same rules on columns: this one need not have all of the columns that they name."""
+    appends: bool = False
+    """A new column of the table always stands behind all others."""
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -116,15 +122,16 @@ class TableRules:
 class CaptureRules:
     """Holds the rules of all tables, by names and patterns."""
 
-    def __init__(self, columns: Mapping[str, ColumnRules], where: Mapping[str, str]) -> None:
-        self._columns = columns
+    def __init__(self, columns: Mapping[str, ColumnRules], where: Mapping[str, str], *, appends: bool = False) -> None:
+        """`appends`: a new column of a table always stands behind all others."""
+        self._columns, self._appends = columns, appends
         self._where = {name: parse(text) for name, text in where.items()}
         self._texts = where
         self._of: dict[str, TableRules | None] = {}
 
     @classmethod
     def of_source(cls, source: SourceConfig) -> CaptureRules:
-        return cls(source.columns, source.where)
+        return cls(source.columns, source.where, appends=source.type in _APPENDING)
 
     def of(self, name: str) -> TableRules | None:
         """Return the rules of ``schema.table``; None where all of it is published as it is."""
@@ -141,7 +148,7 @@ class CaptureRules:
         condition = self._where[where] if where is not None else None
         text = self._texts[where] if where is not None else ""
         by_pattern = columns is not None and is_pattern(columns)
-        return TableRules(rules, condition, _fingerprint(rules, text), by_pattern)
+        return TableRules(rules, condition, _fingerprint(rules, text), by_pattern, self._appends)
 
     def refusals(self, tables: Sequence[Table], *, first: bool) -> Iterator[OperatorError]:
         """Give why the rules cannot be applied to the captured tables as they are now.
@@ -191,13 +198,30 @@ def refuse_renamed(rules: TableRules, table: Table, known: Callable[[str], bool]
     """
     missing = [name for name in rules.missing(table) if name in rules.named and (not rules.by_pattern or known(name))]
     strange = [c.name for c in table.columns if c.name not in rules.named and not known(c.name)]
-    if missing and strange and not (rules.columns is not None and rules.columns.include):
+    if rules.columns is not None and rules.columns.include:
+        return
+    older = _before_named(rules, table, strange)
+    if older and not missing:
+        raise OperatorError(
+            f"source.columns: table {table.qualified} has {', '.join(older)}, which nobody knows, before columns of "
+            "the rule: it may have had such a name before, and what must not be published may be in there",
+            hint=f"if {older[0]} was renamed, add its new name to the rule; if not, say with include: […] which "
+            "columns are published",
+        )
+    if missing and strange:
         raise OperatorError(
             f"source.columns: table {table.qualified} has no column {', '.join(missing)} any more, and has "
             f"{', '.join(strange)}: what must not be published may be in there",
             hint=f"if {missing[0]} was renamed, add its new name to the rule, beside the old one; if not, or if it has "
             "its old name again by now, say with include: […] which columns are published",
         )
+
+
+def _before_named(rules: TableRules, table: Table, strange: Sequence[str]) -> list[str]:
+    """Return the columns that nobody knows though a named one behind them is newer, where new ones are appended."""
+    names = [column.name for column in table.columns]
+    last = max((at for at, name in enumerate(names) if name in rules.named), default=0)
+    return [name for name in names[:last] if name in strange] if rules.appends else []
 
 
 def stand_in(table: str, column: str) -> str:

@@ -110,6 +110,7 @@ class MysqlSource:
             mariadb=self._server.mariadb,
             restricted=lambda schema, name: self._catalog().restricted(schema, name),
             foreign_keys=None if self._server.logs_cascades else lambda name: self._catalog().foreign_keys(name),
+            log_end=lambda: server.status(self._connected(), self._server)[0].commit,
         )
         return continuity.identity(self._server)
 

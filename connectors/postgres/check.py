@@ -6,12 +6,12 @@ transaction that is rolled back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
 from cdc.config.config import ConnectorConfig
-from cdc.config.findings import Checked, Finding, Level, probed, refused
+from cdc.config.findings import Checked, Finding, Level, left_out, probed, refused
 from cdc.model.change import Table
 from cdc.model.errors import CdcError
 from cdc.model.interfaces import LINEAGE
@@ -19,7 +19,7 @@ from cdc.model.state import Phase, State
 from connectors import captured_tables
 from connectors.postgres import session
 from connectors.postgres.catalog import identities, server
-from connectors.postgres.catalog.catalog import Catalog
+from connectors.postgres.catalog.catalog import Captured, Catalog
 from connectors.postgres.slot import continuity, ledger, retention, slot
 from connectors.postgres.slot.replication_stream import STATUS_EVERY_S, ReplicationConnection
 
@@ -156,16 +156,27 @@ class _Check:
         refusals = catalog.refusals(self._config.source.tables, self._config.source.keys)
         good, found = captured_tables.sorted_out(refusals, self._config.source.tables, known)
         yield from found
+        there = [one for name in good for one in catalog.captured((name,), self._config.source.keys)]
+        theirs = {one.oid for one in self._theirs(catalog, there, known)}
         oids = []
-        for name in good:
-            for captured in catalog.captured((name,), self._config.source.keys):
-                self._tables += (captured.table,)
-                oids.append(captured.oid)
-                self._oids[captured.oid] = captured.table.qualified
-                yield self._table(catalog, captured.table, captured.oid)
+        for captured in there:
+            if captured.oid in theirs and len(theirs) < len(there):
+                refusal = slot.may_not_publish(catalog, self._names.publication, captured.table)
+                yield left_out(f"table {captured.table.qualified}", refusal)
+                continue
+            self._tables += (captured.table,)
+            oids.append(captured.oid)
+            self._oids[captured.oid] = captured.table.qualified
+            yield self._table(catalog, captured.table, captured.oid)
         for parent, others in identities.children(catalog.rows, oids, good).items():
             what = f"rows of {', '.join(others)}, which inherit from it, are not captured"
             yield Finding(Level.WARNING, f"table {parent}", what, f"source.tables: [{', '.join([parent, *others])}]")
+
+    def _theirs(self, catalog: Catalog, there: Sequence[Captured], known: Container[str]) -> list[Captured]:
+        """Return the tables that a run leaves out, because another user must put them into the publication."""
+        others = slot.unpublishable(catalog, self._names.publication, there)
+        of = captured_tables.LeftOut(self._config.source.tables)
+        return [one for one in others if of.brings(name := one.table.qualified) and name not in known]
 
     @staticmethod
     def _table(catalog: Catalog, table: Table, oid: int) -> Finding:

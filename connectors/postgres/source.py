@@ -100,7 +100,8 @@ class PostgresSource:
         raise_first(server.refusals(found, session.endpoint(self._params)))
         session.tell_of_weak_tls(session.endpoint(self._params), session.weakness(self._params))
         left_out, of = LeftOut(self._config.source.tables), self._config.source
-        self._captured = catalog.captured(of.tables, of.keys, left_out)
+        captured = catalog.captured(of.tables, of.keys, left_out)
+        self._captured = slot.publishable(catalog, self._config.publication, captured, left_out)
         left_out.tell(self._captured)
         self._left_out = left_out.found
         self._followed = Followed(self._config, self._captured)
@@ -116,10 +117,8 @@ class PostgresSource:
         for parent, left_out in identities.children(catalog.rows, [c.oid for c in self._captured], names).items():
             log.warning("table %s: rows of %s, which inherit from it, are not captured", parent, ", ".join(left_out))
         for found in identities.accidents(catalog.rows, self._config.publication, names):
-            log.warning(
-                "publication %s makes updates and deletes of %s fail: %s; %s",
-                self._config.publication, found.name, found.why, found.hint,
-            )  # fmt: skip
+            what = f"publication {self._config.publication} makes updates and deletes of {found.name} fail"
+            log.warning("%s: %s; %s", what, found.why, found.hint)
 
     def left_out(self) -> Mapping[str, OperatorError]:
         return self._left_out
@@ -133,6 +132,7 @@ class PostgresSource:
 
     def verify(self, state: State) -> tuple[Offset, int] | None:
         catalog, walsender, here = self._catalog(), self._walsender(), self._timeline
+        self._followed.compare(ledger.numbers(state.carried), catalog)
         found = self._facts()
         again = ledger.made_again({name: state.carried.get(name, "") for name in state.tables}, found)
         others = [table for table in self.tables() if table.qualified not in again]
@@ -430,8 +430,7 @@ class PostgresSource:
     def _catalog(self) -> Catalog:
         if self._sql is None:
             raise BugError("the source is not connected")
-        if self._catalog_of is None:
-            self._catalog_of = Catalog(self._sql, self._config.publication)
+        self._catalog_of = self._catalog_of or Catalog(self._sql, self._config.publication)
         return self._catalog_of
 
     def _tended(self) -> Upkeep:

@@ -434,6 +434,27 @@ CASCADES: Final = (
         live=True,
     ),
     Case(
+        name="rows_that_went_with_another_name",  # which the server does not know any more when it is asked
+        before=(
+            *(f"CREATE TABLE {t} (id INT PRIMARY KEY, n INT)" for t in ("above", "outside", "aside")),
+            "CREATE TABLE between_ (id INT PRIMARY KEY, FOREIGN KEY (id) REFERENCES above (id) ON DELETE CASCADE)",
+            "CREATE TABLE t (id INT PRIMARY KEY, FOREIGN KEY (id) REFERENCES outside (id) ON DELETE CASCADE)",
+            "CREATE TABLE u (id INT PRIMARY KEY, n INT, FOREIGN KEY (n) REFERENCES aside (id) ON UPDATE CASCADE)",
+            (
+                "CREATE TABLE w (id INT PRIMARY KEY, CONSTRAINT up FOREIGN KEY (id) REFERENCES between_ (id) "
+                "ON DELETE CASCADE)"
+            ),
+            *(f"INSERT INTO {t} VALUES (1, 1), (2, 2), (3, 3)" for t in ("above", "outside", "aside", "u")),
+            *(f"INSERT INTO {t} VALUES (1), (2), (3)" for t in ("between_", "t", "w")),
+        ),
+        stopped=(
+            *("DELETE FROM outside WHERE id = 1", "RENAME TABLE outside TO elsewhere"),
+            *("UPDATE aside SET id = 10 WHERE id = 1", "ALTER TABLE aside CHANGE id k INT"),
+            *("DELETE FROM above WHERE id = 1", "ALTER TABLE between_ DROP FOREIGN KEY between__ibfk_1"),
+        ),
+        tables=("t", "u", "w"),
+    ),
+    Case(
         name="rows_that_stay",  # though others go
         before=(
             *("CREATE TABLE outside (id INT PRIMARY KEY, n INT)", "INSERT INTO outside VALUES (1, 1), (2, 2)"),

@@ -35,7 +35,7 @@ TYPES_GONE: Final = (
             "UPDATE t SET m = m + 1; DELETE FROM t WHERE id = 1",
             "ALTER TABLE t ALTER COLUMN id TYPE int; DROP DOMAIN few",
         ),
-        said=(f"column id {_GONE}",),
+        said=(f"column id {_GONE}", "its key was dropped and made again"),  # ALTER … TYPE makes the constraint again
         before=(
             "CREATE DOMAIN few AS int CHECK (VALUE > 0)",
             "CREATE TABLE t (id few PRIMARY KEY, m int)",
@@ -114,6 +114,26 @@ KEYS_CHANGED: Final = (
         said=(),
     ),
     Case(
+        name="no_key_for_a_while",  # in which one row goes under the key of another
+        before=_PEOPLE,
+        stopped=(
+            "ALTER TABLE t REPLICA IDENTITY FULL; ALTER TABLE t DROP CONSTRAINT t_pkey",
+            *("INSERT INTO t VALUES (1, 'twin', 7)", "DELETE FROM t WHERE v = 'twin'"),
+            "ALTER TABLE t ADD PRIMARY KEY (id); ALTER TABLE t REPLICA IDENTITY DEFAULT",
+        ),
+        said=("its key was dropped and made again",),
+    ),
+    Case(
+        name="another_constraint_of_the_key",  # beside the first, which goes only after it: it was unique all the time
+        before=(*_PEOPLE, "CREATE UNIQUE INDEX other ON t (id)"),
+        stopped=(
+            "REINDEX INDEX CONCURRENTLY t_pkey",
+            "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD CONSTRAINT t_pkey PRIMARY KEY USING INDEX other",
+            "UPDATE t SET v = 'x' WHERE id = 1",
+        ),
+        said=(),
+    ),
+    Case(
         name="an_index_of_the_key_made_again",
         before=_PEOPLE,
         stopped=(
@@ -123,7 +143,7 @@ KEYS_CHANGED: Final = (
             "CLUSTER t USING t_pkey",
             "UPDATE t SET v = 'x' WHERE id = 1",
         ),
-        said=(),
+        said=("its key was dropped and made again",),  # nobody looked while both indexes were there
     ),
 )
 
@@ -253,4 +273,30 @@ TABLES_CHANGED: Final = (
     ),
 )
 
-REPORTED: Final[tuple[Case, ...]] = (*TYPES_GONE, GENERATED, *KEYS_CHANGED, *STATEMENTS, *TABLES_CHANGED)
+
+def _ends(name: str, said: str, *statements: str, stopped: bool = True) -> Case:
+    """A table whose topic is written no more: whoever reads it must be told."""
+    return Case(
+        name=name,
+        before=(*_PEOPLE, "CREATE TABLE p (id int PRIMARY KEY, v text, n int) PARTITION BY RANGE (id)"),
+        stream=() if stopped else statements,
+        stopped=statements if stopped else (),
+        said=(said,),
+        rows_differ="nothing is taken away from what its readers have",
+    )
+
+
+_ATTACH: Final = "ALTER TABLE p ATTACH PARTITION t FOR VALUES FROM (0) TO (10)"
+ENDED: Final = (
+    _ends(
+        "a_table_that_is_a_partition_by_now", "it is a partition of case_a_table_that_is_a_partition_by_now.p", _ATTACH
+    ),
+    _ends("a_table_that_becomes_a_partition", "it is a partition of", _ATTACH, stopped=False),
+    _ends("a_table_that_is_dropped", "it was dropped", "DROP TABLE t"),
+    _ends("a_table_dropped_for_a_view", "it was dropped", "DROP TABLE t; CREATE VIEW t AS SELECT 1 AS id"),
+    _ends(
+        "a_table_with_another_name_by_now", "it is case_a_table_with_another_name_by_now.u", "ALTER TABLE t RENAME TO u"
+    ),
+)
+
+REPORTED: Final[tuple[Case, ...]] = (*TYPES_GONE, GENERATED, *KEYS_CHANGED, *STATEMENTS, *TABLES_CHANGED, *ENDED)

@@ -172,6 +172,10 @@ def _texts() -> Iterator[Case]:
             f"enum('{first}','{second}','x''y') character set {charset}", ("1", "2", "3", "0" if only else "NULL"), only
         )
         yield Case(f"set('{first}','{second}','z') character set {charset}", ("0", "1", "2", "3", "7", "5"), only)
+    signs = ("a\\nb", "\\r\\t\\Z", "it''s", "\\\\", "\\\\n", '"', "x,y", "%s", "", "\\\\''")
+    for kind in ("enum", "set"):
+        labels = ",".join(f"'{label}'" for label in signs if kind == "enum" or "," not in label)
+        yield Case(f"{kind}({labels})", tuple(map(str, range(1, 10))))
 
 
 def _binaries() -> Iterator[Case]:

@@ -271,7 +271,7 @@ def test_tables_made_again_while_it_runs(postgres18: Database, kafka: str, prefi
     with Running(connector) as run:
         run.await_following()
         postgres18.execute("DROP TABLE t")
-        run.await_line("table public.t was dropped")
+        run.await_line("table public.t: it was dropped")
         postgres18.execute(
             "CREATE TABLE t (id int PRIMARY KEY, w int); INSERT INTO t VALUES (2, 5), (3, 6)",
             "BEGIN; DROP TABLE bare; CREATE TABLE bare (id int PRIMARY KEY, v text); INSERT INTO bare VALUES (7, 'x'); "

@@ -70,6 +70,35 @@ def test_a_pattern_brings_what_can_be_captured(
         assert f"{schema}.keyless has no primary key" in done.stdout + done.stderr
 
 
+def test_a_table_that_another_user_must_publish(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody makes a table that a pattern brings: it stops no other, and is told until it is in the publication."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.*"])
+    connector.catch_up()
+    postgres18.execute("CREATE TABLE u (id int PRIMARY KEY)", "INSERT INTO u VALUES (1)", "INSERT INTO t VALUES (2)")
+    with monkeypatch.context() as alone:
+        alone.setattr(Connector, "mend", lambda _: None)  # the owner does nothing
+        done = connector.here("run", "FILE", "--until-caught-up")
+        assert done.returncode == 0, done.stderr
+        assert "public.u is not in publication" in done.stderr
+        assert (
+            f'ALTER PUBLICATION "cdc_{prefix}" ADD TABLE ONLY "public"."u"; or say that it is left out' in done.stderr
+        )
+        assert set(connector.fold("public.t")) == {b'{"id":1}', b'{"id":2}'}
+        check = connector.here("check", "FILE")
+        assert check.returncode == 0, check.stdout
+        assert "public.u is not in publication" in check.stdout
+        named = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.*", "public.u"])
+        done = named.here("run", "FILE", "--until-caught-up")
+        assert done.returncode == 1
+        assert "adding tables to publication" in done.stderr
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.*"])
+    connector.catch_up()  # the owner has run what `cdc check` prints
+    assert connector.fold("public.u") == {b'{"id":1}': {"id": 1}}
+
+
 def test_a_table_that_is_dropped_between_two_looks(postgres18: Database, prefix: str) -> None:
     """It was in the catalog a moment ago: the next look does without it, and nobody has to do anything."""
     postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)")

@@ -223,6 +223,27 @@ def test_table_renamed_within_a_pattern(database: Database, kafka: str, prefix: 
     same(connector, database, "public.o_2")
 
 
+def test_table_renamed_out_of_a_pattern(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """A restart does not pass over what stopped it: each start says so, until the file says what is meant."""
+    postgres18.execute(
+        "CREATE TABLE o_1 (id int PRIMARY KEY, v text)",
+        "CREATE TABLE o_2 (id int PRIMARY KEY, v text)",
+        "INSERT INTO o_1 VALUES (1, 'a')",
+    )
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.o_*"])
+    connector.catch_up()
+    postgres18.execute("ALTER TABLE o_1 RENAME TO archive", "INSERT INTO archive VALUES (2, 'b')")
+    for _ in range(2):
+        done = connector.here("run", "FILE", "--until-caught-up")
+        assert done.returncode == 1
+        assert "table renamed: public.o_1 is public.archive now, which source.tables does not name" in done.stderr
+    left_out = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.o_*", "!public.o_1"])
+    assert "o_1" not in left_out.catch_up()
+    taken = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.o_*", "public.archive"])
+    taken.catch_up()
+    same(taken, postgres18, "public.archive")
+
+
 SWAP = "BEGIN; ALTER TABLE orders RENAME TO orders_old; ALTER TABLE fresh RENAME TO orders; COMMIT"
 
 

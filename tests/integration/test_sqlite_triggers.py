@@ -381,6 +381,23 @@ def test_a_table_that_is_renamed_stops_or_is_taken_up(shop: Shop) -> None:
     assert shop.fold("orders_2026") == as_events(shop, "SELECT * FROM orders_2026 ORDER BY id")
 
 
+def test_a_table_that_is_gone_at_a_start_is_told(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    """Its topic is written no more, which its readers cannot see; and it is told once."""
+    shop.tables = ("main.*",)
+    shop.do("CREATE TABLE other (id INTEGER PRIMARY KEY)", "CREATE TABLE third (id INTEGER PRIMARY KEY)")
+    shop.run()
+    shop.do("DROP TABLE other", "ALTER TABLE third RENAME TO fourth")
+    shop.run()
+    said = [record.getMessage() for record in caplog.records if "keeps the rows" in record.getMessage()]
+    assert said == [
+        "table main.other: it was dropped, and its topic keeps the rows it had",
+        "table main.third: main.third is main.fourth now, and its topic keeps the rows it had",
+    ]
+    caplog.clear()
+    shop.run()
+    assert "keeps the rows" not in caplog.text
+
+
 def test_a_table_that_is_renamed_while_a_start_looks(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its triggers cannot be made again under the old name: it is looked at again, and then it is told."""
     captured = Catalog.captured

@@ -59,6 +59,26 @@ def test_what_a_deleted_row_takes_along() -> None:
     assert {P, middle, T, U} == {name for name in (P, middle, T, U, ("d", "other")) if name in of}
 
 
+def test_a_parent_that_gets_another_name() -> None:
+    """What hangs on it is asked again: the definition of the child has the new name."""
+    new, keys = ("d", "new"), {T: [key(T, P)]}
+    of = Cascades([T], keys.get)
+    keys[T] = [key(T, new)]
+    assert of.altered({P, new})
+    assert of.reached(deleted(), TOLD, new) == {T}
+
+
+@pytest.mark.parametrize(("names", "database"), [({P}, None), ({("d", "middle")}, None), (set(), "o")])
+def test_ddl_before_which_rows_may_have_gone(names: set[tuple[str, str]], database: str | None) -> None:
+    """The foreign keys were looked at behind it: they do not tell of those that it took away."""
+    middle = ("d", "middle")
+    keys = {T: [key(T, middle)], middle: [key(middle, P)]}
+    of = Cascades([T, U], keys.get, log_end=lambda: 100)
+    assert of.parted(names, database, 99) == {T}
+    assert of.parted(names, database, 100) == frozenset(), "they were looked at before it"
+    assert of.parted({U}, "e", 99) == frozenset(), "nothing hangs on these"
+
+
 def test_what_takes_nothing_along() -> None:
     of = Cascades([T], {T: [key(T, P)]}.get)
     assert of.reached(deleted(flags=3), TOLD, P) == frozenset(), "foreign_key_checks = 0"

@@ -651,6 +651,17 @@ def test_what_is_left_out_after_a_gap_is_not_filled_from_before_it(bench: Bench)
     assert bench.state().epoch == 2
 
 
+def test_a_table_that_went_in_a_gap_is_told(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """What deleted its rows is in the log that is lost: they stay in its topic."""
+    bench.log.commit(insert(A, _row("1")), insert(B, _row("2")))
+    bench.run(A, B)
+    bench.log.held_from = None
+    bench.ask(Command(tables=(), after_gap=True))
+    bench.run(A)
+    assert f"table {B.qualified}: it is captured no more, and its topic keeps the rows it had" in caplog.text
+    assert set(bench.fold(B)) == {"2"}
+
+
 def test_a_copy_that_was_cut_off_does_not_come_back_over_another(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it was away another copy has gone on: it ends, and has fenced nobody off."""
     monkeypatch.setattr(cdc.capture.pipeline, "RETRY_FIRST_S", 0.0)

@@ -142,3 +142,31 @@ def test_columns_that_were_made_anew_are_looked_at() -> None:
     assert not altered(TABLE.record, replace(TABLE, parts=(PART._replace(file="601"), OTHER)))
     assert not altered(TABLE.record, replace(TABLE, oid=8, made="fedcba"))
     assert not altered("7 5:6", replace(TABLE, made="fedcba"))
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "again"),
+    [
+        ({1, 2}, {1, 3}, False),  # REINDEX CONCURRENTLY
+        ({1, 2}, {3, 4}, True),
+        ({1, 2, 3}, {3, 4}, False),  # another index was there before the first one went
+        (set(), {3, 4}, False),  # the file gives the key
+        ({1, 2}, set(), False),  # a table without a key is refused elsewhere
+    ],
+)
+def test_a_key_that_was_none_for_a_while(then: set[int], now: set[int], again: bool) -> None:
+    """What makes it unique is not what did: rows may have come and gone under each other's keys."""
+    before = record(replace(TABLE, unique=frozenset(then)))
+    said = difference(before, replace(TABLE, unique=frozenset(now)), "p")
+    assert (said is not None and "dropped and made again" in said) == again
+    assert difference(before, replace(TABLE, key="{2}", unique=frozenset(now)), "p") is None, "another key"
+    assert difference(" ".join(before.split(" ")[:-1]), replace(TABLE, unique=frozenset(now)), "p") is None, "older"
+
+
+def test_a_key_that_is_dropped_for_now_is_remembered() -> None:
+    """A look between the two statements does not make the second one pass for the first key of the table."""
+    had, none, has = (replace(TABLE, unique=frozenset(oids)) for oids in ({1, 2}, (), {3, 4}))
+    between = record(none, record(had))
+    assert difference(between, none, "p") is None
+    assert "dropped and made again" in (difference(record(none, between), has, "p") or "")
+    assert difference(record(none, "9" + between), has, "p") is None, "that was another table"

@@ -273,7 +273,7 @@ def test_a_table_dropped_leaves_the_others_alone(
     _read(frames)
     source._followed.look(source._catalog())
     (told,) = caplog.records
-    assert "s.orders was dropped" in told.getMessage()
+    assert "s.orders: it was dropped" in told.getMessage()
     monkeypatch.setattr(TheCatalog, "now", {9: ("s", "orders")})
     with pytest.raises(RetryableError, match="dropped and made again"):
         source._followed.look(source._catalog())

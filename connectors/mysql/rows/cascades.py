@@ -6,6 +6,12 @@ nowhere: they are gone, or have lost what told them apart from others. So the ch
 
 A row that is deleted takes along what hangs on it. One that is updated does so only if a column that is referenced
 has another value, which its images tell. What hangs on the child is taken to go along with it.
+
+Foreign keys are read as the server has them, which may be later than the place in the log: DELETE, then RENAME of the
+parent, and the rows of the DELETE are those of a table that nothing seems to hang on. But whatever parts a child from
+its parent is a statement on one of them, and the log has it behind those rows. The tables that hang on what it names by
+now, or on what it leaves behind, are all that can have been passed over: they are read again (`parted`). A foreign key
+that was looked at before the statement was known all the time, and asks for nothing.
 """
 
 from __future__ import annotations
@@ -40,10 +46,14 @@ class Cascades:
         captured: Iterable[Name],
         read: Callable[[Name], Sequence[ForeignKey] | None],
         compared: Callable[[Name], Name] = lambda name: name,
+        log_end: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`compared` gives what of a name the server compares."""
+        """`compared` gives what of a name the server compares, `log_end` the commit position of the log's end."""
         self._captured, self._read, self._compared = frozenset(captured), read, compared
+        self._log_end = log_end
         self._keys = upwards(self._captured, self._read_one)
+        self._looked_at = log_end() if self._captured else 0
+        """Where the log ended when the foreign keys had been read."""
         self._edges = self._joined()
 
     def __contains__(self, name: Name) -> bool:
@@ -56,10 +66,25 @@ class Cascades:
         """Note that DDL has changed these tables; True if other foreign keys are of interest now."""
         if not names & self._keys.keys():
             return False
-        known = {name: keys for name, keys in self._keys.items() if name not in names}
+        known = {
+            name: keys
+            for name, keys in self._keys.items()
+            if name not in names and not any(key.parent in names for key in keys or ())
+        }
         self._keys = upwards(self._captured, lambda name: known[name] if name in known else self._read_one(name))
+        self._looked_at = max(self._looked_at, self._log_end())
         before, self._edges = self._edges, self._joined()
         return before != self._edges
+
+    def parted(self, names: set[Name], database: str | None, commit: int) -> frozenset[Name]:
+        """Return the captured tables that hang on those that DDL at `commit` names, or on one of a `database`.
+
+        Empty where their foreign keys were looked at before it. Called before `altered`.
+        """
+        if commit >= self._looked_at:
+            return frozenset()
+        named = [edges for name, edges in self._edges.items() if name in names or name[0] == database]
+        return frozenset().union(*(edge.reached for edges in named for edge in edges))
 
     def reached(self, event: Rows | PartialUpdateRows, told: TableMap, name: Name) -> frozenset[Name]:
         """Return the captured tables of which a row event of table `name` may have changed rows."""

@@ -158,6 +158,12 @@ class Holes:
         self._tell(table.qualified, "FOREIGN KEY", f"{what}: all rows are read again", hole=False)
         return Change(Op.READ, table, None, None, (at.offset, 0))
 
+    def parted(self, table: Table, at: BinlogPosition) -> Change:
+        """Give what follows of DDL before which rows of another table may have taken rows of this one along."""
+        what = f"a foreign key to it, or of it, had another name or was there before the statement in the log at {at}"
+        self._tell(table.qualified, "DDL OF A FOREIGN KEY", f"{what}: all rows are read again", hole=False)
+        return Change(Op.READ, table, None, None, (at.offset, 0))
+
     def rolled_back(self, table: Table, at: BinlogPosition) -> Change:
         """Give what follows of a transaction of which a part was rolled back, and nobody can tell which."""
         if self._stops:

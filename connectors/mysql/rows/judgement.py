@@ -146,6 +146,18 @@ def tables_of(said: Judgement) -> tuple[Name, ...]:
     return ()
 
 
+def relinked(said: Judgement) -> bool:
+    """Tell whether foreign keys of the tables that DDL names, or that refer to them, may not be those of before it."""
+    match said:
+        case Emptied(_, dropped):
+            return dropped
+        case Altered(_, _, links):
+            return links
+        case statements.Renamed() | Filled() | Dropped():
+            return True
+    return False
+
+
 def _at(tokens: Sequence[Token], at: int) -> Token:
     return tokens[at] if at < len(tokens) else _END
 

@@ -24,7 +24,7 @@ from connectors.mysql.catalog.foreign_keys import ForeignKey
 from connectors.mysql.catalog.names import as_compared
 from connectors.mysql.rows import holes, own_columns, partial_images, row_images
 from connectors.mysql.rows.cascades import Cascades
-from connectors.mysql.rows.judgement import Both, Hangs, Judgement, Temporary, tables_of
+from connectors.mysql.rows.judgement import Both, Hangs, Judgement, Temporary, relinked, tables_of
 from connectors.mysql.rows.own_columns import OwnColumns, OwnReader, RowReader, Shown
 from connectors.mysql.rows.statements import (
     Altered,
@@ -62,10 +62,12 @@ class Followed:
         mariadb: bool = False,
         restricted: Callable[[str, str], bool] = lambda *_: False,
         foreign_keys: Callable[[Name], Sequence[ForeignKey] | None] | None = None,
+        log_end: Callable[[], int] = lambda: 0,
     ) -> None:
         """`folds`: names are compared in small letters. `restricted`: whether not all columns may be read.
 
-        `foreign_keys`: those of a table that write to it, if the server does not log what they write.
+        `foreign_keys`: those of a table that write to it, if the server does not log what they write. `log_end`: the
+        commit position of the log's end, which is asked for with them.
         """
         self._config = config
         self._folds, self._mariadb, self._restricted = folds, mariadb, restricted
@@ -86,7 +88,9 @@ class Followed:
         for one in captured:
             name = self._name((one.table.schema, one.table.name))
             self._now[name], self._shown[name] = one.table, one
-        self._cascades = Cascades(self._now if foreign_keys else (), foreign_keys or (lambda _: None), self._name)
+        self._cascades = Cascades(
+            self._now if foreign_keys else (), foreign_keys or (lambda _: None), self._name, log_end
+        )
         self.hanging = 0
         """How often other tables came to be followed for what hangs on them."""
 
@@ -237,6 +241,8 @@ class Followed:
             case _:
                 names = {self._name(name) for name in tables_of(said)}
                 database = as_compared(said.database, folds=self._folds) if isinstance(said, Dropped) else None
+                for child in sorted(self._cascades.parted(names, database, at.commit) if relinked(said) else ()):
+                    yield self._holes.parted(self._now[child], at)
                 self.hanging += self._cascades.altered(names)
                 looked_at = map(self._name, self._holes.looked_at())
                 concerns = any(name in names or name[0] == database for name in looked_at)

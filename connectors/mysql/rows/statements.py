@@ -53,6 +53,8 @@ class Altered:
     table: Name
     values: bool = False
     """Its rows may have other values too, which no event tells of."""
+    links: bool = False
+    """Its foreign keys may be gone, or its columns that others refer to may have other names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,13 +225,23 @@ def _alter(tokens: list[Token], database: str) -> Meaning:
     table, at = _name(tokens, at, database)
     if at < len(tokens) and tokens[at].says("WAIT", "NOWAIT"):  # MariaDB
         at += 1 if tokens[at].says("NOWAIT") else 2
-    values = ignores
+    values, links = ignores, False
     for clause in _clauses(tokens, at):
         found = _clause(table, clause, database)
         if found is not None and not isinstance(found, Altered):
             return found
         values = values or found is not None
-    return Altered(table, values)
+        links = links or _relinks(clause)
+    return Altered(table, values, links)
+
+
+def _relinks(clause: list[Token]) -> bool:
+    """Tell whether a clause takes a foreign key away, or gives a column another name."""
+    if not clause:
+        return False
+    second = clause[1] if len(clause) > 1 else Token("")
+    drops = clause[0].says("DROP") and second.says("FOREIGN", "CONSTRAINT")
+    return drops or clause[0].says("CHANGE") or (clause[0].says("RENAME") and second.says("COLUMN"))
 
 
 def _clauses(tokens: list[Token], at: int) -> Iterator[list[Token]]:

@@ -232,6 +232,9 @@ _DECLARED: Final = re.compile(
     r"(?P<name>\w+)(?: precision)?(?:\((?P<arguments>.*)\))?(?P<rest>[^)]*)", re.DOTALL | re.IGNORECASE
 ).fullmatch
 _LABEL: Final = re.compile(r"'((?:[^'\\]|''|\\.)*)'", re.DOTALL).findall
+_ESCAPED: Final = re.compile(r"''|\\(.)", re.DOTALL).sub
+_ESCAPES: Final = {"n": "\n", "r": "\r", "0": "\0"}
+"""How both servers print what is in labels, besides quotes and backslashes."""
 _BY_NAME: Final = {
     **{name: kind for kind, (name, _, _) in _INTEGERS.items()},
     "integer": table_map.LONG,
@@ -281,7 +284,7 @@ def from_catalog(
     meta = 0
     dimension = None
     if kind in table_map.LABELLED:
-        labels = tuple(label.replace("''", "'").replace("\\\\", "\\") for label in _LABEL(arguments))
+        labels = tuple(_ESCAPED(_unescaped, label) for label in _LABEL(arguments))
         meta = _set_size(len(labels)) if kind == table_map.SET else 1 + (len(labels) > _ENUM_SMALL_MAX)
     elif kind == table_map.NEWDECIMAL:
         precision, _, scale = arguments.partition(",")
@@ -318,6 +321,10 @@ def from_catalog(
         visible,
         word if word in _NAMED else column_type,
     )
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return "'" if found[1] is None else _ESCAPES.get(found[1], found[1])
 
 
 def _set_size(labels: int) -> int:

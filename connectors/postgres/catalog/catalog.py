@@ -255,6 +255,11 @@ class Catalog:
         )
         return {oid: (schema, name) for oid, schema, name in self.rows("reading names", statement, (list(oids),))}
 
+    def places(self, oids: Sequence[int]) -> dict[int, tuple[tuple[str, str], tuple[str, str] | None]]:
+        """Return, as `names` does, the name of each, and that of the partitioned table that it is a part of."""
+        rows = self.rows("reading names", queries.PLACES, (list(oids),))
+        return {oid: ((s, n), None if root is None else (of, root)) for oid, s, n, of, root in rows}
+
     def relation(self, schema: str, name: str) -> tuple[int, bool] | None:
         """Return the number of the table that has this name now, and whether it is partitioned; None: there is none."""
         statement = (

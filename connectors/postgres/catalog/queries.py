@@ -36,6 +36,28 @@ ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
 """
 """Leaves out the schemas that connectors keep what triggers write in: they are marked by a comment."""
 
+PLACES: Final = """
+SELECT c.oid::int8, n.nspname, c.relname, rn.nspname, r.relname
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN (pg_class r JOIN pg_namespace rn ON rn.oid = r.relnamespace)
+       ON c.relispartition AND r.oid = pg_partition_root(c.oid)
+WHERE c.oid = ANY (%s::oid[])
+"""
+
+UNIQUE_BY: Final = """
+SELECT i.indrelid::int8, i.indexrelid::int8, coalesce(c.oid, i.indexrelid)::int8, (
+    SELECT string_agg((k.indkey::int2[])[0:k.indnkeyatts - 1]::text, '' ORDER BY k.indisprimary) FROM pg_index k
+    WHERE k.indrelid = i.indrelid AND (k.indisprimary OR k.indisreplident))
+FROM pg_index i
+LEFT JOIN pg_constraint c ON c.conindid = i.indexrelid AND c.conrelid = i.indrelid AND c.contype IN ('p', 'u')
+WHERE i.indrelid = ANY (%s::oid[]) AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
+AND EXISTS (
+    SELECT FROM pg_index k WHERE k.indrelid = i.indrelid AND (k.indisprimary OR k.indisreplident)
+    AND (i.indkey::int2[])[0:i.indnkeyatts - 1] <@ (k.indkey::int2[])[0:k.indnkeyatts - 1]
+)
+"""
+"""REINDEX CONCURRENTLY makes another index of the same constraint, USING INDEX another constraint of the same index."""
+
 TODAY: Final = """
 WITH RECURSIVE part(root, oid) AS (
     SELECT oid, oid FROM pg_class WHERE oid = ANY (%s::oid[])

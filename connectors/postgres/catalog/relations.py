@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from cdc.config.config import ConnectorConfig
 from cdc.model.change import Table
@@ -14,6 +15,9 @@ from connectors.postgres.pgoutput.messages import Relation
 from connectors.postgres.session import identifier
 
 log = logging.getLogger("cdc")
+
+_KEPT: Final = "its topic keeps the rows it had"
+_DROPPED: Final = f"it was dropped, and {_KEPT}"
 
 
 class Followed:
@@ -64,7 +68,31 @@ class Followed:
                 raise RetryableError(f"table {'.'.join(was)} was dropped and made again: looking at it again")
             if oid not in now and oid not in self._gone:
                 self._gone.add(oid)
-                log.warning("table %s was dropped: its topic keeps the rows it had", ".".join(was))
+                log.warning("table %s: %s", ".".join(was), _DROPPED)
+
+    def compare(self, before: Mapping[str, int], catalog: Catalog) -> None:
+        """Say what has become of tables that were followed, by name and number, and that a start finds no more.
+
+        Nothing is written to their topics from now on, and nothing is taken away. Raises OperatorError for one whose
+        new name is not captured: what was written to it since is passed over.
+        """
+        captured = {".".join(name) for name in self._named}
+        gone = {n: oid for n, oid in before.items() if n not in captured and self._config.source.captures(n)}
+        places = catalog.places(list(gone.values())) if gone else {}
+        for name, oid in sorted(gone.items()):
+            now, root = places.get(oid, (None, None))
+            if root is not None:
+                log.warning("table %s: it is a partition of %s by now, and %s", name, ".".join(root), _KEPT)
+            elif now is None:
+                log.warning("table %s: %s", name, _DROPPED)
+            elif ".".join(now) != name:
+                schema, _, table = name.partition(".")
+                error = self._renamed((schema, table), now)
+                if isinstance(error, OperatorError):
+                    raise error
+                log.warning(
+                    "table %s: it is %s by now, which has a topic of its own, and %s", name, ".".join(now), _KEPT
+                )
 
     def _renamed(self, was: tuple[str, str], now: tuple[str, str]) -> OperatorError | RetryableError:
         old, new = ".".join(was), ".".join(now)
@@ -76,5 +104,6 @@ class Followed:
         return OperatorError(
             f"{said}, which source.tables does not name: what is written to it since is not captured",
             hint=f"in source.tables write {new} in place of {old}: it is read into a topic of its own; or take the "
-            f"name back: {take_back}; or, to follow the table that has the name {old} by now: {publish}",
+            f"name back: {take_back}; or, to follow the table that has the name {old} by now: {publish}; or say that "
+            f'it is left out: source.tables: […, "!{old}"]',
         )

@@ -15,10 +15,15 @@ all is refused in `slot`. The entry, with a space between its parts:
     parts     partitions that hold rows, or the table: oid, hashes of when it was attached, its file, its TOAST table
     types     enums and composite types in its columns: oid, number of labels, hash
     left      names that columns have lost since, each a hash and the attnum: rows may have values under them
+    unique    a hash of the key's attnums, and oids of the constraints and indexes that make it unique
 
 Descriptions in the schema topic tell of some of this too (`cdc.model.table_schema.stale_reason`), in the same words:
 they are compared as events come, and know neither which column had which name nor what lies between two of them. Of
 defaults they tell alone.
+
+A key that is dropped and made again may have been none for a while, in which a row came and went under the key of
+another: the delete of the one is the end of the other in the topic. Each index that is still there of those that made
+it unique says that it was unique all the time.
 
 A column that is dropped asks for nothing, nor does one that is added. But between the two the entry may be written, and
 a description or none: so a name that was lost is kept until another column has it.
@@ -153,6 +158,10 @@ class Facts:
     """By attnum: name, and how its values are printed."""
     parts: Sequence[Part]
     types: Mapping[int, _Type]
+    key: str = ""
+    """The attnums of its columns."""
+    unique: frozenset[int] = frozenset()
+    """What makes the key unique: oids of indexes, and of their constraints."""
 
     @property
     def files(self) -> str:
@@ -206,6 +215,10 @@ def look(catalog: Catalog, publication: str, tables: Mapping[int, str]) -> dict[
     types: dict[int, dict[int, _Type]] = {}
     for root, oid, name, defined, enum in catalog.rows("reading the catalog", _USED, (oids,)):
         types.setdefault(root, {})[oid] = _Type(name, tuple(defined or ()), enum)
+    unique: dict[int, set[int]] = {}
+    keys: dict[int, str] = {}
+    for root, *made_by, keys[root] in catalog.rows("reading the catalog", queries.UNIQUE_BY, (oids,)):
+        unique.setdefault(root, set()).update(made_by)
     joined = {oid: (changed, tuple(of)) for oid, changed, of in paths}
     return {
         tables[oid]: Facts(
@@ -216,6 +229,8 @@ def look(catalog: Catalog, publication: str, tables: Mapping[int, str]) -> dict[
             columns=columns[oid],
             parts=parts.get(oid, ()),
             types=types.get(oid, {}),
+            key=keys.get(oid, ""),
+            unique=frozenset(unique.get(oid, ())),
         )
         for oid in columns
     }
@@ -230,8 +245,15 @@ def records(
 
 def record(now: Facts, then: str = "") -> str:
     """Return a table's entry that follows `then`."""
-    lost = _lost(then, now)
-    return now.record + (" " + ",".join(f"{name}{number}" for name, number in lost.items()) if lost else "")
+    lost = ",".join(f"{name}{number}" for name, number in _lost(then, now).items())
+    unique = ",".join((_hash(now.key, 4), *map(_number, sorted(now.unique)))) if now.unique else _had(then, now)
+    return f"{now.record} {lost or _NOTHING} {unique}"
+
+
+def _had(then: str, now: Facts) -> str:
+    """Return what made the key unique before it was dropped: it is compared with what does once there is one again."""
+    oid, *known = then.split(" ")
+    return known[_PARTS] if oid == str(now.oid) and len(known) > _PARTS else _NOTHING
 
 
 def _lost(then: str, now: Facts) -> dict[str, int]:
@@ -246,8 +268,8 @@ def _lost(then: str, now: Facts) -> dict[str, int]:
 
 def _left(known: Sequence[str]) -> dict[str, int]:
     """Read the last part of an entry."""
-    text = known[_PARTS - 1] if len(known) >= _PARTS else ""
-    return {one[:4]: int(one[4:]) for one in text.split(",") if one}
+    text = known[_PARTS - 1] if len(known) >= _PARTS else _NOTHING
+    return {one[:4]: int(one[4:]) for one in text.split(",") if one != _NOTHING}
 
 
 def _names(columns: Mapping[int, tuple[str, str]]) -> dict[str, int]:
@@ -260,6 +282,12 @@ def differences(then: Mapping[str, str], now: Mapping[str, Facts], publication: 
     """Return the tables whose rows in the topic may not be those of the source, with the reason of each."""
     found = {name: difference(then.get(name, ""), facts, publication) for name, facts in now.items()}
     return {name: reason for name, reason in found.items() if reason is not None}
+
+
+def numbers(then: Mapping[str, str]) -> dict[str, int]:
+    """Return the oids of the tables that were followed."""
+    oids = {name: entry.partition(" ")[0] for name, entry in then.items()}
+    return {name: int(oid) for name, oid in oids.items() if oid.isdecimal()}
 
 
 def made_again(then: Mapping[str, str], now: Mapping[str, Facts]) -> set[str]:
@@ -302,7 +330,7 @@ def difference(then: str, now: Facts, publication: str) -> str | None:
     if files != now.files and made != now.made:
         return REWRITTEN
     told = _of_columns(_columns(columns), _left(known), now.columns)
-    return told or _of_parts(_parts(parts), now) or _of_types(types, now.types)
+    return told or _of_parts(_parts(parts), now) or _of_types(types, now.types) or _of_unique(known[_PARTS:], now)
 
 
 def _of_columns(
@@ -358,6 +386,14 @@ def _of_types(then: str, now: Mapping[int, _Type]) -> str | None:
         if _hash(",".join(first), _LONG) != defined:
             what = "labels" if type_.enum else "attributes"
             return f"type {type_.name} has other {what}, and older rows are printed with them"
+    return None
+
+
+def _of_unique(then: Sequence[str], now: Facts) -> str | None:
+    """Compare the part that older releases did not write; of another key the table's description tells."""
+    key, *oids = then[0].split(",") if then else [""]
+    if oids and now.unique and key == _hash(now.key, 4) and not {int(oid, 36) for oid in oids} & now.unique:
+        return "its key was dropped and made again, and may not have been unique all the time"
     return None
 
 

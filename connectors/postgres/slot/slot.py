@@ -35,8 +35,9 @@ from psycopg2 import errors, sql
 
 from cdc.model.change import Table
 from cdc.model.errors import ChangedError, GapError, OperatorError, RetryableError, raise_first
+from connectors.captured_tables import LeftOut
 from connectors.postgres.catalog import queries
-from connectors.postgres.catalog.catalog import Catalog
+from connectors.postgres.catalog.catalog import Captured, Catalog
 from connectors.postgres.lsn import lsn_number, lsn_text
 from connectors.postgres.session import identifier
 from connectors.postgres.slot.invalidation import loss
@@ -56,6 +57,9 @@ _WHO_IS_OPEN: Final = (
     "SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY 2; "
     "SELECT gid, prepared FROM pg_prepared_xacts"
 )
+
+_OWNED: Final = "SELECT pg_has_role(pubowner, 'USAGE') FROM pg_publication WHERE pubname = %s"
+_THEIRS: Final = "SELECT oid::int8 FROM pg_class WHERE oid = ANY (%s::oid[]) AND NOT pg_has_role(relowner, 'USAGE')"
 
 log = logging.getLogger("cdc")
 
@@ -201,6 +205,39 @@ def ensure_publication(catalog: Catalog, name: str, tables: Sequence[Table]) -> 
         statement = sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(sql.Identifier(name), _list(missing))
         _by_owner(catalog, f"adding tables to publication {name}", statement)
     return bool(missing)
+
+
+def publishable(catalog: Catalog, name: str, captured: Sequence[Captured], left_out: LeftOut) -> tuple[Captured, ...]:
+    """Leave out tables that a pattern alone brings, if this user may not put them into the publication, which exists.
+
+    A table that somebody makes stops no other. Those that are named, and those that were captured, are errors later.
+    """
+    missing = [one.oid for one in unpublishable(catalog, name, captured) if left_out.brings(one.table.qualified)]
+    for one in captured:
+        if one.oid in missing:
+            left_out(one.table, may_not_publish(catalog, name, one.table))
+    return tuple(one for one in captured if one.oid not in missing)
+
+
+def unpublishable(catalog: Catalog, name: str, captured: Sequence[Captured]) -> list[Captured]:
+    """Return the tables that the publication, where it exists, does not carry, and this user may not put there."""
+    owned = catalog.rows("reading pg_publication", _OWNED, (name,))
+    if not owned:
+        return []
+    carried = _carried(catalog, name)
+    missing = [one for one in captured if (one.table.schema, one.table.name) not in carried]
+    rows = catalog.rows("reading the catalog", _THEIRS, ([one.oid for one in missing],)) if missing else []
+    theirs = {oid for (oid,) in rows}
+    return [one for one in missing if one.oid in theirs or not owned[0][0]]
+
+
+def may_not_publish(catalog: Catalog, name: str, table: Table) -> OperatorError:
+    """Return the error of a table that another user must put into the publication."""
+    statement = sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(sql.Identifier(name), _list([table]))
+    return OperatorError(
+        f"table {table.qualified} is not in publication {name}, and this user may not put it there",
+        hint=catalog.text(statement),
+    )
 
 
 def rehearse_publication(catalog: Catalog, name: str, tables: Sequence[Table]) -> bool:

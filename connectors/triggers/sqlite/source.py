@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from cdc.config.config import ConnectorConfig
@@ -93,9 +93,17 @@ class SqliteSource:
             for found in followed
             if standing[found.qualified] != state.carried.get(found.qualified)
         }
+        self._tell_of_gone(state.carried)
         changes.install(broken, self._captured)
         self._compare()
         return None
+
+    def _tell_of_gone(self, followed: Iterable[str]) -> None:
+        """Say which tables that were followed are there no more: nothing is written to their topics from now on."""
+        there = {found.qualified for found in self._captured}
+        for name in sorted(name for name in followed if name not in there and self._config.source.captures(name)):
+            said = "; ".join(self._log().renamed([name])) or "it was dropped"
+            log.warning("table %s: %s, and its topic keeps the rows it had", name, said)
 
     def _compare(self) -> None:
         """Note how the triggers stand now; what has changed since `connect` is seen at the next look."""
@@ -256,7 +264,7 @@ class SqliteSource:
         if renamed := self._log().renamed(gone):
             raise ChangedError(f"table renamed: {', '.join(renamed)}: looking again")
         for name in sorted(gone - self._gone):
-            log.warning("table %s was dropped: its topic keeps the rows it had", name)
+            log.warning("table %s: it was dropped, and its topic keeps the rows it had", name)
         self._gone = gone
         standing = self._log().standing(list(there.values()))
         differ = [name for name, stands in standing.items() if stands != self._carried.get(name)]
