@@ -96,21 +96,21 @@ class MysqlSource:
                 raise refusal
             log.warning("MySQL at %s may be a replica: if so, %s", self._address.endpoint, server.UNLOGGED)
         session.tell_of_weak_tls(self._address.endpoint, session.weakness(self._address))
-        left_out = LeftOut(self._config.source.tables)
-        self._captured = Catalog(sql).captured(self._config.source.tables, self._config.source.keys, left_out)
+        left_out, of = LeftOut(self._config.source.tables), self._config.source
+        self._captured = Catalog(sql).captured(of.tables, of.keys, left_out)
         left_out.tell(self._captured)
         self._left_out = left_out.found
         self._compare_filters()
         for warning in filters.warnings(sql, self._server):
             log.warning("MySQL at %s: %s", self._address.endpoint, warning)
         self._followed = Followed(
-            self._config.source,
+            of,
             self._captured,
             folds=self._server.folds,
             mariadb=self._server.mariadb,
             restricted=lambda schema, name: self._catalog().restricted(schema, name),
             foreign_keys=None if self._server.logs_cascades else lambda name: self._catalog().foreign_keys(name),
-            log_end=lambda: server.status(self._connected(), self._server)[0].commit,
+            log_end=self.current,
         )
         return continuity.identity(self._server)
 
@@ -150,12 +150,8 @@ class MysqlSource:
             logged, end = end.commit, BinlogPosition(end.file, FIRST)
             offset |= {"pos": end.offset, "gtids": executed, "sift": logged}
         elif self._server.mariadb:
-            found = session.texts(
-                sql,
-                "reading the log's end",
-                f"SELECT BINLOG_GTID_POS(%s, {end.offset})",
-                (end.file,),
-            )
+            statement = f"SELECT BINLOG_GTID_POS(%s, {end.offset})"
+            found = session.texts(sql, "reading the log's end", statement, (end.file,))
             offset |= {"gtids": found[0][0]}
         settled = self._await_prepared()
         if settled is not None:
