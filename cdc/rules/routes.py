@@ -37,7 +37,7 @@ def key_end(table: str) -> bytes:
 def owner(table: str) -> Callable[[bytes], bool]:
     """Make a test for the keys of ``schema.table`` in a topic that tables share.
 
-    Keys that name no table are every table's: whoever reads its own records must see what no connector has written.
+    Keys that name no table are every table's: a reader of its own records must see what no connector has written.
     """
     end = key_end(table)
     return lambda key: key.endswith(end) or _MEMBER not in key

@@ -17,7 +17,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import orjson
 from confluent_kafka import Message
@@ -93,6 +93,8 @@ class _Erasure:
             self.own = sorted(own & names)
             logs = {log_of(self.topic), log_topic(self._sink.prefix, config.name, "dead-letter")}
             self.logs = sorted(logs & names)
+            former = self._written_to() - {self.topic}
+            self._former = sorted({*former, *map(log_of, former)} & names)
             self._has_messages = log_topic(self._sink.prefix, config.name, "message") in names
             existing = topics.existing([self.topic, *self.views, *self.own, *self.logs])
             self._allowed = {name: of.allowed for name, of in existing.items()}
@@ -165,12 +167,16 @@ class _Erasure:
 
     def _keys(self) -> list[list[str]]:
         """Return the columns of the table's key in each version of it, as the schema topic has them."""
-        records = (orjson.loads(value) for value in descriptions(self._sink))
-        return [
-            list(record["key"])
-            for record in records
-            if record.get("topic") == self.topic and f"{record['schema']}.{record['table']}" == self._table
-        ]
+        return [list(record["key"]) for record in self._described() if record["topic"] == self.topic]
+
+    def _written_to(self) -> set[str]:
+        """Return the topics that this connector has written the table's events to, one after the other."""
+        return {str(record["topic"]) for record in self._described() if record["connector"] == self._config.name}
+
+    def _described(self) -> list[dict[str, Any]]:
+        """Return the table's descriptions in the schema topic."""
+        records = map(orjson.loads, descriptions(self._sink))
+        return [record for record in records if f"{record['schema']}.{record['table']}" == self._table]
 
     def _records(self, topic: str, ends: Ends | None = None) -> Iterator[Message]:
         servers, options = self._sink.bootstrap_servers, self._sink.options
@@ -285,6 +291,13 @@ class _Erasure:
             return int(topics.broker().settings.get("log.retention.check.interval.ms", "300000"))
 
     def _elsewhere(self) -> Iterator[Place]:
+        for topic in self._former:
+            yield Place(
+                f"topic {topic}",
+                "kept",
+                "the table's events were written to it before sink.route was changed, and nothing is removed from it: "
+                "what it has of the key stays for as long as the topic does",
+            )
         if self._config.source.outbox is not None or self._has_messages:
             yield Place("messages and the outbox", "cannot be proved", "what they say is the application's own words")
         if self.views:

@@ -275,7 +275,7 @@ TABLES_CHANGED: Final = (
 
 
 def _ends(name: str, said: str, *statements: str, stopped: bool = True) -> Case:
-    """A table whose topic is written no more: whoever reads it must be told."""
+    """A table whose topic is written no more: its readers must be told."""
     return Case(
         name=name,
         before=(*_PEOPLE, "CREATE TABLE p (id int PRIMARY KEY, v text, n int) PARTITION BY RANGE (id)"),

@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 import cdc
+from cdc.encode.table_log import log_of
 from tests.conftest import Database, MySQLDatabase
 from tests.integration.connector import Connector, Record
 from tests.integration.running import Running, eventually, ordered, rows
@@ -253,3 +254,33 @@ def test_mysql(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path:
     connector.catch_up()
     is_right()
     _rise(connector.records_of("orders"))
+
+
+def test_a_table_that_goes_elsewhere_has_left_its_events(
+    database: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """Its former topic keeps what it has: who erases a row is told, for no command removes it there."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)")
+    database.execute("INSERT INTO t VALUES (1), (2)")
+    log = {"tables": ["public.t"], "retention": "forever"}
+    connector = Connector(tmp_path, prefix, database.url, kafka, ["public.t", "public.u"], sink={"log": log})
+    connector.catch_up()
+
+    def change(tables: list[str], **sink: Any) -> None:
+        config = json.loads(connector.file.read_text())
+        config["source"]["tables"] = tables
+        config["sink"] = {name: of for name, of in {**config["sink"], **sink}.items() if of is not None}
+        connector.file.write_text(json.dumps(config))
+        connector.catch_up()
+
+    change(["public.u"], log=None)
+    change(["public.t", "public.u"], route=[{"from": "public.t", "to": "moved"}])
+    database.execute("DELETE FROM t WHERE id = 1")
+    connector.catch_up()
+    assert _folded(connector.records_of("moved")) == {"public.t": [{"id": 2}]}
+    done = connector.here("erase", "FILE", "--table", "public.t", "--key", "1", "--json")
+    verdicts = {of["place"]: of["verdict"] for of in json.loads(done.stdout)["places"]}
+    assert verdicts[f"topic {prefix}.moved"] in ("gone", "will be gone"), done.stderr
+    assert verdicts[f"topic {prefix}.public.t"] == "kept"
+    assert verdicts[f"topic {log_of(f'{prefix}.public.t')}"] == "kept"
+    assert done.returncode == 1

@@ -95,9 +95,7 @@ class Startup:
             if not again:
                 raise
             self._refuse_others(identity, tables, still)
-            for name in [
-                name for name in state.tables if name not in names
-            ]:  # the log that told of its end may be gone
+            for name in sorted({*state.tables} - {*names}):  # the log that told of its end may be gone
                 log.warning("table %s: it is captured no more, and its topic keeps the rows it had", name)
             return self._over_the_gap(source, replace(still, identity=identity), tables, again), None
         if moved is not None:
