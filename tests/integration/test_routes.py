@@ -94,7 +94,7 @@ def test_postgres(
         "INSERT INTO other VALUES (1)",
     )
     tables = ["public.orders_*", "public.other", "tenant_a.orders", "tenant_b.orders"]
-    sink = {"route": ROUTE, "headers": ["key_change"]}
+    sink = {"route": ROUTE, "headers": ["key_change"], "topic_config": {"file.delete.delay.ms": "500"}}
     connector = Connector(tmp_path, prefix, postgres18.url, kafka, tables, sink=sink)
     connector.catch_up()
     _is_right(connector, postgres18, renamed=["public.other"], **SHARED)
