@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeAlias, TypeVar
 
 from cdc.config.findings import Finding, left_out, refused
 from cdc.config.table_patterns import LEFT_OUT, matches, named
-from cdc.model.errors import OperatorError
+from cdc.model.errors import CdcError, OperatorError, RetryableError
 
 log = logging.getLogger("cdc")
 
@@ -46,6 +46,10 @@ Leave: TypeAlias = Callable[[Qualified, OperatorError], None]
 """Leaves out a table that cannot be captured, or raises the error."""
 
 
+Reasons: TypeAlias = Mapping[str, CdcError]
+"""Why tables are left out, by ``schema.table``."""
+
+
 def refuse(_found: Qualified, error: OperatorError) -> None:
     """Leave out no table."""
     raise error
@@ -56,7 +60,7 @@ class LeftOut:
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._named = frozenset(named(patterns))
-        self.found: dict[str, OperatorError] = {}
+        self.found: dict[str, CdcError] = {}
         """The errors of those that were left out, by ``schema.table``."""
 
     def brings(self, name: str) -> bool:
@@ -68,6 +72,10 @@ class LeftOut:
             raise error
         hint = f'{error.hint}; or say that it is left out: source.tables: […, "!{found.qualified}"]'
         self.found.setdefault(found.qualified, OperatorError(error.message, hint=hint))
+
+    def for_now(self, found: Qualified, error: RetryableError) -> None:
+        """Leave out a table until what is in its way has passed."""
+        self.found.setdefault(found.qualified, error)
 
     def tell(self, captured: Collection[object]) -> None:
         """Log what was left out. Raises OperatorError if that is all there was."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 from cdc.model.change import Change, Coordinates, Idle, Message, Offset, Row, Table, Transaction, TransactionBatch, Xid
-from cdc.model.errors import OperatorError
+from cdc.model.errors import CdcError
 from cdc.model.ledger import TopicFacts
 from cdc.model.state import Key, State
 from cdc.model.table_schema import Description
@@ -187,7 +187,7 @@ class Comparing(Protocol):
 class Choosing(Protocol):
     """A part of a `Source` that leaves out tables that a pattern brings and that cannot be captured."""
 
-    def left_out(self) -> Mapping[str, OperatorError]:
+    def left_out(self) -> Mapping[str, CdcError]:
         """Return them with the reason of each. One that the position has as captured is not to be left out."""
 
 

@@ -12,7 +12,7 @@ import orjson
 
 from cdc.config.config import ConnectorConfig
 from cdc.model.change import Change, Coordinates, Described, Idle, Message, Offset, Table, Transaction, TransactionBatch
-from cdc.model.errors import BugError, ChangedError, OperatorError, ProtocolError, RetryableError, raise_first
+from cdc.model.errors import BugError, CdcError, ChangedError, ProtocolError, RetryableError, raise_first
 from cdc.model.interfaces import Follower, Start
 from cdc.model.state import State
 from cdc.model.table_schema import Description
@@ -69,7 +69,7 @@ class MysqlSource:
         self._by_gtid = False
         """Whether views tell transactions by GTID, not by where they end."""
         self._captured: tuple[Captured, ...] = ()
-        self._left_out: Mapping[str, OperatorError] = {}
+        self._left_out: Mapping[str, CdcError] = {}
         self._followed = Followed(config.source, ())
         self._grouper = Grouper(self._followed.wanted)
         self._file = fast_path.File("", b"", 0)
@@ -122,7 +122,7 @@ class MysqlSource:
     def tables(self) -> tuple[Table, ...]:
         return tuple(captured.table for captured in self._captured)
 
-    def left_out(self) -> Mapping[str, OperatorError]:
+    def left_out(self) -> Mapping[str, CdcError]:
         return self._left_out
 
     def unused(self) -> None:

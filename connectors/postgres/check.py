@@ -20,7 +20,7 @@ from connectors import captured_tables
 from connectors.postgres import session
 from connectors.postgres.catalog import identities, server
 from connectors.postgres.catalog.catalog import Captured, Catalog
-from connectors.postgres.slot import continuity, ledger, retention, slot
+from connectors.postgres.slot import continuity, joining, ledger, retention, slot
 from connectors.postgres.slot.replication_stream import STATUS_EVERY_S, ReplicationConnection
 
 _CAPACITY: Final = """
@@ -157,12 +157,11 @@ class _Check:
         good, found = captured_tables.sorted_out(refusals, self._config.source.tables, known)
         yield from found
         there = [one for name in good for one in catalog.captured((name,), self._config.source.keys)]
-        theirs = {one.oid for one in self._theirs(catalog, there, known)}
+        without = self._without(catalog, there, known)
         oids = []
         for captured in there:
-            if captured.oid in theirs and len(theirs) < len(there):
-                refusal = slot.may_not_publish(catalog, self._names.publication, captured.table)
-                yield left_out(f"table {captured.table.qualified}", refusal)
+            if captured.oid in without and len(without) < len(there):
+                yield left_out(f"table {captured.table.qualified}", without[captured.oid])
                 continue
             self._tables += (captured.table,)
             oids.append(captured.oid)
@@ -172,11 +171,16 @@ class _Check:
             what = f"rows of {', '.join(others)}, which inherit from it, are not captured"
             yield Finding(Level.WARNING, f"table {parent}", what, f"source.tables: [{', '.join([parent, *others])}]")
 
-    def _theirs(self, catalog: Catalog, there: Sequence[Captured], known: Container[str]) -> list[Captured]:
-        """Return the tables that a run leaves out, because another user must put them into the publication."""
-        others = slot.unpublishable(catalog, self._names.publication, there)
-        of = captured_tables.LeftOut(self._config.source.tables)
-        return [one for one in others if of.brings(name := one.table.qualified) and name not in known]
+    def _without(self, catalog: Catalog, there: Sequence[Captured], known: Container[str]) -> dict[int, CdcError]:
+        """Say of the tables that a run leaves out, by oid, why they cannot join the publication."""
+        name, of = self._names.publication, captured_tables.LeftOut(self._config.source.tables)
+        brought = [one for one in there if of.brings(qualified := one.table.qualified) and qualified not in known]
+        locked = joining.locked(catalog, name, brought)
+        theirs = joining.unpublishable(catalog, name, brought)
+        return {
+            **{one.oid: joining.is_locked(one.table, pid) for one, pid in locked},
+            **{one.oid: joining.may_not_publish(catalog, name, one.table) for one in theirs},
+        }
 
     @staticmethod
     def _table(catalog: Catalog, table: Table, oid: int) -> Finding:

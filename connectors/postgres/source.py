@@ -16,7 +16,7 @@ from cdc.model.errors import BugError, ChangedError, GapError, OperatorError, Pr
 from cdc.model.interfaces import LINEAGE, Follower, Start
 from cdc.model.state import State
 from cdc.model.table_schema import Description
-from connectors.captured_tables import LeftOut
+from connectors.captured_tables import LeftOut, Reasons
 from connectors.postgres import session
 from connectors.postgres.catalog import identities, server
 from connectors.postgres.catalog.catalog import Captured, Catalog
@@ -29,12 +29,11 @@ from connectors.postgres.slot import continuity, ledger, proving, slot
 from connectors.postgres.slot.claim import Claim
 from connectors.postgres.slot.heartbeat import OURS, Upkeep
 from connectors.postgres.slot.history import LastTransaction
+from connectors.postgres.slot.joining import LOCKS_S, Joining
 from connectors.postgres.slot.replication_stream import ReplicationConnection, data, keepalive, readable
 
 log = logging.getLogger("cdc")
 
-_LOCKS_S: Final = 10
-"""How long a statement waits for a lock: a table joins the publication behind VACUUM, CREATE INDEX and ALTER TABLE."""
 _WAIT_S: Final = 0.5
 _LOOK_S: Final = 2.0
 _LOOK_SHARE: Final = 50
@@ -59,7 +58,8 @@ class PostgresSource:
         self._sql: psycopg2.extensions.connection | None = None
         self._replication: ReplicationConnection | None = None
         self._captured: tuple[Captured, ...] = ()
-        self._left_out: Mapping[str, OperatorError] = {}
+        self._left_out: Reasons = {}
+        self._joining = Joining(config.publication)
         self._followed = Followed(config, ())
         self._look_at_s = 0.0
         self._records: dict[str, str] = {}
@@ -92,7 +92,7 @@ class PostgresSource:
     def connect(self) -> Mapping[str, str]:
         self._sql = session.connect(self._params)
         catalog = self._catalog()
-        catalog.rows("limiting waits for locks", f"SET lock_timeout = '{_LOCKS_S}s'")
+        catalog.rows("limiting waits for locks", f"SET lock_timeout = '{LOCKS_S:.0f}s'")
         self._claim.keep()
         self._upkeep = Upkeep(self._sql, catalog, slot=self._config.slot, heartbeat_s=self._config.source.heartbeat_s)
         found = server.look(catalog)
@@ -101,7 +101,7 @@ class PostgresSource:
         session.tell_of_weak_tls(session.endpoint(self._params), session.weakness(self._params))
         left_out, of = LeftOut(self._config.source.tables), self._config.source
         captured = catalog.captured(of.tables, of.keys, left_out)
-        self._captured = slot.publishable(catalog, self._config.publication, captured, left_out)
+        self._captured = self._joining.possible(catalog, captured, left_out)
         left_out.tell(self._captured)
         self._left_out = left_out.found
         self._followed = Followed(self._config, self._captured)
@@ -120,7 +120,7 @@ class PostgresSource:
             what = f"publication {self._config.publication} makes updates and deletes of {found.name} fail"
             log.warning("%s: %s; %s", what, found.why, found.hint)
 
-    def left_out(self) -> Mapping[str, OperatorError]:
+    def left_out(self) -> Reasons:
         return self._left_out
 
     def tables(self) -> tuple[Table, ...]:
@@ -372,6 +372,7 @@ class PostgresSource:
         with self._tended().asking():
             catalog, publication = self._catalog(), self._config.publication
             self._followed.look(catalog)
+            self._joining.look(catalog)
             found = self._facts()
             refusals = [
                 *ledger.refusals(found),

@@ -306,3 +306,26 @@ def test_a_table_that_is_locked_when_it_is_taken_up(
             cursor.execute("COMMIT")
             run.await_following()
     assert list(connector.fold("public.t").values()) == [{"id": 1}]
+
+
+def test_a_table_that_is_locked_when_a_pattern_brings_it(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """It holds up no other: it is left out, which is said, and taken up once it is free."""
+    postgres18.execute("CREATE TABLE t_1 (id int PRIMARY KEY)")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t_*"], as_owner=True)
+    connector.catch_up()
+    postgres18.execute("CREATE TABLE t_2 (id int PRIMARY KEY)", "INSERT INTO t_2 VALUES (1)")
+    with closing(postgres18.connect()) as holding, holding.cursor() as cursor:
+        cursor.execute("BEGIN; LOCK TABLE t_2 IN SHARE UPDATE EXCLUSIVE MODE")
+        said = f"table public.t_2 cannot join the publication: it is locked by process {holding.info.backend_pid}"
+        with Running(connector) as run:
+            run.await_following()
+            postgres18.execute("INSERT INTO t_1 VALUES (1)", "INSERT INTO t_2 VALUES (2)")
+            eventually(lambda: len(connector.fold("public.t_1")) == 1, "the other table is followed")
+            assert said in run.stderr
+            assert said in connector.here("check", "FILE").stdout
+            cursor.execute("INSERT INTO t_2 VALUES (3); COMMIT")
+            run.await_line("table public.t_2 is locked no more: taking it up")
+            eventually(lambda: "t_2" in {of["table"] for of in connector.descriptions()}, "it has a topic")
+            eventually(lambda: len(connector.fold("public.t_2")) == 3, "and its rows")

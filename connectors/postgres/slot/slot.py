@@ -35,9 +35,8 @@ from psycopg2 import errors, sql
 
 from cdc.model.change import Table
 from cdc.model.errors import ChangedError, GapError, OperatorError, RetryableError, raise_first
-from connectors.captured_tables import LeftOut
 from connectors.postgres.catalog import queries
-from connectors.postgres.catalog.catalog import Captured, Catalog
+from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.lsn import lsn_number, lsn_text
 from connectors.postgres.session import identifier
 from connectors.postgres.slot.invalidation import loss
@@ -57,9 +56,6 @@ _WHO_IS_OPEN: Final = (
     "SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY 2; "
     "SELECT gid, prepared FROM pg_prepared_xacts"
 )
-
-_OWNED: Final = "SELECT pg_has_role(pubowner, 'USAGE') FROM pg_publication WHERE pubname = %s"
-_THEIRS: Final = "SELECT oid::int8 FROM pg_class WHERE oid = ANY (%s::oid[]) AND NOT pg_has_role(relowner, 'USAGE')"
 
 log = logging.getLogger("cdc")
 
@@ -171,10 +167,10 @@ def publication_refusals(catalog: Catalog, name: str, tables: Sequence[Table]) -
             hint=f"ALTER PUBLICATION {identifier(name)} SET (publish = 'insert, update, delete, truncate', "
             "publish_via_partition_root = true)",
         )
-    carried = _carried(catalog, name)
-    whole = ", ".join(f"ONLY {identifier(schema, table)}" for schema, table in carried)
+    there = carried(catalog, name)
+    whole = ", ".join(f"ONLY {identifier(schema, table)}" for schema, table in there)
     for table in tables:
-        thinned = carried.get((table.schema, table.name))
+        thinned = there.get((table.schema, table.name))
         if thinned:
             yield OperatorError(
                 f"publication {name} carries only some {thinned} of {table.qualified}",
@@ -195,49 +191,16 @@ def ensure_publication(catalog: Catalog, name: str, tables: Sequence[Table]) -> 
     raise_first(publication_refusals(catalog, name, tables))
     if not catalog.rows("reading pg_publication", "SELECT 1 FROM pg_publication WHERE pubname = %s", (name,)):
         statement = sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)").format(
-            sql.Identifier(name), _list(tables)
+            sql.Identifier(name), table_list(tables)
         )
         _by_owner(catalog, f"creating publication {name}", statement)
         return True
-    carried = _carried(catalog, name)
-    missing = [t for t in tables if (t.schema, t.name) not in carried]
+    there = carried(catalog, name)
+    missing = [t for t in tables if (t.schema, t.name) not in there]
     if missing:
-        statement = sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(sql.Identifier(name), _list(missing))
+        statement = sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(sql.Identifier(name), table_list(missing))
         _by_owner(catalog, f"adding tables to publication {name}", statement)
     return bool(missing)
-
-
-def publishable(catalog: Catalog, name: str, captured: Sequence[Captured], left_out: LeftOut) -> tuple[Captured, ...]:
-    """Leave out tables that a pattern alone brings, if this user may not put them into the publication, which exists.
-
-    A table that somebody makes stops no other. Those that are named, and those that were captured, are errors later.
-    """
-    missing = [one.oid for one in unpublishable(catalog, name, captured) if left_out.brings(one.table.qualified)]
-    for one in captured:
-        if one.oid in missing:
-            left_out(one.table, may_not_publish(catalog, name, one.table))
-    return tuple(one for one in captured if one.oid not in missing)
-
-
-def unpublishable(catalog: Catalog, name: str, captured: Sequence[Captured]) -> list[Captured]:
-    """Return the tables that the publication, where it exists, does not carry, and this user may not put there."""
-    owned = catalog.rows("reading pg_publication", _OWNED, (name,))
-    if not owned:
-        return []
-    carried = _carried(catalog, name)
-    missing = [one for one in captured if (one.table.schema, one.table.name) not in carried]
-    rows = catalog.rows("reading the catalog", _THEIRS, ([one.oid for one in missing],)) if missing else []
-    theirs = {oid for (oid,) in rows}
-    return [one for one in missing if one.oid in theirs or not owned[0][0]]
-
-
-def may_not_publish(catalog: Catalog, name: str, table: Table) -> OperatorError:
-    """Return the error of a table that another user must put into the publication."""
-    statement = sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(sql.Identifier(name), _list([table]))
-    return OperatorError(
-        f"table {table.qualified} is not in publication {name}, and this user may not put it there",
-        hint=catalog.text(statement),
-    )
 
 
 def rehearse_publication(catalog: Catalog, name: str, tables: Sequence[Table]) -> bool:
@@ -263,22 +226,22 @@ def _by_owner(catalog: Catalog, doing: str, statement: sql.Composable) -> None:
 
 def left(catalog: Catalog, name: str, tables: Iterable[str]) -> Iterator[GapError]:
     """Refuse tables we follow that the publication does not carry now; `ledger.difference` tells of earlier times."""
-    carried = {f"{schema}.{table}" for schema, table in _carried(catalog, name)}
-    for table in sorted(set(tables) - carried):
+    there = {f"{schema}.{table}" for schema, table in carried(catalog, name)}
+    for table in sorted(set(tables) - there):
         yield GapError(
             f"publication {name} no longer carries {table}: its changes since then never reached the log",
             hint=f"put it in again, and its rows are read again at the next start; or {CLOSE_THE_GAP}",
         )
 
 
-def _carried(catalog: Catalog, name: str) -> dict[tuple[str, str], str]:
+def carried(catalog: Catalog, name: str) -> dict[tuple[str, str], str]:
     """Return a publication's tables, and what is left out of each: ``rows``, ``columns``, or nothing."""
     rows = catalog.rows("reading the publication", queries.published(_version(catalog)), (name,))
     return {(schema, table): what for _, schema, table, _, _, _, what in rows}
 
 
-def _list(tables: Sequence[Table]) -> sql.Composable:
-    """List tables without those that inherit from them, which are published only if they are captured themselves.
+def table_list(tables: Sequence[Table]) -> sql.Composable:
+    """Return tables as SQL lists them, without those that inherit from them: they are published if captured themselves.
 
     Of a partitioned table ONLY leaves out nothing.
     """

@@ -13,7 +13,7 @@ import psycopg2.extensions
 
 from cdc.config.config import ConnectorConfig
 from cdc.model.change import Coordinates, Idle, Message, Offset, Table, Transaction, TransactionBatch
-from cdc.model.errors import BugError, ChangedError, ConfigError, OperatorError, raise_first
+from cdc.model.errors import BugError, CdcError, ChangedError, ConfigError, OperatorError, raise_first
 from cdc.model.interfaces import Start
 from cdc.model.state import State
 from cdc.model.table_schema import Description
@@ -55,7 +55,7 @@ class PostgresTriggers:
         self._changes: ChangeLog | None = None
         self._reading: psycopg2.extensions.connection | None = None
         self._captured: tuple[Captured, ...] = ()
-        self._left_out: Mapping[str, OperatorError] = {}
+        self._left_out: Mapping[str, CdcError] = {}
         self._carried: dict[str, str] = {}
         self._stale: dict[str, str] = {}
         self._shapes: dict[int, Table | None] = {}
@@ -88,7 +88,7 @@ class PostgresTriggers:
         raise_first(changes.rights(self._captured))
         return {"database": found.database, "schema": changes.names.schema}
 
-    def left_out(self) -> Mapping[str, OperatorError]:
+    def left_out(self) -> Mapping[str, CdcError]:
         return self._left_out
 
     def tables(self) -> tuple[Table, ...]:

@@ -9,7 +9,7 @@ from typing import Final
 
 from cdc.config.config import ConnectorConfig
 from cdc.model.change import Change, Coordinates, Idle, Message, Offset, Op, Row, Table, Transaction, TransactionBatch
-from cdc.model.errors import BugError, ChangedError, OperatorError, RetryableError, raise_first
+from cdc.model.errors import BugError, CdcError, ChangedError, OperatorError, RetryableError, raise_first
 from cdc.model.interfaces import Start
 from cdc.model.state import State
 from cdc.model.table_schema import Description
@@ -45,7 +45,7 @@ class SqliteSource:
         self._session: Session | None = None
         self._reading: Session | None = None
         self._captured: tuple[Found, ...] = ()
-        self._left_out: Mapping[str, OperatorError] = {}
+        self._left_out: Mapping[str, CdcError] = {}
         self._carried: dict[str, str] = {}
         self._stale: dict[str, str] = {}
         self._shapes: dict[int, Table | None] = {}
@@ -73,7 +73,7 @@ class SqliteSource:
                 log.warning("table %s: %s", found.qualified, warning)
         return {"file": str(self._path.resolve())}
 
-    def left_out(self) -> Mapping[str, OperatorError]:
+    def left_out(self) -> Mapping[str, CdcError]:
         return self._left_out
 
     def tables(self) -> tuple[Table, ...]:

@@ -1,0 +1,123 @@
+"""Says which tables of a pattern cannot join the publication: this user may not put them there, or they are locked.
+
+A table joins by a statement that waits for whoever alters, vacuums or indexes it, and all other tables would wait with
+it. So one that just a pattern brings is left out while it is locked, and looked at again while the log is followed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from psycopg2 import sql
+
+from cdc.model.change import Table
+from cdc.model.errors import ChangedError, OperatorError, RetryableError
+from connectors.captured_tables import LeftOut
+from connectors.postgres.catalog.catalog import Captured, Catalog
+from connectors.postgres.slot.slot import carried, table_list
+
+LOCKS_S: Final = 10.0
+"""How long a lock is waited for, of each statement."""
+_ASKED_EVERY_S: Final = 0.25
+
+_OWNED: Final = "SELECT pg_has_role(pubowner, 'USAGE') FROM pg_publication WHERE pubname = %s"
+_THEIRS: Final = "SELECT oid::int8 FROM pg_class WHERE oid = ANY (%s::oid[]) AND NOT pg_has_role(relowner, 'USAGE')"
+# A worker of autovacuum, which belongs to no user, lets go for who waits for it. Prepared transactions have no process.
+_LOCKED: Final = """
+SELECT l.relation::int8, min(l.pid)
+FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.locktype = 'relation' AND l.relation = ANY (%s::oid[])
+  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND l.mode IN ('ShareUpdateExclusiveLock', 'ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
+                 'AccessExclusiveLock')
+  AND l.pid IS DISTINCT FROM pg_backend_pid() AND (a.pid IS NULL OR a.usesysid IS NOT NULL)
+GROUP BY 1"""
+
+
+class Joining:
+    """Holds the tables that are left out for now, of one session."""
+
+    def __init__(self, publication: str) -> None:
+        self._publication = publication
+        self._waits: dict[int, str] = {}
+        """The tables that were locked, by oid."""
+
+    def possible(self, catalog: Catalog, captured: Sequence[Captured], left_out: LeftOut) -> tuple[Captured, ...]:
+        """Leave out tables that a pattern alone brings, and that cannot join the publication now.
+
+        A table that somebody makes or alters stops no other. Those that are named are errors later, or waited for.
+        """
+        by_pattern = [one for one in captured if left_out.brings(one.table.qualified)]
+        theirs = unpublishable(catalog, self._publication, by_pattern)
+        for one in theirs:
+            left_out(one.table, may_not_publish(catalog, self._publication, one.table))
+        held = self._held(catalog, [one for one in by_pattern if one not in theirs])
+        for one, pid in held:
+            left_out.for_now(one.table, is_locked(one.table, pid))
+        self._waits = {one.oid: one.table.qualified for one, _ in held}
+        without = {*(one.oid for one in theirs), *self._waits}
+        return tuple(one for one in captured if one.oid not in without)
+
+    def _held(self, catalog: Catalog, captured: Sequence[Captured]) -> list[tuple[Captured, int | None]]:
+        """Return those that are still locked after as long as a statement would wait."""
+        until = time.monotonic() + LOCKS_S
+        while held := locked(catalog, self._publication, captured):
+            if time.monotonic() > until:
+                break
+            time.sleep(_ASKED_EVERY_S)
+        return held
+
+    def look(self, catalog: Catalog) -> None:
+        """Raise ChangedError once a table that was left out for its lock has none, so that it is taken up."""
+        if not self._waits:
+            return
+        held = {oid for oid, _ in catalog.rows("reading pg_locks", _LOCKED, ([*self._waits],))}
+        free = [name for oid, name in self._waits.items() if oid not in held]
+        if free:
+            raise ChangedError(f"table {', '.join(sorted(free))} is locked no more: taking it up")
+
+
+def locked(catalog: Catalog, publication: str, captured: Sequence[Captured]) -> list[tuple[Captured, int | None]]:
+    """Return the tables that would have to wait to join the publication, with the process that holds them up.
+
+    None stands for a prepared transaction.
+    """
+    there = carried(catalog, publication)
+    missing = {one.oid: one for one in captured if (one.table.schema, one.table.name) not in there}
+    rows = catalog.rows("reading pg_locks", _LOCKED, ([*missing],)) if missing else []
+    return [(missing[oid], pid) for oid, pid in rows]
+
+
+def is_locked(table: Table, pid: int | None) -> RetryableError:
+    """Return the error of a table that is waited for."""
+    if pid is None:
+        by, asks = "a prepared transaction", "SELECT gid, prepared FROM pg_prepared_xacts"
+    else:
+        by, asks = f"process {pid}", f"SELECT state, xact_start, query FROM pg_stat_activity WHERE pid = {pid}"  # noqa: S608 - a number
+    return RetryableError(
+        f"table {table.qualified} cannot join the publication: it is locked by {by}",
+        hint=f"it is taken up once it is free; who holds it: {asks}",
+    )
+
+
+def unpublishable(catalog: Catalog, name: str, captured: Sequence[Captured]) -> list[Captured]:
+    """Return the tables that the publication, where it exists, does not carry, and this user may not put there."""
+    owned = catalog.rows("reading pg_publication", _OWNED, (name,))
+    if not owned:
+        return []
+    there = carried(catalog, name)
+    missing = [one for one in captured if (one.table.schema, one.table.name) not in there]
+    rows = catalog.rows("reading the catalog", _THEIRS, ([one.oid for one in missing],)) if missing else []
+    theirs = {oid for (oid,) in rows}
+    return [one for one in missing if one.oid in theirs or not owned[0][0]]
+
+
+def may_not_publish(catalog: Catalog, name: str, table: Table) -> OperatorError:
+    """Return the error of a table that another user must put into the publication."""
+    statement = sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(sql.Identifier(name), table_list([table]))
+    return OperatorError(
+        f"table {table.qualified} is not in publication {name}, and this user may not put it there",
+        hint=catalog.text(statement),
+    )
