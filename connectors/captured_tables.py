@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeAlias, TypeVar
 
 from cdc.config.findings import Finding, left_out, refused
@@ -77,11 +77,13 @@ class LeftOut:
         """Leave out a table until what is in its way has passed."""
         self.found.setdefault(found.qualified, error)
 
-    def tell(self, captured: Collection[object]) -> None:
-        """Log what was left out. Raises OperatorError if that is all there was."""
-        for error in self.found.values():
+    def tell(self, captured: Collection[object], *, but: Container[str] = ()) -> None:
+        """Log what was left out, `but` of these tables. Raises OperatorError if that is all there was."""
+        for name, error in self.found.items():
             if not captured:
                 raise error
+            if name in but:
+                continue
             log.warning("%s: a pattern of source.tables brings it, and it is left out; %s", error.message, error.hint)
 
 

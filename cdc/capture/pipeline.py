@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -34,6 +34,7 @@ from cdc.model.errors import (
     ChangedError,
     FencedError,
     GapError,
+    NewTablesError,
     OperatorError,
     RetryableError,
     TooLargeError,
@@ -75,6 +76,8 @@ class Parts:
     settings: Settings
     open_source: Callable[[], Source]
     open_snapshotter: Callable[[], Snapshotter]
+    leaving_out: Callable[[Collection[str]], Callable[[], Source]] | None = None
+    """Gives what opens the source without certain tables, by ``schema.table``."""
 
 
 class Pipeline:
@@ -92,15 +95,22 @@ class Pipeline:
         executor: Callable[[], Executor] | None = None,
         meter: Meter = NO_METER,
         reread: Callable[[], Parts | None] = lambda: None,
+        leaving_out: Callable[[Collection[str]], Callable[[], Source]] | None = None,
     ) -> None:
         """`observe` is called with every commit, `failed` with every error that ends a session.
 
-        `reread` reads the file again, when that is asked for: its parts, or None, after it has said why not.
+        `leaving_out` is as in `Parts`. `reread` reads the file again, when that is asked for: its parts, or None, after
+        it has said why not.
         `executor` makes what a session reads rows on while it follows the log; a thread by default.
         """
         self._reread = reread
         self._before: Parts | None = None
         """What was followed before the file was read again, until a session has committed with what it says now."""
+        self._new: frozenset[str] = frozenset()
+        """The tables that have come while the log was followed, until a session has committed with them."""
+        self._left_out: frozenset[str] = frozenset()
+        """Those of them that this process does without."""
+        self._leaving_out = leaving_out
         self._settings = settings
         self._startup = Startup(settings, sink)
         self._open_source = open_source
@@ -160,12 +170,13 @@ class Pipeline:
                 continue
             except ChangedError as exc:
                 log.info("%s", exc.message)
+                self._new |= exc.tables if isinstance(exc, NewTablesError) else frozenset()
                 continue
             except TooLargeError as exc:
                 self._meter.fails(exc)
                 self._refuse(exc)
             except (OperatorError, BugError) as exc:
-                if self._goes_back(exc):
+                if self._goes_back(exc) or self._does_without(exc):
                     continue
                 self._ends(said := self._in_truth(exc))
                 if said is exc:
@@ -196,13 +207,28 @@ class Pipeline:
         self._across.reload.clear()
         found = self._reread()
         if found is not None:
-            self._before = self._before or Parts(self._settings, self._open_source, self._open_snapshotter)
+            self._before = self._before or Parts(
+                self._settings, self._open_source, self._open_snapshotter, self._leaving_out
+            )
             self._follows(found)
             log.info("connector %s: its file is read again", self._settings.connector)
 
     def _follows(self, parts: Parts) -> None:
         self._settings, self._open_source = parts.settings, parts.open_source
-        self._open_snapshotter = parts.open_snapshotter
+        self._open_snapshotter, self._leaving_out = parts.open_snapshotter, parts.leaving_out
+        self._new = self._left_out = frozenset()
+
+    def _does_without(self, error: CdcError) -> bool:
+        """Whether tables that came while the log was followed have led to this: the others go on without them."""
+        if not self._new or self._leaving_out is None or isinstance(error, (FencedError, GapError)):
+            return False
+        new = frozenset(name for name in self._new if name in error.message) or self._new
+        self._new, self._left_out = self._new - new, self._left_out | new
+        self._open_source = self._leaving_out(self._left_out)
+        self._meter.fails(error)
+        said = f"table {', '.join(sorted(new))} is left out until the next start: {error.message}"
+        log.error("%s; %s", said, error.hint) if error.hint else log.error("%s", said)
+        return True
 
     def _goes_back(self, error: CdcError) -> bool:
         """Whether a file that was read again has led to this before anything was committed: then it is as it was."""
@@ -339,7 +365,7 @@ class Pipeline:
 
     def _committed(self, events: int, state: State) -> None:
         self._good()
-        self._before = None
+        self._before, self._new = None, frozenset()
         self._sequence, self._took_over = state.sequence, True
         self._events += events
         tables = state.snapshot.get("tables", {})

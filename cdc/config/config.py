@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from cdc.config.kafka_config import KafkaConfig
 from cdc.config.metrics_config import MetricsConfig
 from cdc.config.requirement import require
 from cdc.config.source_config import MEANINGLESS, SourceConfig
-from cdc.config.table_patterns import is_pattern
+from cdc.config.table_patterns import LEFT_OUT, is_pattern
 from cdc.config.yaml_binding import BOUND_AS, load, text_at, top_level_keys
 from cdc.model.errors import ConfigError
 from cdc.model.interfaces import Log
@@ -109,6 +109,11 @@ class ConnectorConfig:
                 f"sink.route[{at}].from: “{route.tables}” is not captured",
                 f"add it to source.tables, which has {', '.join(self.source.tables)}",
             )
+
+    def without(self, tables: Collection[str]) -> ConnectorConfig:
+        """Return it with tables left out, by ``schema.table``, that patterns bring."""
+        left_out = (f"{LEFT_OUT}{name}" for name in sorted(tables))
+        return replace(self, source=replace(self.source, tables=(*self.source.tables, *left_out)))
 
     @property
     def logs(self) -> frozenset[Log]:

@@ -18,7 +18,7 @@ value or a secret: names, counts and positions only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
 class CdcError(Exception):
@@ -82,6 +82,17 @@ class ChangedError(RetryableError):
 
     The next session begins at once: its start compares all of it, and says what follows.
     """
+
+
+class NewTablesError(ChangedError):
+    """Tables that a pattern brings have come while the log was followed. The next session takes them up.
+
+    ``tables`` are their names, as ``schema.table``. Where they are what it cannot begin with, it begins without them.
+    """
+
+    def __init__(self, message: str, tables: Collection[str]) -> None:
+        super().__init__(message)
+        self.tables = frozenset(tables)
 
 
 class UnreadableError(RetryableError):

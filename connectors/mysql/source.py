@@ -12,7 +12,7 @@ import orjson
 
 from cdc.config.config import ConnectorConfig
 from cdc.model.change import Change, Coordinates, Described, Idle, Message, Offset, Table, Transaction, TransactionBatch
-from cdc.model.errors import BugError, CdcError, ChangedError, ProtocolError, RetryableError, raise_first
+from cdc.model.errors import BugError, CdcError, NewTablesError, ProtocolError, RetryableError, raise_first
 from cdc.model.interfaces import Follower, Start
 from cdc.model.state import State
 from cdc.model.table_schema import Description
@@ -406,7 +406,8 @@ class MysqlSource:
         """Take up new tables, once all that the log had before them is in Kafka: by a session that begins with them."""
         if self._followed.new:
             named = ", ".join(sorted(self._followed.new))
-            raise ChangedError(f"table {named} is new, or has another name: it is taken up")
+            said = f"table {named} is new, or has another name: it is taken up"
+            raise NewTablesError(said, self._followed.new)
 
     def coordinates(self, commit: int) -> tuple[bytes, Coordinates]:
         at = position_at(commit, self._place.read_to.file)

@@ -59,7 +59,7 @@ class PostgresSource:
         self._replication: ReplicationConnection | None = None
         self._captured: tuple[Captured, ...] = ()
         self._left_out: Reasons = {}
-        self._joining = Joining(config.publication)
+        self._joining = Joining(config.publication, config.source.tables)
         self._followed = Followed(config, ())
         self._look_at_s = 0.0
         self._records: dict[str, str] = {}

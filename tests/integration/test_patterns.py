@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from cdc.config.config import ConnectorConfig
 from cdc.config.kafka_config import KafkaConfig
@@ -21,6 +23,7 @@ from connectors.postgres.slot import slot
 from connectors.postgres.source import PostgresSource
 from tests.conftest import Database, MySQLDatabase
 from tests.integration.connector import Connector
+from tests.integration.running import Running, eventually
 from tests.pushes import some_each_push
 
 
@@ -68,6 +71,39 @@ def test_a_pattern_brings_what_can_be_captured(
     for done in (connector.here("run", "FILE", "--until-caught-up"), connector.here("check", "FILE")):
         assert done.returncode == 1
         assert f"{schema}.keyless has no primary key" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("server", some_each_push(["postgres18", "mysql", "mariadb"], "postgres18"))
+def test_tables_that_come_while_the_log_is_followed(
+    server: str, request: pytest.FixtureRequest, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """They are taken up. What one of them is refused for, or cannot be captured for, is told, and stops no other."""
+    database: Database | MySQLDatabase = request.getfixturevalue(server)
+    schema = "public" if server == "postgres18" else database.name
+    database.execute("CREATE TABLE t_1 (id INT PRIMARY KEY)")
+    connector = Connector(
+        tmp_path, prefix, database.url, kafka, [f"{schema}.t_*", f"!{schema}.t_x*"], as_owner=server == "postgres18"
+    )
+    topic = f"{prefix}.{schema}.t_3"
+    with Running(connector) as run:
+        run.await_following()
+        admin = AdminClient({"bootstrap.servers": kafka})
+        admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(30)
+        producer = Producer({"bootstrap.servers": kafka})
+        producer.produce(topic, key=b"theirs", value=b"theirs")
+        assert producer.flush(30) == 0
+        for number in (2, 3):
+            database.execute(
+                f"CREATE TABLE t_{number} (id INT PRIMARY KEY)", f"INSERT INTO t_{number} VALUES ({number})"
+            )
+        database.execute("CREATE TABLE t_x (id INT PRIMARY KEY)", "CREATE TABLE t_4 (id INT)")
+        run.await_line(f"table {schema}.t_3 is left out until the next start: topic {topic} ")
+        run.await_line(f"{schema}.t_4 has no primary key")
+        database.execute("INSERT INTO t_1 VALUES (1)", "INSERT INTO t_2 VALUES (5)")
+        eventually(lambda: len(connector.fold(f"{schema}.t_1")) == 1, "the table of before goes on")
+        eventually(lambda: "t_2" in {of["table"] for of in connector.descriptions()}, "and one that has come")
+        eventually(lambda: len(connector.fold(f"{schema}.t_2")) == 2, "with its rows")
+        assert {of["table"] for of in connector.descriptions()} == {"t_1", "t_2"}
 
 
 def test_a_table_that_another_user_must_publish(

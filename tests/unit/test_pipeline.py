@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -19,8 +20,8 @@ import cdc.capture.snapshots.incremental_snapshot
 import cdc.encode.truncates
 from cdc.capture.control.signals import Command
 from cdc.capture.pipeline import Pipeline, Report, Settings
-from cdc.model.change import UNCHANGED, Change, Offset, Row, Table, Transaction, TransactionBatch
-from cdc.model.errors import CdcError, GapError, OperatorError, RetryableError, UnreadableError
+from cdc.model.change import UNCHANGED, Change, Idle, Message, Offset, Row, Table, Transaction, TransactionBatch
+from cdc.model.errors import CdcError, GapError, NewTablesError, OperatorError, RetryableError, UnreadableError
 from cdc.model.interfaces import Chunk, Handover, Source
 from cdc.model.state import Phase, State
 from cdc.testing import (
@@ -43,7 +44,7 @@ from cdc.testing import (
 from tests.integration.running import eventually
 from tests.text_tables import text_column, text_table
 
-A, B = text_table("a", ["id", "note"]), text_table("b", ["id", "note"])
+A, B, C = (text_table(name, ["id", "note"]) for name in "abc")
 
 
 class Bench:
@@ -260,6 +261,41 @@ def test_topics_with_records_and_no_position_are_refused(bench: Bench) -> None:
     bench.kafka.topics["p.schema"].clear()
     with pytest.raises(OperatorError, match=r"topic p\.s\.a holds records already"):
         pipeline.run(until_caught_up=True)
+
+
+def test_a_new_table_that_is_refused_stops_no_other(bench: Bench) -> None:
+    """The one that an error names is left out alone, of two that have come."""
+    there, opened_without = [A], list[Collection[str]]()
+
+    class Growing(MemorySource):
+        def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
+            if there == [A]:
+                there.extend([B, C])
+                raise NewTablesError("two have come", ["s.b", "s.c"])
+            return super().stream(offset)
+
+    def opened(without: Collection[str] = ()) -> Source:
+        opened_without.append(without)
+        return Growing(bench.log, [table for table in there if table.qualified not in without])
+
+    bench.log.commit(*(insert(table, _row("1")) for table in (A, B, C)))
+    bench.run(A)
+    bench.log.commit(insert(A, _row("2")))
+    bench.kafka.create("p.s.b")
+    bench.kafka.topics["p.s.b"].append(Record("p.s.b", b"theirs", b"theirs", bench.kafka.begin("theirs")))
+    bench.kafka.end("theirs", Outcome.COMMITTED)
+    pipeline = Pipeline(
+        Settings(connector="c", prefix="p"),
+        open_source=opened,
+        leaving_out=lambda names: partial(opened, names),
+        open_snapshotter=lambda: MemorySnapshotter(bench.log),
+        sink=MemorySink(bench.kafka, "c", "p"),
+    )
+    pipeline.run(until_caught_up=True)
+    assert opened_without == [(), (), {"s.b"}]
+    assert bench.state().tables == ("s.a", "s.c")
+    assert set(bench.fold(A)) == {"1", "2"}
+    assert set(bench.fold(C)) == {"1"}
 
 
 def test_a_hold_nobody_knows_of_is_refused(bench: Bench) -> None:

@@ -196,7 +196,12 @@ def _parts(config: ConnectorConfig, how: _How) -> Parts:
         before_of_topic=config.sink.before == "topic",
         unsent=None if config.into is None else orjson.dumps(UNSENT),
     )
-    return Parts(settings, registry.source(config), registry.snapshotter(config))
+    return Parts(
+        settings,
+        registry.source(config),
+        registry.snapshotter(config),
+        leaving_out=lambda tables: registry.source(config.without(tables)),
+    )
 
 
 def _follow(file: Path, config: ConnectorConfig, how: _How, *, place: Place, to: logging.Handler, meter: Meter) -> None:
@@ -215,6 +220,7 @@ def _follow(file: Path, config: ConnectorConfig, how: _How, *, place: Place, to:
     pipeline = Pipeline(
         parts.settings,
         open_source=parts.open_source,
+        leaving_out=parts.leaving_out,
         open_snapshotter=parts.open_snapshotter,
         sink=registry.sink(config.sink, config.name, logs=config.logs)
         if config.into is None

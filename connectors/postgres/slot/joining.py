@@ -1,7 +1,8 @@
-"""Says which tables of a pattern cannot join the publication: this user may not put them there, or they are locked.
+"""Says which tables of a pattern join the publication: those that are there at a start, and those that come later.
 
 A table joins by a statement that waits for whoever alters, vacuums or indexes it, and all other tables would wait with
-it. So one that just a pattern brings is left out while it is locked, and looked at again while the log is followed.
+it. So one that just a pattern brings is left out while it is locked, and looked at again while the log is followed. The
+log says nothing of tables that the publication does not carry, so the catalog is asked for new ones now and then.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import Final
 
 from psycopg2 import sql
 
+from cdc.config.table_patterns import LEFT_OUT, named
 from cdc.model.change import Table
-from cdc.model.errors import ChangedError, OperatorError, RetryableError
+from cdc.model.errors import NewTablesError, OperatorError, RetryableError
 from connectors.captured_tables import LeftOut
 from connectors.postgres.catalog.catalog import Captured, Catalog
 from connectors.postgres.slot.slot import carried, table_list
@@ -21,6 +23,9 @@ from connectors.postgres.slot.slot import carried, table_list
 LOCKS_S: Final = 10.0
 """How long a lock is waited for, of each statement."""
 _ASKED_EVERY_S: Final = 0.25
+NEW_EVERY_S: Final = 20.0
+_NEW_SHARE: Final = 200
+"""To look for new tables takes at most one part in so many of the time."""
 
 _OWNED: Final = "SELECT pg_has_role(pubowner, 'USAGE') FROM pg_publication WHERE pubname = %s"
 _THEIRS: Final = "SELECT oid::int8 FROM pg_class WHERE oid = ANY (%s::oid[]) AND NOT pg_has_role(relowner, 'USAGE')"
@@ -37,12 +42,17 @@ GROUP BY 1"""
 
 
 class Joining:
-    """Holds the tables that are left out for now, of one session."""
+    """Holds the tables that one session captures, or has left out."""
 
-    def __init__(self, publication: str) -> None:
+    def __init__(self, publication: str, tables: Sequence[str]) -> None:
         self._publication = publication
+        self._patterns = [item for item in tables if item not in named(tables)]
         self._waits: dict[int, str] = {}
         """The tables that were locked, by oid."""
+        self._captured: frozenset[str] = frozenset()
+        self._told: set[str] = set()
+        """The tables that are left out, which was said."""
+        self._new_at_s = float("inf")
 
     def possible(self, catalog: Catalog, captured: Sequence[Captured], left_out: LeftOut) -> tuple[Captured, ...]:
         """Leave out tables that a pattern alone brings, and that cannot join the publication now.
@@ -58,7 +68,11 @@ class Joining:
             left_out.for_now(one.table, is_locked(one.table, pid))
         self._waits = {one.oid: one.table.qualified for one, _ in held}
         without = {*(one.oid for one in theirs), *self._waits}
-        return tuple(one for one in captured if one.oid not in without)
+        possible = tuple(one for one in captured if one.oid not in without)
+        self._captured, self._told = frozenset(one.table.qualified for one in possible), {*left_out.found}
+        if any(not pattern.startswith(LEFT_OUT) for pattern in self._patterns):
+            self._new_at_s = time.monotonic() + NEW_EVERY_S
+        return possible
 
     def _held(self, catalog: Catalog, captured: Sequence[Captured]) -> list[tuple[Captured, int | None]]:
         """Return those that are still locked after as long as a statement would wait."""
@@ -70,13 +84,36 @@ class Joining:
         return held
 
     def look(self, catalog: Catalog) -> None:
-        """Raise ChangedError once a table that was left out for its lock has none, so that it is taken up."""
-        if not self._waits:
+        """Raise NewTablesError once a table that a pattern brings, and that is not captured, is there or is free."""
+        if self._waits:
+            held = {oid for oid, _ in catalog.rows("reading pg_locks", _LOCKED, ([*self._waits],))}
+            free = [name for oid, name in self._waits.items() if oid not in held]
+            if free:
+                raise NewTablesError(f"table {', '.join(sorted(free))} is locked no more: taking it up", free)
+        begun_s = time.monotonic()
+        if begun_s < self._new_at_s:
             return
-        held = {oid for oid, _ in catalog.rows("reading pg_locks", _LOCKED, ([*self._waits],))}
-        free = [name for oid, name in self._waits.items() if oid not in held]
-        if free:
-            raise ChangedError(f"table {', '.join(sorted(free))} is locked no more: taking it up")
+        new = self._new(catalog)
+        self._new_at_s = begun_s + max(NEW_EVERY_S, (time.monotonic() - begun_s) * _NEW_SHARE)
+        if new:
+            said = f"table {', '.join(new)} is new, and a pattern of source.tables brings it: taking it up"
+            raise NewTablesError(said, new)
+
+    def _new(self, catalog: Catalog) -> list[str]:
+        """Return the tables that can be captured by now; log those that cannot, once."""
+        left_out = LeftOut(self._patterns)
+        try:
+            there = catalog.captured(self._patterns, leave=left_out)
+        except OperatorError:
+            return []  # of what is captured, which other looks tell of
+        new = [one for one in there if one.table.qualified not in self._captured]
+        theirs = unpublishable(catalog, self._publication, new)
+        for one in theirs:
+            left_out(one.table, may_not_publish(catalog, self._publication, one.table))
+        waiting = [one for one, _ in locked(catalog, self._publication, new)]  # it is being made
+        left_out.tell(there, but=self._told | self._captured)
+        self._told |= left_out.found.keys()
+        return [one.table.qualified for one in new if one not in theirs and one not in waiting]
 
 
 def locked(catalog: Catalog, publication: str, captured: Sequence[Captured]) -> list[tuple[Captured, int | None]]:
