@@ -6,7 +6,7 @@ import io
 import re
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import fastavro
 import orjson
@@ -17,6 +17,7 @@ from cdc.config.apply_config import ApplySource, ApplyTable
 from cdc.config.views import ViewConfig, ViewsConfig
 from cdc.encode.envelope import row_codegen
 from cdc.encode.json_text import quoted
+from cdc.encode.topic_contents.foreign import event_of
 from cdc.formats import avro, schema
 from cdc.formats.reading import Reading
 from cdc.formats.typed import INT32, INT64, plainly, typed
@@ -36,6 +37,7 @@ from cdc.testing import (
     truncate,
     update,
 )
+from cdc.testing.kafka import Outcome, Record
 from sinks.erasure.erase import _Erasure
 from sinks.erasure.keys import WantedKey
 from spark_apply.model.target_table import derived, parse_version
@@ -355,3 +357,39 @@ def test_erase_finds_a_key_whatever_its_format(form: str) -> None:
     else:
         with pytest.raises(OperatorError, match="a key whose schema is not at the registry"):
             erasure._names(key)
+
+
+FOREIGN_SCHEMAS: Final = {
+    "an enum": ("AVRO", '{"type":"enum","name":"E","symbols":["A"]}'),
+    "a map": ("AVRO", '{"type":"map","values":"int"}'),
+    "a decimal of no scale": ("AVRO", '{"type":"bytes","logicalType":"decimal","precision":4}'),
+    "a reference": ("AVRO", '{"type":"record","name":"F","fields":[{"name":"e","type":"other.Named"}]}'),
+    "a name": ("AVRO", '"string"'),
+    "a oneof": ("PROTOBUF", 'syntax = "proto3"; message Q { oneof z { string a = 2; } }'),
+    "JSON": ("JSON", '{"type":"object"}'),
+    "no schema": ("AVRO", "nothing"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("schema", FOREIGN_SCHEMAS.values(), ids=FOREIGN_SCHEMAS.keys())
+def test_schemas_of_others_are_at_the_same_registry(schema: tuple[str, str]) -> None:
+    """What another producer wrote with one is no row and no key: it stops neither the connector nor `cdc erase`."""
+    bench = Bench()
+    bench.run(Formats("avro"))
+    bench.log.commit(insert(TABLE, (b"1", b"a")))
+    bench.run(Formats("avro"))
+    bench.registry.schemas[77] = schema
+    reading = Reading(bench.registry.schemas.get)
+    erasure = object.__new__(_Erasure)
+    erasure._key, erasure.topic, erasure._reading = WantedKey("1"), "p.s.t", reading
+    erasure._table, erasure._routes = "s.t", NO_ROUTES
+    for data in (b"\0\0\0\0\x4d\0\2A\0abcd", b"\0\0\0\0\x4d"):
+        bench.kafka.topics["p.s.t"].append(Record("p.s.t", data, data, bench.kafka.begin("other")))
+        bench.kafka.end("other", Outcome.COMMITTED)
+        assert event_of(reading.json(data)) is None
+        assert not erasure._names(data)
+    bench.log.commit(truncate(TABLE))
+    bench.run(Formats("avro"))
+    told = [value for key, value in bench.records() if reading.json(key) == b'{"id":"1"}']
+    assert orjson.loads(reading.json(told[-2] or b""))["op"] == "d"
+    assert told[-1] is None
