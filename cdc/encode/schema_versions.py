@@ -27,6 +27,7 @@ from cdc.rules.capture_rules import (
     refuse_renamed,
     refuse_unknown,
     stand_in,
+    without_labels,
 )
 from cdc.rules.flat import CHANGED as FORMAT_CHANGED
 from cdc.rules.flat import ENVELOPES, Formats
@@ -139,10 +140,12 @@ class SchemaVersions:
         """Describe a table with the columns that are not published; of one that is gone the name is not known."""
         left_out = self._left_out.get((schema, name, version), ())
         now = self._now.get(f"{schema}.{name}")
-        names = {stand_in(now.qualified, c.name): c.name for c in now.columns} if now is not None else {}
+        there = {stand_in(now.qualified, c.name): c for c in now.columns} if now is not None else {}
         columns = list(described.columns)
         for at, alias, type_ in left_out:
-            columns.insert(at, (names.get(alias, alias), type_))
+            of = there.get(alias)
+            is_same = of is not None and type_ == without_labels(of.type)
+            columns.insert(at, (of.name if of is not None else alias, of.type if of is not None and is_same else type_))
         return replace(described, columns=tuple(columns), rules="")
 
     def _was_known(self, table: Table, column: str) -> bool:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -36,6 +37,7 @@ CHANGED: Final = "source.columns or source.where have changed for it"
 _APPENDING: Final = ("postgres", "triggers")
 """Types of sources: MySQL's ADD COLUMN has FIRST and AFTER."""
 _STRING: Final = Kind("string")
+_LABELS: Final = re.compile("'.*'", re.DOTALL)
 _ASIDE: Final = "it identifies the row: positions and commands hold keys as the server prints them"
 
 
@@ -54,7 +56,7 @@ class Published:
     rules: str
     """A fingerprint of the rules; it holds nothing secret."""
     left_out: tuple[tuple[int, str, str], ...]
-    """The columns that no event has: where they stand in a row, what stands for the name, and the type."""
+    """The columns that no event has: where they stand in a row, what stands for the name, the type without labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ class TableRules:
         ]
         columns = tuple(_changed(table, table.columns[at], of) for at in kept)
         left_out = tuple(
-            (at, stand_in(table.qualified, column.name), column.type)
+            (at, stand_in(table.qualified, column.name), without_labels(column.type))
             for at, column in enumerate(table.columns)
             if at not in kept
         )
@@ -229,6 +231,11 @@ def stand_in(table: str, column: str) -> str:
     return hashlib.sha256(f"{table}.{column}".encode()).hexdigest()[:16]
 
 
+def without_labels(type_: str) -> str:
+    """Return a type without what may be said in the quotes of one: the labels of MySQL's enums and sets."""
+    return _LABELS.sub(lambda found: hashlib.sha256(found[0].encode()).hexdigest()[:16], type_)
+
+
 def _not_told(_row: Row) -> Unsent:
     """Judge a row that does not have what decides."""
     return UNCHANGED
@@ -259,9 +266,10 @@ def _no_column(name: str, missing: Sequence[str], table: Table | None) -> Operat
 
 def _changed(table: Table, column: Column, rules: ColumnRules) -> Column:
     if column.name in rules.mask:
-        return replace(column, kind=_STRING, encode=_masked)
+        return replace(column, kind=_STRING, encode=_masked, changed=True)
     if rules.hash is not None and column.name in rules.hash.columns:
-        return replace(column, kind=_STRING, encode=_Hashed(rules.hash.salt.encode(), column.encode))
+        hashed = _Hashed(rules.hash.salt.encode(), column.encode)
+        return replace(column, kind=_STRING, encode=hashed, changed=True)
     if column.name in rules.truncate:
         if column.kind.name != "string":
             raise OperatorError(
@@ -269,7 +277,7 @@ def _changed(table: Table, column: Column, rules: ColumnRules) -> Column:
                 "truncated",
                 hint=f"mask: [{column.name}], or exclude: [{column.name}]",
             )
-        return replace(column, encode=_Truncated(rules.truncate[column.name], column.encode))
+        return replace(column, encode=_Truncated(rules.truncate[column.name], column.encode), changed=True)
     return column
 
 

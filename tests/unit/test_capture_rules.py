@@ -13,9 +13,10 @@ from cdc.capture.snapshots.published_rows import PublishedTables
 from cdc.config.config import load_connector
 from cdc.config.published.column_rules import ColumnRules, HashRule
 from cdc.config.source_config import SourceConfig
+from cdc.encode.schema_versions import SchemaVersions
 from cdc.model.change import Column, Kind, Table
 from cdc.model.errors import ConfigError, OperatorError
-from cdc.rules.capture_rules import CaptureRules
+from cdc.rules.capture_rules import CaptureRules, without_labels
 from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, insert
 from tests.text_tables import text_column, text_table
 
@@ -258,3 +259,24 @@ def test_what_verify_compares_has_the_kinds_that_are_published() -> None:
         for part in (*published.read("s.users"), *published.find("s.users", [(b"1",)])):
             assert part.table == here
             assert [row.after for row in part.rows] == [b'{"id":"1","n":"********"}']
+
+
+def test_labels_of_a_column_that_is_left_out_are_nowhere() -> None:
+    """A type of MySQL says them; the source is told the type all the same, as long as it is the same."""
+    told = "enum('it''s','SECRET')"
+    of = replace(USERS, columns=(*USERS.columns[:2], replace(USERS.columns[2], type=told)))
+    bench = Bench()
+    bench.log.commit(insert(of, (b"1", b"a", b"SECRET")))
+    bench.run(of, {"s.users": HIDDEN})
+    bench.run(of, {"s.users": HIDDEN})
+    (described,) = bench.values("p.schema")
+    text = orjson.dumps(described)
+    assert b"SECRET" not in text
+    assert b"it" not in text.partition(b'"left_out"')[2]
+    for now, type_ in ((of, told), (replace(of, columns=USERS.columns), without_labels(told))):
+        rules = CaptureRules({"s.users": HIDDEN}, {})
+        versions = SchemaVersions(
+            [text], connector="c", source="memory", prefix="p", database="d", rules=rules, tables=[now]
+        )
+        ((whole,),) = versions.described().values()
+        assert whole.columns == (("id", "text"), ("name", "text"), ("password", type_))

@@ -14,6 +14,7 @@ import pytest
 
 from cdc.capture.pipeline import Pipeline, Settings
 from cdc.config.apply_config import ApplySource, ApplyTable
+from cdc.config.published.column_rules import ColumnRules, HashRule
 from cdc.config.views import ViewConfig, ViewsConfig
 from cdc.encode.envelope import row_codegen
 from cdc.encode.json_text import quoted
@@ -24,6 +25,7 @@ from cdc.formats.typed import INT32, INT64, plainly, typed
 from cdc.formats.wires import RegisteredWires
 from cdc.model.change import Column, Kind, Table
 from cdc.model.errors import OperatorError
+from cdc.rules.capture_rules import CaptureRules
 from cdc.rules.flat import Formats
 from cdc.rules.routes import NO_ROUTES
 from cdc.testing import (
@@ -357,6 +359,30 @@ def test_erase_finds_a_key_whatever_its_format(form: str) -> None:
     else:
         with pytest.raises(OperatorError, match="a key whose schema is not at the registry"):
             erasure._names(key)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        ColumnRules(mask=("uid", "mood", "doc")),
+        ColumnRules(hash=HashRule(columns=("uid", "mood", "doc"), salt="pepper")),
+        ColumnRules(truncate={"uid": 3, "mood": 3, "doc": 3}),
+    ],
+    ids=["mask", "hash", "truncate"],
+)
+@pytest.mark.parametrize("encoding", ["connect-json", "avro", "protobuf", "json-schema"])
+def test_what_a_rule_has_changed_is_not_called_what_it_was(rule: ColumnRules, encoding: str) -> None:
+    """A hash is no uuid to a sink that would cast it to one, and labels are said of no value that is hidden."""
+    types = {"id": "text", "uid": "uuid", "mood": "enum('ok','sad')", "doc": "xml"}
+    columns = tuple(Column(name, type_, Kind("string"), quoted) for name, type_ in types.items())
+    table = Table("s", "t", columns, ("id",))
+    published = CaptureRules({"s.t": rule}, {}).of("s.t")
+    assert published is not None
+    registry = MemoryRegistry()
+    wire = RegisteredWires(Formats(encoding), registry=registry).of(published.published(table).table, "p.s.t")
+    assert wire is not None
+    said = [text for _, text in registry.schemas.values()] or [wire.value(b"{}").decode()]
+    assert not [of for of in said if re.search("Uuid|Xml|uuid|xml|sad", of)]
 
 
 FOREIGN_SCHEMAS: Final = {
