@@ -225,6 +225,11 @@ def test_another_format_has_the_rows_read_again_and_old_keys_deleted() -> None:
 def test_names_that_avro_does_not_have() -> None:
     names = schema.field_names(["a-b", "a_b", "a b", "1st", "naïve", ""])
     assert names == {"a-b": "a_u002db", "a_b": "a_b", "a b": "a_u0020b", "1st": "_1st", "naïve": "na_ve", "": "_"}
+    assert schema.field_names(["1a", "_1a", "٣"]) == {"1a": "_u0031a", "_1a": "_1a", "٣": "_"}
+    with pytest.raises(
+        OperatorError, match="columns a-b: Avro has no such names, and another column is called a_u002d"
+    ):
+        schema.field_names(["a-b", "a_b", "a_u002db", "c-d"])
     assert schema.full_name("shop-1.public.2nd table") == "shop_1.public._2nd_table"
 
 
