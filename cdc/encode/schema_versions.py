@@ -140,12 +140,15 @@ class SchemaVersions:
         """Describe a table with the columns that are not published; of one that is gone the name is not known."""
         left_out = self._left_out.get((schema, name, version), ())
         now = self._now.get(f"{schema}.{name}")
-        there = {stand_in(now.qualified, c.name): c for c in now.columns} if now is not None else {}
+        there = {c.name: c for c in now.columns} if now is not None else {}
+        names = {stand_in(f"{schema}.{name}", column): column for column in there}
         columns = list(described.columns)
         for at, alias, type_ in left_out:
-            of = there.get(alias)
-            is_same = of is not None and type_ == without_labels(of.type)
-            columns.insert(at, (of.name if of is not None else alias, of.type if of is not None and is_same else type_))
+            columns.insert(at, (names.get(alias, alias), type_))
+        columns = [
+            (column, there[column].type if column in there and without_labels(there[column].type) == type_ else type_)
+            for column, type_ in columns
+        ]
         return replace(described, columns=tuple(columns), rules="")
 
     def _was_known(self, table: Table, column: str) -> bool:

@@ -265,11 +265,12 @@ def _no_column(name: str, missing: Sequence[str], table: Table | None) -> Operat
 
 
 def _changed(table: Table, column: Column, rules: ColumnRules) -> Column:
+    type_ = without_labels(column.type)
     if column.name in rules.mask:
-        return replace(column, kind=_STRING, encode=_masked, changed=True)
+        return replace(column, type=type_, kind=_STRING, encode=_masked, changed=True)
     if rules.hash is not None and column.name in rules.hash.columns:
         hashed = _Hashed(rules.hash.salt.encode(), column.encode)
-        return replace(column, kind=_STRING, encode=hashed, changed=True)
+        return replace(column, type=type_, kind=_STRING, encode=hashed, changed=True)
     if column.name in rules.truncate:
         if column.kind.name != "string":
             raise OperatorError(
@@ -277,7 +278,8 @@ def _changed(table: Table, column: Column, rules: ColumnRules) -> Column:
                 "truncated",
                 hint=f"mask: [{column.name}], or exclude: [{column.name}]",
             )
-        return replace(column, encode=_Truncated(rules.truncate[column.name], column.encode), changed=True)
+        truncated = _Truncated(rules.truncate[column.name], column.encode)
+        return replace(column, type=type_, encode=truncated, changed=True)
     return column
 
 
