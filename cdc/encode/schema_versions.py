@@ -24,6 +24,7 @@ from cdc.rules.capture_rules import (
     CaptureRules,
     Published,
     TableRules,
+    refuse_lent,
     refuse_renamed,
     refuse_unknown,
     stand_in,
@@ -111,6 +112,7 @@ class SchemaVersions:
                 refuse_unknown(of, table, partial(self._was_known, table))
                 if (table.schema, table.name) in self._described:
                     refuse_renamed(of, table, partial(self._was_known, table))
+                    self._refuse_lent(of, table)
 
     def _note(self, record: Mapping[str, Any]) -> None:
         name = (record["schema"], record["table"])
@@ -185,7 +187,17 @@ class SchemaVersions:
             return name in names or self._was_known(table, name)
 
         refuse_renamed(rules, table, names.__contains__)  # also for what an earlier rule left out under its old name
+        self._refuse_lent(rules, table)
         return rules.published(table, older=all(known(column.name) for column in table.columns))
+
+    def _refuse_lent(self, rules: TableRules, table: Table) -> None:
+        """Look at a table beside its newest description: see `refuse_lent`."""
+        of = self._described.get((table.schema, table.name))
+        if of:
+            newest = max(of)
+            left_out = self._left_out.get((table.schema, table.name, newest), ())
+            refuse_lent(rules, table, [(n, without_labels(t)) for n, t in of[newest].columns],
+                        [(at, alias, without_labels(type_)) for at, alias, type_ in left_out])  # fmt: skip
 
     def _published(self, table: Table) -> Published | None:
         """What the rules leave of a table; None: all of it, as it is."""

@@ -9,7 +9,8 @@ Why no value escapes by a name. A rule names a column, and a column may be renam
 the table has, or has had before; and a table that lacks a named column stops the connector if it has a column that
 nobody knows: that may be the named one under its new name. It may have lent its old name to another column at once
 (RENAME, then ADD COLUMN): where a source appends new columns, one that nobody knows and that stands before a named one
-is no newer than that one, and stops the connector too.
+is no newer than that one, and stops the connector too. Or it may have taken the name of a published column that was
+dropped: as it goes, all others must be what they were, in their order and of their types.
 """
 
 from __future__ import annotations
@@ -216,6 +217,33 @@ def refuse_renamed(rules: TableRules, table: Table, known: Callable[[str], bool]
             f"{', '.join(strange)}: what must not be published may be in there",
             hint=f"if {missing[0]} was renamed, add its new name to the rule, beside the old one; if not, or if it has "
             "its old name again by now, say with include: […] which columns are published",
+        )
+
+
+def refuse_lent(
+    rules: TableRules, table: Table, before: Sequence[tuple[str, str]], left_out: Sequence[tuple[int, str, str]]
+) -> None:
+    """Raise OperatorError for a table that has lost a named column, if another is not what it was just before.
+
+    A published column may have been dropped, and have lent its name to the named one: its place, or its type, then is
+    another. `before` are names and types of the newest description, `left_out` the columns that it does not tell.
+    """
+    if rules.columns is None or rules.columns.include:
+        return
+    names = {stand_in(table.qualified, name): name for name in rules.named}
+    columns = list(before)
+    for at, alias, type_ in left_out:
+        columns.insert(at, (names.get(alias, alias), type_))
+    gone = [name for name, _ in columns if name in rules.named and name not in {c.name for c in table.columns}]
+    were = iter([of for of in columns if of[0] not in rules.named])
+    now = [(c.name, without_labels(c.type)) for c in table.columns if c.name not in rules.named]
+    others = [name for name, type_ in now if (name, type_) not in were]
+    if gone and others:
+        raise OperatorError(
+            f"source.columns: table {table.qualified} has no column {', '.join(gone)} any more, and {others[0]} has "
+            "not the place or the type that it had: what must not be published may be in there",
+            hint=f"if {gone[0]} is called {others[0]} now, add that name to the rule, beside the old one; if not, say "
+            "with include: […] which columns are published",
         )
 
 
