@@ -75,9 +75,9 @@ class Topics:
         """
         if rows < 1:
             raise ConfigError(f"arrow: rows: {rows} is out of range", hint="1 or more")
+        require("pyarrow")
         wanted = {table: [of] if isinstance(of, str) else of for table, of in (text or {}).items()}
         self._described.must_have(wanted)
-        require("pyarrow")
         from cdc.library import arrow_batches  # noqa: PLC0415 - it needs pyarrow
 
         return arrow_batches.batches(self._read(), self._described, rows, wanted)
