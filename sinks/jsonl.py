@@ -2,8 +2,11 @@
 
 A commit appends its lines, forces them to the disk, and then writes the position, which says how long the file is
 (`cdc.files.position_file`). A start cuts off what lies behind that: lines of a commit that did not come to its end. So
-lines that have their position stay for ever, and those behind them are of the next transaction. Until then a reader may
-see lines that are cut off and come again, the same or others.
+lines that have their position stay for ever, and those behind them are of the next transaction. Until then a reader
+may see lines that are cut off and come again, the same or others.
+
+Before a commit the file is looked at: one that was moved away would take lines which nobody finds, and one that
+somebody else has written to, or made empty, has another end than the position says.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ from cdc.model.state import State
 
 _KEY: Final = b'{"key":%b,'
 _POSITION: Final = b'"position":"'
+_BEFORE: Final = "it was there before"
+_ANOTHER: Final = "another sink.path and another name begin with a new snapshot; this file stays as it is"
 
 
 class JsonlSink(TopiclessSink):
@@ -60,14 +65,32 @@ class JsonlSink(TopiclessSink):
         length = file.tell()
         if length < self._contents.length or (length and self._contents.state is None):
             file.close()
-            what = "lines were taken out of it" if self._contents.state is not None else "it was there before"
-            raise OperatorError(
-                f"file {self._path} is not as this connector has left it: {what}",
-                hint="another sink.path and another name begin with a new snapshot; this file stays as it is",
-            )
+            raise self._changed("lines were taken out of it" if self._contents.state is not None else _BEFORE)
         if length > self._contents.length:
             file.truncate(self._contents.length)
         return file
+
+    def _must_be_as_left(self, file: IO[bytes]) -> None:
+        """Raise OperatorError if the file is not there any more, or ends elsewhere than the position says."""
+        there = os.fstat(file.fileno())
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            raise self._changed("it is not there any more") from None
+        if not os.path.samestat(there, found):
+            raise self._changed("it was moved away, and another is in its place")
+        if there.st_size != self._contents.length:
+            more = there.st_size > self._contents.length
+            raise self._changed("somebody else has written to it" if more else "lines were taken out of it")
+
+    def _changed(self, what: str) -> OperatorError:
+        return OperatorError(
+            f"file {self._path} is not as this connector has left it: {what}",
+            hint=_ANOTHER
+            if what == _BEFORE
+            else f"put it back as it was (a start cuts off what is behind its "
+            f"{self._contents.length} bytes); or {_ANOTHER}",
+        )
 
     def write(self, topic: str, key: bytes, value: bytes | None, headers: Headers = ()) -> None:  # noqa: ARG002 - the seam's
         if value is None:
@@ -92,6 +115,7 @@ class JsonlSink(TopiclessSink):
         lines = b"".join(self._lines)
         if lines:
             try:
+                self._must_be_as_left(self._file)
                 self._file.write(lines)
                 self._file.flush()
                 os.fsync(self._file.fileno())

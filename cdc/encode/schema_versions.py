@@ -24,9 +24,11 @@ from cdc.rules.capture_rules import (
     CaptureRules,
     Published,
     TableRules,
+    refuse_lent,
     refuse_renamed,
     refuse_unknown,
     stand_in,
+    without_labels,
 )
 from cdc.rules.flat import CHANGED as FORMAT_CHANGED
 from cdc.rules.flat import ENVELOPES, Formats
@@ -110,6 +112,7 @@ class SchemaVersions:
                 refuse_unknown(of, table, partial(self._was_known, table))
                 if (table.schema, table.name) in self._described:
                     refuse_renamed(of, table, partial(self._was_known, table))
+                    self._refuse_lent(of, table)
 
     def _note(self, record: Mapping[str, Any]) -> None:
         name = (record["schema"], record["table"])
@@ -139,10 +142,15 @@ class SchemaVersions:
         """Describe a table with the columns that are not published; of one that is gone the name is not known."""
         left_out = self._left_out.get((schema, name, version), ())
         now = self._now.get(f"{schema}.{name}")
-        names = {stand_in(now.qualified, c.name): c.name for c in now.columns} if now is not None else {}
+        there = {c.name: c for c in now.columns} if now is not None else {}
+        names = {stand_in(f"{schema}.{name}", column): column for column in there}
         columns = list(described.columns)
         for at, alias, type_ in left_out:
             columns.insert(at, (names.get(alias, alias), type_))
+        columns = [
+            (column, there[column].type if column in there and without_labels(there[column].type) == type_ else type_)
+            for column, type_ in columns
+        ]
         return replace(described, columns=tuple(columns), rules="")
 
     def _was_known(self, table: Table, column: str) -> bool:
@@ -179,7 +187,17 @@ class SchemaVersions:
             return name in names or self._was_known(table, name)
 
         refuse_renamed(rules, table, names.__contains__)  # also for what an earlier rule left out under its old name
+        self._refuse_lent(rules, table)
         return rules.published(table, older=all(known(column.name) for column in table.columns))
+
+    def _refuse_lent(self, rules: TableRules, table: Table) -> None:
+        """Look at a table beside its newest description: see `refuse_lent`."""
+        of = self._described.get((table.schema, table.name))
+        if of:
+            newest = max(of)
+            left_out = self._left_out.get((table.schema, table.name, newest), ())
+            refuse_lent(rules, table, [(n, without_labels(t)) for n, t in of[newest].columns],
+                        [(at, alias, without_labels(type_)) for at, alias, type_ in left_out])  # fmt: skip
 
     def _published(self, table: Table) -> Published | None:
         """What the rules leave of a table; None: all of it, as it is."""

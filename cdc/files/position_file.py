@@ -11,6 +11,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
@@ -94,6 +95,7 @@ class PositionFile:
         self.has_ended = False
         """Nothing follows with it any more."""
         self._lock: int | None = None
+        self._process = os.getpid()
         self._writing = threading.Lock()
         before = _OPEN.get(path.absolute())
         if before is not None and before.has_ended:
@@ -128,6 +130,11 @@ class PositionFile:
             self._write(contents.to_bytes())
 
     def _write(self, text: bytes) -> None:
+        if os.getpid() != self._process:
+            raise OperatorError(
+                f"position file {self.path} is another process's, of which this one is a copy",
+                hint="call done() in the process that follows",
+            )
         if self._lock is None:
             raise OperatorError(
                 f"position file {self.path} is closed: what is done cannot be noted any more",
@@ -149,10 +156,13 @@ class PositionFile:
             raise _unwritable(self.path, exc) from exc
 
     def close(self) -> None:
-        """Let go of it; safe to call twice."""
-        with self._writing:
+        """Let go of it; safe to call twice. A copy of the process that has it keeps it from nobody."""
+        is_ours = os.getpid() == self._process
+        with self._writing if is_ours else nullcontext():  # a copy of the thread that writes is not there to end it
             lock, self._lock = self._lock, None
         if lock is not None:
+            if is_ours:  # copies have the lock, too, as long as they have its file
+                fcntl.flock(lock, fcntl.LOCK_UN)
             os.close(lock)
 
     def __del__(self) -> None:

@@ -25,7 +25,7 @@ def of_key(table: Table, title: str) -> dict[str, Any]:
 
 def of_row(table: Table, title: str, metadata: Schema) -> dict[str, Any]:
     """Describe a table's rows, with the members that `metadata` has."""
-    properties = {c.name: {"type": [*_types(c), "null"], "title": c.type} for c in table.columns}
+    properties = {c.name: {"type": [*_types(c), "null"], **_title(c)} for c in table.columns}
     known = set(properties)
     properties |= {name: {"type": ["string", "integer"]} for name, _ in metadata.fields if name not in known}
     return {"$schema": _DRAFT, "title": title, **_closed(properties)}
@@ -48,6 +48,11 @@ def _described(schema: Schema) -> dict[str, Any]:
 
 def _closed(properties: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": dict(properties), "additionalProperties": False}
+
+
+def _title(column: Column) -> dict[str, str]:
+    """Say the type of a column whose values are of it; that of another one may have labels of values."""
+    return {} if column.changed else {"title": column.type}
 
 
 def _types(column: Column) -> list[str]:

@@ -6,8 +6,8 @@
 | ``{"schema":{"type":"struct"`` | JSON with Connect's schema; what it says is its ``payload`` |
 | anything else | JSON |
 
-A record of which nobody knows the schema any more is given as it is, and so is taken for one that no connector has
-written.
+A record of which nobody knows the schema any more is given as it is: it may have been a row. One whose schema is there
+and is no connector's, or whose bytes are not of it, is `FOREIGN`, which no JSON is.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ FIRST: Final = b"\0"
 """Between the head and a message of Protobuf: it is the first of its file."""
 CONNECT: Final = b'{"schema":{"type":"struct"'
 _PAYLOAD: Final = b',"payload":'
+FOREIGN: Final = b"foreign"
+"""What stands for a key or value that no connector has written: not JSON."""
 
 SchemaOf: TypeAlias = Callable[[int], tuple[str, str] | None]
 """Gives the type and the text of a schema by its id; None: there is none."""
@@ -47,8 +49,8 @@ class Reading:
 
     def json(self, data: bytes) -> bytes:
         """Return the JSON of a key or value."""
-        if data[:1] == MAGIC and len(data) > HEAD and self._schema_of is not None:
-            return self._registered(data, self._schema_of)
+        if data[:1] == MAGIC and self._schema_of is not None:
+            return self._registered(data, self._schema_of) if len(data) > HEAD else FOREIGN
         if data.startswith(CONNECT):
             at = data.find(_PAYLOAD)
             return data[at + len(_PAYLOAD) : -1] if at > 0 else data
@@ -63,23 +65,23 @@ class Reading:
             self._readers[number] = _reader(*found)
         read = self._readers[number]
         if read is None:
-            return data[HEAD:]
+            return data[HEAD:] if data[HEAD : HEAD + 1] != MAGIC else FOREIGN
         try:
             value, _ = read(data, HEAD)
-        except ProtocolError:
-            return data
-        return orjson.dumps(value)
+            return orjson.dumps(value)
+        except (ProtocolError, orjson.JSONEncodeError):
+            return FOREIGN
 
 
 def _reader(type_: str, text: str) -> avro.Read | None:
     """Return what reads records of a schema; None: they are JSON."""
-    if type_ == "AVRO":
-        return avro.reader(orjson.loads(text))
-    if type_ != "PROTOBUF":
+    if type_ not in ("AVRO", "PROTOBUF"):
         return None
     try:
+        if type_ == "AVRO":
+            return avro.reader(orjson.loads(text))
         read = protobuf.reader(proto_text.parse(text)[1])
-    except ValueError:  # somebody else's
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):  # somebody else's, of other types
         return _unreadable
 
     def of_first_message(data: bytes, at: int) -> tuple[Any, int]:

@@ -129,6 +129,8 @@ _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_]")
 def adjusted(name: str, by: str | None = None) -> str:
     """Make a name that Avro has, as Debezium's adjustment does; with `by` ``u`` it says which characters were there."""
     written = _NOT_IN_NAMES.sub(lambda found: "_" if by is None else f"_{by}{ord(found[0]):04x}", name)
+    if by is not None and written[:1].isdigit():
+        return f"_{by}{ord(written[0]):04x}{written[1:]}"
     return f"_{written}" if not written or written[0].isdigit() else written
 
 
@@ -148,9 +150,10 @@ def field_names(names: Iterable[str]) -> dict[str, str]:
         name: written if written == name or list(simple.values()).count(written) == 1 else adjusted(name, "u")
         for name, written in simple.items()
     }
-    if len(set(made.values())) < len(made):
+    alike = [n for n in names if n != made[n] and list(made.values()).count(made[n]) > 1]
+    if alike:
         raise OperatorError(
-            f"columns {', '.join(n for n in made if n != made[n])}: Avro has no such names, and others have theirs",
+            f"columns {', '.join(alike)}: Avro has no such names, and another column is called {made[alike[0]]}",
             hint="another format for this table (sink.formats), or a column left out: source.columns",
         )
     return made

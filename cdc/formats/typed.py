@@ -79,7 +79,8 @@ def schema_of(column: Column, *, precise: bool) -> Schema:
         return _GEOMETRY
     if kind.name == "vector":
         return Schema(type="array", name="io.debezium.data.DoubleVector", version=1, items=Schema(type="float64"))
-    name: str | None = _STRINGS.get(kind.name) or (_OF_TYPE.get(column.type) if kind.name == "string" else None)
+    named = kind.name == "string" and not column.changed  # a hash is no uuid
+    name: str | None = _STRINGS.get(kind.name) or (_OF_TYPE.get(column.type) if named else None)
     return Schema(type="string", name=name, version=1 if name is not None else None)
 
 

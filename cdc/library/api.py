@@ -98,7 +98,7 @@ def table(file: str | Path, name: str, *, text: Collection[str] = ()) -> Table:
 
     `text` are columns that are given as the text of their JSON. Raises OperatorError if the topic is not there.
     """
-    return Table(load_connector(Path(file)), name, text)
+    return Table(load_connector(Path(file)), name, [text] if isinstance(text, str) else text)
 
 
 def spark(
@@ -124,13 +124,15 @@ def spark(
 
 
 def _instant(since: str | dt.datetime | None) -> dt.datetime | None:
-    """Read an instant. Raises ConfigError for one without a time zone."""
+    """Read an instant. Raises ConfigError for what is none, and for one without a time zone."""
     if since is None:
         return None
     try:
         found = dt.datetime.fromisoformat(since) if isinstance(since, str) else since
     except ValueError as exc:
         raise ConfigError(f"since: “{since}” is no instant", hint="since='2026-11-24T00:00Z'") from exc
+    if not isinstance(found, dt.datetime):  # a date, a number: of which zone, of which unit?
+        raise ConfigError(f"since: {found!r} is no instant", hint="since='2026-11-24T00:00Z'")
     if found.tzinfo is None:
         raise ConfigError(f"since: {found.isoformat()} has no time zone", hint=f"since='{found.isoformat()}Z'")
     return found

@@ -33,12 +33,7 @@ class Described:
         """Topics that tables share; the place of one of them."""
         self._looked_s = 0.0
         self.look()
-        missing = set(tables or ()) - {table_of(of) for of in self._versions.values()}
-        if missing:
-            raise OperatorError(
-                f"connector {config.name} has not described {', '.join(sorted(missing))}",
-                hint="are they among source.tables, and has it run? cdc run CONNECTOR.yaml; cdc status CONNECTOR.yaml",
-            )
+        self.must_have(tables or ())
 
     def look(self) -> Sequence[str]:
         """Read the schema topic again; return the topics of the tables."""
@@ -58,6 +53,15 @@ class Described:
             self._topics[place] = topic
             self._versions[place] = {**self._versions.get(place, {}), **versions}
         return list(dict.fromkeys(self._topics.values()))
+
+    def must_have(self, tables: Collection[str]) -> None:
+        """Raise OperatorError for a table that has no topic yet, or that is not wanted."""
+        missing = set(tables) - {table_of(of) for of in self._versions.values()}
+        if missing:
+            raise OperatorError(
+                f"connector {self._config.name} has not described {', '.join(sorted(missing))}",
+                hint="are they among source.tables, and has it run? cdc run CONNECTOR.yaml; cdc status CONNECTOR.yaml",
+            )
 
     @property
     def shares(self) -> bool:

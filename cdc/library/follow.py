@@ -8,6 +8,7 @@ is cut is opened again, a position goes on only where it belongs.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ from cdc.library.handover import Batch, Channel, Progress
 from cdc.library.handover_sink import HandoverSink
 from cdc.library.values import RowReader
 from cdc.model.change import Offset
-from cdc.model.errors import CdcError, ConfigError, GapError
+from cdc.model.errors import CdcError, ConfigError, GapError, OperatorError
 from cdc.model.interfaces import Source
 from cdc.rules.capture_rules import CaptureRules
 
@@ -53,6 +54,7 @@ class Follow:
         self, config: ConnectorConfig, position: Path, *, create: bool = False, until_caught_up: bool = False
     ) -> None:
         """Begin to follow. Raises OperatorError if the position file is in use or cannot be read."""
+        self._process = os.getpid()
         self._file = PositionFile(position)
         try:
             progress = Progress(self._file)
@@ -87,6 +89,11 @@ class Follow:
 
     def __next__(self) -> Transaction:
         """Wait for the next transaction. Raises what has ended the loop: a `cdc.CdcError`."""
+        if os.getpid() != self._process:  # what follows is a thread, and no thread is in a copy of a process
+            raise OperatorError(
+                "cdc.follow: this was begun in another process, of which this one is a copy",
+                hint="call cdc.follow in the process that reads it; or start processes by spawn, not by fork",
+            )
         while True:
             for transaction in self._given:
                 return transaction
@@ -104,11 +111,13 @@ class Follow:
     def close(self) -> None:
         """Stop following, and let go of the position file. What was not done comes again. Safe to call twice."""
         self._end()
-        if self._thread is not threading.current_thread():
+        if self._thread is not threading.current_thread() and os.getpid() == self._process:
             self._thread.join()
         self._file.close()
 
     def _end(self) -> None:
+        if os.getpid() != self._process:
+            return
         self._pipeline.stop()
         self._channel.close()
 

@@ -37,7 +37,8 @@ class Topics:
         until_caught_up: bool,
     ) -> None:
         self._config = config
-        self._since_ms = None if since is None else round(since.timestamp() * 1000)
+        # no record is older, and numbers below 0 mean the ends of a topic
+        self._since_ms = None if since is None else max(0, int(since.timestamp() * 1000))
         self._to_end = until_caught_up
         self._described = Described(config, tables)
 
@@ -75,9 +76,11 @@ class Topics:
         if rows < 1:
             raise ConfigError(f"arrow: rows: {rows} is out of range", hint="1 or more")
         require("pyarrow")
+        wanted = {table: [of] if isinstance(of, str) else of for table, of in (text or {}).items()}
+        self._described.must_have(wanted)
         from cdc.library import arrow_batches  # noqa: PLC0415 - it needs pyarrow
 
-        return arrow_batches.batches(self._read(), self._described, rows, text or {})
+        return arrow_batches.batches(self._read(), self._described, rows, wanted)
 
 
 def _change(message: Any, reader: Callable[[str, int], RowReader], described: Described) -> Change | None:  # noqa: ANN401 - a client's record

@@ -71,6 +71,8 @@ class Column:
     the same without spaces at the end; empty: in other cases too, or it is not known."""
     unknown: bool = field(default=False, compare=False)
     """Its type was dropped before its values were read from the log: they are the server's text, whatever it was."""
+    changed: bool = field(default=False, compare=False)
+    """A rule masks, hashes or truncates its values: what is published of them need not be of its type."""
 
     def reads_as(self, other: Column) -> bool:
         """Whether a text of this column is read as a text of `other` is, so that one may replace the other."""

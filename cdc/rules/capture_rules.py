@@ -9,13 +9,15 @@ Why no value escapes by a name. A rule names a column, and a column may be renam
 the table has, or has had before; and a table that lacks a named column stops the connector if it has a column that
 nobody knows: that may be the named one under its new name. It may have lent its old name to another column at once
 (RENAME, then ADD COLUMN): where a source appends new columns, one that nobody knows and that stands before a named one
-is no newer than that one, and stops the connector too.
+is no newer than that one, and stops the connector too. Or it may have taken the name of a published column that was
+dropped: as it goes, all others must be what they were, in their order and of their types.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -36,6 +38,7 @@ CHANGED: Final = "source.columns or source.where have changed for it"
 _APPENDING: Final = ("postgres", "triggers")
 """Types of sources: MySQL's ADD COLUMN has FIRST and AFTER."""
 _STRING: Final = Kind("string")
+_LABELS: Final = re.compile("'.*'", re.DOTALL)
 _ASIDE: Final = "it identifies the row: positions and commands hold keys as the server prints them"
 
 
@@ -54,7 +57,7 @@ class Published:
     rules: str
     """A fingerprint of the rules; it holds nothing secret."""
     left_out: tuple[tuple[int, str, str], ...]
-    """The columns that no event has: where they stand in a row, what stands for the name, and the type."""
+    """The columns that no event has: where they stand in a row, what stands for the name, the type without labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,7 @@ class TableRules:
         ]
         columns = tuple(_changed(table, table.columns[at], of) for at in kept)
         left_out = tuple(
-            (at, stand_in(table.qualified, column.name), column.type)
+            (at, stand_in(table.qualified, column.name), without_labels(column.type))
             for at, column in enumerate(table.columns)
             if at not in kept
         )
@@ -217,6 +220,33 @@ def refuse_renamed(rules: TableRules, table: Table, known: Callable[[str], bool]
         )
 
 
+def refuse_lent(
+    rules: TableRules, table: Table, before: Sequence[tuple[str, str]], left_out: Sequence[tuple[int, str, str]]
+) -> None:
+    """Raise OperatorError for a table that has lost a named column, if another is not what it was just before.
+
+    A published column may have been dropped, and have lent its name to the named one: its place, or its type, then is
+    another. `before` are names and types of the newest description, `left_out` the columns that it does not tell.
+    """
+    if rules.columns is None or rules.columns.include:
+        return
+    names = {stand_in(table.qualified, name): name for name in rules.named}
+    columns = list(before)
+    for at, alias, type_ in left_out:
+        columns.insert(at, (names.get(alias, alias), type_))
+    gone = [name for name, _ in columns if name in rules.named and name not in {c.name for c in table.columns}]
+    were = iter([of for of in columns if of[0] not in rules.named])
+    now = [(c.name, without_labels(c.type)) for c in table.columns if c.name not in rules.named]
+    others = [name for name, type_ in now if (name, type_) not in were]
+    if gone and others:
+        raise OperatorError(
+            f"source.columns: table {table.qualified} has no column {', '.join(gone)} any more, and {others[0]} has "
+            "not the place or the type that it had: what must not be published may be in there",
+            hint=f"if {gone[0]} is called {others[0]} now, add that name to the rule, beside the old one; if not, say "
+            "with include: […] which columns are published",
+        )
+
+
 def _before_named(rules: TableRules, table: Table, strange: Sequence[str]) -> list[str]:
     """Return the columns that nobody knows though a named one behind them is newer, where new ones are appended."""
     names = [column.name for column in table.columns]
@@ -227,6 +257,11 @@ def _before_named(rules: TableRules, table: Table, strange: Sequence[str]) -> li
 def stand_in(table: str, column: str) -> str:
     """Return what stands for the name of a column that is not published, where only the connector reads it."""
     return hashlib.sha256(f"{table}.{column}".encode()).hexdigest()[:16]
+
+
+def without_labels(type_: str) -> str:
+    """Return a type without what may be said in the quotes of one: the labels of MySQL's enums and sets."""
+    return _LABELS.sub(lambda found: hashlib.sha256(found[0].encode()).hexdigest()[:16], type_)
 
 
 def _not_told(_row: Row) -> Unsent:
@@ -258,10 +293,12 @@ def _no_column(name: str, missing: Sequence[str], table: Table | None) -> Operat
 
 
 def _changed(table: Table, column: Column, rules: ColumnRules) -> Column:
+    type_ = without_labels(column.type)
     if column.name in rules.mask:
-        return replace(column, kind=_STRING, encode=_masked)
+        return replace(column, type=type_, kind=_STRING, encode=_masked, changed=True)
     if rules.hash is not None and column.name in rules.hash.columns:
-        return replace(column, kind=_STRING, encode=_Hashed(rules.hash.salt.encode(), column.encode))
+        hashed = _Hashed(rules.hash.salt.encode(), column.encode)
+        return replace(column, type=type_, kind=_STRING, encode=hashed, changed=True)
     if column.name in rules.truncate:
         if column.kind.name != "string":
             raise OperatorError(
@@ -269,7 +306,8 @@ def _changed(table: Table, column: Column, rules: ColumnRules) -> Column:
                 "truncated",
                 hint=f"mask: [{column.name}], or exclude: [{column.name}]",
             )
-        return replace(column, encode=_Truncated(rules.truncate[column.name], column.encode))
+        truncated = _Truncated(rules.truncate[column.name], column.encode)
+        return replace(column, type=type_, encode=truncated, changed=True)
     return column
 
 

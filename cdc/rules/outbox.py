@@ -57,12 +57,15 @@ def route(table: Table, row: Row) -> Routed:
         if text is not None and column.kind.name == "bytes":
             text = b64decode(text)
         found[column.name] = text
+    gone = tuple(name for name in COLUMNS if name not in found)
+    if gone:  # dropped or renamed while it was followed: NULL would be somebody's word, and this is nobody's
+        raise NotRoutedError(f"a message of an outbox that has no column {', '.join(gone)}", ())
     missing = tuple(name for name in ("id", "aggregatetype", "aggregateid") if not found.get(name))
     if missing:
         raise NotRoutedError(f"a message of the outbox without {', '.join(missing)}", missing)
-    headers = [("id", found["id"] or b""), ("eventType", found.get("type") or b"")]
+    headers = [("id", found["id"] or b""), ("eventType", found["type"] or b"")]
     aggregate_type = (found["aggregatetype"] or b"").decode()
-    return Routed(aggregate_type, found["aggregateid"] or b"", found.get("payload"), headers)
+    return Routed(aggregate_type, found["aggregateid"] or b"", found["payload"], headers)
 
 
 def refusals(outbox: OutboxConfig | None, tables: Sequence[Table]) -> Iterator[OperatorError]:

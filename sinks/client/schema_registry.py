@@ -25,6 +25,10 @@ _NOT_FOUND: Final = 404
 _REFUSED: Final = 409
 _INVALID: Final = 422
 _LOGIN: Final = (401, 403)
+_ELSEWHERE: Final = range(300, 400)
+"""The client follows no redirect: it has a login to lose."""
+_READ_ONLY: Final = 42205
+"""https://docs.confluent.io/platform/current/schema-registry/develop/api.html: operation not permitted."""
 _UNKNOWN: Final = "Unknown Schema Registry Error"
 """So the client's message begins where the answer is not of a registry."""
 _SHOWN: Final = 400
@@ -79,7 +83,10 @@ class SchemaRegistry:
     def subjects(self) -> Sequence[str]:
         """Ask for the subjects. Raises OperatorError or RetryableError if the registry cannot be used."""
         client = self._client
-        return self._asked("", client.get_subjects) or ()
+        found: object = self._asked("", client.get_subjects) or ()
+        if not isinstance(found, (list, tuple)) or not all(isinstance(of, str) for of in found):
+            raise self._no_registry("", "its subjects are no list of names")
+        return found
 
     def schema(self, number: int) -> tuple[str, str] | None:
         """Return the type and text of a schema; None: the registry does not know it."""
@@ -120,8 +127,16 @@ class SchemaRegistry:
         try:
             return ask()
         except SchemaRegistryError as exc:
-            if exc.http_status_code == _NOT_FOUND:
+            status, code = exc.http_status_code, exc.error_code
+            if status == _NOT_FOUND and isinstance(code, int) and code > 0:  # a registry says so with a number
                 return None
+            if status == _NOT_FOUND or status in _ELSEWHERE:
+                raise self._no_registry(what, f"HTTP {status}") from None
+            if code == _READ_ONLY:
+                raise OperatorError(
+                    f"schema registry at {self._config.url}: {what}: it is read-only: no schema can be registered",
+                    hint=f"its mode is at {self._config.url}/mode; then start the connector again",
+                ) from None
             raise self._error(what, str(exc.error_message or ""), exc.http_status_code) from None  # it names the url
         except (ValueError, TypeError, LookupError, AttributeError) as exc:  # the client could not read it
             raise self._no_registry(what, type(exc).__name__) from exc

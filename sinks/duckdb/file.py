@@ -61,6 +61,7 @@ class DuckdbFile:
         except duckdb.Error as exc:
             self._connection.close()
             raise self._unusable(exc) from exc
+        self._opened = path.stat()
 
     def _unusable(self, exc: duckdb.Error) -> CdcError:
         if any(words in str(exc) for words in _LOCKED):
@@ -139,6 +140,14 @@ class DuckdbFile:
         return Contents.from_bytes(contents.encode(), where=f"the position in file {self.path}"), orjson.loads(tables)
 
     def begin(self) -> None:
+        """Begin a transaction. Raises OperatorError if the file was moved away: nobody would find what is written."""
+        there = self.path.exists()
+        if not there or not os.path.samestat(self.path.stat(), self._opened):
+            what = "it was moved away, and another is in its place" if there else "it is not there any more"
+            raise OperatorError(
+                f"file {self.path} is not as this connector has left it: {what}",
+                hint="put it back as it was; or another sink.path and another name, which begin with a new snapshot",
+            )
         self._connection.execute("BEGIN")
 
     def commit(self, contents: Contents, tables: Mapping[str, Any]) -> None:

@@ -44,6 +44,8 @@ _LOOK_EVERY_S: Final = 3.0
 _NEEDED: Final = {"ALTER_CONFIGS", "DESCRIBE_CONFIGS", "READ", "WRITE"}
 _TO_CUT: Final = {"DELETE"}
 _FOREVER: Final = -1
+_NO_KEY: Final = b"null"
+_OTHER_KEYS: Final = "events under keys that the row had before are not among them: run this for each of those, too"
 _SHARES: Final = 256
 
 Ends = Mapping[int, int]
@@ -61,6 +63,8 @@ class Found:
     """By partition, offset and time of its last record."""
     deleted: bool = True
     """Whether the newest record is a tombstone; also where there is none."""
+    unknown: int = 0
+    """Records whose key could not be written: dead letters of rows that nobody can tell apart by their keys."""
 
 
 def erase(
@@ -190,14 +194,23 @@ class _Erasure:
 
     def _found(self, topic: str) -> Found:
         """Read what a topic has of the key and is committed."""
-        records = values = 0
+        records = values = unknown = 0
         deleted, last = True, dict[int, tuple[int, int]]()
         for message in self._records(topic):
+            unknown += message.key() == _NO_KEY and self._is_letter_of_table(message.value())
             if self._names(message.key()):
                 records, values = records + 1, values + (message.value() is not None)
                 deleted = message.value() is None
                 last[message.partition() or 0] = (message.offset() or 0, message.timestamp()[1])
-        return Found(records, values, last, deleted)
+        return Found(records, values, last, deleted, unknown)
+
+    def _is_letter_of_table(self, value: object) -> bool:
+        """Tell whether a dead letter is one of the table's rows."""
+        try:
+            letter = orjson.loads(value) if isinstance(value, bytes) else {}
+            return f"{letter['schema']}.{letter['table']}" == self._table
+        except (ValueError, KeyError, TypeError):
+            return True  # nobody knows whose it is
 
     def _ends(self, topic: str) -> dict[int, int]:
         bounds = offset_bounds(self._sink.bootstrap_servers, self._sink.options, topic, "read_uncommitted")
@@ -269,17 +282,20 @@ class _Erasure:
 
     def _log(self, log: str, found: Found, closed_ms: int, *, cut: bool) -> Place:
         place = f"log {log}"
+        if found.unknown:
+            what = f"{found.unknown} of its records have no key that can be read, and hold whole rows: look at them"
+            return Place(place, "kept", what)
         if not found.records:
-            return Place(place, "gone", "it has no event of the key")
+            return Place(place, "gone", f"it has no event of the key; {_OTHER_KEYS}")
         settings = self._compaction.settings(log)
         if cut:
             if self._found(log).records:
                 return Place(place, "kept", "events of the key have come since: run this again")
             delay = int(settings.get("file.delete.delay.ms", "60000")) + self._checked_every_ms()
-            return Place(place, "will be gone", "cut; the broker removes the files when it looks for old ones",
-                         closed_ms + delay)  # fmt: skip
+            what = f"cut; the broker removes the files when it looks for old ones; {_OTHER_KEYS}"
+            return Place(place, "will be gone", what, closed_ms + delay)
         kept = int(settings.get("retention.ms", "-1"))
-        behind = f"{found.records} events of the key"
+        behind = f"{found.records} events of the key ({_OTHER_KEYS})"
         if kept == _FOREVER:
             return Place(place, "kept", f"{behind}, for ever; --cut-logs removes them with all that is before them")
         last_ms = max((at for _, at in (found.last or {}).values()), default=closed_ms)

@@ -212,6 +212,30 @@ def test_a_program_may_be_slower_than_the_server_s_patience(postgres18: Database
         assert found == [{"id": 2}, {"id": 3}, {"id": 4}]
 
 
+def test_a_copy_of_the_process_does_not_wait_for_ever(postgres18: Database, tmp_path: Path) -> None:
+    """A worker made by fork has no thread that follows: it is told so, and the other goes on."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    with cdc.follow(postgres18.url, tables=["public.t"], position=tmp_path / "t.pos", create=True) as following:
+        next(following).done()
+        told, tell = os.pipe()
+        copy = os.fork()
+        if copy == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(10)
+            try:
+                next(following)
+            except cdc.OperatorError as exc:
+                os.write(tell, exc.message.encode())
+            following.close()
+            os._exit(0)
+        os.close(tell)
+        assert b"begun in another process" in os.read(told, 1000)
+        os.close(told)
+        assert os.waitpid(copy, 0)[1] == 0
+        postgres18.execute("INSERT INTO t VALUES (2)")
+        assert [change.key for change in next(following)] == [{"id": 2}]
+
+
 @pytest.mark.parametrize(
     ("given", "what"),
     [

@@ -13,6 +13,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from pyspark.errors import PySparkException
@@ -267,6 +268,21 @@ def test_since(shop: Shop) -> None:
     hour_ago = (now - dt.timedelta(hours=1)).isoformat()
     tables = {change.table for change in cdc.follow(shop.file, since=hour_ago, until_caught_up=True)}
     assert tables >= {"public.orders", "public.every", "public.odd", "public.flat"}
+    whole = len(list(cdc.follow(shop.file, until_caught_up=True)))
+    for long_ago in ("1969-12-31T23:59:59.999Z", "1969-12-31T23:59:59.997Z", dt.datetime.min.replace(tzinfo=dt.UTC)):
+        assert len(list(cdc.follow(shop.file, since=long_ago, until_caught_up=True))) == whole, long_ago
+    for none in (dt.date(2026, 11, 24), 1_795_000_000, b"2026-11-24T00:00Z"):
+        with pytest.raises(cdc.ConfigError, match="is no instant"):
+            cdc.follow(shop.file, since=none)  # type: ignore[arg-type]
+
+
+def test_names_that_stand_alone(shop: Shop) -> None:
+    """A name is not its letters, and one that is nowhere is not left out without a word."""
+    assert cdc.table(shop.file, "public.orders", text="id").to_arrow().schema.field("id").type == pa.string()
+    following = cdc.follow(shop.file, tables="public.orders", until_caught_up=True)
+    assert {batch.schema.field("id").type for batch in following.arrow(text={"public.orders": "id"})} == {pa.string()}
+    with pytest.raises(cdc.OperatorError, match=r"has not described public\.ordres"):
+        following.arrow(text={"public.ordres": ["id"]})
 
 
 def test_a_stream_of_spark(shop: Shop, apply_spark: SparkSession, tmp_path: Path) -> None:

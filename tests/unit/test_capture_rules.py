@@ -13,9 +13,10 @@ from cdc.capture.snapshots.published_rows import PublishedTables
 from cdc.config.config import load_connector
 from cdc.config.published.column_rules import ColumnRules, HashRule
 from cdc.config.source_config import SourceConfig
+from cdc.encode.schema_versions import SchemaVersions
 from cdc.model.change import Column, Kind, Table
 from cdc.model.errors import ConfigError, OperatorError
-from cdc.rules.capture_rules import CaptureRules
+from cdc.rules.capture_rules import CaptureRules, without_labels
 from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, insert
 from tests.text_tables import text_column, text_table
 
@@ -164,6 +165,51 @@ def test_a_renamed_column_whose_name_another_has_by_now_does_not_escape() -> Non
     assert not any(b"SECRET" in (r.value or b"") for of in bench.kafka.topics.values() for r in of)
 
 
+WIDE = text_table("users", ["id", "x", "y", "password"])
+
+
+def _typed(name: str, type_: str) -> Column:
+    return replace(text_column(name), type=type_)
+
+
+@pytest.mark.parametrize("rules", [HIDDEN, ColumnRules(mask=("password",))], ids=["exclude", "mask"])
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (WIDE, text_table("users", ["id", "y", "x"])),
+        (text_table("users", ["id", _typed("x", "integer"), "password"]), text_table("users", ["id", "x"])),
+    ],
+    ids=["another place", "another type"],
+)
+def test_a_column_that_takes_the_name_of_a_dropped_one_does_not_escape(
+    rules: ColumnRules, before: Table, now: Table
+) -> None:
+    """DROP x, RENAME password TO x: a name that was published is no proof of what is in it."""
+    bench = Bench()
+    bench.log.commit(insert(before, tuple(b"%d" % n for n in range(len(before.columns)))))
+    bench.run(before, {"s.users": rules}, appends=True)
+    bench.log.commit(insert(now, (b"2", b"SECRET", b"SECRET")[: len(now.columns)]))
+    for table in (before, now):  # as the catalog says before and after
+        with pytest.raises(OperatorError, match=r"has no column password any more, and .* has not the place"):
+            bench.run(table, {"s.users": rules}, appends=True)
+    assert not any(b"SECRET" in (r.value or b"") for of in bench.kafka.topics.values() for r in of)
+    named = ColumnRules(exclude=("password", *(c.name for c in before.columns[1:-1])))
+    bench.run(now, {"s.users": named}, appends=True)
+    assert [v["after"] for v in bench.values("p.s.users")][-1] == {"id": "2"}
+
+
+def test_a_named_column_may_be_dropped() -> None:
+    """With others or without: what is left is what it was."""
+    bench = Bench()
+    bench.log.commit(insert(WIDE, (b"1", b"x", b"y", b"SECRET")))
+    bench.run(WIDE, {"s.users": HIDDEN}, appends=True)
+    for number, names in enumerate((["id", "x", "y"], ["id", "y"]), 2):
+        table = text_table("users", names)
+        bench.log.commit(insert(table, (b"%d" % number, *[b"v"] * (len(names) - 1))))
+        bench.run(table, {"s.users": HIDDEN}, appends=True)
+    assert bench.values("p.s.users")[-1]["after"] == {"id": "3", "y": "v"}
+
+
 def test_a_rule_by_a_pattern_is_of_those_that_have_the_column() -> None:
     """A table without it is published; one that has lost it under another name is not."""
     bench = Bench()
@@ -258,3 +304,34 @@ def test_what_verify_compares_has_the_kinds_that_are_published() -> None:
         for part in (*published.read("s.users"), *published.find("s.users", [(b"1",)])):
             assert part.table == here
             assert [row.after for row in part.rows] == [b'{"id":"1","n":"********"}']
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        HIDDEN,
+        ColumnRules(mask=("password",)),
+        ColumnRules(hash=HashRule(columns=("password",), salt="pepper")),
+        ColumnRules(truncate={"password": 2}),
+    ],
+    ids=["exclude", "mask", "hash", "truncate"],
+)
+def test_labels_of_a_column_that_is_hidden_are_nowhere(rules: ColumnRules) -> None:
+    """A type of MySQL says them; the source is told the type all the same, as long as it is the same."""
+    told = "enum('it''s','SECRET')"
+    of = replace(USERS, columns=(*USERS.columns[:2], replace(USERS.columns[2], type=told)))
+    bench = Bench()
+    bench.log.commit(insert(of, (b"1", b"a", b"SECRET")))
+    bench.run(of, {"s.users": rules})
+    bench.run(of, {"s.users": rules})
+    (described,) = bench.values("p.schema")
+    text = orjson.dumps(described)
+    assert b"SECRET" not in text
+    assert b"enum(" in text
+    for now, type_ in ((of, told), (USERS, without_labels(told))):
+        versions = SchemaVersions(
+            [text], connector="c", source="memory", prefix="p", database="d",
+            rules=CaptureRules({"s.users": rules}, {}), tables=[now],
+        )  # fmt: skip
+        ((whole,),) = versions.described().values()
+        assert whole.columns == (("id", "text"), ("name", "text"), ("password", type_))

@@ -310,3 +310,28 @@ def test_no_value_is_told(writing: Writing) -> None:
         writing.commit()
     assert "secret" not in f"{caught.value} {caught.value.hint} {caught.value.__cause__}"
     assert writing.sink.fence() is None, "nothing of it is there"
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_a_file_that_is_moved_away_while_it_is_written(tmp_path: Path, another: bool) -> None:
+    """Rows go nowhere where nobody finds them; put back, it goes on from what it has."""
+    path, away = tmp_path / "copy.duckdb", tmp_path / "away"
+    writing = Writing(path)
+    writing.described(ID)
+    writing.put({"id": 1})
+    writing.sink.commit(STATE)
+    path.rename(away)
+    if another:
+        path.touch()
+    writing.put({"id": 2})
+    what = "it was moved away" if another else "it is not there any more"
+    with pytest.raises(OperatorError, match=f"is not as this connector has left it: {what}"):
+        writing.sink.commit(STATE)
+    writing.sink.close()
+    away.rename(path)
+    assert writing.sink.fence() == STATE
+    writing.put({"id": 2})
+    writing.sink.commit(STATE)
+    writing.sink.close()
+    with closing(duckdb.connect(str(path), read_only=True)) as file:
+        assert file.execute("SELECT id FROM s.t ORDER BY id").fetchall() == [(1,), (2,)]

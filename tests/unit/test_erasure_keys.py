@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
+from cdc.formats.reading import PLAIN
 from cdc.model.errors import ConfigError
+from cdc.rules.routes import NO_ROUTES
+from sinks.erasure.erase import _Erasure
 from sinks.erasure.keys import WantedKey
 
 
@@ -61,3 +67,22 @@ def test_a_key_of_other_columns_is_refused(written: str, known: list[list[str]],
             WantedKey(written).must_be_of("public.people", known)
     else:
         WantedKey(written).must_be_of("public.people", known)
+
+
+@pytest.mark.parametrize(
+    ("letter", "verdict"),
+    [
+        (b'{"schema":"s","table":"t","key":null}', "kept"),
+        (b'{"schema":"s","table":"other","key":null}', "gone"),
+        (b"not of a connector", "kept"),
+    ],
+)
+def test_a_dead_letter_without_a_key_may_be_of_the_row(letter: bytes, verdict: str) -> None:
+    """It holds the whole row, and no key by which it is found: that nothing is there is not known."""
+    erasure = object.__new__(_Erasure)
+    erasure._key, erasure._table, erasure._reading, erasure._routes = WantedKey("5"), "s.t", PLAIN, NO_ROUTES
+    record = SimpleNamespace(key=lambda: b"null", value=lambda: letter, partition=lambda: 0, offset=lambda: 0)
+    erasure._records = lambda *_: iter([record])  # type: ignore[method-assign, assignment, return-value, misc]
+    erasure._compaction = cast("Any", SimpleNamespace(settings=lambda _: {}))
+    found = erasure._found("p.dead-letter-c")
+    assert erasure._log("p.dead-letter-c", found, 0, cut=False).verdict == verdict

@@ -6,7 +6,7 @@ import io
 import re
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import fastavro
 import orjson
@@ -14,15 +14,18 @@ import pytest
 
 from cdc.capture.pipeline import Pipeline, Settings
 from cdc.config.apply_config import ApplySource, ApplyTable
+from cdc.config.published.column_rules import ColumnRules, HashRule
 from cdc.config.views import ViewConfig, ViewsConfig
 from cdc.encode.envelope import row_codegen
 from cdc.encode.json_text import quoted
+from cdc.encode.topic_contents.foreign import event_of
 from cdc.formats import avro, schema
 from cdc.formats.reading import Reading
 from cdc.formats.typed import INT32, INT64, plainly, typed
 from cdc.formats.wires import RegisteredWires
 from cdc.model.change import Column, Kind, Table
 from cdc.model.errors import OperatorError
+from cdc.rules.capture_rules import CaptureRules
 from cdc.rules.flat import Formats
 from cdc.rules.routes import NO_ROUTES
 from cdc.testing import (
@@ -36,6 +39,7 @@ from cdc.testing import (
     truncate,
     update,
 )
+from cdc.testing.kafka import Outcome, Record
 from sinks.erasure.erase import _Erasure
 from sinks.erasure.keys import WantedKey
 from spark_apply.model.target_table import derived, parse_version
@@ -221,6 +225,11 @@ def test_another_format_has_the_rows_read_again_and_old_keys_deleted() -> None:
 def test_names_that_avro_does_not_have() -> None:
     names = schema.field_names(["a-b", "a_b", "a b", "1st", "naïve", ""])
     assert names == {"a-b": "a_u002db", "a_b": "a_b", "a b": "a_u0020b", "1st": "_1st", "naïve": "na_ve", "": "_"}
+    assert schema.field_names(["1a", "_1a", "٣"]) == {"1a": "_u0031a", "_1a": "_1a", "٣": "_"}
+    with pytest.raises(
+        OperatorError, match="columns a-b: Avro has no such names, and another column is called a_u002d"
+    ):
+        schema.field_names(["a-b", "a_b", "a_u002db", "c-d"])
     assert schema.full_name("shop-1.public.2nd table") == "shop_1.public._2nd_table"
 
 
@@ -355,3 +364,63 @@ def test_erase_finds_a_key_whatever_its_format(form: str) -> None:
     else:
         with pytest.raises(OperatorError, match="a key whose schema is not at the registry"):
             erasure._names(key)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        ColumnRules(mask=("uid", "mood", "doc")),
+        ColumnRules(hash=HashRule(columns=("uid", "mood", "doc"), salt="pepper")),
+        ColumnRules(truncate={"uid": 3, "mood": 3, "doc": 3}),
+    ],
+    ids=["mask", "hash", "truncate"],
+)
+@pytest.mark.parametrize("encoding", ["connect-json", "avro", "protobuf", "json-schema"])
+def test_what_a_rule_has_changed_is_not_called_what_it_was(rule: ColumnRules, encoding: str) -> None:
+    """A hash is no uuid to a sink that would cast it to one, and labels are said of no value that is hidden."""
+    types = {"id": "text", "uid": "uuid", "mood": "enum('ok','sad')", "doc": "xml"}
+    columns = tuple(Column(name, type_, Kind("string"), quoted) for name, type_ in types.items())
+    table = Table("s", "t", columns, ("id",))
+    published = CaptureRules({"s.t": rule}, {}).of("s.t")
+    assert published is not None
+    registry = MemoryRegistry()
+    wire = RegisteredWires(Formats(encoding), registry=registry).of(published.published(table).table, "p.s.t")
+    assert wire is not None
+    said = [text for _, text in registry.schemas.values()] or [wire.value(b"{}").decode()]
+    assert not [of for of in said if re.search("Uuid|Xml|uuid|xml|sad", of)]
+
+
+FOREIGN_SCHEMAS: Final = {
+    "an enum": ("AVRO", '{"type":"enum","name":"E","symbols":["A"]}'),
+    "a map": ("AVRO", '{"type":"map","values":"int"}'),
+    "a decimal of no scale": ("AVRO", '{"type":"bytes","logicalType":"decimal","precision":4}'),
+    "a reference": ("AVRO", '{"type":"record","name":"F","fields":[{"name":"e","type":"other.Named"}]}'),
+    "a name": ("AVRO", '"string"'),
+    "a oneof": ("PROTOBUF", 'syntax = "proto3"; message Q { oneof z { string a = 2; } }'),
+    "JSON": ("JSON", '{"type":"object"}'),
+    "no schema": ("AVRO", "nothing"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("schema", FOREIGN_SCHEMAS.values(), ids=FOREIGN_SCHEMAS.keys())
+def test_schemas_of_others_are_at_the_same_registry(schema: tuple[str, str]) -> None:
+    """What another producer wrote with one is no row and no key: it stops neither the connector nor `cdc erase`."""
+    bench = Bench()
+    bench.run(Formats("avro"))
+    bench.log.commit(insert(TABLE, (b"1", b"a")))
+    bench.run(Formats("avro"))
+    bench.registry.schemas[77] = schema
+    reading = Reading(bench.registry.schemas.get)
+    erasure = object.__new__(_Erasure)
+    erasure._key, erasure.topic, erasure._reading = WantedKey("1"), "p.s.t", reading
+    erasure._table, erasure._routes = "s.t", NO_ROUTES
+    for data in (b"\0\0\0\0\x4d\0\2A\0abcd", b"\0\0\0\0\x4d"):
+        bench.kafka.topics["p.s.t"].append(Record("p.s.t", data, data, bench.kafka.begin("other")))
+        bench.kafka.end("other", Outcome.COMMITTED)
+        assert event_of(reading.json(data)) is None
+        assert not erasure._names(data)
+    bench.log.commit(truncate(TABLE))
+    bench.run(Formats("avro"))
+    told = [value for key, value in bench.records() if reading.json(key) == b'{"id":"1"}']
+    assert orjson.loads(reading.json(told[-2] or b""))["op"] == "d"
+    assert told[-1] is None

@@ -1,7 +1,8 @@
-"""A disk that is full: a file of JSON lines, and those of long transactions, end with one error of ours."""
+"""A disk that is full, a file that others move or write to: files of JSON lines, and of long transactions."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,15 +20,19 @@ pytestmark = pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full, whic
 
 def test_lines_that_a_full_disk_does_not_take(tmp_path: Path) -> None:
     """They are not committed, and what is left of them in memory does not hide the error when the sink is closed."""
-    sink = JsonlSink(tmp_path / "changes.jsonl", "c")
+    path = tmp_path / "changes.jsonl"
+    sink = JsonlSink(path, "c")
     assert sink.fence() is None
     assert sink._file is not None
     sink._file.close()
+    path.unlink()
+    path.symlink_to(FULL)
     sink._file = FULL.open("ab")
     sink.write("p.s.t", b'{"id":1}', b'{"op":"c","source":{"position":"1"}}')
     with pytest.raises(OperatorError, match="cannot be written: No space left on device"):
         sink.commit(STATE)
     sink.close()
+    path.unlink()
     assert sink.fence() is None, "nothing was committed"
     sink.commit(STATE)
     sink.close()
@@ -38,3 +43,56 @@ def test_a_file_of_a_long_transaction_is_let_go_of() -> None:
     file.write(b"x")
     close_file(file)
     assert file.closed
+
+
+LINE = b'{"op":"c","source":{"position":"1"}}'
+
+
+def _moved(path: Path) -> None:
+    path.rename(path.with_suffix(".1"))
+
+
+def _rotated(path: Path) -> None:
+    _moved(path)
+    path.touch()
+
+
+def _emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def _written_to(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"theirs\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (Path.unlink, "it is not there any more"),
+        (_moved, "it is not there any more"),
+        (_rotated, "it was moved away, and another is in its place"),
+        (_emptied, "lines were taken out of it"),
+        (_written_to, "somebody else has written to it"),
+    ],
+)
+def test_a_file_that_others_change_while_it_is_written(
+    tmp_path: Path, change: Callable[[Path], None], what: str
+) -> None:
+    """No line goes where nobody finds it, and the next start cuts off nothing that was committed."""
+    path = tmp_path / "changes.jsonl"
+    sink = JsonlSink(path, "c")
+    assert sink.fence() is None
+    sink.write("p.s.t", b'{"id":1}', LINE)
+    sink.commit(STATE)
+    whole = path.read_bytes()
+    change(path)
+    sink.write("p.s.t", b'{"id":2}', LINE)
+    with pytest.raises(OperatorError, match=f"is not as this connector has left it: {what}"):
+        sink.commit(STATE)
+    sink.close()
+    path.write_bytes(whole if what != "somebody else has written to it" else path.read_bytes())
+    assert sink.fence() == STATE
+    sink.write("p.s.t", b'{"id":2}', LINE)
+    sink.commit(STATE)
+    sink.close()
+    assert path.read_bytes() == whole + whole.replace(b'"id":1', b'"id":2')

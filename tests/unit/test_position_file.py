@@ -87,3 +87,34 @@ def test_another_text_is_no_position(change: Any, what: str, tmp_path: Path) -> 
     path.write_bytes(change(WHOLE.to_bytes()))
     with pytest.raises(cdc.OperatorError, match=what):
         PositionFile(path).read()
+
+
+def test_a_copy_of_the_process_neither_holds_it_nor_writes_it(tmp_path: Path) -> None:
+    """As a pool of workers by fork is, which may be there for longer than the one that follows."""
+    path = tmp_path / "a.pos"
+    file = PositionFile(path)
+    file.write(WHOLE)
+    told, tell = os.pipe()
+    stay, leave = os.pipe()
+    copy = os.fork()
+    if copy == 0:
+        os.close(leave)
+        try:
+            file.write(Contents())
+        except cdc.OperatorError as exc:
+            os.write(tell, exc.message.encode())
+        os.close(tell)
+        os.read(stay, 1)  # and it has not let go of the file
+        os._exit(0)
+    os.close(tell)
+    try:
+        assert b"is another process's" in os.read(told, 1000)
+        assert file.read() == WHOLE
+        with pytest.raises(cdc.OperatorError, match="is in use"):
+            PositionFile(path)
+        file.close()
+        again = PositionFile(path)
+        again.close()
+    finally:
+        os.close(leave)
+        os.waitpid(copy, 0)

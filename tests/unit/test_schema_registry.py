@@ -149,6 +149,10 @@ def test_a_registry_made_anew_whose_keys_have_the_same_id(server: ScriptedRegist
     [
         ({"login": "cdc:right"}, OperatorError, "refuses the login"),
         ({"status": 422}, OperatorError, "cannot read the schema"),
+        ({"status": 422, "says": {"error_code": 42205, "message": "x"}}, OperatorError, "it is read-only"),
+        ({"status": 404, "says": b"<html>Not found</html>"}, RetryableError, "not that of a schema registry: HTTP 404"),
+        ({"status": 404, "says": {"error": "Not found"}}, RetryableError, "not that of a schema registry: HTTP 404"),
+        ({"status": 302, "says": b""}, RetryableError, "not that of a schema registry: HTTP 302"),
         ({"status": 503}, RetryableError, "as the test says"),
         ({"status": 503, "says": ""}, RetryableError, r"p\.s\.t-key: HTTP 503$"),
         ({"status": 502, "says": b"<html>Bad gateway</html>"}, RetryableError, r"p\.s\.t-key: HTTP 502$"),
@@ -206,6 +210,10 @@ def test_check_says_what_is_found(server: ScriptedRegistry) -> None:
     with pytest.raises(OperatorError, match="refuses the login"):
         check(sink)
     assert check(KafkaConfig(bootstrap_servers="x:1")) == []
+    server.login = None
+    for server.status, server.says in ((404, b"<html>"), (200, {"id": 1}), (200, [1]), (301, b"")):
+        with pytest.raises(RetryableError, match="its answer is not that of a schema registry"):
+            check(sink)
 
 
 def test_options_that_the_client_does_not_take(server: ScriptedRegistry) -> None:
