@@ -25,6 +25,7 @@ from cdc.rules.capture_rules import (
     Published,
     TableRules,
     refuse_renamed,
+    refuse_strange,
     refuse_unknown,
     stand_in,
 )
@@ -180,6 +181,15 @@ class SchemaVersions:
 
         refuse_renamed(rules, table, names.__contains__)  # also for what an earlier rule left out under its old name
         return rules.published(table, older=all(known(column.name) for column in table.columns))
+
+    def refuse_strange(self, table: Table) -> None:
+        """Raise OperatorError for rows that were read and have a column of which no statement in the log has told.
+
+        Such rows are written when the log has been followed to the place at which they were read.
+        """
+        rules = self._rules.of(table.qualified) if self._rules else None
+        if rules is not None and (table.schema, table.name) in self._described:
+            refuse_strange(rules, table, partial(self._was_known, table))
 
     def _published(self, table: Table) -> Published | None:
         """What the rules leave of a table; None: all of it, as it is."""

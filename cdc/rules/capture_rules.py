@@ -217,6 +217,25 @@ def refuse_renamed(rules: TableRules, table: Table, known: Callable[[str], bool]
         )
 
 
+def refuse_strange(rules: TableRules, table: Table, known: Callable[[str], bool]) -> None:
+    """Raise OperatorError for a table that has a column which nobody knows, where a source may put one anywhere.
+
+    `known` says whether a column was described before, published or not.
+    """
+    of = rules.columns
+    hides = [name for name in rules.named if known(name)]
+    if rules.appends or of is None or of.include or not hides:
+        return
+    strange = [column.name for column in table.columns if column.name not in rules.named and not known(column.name)]
+    if strange:
+        raise OperatorError(
+            f"source.columns: table {table.qualified} has {', '.join(strange)}, of which the log has not told: "
+            f"{hides[0]} may have had another name meanwhile, and what must not be published may be in there",
+            hint=f"if it holds what must not be published, add {strange[0]} to the rule; if not, say with include: […] "
+            "which columns are published",
+        )
+
+
 def _before_named(rules: TableRules, table: Table, strange: Sequence[str]) -> list[str]:
     """Return the columns that nobody knows though a named one behind them is newer, where new ones are appended."""
     names = [column.name for column in table.columns]

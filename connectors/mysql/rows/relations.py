@@ -24,6 +24,7 @@ from connectors.mysql.catalog.foreign_keys import ForeignKey
 from connectors.mysql.catalog.names import as_compared
 from connectors.mysql.rows import holes, own_columns, partial_images, row_images
 from connectors.mysql.rows.cascades import Cascades
+from connectors.mysql.rows.hidden_columns import HiddenColumns
 from connectors.mysql.rows.judgement import Both, Hangs, Judgement, Temporary, relinked, tables_of
 from connectors.mysql.rows.own_columns import OwnColumns, OwnReader, RowReader, Shown
 from connectors.mysql.rows.statements import (
@@ -91,6 +92,8 @@ class Followed:
         self._cascades = Cascades(
             self._now if foreign_keys else (), foreign_keys or (lambda _: None), self._name, log_end
         )
+        self._hidden = HiddenColumns(config, self._name)
+        self._hidden.begin(self._now.values(), {})
         self.hanging = 0
         """How often other tables came to be followed for what hangs on them."""
 
@@ -100,6 +103,8 @@ class Followed:
     def recall(self, described: Mapping[Name, Sequence[Description]]) -> None:
         """Remember what the topics say of the tables, oldest first."""
         self._known = {self._name(name): said[-1] for name, said in described.items() if said}
+        told = {self._name(name): [c for one in said for c, _ in one.columns] for name, said in described.items()}
+        self._hidden.begin(self._now.values(), told)
 
     def wanted(self, told: events.TableMap) -> bool:
         """Tell whether the table is captured, or rows of captured ones go along with its own."""
@@ -147,6 +152,8 @@ class Followed:
         kept = [told.columns[at] for at in own.kept] if own is not None else told.columns
         columns = tuple(mapping.column(column) for column in kept)
         names = [column.name for column in columns]
+        if self._hidden:
+            self._hidden.refuse_strange(name, names, at)
         now = self._now[name]
         wanted = self._shown[name].key_wanted
         end = None if own is None else own.row_end  # MariaDB makes it a part of every key of a versioned table
@@ -248,6 +255,7 @@ class Followed:
                 concerns = any(name in names or name[0] == database for name in looked_at)
                 yield from self._holes.altered(self._now, at, dropped=concerns)
                 hidden = {name for name in names if self._temporary.has(session, name)}
+                self._hidden.of_statement(said, at, lambda name: name in self._now or self._matches(name), but=hidden)
                 if hidden or (session.specific and self._now.keys() & names):
                     self._note_temporary(said, hidden, session)
                     for name in sorted(names - hidden):  # of these a session may have temporary ones, or not
@@ -380,13 +388,13 @@ class Followed:
         for of in [of for of, (table, _) in self._described.items() if self._name((table.schema, table.name)) == name]:
             del self._described[of]
         known = self._known.get(name)
-        if known is None and not values:
+        if known is None and not values and not self._hidden.hides(name):
             return  # no row of it was published yet
         if values or (known is not None and stale_reason(known, now.table)):
             self._now[name] = now.table
             self._known[name] = Description.of(now.table)
             yield Change(Op.READ, now.table, None, None, (at.offset, 0))
-        elif known is not None and known != Description.of(now.table):
+        elif known != Description.of(now.table):
             self._now[name] = now.table
             self._known[name] = Description.of(now.table)
             yield Described(now.table)
