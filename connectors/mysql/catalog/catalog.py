@@ -27,11 +27,14 @@ _OF_VERSIONS: Final = (b"ROW START", _ROW_END)
 """How the columns of a versioned table (MariaDB) are made, where its definition names them."""
 _GENERATED: Final = ("VIRTUAL GENERATED", "STORED GENERATED")
 _SYSTEM: Final = ("mysql", "sys", "information_schema", "performance_schema")
-_TABLES: Final = """
+_LATELY_S: Final = 5
+"""How long what was done to a table may be a part of something: it may have no key for a moment."""
+_TABLES: Final = f"""
 SELECT t.TABLE_SCHEMA, t.TABLE_NAME, t.TABLE_TYPE, COALESCE(t.ENGINE, ''), COALESCE(t.TABLE_ROWS, 0),
-       COALESCE(e.TRANSACTIONS, 'NO'), COALESCE(t.CREATE_TIME, '')
+       COALESCE(e.TRANSACTIONS, 'NO'), COALESCE(t.CREATE_TIME, ''),
+       COALESCE(t.CREATE_TIME > NOW() - INTERVAL {_LATELY_S} SECOND, 0)
 FROM information_schema.TABLES t LEFT JOIN information_schema.ENGINES e ON e.ENGINE = t.ENGINE
-"""
+"""  # noqa: S608 - a number of ours
 _COLUMNS: Final = """
 SELECT COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME, IS_NULLABLE, EXTRA, COLUMN_DEFAULT, GENERATION_EXPRESSION,
        COLLATION_NAME
@@ -68,6 +71,8 @@ class Found:
     transactional: bool
     made_at: str
     """When the table was made, altered, truncated or swapped for another, in seconds; empty where it is not told."""
+    lately: bool = False
+    """That was a few seconds ago: more may be done to it at once."""
 
     @property
     def qualified(self) -> str:
@@ -109,13 +114,26 @@ class Catalog:
         leave: captured_tables.Leave = captured_tables.refuse,
     ) -> tuple[Captured, ...]:
         """Return the tables the patterns name, sorted by name. `leave` is called for those that cannot be captured."""
-        captured = []
+        until_s = time.monotonic() + _LATELY_S
+        while True:
+            left: list[tuple[captured_tables.Qualified, OperatorError]] = []
+            captured = list(self._captured(patterns, keys, lambda *of, left=left: left.append(of)))
+            lately = any(isinstance(found, Found) and found.lately for found, _ in left)
+            if not lately or time.monotonic() > until_s:
+                break
+            time.sleep(_PAUSE_S)  # a key is often dropped and made again by two statements
+        for found, exc in left:
+            leave(found, exc)
+        return tuple(captured)
+
+    def _captured(
+        self, patterns: Sequence[str], keys: Mapping[str, Sequence[str]], leave: captured_tables.Leave
+    ) -> Iterator[Captured]:
         for found in captured_tables.chosen(self._matched(patterns), _refusals, leave):
             try:
-                captured.append(self.describe(found, self._key_of(found, keys)))
+                yield self.describe(found, self._key_of(found, keys))
             except OperatorError as exc:
                 leave(found, exc)
-        return tuple(captured)
 
     def refusals(
         self, patterns: Sequence[str], keys: Mapping[str, Sequence[str]] = MappingProxyType({})
@@ -166,8 +184,8 @@ class Catalog:
         while True:
             rows = session.texts(self._connection, "reading the catalog", _TABLES + more, parameters)
             found = [
-                Found(schema_, name_, type_, engine, int(count), transactions == "YES", made_at)
-                for schema_, name_, type_, engine, count, transactions, made_at in rows
+                Found(schema_, name_, type_, engine, int(count), transactions == "YES", made_at, lately == "1")
+                for schema_, name_, type_, engine, count, transactions, made_at, lately in rows
                 if schema_ not in _SYSTEM
             ]
             if all(one.engine for one in found if one.type in _BASE) or time.monotonic() > until_s:

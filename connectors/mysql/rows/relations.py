@@ -43,8 +43,9 @@ from connectors.mysql.values import mapping
 
 log = logging.getLogger("cdc")
 
-_TAKEN_AGAIN_S: Final = 5.0
-"""How long another table may take to take the name of one that was renamed: by the next statement, as a rule."""
+_AGAIN_S: Final = 5.0
+"""How long another table may take to take the name of one that was renamed, or one to have a key again that has lost
+it: by the next statement, as a rule."""
 _PAUSE_S: Final = 0.1
 
 
@@ -162,14 +163,12 @@ class Followed:
             raise unreadable_key(now.qualified)
         key = tuple(wanted) or tuple(column for column in logged if column in names)
         known = self._known.get(name)
-        if not set(key) <= set(names) or not key:
+        if not key:
+            return self._shown[name].table, own_columns.NoRows()
+        if not set(key) <= set(names):
             before = known.key if known is not None else now.key
             if not before or not set(before) <= set(names):
-                raise GapError(
-                    f"table {'.'.join(name)} has no primary key in the log at {at}: its rows cannot be told apart",
-                    hint=f"ALTER TABLE {'.'.join(name)} ADD PRIMARY KEY (…), or tables: [{{table: {'.'.join(name)}, "
-                    "key: […]}]; then cdc snapshot start CONNECTOR.yaml --after-gap",
-                )
+                return self._shown[name].table, own_columns.NoRows()
             key = before
         filled = self._shown[name].filled
         equality = {column.name: column.equality for column in self._shown[name].table.columns}
@@ -200,6 +199,8 @@ class Followed:
     ) -> Iterable[Change]:
         """Give the rows of one event, which begins at `at`; rows of which parts are missing are to be read again."""
         table, read = known
+        if isinstance(read, own_columns.NoRows):
+            return [self._holes.unkeyed(table, at)]
         try:
             if isinstance(event, events.PartialUpdateRows):
                 told = self._last[self._name((table.schema, table.name))][0]
@@ -346,7 +347,7 @@ class Followed:
     def _is_there(self, name: Name, catalog: Callable[[], Catalog]) -> bool:
         """Tell whether there is a table of this name again, or in a moment: what was renamed is often replaced."""
         table = self._now[name]
-        until_s = time.monotonic() + _TAKEN_AGAIN_S
+        until_s = time.monotonic() + _AGAIN_S
         while not (found := catalog().exists(table.schema, table.name)) and time.monotonic() < until_s:
             time.sleep(_PAUSE_S)
         return found
@@ -378,7 +379,7 @@ class Followed:
         if name not in self._now:
             self._take_up(name, catalog)
             return
-        now = catalog().find(self._now[name].schema, self._now[name].name, self._config.keys)
+        now = self._as_it_is(self._now[name], catalog)
         if now is None:
             self._gone.add(name)
             return  # by another statement, which the log has too
@@ -398,6 +399,20 @@ class Followed:
             self._now[name] = now.table
             self._known[name] = Description.of(now.table)
             yield Described(now.table)
+
+    def _as_it_is(self, table: Table, catalog: Callable[[], Catalog]) -> Captured | None:
+        """Ask the catalog for a table; one that cannot be captured, for it has no key, may have one in a moment.
+
+        Nothing is published meanwhile, and a start comes back to the same statement: no row is passed over.
+        """
+        until_s = time.monotonic() + _AGAIN_S
+        while True:
+            try:
+                return catalog().find(table.schema, table.name, self._config.keys)
+            except OperatorError:
+                if time.monotonic() >= until_s:
+                    raise
+            time.sleep(_PAUSE_S)
 
     def _take_up(self, name: Name, catalog: Callable[[], Catalog]) -> None:
         """Note a table that is new, and of a name that is to be captured; one that cannot be is left out."""
