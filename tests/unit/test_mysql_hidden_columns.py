@@ -171,6 +171,12 @@ def test_after_a_restart() -> None:
     assert plain.table(told(ID, OLD), AT) is not None, "a rule of many tables whose columns this one has not"
 
 
+def test_a_table_of_two_rules_that_nobody_captures() -> None:
+    """Is no concern of the connector's."""
+    of = _followed({**HIDE, "d.a*": ColumnRules(exclude=("x",)), "d.*b": ColumnRules(exclude=("y",))}, ("d.t",))
+    _follow(of, "CREATE TABLE ab (id INT PRIMARY KEY)", "RENAME TABLE ab TO a2b", "CREATE TABLE axb LIKE t")
+
+
 def test_every_table_that_a_long_statement_drops() -> None:
     """DDL is read to its end."""
     names = ", ".join(f"`x{n}`" for n in range(20_000))

@@ -29,6 +29,7 @@ _GENERATED: Final = ("VIRTUAL GENERATED", "STORED GENERATED")
 _SYSTEM: Final = ("mysql", "sys", "information_schema", "performance_schema")
 _LATELY_S: Final = 5
 """How long what was done to a table may be a part of something: it may have no key for a moment."""
+_SETTLE_S: Final = 1.0
 _TABLES: Final = f"""
 SELECT t.TABLE_SCHEMA, t.TABLE_NAME, t.TABLE_TYPE, COALESCE(t.ENGINE, ''), COALESCE(t.TABLE_ROWS, 0),
        COALESCE(e.TRANSACTIONS, 'NO'), COALESCE(t.CREATE_TIME, ''),
@@ -121,7 +122,7 @@ class Catalog:
             lately = any(isinstance(found, Found) and found.lately for found, _ in left)
             if not lately or time.monotonic() > until_s:
                 break
-            time.sleep(_PAUSE_S)  # a key is often dropped and made again by two statements
+            time.sleep(_SETTLE_S)  # a key is often dropped and made again by two statements
         for found, exc in left:
             leave(found, exc)
         return tuple(captured)

@@ -21,7 +21,7 @@ from typing import Final
 from cdc.config.source_config import SourceConfig
 from cdc.model.change import Table
 from cdc.model.errors import OperatorError
-from cdc.rules.capture_rules import CaptureRules, stand_in
+from cdc.rules.capture_rules import CaptureRules, TableRules, stand_in
 from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.rows.column_moves import ColumnMoves, small
 from connectors.mysql.rows.judgement import Judgement
@@ -70,18 +70,24 @@ class HiddenColumns:
 
     def hides(self, name: Name) -> bool:
         """Tell whether a rule names columns of a table that must not be published, and not those that are."""
-        of = self._rules.of(".".join(name)) if self._rules else None
+        of = self._rule(name)
         return of is not None and bool(of.named) and not (of.columns is not None and of.columns.include)
 
+    def _rule(self, name: Name) -> TableRules | None:
+        try:
+            return self._rules.of(".".join(name)) if self._rules else None
+        except OperatorError:  # of two patterns, which a start refuses for a table that is captured
+            return None
+
     def _as_written(self, name: Name) -> tuple[str, ...]:
-        of = self._rules.of(".".join(name)) if self._rules else None
+        of = self._rule(name)
         return () if of is None else of.named
 
     def _named(self, name: Name) -> frozenset[str]:
         return frozenset(map(small, self._as_written(name)))
 
     def _publishes_only_named(self, name: Name) -> bool:
-        of = self._rules.of(".".join(name)) if self._rules else None
+        of = self._rule(name)
         return of is not None and of.columns is not None and bool(of.columns.include)
 
     def of_statement(
