@@ -15,7 +15,7 @@ from cdc.config.published.column_rules import ColumnRules, HashRule
 from cdc.config.source_config import SourceConfig
 from cdc.model.change import Column, Kind, Table
 from cdc.model.errors import ConfigError, OperatorError
-from cdc.rules.capture_rules import CaptureRules
+from cdc.rules.capture_rules import CaptureRules, refuse_another_name
 from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, insert
 from tests.text_tables import text_column, text_table
 
@@ -183,6 +183,35 @@ def test_rows_that_are_read_with_a_column_of_which_the_log_has_not_told() -> Non
             bench.run(lent, {"s.users": rule})
             assert bench.values("p.s.users")[-1]["op"] == "r"
         assert not any(b"SECRET" in (r.value or b"") for of in bench.kafka.topics.values() for r in of)
+
+
+@pytest.mark.parametrize(
+    ("columns", "where", "refused"),
+    [
+        ({"s.users": HIDDEN}, {}, True),
+        ({"s.users": HIDDEN, "s.old": ColumnRules(mask=("name",))}, {}, True),
+        ({"s.users": ColumnRules(include=("name",))}, {}, True),
+        ({"s.users": ColumnRules(include=("name",)), "s.old": HIDDEN}, {}, True),
+        ({}, {"s.users": "id < 9"}, True),
+        ({"s.*": HIDDEN}, {"s.users": "id < 9"}, True),
+        ({}, {}, False),
+        ({"s.*": HIDDEN}, {"s.*": "id < 9"}, False),
+        ({"s.users": HIDDEN, "s.old": ColumnRules(mask=("password", "name"))}, {}, False),
+        ({"s.users": HIDDEN, "s.old": ColumnRules(include=("name",))}, {}, False),
+        ({"s.users": ColumnRules(include=("name", "a")), "s.old": ColumnRules(include=("a",))}, {}, False),
+        ({"s.old": HIDDEN}, {"s.old": "id < 9"}, False),
+    ],
+)
+def test_a_table_under_another_name_keeps_its_rules(
+    columns: dict[str, ColumnRules], where: dict[str, str], *, refused: bool
+) -> None:
+    """Or it is not taken up: a rule names the table as it was called."""
+    rules = CaptureRules(columns, where)
+    if refused:
+        with pytest.raises(OperatorError, match=r"table renamed: s\.users is s\.old now"):
+            refuse_another_name(rules, "s.users", "s.old")
+    else:
+        refuse_another_name(rules, "s.users", "s.old")
 
 
 def test_a_rule_by_a_pattern_is_of_those_that_have_the_column() -> None:

@@ -148,6 +148,15 @@ def test_columns_of_which_the_log_does_not_tell_where_they_come_from(statements:
         of.table(told(ID, EMAIL, OLD), AT)
 
 
+def test_a_rule_that_lists_columns_is_of_the_tables_name_too() -> None:
+    """Under a captured name that has none, all columns would be published; so would rows that `where` leaves out."""
+    for more in ({"columns": {"d.t": ColumnRules(include=("note",))}}, {"where": {"d.t": "id < 9"}}):
+        config = SourceConfig(type="mysql", url="mysql://x", tables=("d.*",), **more)  # type: ignore[arg-type]
+        of = Followed(config, (_captured("t", ID, EMAIL, NOTE),))
+        with pytest.raises(OperatorError, match=r"table renamed: d\.t is d\.archive now"):
+            _follow(of, "RENAME TABLE t TO archive")
+
+
 def test_a_statement_that_is_not_understood() -> None:
     """Stops where a table has something to hide, and nowhere else."""
     for rules in (HIDE, {"d.u": ColumnRules(exclude=("email",))}):

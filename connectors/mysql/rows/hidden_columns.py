@@ -21,7 +21,7 @@ from typing import Final
 from cdc.config.source_config import SourceConfig
 from cdc.model.change import Table
 from cdc.model.errors import OperatorError
-from cdc.rules.capture_rules import CaptureRules, TableRules, stand_in
+from cdc.rules.capture_rules import CaptureRules, TableRules, refuse_another_name, stand_in
 from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.rows.column_moves import ColumnMoves, small
 from connectors.mysql.rows.judgement import Judgement
@@ -205,6 +205,14 @@ class HiddenColumns:
                 hint=f"add {seen} to the rule of {name}, beside the names that it has; or leave the table out of "
                 f'tables: "!{name}"',
             )
+
+    def refuse_another_name(self, was: Name, now: Name) -> None:
+        """Raise for a captured table that has another name now, and weaker rules under it."""
+        try:
+            refuse_another_name(self._rules, ".".join(was), ".".join(now))
+        except OperatorError as exc:
+            if self._rule(was) is not None:
+                raise exc from None
 
     def strange(self, table: Name, names: Iterable[str]) -> list[str]:
         """Return those of a table's columns of which the log has not told where they come from."""

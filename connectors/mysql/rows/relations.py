@@ -327,6 +327,9 @@ class Followed:
         for old, new in pairs:
             first = next((was for was, name in now.items() if name == old), old)
             now[first] = new
+        for old, new in now.items():
+            if old in self._now and (new in self._now or self._matches(new)):
+                self._hidden.refuse_another_name(old, new)
         taken = [new for new in now.values() if new in self._now]
         for name in sorted(taken):
             yield from self._others(name, at, catalog, said="another table has taken its name in the log at %s")
