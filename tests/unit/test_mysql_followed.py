@@ -84,6 +84,17 @@ def test_rows_of_a_table_without_a_key_are_read_again() -> None:
         assert (read.op, read.before, read.after, read.table.key) == (Op.READ, None, None, ("id",))
 
 
+def test_rows_of_a_table_that_is_gone_by_now(caplog: pytest.LogCaptureFixture) -> None:
+    """Which of its columns may be read nobody can tell: none that the catalog did not show; and it stops nothing."""
+    config = SourceConfig(type="mysql", url="mysql://x", tables=("d.t",))
+    told_of: list[bool | None] = [None, False]
+    of = Followed(config, (captured(ID),), restricted=lambda *_: told_of.pop(0))
+    assert [c.name for c in table(of, told(ID, NOTE)).columns] == ["id"]
+    other = told(NOTE, ID)._replace(primary_key=((1, 0),))
+    assert [c.name for c in table(of, other).columns] == ["note", "id"], "it is asked for again"
+    assert "may not read" not in caplog.text
+
+
 def test_a_key_that_is_gone_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the next statement; then it goes on, and else it says what to do, and stays before the statement."""
     of, refused = followed(ID), OperatorError("d.t has no primary key", hint="add one")

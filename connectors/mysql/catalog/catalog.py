@@ -54,6 +54,8 @@ _OF_NAME: Final = "WHERE t.TABLE_SCHEMA = %s AND t.TABLE_NAME = %s"
 _OPENED_S: Final = 3.0
 """How long a table may be without an engine: while DDL is at it, MariaDB's catalog says nothing of it but its name."""
 _PAUSE_S: Final = 0.1
+_GONE: Final = (1049, 1146)
+"""Those for a database and a table that do not exist."""
 _NO_COLUMN: Final = 1054
 """The servers' number for a column that does not exist."""
 _BASE: Final = frozenset({"BASE TABLE", "SYSTEM VERSIONED"})
@@ -198,11 +200,11 @@ class Catalog:
         wanted = as_compared(f"{schema}.{name}", folds=True)
         return [f for f in found if as_compared(f.qualified, folds=True) == wanted]
 
-    def restricted(self, schema: str, name: str) -> bool:
+    def restricted(self, schema: str, name: str) -> bool | None:
         """Tell whether the user may not read all columns of a table, so that the catalog does not show all of them.
 
-        The servers do not say so. But both refuse to show the definition of such a table, and MySQL to say of a column
-        that it does not exist.
+        None: there is no such table any more. The servers do not say so. But both refuse to show the definition of such
+        a table, and MySQL to say of a column that it does not exist.
         """
         of = f"{mapping.quoted_name(schema)}.{mapping.quoted_name(name)}"
         for statement in (
@@ -213,7 +215,10 @@ class Catalog:
             try:
                 session.rows(self._connection, "asking which columns may be read", statement)
             except OperatorError as exc:
-                if session.code_of_exception(exc.__cause__) != _NO_COLUMN:
+                code = session.code_of_exception(exc.__cause__)
+                if code in _GONE:
+                    return None
+                if code != _NO_COLUMN:
                     return True
         return False
 
@@ -279,9 +284,10 @@ class Catalog:
         primary = [name for (name,) in session.texts(self._connection, "reading the catalog", _KEY, parameters)]
         key = tuple(wanted or [name for name in primary if name != row_end])  # of which it is a part by itself
         unseen = set(primary) - {c.name for c in columns}
-        if told and not wanted and (unseen or not primary) and self.restricted(found.schema, found.name):
+        hidden = told and not wanted and (unseen or not primary) and self.restricted(found.schema, found.name)
+        if hidden:
             raise unreadable_key(found.qualified)  # MySQL shows such a key, MariaDB does not
-        if not told or (unseen and not wanted):
+        if not told or hidden is None or (unseen and not wanted):
             raise ChangedError(f"table {found.qualified} was altered, renamed or dropped while the catalog was read")
         if not key:
             raise captured_tables.no_primary_key(found, [c.name for c in columns])

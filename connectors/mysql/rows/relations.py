@@ -62,11 +62,13 @@ class Followed:
         *,
         folds: bool = False,
         mariadb: bool = False,
-        restricted: Callable[[str, str], bool] = lambda *_: False,
+        restricted: Callable[[str, str], bool | None] = lambda *_: False,
         foreign_keys: Callable[[Name], Sequence[ForeignKey] | None] | None = None,
         log_end: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`folds`: names are compared in small letters. `restricted`: whether not all columns may be read.
+        """`folds`: names are compared in small letters.
+
+        `restricted`: whether not all columns of a table may be read; None: it is gone.
 
         `foreign_keys`: those of a table that write to it, if the server does not log what they write. `log_end`: the
         commit position of the log's end, which is asked for with them.
@@ -159,7 +161,8 @@ class Followed:
         wanted = self._shown[name].key_wanted
         end = None if own is None else own.row_end  # MariaDB makes it a part of every key of a versioned table
         logged = [told.columns[index].name or "" for index, _ in told.primary_key or () if index != end]
-        if own is not None and not wanted and set(logged) & set(own.unreadable):
+        unreadable = own is not None and not wanted and set(logged) & set(own.unreadable)
+        if unreadable and self._may_not.get(name):
             raise unreadable_key(now.qualified)
         key = tuple(wanted) or tuple(column for column in logged if column in names)
         known = self._known.get(name)
@@ -183,8 +186,11 @@ class Followed:
 
         def restricted() -> bool:
             if name not in self._may_not:
-                self._may_not[name] = self._restricted(shown.table.schema, shown.table.name)
-                if self._may_not[name]:
+                found = self._restricted(shown.table.schema, shown.table.name)
+                if found is None:
+                    return True  # the table is gone by now: nobody can tell, and its rows go in the log, too
+                self._may_not[name] = found
+                if found:
                     log.warning(
                         "table %s: the connector's user may not read all of its columns: the others are in no event",
                         shown.table.qualified,
