@@ -346,7 +346,7 @@ class KafkaSink:
         if not committed:
             self._send()
             self._doing("writing records", self._open_producer().flush)
-        return self._tables.records(table, "read_committed" if committed else "read_uncommitted")
+        return self._tables.records(table, open_too=not committed)
 
     def extent(self, table: Table) -> int:
         return self._tables.extent(table)

@@ -107,7 +107,7 @@ class EventWriter:
         self.snapshot: Final = SnapshotRows(
             sink,
             self._records,
-            self._encoder,
+            self._encoder_of_read,
             toast,
             self._filtered,
             last=versions.last,
@@ -371,6 +371,11 @@ class EventWriter:
     def _encoder_at(self, table: Table, frame: Frame) -> TableEncoder:
         found = self._versions.known(table)
         return found if found is not None else self._encoder(table, Position.parse(frame.next_position()))
+
+    def _encoder_of_read(self, table: Table, position: Position) -> TableEncoder:
+        if self._versions.known(table) is None:
+            self._versions.refuse_strange(table)
+        return self._encoder(table, position)
 
     def _encoder(self, table: Table, position: Position) -> TableEncoder:
         found = self._versions.known(table)

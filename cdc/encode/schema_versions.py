@@ -26,6 +26,7 @@ from cdc.rules.capture_rules import (
     TableRules,
     refuse_lent,
     refuse_renamed,
+    refuse_strange,
     refuse_unknown,
     stand_in,
     without_labels,
@@ -198,6 +199,15 @@ class SchemaVersions:
             left_out = self._left_out.get((table.schema, table.name, newest), ())
             refuse_lent(rules, table, [(n, without_labels(t)) for n, t in of[newest].columns],
                         [(at, alias, without_labels(type_)) for at, alias, type_ in left_out])  # fmt: skip
+
+    def refuse_strange(self, table: Table) -> None:
+        """Raise OperatorError for rows that were read and have a column of which no statement in the log has told.
+
+        Such rows are written when the log has been followed to the place at which they were read.
+        """
+        rules = self._rules.of(table.qualified) if self._rules else None
+        if rules is not None and (table.schema, table.name) in self._described:
+            refuse_strange(rules, table, partial(self._was_known, table))
 
     def _published(self, table: Table) -> Published | None:
         """What the rules leave of a table; None: all of it, as it is."""

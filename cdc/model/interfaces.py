@@ -387,8 +387,8 @@ class Sink(Protocol):
     def records(self, table: Table, *, committed: bool = False) -> Iterator[tuple[bytes, bytes | None]]:
         """Read all records of the table in its topic up to now, in order for each key.
 
-        Records of the open transaction and of aborted ones are among them; or only the `committed` ones, which may be
-        read on another thread.
+        Records of the open transaction are among them; or only the `committed` ones, which may be read on another
+        thread. Those of a transaction that was aborted are not, but for a moment after that.
         """
 
     def extent(self, table: Table) -> int:

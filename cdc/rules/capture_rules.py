@@ -247,6 +247,54 @@ def refuse_lent(
         )
 
 
+def refuse_strange(rules: TableRules, table: Table, known: Callable[[str], bool]) -> None:
+    """Raise OperatorError for a table that has a column which nobody knows, where a source may put one anywhere.
+
+    `known` says whether a column was described before, published or not.
+    """
+    of = rules.columns
+    hides = [name for name in rules.named if known(name)]
+    if rules.appends or of is None or of.include or not hides:
+        return
+    strange = [column.name for column in table.columns if column.name not in rules.named and not known(column.name)]
+    if strange:
+        raise OperatorError(
+            f"source.columns: table {table.qualified} has {', '.join(strange)}, of which the log has not told: "
+            f"{hides[0]} may have had another name meanwhile, and what must not be published may be in there",
+            hint=f"if it holds what must not be published, add {strange[0]} to the rule; if not, say with include: […] "
+            "which columns are published",
+        )
+
+
+def refuse_another_name(rules: CaptureRules, was: str, now: str) -> None:
+    """Raise OperatorError for a captured table that was called `was`, and whose rules are weaker under its name now."""
+    then, of = rules.of(was), rules.of(now)
+    if then is None or (of is not None and not _is_weaker(of, then)):
+        return
+    raise OperatorError(
+        f"table renamed: {was} is {now} now, which source.tables names, and the rules that source.columns and "
+        f"source.where have for {was} are not all there for it: what must not be published would be",
+        hint=f'give {now} the rules of {was}; or say that it is left out: source.tables: […, "!{now}"]',
+    )
+
+
+def _is_weaker(now: TableRules, then: TableRules) -> bool:
+    """Tell whether rules let values or rows be seen that others hide."""
+    were, are = then.columns or ColumnRules(include=("*",)), now.columns or ColumnRules(include=("*",))
+    everything = now.columns is None or not are.include
+
+    def shows(name: str) -> bool:
+        return name not in are.exclude and name not in are.changed and (everything or name in are.include)
+
+    if then.condition is not None and now.condition is None:
+        return True
+    if then.columns is None:
+        return False
+    if were.include and (everything or not set(are.include) <= set(were.include)):
+        return True
+    return any(map(shows, then.named))
+
+
 def _before_named(rules: TableRules, table: Table, strange: Sequence[str]) -> list[str]:
     """Return the columns that nobody knows though a named one behind them is newer, where new ones are appended."""
     names = [column.name for column in table.columns]

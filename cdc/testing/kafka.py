@@ -311,7 +311,8 @@ class MemorySink:
     def records(self, table: Table, *, committed: bool = False) -> Iterator[tuple[bytes, bytes | None]]:
         self._at("sink.records")
         topic = self.topic(table)
-        found = self._kafka.committed(topic) if committed else self._kafka.topics[topic]
+        seen = {Outcome.COMMITTED} if committed else {Outcome.COMMITTED, Outcome.OPEN}
+        found = [r for r in self._kafka.topics[topic] if self._kafka.outcomes[r.transaction] in seen]
         return iter([(r.key, self._reading.event(r.value, r.headers)) for r in found if self._owns(table, r.key)])
 
     def _owns(self, table: Table, key: bytes) -> bool:

@@ -20,7 +20,7 @@ from connectors.mysql import session
 from connectors.mysql.catalog import filters, server
 from connectors.mysql.catalog.catalog import Catalog
 from connectors.mysql.lag import replicas
-from connectors.mysql.replication import continuity, last_transaction
+from connectors.mysql.replication import continuity, last_transaction, mariadb_history
 from connectors.mysql.replication.continuity import identity, look_at_log
 from connectors.mysql.replication.dump_stream import replica_host, replica_uuid
 from connectors.mysql.replication.dumps import duplicates, file_made_at, glance, server_id
@@ -238,7 +238,8 @@ class _Check:
         here = look_at_log(connection, self._server)
         look = partial(glance, self._config, self._address, self._server)
         made_at, find = partial(file_made_at, look), partial(last_transaction.find, look)
-        refusals = [refused("position", refusal) for refusal in continuity.refusals(state, here, made_at, find)]
+        trace = partial(mariadb_history.trace, look, here.files)
+        refusals = [refused("position", refusal) for refusal in continuity.refusals(state, here, made_at, find, trace)]
         at = continuity.resumes_at(state)
         yield from refusals or [Finding(Level.OK, "position", f"the log can be followed from {at}")]
 

@@ -8,7 +8,7 @@ from cdc.model.change import Offset
 from cdc.model.errors import GapError
 from connectors.mysql.binlog import events
 from connectors.mysql.binlog.last_transaction import KEY, LastTransaction
-from connectors.mysql.binlog.positions import FIRST, BinlogPosition, GtidPosition, GtidSet, position_at
+from connectors.mysql.binlog.positions import FIRST, SEEN, BinlogPosition, GtidPosition, GtidSet, GtidState, position_at
 from connectors.mysql.replication.dump_stream import askable
 from connectors.mysql.rows.transactions import Block
 
@@ -20,6 +20,8 @@ class ReadPosition:
         self.read_to = BinlogPosition("binlog.000000", FIRST)
         """Is behind the last block that was read whole, or passed over."""
         self.gtids: GtidSet | GtidPosition | None = None
+        self.seen: GtidState | None = None
+        """All that Kafka has of a MariaDB's domains and servers; None: it was not noted from the beginning."""
         self.settled = 0
         """Before this commit position, all has ended that was prepared before the log was followed."""
         self.done = 0
@@ -53,6 +55,7 @@ class ReadPosition:
         self.gtids = None
         if known is not None:
             self.gtids = (GtidPosition if mariadb else GtidSet).parse(str(known))
+        self.seen = GtidState.parse(str(offset[SEEN])) if SEEN in offset and mariadb else None
         self.sift = int(offset.get("sift", 0))
         # Of another server, or of one whose files are renumbered, nobody knows when they were begun: see `verify`.
         self.by_file = bool(made_at) or self.gtids is None or not (gtids or mariadb)
@@ -106,6 +109,8 @@ class ReadPosition:
         new = isinstance(self.gtids, GtidSet) or block.ends_behind(self.done)
         if new and block.gtid is not None and self.gtids is not None:
             self.gtids.add(block.gtid)
+            if self.seen is not None:
+                self.seen.add(block.gtid)
 
     def offset(self, prepared: Iterable[Block]) -> tuple[Offset, int]:
         """Return where to begin again, before all blocks that are `prepared`, and up to where all is read."""
@@ -126,6 +131,8 @@ class ReadPosition:
             if isinstance(left, GtidSet) and open_:
                 left = left.without(block.gtid for block in open_ if block.gtid is not None)
             offset["gtids"] = str(left)
+        if self.seen is not None:
+            offset[SEEN] = str(self.seen)
         if self._last is not None:
             offset[KEY] = str(self._last)
         return offset, position.commit

@@ -22,11 +22,20 @@ from connectors.mysql.binlog import events, fast_path, parser, transaction_paylo
 from connectors.mysql.binlog.last_transaction import KEY as LAST
 from connectors.mysql.binlog.last_transaction import LastTransaction
 from connectors.mysql.binlog.offsets import FileOffsets
-from connectors.mysql.binlog.positions import EXACT, FIRST, LARGEST, BinlogPosition, GtidSet, position_at
+from connectors.mysql.binlog.positions import (
+    EXACT,
+    FIRST,
+    LARGEST,
+    SEEN,
+    BinlogPosition,
+    GtidSet,
+    GtidState,
+    position_at,
+)
 from connectors.mysql.catalog import filters, server
 from connectors.mysql.catalog.catalog import Captured, Catalog
 from connectors.mysql.read_position import ReadPosition
-from connectors.mysql.replication import continuity, dumps, last_transaction
+from connectors.mysql.replication import continuity, dumps, last_transaction, mariadb_history
 from connectors.mysql.replication.claim import Claim
 from connectors.mysql.replication.dump_stream import BinlogDump, replica_uuid, unreadable
 from connectors.mysql.rows.judgement import judge
@@ -132,11 +141,12 @@ class MysqlSource:
     def verify(self, state: State) -> tuple[Offset, int] | None:
         here = continuity.look_at_log(self._connected(), self._server)
         self._place.read_to = continuity.resumes_at(state)
-        raise_first(continuity.refusals(state, here, self.made_at, self._find))
+        raise_first(continuity.refusals(state, here, self.made_at, self._find, partial(self._trace, here.files)))
         if not continuity.moved(state, here, self.made_at):
             return None
         first = BinlogPosition(here.first, FIRST)
         offset: Offset = {"file": first.file, "pos": first.offset, "gtids": str(state.offset["gtids"])}
+        offset |= {name: state.offset[name] for name in (SEEN,) if name in state.offset}
         last = LastTransaction.of(state.offset)
         return offset if last is None else offset | {LAST: str(last.elsewhere())}, first.commit
 
@@ -152,7 +162,8 @@ class MysqlSource:
         elif self._server.mariadb:
             statement = f"SELECT BINLOG_GTID_POS(%s, {end.offset})"
             found = session.texts(sql, "reading the log's end", statement, (end.file,))
-            offset |= {"gtids": found[0][0]}
+            state, applied = (server.global_text(sql, name) for name in ("gtid_binlog_state", "gtid_slave_pos"))
+            offset |= {"gtids": found[0][0], SEEN: str(GtidState.begun(state, applied))}
         settled = self._await_prepared()
         if settled is not None:
             offset |= {"settled": settled}
@@ -197,6 +208,9 @@ class MysqlSource:
 
     def _find(self, last: LastTransaction, known: GtidSet | None) -> LastTransaction | None:
         return last_transaction.find(lambda: dumps.glance(self._config, self._address, self._server), last, known)
+
+    def _trace(self, files: Sequence[str], gtid: mariadb_history.Gtid) -> mariadb_history.History | None:
+        return mariadb_history.trace(lambda: dumps.glance(self._config, self._address, self._server), files, gtid)
 
     def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
         dump = self._dump = dumps.follow(self._config, self._address, self._server)

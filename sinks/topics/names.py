@@ -46,7 +46,8 @@ def table_topic(prefix: str, schema: str, table: str, routes: Routes = NO_ROUTES
     if len(name) > LONGEST:
         raise ConfigError(
             f"the topic of {schema}.{table} would have {len(name)} characters, Kafka takes {LONGEST}",
-            hint="choose a shorter sink.topic_prefix",
+            hint=f'leave it out: source.tables: […, "!{schema}.{table}"]; or name its topic: sink.route: '
+            f'[{{from: "{schema}.{table}", to: …}}]; or choose a shorter sink.topic_prefix: all topics begin anew',
         )
     return name
 

@@ -202,10 +202,16 @@ class TableRecords:
         """Return the topics of tables, each once."""
         return list(dict.fromkeys(map(self.topic, tables)))
 
-    def records(self, table: Table, isolation: Isolation) -> Iterator[tuple[bytes, bytes | None]]:
-        """Read the table's records up to the end of its topic."""
+    def records(self, table: Table, *, open_too: bool) -> Iterator[tuple[bytes, bytes | None]]:
+        """Read the table's records up to the end of its topic; `open_too`: also those of the transaction in hand.
+
+        Records of transactions that were aborted are behind no open one but our own, which is the last.
+        """
         ours = self._owner(table)
-        for message in read_to_end(self._servers, self._options, self.topic(table), isolation):
+        topic = self.topic(table)
+        committed = read_to_end(self._servers, self._options, topic, "read_committed") if not open_too else None
+        waiting = (message for message, _ in read_without_waiting(self._servers, self._options, topic))
+        for message in committed or waiting:
             if ours(key := cast("bytes", message.key())):
                 yield key, self._reading.event(message.value(), message.headers())
 

@@ -88,6 +88,11 @@ def ends_statement(table: Table) -> str:
     return f"SELECT MIN({name}), MAX({name}) FROM {_from(table)}"  # noqa: S608 - quoted
 
 
+def lock_by_reading(table: Table) -> str:
+    """Read nothing of a table: until the transaction lets go of it, no DDL gives its columns other names."""
+    return f"SELECT 1 FROM {_from(table)} LIMIT 0"  # noqa: S608 - quoted
+
+
 def lock_statement(tables: Sequence[Table]) -> str:
     """Lock the tables: wait for all open writers, and block new ones."""
     return "LOCK TABLES " + ", ".join(f"{_from(table)} READ" for table in tables)

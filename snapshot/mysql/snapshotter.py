@@ -15,6 +15,7 @@ from cdc.model.errors import RetryableError
 from cdc.model.interfaces import Chunk, Handover, Window
 from cdc.model.state import Key
 from connectors.mysql import session
+from connectors.mysql.catalog import server
 from connectors.mysql.catalog.catalog import Captured, Catalog
 from snapshot.handover import INTEGERS, Progress, RangeHandover, key_columns, key_of
 from snapshot.key_ranges import KeyRange, needs_splitting, split_ranges
@@ -103,6 +104,7 @@ class MysqlSnapshotter:
         table = key_range.table
         doing = f"reading table {table.qualified}"
         session.rows(connection, doing, "SAVEPOINT locks")
+        session.rows(connection, doing, selects.lock_by_reading(table))
         now = _now(connection, table, self._config)
         if now.table.columns != table.columns or now.table.key != table.key:
             raise RetryableError(f"table {table.qualified} was altered after its snapshot began")
@@ -163,6 +165,8 @@ class MysqlSnapshotter:
         if select is None:
             return None
         read = all_rows(connection, f"reading table {table.qualified}", select, selects.documents(now.table))
+        if self._config.source.columns:  # what a rule hides may be under a name that the log has still to tell of
+            end = max(end, server.status(connection, server.look(connection))[0].commit)
         return Window(
             table=now.table,
             rows=read,

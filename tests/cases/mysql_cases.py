@@ -307,6 +307,42 @@ DDL: Final = (
     ),
 )
 
+KEYLESS: Final = (
+    Case(
+        name="a_key_that_is_given_up_and_made_again",  # by two statements; between them rows share it
+        before=_TWO,
+        stream=(
+            *("ALTER TABLE t DROP PRIMARY KEY", "INSERT INTO t VALUES (1, 7), (3, 3)", "DELETE FROM t WHERE v = 7"),
+            *("UPDATE t SET v = 8 WHERE id = 2", "DO SLEEP(1)", "ALTER TABLE t ADD PRIMARY KEY (id)"),
+        ),
+        stopped=(
+            *("ALTER TABLE t DROP PRIMARY KEY", "INSERT INTO t VALUES (1, 7), (4, 4)", "DELETE FROM t WHERE v = 7"),
+            *("ALTER TABLE t ADD COLUMN n INT AUTO_INCREMENT PRIMARY KEY FIRST", "UPDATE t SET v = 9 WHERE id = 3"),
+        ),
+        live=True,
+    ),
+    Case(
+        name="rows_that_share_a_key_for_a_time",  # which is another one afterwards
+        before=(*_TWO, "CREATE TABLE u (a INT PRIMARY KEY, b INT NOT NULL)", "INSERT INTO u VALUES (1, 1), (2, 2)"),
+        stream=(
+            *("ALTER TABLE u DROP PRIMARY KEY", "DO SLEEP(1)", "INSERT INTO u VALUES (2, 3), (2, 4)"),
+            *("UPDATE u SET a = 1", "ALTER TABLE u ADD PRIMARY KEY (b)", "INSERT INTO u VALUES (1, 9)"),
+            "DELETE FROM u WHERE b = 1",
+        ),
+        tables=("t", "u"),
+        live=True,
+    ),
+    Case(
+        name="an_engine_without_transactions_for_a_time",
+        before=_TWO,
+        stream=(
+            *("ALTER TABLE t ENGINE = MyISAM", "INSERT INTO t VALUES (7, 7)", "DO SLEEP(1)"),
+            *("ALTER TABLE t ENGINE = InnoDB", "UPDATE t SET v = 8 WHERE id = 7"),
+        ),
+        live=True,
+    ),
+)
+
 HIDDEN: Final = (
     Case(
         name="versions_of_rows",  # MariaDB: history is in the log, and in no SELECT
@@ -524,6 +560,6 @@ def _value(type_: str, literals: tuple[str, ...]) -> Case:
 
 
 CASES: Final[tuple[Case, ...]] = (
-    *(*SHARED, *TABLES, *DDL, *CHANGES, *HIDDEN, *NEWER, *CASCADES, *KEYS),
+    *(*SHARED, *TABLES, *DDL, *KEYLESS, *CHANGES, *HIDDEN, *NEWER, *CASCADES, *KEYS),
     *(_value(*each) for each in VALUES.items()),
 )

@@ -189,4 +189,94 @@ CHANGES: Final = (
         tables=("t", "p"),
         live=True,
     ),
+    Case(
+        name="dropped_and_made_again_and_again",  # while its catalog is looked at
+        before=_TWO,
+        stream=tuple(
+            one
+            for n in range(5)
+            for one in (
+                *("DROP TABLE t", f"CREATE TABLE t (id INT PRIMARY KEY, c{n} INT)"),
+                *(f"INSERT INTO t VALUES ({n}, {n}), (7, {n})", "DELETE FROM t WHERE id = 7"),
+            )
+        ),
+        live=True,
+        comes_back=True,
+    ),
+    Case(
+        name="ddl_of_programs",  # of a procedure, and of a prepared statement
+        before=(
+            *_TWO,
+            *(f"CREATE TABLE {t} (id INT PRIMARY KEY)" for t in "ab"),
+            *(f"INSERT INTO {t} VALUES (1)" for t in "ab"),
+            (
+                "CREATE PROCEDURE p() BEGIN INSERT INTO t VALUES (50, 1); TRUNCATE TABLE a; "
+                "ALTER TABLE t ADD COLUMN z INT DEFAULT 4; INSERT INTO t VALUES (51, 1, 1); END"
+            ),
+        ),
+        stream=("CALL p()", "PREPARE s FROM 'TRUNCATE TABLE b'", "EXECUTE s", "INSERT INTO b VALUES (8)"),
+        tables=("t", "a", "b"),
+        live=True,
+    ),
+    Case(
+        name="a_key_of_another_type",  # by which the records of before are under other keys
+        before=_TWO,
+        stream=(
+            *("ALTER TABLE t MODIFY id VARCHAR(20)", "INSERT INTO t VALUES ('x', 3)", "DELETE FROM t WHERE id = '1'"),
+            *("ALTER TABLE t RENAME COLUMN id TO pk", "UPDATE t SET v = 9"),
+        ),
+        stopped=(
+            *("ALTER TABLE t MODIFY pk VARBINARY(20)", "UPDATE t SET v = 8"),
+            "ALTER TABLE t DROP PRIMARY KEY, ADD COLUMN n INT AUTO_INCREMENT PRIMARY KEY FIRST",
+        ),
+        live=True,
+    ),
+    Case(
+        name="names_in_a_chain",
+        before=(*_TWO, "CREATE TABLE a (id INT PRIMARY KEY, q INT)", "INSERT INTO a VALUES (5, 5)"),
+        stream=(
+            *("RENAME TABLE t TO xx, a TO t, xx TO a", "INSERT INTO a VALUES (7, 7)", "INSERT INTO t VALUES (8, 8)"),
+            "ALTER TABLE a RENAME TO b, ADD COLUMN n INT DEFAULT 2",
+        ),
+        stopped=("RENAME TABLE b TO a", "UPDATE a SET n = 9 WHERE id = 7"),
+        tables=("t", "a"),
+        gone=("b",),
+    ),
+    Case(
+        name="columns_named_like_words",
+        before=(
+            "CREATE TABLE t (`select` INT PRIMARY KEY, `table` INT, `column` INT, `primary` INT, `to` INT)",
+            "INSERT INTO t VALUES (1, 1, 1, 1, 1)",
+        ),
+        stream=(
+            "ALTER TABLE t RENAME COLUMN `to` TO `column2`, RENAME COLUMN `column` TO `to`",
+            "ALTER TABLE t CHANGE COLUMN `column2` `column` BIGINT FIRST, DROP `primary`, ADD `key` INT DEFAULT 3",
+            "INSERT INTO t VALUES (9, 9, 9, 9, 9)",
+        ),
+        live=True,
+    ),
+    Case(
+        name="a_column_shown_and_not_shown",
+        before=_TWO,
+        stream=(
+            "ALTER TABLE t ADD COLUMN i INT DEFAULT 4 /*!80023 INVISIBLE */ /*M! INVISIBLE */",
+            "UPDATE t SET i = 5 WHERE id = 1",
+            "ALTER TABLE t /*!80023 ALTER COLUMN i SET VISIBLE */ /*M! MODIFY i INT DEFAULT 4 */",
+            "UPDATE t SET i = 6 WHERE id = 2",
+        ),
+        live=True,
+    ),
+    Case(
+        name="generated_otherwise",
+        before=(
+            "CREATE TABLE t (id INT PRIMARY KEY, a INT, g INT AS (a + 1) VIRTUAL, s INT AS (a + 2) STORED)",
+            "INSERT INTO t (id, a) VALUES (1, 1)",
+        ),
+        stream=(
+            *("ALTER TABLE t MODIFY g INT AS (a * 100) VIRTUAL", "ALTER TABLE t MODIFY s INT AS (a * 7) STORED"),
+            "UPDATE t SET a = 3",
+        ),
+        stopped=("ALTER TABLE t DROP g, ADD g VARCHAR(9) AS (CONCAT('v', a)) VIRTUAL AFTER id", "UPDATE t SET a = 4"),
+        live=True,
+    ),
 )

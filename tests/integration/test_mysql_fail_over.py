@@ -156,6 +156,32 @@ def test_a_replica_that_lacks_what_kafka_has(pair: Pair, kafka: str, prefix: str
     same(connector, replica, "t")
 
 
+@pytest.mark.every_server
+def test_a_replica_that_wrote_on_its_own(pair: Pair, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """MySQL sends such rows, by their GTIDs; MariaDB sends nothing before the position, so that is a verdict."""
+    primary, replica = pair.primary.database, pair.replica.database
+    primary.execute("CREATE TABLE t (id INT PRIMARY KEY, n INT, v TEXT)", "INSERT INTO t VALUES (1, 1, '')")
+    connector = connector_of(tmp_path, prefix, primary, kafka, "t")
+    connector.catch_up()
+    pair.await_all()
+    replica.execute("INSERT INTO t VALUES (100, 1, 'its own')", "FLUSH BINARY LOGS")
+    primary.execute("INSERT INTO t VALUES (2, 2, '')", "UPDATE t SET n = 3 WHERE id = 1")
+    pair.await_all()
+    connector.catch_up()
+    replica.execute("FLUSH BINARY LOGS")
+    replica = pair.promote()
+    replica.execute("INSERT INTO t VALUES (3, 3, '')")
+    connector.moved(replica.url)
+    if pair.mariadb:
+        run, check = connector.here("run", "FILE", "--until-caught-up"), connector.here("check", "FILE")
+        for done, said in ((run, run.stderr), (check, check.stdout)):
+            assert done.returncode == 1, said
+            assert "it was written to while it was a replica" in said
+        connector.close_the_gap()
+    connector.catch_up()
+    same(connector, replica, "t")
+
+
 @pytest.mark.parametrize("kind", ["mysql", "mariadb"])
 def test_a_replica_that_does_not_log_what_it_is_sent(kind: str, kafka: str, prefix: str, tmp_path: Path) -> None:
     """Its own log would be silent for ever; as a server of its own it is as good as any."""

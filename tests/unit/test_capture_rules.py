@@ -16,7 +16,7 @@ from cdc.config.source_config import SourceConfig
 from cdc.encode.schema_versions import SchemaVersions
 from cdc.model.change import Column, Kind, Table
 from cdc.model.errors import ConfigError, OperatorError
-from cdc.rules.capture_rules import CaptureRules, without_labels
+from cdc.rules.capture_rules import CaptureRules, refuse_another_name, without_labels
 from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, insert
 from tests.text_tables import text_column, text_table
 
@@ -208,6 +208,56 @@ def test_a_named_column_may_be_dropped() -> None:
         bench.log.commit(insert(table, (b"%d" % number, *[b"v"] * (len(names) - 1))))
         bench.run(table, {"s.users": HIDDEN}, appends=True)
     assert bench.values("p.s.users")[-1]["after"] == {"id": "3", "y": "v"}
+
+
+def test_rows_that_are_read_with_a_column_of_which_the_log_has_not_told() -> None:
+    """Behind a gap, or amid the first snapshot: where a new column may stand anywhere, nothing explains it."""
+    lent = text_table("users", ["id", "pw", "password"])
+    lists = ColumnRules(include=("password",), mask=("password",))
+    for rule, refused in (
+        (ColumnRules(mask=("password",)), True),
+        (ColumnRules(mask=("password",), exclude=("pw",)), False),
+        (lists, False),
+    ):
+        bench = Bench()
+        bench.log.commit(insert(USERS, (b"1", b"SECRET", b"b")))  # as the table will have it, and nobody tells
+        bench.run(text_table("users", ["id", "password", "name"]), {"s.users": HIDDEN})
+        if refused:
+            with pytest.raises(OperatorError, match="has pw, of which the log has not told: password may have had"):
+                bench.run(lent, {"s.users": rule})
+        else:
+            bench.run(lent, {"s.users": rule})
+            assert bench.values("p.s.users")[-1]["op"] == "r"
+        assert not any(b"SECRET" in (r.value or b"") for of in bench.kafka.topics.values() for r in of)
+
+
+@pytest.mark.parametrize(
+    ("columns", "where", "refused"),
+    [
+        ({"s.users": HIDDEN}, {}, True),
+        ({"s.users": HIDDEN, "s.old": ColumnRules(mask=("name",))}, {}, True),
+        ({"s.users": ColumnRules(include=("name",))}, {}, True),
+        ({"s.users": ColumnRules(include=("name",)), "s.old": HIDDEN}, {}, True),
+        ({}, {"s.users": "id < 9"}, True),
+        ({"s.*": HIDDEN}, {"s.users": "id < 9"}, True),
+        ({}, {}, False),
+        ({"s.*": HIDDEN}, {"s.*": "id < 9"}, False),
+        ({"s.users": HIDDEN, "s.old": ColumnRules(mask=("password", "name"))}, {}, False),
+        ({"s.users": HIDDEN, "s.old": ColumnRules(include=("name",))}, {}, False),
+        ({"s.users": ColumnRules(include=("name", "a")), "s.old": ColumnRules(include=("a",))}, {}, False),
+        ({"s.old": HIDDEN}, {"s.old": "id < 9"}, False),
+    ],
+)
+def test_a_table_under_another_name_keeps_its_rules(
+    columns: dict[str, ColumnRules], where: dict[str, str], *, refused: bool
+) -> None:
+    """Or it is not taken up: a rule names the table as it was called."""
+    rules = CaptureRules(columns, where)
+    if refused:
+        with pytest.raises(OperatorError, match=r"table renamed: s\.users is s\.old now"):
+            refuse_another_name(rules, "s.users", "s.old")
+    else:
+        refuse_another_name(rules, "s.users", "s.old")
 
 
 def test_a_rule_by_a_pattern_is_of_those_that_have_the_column() -> None:

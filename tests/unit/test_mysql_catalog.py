@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import pymysql
 import pytest
 
+from cdc.model.errors import ChangedError, OperatorError
 from connectors.mysql.catalog import catalog
 from connectors.mysql.catalog.catalog import Catalog
 
 
 def _row(engine: str, kind: str = "BASE TABLE") -> list[str]:
-    return ["d", "t", kind, engine, "0", "YES" if engine else "NO", ""]
+    return ["d", "t", kind, engine, "0", "YES" if engine else "NO", "", "0"]
 
 
 @pytest.fixture(autouse=True)
@@ -44,3 +46,27 @@ def test_one_that_never_can_be_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch)
     assert _exists(monkeypatch, iter([[_row("")]])) == ("", 1)
     monkeypatch.setattr(catalog, "_OPENED_S", 3600.0)
     assert _exists(monkeypatch, iter([[_row("", "VIEW")]])) == ("", 1), "a view has none"
+
+
+@pytest.mark.parametrize(("code", "told"), [(1146, None), (1049, None), (1142, True), (1054, False)])
+def test_which_columns_may_be_read_of_a_table_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch, code: int, told: bool | None
+) -> None:
+    """It is not one whose columns are hidden: in the midst of DDL that stopped the connector, or left columns out."""
+
+    def rows(*_: Any) -> list[Any]:
+        raise OperatorError("refused") from pymysql.ProgrammingError(code, "refused")
+
+    monkeypatch.setattr(catalog.session, "rows", rows)
+    assert Catalog(None).restricted("d", "t") is told  # type: ignore[arg-type]
+
+
+def test_a_table_that_goes_while_it_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is looked at again: that its key is hidden is not said of it."""
+    column = (b"id", b"int", None, b"NO", b"", None, b"", None)
+    monkeypatch.setattr(catalog.session, "rows", lambda *_: [column])
+    monkeypatch.setattr(catalog.session, "texts", lambda *_: [])
+    found = Catalog(None)  # type: ignore[arg-type]
+    monkeypatch.setattr(found, "restricted", lambda *_: None)
+    with pytest.raises(ChangedError, match="was altered, renamed or dropped while the catalog was read"):
+        found.describe(catalog.Found("d", "t", "BASE TABLE", "InnoDB", 0, transactional=True, made_at=""), ())

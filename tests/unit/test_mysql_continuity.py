@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ from connectors.mysql.binlog.last_transaction import LastTransaction
 from connectors.mysql.binlog.positions import BinlogPosition, GtidSet, GtidState
 from connectors.mysql.replication.continuity import ServerLog, moved, refusals
 from connectors.mysql.replication.dump_stream import CLOSE_THE_GAP, refused_by_server
+from connectors.mysql.replication.mariadb_history import History
 
 A, B = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "4e11fa47-71ca-11e1-9e33-c80aa9429562"
 FILES = {"b.000003": 300, "b.000004": 400}
@@ -107,6 +109,39 @@ def test_verdicts(then: State, now: ServerLog, verdict: str) -> None:
     assert isinstance(found, GapError)
     assert found.message.startswith(verdict)
     assert "--after-gap" in str(found.hint)
+
+
+@pytest.mark.parametrize(
+    ("before", "found_us", "verdict"),
+    [
+        ("0-7-5", 9, None),
+        ("0-7-5,0-6-2", 9, None),  # from before the connector's time, as the primary knew by its copy
+        ("0-7-5,1-8-9", 9, None),  # of a domain that Kafka has nothing of: it is sent
+        ("0-7-5,0-8-4", 9, "another server under the same name: before 0-7-5.*logged up to 0-8-4"),
+        ("0-7-5", 8, "binlog rewritten: transaction 0-7-5"),
+        (None, 9, None),
+    ],
+)
+def test_what_another_mariadb_has_before_the_position(
+    before: str | None, found_us: int, verdict: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It sends nothing of that: neither another transaction of the same number, nor what it wrote for itself."""
+    seen = str(GtidState.begun("0-7-2", "0-6-3"))
+    then = state("7", gtids="0-7-5", made_at=0, last="9 0-7-5", seen=f"{seen},0-7-5".replace("0-7-2,", ""))
+
+    def trace(gtid: tuple[int, int, int]) -> History | None:
+        assert gtid == (0, 7, 5)
+        return None if before is None else History(LastTransaction(found_us, "0-7-5", None), GtidState.parse(before))
+
+    found = list(refusals(then, here("8", executed=GtidState.parse("0-7-5,0-8-6")), made_at, finds_all, trace))
+    if verdict is None:
+        assert found == []
+    else:
+        (gap,) = found
+        assert re.match(verdict, gap.message)
+        assert "--after-gap" in str(gap.hint)
+    assert ("cannot be compared" in caplog.text) == (before is None)
+    assert list(refusals(then, here("7", executed=GtidState.parse("0-7-5,0-8-4")), made_at, finds_all, trace)) == []
 
 
 def test_when_the_order_of_positions_begins_again() -> None:

@@ -9,11 +9,12 @@ import pytest
 
 from cdc.config.source_config import SourceConfig
 from cdc.model.change import Change, Described, Op, Table
-from cdc.model.errors import ChangedError
+from cdc.model.errors import ChangedError, OperatorError
 from connectors.mysql.binlog import events, table_map
 from connectors.mysql.binlog.events import TableColumn
 from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.catalog.catalog import Captured
+from connectors.mysql.rows import relations
 from connectors.mysql.rows.relations import Followed
 from connectors.mysql.rows.statements import Altered, Emptied, Filled, Granted
 from connectors.mysql.values import mapping
@@ -69,6 +70,54 @@ def test_after_ddl_a_table_is_described_again() -> None:
     (others,) = of.of_statement(Filled(NAME), AT, lambda: catalog)
     assert isinstance(others, Change)
     assert (others.op, others.table.marks) == (Op.READ, ("2",))
+
+
+def test_rows_of_a_table_without_a_key_are_read_again() -> None:
+    """Two of them may share the key that it had, and what ends one would end both."""
+    of = followed(ID, NOTE)
+    known = of.table(told(ID, NOTE)._replace(primary_key=None), AT)
+    assert known is not None
+    assert known[1].whole() is None, "no fast way around it"
+    for whole in (True, False):
+        rows: Any = SimpleNamespace(whole=whole, op=Op.DELETE)
+        (read,) = of.changes(rows, known, AT)
+        assert (read.op, read.before, read.after, read.table.key) == (Op.READ, None, None, ("id",))
+
+
+def test_rows_of_a_table_that_is_gone_by_now(caplog: pytest.LogCaptureFixture) -> None:
+    """Which of its columns may be read nobody can tell: none that the catalog did not show; and it stops nothing."""
+    config = SourceConfig(type="mysql", url="mysql://x", tables=("d.t",))
+    told_of: list[bool | None] = [None, False]
+    of = Followed(config, (captured(ID),), restricted=lambda *_: told_of.pop(0))
+    assert [c.name for c in table(of, told(ID, NOTE)).columns] == ["id"]
+    other = told(NOTE, ID)._replace(primary_key=((1, 0),))
+    assert [c.name for c in table(of, other).columns] == ["note", "id"], "it is asked for again"
+    assert "may not read" not in caplog.text
+
+
+def test_a_key_that_is_gone_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the next statement; then it goes on, and else it says what to do, and stays before the statement."""
+    of, refused = followed(ID), OperatorError("d.t has no primary key", hint="add one")
+    table(of, told(ID))
+    answers: list[Any] = [refused, refused, captured(ID, marks=("2",))]
+
+    def find(*_: object) -> Captured:
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, OperatorError):
+            raise answer
+        found: Captured = answer
+        return found
+
+    now_s = [0.0]
+    monkeypatch.setattr(relations.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(relations.time, "sleep", lambda s: now_s.__setitem__(0, now_s[0] + s))
+    catalog: Any = SimpleNamespace(find=find)
+    (read,) = of.of_statement(Altered(NAME), AT, lambda: catalog)
+    assert (type(read), read.table.marks) == (Change, ("2",))
+    answers[:] = [refused]
+    with pytest.raises(OperatorError, match="no primary key"):
+        list(of.of_statement(Altered(NAME), AT, lambda: catalog))
+    assert 5.0 <= now_s[0] < 6.0
 
 
 def test_after_a_grant_what_may_be_read_is_compared() -> None:

@@ -120,3 +120,16 @@ def test_positions_of_mariadb() -> None:
         GtidPosition.parse(A)
     with pytest.raises(OperatorError):
         GtidState.parse(A)
+
+
+def test_what_a_reader_of_mariadb_has_seen() -> None:
+    """Up to a domain's number when it began, of any server: a copy has not logged what its origin had. Then each."""
+    seen = GtidState.begun("0-1-5,0-2-7,3-1-2", "0-9-6,4-8-1")
+    assert GtidState.parse(str(seen)).unknown(0, seen) == []
+    logged = GtidState.parse("0-1-9,0-2-7,0-8-6,0-9-8,3-1-2,4-7-1,4-7-2")
+    assert logged.unknown(0, seen) == ["0-1-9", "0-9-8"]
+    assert logged.unknown(3, seen) == []
+    assert logged.unknown(4, seen) == ["4-7-2"]
+    for gtid in ("0-1-8", "0-1-9", "0-9-8"):
+        seen.add(gtid)
+    assert logged.unknown(0, GtidState.parse(str(seen))) == []

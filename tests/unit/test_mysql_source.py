@@ -154,6 +154,17 @@ def test_what_is_prepared_is_remembered_through_restarts(monkeypatch: pytest.Mon
     assert over == {"file": "b.000002", "pos": ended, "made_at": 22, "gtids": "0-42-5"}
 
 
+def test_what_has_been_seen_of_each_server_is_kept_with_the_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fail-over compares it; a position of an older release has none, and gets none."""
+    start: Offset = {"file": "b.000001", "pos": 4, "made_at": 11, "gtids": "0-42-1", "seen": "0-0-1,0-42-1"}
+    made = laid(300, *alone(2), *alone(3))
+    (left,) = itertools.islice(followed(monkeypatch, start, described(11), *made, None), 1)
+    assert (left["gtids"], left["seen"]) == ("0-42-3", "0-0-1,0-42-3")
+    del start["seen"]
+    (left,) = itertools.islice(followed(monkeypatch, start, described(11), *made, None), 1)
+    assert "seen" not in left
+
+
 def test_what_was_prepared_before_all_that_is_read_again_has_been_published(monkeypatch: pytest.MonkeyPatch) -> None:
     """One is prepared, then another, then the first is committed, and the log is read again from the other on.
 

@@ -45,5 +45,6 @@ def test_topics_of_a_connector_are_apart() -> None:
 def test_a_name_too_long_for_kafka_is_refused() -> None:
     """Never cut: two tables would share a topic."""
     assert len(table_topic("p", "s", "t" * (LONGEST - 4))) == LONGEST
-    with pytest.raises(ConfigError, match=re.escape(f"Kafka takes {LONGEST}")):
+    with pytest.raises(ConfigError, match=re.escape(f"Kafka takes {LONGEST}")) as caught:
         table_topic("p", "s", "t" * (LONGEST - 3))
+    assert f'"!s.{"t" * (LONGEST - 3)}"' in str(caught.value.hint), "one new table is no reason to begin all anew"

@@ -6,12 +6,14 @@ import contextlib
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
 
 from cdc.config.config import ConnectorConfig
 from cdc.config.kafka_config import KafkaConfig
+from cdc.config.published.column_rules import ColumnRules
 from cdc.config.source_config import SourceConfig
 from cdc.model.change import Idle, Op, Transaction, TransactionBatch
 from cdc.model.change import Message as PublishedMessage
@@ -254,6 +256,19 @@ def test_a_table_renamed_to_a_name_that_is_captured_is_taken_up(monkeypatch: pyt
     source._followed = Followed(source._config, source._captured)
     with pytest.raises(RetryableError, match=r"s\.orders is s\.orders_2024 now"):
         _read(frames)
+
+
+@pytest.mark.parametrize("seen", ["followed", "started"])
+def test_a_table_renamed_to_a_captured_name_without_its_rule(monkeypatch: pytest.MonkeyPatch, seen: str) -> None:
+    """Is not taken up, also where another table has its name by now: what the rule hides would be published."""
+    monkeypatch.setattr(TheCatalog, "now", {7: ("s", "orders_2024"), 9: ("s", "orders")})
+    source, _, _ = _source()
+    rules = {"s.orders": ColumnRules(exclude=("note",))}
+    of = replace(source._config.source, tables=("s.orders*",), columns=rules)
+    source._followed = Followed(replace(source._config, source=of), source._captured)
+    look = source._followed.look if seen == "followed" else partial(source._followed.compare, {"s.orders": 7})
+    with pytest.raises(OperatorError, match=r"s\.orders is s\.orders_2024 now, which source.tables names, and"):
+        look(source._catalog())
 
 
 def test_a_table_made_again_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,10 @@ _LAST_FILE: Final = 0x7FFFFFFF
 """Where both servers end to count."""
 _DIGITS: Final = 10
 _MARIADB: Final = re.compile(r"(\d+)-(\d+)-(\d+)")
+SEEN: Final = "seen"
+"""In an offset, what Kafka has of each server of a MariaDB's domains."""
+_ANY: Final = 0
+"""In place of a server's number."""
 _TAG: Final = re.compile(r"[a-z_][a-z0-9_]{0,31}")
 
 
@@ -229,6 +233,10 @@ class GtidPosition:
         domain, server, sequence = gtid.split("-")
         self._last[int(domain)] = (int(server), int(sequence))
 
+    def members(self) -> list[tuple[int, int, int]]:
+        """Give domain, server and sequence of each domain's last."""
+        return [(domain, server, n) for domain, (server, n) in sorted(self._last.items())]
+
     def within(self, domains: Collection[int]) -> Self:
         """Copy it without other domains than these."""
         return type(self)({domain: last for domain, last in self._last.items() if domain in domains})
@@ -255,6 +263,36 @@ class GtidState:
     @property
     def domains(self) -> frozenset[int]:
         return frozenset(domain for domain, _ in self._last)
+
+    @classmethod
+    def begun(cls, logged: str, applied: str) -> Self:
+        """Make what a reader knows of who begins at a server's end: all up to the last number of each domain.
+
+        `logged` and `applied` are the server's `gtid_binlog_state` and `gtid_slave_pos`: a copy of another server does
+        not have in its log what that one had logged. What is known so stands under the number of no server, 0.
+        """
+        made = cls()
+        for domain, server, n in (*_mariadb(logged, "state"), *_mariadb(applied, "position")):
+            for of in ((domain, server), (domain, _ANY)):
+                made._last[of] = max(n, made._last.get(of, 0))
+        return made
+
+    def add(self, gtid: str) -> None:
+        """Add one transaction."""
+        domain, server, sequence = (int(part) for part in gtid.split("-"))
+        self._last[domain, server] = sequence
+
+    def unknown(self, domain: int, known: GtidState) -> list[str]:
+        """Name the last of each server in a domain that `known` does not have."""
+        upto = known._last.get((domain, _ANY), 0)
+        return [
+            f"{domain}-{server}-{n}"
+            for (of, server), n in sorted(self._last.items())
+            if of == domain and n > upto and (of, server, n) not in known
+        ]
+
+    def __str__(self) -> str:
+        return ",".join(f"{domain}-{server}-{n}" for (domain, server), n in sorted(self._last.items()))
 
     def __contains__(self, gtid: tuple[int, int, int]) -> bool:
         domain, server, sequence = gtid

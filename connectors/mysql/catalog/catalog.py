@@ -27,11 +27,15 @@ _OF_VERSIONS: Final = (b"ROW START", _ROW_END)
 """How the columns of a versioned table (MariaDB) are made, where its definition names them."""
 _GENERATED: Final = ("VIRTUAL GENERATED", "STORED GENERATED")
 _SYSTEM: Final = ("mysql", "sys", "information_schema", "performance_schema")
-_TABLES: Final = """
+_LATELY_S: Final = 5
+"""How long what was done to a table may be a part of something: it may have no key for a moment."""
+_SETTLE_S: Final = 1.0
+_TABLES: Final = f"""
 SELECT t.TABLE_SCHEMA, t.TABLE_NAME, t.TABLE_TYPE, COALESCE(t.ENGINE, ''), COALESCE(t.TABLE_ROWS, 0),
-       COALESCE(e.TRANSACTIONS, 'NO'), COALESCE(t.CREATE_TIME, '')
+       COALESCE(e.TRANSACTIONS, 'NO'), COALESCE(t.CREATE_TIME, ''),
+       COALESCE(t.CREATE_TIME > NOW() - INTERVAL {_LATELY_S} SECOND, 0)
 FROM information_schema.TABLES t LEFT JOIN information_schema.ENGINES e ON e.ENGINE = t.ENGINE
-"""
+"""  # noqa: S608 - a number of ours
 _COLUMNS: Final = """
 SELECT COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME, IS_NULLABLE, EXTRA, COLUMN_DEFAULT, GENERATION_EXPRESSION,
        COLLATION_NAME
@@ -50,6 +54,8 @@ _OF_NAME: Final = "WHERE t.TABLE_SCHEMA = %s AND t.TABLE_NAME = %s"
 _OPENED_S: Final = 3.0
 """How long a table may be without an engine: while DDL is at it, MariaDB's catalog says nothing of it but its name."""
 _PAUSE_S: Final = 0.1
+_GONE: Final = (1049, 1146)
+"""Those for a database and a table that do not exist."""
 _NO_COLUMN: Final = 1054
 """The servers' number for a column that does not exist."""
 _BASE: Final = frozenset({"BASE TABLE", "SYSTEM VERSIONED"})
@@ -68,6 +74,8 @@ class Found:
     transactional: bool
     made_at: str
     """When the table was made, altered, truncated or swapped for another, in seconds; empty where it is not told."""
+    lately: bool = False
+    """That was a few seconds ago: more may be done to it at once."""
 
     @property
     def qualified(self) -> str:
@@ -109,13 +117,26 @@ class Catalog:
         leave: captured_tables.Leave = captured_tables.refuse,
     ) -> tuple[Captured, ...]:
         """Return the tables the patterns name, sorted by name. `leave` is called for those that cannot be captured."""
-        captured = []
+        until_s = time.monotonic() + _LATELY_S
+        while True:
+            left: list[tuple[captured_tables.Qualified, OperatorError]] = []
+            captured = list(self._captured(patterns, keys, lambda *of, left=left: left.append(of)))
+            lately = any(isinstance(found, Found) and found.lately for found, _ in left)
+            if not lately or time.monotonic() > until_s:
+                break
+            time.sleep(_SETTLE_S)  # a key is often dropped and made again by two statements
+        for found, exc in left:
+            leave(found, exc)
+        return tuple(captured)
+
+    def _captured(
+        self, patterns: Sequence[str], keys: Mapping[str, Sequence[str]], leave: captured_tables.Leave
+    ) -> Iterator[Captured]:
         for found in captured_tables.chosen(self._matched(patterns), _refusals, leave):
             try:
-                captured.append(self.describe(found, self._key_of(found, keys)))
+                yield self.describe(found, self._key_of(found, keys))
             except OperatorError as exc:
                 leave(found, exc)
-        return tuple(captured)
 
     def refusals(
         self, patterns: Sequence[str], keys: Mapping[str, Sequence[str]] = MappingProxyType({})
@@ -166,8 +187,8 @@ class Catalog:
         while True:
             rows = session.texts(self._connection, "reading the catalog", _TABLES + more, parameters)
             found = [
-                Found(schema_, name_, type_, engine, int(count), transactions == "YES", made_at)
-                for schema_, name_, type_, engine, count, transactions, made_at in rows
+                Found(schema_, name_, type_, engine, int(count), transactions == "YES", made_at, lately == "1")
+                for schema_, name_, type_, engine, count, transactions, made_at, lately in rows
                 if schema_ not in _SYSTEM
             ]
             if all(one.engine for one in found if one.type in _BASE) or time.monotonic() > until_s:
@@ -179,11 +200,11 @@ class Catalog:
         wanted = as_compared(f"{schema}.{name}", folds=True)
         return [f for f in found if as_compared(f.qualified, folds=True) == wanted]
 
-    def restricted(self, schema: str, name: str) -> bool:
+    def restricted(self, schema: str, name: str) -> bool | None:
         """Tell whether the user may not read all columns of a table, so that the catalog does not show all of them.
 
-        The servers do not say so. But both refuse to show the definition of such a table, and MySQL to say of a column
-        that it does not exist.
+        None: there is no such table any more. The servers do not say so. But both refuse to show the definition of such
+        a table, and MySQL to say of a column that it does not exist.
         """
         of = f"{mapping.quoted_name(schema)}.{mapping.quoted_name(name)}"
         for statement in (
@@ -194,7 +215,10 @@ class Catalog:
             try:
                 session.rows(self._connection, "asking which columns may be read", statement)
             except OperatorError as exc:
-                if session.code_of_exception(exc.__cause__) != _NO_COLUMN:
+                code = session.code_of_exception(exc.__cause__)
+                if code in _GONE:
+                    return None
+                if code != _NO_COLUMN:
                     return True
         return False
 
@@ -260,9 +284,10 @@ class Catalog:
         primary = [name for (name,) in session.texts(self._connection, "reading the catalog", _KEY, parameters)]
         key = tuple(wanted or [name for name in primary if name != row_end])  # of which it is a part by itself
         unseen = set(primary) - {c.name for c in columns}
-        if told and not wanted and (unseen or not primary) and self.restricted(found.schema, found.name):
+        hidden = told and not wanted and (unseen or not primary) and self.restricted(found.schema, found.name)
+        if hidden:
             raise unreadable_key(found.qualified)  # MySQL shows such a key, MariaDB does not
-        if not told or (unseen and not wanted):
+        if not told or hidden is None or (unseen and not wanted):
             raise ChangedError(f"table {found.qualified} was altered, renamed or dropped while the catalog was read")
         if not key:
             raise captured_tables.no_primary_key(found, [c.name for c in columns])

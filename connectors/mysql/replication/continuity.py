@@ -12,10 +12,11 @@ from cdc.model.interfaces import LINEAGE
 from cdc.model.state import State
 from connectors.mysql import session
 from connectors.mysql.binlog.last_transaction import LastTransaction
-from connectors.mysql.binlog.positions import FIRST, BinlogPosition, GtidPosition, GtidSet, GtidState, file_number
+from connectors.mysql.binlog.positions import FIRST, SEEN, BinlogPosition, GtidPosition, GtidSet, GtidState, file_number
 from connectors.mysql.catalog import server
 from connectors.mysql.replication.dump_stream import CLOSE_THE_GAP
 from connectors.mysql.replication.last_transaction import Find
+from connectors.mysql.replication.mariadb_history import Trace
 
 log = logging.getLogger("cdc")
 
@@ -32,6 +33,8 @@ class ServerLog:
     """All it has ever done, where it counts by GTIDs."""
     purged: GtidSet | None = None
     """Those of them that its files no longer have (MySQL)."""
+    files: tuple[str, ...] = ()
+    """Those that it has, oldest first."""
 
 
 def look_at_log(sql: session.Connection, found: server.Server) -> ServerLog:
@@ -45,7 +48,8 @@ def look_at_log(sql: session.Connection, found: server.Server) -> ServerLog:
         purged = GtidSet.parse(server.global_text(sql, "gtid_purged"))
     elif found.mariadb:
         executed = GtidState.parse(server.global_text(sql, "gtid_binlog_state"))
-    return ServerLog(found.lineage, end, files[0][0] if files else end.file, executed, purged)
+    names = tuple(name for name, _ in files)
+    return ServerLog(found.lineage, end, names[0] if names else end.file, executed, purged, names)
 
 
 def identity(found: server.Server) -> dict[str, str]:
@@ -73,7 +77,9 @@ def known_gtids(state: State, here: ServerLog) -> GtidSet | GtidPosition | None:
     return (GtidSet if isinstance(here.executed, GtidSet) else GtidPosition).parse(str(text))
 
 
-def refusals(state: State, here: ServerLog, made_at: MadeAt, find: Find) -> Iterator[OperatorError]:
+def refusals(
+    state: State, here: ServerLog, made_at: MadeAt, find: Find, trace: Trace = lambda _: None
+) -> Iterator[OperatorError]:
     """Give why the log cannot be followed from `state` without a gap."""
     whole = True
     for refusal in _of_log(state, here, made_at):
@@ -81,6 +87,42 @@ def refusals(state: State, here: ServerLog, made_at: MadeAt, find: Find) -> Iter
         yield refusal
     if whole:
         yield from _of_last(state, here, made_at, find)
+        yield from _of_domains(state, here, trace)
+
+
+def _of_domains(state: State, here: ServerLog, trace: Trace) -> Iterator[OperatorError]:
+    """Compare what another MariaDB has logged up to the position, of which it will send nothing."""
+    known, then = known_gtids(state, here), state.identity.get(LINEAGE, here.lineage)
+    if then == here.lineage or not isinstance(known, GtidPosition):
+        return
+    last, text = LastTransaction.of(state.offset), state.offset.get(SEEN)
+    seen = None if text is None else GtidState.parse(str(text))
+    for domain, number, n in known.members():
+        gtid = f"{domain}-{number}-{n}"
+        history = trace((domain, number, n))
+        if history is None:
+            log.warning(
+                "the server no longer has %s, the last transaction of domain %d that Kafka has, in its log: what it "
+                "has before cannot be compared; cdc verify compares the rows",
+                gtid, domain,
+            )  # fmt: skip
+            continue
+        if last is not None and last.gtid == gtid and not last.is_the_same(history.found):
+            yield GapError(
+                f"binlog rewritten: transaction {gtid}, the last that Kafka has, is another one on server "
+                f"{here.lineage}: an older copy of {then} was restored, and written to again",
+                hint=CLOSE_THE_GAP,
+            )
+            return
+        own = history.before.unknown(domain, seen) if seen is not None else []
+        if own:
+            yield GapError(
+                f"another server under the same name: before {gtid}, the last transaction that Kafka has, server "
+                f"{here.lineage} has logged up to {', '.join(own)}, of which {then} had nothing: it was written to "
+                "while it was a replica",
+                hint=f"compare the two servers' rows; then {CLOSE_THE_GAP}",
+            )
+            return
 
 
 def _of_last(state: State, here: ServerLog, made_at: MadeAt, find: Find) -> Iterator[OperatorError]:

@@ -164,6 +164,12 @@ class Holes:
         self._tell(table.qualified, "DDL OF A FOREIGN KEY", f"{what}: all rows are read again", hole=False)
         return Change(Op.READ, table, None, None, (at.offset, 0))
 
+    def unkeyed(self, table: Table, at: BinlogPosition) -> Change:
+        """Give what follows of rows that were written while their table had no key, as it has again."""
+        what = f"rows in the log at {at} were written while it had no primary key"
+        self._tell(table.qualified, "NO KEY", f"{what}: all rows are read again", hole=False)
+        return Change(Op.READ, table, None, None, (at.offset, 0))
+
     def rolled_back(self, table: Table, at: BinlogPosition) -> Change:
         """Give what follows of a transaction of which a part was rolled back, and nobody can tell which."""
         if self._stops:

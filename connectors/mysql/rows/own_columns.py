@@ -111,6 +111,22 @@ class RowReader(Protocol):
         """Return the images of one event, which may not be whole."""
 
 
+class NoRows:
+    """Stands for rows that cannot be told apart: they are read again by SELECT."""
+
+    def whole(self) -> Read | None:
+        return None
+
+    def own(self, images: Iterable[Images]) -> Iterable[Images]:  # noqa: ARG002 - there are none
+        return ()
+
+    def __call__(self, rows: Rows) -> Iterable[Images]:  # noqa: ARG002
+        return ()
+
+    def changes(self, rows: Rows, table: Table, offset: int) -> Iterable[Change]:  # noqa: ARG002
+        return (Change(Op.READ, table, None, None, (offset, 0)),)
+
+
 class OwnReader:
     """A `Reader` that gives of each row what is the table's own, and of history nothing."""
 

@@ -24,6 +24,7 @@ from connectors.mysql.catalog.foreign_keys import ForeignKey
 from connectors.mysql.catalog.names import as_compared
 from connectors.mysql.rows import holes, own_columns, partial_images, row_images
 from connectors.mysql.rows.cascades import Cascades
+from connectors.mysql.rows.hidden_columns import HiddenColumns
 from connectors.mysql.rows.judgement import Both, Hangs, Judgement, Temporary, relinked, tables_of
 from connectors.mysql.rows.own_columns import OwnColumns, OwnReader, RowReader, Shown
 from connectors.mysql.rows.statements import (
@@ -42,8 +43,9 @@ from connectors.mysql.values import mapping
 
 log = logging.getLogger("cdc")
 
-_TAKEN_AGAIN_S: Final = 5.0
-"""How long another table may take to take the name of one that was renamed: by the next statement, as a rule."""
+_AGAIN_S: Final = 5.0
+"""How long another table may take to take the name of one that was renamed, or one to have a key again that has lost
+it: by the next statement, as a rule."""
 _PAUSE_S: Final = 0.1
 
 
@@ -60,11 +62,13 @@ class Followed:
         *,
         folds: bool = False,
         mariadb: bool = False,
-        restricted: Callable[[str, str], bool] = lambda *_: False,
+        restricted: Callable[[str, str], bool | None] = lambda *_: False,
         foreign_keys: Callable[[Name], Sequence[ForeignKey] | None] | None = None,
         log_end: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`folds`: names are compared in small letters. `restricted`: whether not all columns may be read.
+        """`folds`: names are compared in small letters.
+
+        `restricted`: whether not all columns of a table may be read; None: it is gone.
 
         `foreign_keys`: those of a table that write to it, if the server does not log what they write. `log_end`: the
         commit position of the log's end, which is asked for with them.
@@ -91,6 +95,8 @@ class Followed:
         self._cascades = Cascades(
             self._now if foreign_keys else (), foreign_keys or (lambda _: None), self._name, log_end
         )
+        self._hidden = HiddenColumns(config, self._name)
+        self._hidden.begin(self._now.values(), {})
         self.hanging = 0
         """How often other tables came to be followed for what hangs on them."""
 
@@ -100,6 +106,8 @@ class Followed:
     def recall(self, described: Mapping[Name, Sequence[Description]]) -> None:
         """Remember what the topics say of the tables, oldest first."""
         self._known = {self._name(name): said[-1] for name, said in described.items() if said}
+        told = {self._name(name): [c for one in said for c, _ in one.columns] for name, said in described.items()}
+        self._hidden.begin(self._now.values(), told)
 
     def wanted(self, told: events.TableMap) -> bool:
         """Tell whether the table is captured, or rows of captured ones go along with its own."""
@@ -147,22 +155,23 @@ class Followed:
         kept = [told.columns[at] for at in own.kept] if own is not None else told.columns
         columns = tuple(mapping.column(column) for column in kept)
         names = [column.name for column in columns]
+        if self._hidden:
+            self._hidden.refuse_strange(name, names, at)
         now = self._now[name]
         wanted = self._shown[name].key_wanted
         end = None if own is None else own.row_end  # MariaDB makes it a part of every key of a versioned table
         logged = [told.columns[index].name or "" for index, _ in told.primary_key or () if index != end]
-        if own is not None and not wanted and set(logged) & set(own.unreadable):
+        unreadable = own is not None and not wanted and set(logged) & set(own.unreadable)
+        if unreadable and self._may_not.get(name):
             raise unreadable_key(now.qualified)
         key = tuple(wanted) or tuple(column for column in logged if column in names)
         known = self._known.get(name)
-        if not set(key) <= set(names) or not key:
+        if not key:
+            return self._shown[name].table, own_columns.NoRows()
+        if not set(key) <= set(names):
             before = known.key if known is not None else now.key
             if not before or not set(before) <= set(names):
-                raise GapError(
-                    f"table {'.'.join(name)} has no primary key in the log at {at}: its rows cannot be told apart",
-                    hint=f"ALTER TABLE {'.'.join(name)} ADD PRIMARY KEY (…), or tables: [{{table: {'.'.join(name)}, "
-                    "key: […]}]; then cdc snapshot start CONNECTOR.yaml --after-gap",
-                )
+                return self._shown[name].table, own_columns.NoRows()
             key = before
         filled = self._shown[name].filled
         equality = {column.name: column.equality for column in self._shown[name].table.columns}
@@ -177,8 +186,11 @@ class Followed:
 
         def restricted() -> bool:
             if name not in self._may_not:
-                self._may_not[name] = self._restricted(shown.table.schema, shown.table.name)
-                if self._may_not[name]:
+                found = self._restricted(shown.table.schema, shown.table.name)
+                if found is None:
+                    return True  # the table is gone by now: nobody can tell, and its rows go in the log, too
+                self._may_not[name] = found
+                if found:
                     log.warning(
                         "table %s: the connector's user may not read all of its columns: the others are in no event",
                         shown.table.qualified,
@@ -193,6 +205,8 @@ class Followed:
     ) -> Iterable[Change]:
         """Give the rows of one event, which begins at `at`; rows of which parts are missing are to be read again."""
         table, read = known
+        if isinstance(read, own_columns.NoRows):
+            return [self._holes.unkeyed(table, at)]
         try:
             if isinstance(event, events.PartialUpdateRows):
                 told = self._last[self._name((table.schema, table.name))][0]
@@ -248,6 +262,7 @@ class Followed:
                 concerns = any(name in names or name[0] == database for name in looked_at)
                 yield from self._holes.altered(self._now, at, dropped=concerns)
                 hidden = {name for name in names if self._temporary.has(session, name)}
+                self._hidden.of_statement(said, at, lambda name: name in self._now or self._matches(name), but=hidden)
                 if hidden or (session.specific and self._now.keys() & names):
                     self._note_temporary(said, hidden, session)
                     for name in sorted(names - hidden):  # of these a session may have temporary ones, or not
@@ -318,6 +333,9 @@ class Followed:
         for old, new in pairs:
             first = next((was for was, name in now.items() if name == old), old)
             now[first] = new
+        for old, new in now.items():
+            if old in self._now and (new in self._now or self._matches(new)):
+                self._hidden.refuse_another_name(old, new)
         taken = [new for new in now.values() if new in self._now]
         for name in sorted(taken):
             yield from self._others(name, at, catalog, said="another table has taken its name in the log at %s")
@@ -338,7 +356,7 @@ class Followed:
     def _is_there(self, name: Name, catalog: Callable[[], Catalog]) -> bool:
         """Tell whether there is a table of this name again, or in a moment: what was renamed is often replaced."""
         table = self._now[name]
-        until_s = time.monotonic() + _TAKEN_AGAIN_S
+        until_s = time.monotonic() + _AGAIN_S
         while not (found := catalog().exists(table.schema, table.name)) and time.monotonic() < until_s:
             time.sleep(_PAUSE_S)
         return found
@@ -370,7 +388,7 @@ class Followed:
         if name not in self._now:
             self._take_up(name, catalog)
             return
-        now = catalog().find(self._now[name].schema, self._now[name].name, self._config.keys)
+        now = self._as_it_is(self._now[name], catalog)
         if now is None:
             self._gone.add(name)
             return  # by another statement, which the log has too
@@ -380,16 +398,30 @@ class Followed:
         for of in [of for of, (table, _) in self._described.items() if self._name((table.schema, table.name)) == name]:
             del self._described[of]
         known = self._known.get(name)
-        if known is None and not values:
+        if known is None and not values and not self._hidden.hides(name):
             return  # no row of it was published yet
         if values or (known is not None and stale_reason(known, now.table)):
             self._now[name] = now.table
             self._known[name] = Description.of(now.table)
             yield Change(Op.READ, now.table, None, None, (at.offset, 0))
-        elif known is not None and known != Description.of(now.table):
+        elif known != Description.of(now.table):
             self._now[name] = now.table
             self._known[name] = Description.of(now.table)
             yield Described(now.table)
+
+    def _as_it_is(self, table: Table, catalog: Callable[[], Catalog]) -> Captured | None:
+        """Ask the catalog for a table; one that cannot be captured, for it has no key, may have one in a moment.
+
+        Nothing is published meanwhile, and a start comes back to the same statement: no row is passed over.
+        """
+        until_s = time.monotonic() + _AGAIN_S
+        while True:
+            try:
+                return catalog().find(table.schema, table.name, self._config.keys)
+            except OperatorError:
+                if time.monotonic() >= until_s:
+                    raise
+            time.sleep(_PAUSE_S)
 
     def _take_up(self, name: Name, catalog: Callable[[], Catalog]) -> None:
         """Note a table that is new, and of a name that is to be captured; one that cannot be is left out."""

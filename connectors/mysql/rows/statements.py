@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from cdc.model.errors import ProtocolError
+from connectors.mysql.rows.column_moves import NO_MOVES, ColumnMoves, column_moves
 from connectors.mysql.rows.tokens import Name, Token
 from connectors.mysql.rows.tokens import after as _after
 from connectors.mysql.rows.tokens import name as _name
@@ -30,6 +31,8 @@ class Emptied:
 
     tables: tuple[Name, ...]
     dropped: bool = False
+    like: Name | None = field(default=None, compare=False, repr=False)
+    """The table whose columns they have now: MariaDB's CREATE OR REPLACE TABLE … LIKE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,8 @@ class Renamed:
     """Says from what to what tables are renamed, in order: RENAME TABLE and ALTER TABLE … RENAME."""
 
     tables: tuple[tuple[Name, Name], ...]
+    moves: ColumnMoves | None = field(default=None, compare=False, repr=False)
+    """What the same ALTER TABLE does to the columns, before the table has its new name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,11 @@ class Altered:
     """Its rows may have other values too, which no event tells of."""
     links: bool = False
     """Its foreign keys may be gone, or its columns that others refer to may have other names."""
+    moves: ColumnMoves = field(default=NO_MOVES, compare=False, repr=False)
+    made: bool = field(default=False, compare=False, repr=False)
+    """It is made: CREATE TABLE."""
+    like: Name | None = field(default=None, compare=False, repr=False)
+    """The table whose columns it has: CREATE TABLE … LIKE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,13 +236,17 @@ def _alter(tokens: list[Token], database: str) -> Meaning:
     if at < len(tokens) and tokens[at].says("WAIT", "NOWAIT"):  # MariaDB
         at += 1 if tokens[at].says("NOWAIT") else 2
     values, links = ignores, False
-    for clause in _clauses(tokens, at):
+    clauses = list(_clauses(tokens, at))
+    moves = column_moves(clauses)
+    for clause in clauses:
         found = _clause(table, clause, database)
+        if isinstance(found, Renamed):
+            return replace(found, moves=moves)
         if found is not None and not isinstance(found, Altered):
             return found
         values = values or found is not None
         links = links or _relinks(clause)
-    return Altered(table, values, links)
+    return Altered(table, values, links, moves)
 
 
 def _relinks(clause: list[Token]) -> bool:
@@ -306,7 +320,9 @@ def _create(tokens: list[Token], database: str) -> Meaning:
     name, at = _name(tokens, at, database)
     if any(_queries(tokens, n) for n in range(at, len(tokens))):
         return Filled(name)
-    return Emptied((name,), dropped=True) if replaces else Altered(name)
+    bracket = at + 1 if at < len(tokens) and tokens[at] == Token("(") else at  # CREATE TABLE t (LIKE o)
+    like = _name(tokens, bracket + 1, database)[0] if bracket < len(tokens) and tokens[bracket].says("LIKE") else None
+    return Emptied((name,), dropped=True, like=like) if replaces else Altered(name, made=True, like=like)
 
 
 def _queries(tokens: list[Token], at: int) -> bool:

@@ -30,7 +30,8 @@ MSSQL: Final = 1 << 10
 NO_BACKSLASH_ESCAPES: Final = 1 << 20
 
 MOST_TOKENS: Final = 10_000
-"""No more of a statement is read."""
+"""No more of a statement is read, if it is about rows: DDL may name as many tables as it likes."""
+_READ_WHOLE: Final = ("ALTER", "CREATE", "DROP", "RENAME", "SET")
 _WITH_ESCAPES: Final = r"""(?:[^{0}\\]|{0}{0}|\\.)*+)(?:{0}|\\?\Z)"""
 _WITHOUT: Final = r"""(?:[^{0}]|{0}{0})*+)(?:{0}|\Z)"""
 _TOKENS: Final = r"""
@@ -69,7 +70,7 @@ def _pattern(sql_mode: int) -> re.Pattern[str]:
 
 
 def tokens(statement: str, server: str = "", sql_mode: int = 0) -> list[Token]:
-    """Read a statement as a server of this version does, or any if it is not told; no more than `MOST_TOKENS`."""
+    """Read a statement as a server of this version does, or any if it is not told; of rows `MOST_TOKENS`."""
     found: list[Token] = []
     end = 0
     for match in _pattern(sql_mode & (ANSI_QUOTES | MSSQL | NO_BACKSLASH_ESCAPES)).finditer(statement):
@@ -88,7 +89,7 @@ def tokens(statement: str, server: str = "", sql_mode: int = 0) -> list[Token]:
             found.append(Token("'"))
         else:
             found.append(Token(text))
-        if len(found) >= MOST_TOKENS:
+        if len(found) >= MOST_TOKENS and not found[0].says(*_READ_WHOLE):
             break
     return found
 

@@ -10,6 +10,7 @@ from cdc.config.config import ConnectorConfig
 from cdc.model.change import Table
 from cdc.model.errors import OperatorError, RetryableError
 from cdc.model.table_schema import Description
+from cdc.rules.capture_rules import CaptureRules, refuse_another_name
 from connectors.postgres.catalog.catalog import Captured, Catalog
 from connectors.postgres.pgoutput.messages import Relation
 from connectors.postgres.session import identifier
@@ -27,6 +28,7 @@ class Followed:
         self._config = config
         self._names = {c.oid: (c.table.schema, c.table.name) for c in captured}
         self._named = frozenset(self._names.values())
+        self._rules = CaptureRules.of_source(config.source)
         self._known: dict[tuple[str, str], list[Description]] = {}
         self._first = {(c.table.schema, c.table.name): [Description.of(c.table)] for c in captured}
         """As the session found them: of one that was never described, whose key may have other names by now."""
@@ -76,6 +78,11 @@ class Followed:
         Nothing is written to their topics from now on, and nothing is taken away. Raises OperatorError for one whose
         new name is not captured: what was written to it since is passed over.
         """
+        if self._rules:
+            called = {oid: ".".join(name) for oid, name in catalog.names(list(before.values())).items()}
+            for was, oid in sorted(before.items()):
+                if called.get(oid, was) != was and self._config.source.captures(called[oid]):
+                    refuse_another_name(self._rules, was, called[oid])
         captured = {".".join(name) for name in self._named}
         gone = {n: oid for n, oid in before.items() if n not in captured and self._config.source.captures(n)}
         places = catalog.places(list(gone.values())) if gone else {}
@@ -98,6 +105,7 @@ class Followed:
         old, new = ".".join(was), ".".join(now)
         said = f"table renamed: {old} is {new} now"
         if self._config.source.captures(new):
+            refuse_another_name(self._rules, old, new)
             return RetryableError(f"{said}: it is taken up under that name, in a topic of its own")
         take_back = f"ALTER TABLE {identifier(*now)} RENAME TO {identifier(was[1])}"
         publish = f"ALTER PUBLICATION {identifier(self._config.publication)} ADD TABLE ONLY {identifier(*was)}"
