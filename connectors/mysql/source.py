@@ -52,7 +52,6 @@ _AT_ONCE: Final = 1000
 _OF_FILES: Final = (events.Rotate, events.FormatDescription, events.PreviousGtids, events.Heartbeat)
 _OF_NO_PLACE: Final = (events.FormatDescription, events.Heartbeat)
 """Events that may be in no file, or at its beginning though the log is read from its middle."""
-_TOLD_S: Final = 10.0
 _SMALL_UPTO: Final = EXACT - (1 << 28)
 """Behind this offset of a file, transactions are read one by one: those read at once never reach 4 GiB."""
 _VISIBLE_S: Final = 30
@@ -164,27 +163,10 @@ class MysqlSource:
             found = session.texts(sql, "reading the log's end", statement, (end.file,))
             state, applied = (server.global_text(sql, name) for name in ("gtid_binlog_state", "gtid_slave_pos"))
             offset |= {"gtids": found[0][0], SEEN: str(GtidState.begun(state, applied))}
-        settled = self._await_prepared()
+        settled = server.await_prepared(sql, self._server, self._claim.keep)
         if settled is not None:
             offset |= {"settled": settled}
         return Start(offset, end.commit, None)
-
-    def _await_prepared(self) -> int | None:
-        """Wait for what XA has prepared by now: its rows were logged before the log is followed.
-
-        Returns where the log ends then; None where we may not know what is prepared.
-        """
-        sql, told = self._connected(), False
-        before = server.prepared(sql)
-        begun_s = time.monotonic()
-        while before:
-            self._claim.keep()
-            if not told and time.monotonic() - begun_s > _TOLD_S:
-                log.warning("waiting for %d XA transactions that are prepared: XA RECOVER lists them", len(before))
-                told = True
-            time.sleep(_WAIT_S)
-            before &= server.prepared(sql) or set()
-        return None if before is None else server.status(sql, self._server)[0].commit
 
     def extend(self, tables: Sequence[Table]) -> None:
         """Do nothing: the log has every table anyway."""

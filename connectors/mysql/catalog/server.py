@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,6 +13,10 @@ from cdc.model.errors import OperatorError
 from connectors.mysql import session
 from connectors.mysql.binlog.positions import BinlogPosition
 
+log = logging.getLogger("cdc")
+
+_TOLD_S: Final = 10.0
+_PREPARED_EVERY_S: Final = 0.5
 OLDEST_MYSQL: Final = (8, 0, 14)
 OLDEST_MARIADB: Final = (10, 5, 2)
 _VARIABLES: Final = (
@@ -225,6 +231,23 @@ def prepared(connection: session.Connection) -> set[tuple[str, ...]] | None:
         return {tuple(row) for row in session.texts(connection, "reading what is prepared", "XA RECOVER")}
     except OperatorError:
         return None
+
+
+def await_prepared(connection: session.Connection, server: Server, tend: Callable[[], None]) -> int | None:
+    """Wait for what XA has prepared by now: its rows were logged before the log is followed.
+
+    `tend` is called meanwhile. Returns where the log ends then; None where we may not know what is prepared.
+    """
+    told, before = False, prepared(connection)
+    begun_s = time.monotonic()
+    while before:
+        tend()
+        if not told and time.monotonic() - begun_s > _TOLD_S:
+            log.warning("waiting for %d XA transactions that are prepared: XA RECOVER lists them", len(before))
+            told = True
+        time.sleep(_PREPARED_EVERY_S)
+        before &= prepared(connection) or set()
+    return None if before is None else status(connection, server)[0].commit
 
 
 @dataclass(frozen=True, slots=True)
