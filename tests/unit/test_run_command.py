@@ -23,7 +23,7 @@ from cdc.cli.running.run import _How, run
 from cdc.cli.running.run_progress import RunProgress
 from cdc.cli.running.supervise import supervise
 from cdc.cli.terminal import Alive, UtcFormatter, instant
-from cdc.model.errors import OperatorError
+from cdc.model.errors import FencedError, OperatorError
 from cdc.model.state import Phase, State
 from cdc.monitor.status import source_ms_of
 from spark_apply.job.batch.counts import TableCount
@@ -232,6 +232,25 @@ def test_a_full_disk_behind_stdout_is_an_error_of_ours() -> None:
         "error: stdout, or a temporary file, cannot be written: No space left on device",
     )
     assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("redirected", ["2>/dev/full", "2> >(exec true)", "2>&-"])
+def test_an_exit_code_needs_nobody_who_reads_the_error(redirected: str) -> None:
+    """A supervisor goes by the code: 3 is not started again, 1 is. A log's disk may be full, its reader gone."""
+    code = (
+        "import time; from cdc.cli import main; from cdc.model.errors import FencedError\n"
+        "def fenced(*_, **__): time.sleep(0.3); raise FencedError('another copy', hint='none')\n"
+        "main.cdc.main = fenced\nmain.main([])"
+    )
+    done = _run(code, redirected)
+    assert done.returncode == FencedError.exit_code
+    assert b"Traceback" not in done.stderr
+
+
+def test_stdin_may_be_closed() -> None:
+    """`cdc offsets import FILE -` reads it."""
+    done = _run("from cdc.cli.main import main; main(['offsets', 'import', 'none.yaml', '-'])", "<&-")
+    assert (done.returncode, b"Traceback" in done.stderr) == (2, False)
 
 
 def test_a_folder_out_of_reach_is_an_error_of_ours(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from cdc.cli.logs import JSON, LOG_FORMAT, TEXT, errors_logged, log_to_stderr
 from cdc.cli.running.monitored import monitored_connector
 from cdc.cli.running.run_progress import RunProgress
 from cdc.cli.running.supervise import supervise
-from cdc.cli.terminal import ALIVE_S, Alive, seconds_of
+from cdc.cli.terminal import ALIVE_S, Alive, seconds_of, tell
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig
 from cdc.config.file_connector import load_any
@@ -31,7 +32,7 @@ from cdc.formats.wires import RegisteredWires
 from cdc.machine.memory import keep_freed
 from cdc.model.errors import CdcError, ConfigError, GapError
 from cdc.model.meter import Meter
-from cdc.monitoring.json_log import Place
+from cdc.monitoring.json_log import Place, line
 from cdc.rules.capture_rules import CaptureRules
 from cdc.rules.flat import Formats
 from cdc.rules.routes import Routes
@@ -231,12 +232,9 @@ def _follow(file: Path, config: ConnectorConfig, how: _How, *, place: Place, to:
         if shown.stopping:  # asked twice: at once; the position makes that safe
             raise KeyboardInterrupt
         shown.stopping = True
-        said = "stopping after the transaction in hand; once more to stop at once"
-        if how.log_format == JSON:
-            shown.say(logging.INFO, said)
-        else:
-            click.echo(said, err=True)
         pipeline.stop()
+        said = "stopping after the transaction in hand; once more to stop at once"
+        tell(line(time.time(), "info", f"{config.name}: {said}", place) if how.log_format == JSON else said)
 
     # the objects of a row live for a moment and are in no cycles: a collection at every 700 finds nothing
     gc.freeze()
