@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -18,14 +20,19 @@ from click.testing import CliRunner
 import cdc.cli.running.run
 from cdc.capture.pipeline import Report
 from cdc.cli.inspecting.tail import has_no_reader
+from cdc.cli.running import monitored
+from cdc.cli.running import run as run_module
 from cdc.cli.running.apply import Told
+from cdc.cli.running.monitored import Followed, monitored_connector
 from cdc.cli.running.run import _How, run
 from cdc.cli.running.run_progress import RunProgress
 from cdc.cli.running.supervise import supervise
 from cdc.cli.terminal import Alive, UtcFormatter, instant
+from cdc.config.config import ConnectorConfig, load_connector
 from cdc.model.errors import FencedError, OperatorError
 from cdc.model.state import Phase, State
 from cdc.monitor.status import source_ms_of
+from cdc.monitoring import server_watch
 from spark_apply.job.batch.counts import TableCount
 from spark_apply.job.pace import Pace
 
@@ -47,6 +54,36 @@ def test_wait_may_have_a_time_or_none(words: list[str], waits: float | None, fil
     assert context.params["wait_s"] == waits
     assert [str(path) for path in context.params["files"]] == files
     assert context.params["take_over"] is ("--take-over" in words)
+
+
+def test_figures_are_of_the_server_that_is_followed_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that was read again with another password: its server was shown as away for ever, by the old one."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    files = []
+    for password in ("old", "new"):
+        file = tmp_path / f"{password}.yaml"
+        file.write_text(
+            f"name: c\nsource: {{type: postgres, url: 'postgresql://u:{password}@h/d', tables: [public.t]}}\n"
+            f"sink: {{type: kafka, bootstrap_servers: 'h:1'}}\nmetrics: {{listen: '127.0.0.1:{port}'}}\n"
+        )
+        files.append(load_connector(file))
+    asked: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def standing(config: ConnectorConfig, _state: State | None) -> dict[str, Any]:
+        asked.put(config.source.url)
+        return {}
+
+    monkeypatch.setattr(monitored.registry, "standing", lambda _: standing)
+    monkeypatch.setattr(server_watch, "EVERY_S", 0.01)
+    monkeypatch.setattr(run_module.registry, "source", lambda _: lambda: None)
+    followed, how = Followed(files[0]), _How(False, None, None, False, "text")
+    before, now = (run_module._parts(config, how, followed) for config in files)
+    with monitored_connector(followed):
+        for parts, password in ((before, "old"), (now, "new"), (before, "old")):  # and back, where it is refused
+            parts.open_source()
+            while f"u:{password}@" not in asked.get(timeout=60):
+                pass
 
 
 def test_processes_of_several_files_are_given_the_options() -> None:

@@ -18,7 +18,7 @@ import orjson
 
 from cdc.capture.pipeline import Parts, Pipeline, Settings
 from cdc.cli.logs import JSON, LOG_FORMAT, TEXT, errors_logged, log_to_stderr
-from cdc.cli.running.monitored import monitored_connector
+from cdc.cli.running.monitored import Followed, monitored_connector
 from cdc.cli.running.run_progress import RunProgress
 from cdc.cli.running.supervise import supervise
 from cdc.cli.terminal import ALIVE_S, Alive, seconds_of, tell
@@ -31,6 +31,7 @@ from cdc.fleet.report import Reporter
 from cdc.formats.wires import RegisteredWires
 from cdc.machine.memory import keep_freed
 from cdc.model.errors import CdcError, ConfigError, GapError
+from cdc.model.interfaces import Source
 from cdc.model.meter import Meter
 from cdc.monitoring.json_log import Place, line
 from cdc.rules.capture_rules import CaptureRules
@@ -165,11 +166,12 @@ def _run(files: tuple[Path, ...], how: _How, place: Place, reporter: Reporter) -
         supervise(files, how.flags())
         return
     place.is_of(connector=configs[0].name)
-    with monitored_connector(configs[0]) as meter:
-        _follow(files[0], configs[0], how, place=place, to=to, meter=reporter.over(meter))
+    followed = Followed(configs[0])
+    with monitored_connector(followed) as meter:
+        _follow(files[0], followed, how, place=place, to=to, meter=reporter.over(meter))
 
 
-def _parts(config: ConnectorConfig, how: _How) -> Parts:
+def _parts(config: ConnectorConfig, how: _How, followed: Followed) -> Parts:
     formats = Formats.of_sink(config.sink)
     settings = Settings(
         connector=config.name,
@@ -197,18 +199,25 @@ def _parts(config: ConnectorConfig, how: _How) -> Parts:
         before_of_topic=config.sink.before == "topic",
         unsent=None if config.into is None else orjson.dumps(UNSENT),
     )
-    return Parts(settings, registry.source(config), registry.snapshotter(config))
+    open_source = registry.source(config)
+
+    def begin() -> Source:
+        followed.config = config
+        return open_source()
+
+    return Parts(settings, begin, registry.snapshotter(config))
 
 
-def _follow(file: Path, config: ConnectorConfig, how: _How, *, place: Place, to: logging.Handler, meter: Meter) -> None:
+def _follow(file: Path, followed: Followed, how: _How, *, place: Place, to: logging.Handler, meter: Meter) -> None:
     keep_freed()
+    config = followed.config
     live = sys.stderr.isatty() and not how.verbose and how.log_format == TEXT
     shown = RunProgress(config.name, live=live, place=place)
-    parts = _parts(config, how)
+    parts = _parts(config, how, followed)
 
     def read_again() -> Parts | None:
         try:
-            return _parts(reread(file, config), how)
+            return _parts(reread(file, config), how, followed)
         except ConfigError as exc:
             _log.error("the file is not taken up, the connector goes on as before: %s", exc.message)
             return None
