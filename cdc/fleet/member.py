@@ -29,7 +29,10 @@ _TWIN_S: Final = 10.0
 """A former process of the same name is in the group until its session ends."""
 _WRITE_AGAIN_S: Final = 2.0
 _LOOK_INTO_LOG: Final = "the member's log has its last words; without any, the machine's: was memory short?"
-_ROOM: Final = "has the temporary folder (TMPDIR) room, and may the member open as many files (ulimit -n)?"
+_ROOM: Final = (
+    "has the temporary folder (TMPDIR) room, and may the member open as many files (ulimit -n) and have as many "
+    "processes (ulimit -u, TasksMax, the container's limit)?"
+)
 
 log = logging.getLogger("cdc")
 
