@@ -198,7 +198,7 @@ def test_a_member_that_is_out_lets_go_on_what_runs_and_restarts_nothing_that_is_
 
 
 def test_states_are_written_and_corrected() -> None:
-    """What an earlier member writes late, after it was cut off, does not stay."""
+    """What an earlier member writes late, after it was cut off, does not stay; what is gone is said again."""
     stage = Stage()
     stage.add("a", 0)
     with at_work(stage):
@@ -212,6 +212,9 @@ def test_states_are_written_and_corrected() -> None:
         late = Status(member="m0", state="failed", since_ms=1)
         stage.fleet.write("status/a", late.to_bytes())
         stage.until(lambda: (said := stage.status("a")) and said.member == "m1")
+        stage.until(lambda: stage.member._shown == {"a"})
+        stage.fleet.write("status/a", None)  # as a topic that was made again has it: none
+        stage.until(lambda: (said := stage.status("a")) and said.state == "streaming")
         stage.children.to_say.append(("a", Report(None, {"kind": "ConfigError", "message": "wrong", "hint": None})))
         stage.children.to_end.append(("a", 2))
         stage.until(lambda: (said := stage.status("a")) and said.state == "failed" and said.again_ms)
