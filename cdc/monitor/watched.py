@@ -10,7 +10,6 @@ from typing import Any, Final, Protocol
 
 from cdc.config import registry
 from cdc.config.config import ApplyConfig, ConnectorConfig
-from cdc.config.kafka_config import KafkaConfig
 from cdc.config.views import ViewsConfig
 from cdc.model.errors import RetryableError
 from cdc.monitor import process as processes
@@ -363,12 +362,7 @@ class WatchedViews:
 
 
 def _verified(config: ApplyConfig) -> dict[tuple[str, str], dict[str, Any]]:
-    sink = KafkaConfig(
-        bootstrap_servers=config.source.bootstrap_servers,
-        topic_prefix=config.source.topic_prefix,
-        options=config.source.options,
-    )
     found: dict[tuple[str, str], dict[str, Any]] = registry.part("sinks.topics.verified:read_verified")(
-        sink, config.name
+        config.source.kafka(), config.name
     )
     return found

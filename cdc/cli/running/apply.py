@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from cdc.cli.logs import JSON, LOG_FORMAT, errors_logged
+from cdc.cli.noted import note
 from cdc.cli.terminal import ALIVE_S, Alive, aligned, clear_progress, instant, show_progress, tell
 from cdc.machine.stop_signals import stopping
 from cdc.model.errors import ConfigError
@@ -72,6 +73,8 @@ def apply(
             found = importlib.import_module("spark_apply.job.plan").run_plan(config).as_json()
             click.echo(json.dumps(found) if as_json else "\n".join(_plan_lines(found)))
             return int(not found["starts"])
+        if reset_checkpoint:
+            note(config, "checkpoint reset", {}, "asked for as the job starts")
         as_lines = log_format == JSON
         told = Told(config.name, live=sys.stderr.isatty() and not as_lines, place=place if as_lines else None)
         with Alive(told.say, every_s=ALIVE_S), monitored_job(config, place, told) as meter:
