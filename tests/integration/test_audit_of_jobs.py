@@ -61,7 +61,7 @@ def test_who_has_moved_a_jobs_offsets_is_kept(
         assert _run("offsets", "import", file, exported, "--force")[0] == 0
     with pytest.raises(OperatorError):
         _fail_half_way(file)
-    producer = Producer({"bootstrap.servers": kafka})
+    producer = Producer({"bootstrap.servers": kafka, "log_level": 0})
     for foreign in (b"{", b'{"at_ms": "x", "about": []}', b"[]"):
         producer.produce(job_audit_topic(prefix, prefix), foreign)
     assert producer.flush(30) == 0

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import http.client
+import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +257,30 @@ def test_one_that_cannot_be_shown_hides_no_other(server: PageServer) -> None:
     assert state["files"] == [{"file": "x.yaml", "message": "m", "hint": None}]
     assert b"secret" not in body
     assert orjson.loads(_ask(server, "/api/series")[2])["connectors"]["a"]["lag_seconds"] == [None]
+
+
+def test_names_that_are_no_utf_8_hide_no_other() -> None:
+    """A file's name may be any bytes: the command ended with a traceback, or the page stood still from then on."""
+    watched: list[Watched] = [Fake("a", {}), Fake("b", {"file": "caf\udce9.yaml"})]
+    monitor = Monitor(watched, [{"file": "x\udcff.yaml", "message": "m", "hint": None}], commands=False)
+    state = json.loads(monitor.state())
+    assert [of["name"] for of in state["connectors"]] == ["a", "b"]
+    assert state["connectors"][1]["file"] == "caf\udce9.yaml"
+    assert state["files"][0]["file"] == "x\udcff.yaml"
+
+
+def test_figures_of_one_that_cannot_be_judged_hide_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    connectors = [WatchedConnector(Path("a"), replace(CONFIG, name=name)) for name in "ab"]
+
+    def at_work(of: WatchedConnector) -> bool:
+        if of.name == "a":
+            raise ValueError("odd")
+        return True
+
+    monkeypatch.setattr(WatchedConnector, "at_work", at_work)
+    samples = [sample for family in MonitorFigures(connectors).collect() for sample in family.samples]
+    running = {of.labels["connector"]: of.value for of in samples if of.name == "cdc_monitor_connector_running"}
+    assert running == {"b": 1.0}
 
 
 def test_every_answer_says_that_nothing_foreign_may_be_fetched(server: PageServer) -> None:
