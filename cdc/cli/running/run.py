@@ -217,10 +217,14 @@ def _follow(file: Path, followed: Followed, how: _How, *, place: Place, to: logg
 
     def read_again() -> Parts | None:
         try:
-            return _parts(reread(file, config), how, followed)
+            now = reread(file, config)
         except ConfigError as exc:
             _log.error("the file is not taken up, the connector goes on as before: %s", exc.message)
             return None
+        if now == followed.config:
+            _log.info("connector %s: its file says nothing new", config.name)
+            return None
+        return _parts(now, how, followed)
 
     pipeline = Pipeline(
         parts.settings,
