@@ -41,7 +41,10 @@ def _done(bench: Bench) -> list[tuple[str, str]]:
 
 def test_what_is_no_command_is_told_of_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """Not at each look at the topic: a first snapshot looks each second, and carries nothing out before its end."""
-    for value in (b"junk", b"[]", b'{"type":"execute-snapshot"}', b'{"type":"drop-everything","data":{}}'):
+    text = (
+        b'{"type":"execute-snapshot","data":{"data-collections":"public.t","type":"incremental"}}'  # no table p, u, …
+    )
+    for value in (b"junk", b"[]", b'{"type":"execute-snapshot"}', b'{"type":"drop-everything","data":{}}', text):
         assert not parse(value).asks
         assert not caplog.records
     bench.kafka.topics["p.signal-c"].append(Record("p.signal-c", b"k", b"junk", bench.kafka.begin("cli")))

@@ -21,7 +21,7 @@ from cdc.cli.logs import JSON, LOG_FORMAT, TEXT, errors_logged, log_to_stderr
 from cdc.cli.running.monitored import Followed, monitored_connector
 from cdc.cli.running.run_progress import RunProgress
 from cdc.cli.running.supervise import supervise
-from cdc.cli.terminal import ALIVE_S, Alive, seconds_of, tell
+from cdc.cli.terminal import ALIVE_S, Alive, instant, seconds_of, tell
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig
 from cdc.config.file_connector import load_any
@@ -246,8 +246,11 @@ def _follow(file: Path, followed: Followed, how: _How, *, place: Place, to: logg
             raise KeyboardInterrupt
         shown.stopping = True
         pipeline.stop()
-        said = "stopping after the transaction in hand; once more to stop at once"
-        tell(line(time.time(), "info", f"{config.name}: {said}", place) if how.log_format == JSON else said)
+        said, now = "stopping after the transaction in hand; once more to stop at once", time.time()
+        if how.log_format == JSON:
+            tell(line(now, "info", f"{config.name}: {said}", place))
+        else:  # in a log among the lines of others
+            tell(said if sys.stderr.isatty() else f"{instant(now)} INFO    {config.name}: {said}")
 
     # the objects of a row live for a moment and are in no cycles: a collection at every 700 finds nothing
     gc.freeze()
