@@ -29,6 +29,7 @@ from cdc.cli.running.run_progress import RunProgress
 from cdc.cli.running.supervise import supervise
 from cdc.cli.terminal import Alive, UtcFormatter, instant
 from cdc.config.config import ConnectorConfig, load_connector
+from cdc.dev.servers import launch
 from cdc.model.errors import FencedError, OperatorError
 from cdc.model.state import Phase, State
 from cdc.monitor.status import source_ms_of
@@ -140,6 +141,32 @@ def test_what_a_signal_ended_has_a_shells_code(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(OperatorError, match=r"1\.yaml") as ended:
         supervise(files, [])
     assert ended.value.exit_code == 137
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel is asked to end children with their parent on Linux")
+def test_connectors_end_with_the_process_that_runs_them(tmp_path: Path) -> None:
+    """After a kill -9 they went on by themselves, and those of the next process stood by, or found their port taken."""
+    files = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
+    for file in files:
+        file.write_text(
+            f"name: {file.stem}\nsource: {{type: postgres, url: 'postgresql://127.0.0.1:1/d', tables: [public.t]}}\n"
+            "sink: {bootstrap_servers: '127.0.0.1:1'}\n"
+        )
+    words = [sys.executable, "-m", "cdc", "run", "--wait", *map(str, files)]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        told = ""
+        while not ("a:" in told or "trying again" in told):
+            told += (line := process.stderr.readline())
+            assert line, told
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        assert len(children) == len(files)
+        process.kill()
+        process.wait(20)
+        deadline = time.monotonic() + 20
+        while any(launch.started_at(int(pid)) for pid in children):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
 
 
 def test_lines_are_in_utc_with_a_zone(monkeypatch: pytest.MonkeyPatch) -> None:
