@@ -133,6 +133,8 @@ class Pipeline:
         self._events = 0
         self._good_at_s = 0.0
         self._ran = False
+        self._is_read_anew = False
+        """Whether the file was read once more since this copy has stood by."""
         self._took_over = False
         """Whether it is noted that another copy was to be fenced."""
         self._stand_by = StandBy(settings, sink, self._stop, self._refuse_second_copy, meter)
@@ -196,9 +198,20 @@ class Pipeline:
                 self._meter.retries(exc)
                 if self._stop.wait(pause_s):
                     return
+                self._take_up()  # the file may say where the servers are now
                 pause_s = min(pause_s * 2, RETRY_LONGEST_S)
             else:
                 return
+
+    def _go_by_file_as_it_is(self) -> None:
+        """Read the file once more: the copy that was at work may have taken up a change. Raises RestartSession.
+
+        Else the tables that were added while this copy stood by would be taken out again.
+        """
+        if not self._is_read_anew:
+            self._is_read_anew = True
+            self._across.reload.set()
+            raise RestartSession
 
     def _take_up(self) -> None:
         """Read the file again, if that is why the session has ended; the sink stays as it is."""
@@ -278,6 +291,7 @@ class Pipeline:
             takes_over = self._stand_by.takes_over(ran=self._ran)
             if self._stand_by.wait(source, ran=self._ran):
                 self._sequence = None  # what others have committed since is no reason to end
+                self._go_by_file_as_it_is()
             identity = source.connect()
             tables = source.tables()
             ran_before = self._sink.check(tables)
@@ -317,7 +331,7 @@ class Pipeline:
                 state=state,
                 until_caught_up=until_caught_up,
             )
-            self._ran, self._stand_by.stood_by = True, False
+            self._ran, self._stand_by.stood_by, self._is_read_anew = True, False, False
             with closing(session):
                 try:
                     if state.phase is Phase.SNAPSHOT:

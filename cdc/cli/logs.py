@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
 import click
 
-from cdc.cli.terminal import UtcFormatter
-from cdc.model.errors import CdcError
+from cdc.cli.ending import INTERRUPTED, error_of
+from cdc.cli.terminal import UtcFormatter, tell
 from cdc.monitoring.json_log import JsonFormatter, Place, line
 
 TEXT: Final = "text"
@@ -33,10 +35,18 @@ def log_to_stderr(log_format: str, place: Place, *, verbose: bool = False) -> lo
     made = logging.StreamHandler(sys.stderr)
     made.setFormatter(JsonFormatter(place) if log_format == JSON else UtcFormatter())
     made.addFilter(_worth_a_line)
+    if log_format == JSON:  # what Python would print in lines of its own
+        logging.captureWarnings(capture=True)
+        threading.excepthook = _of_a_thread
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[made])
     for client in ("kafka", "cdc.kafka"):  # their errors are reported in one line of ours
         logging.getLogger(client).setLevel(logging.WARNING if verbose else logging.CRITICAL)
     return made
+
+
+def _of_a_thread(of: threading.ExceptHookArgs) -> None:
+    if of.exc_value is not None:
+        logging.getLogger("cdc").error("a thread has ended: %s", of.exc_type.__name__, exc_info=of.exc_value)
 
 
 def _worth_a_line(record: logging.LogRecord) -> bool:
@@ -46,12 +56,30 @@ def _worth_a_line(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def errors_logged(log_format: str, place: Place) -> Iterator[None]:
-    """Write the error that ends a command in the log's format, and end with its exit code; as text `main` shows it."""
+    """Write what ends a command in the log's format, and end with its exit code; as text `main` shows it."""
     try:
         yield
-    except CdcError as exc:
+    except (click.exceptions.Exit, BrokenPipeError):
+        raise
+    except (Exception, KeyboardInterrupt) as exc:
         if log_format != JSON:
             raise
-        more = {"kind": type(exc).__name__, **({} if exc.hint is None else {"hint": exc.hint})}
-        click.echo(line(time.time(), "error", exc.message, place, **more), err=True)
-        click.get_current_context().exit(exc.exit_code)
+        code, level, message, more = _told(exc)
+        tell(line(time.time(), level, message, place, **more))
+        click.get_current_context().exit(code)
+
+
+def _told(exc: BaseException) -> tuple[int, str, str, dict[str, str]]:
+    """Return exit code, level, message and what else is to be said of what ends a command."""
+    if isinstance(exc, (KeyboardInterrupt, click.Abort)):
+        return INTERRUPTED, "warning", "interrupted", {}
+    if isinstance(exc, click.ClickException):
+        return exc.exit_code, "error", exc.format_message(), {"kind": type(exc).__name__}
+    error = error_of(exc)
+    if error is None:  # a bug, with what finds it
+        frames = "".join(traceback.format_exception(exc))
+        return 1, "error", f"this must not happen: {type(exc).__name__}", {
+            "kind": type(exc).__name__, "exception": frames,
+        }  # fmt: skip
+    more = {"kind": type(error).__name__, **({} if error.hint is None else {"hint": error.hint})}
+    return error.exit_code, "error", error.message, more

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
 import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final
+from contextlib import suppress
 
 import click
 
 from cdc import __version__
-from cdc.model.errors import CdcError, OperatorError, RetryableError
-
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_OUT_OF_REACH: Final = (
-    errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG,
-)  # fmt: skip
+from cdc.cli.ending import INTERRUPTED, end, error_of, show, write_nothing_more
+from cdc.cli.terminal import tell
 
 _COMMANDS = {  # the room and the file of each
     "check": ("inspecting.check", "Ask database and Kafka for all that a run needs; make nothing."),
@@ -82,31 +77,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         code = cdc.main(arguments, standalone_mode=False)
     except click.ClickException as exc:
-        exc.show()
-        sys.exit(exc.exit_code)
+        with suppress(OSError):
+            exc.show()
+        end(exc.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
-        sys.exit(130)
-    except CdcError as exc:
-        show(exc)
-        sys.exit(exc.exit_code)
+        tell("interrupted")
+        end(INTERRUPTED)
     except BrokenPipeError:  # `cdc tail … | head`
-        _write_nothing_more()
-        sys.exit(1)
-    except OSError as exc:
-        of_a_file = _of_a_file(exc)
-        if of_a_file is None:
-            raise
-        _write_nothing_more()
-        show(of_a_file)
-        sys.exit(of_a_file.exit_code)
+        write_nothing_more()
+        end(1)
     except Exception as exc:
-        error = _of_spark(exc)
+        error = error_of(exc)
         if error is None:
             raise
+        if isinstance(exc, OSError):
+            write_nothing_more()
         show(error)
-        sys.exit(error.exit_code)
-    sys.exit(code if isinstance(code, int) else 0)
+        end(error.exit_code)
+    end(code if isinstance(code, int) else 0)
 
 
 def _write_any_name() -> None:
@@ -119,47 +107,8 @@ def _write_any_name() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - it lives as we do
+    sys.stdin = sys.stdin or open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - it lives as we do
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - as above
     sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - as above
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding=None if sys.stdout.isatty() else "utf-8", errors="backslashreplace")
-
-
-def _of_a_file(exc: OSError) -> OperatorError | None:
-    """Return an error of ours for a disk that is full, or a file or folder that is out of reach; None for any other."""
-    if exc.errno in _FULL:
-        where = f"file {exc.filename}" if exc.filename else "stdout, or a temporary file,"
-        return OperatorError(f"{where} cannot be written: {exc.strerror}", hint="df -h shows which disk is full")
-    if exc.filename and exc.errno in _OUT_OF_REACH:
-        return OperatorError(
-            f"{exc.filename} cannot be made, read or written: {exc.strerror}",
-            hint="it must be within reach of this user: ls -ld of the folder that it is in",
-        )
-    return None
-
-
-def _write_nothing_more() -> None:
-    """Keep what is left in stdout's buffer from failing once more at the interpreter's end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _of_spark(exc: Exception) -> CdcError | None:
-    """Return what Spark raised where a command reads stores or checkpoints as an error of ours; None for any other."""
-    if type(exc).__module__.partition(".")[0] not in ("pyspark", "py4j"):
-        return None
-    from cdc.config import registry  # noqa: PLC0415 - the command line must start fast
-
-    error: CdcError | None = registry.part("spark_apply.spark.remedies:of_spark")(exc, "a store or a checkpoint")
-    return error
-
-
-def show(exc: CdcError) -> None:
-    """Print an error for a person, on stderr."""
-    click.secho("error: ", nl=False, err=True, fg="red", bold=True)
-    click.echo(exc.message, err=True)
-    hint = exc.hint or (
-        "nothing is lost: start it again, it goes on where it was" if isinstance(exc, RetryableError) else None
-    )
-    if hint:
-        click.secho("hint:  ", nl=False, err=True, fg="cyan")
-        click.echo(hint, err=True)

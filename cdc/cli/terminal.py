@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final, Self
 
@@ -20,14 +21,24 @@ _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
 
 
+def tell(text: str, *, nl: bool = True) -> None:
+    """Write on stderr, if anybody reads it: work that runs for long does not end because its reader has gone.
+
+    A pipe's reader is ended by the same Ctrl-C, a log's disk is full, a terminal is closed; and within a signal's
+    handler the stream may be in the middle of another line.
+    """
+    with suppress(OSError, RuntimeError):
+        click.echo(text, err=True, nl=nl)
+
+
 def show_progress(line: str) -> None:
     """Draw a status line on the terminal, over the one before."""
-    click.echo(f"\r\x1b[K{line}", err=True, nl=False)
+    tell(f"\r\x1b[K{line}", nl=False)
 
 
 def clear_progress() -> None:
     """Remove the status line."""
-    click.echo("\r\x1b[K", err=True, nl=False)
+    tell("\r\x1b[K", nl=False)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from cdc.config.kafka_config import check_clients
+from cdc.config.kafka_config import KafkaConfig, check_clients
 from cdc.config.requirement import require
 
 MODES = ("latest", "history")
@@ -23,6 +23,12 @@ class ApplySource:
 
     def __post_init__(self) -> None:
         check_clients(self.bootstrap_servers, self.topic_prefix, self.options)
+
+    def kafka(self) -> KafkaConfig:
+        """Return the same as the parts that write topics take it."""
+        return KafkaConfig(
+            bootstrap_servers=self.bootstrap_servers, topic_prefix=self.topic_prefix, options=self.options
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

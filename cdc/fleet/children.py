@@ -40,6 +40,8 @@ class _Child:
     heard: bytes = b""
     code: int | None = None
     """Its exit code, once it has ended."""
+    refused: int | None = None
+    """Why the machine gives no process for it, as an `errno`."""
 
 
 class Children:
@@ -84,7 +86,7 @@ class Children:
             self._lost()
 
     def start(self, entry: Entry, *, take_over: bool) -> None:
-        """Start one. Raises OSError where there is no room for its file, or no descriptor left; then there is none."""
+        """Start one. Raises OSError where there is no room for its file, or no descriptor or process left for it."""
         file = self._folder / f"{entry.name}.yaml"
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as copy:
             copy.write(entry.yaml)
@@ -95,12 +97,20 @@ class Children:
         asked = orjson.dumps({"start": ["run", str(file), *flags], "name": entry.name}) + b"\n"
         try:
             socket.send_fds(self._open(), [asked], [tells])
-            while child.code is None and child.pid == 0:
+            while child.code is None and child.pid == 0 and child.refused is None:
                 self._receive(newest=child)
         except OSError:
             self._lost()
         finally:
             os.close(tells)
+        if child.refused is not None:
+            self._forget(entry.name)
+            raise OSError(child.refused, os.strerror(child.refused))
+
+    def _forget(self, name: str) -> None:
+        child = self._children.pop(name)
+        os.close(child.pipe)
+        child.file.unlink(missing_ok=True)
 
     def _receive(self, newest: _Child | None = None) -> None:
         """Take up what the nursery says next. Raises OSError when it is gone."""
@@ -115,10 +125,10 @@ class Children:
         if "ready" in said:
             self._ready = True
             return
-        if "started" in said:
+        if "started" in said or "refused" in said:
             if newest is None:
                 raise BugError("a nursery has started what nobody asked for")
-            newest.pid = said["started"]
+            newest.pid, newest.refused = said.get("started", 0), said.get("refused")
             return
         for child in self._children.values():
             if child.pid == said["ended"] and child.code is None:
@@ -162,9 +172,7 @@ class Children:
         for name, child in list(self._children.items()):
             if child.code is not None:
                 found.append((name, child.code))
-                del self._children[name]
-                os.close(child.pipe)
-                child.file.unlink(missing_ok=True)
+                self._forget(name)
         return found
 
     def _hear_ends(self) -> None:

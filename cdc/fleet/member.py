@@ -29,7 +29,10 @@ _TWIN_S: Final = 10.0
 """A former process of the same name is in the group until its session ends."""
 _WRITE_AGAIN_S: Final = 2.0
 _LOOK_INTO_LOG: Final = "the member's log has its last words; without any, the machine's: was memory short?"
-_ROOM: Final = "has the temporary folder (TMPDIR) room, and may the member open as many files (ulimit -n)?"
+_ROOM: Final = (
+    "has the temporary folder (TMPDIR) room, and may the member open as many files (ulimit -n) and have as many "
+    "processes (ulimit -u, TasksMax, the container's limit)?"
+)
 
 log = logging.getLogger("cdc")
 
@@ -42,11 +45,13 @@ class Member:
         self._roster = Roster()
         self._entries = Entries({}, {})
         self._said: dict[str, Status] = {}
+        self._shown: set[str] = set()
+        """The connectors of which the topic had a state when it was read last."""
         self._revoked: list[Revoked] = []
         self._stop = threading.Event()
         self._told_s: dict[str, float] = {}
         self._overwritten = False
-        """Whether another member has written a state of a connector that is this one's."""
+        """Whether the topic has another state of a connector that is this one's, or none any more."""
         self._alone = False
         """Whether it is known, or being asked, that no other member has this one's name."""
         self._twin: OperatorError | None = None
@@ -146,10 +151,13 @@ class Member:
         for name, refused in self._entries.refused.items():
             if before.refused.get(name) != refused:
                 log.error("member %s: connector %s is run by nobody: %s", self._name, name, refused.message)
-        for name, status in self._said.items():  # a member that was cut off may have written late
+        for name, status in self._said.items():
             newest = found.get(f"{STATUS}{name}")
-            if newest is not None and newest != status.to_bytes() and self._roster.mine(name):
+            # a member that was cut off may have written late; a topic that was made again has none of what was said
+            other = name in self._shown if newest is None else newest != status.to_bytes()
+            if other and self._roster.mine(name):
                 self._overwritten = True
+        self._shown = {key.removeprefix(STATUS) for key in found if key.startswith(STATUS)}
 
     def _hear(self, writer: StatusWriter) -> None:
         for name, report in self._children.reports():

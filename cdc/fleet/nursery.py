@@ -7,7 +7,7 @@ fork takes milliseconds, and shares the memory. The nursery has one thread and t
 socket, in lines of JSON. One child is asked for at a time, so its descriptor is the only one on its way:
 
     member    {"start": argv, "name": …}, with the report pipe's descriptor · {"signal": number, "pid": …}
-    nursery   {"ready": pid}, once · {"started": pid} · {"ended": pid, "code": …}
+    nursery   {"ready": pid}, once · {"started": pid} or {"refused": errno} · {"ended": pid, "code": …}
 
 The kernel ends it with its member, and the children with it (Linux); elsewhere it ends both when the socket is closed.
 """
@@ -15,6 +15,7 @@ The kernel ends it with its member, and the children with it (Linux); elsewhere 
 from __future__ import annotations
 
 import ctypes
+import errno
 import gc
 import importlib
 import os
@@ -73,7 +74,12 @@ def serve(channel: socket.socket) -> list[str]:
                     os.kill(asked["pid"], asked["signal"])
                 continue
             report, nursery = reports.pop(), os.getpid()
-            pid = os.fork()
+            try:
+                pid = os.fork()
+            except OSError as exc:  # no process or memory more: those that are there are not to end for it
+                os.close(report)
+                _say(channel, {"refused": exc.errno or errno.EAGAIN})
+                continue
             if pid == 0:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -63,7 +63,8 @@ def asked_by() -> str:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's number without a name
         user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"[:_LONGEST]
+    named = f"{user}@{socket.gethostname()}"[:_LONGEST]
+    return "".join(letter if letter.isprintable() else "?" for letter in named)  # LOGNAME may be any bytes
 
 
 def name_of(value: object) -> str | None:

@@ -37,6 +37,8 @@ class PartitionOffset:
     unread: Unread
     commits: Sequence[tuple[int, int, int]] = ()
     """Of each commit seen: when, which offset, and where the partition ended then."""
+    of_another: bool = False
+    """Whether its offset lies behind all records there are: it is of a former topic of this name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,15 +21,21 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 
+def _text(given: str) -> str:
+    """Return what can be written anywhere: a file's name, or a server's words, may be bytes that are no UTF-8."""
+    return given if given.isascii() else given.encode(errors="backslashreplace").decode()
+
+
 class CdcError(Exception):
     """The base of all errors raised on purpose; ``hint`` is the next step, often a statement or command."""
 
     exit_code = 1
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
+        message = _text(message)
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self.hint = hint if hint is None else _text(hint)
 
     def __str__(self) -> str:
         return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message

@@ -156,6 +156,8 @@ def _partition(of: PartitionOffset, *, now_ms: int, clock_ms: int, told: bool) -
     since_ms = unread.source_ms if unread.source_ms is not None else unread.written_ms
     seconds = None if since_ms is None else round(max(0, clock_ms - since_ms) / 1000, 1)
     status = judge(commits, unread=unread.records, unread_since_ms=unread.written_ms, now_ms=now_ms)
+    if of.of_another:  # an empty topic, too: what comes lies before its offset
+        status = worst((status, Status.UNKNOWN))
     return PartitionStanding(
         partition=of.partition,
         offset=of.offset,
@@ -173,8 +175,8 @@ def _lag(offsets: int) -> int:
 
 
 def _note(of: PartitionOffset) -> str | None:
-    if of.offset > of.end:
-        return "its offset is behind the end: was the topic made again?"
+    if of.of_another:
+        return "its offset lies behind the end: the topic was made again, and none of this one is read"
     if of.offset < of.begin:
         return "records that it has not read are gone: compaction or retention has taken them"
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -14,6 +15,8 @@ from cdc.monitor.consumers import Consumers
 from cdc.monitor.watched import Watched, WatchedConnector, WatchedJob
 from cdc.monitoring.figures import Figures, Labels
 from cdc.monitoring.metrics import OTHER, SEEN, VERIFIED
+
+log = logging.getLogger("cdc")
 
 MOST_PAIRS: Final = 200
 """So many pairs of group and topic of a connector have values of their own; all others are one."""
@@ -36,7 +39,7 @@ class MonitorFigures(Collector):
 
     def collect(self) -> Iterator[Family]:
         for connector, of_connector in self._connectors:
-            running = connector.at_work()
+            running = _at_work(connector)
             of_connector.replace("cdc_monitor_connector_running", {} if running is None else {(): float(running)})
             groups = connector.consumers()
             if groups is not None:
@@ -45,6 +48,14 @@ class MonitorFigures(Collector):
             _tell_verified(of_job, job)
         for figures in ([of for _, of in self._connectors], [of for _, of in self._jobs]):
             yield from _merged(figures)
+
+
+def _at_work(connector: WatchedConnector) -> bool | None:
+    try:
+        return connector.at_work()
+    except Exception as exc:  # noqa: BLE001 - contained, as on the page: the others are told
+        log.debug("whether %s runs cannot be told: %s", connector.name, type(exc).__name__)
+        return None
 
 
 def tell_consumers(figures: Figures, found: Consumers) -> None:

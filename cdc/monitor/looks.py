@@ -10,11 +10,15 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Generic, TypeVar
 
+from cdc.config.config import ApplyConfig, ConnectorConfig
+from cdc.config.views import ViewsConfig
 from cdc.model.errors import CdcError
 
 T = TypeVar("T")
+C = TypeVar("C", ConnectorConfig, ApplyConfig, ViewsConfig)
 _AGAIN_S: Final = 3.0
 """So soon a question is asked again that was not answered."""
 _ANSWERS_WITHIN_S: Final = 20.0
@@ -42,6 +46,35 @@ class Answer(Generic[T]):
     """When; 0 without an answer."""
     failure: Failure | None
     """Why the last question was not answered; None: it was."""
+
+
+class FileNow(Generic[C]):
+    """Holds what a file says. Where nobody answers it is read again: a password, or an address, may be another one."""
+
+    def __init__(self, file: Path, config: C, load: Callable[[Path], C]) -> None:
+        self._file = file
+        self._load: Callable[[Path], C] = load
+        self.config: C = config
+
+    def ask(self, question: Callable[[C], T]) -> T:
+        """Ask by what the file says, and once more if it says something else by now. Raises what the question does."""
+        before = self.config
+        try:
+            return question(before)
+        except CdcError:
+            if not self._says_something_else(before):
+                raise
+        return question(self.config)
+
+    def _says_something_else(self, before: C) -> bool:
+        try:
+            now = self._load(self._file)
+        except CdcError:
+            return False
+        if now.name != before.name or now == before:
+            return False
+        self.config = now
+        return True
 
 
 class Look(Generic[T]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -17,6 +18,14 @@ EVERY_S: Final = 1.0
 KINDS: Final = ("connectors", "stores", "views")
 
 log = logging.getLogger("cdc")
+
+
+def as_json(value: object) -> bytes:
+    """Write JSON of any text: the name of a file may be bytes that are no UTF-8."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return json.dumps(value).encode()
 
 
 class Monitor:
@@ -35,17 +44,18 @@ class Monitor:
         found: dict[str, list[Any]] = {kind: [] for kind in KINDS}
         for one in self.watched:
             try:
-                found[one.kind].append(one.entry())
+                found[one.kind].append(orjson.Fragment(as_json(one.entry())))
             except Exception as exc:  # noqa: BLE001 - contained: the others are shown
                 log.debug("%s cannot be shown: %s", one.name, type(exc).__name__)
                 problem = {"level": "bad", "says": f"it cannot be shown: {type(exc).__name__}", "hint": None}
-                found[one.kind].append({"name": one.name, "state": "unknown", "level": "bad", "problems": [problem]})
+                shown = {"name": one.name, "state": "unknown", "level": "bad", "problems": [problem]}
+                found[one.kind].append(orjson.Fragment(as_json(shown)))
         state = {
             "at_ms": time.time_ns() // 1_000_000,
             "version": __version__,
             "commands": self._commands,
             **found,
-            "files": self._refused,
+            "files": [orjson.Fragment(as_json(one)) for one in self._refused],
         }
         self._state = orjson.dumps(state)
 

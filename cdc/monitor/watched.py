@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from cdc.config import registry
-from cdc.config.config import ApplyConfig, ConnectorConfig
-from cdc.config.kafka_config import KafkaConfig
-from cdc.config.views import ViewsConfig
+from cdc.config.config import ApplyConfig, ConnectorConfig, load_apply, load_connector
+from cdc.config.views import ViewsConfig, load_views
 from cdc.model.errors import RetryableError
 from cdc.monitor import process as processes
 from cdc.monitor.consumers import Consumers, read_consumers, topics_of
 from cdc.monitor.judged import Problem, Rate, level_of, log_left, problems_of, state_of
-from cdc.monitor.looks import Answer, Failure, Look
+from cdc.monitor.looks import Answer, Failure, FileNow, Look
 from cdc.monitor.status import instant, standing, status_of, stores_status
 
 SERVER_S: Final = 2.0
@@ -74,21 +73,31 @@ class WatchedConnector:
 
     def __init__(self, file: Path, config: ConnectorConfig, *, pace: float = 1.0) -> None:
         """`pace` makes the time between two questions longer: where many are watched."""
-        self.name, self.file, self.config = config.name, str(file), config
+        self.name, self.file = config.name, str(file)
+        self._now = now = FileNow(file, config, load_connector)
         self._events, self._log = Rate(), Rate()
         self._by_process = False
         self._series = _Series("lag_seconds", "events_per_second")
         ask = registry.standing(config)
-        self._kafka: Look[tuple[Any, int]] = Look(f"{self.name} in Kafka", self._in_kafka, every_s=pace * KAFKA_S)
+        self._kafka: Look[tuple[Any, int]] = Look(
+            f"{self.name} in Kafka", lambda: now.ask(self._in_kafka), every_s=pace * KAFKA_S
+        )
         self._server: Look[dict[str, Any]] = Look(
-            f"{self.name} at its source", lambda: self._grown(dict(ask(config, self._state()))), every_s=pace * SERVER_S
+            f"{self.name} at its source",
+            lambda: self._grown(dict(now.ask(lambda config: ask(config, self._state())))),
+            every_s=pace * SERVER_S,
         )
         self._process: Look[processes.Process] | None = None
         if config.metrics.listen is not None:
             self._process = Look(f"process of {self.name}", self._of_process, every_s=PROCESS_S)
         self._consumers: Look[Consumers] = Look(
-            f"consumers of {self.name}", self._of_consumers, every_s=pace * CONSUMERS_S
+            f"consumers of {self.name}", lambda: now.ask(self._of_consumers), every_s=pace * CONSUMERS_S
         )
+
+    @property
+    def config(self) -> ConnectorConfig:
+        """What its file says, as far as that was looked at."""
+        return self._now.config
 
     def looks(self) -> Iterable[Look[Any]]:
         return [look for look in (self._server, self._kafka, self._process, self._consumers) if look is not None]
@@ -108,12 +117,12 @@ class WatchedConnector:
         found = self._kafka.answer().value
         return found[0].state if found is not None and found[0] is not None else None
 
-    def _in_kafka(self) -> tuple[Any, int]:
-        at = standing(self.config)
+    def _in_kafka(self, config: ConnectorConfig) -> tuple[Any, int]:
+        at = standing(config)
         if at is not None and at.state is not None and not self._by_process:
-            sink = self.config.sink
+            sink = config.sink
             with registry.part("sinks.topics.topics:Topics")(sink.bootstrap_servers, sink.options) as topics:
-                self._events.saw(topics.ends(topics_of(self.config, at.state)))
+                self._events.saw(topics.ends(topics_of(config, at.state)))
         return at, time.time_ns() // 1_000_000
 
     def _grown(self, found: dict[str, Any]) -> dict[str, Any]:
@@ -128,11 +137,11 @@ class WatchedConnector:
         self._events.saw(found.events)
         return found
 
-    def _of_consumers(self) -> Consumers:
+    def _of_consumers(self, config: ConnectorConfig) -> Consumers:
         state = self._state()
         if state is None:
             raise RetryableError(f"connector {self.name} has never run")
-        return read_consumers(self.config, state)
+        return read_consumers(config, state)
 
     def entry(self) -> dict[str, Any]:
         kafka, server = self._kafka.answer(), self._server.answer()
@@ -230,18 +239,24 @@ class WatchedJob:
     kind = "stores"
 
     def __init__(self, file: Path, config: ApplyConfig) -> None:
-        self.name, self.file, self.config = config.name, str(file), config
+        self.name, self.file = config.name, str(file)
+        self._now = now = FileNow(file, config, load_apply)
         self._series = _Series("freshness_seconds", "events_per_second")
         self._events = Rate()
         self._stores: Look[dict[str, Any]] = Look(
-            f"stores of {self.name}", lambda: stores_status(config), every_s=STORES_S
+            f"stores of {self.name}", lambda: now.ask(stores_status), every_s=STORES_S
         )
         self._verified: Look[dict[tuple[str, str], dict[str, Any]]] = Look(
-            f"verify of {self.name}", lambda: _verified(config), every_s=CONSUMERS_S
+            f"verify of {self.name}", lambda: now.ask(_verified), every_s=CONSUMERS_S
         )
         self._process: Look[processes.Process] | None = None
         if config.metrics.listen is not None:
             self._process = Look(f"process of {self.name}", self._of_process, every_s=PROCESS_S)
+
+    @property
+    def config(self) -> ApplyConfig:
+        """What its file says, as far as that was looked at."""
+        return self._now.config
 
     def looks(self) -> Iterable[Look[Any]]:
         return [look for look in (self._stores, self._verified, self._process) if look is not None]
@@ -325,7 +340,8 @@ class WatchedViews:
         self.name, self.file = config.name, str(file)
         self._series = _Series("freshness_seconds", "rows")
         ask: Callable[..., dict[str, Any]] = registry.part("spark_apply.views.publishing.status:view_status")
-        self._views: Look[dict[str, Any]] = Look(f"views of {self.name}", lambda: ask(config), every_s=VIEWS_S)
+        now = FileNow(file, config, load_views)
+        self._views: Look[dict[str, Any]] = Look(f"views of {self.name}", lambda: now.ask(ask), every_s=VIEWS_S)
 
     def looks(self) -> Iterable[Look[Any]]:
         return [self._views]
@@ -363,12 +379,7 @@ class WatchedViews:
 
 
 def _verified(config: ApplyConfig) -> dict[tuple[str, str], dict[str, Any]]:
-    sink = KafkaConfig(
-        bootstrap_servers=config.source.bootstrap_servers,
-        topic_prefix=config.source.topic_prefix,
-        options=config.source.options,
-    )
     found: dict[tuple[str, str], dict[str, Any]] = registry.part("sinks.topics.verified:read_verified")(
-        sink, config.name
+        config.source.kafka(), config.name
     )
     return found

@@ -17,8 +17,11 @@ from cdc.monitoring.health import Pulse, Verdict
 from cdc.monitoring.metrics import CONNECTOR, DELAYS_S
 
 _READY: Final = frozenset({RunState.SNAPSHOT, RunState.STREAMING})
-_STARTED: Final = _READY | {RunState.PAUSED, RunState.STANDBY}
+_STARTED: Final = _READY | {RunState.CREATING, RunState.PAUSED, RunState.STANDBY}
+"""A slot is made when every transaction that is open has ended: who starts the process again waits for them anew."""
 _SLOT_STATES: Final = ("reserved", "extended", "unreserved", "lost")
+KNOWN_S: Final = 60.0
+"""So long what a server has said is shown while it answers no more: one look that fails is no news, four are."""
 _DELAYS_MS: Final = tuple(int(bound * 1000) for bound in DELAYS_S)
 
 
@@ -36,6 +39,11 @@ class ConnectorMeter:
         self._pending: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self._pulse = Pulse(self._not_committed)
         self._fresh_ms = self._ahead_ms = 0
+        self._reached: bool | None = None
+        """Whether the server answered the last look; None: it was not looked at yet."""
+        self._said: Mapping[str, Any] = {}
+        """What it said last."""
+        self._said_s = time.monotonic()
         self._tables = Tables()
         figures = self.figures
         figures.set("cdc_connector_info", 1, config.source.type, config.sink.prefix)
@@ -53,6 +61,14 @@ class ConnectorMeter:
             "cdc_snapshot_rows": lambda: self._by_table(estimated=False),
             "cdc_snapshot_estimated_rows": lambda: self._by_table(estimated=True),
             "cdc_snapshot_remaining_seconds": self._remaining,
+            "cdc_source_reachable": self._reachable,
+            "cdc_source_lag_bytes": lambda: self._of_server(lambda said: said.get("lag_bytes")),
+            "cdc_source_standby_copies": lambda: self._of_server(lambda said: said.get("standby")),
+            "cdc_slot_active": lambda: self._of_slot(lambda slot: float(slot["active"])),
+            "cdc_slot_state": self._slot_states,
+            "cdc_slot_retained_bytes": lambda: self._of_slot(lambda slot: slot["retained_wal_bytes"] or 0),
+            "cdc_slot_safe_bytes": lambda: self._of_slot(lambda slot: slot["safe_wal_size_bytes"]),
+            "cdc_binlog_headroom_seconds": self._headroom,
         }
         for name, values in asked.items():
             figures.ask(name, values)
@@ -131,26 +147,31 @@ class ConnectorMeter:
 
     def looked(self, found: Mapping[str, Any] | None) -> None:
         """Take what the source's `standing` says; None: the server did not answer."""
-        figures = self.figures
-        figures.set("cdc_source_reachable", float(found is not None))
-        if found is None:
-            return
-        slot, binlog = found.get("slot"), found.get("binlog")
-        for name, value in (
-            ("cdc_source_lag_bytes", found.get("lag_bytes")),
-            ("cdc_source_standby_copies", found.get("standby")),
-            ("cdc_slot_active", None if slot is None else float(slot["active"])),
-            ("cdc_slot_retained_bytes", None if slot is None else slot["retained_wal_bytes"] or 0),
-            ("cdc_slot_safe_bytes", None if slot is None else slot["safe_wal_size_bytes"]),
-            ("cdc_binlog_headroom_seconds", None if binlog is None else self._headroom(binlog["kept_for_seconds"])),
-        ):
-            figures.replace(name, {} if value is None else {(): value})
-        if slot is not None:
-            figures.one_of("cdc_slot_state", str(slot["wal_status"]), _SLOT_STATES)
+        self._reached = found is not None
+        if found is not None:
+            self._said, self._said_s = found, time.monotonic()
 
-    def _headroom(self, kept_s: float | None) -> float | None:
-        lag = self._lag()
-        return None if kept_s is None else kept_s - lag.get((), 0.0)
+    def _reachable(self) -> Values:
+        """Tell of the last look; one that nobody answers for long, also not with an error, was not answered."""
+        late = time.monotonic() - self._said_s > KNOWN_S
+        return {} if self._reached is None and not late else {(): float(bool(self._reached) and not late)}
+
+    def _of_server(self, value: Callable[[Mapping[str, Any]], float | None]) -> Values:
+        found = value(self._said) if time.monotonic() - self._said_s <= KNOWN_S else None
+        return {} if found is None else {(): found}
+
+    def _of_slot(self, value: Callable[[Mapping[str, Any]], float | None]) -> Values:
+        return self._of_server(lambda said: value(said["slot"]) if said.get("slot") else None)
+
+    def _slot_states(self) -> Values:
+        known = self._of_slot(lambda slot: _SLOT_STATES.index(slot["wal_status"]) if slot["wal_status"] in _SLOT_STATES
+                              else -1)  # fmt: skip
+        return {(state,): float(number == known[()]) for number, state in enumerate(_SLOT_STATES)} if known else {}
+
+    def _headroom(self) -> Values:
+        """Tell from the setting as it was said last: while the server is away, binlog grows old all the same."""
+        kept_s = (self._said.get("binlog") or {}).get("kept_for_seconds")
+        return {} if kept_s is None else {(): kept_s - self._lag().get((), 0.0)}
 
     def _not_committed(self) -> tuple[int, int]:
         return self._pending()

@@ -68,6 +68,7 @@ ROWS: Final = (
             (f"sum by (connector, kind) (increase(cdc_connector_errors_total{{{_OF}}}[10m]))",
              "{{connector}} {{kind}}"),
             (f"increase(cdc_connector_sessions_total{{{_OF}}}[10m])", "{{connector}} sessions"),
+            (f"changes(cdc_start_timestamp_seconds{{{_OF}}}[10m])", "{{connector}} processes"),
         )),
         Panel("Not committed yet", "bytes", ((f"cdc_sink_pending_bytes{{{_OF}}}", "{{connector}}"),)),
         Panel("Dead letters", "none", ((f"cdc_dead_letters_total{{{_OF}}}", "{{connector}}"),)),

@@ -63,7 +63,8 @@ CONNECTOR: Final = (
            " there is in Kafka: `source_at` of `cdc status`."),
     _gauge("cdc_source_lag_bytes", "How far the log's end is ahead of the committed position: `lag_bytes` of `cdc"
            " status`."),
-    _gauge("cdc_source_reachable", "1 if the server answered when its log was last looked at, every 15 s."),
+    _gauge("cdc_source_reachable", "1 if the server answered when its log was last looked at, every 15 s. What it says"
+           " is shown for a minute after its last answer, then it is not known."),
     _gauge("cdc_source_standby_copies", "Copies of the connector that stand by, where the server tells."),
     _counter("cdc_source_events_total", "Events committed to Kafka, by table and op (c, u, d, r; m for messages, whose"
              " table is empty); without tombstones.", "table", "op"),

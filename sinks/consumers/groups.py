@@ -60,9 +60,10 @@ def read_groups(config: KafkaConfig, topics: Collection[str], *, window: int, wi
         found, unreadable = asked.offsets()
         with closing(Consumer(_settings(config), logger=log)) as consumer:
             bounds = _bounds(consumer, topics)
+            others = _of_others(config, found, bounds)
             commits, why_not = _commits(consumer, config, list(found), window=window, window_s=window_s)
             groups = [
-                _group(consumer, reading, (name, *standing), bounds, commits)
+                _group(consumer, reading, (name, *standing, others[name]), bounds, commits)
                 for name, standing in sorted(found.items())
             ]
     except DRIVER_ERRORS as exc:
@@ -147,16 +148,40 @@ def _bounds(consumer: Consumer, topics: Collection[str]) -> dict[Place, tuple[in
     }
 
 
+def _of_others(
+    config: KafkaConfig, found: Mapping[str, tuple[str, Mapping[Place, int]]], bounds: Mapping[Place, tuple[int, int]]
+) -> dict[str, set[Place]]:
+    """Return of each group the partitions whose offset lies behind all records: it is of a former topic.
+
+    Those who read what is not committed yet may stand behind the last stable offset.
+    """
+    behind = {
+        group: {place for place, offset in of.items() if place in bounds and offset > bounds[place][1]}
+        for group, (_, of) in found.items()
+    }
+    places = set().union(*behind.values())
+    if not places:
+        return behind
+    with closing(Consumer({**_settings(config), "isolation.level": "read_uncommitted"}, logger=log)) as consumer:
+        last = {place: consumer.get_watermark_offsets(TopicPartition(*place), timeout=_ANSWER_S)[1] for place in places}
+    return {group: {place for place in of if found[group][1][place] > last[place]} for group, of in behind.items()}
+
+
 def _group(
     consumer: Consumer,
     reading: Reading,
-    found: tuple[str, str, Mapping[Place, int]],
+    found: tuple[str, str, Mapping[Place, int], Collection[Place]],
     bounds: Mapping[Place, tuple[int, int]],
     commits: Mapping[tuple[str, str, int], Sequence[OffsetCommit]],
 ) -> GroupOffsets:
-    name, state, offsets = found
+    """Say where a group stands. Where its offset is of a former topic it has read nothing of this one."""
+    name, state, offsets, others = found
     known = {place: offset for place, offset in offsets.items() if place in bounds}
-    behind = {place: max(offset, bounds[place][0]) for place, offset in known.items() if offset < bounds[place][1]}
+    behind = {
+        place: bounds[place][0] if place in others else max(offset, bounds[place][0])
+        for place, offset in known.items()
+        if offset < bounds[place][1] or place in others
+    }
     unread = _unread(consumer, reading, behind, bounds)
     late = {place: commits.get((name, *place), ()) for place in known if unread[place].records} if behind else {}
     ends = _ends_then(consumer, late, bounds)
@@ -171,7 +196,8 @@ def _group(
                 begin=bounds[place][0],
                 end=bounds[place][1],
                 unread=unread[place],
-                commits=ends.get(place, ()),
+                commits=() if place in others else ends.get(place, ()),
+                of_another=place in others,
             )
             for place, offset in sorted(known.items())
         ],

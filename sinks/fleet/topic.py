@@ -7,19 +7,23 @@ are there to be shared out by the group protocol, one place to a connector, so t
 from __future__ import annotations
 
 import logging
+import queue
+import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from cdc.config.kafka_config import KafkaConfig
+from cdc.fleet.entry import CONNECTOR
 from cdc.fleet.fleet_config import FleetConfig
 from cdc.fleet.seams import GroupMember
 from cdc.model.audit import Act
-from cdc.model.errors import CdcError, OperatorError
+from cdc.model.errors import CdcError, OperatorError, raise_first
 from sinks.client.diagnosis import refuse_untrusted
 from sinks.client.failures import DRIVER_ERRORS, translate
 from sinks.fleet.group import GroupMembership, describe
@@ -33,8 +37,12 @@ _ASK_S: Final = 15.0
 _LIST_S: Final = 5.0
 """A member that waits for its brokers hears a stop between two of these."""
 _AT_ONCE: Final = 1000
+_LOOK_S: Final = 2.0
+_NO_IDENTITY: Final = "A" * 22
+"""Of 16 bytes that are 0, as brokers give it that know none."""
 
 log = logging.getLogger("cdc.kafka")
+member_log = logging.getLogger("cdc")
 
 
 class FleetTopic:
@@ -64,6 +72,8 @@ class FleetTopic:
     def make(self, places: int) -> None:
         topic = self.topic()
         there = self._topics().get(topic)
+        if there is not None:
+            raise_first(self._refusals())
         if there is None:
             with Topics(self._servers, self._options) as topics:
                 wanted = replace(Wanted.internal(topic), partitions=places)
@@ -108,7 +118,22 @@ class FleetTopic:
         return describe(self._servers, self._options, self.topic())
 
     def follow(self) -> FollowedRecords:
+        for refusal in self._refusals():
+            member_log.error("%s; %s", refusal.message, refusal.hint)
         return FollowedRecords(self._servers, self._options, self.topic())
+
+    def _refusals(self) -> Sequence[OperatorError]:
+        """Return what is wrong with the topic: one that somebody has made for deletion by age forgets its entries.
+
+        A user who may not read a topic's settings is told nothing.
+        """
+        wanted = replace(Wanted.internal(self.topic()), partitions=None)
+        try:
+            with Topics(self._servers, self._options) as topics:
+                return topics.refusals([wanted])
+        except OperatorError as exc:
+            log.debug("the settings of topic %s cannot be read: %s", self.topic(), exc.message)
+            return ()
 
     def join(self, member: str) -> GroupMembership:
         return GroupMembership(self._servers, self._options, self.topic(), member)
@@ -126,36 +151,87 @@ class FleetTopic:
 
 
 class FollowedRecords:
-    """Follows partition 0 from its beginning: records as they are now, by their keys."""
+    """Follows partition 0 from its beginning: records as they are now, by their keys.
+
+    A topic that was deleted and made again is another one: once it has an entry, what was in the former one is
+    forgotten, and the new one is read from its beginning. A thread looks for that, so `changed` never waits.
+    """
 
     def __init__(self, servers: str, options: Mapping[str, str], topic: str) -> None:
-        self._servers, self._topic = servers, topic
-        self._found: dict[str, bytes] = {}
-        self._end = 0
+        self._servers, self._options, self._topic = servers, options, topic
         try:
-            for message in read_to_end(servers, options, topic, "read_committed"):
-                if message.partition() == 0:
-                    _hear(self._found, message.key(), message.value())
-                    self._end = (message.offset() or 0) + 1
-            self._consumer = Consumer(
-                {
-                    **options,
-                    "bootstrap.servers": servers,
-                    "socket.keepalive.enable": "true",
-                    "group.id": "cdc-fleet-entries",
-                    "enable.auto.commit": "false",
-                    "isolation.level": "read_committed",
-                    "auto.offset.reset": "earliest",
-                    "queued.max.messages.kbytes": "4096",
-                },
-                logger=log,
-            )
-            self._consumer.assign([TopicPartition(topic, 0, self._end)])
+            self._admin = AdminClient({**options, "bootstrap.servers": servers}, logger=log)
+            self._identity = self._looked_up()
+            self._found, self._consumer = self._read()
         except DRIVER_ERRORS as exc:
             raise translate(exc, servers, f"reading topic {topic}") from exc
         self._news = True
+        self._next: queue.SimpleQueue[tuple[dict[str, bytes], Consumer]] = queue.SimpleQueue()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="cdc-fleet-topic", daemon=True)
+        self._thread.start()
+
+    def _read(self) -> tuple[dict[str, bytes], Consumer]:
+        """Read what is there, and open what reads what comes."""
+        found: dict[str, bytes] = {}
+        end = 0
+        for message in read_to_end(self._servers, self._options, self._topic, "read_committed"):
+            if message.partition() == 0:
+                _hear(found, message.key(), message.value())
+                end = (message.offset() or 0) + 1
+        consumer = Consumer(
+            {
+                **self._options,
+                "bootstrap.servers": self._servers,
+                "socket.keepalive.enable": "true",
+                "group.id": "cdc-fleet-entries",
+                "enable.auto.commit": "false",
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "earliest",
+                "queued.max.messages.kbytes": "4096",
+            },
+            logger=log,
+        )
+        consumer.assign([TopicPartition(self._topic, 0, end)])
+        return found, consumer
+
+    def _looked_up(self) -> str:
+        """Return the topic's identity; empty where there is no topic, or its broker is too old to tell."""
+        try:
+            asked = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=_ASK_S)
+            identity = str(asked[self._topic].result(_ASK_S).topic_id)
+        except KafkaException as exc:
+            if exc.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return ""
+            raise
+        return "" if identity == _NO_IDENTITY else identity
+
+    def _watch(self) -> None:
+        while not self._over.wait(_LOOK_S):
+            try:
+                identity = self._looked_up()
+                if identity in ("", self._identity):
+                    continue
+                found, consumer = self._read()
+            except (*DRIVER_ERRORS, CdcError) as exc:
+                log.debug("topic %s cannot be looked at: %s", self._topic, type(exc).__name__)
+                continue
+            if not any(key.startswith(CONNECTOR) for key in found):  # somebody is about to add the entries again
+                consumer.close()
+                continue
+            if self._identity:
+                member_log.warning("topic %s was made again: its %d records are what counts now", self._topic,
+                                   len(found))  # fmt: skip
+                self._next.put((found, consumer))
+            else:  # it could not be told before
+                consumer.close()
+            self._identity = identity
 
     def changed(self) -> Mapping[str, bytes] | None:
+        with suppress(queue.Empty):
+            found, consumer = self._next.get_nowait()
+            self._consumer.close()
+            self._found, self._consumer, self._news = found, consumer, True
         for _ in range(_AT_ONCE):
             try:
                 message = self._consumer.poll(0)
@@ -170,6 +246,7 @@ class FollowedRecords:
         return dict(self._found) if news else None
 
     def close(self) -> None:
+        self._over.set()
         self._consumer.close()
 
 

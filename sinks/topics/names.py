@@ -96,6 +96,11 @@ def log_topic(prefix: str, connector: str, log: Log) -> str:
     return f"{prefix}.{log}-{connector}" if log in OF_CONNECTOR else f"{prefix}.{log}"
 
 
+def job_audit_topic(prefix: str, job: str) -> str:
+    """Name the topic of what was done to an apply job. It has one dot, and is not the audit of a connector."""
+    return f"{prefix}.job-audit-{job}"
+
+
 def position_of(topic: str) -> tuple[str, str] | None:
     """Return prefix and connector of a position topic; None for any other."""
     prefix, found, connector = topic.partition(".position-")

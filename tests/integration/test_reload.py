@@ -55,6 +55,28 @@ def test_a_table_is_added_while_the_connector_runs(
     _added(Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"]), postgres18, "public")
 
 
+def test_a_copy_that_has_stood_by_goes_on_by_the_file_as_it_is(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """`cdc reload` reaches the copy at work alone: the other one took the table out again when it took over."""
+    for name in "tu":
+        postgres18.execute(f"CREATE TABLE {name} (id int PRIMARY KEY)", f"INSERT INTO {name} VALUES (1)")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    with Running(connector) as first:
+        first.await_following()
+        with Running(connector) as second:
+            second.await_line("stands by")
+            _write(connector, source={"tables": ["public.t", "public.u"]})
+            assert connector.here("reload", "FILE").returncode == 0
+            eventually(lambda: _rows(connector, "public.u") == 1, "the new table is read")
+            first.kill()
+            second.await_following()
+            postgres18.execute("INSERT INTO u VALUES (2)", "INSERT INTO t VALUES (2)")
+            for name in "tu":
+                eventually(lambda n=name: len(connector.fold(f"public.{n}")) == 2, f"{name} is followed")  # type: ignore[misc]
+            assert "was captured before" not in second.stderr
+
+
 @pytest.mark.full
 def test_a_table_is_added_at_mysql(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
     for name in "tu":

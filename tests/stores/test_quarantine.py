@@ -110,6 +110,11 @@ def test_what_the_commands_tell(setting: Setting) -> None:
     assert asked("quarantine", "retry", file, "--key", '{"id": 1}')["left"] == 0
     publisher.publish([(table.topic, b'{"id":2}', None), (table.topic, b'{"no":4}', None)])
     assert [one["outcome"] for one in asked("quarantine", "retry", file)["entries"]] == ["gone", "gone"]
+    acts = asked("audit", file)["acts"]
+    assert [(act["action"], act["about"], act["outcome"]) for act in acts] == [
+        ("quarantine retry", {"events": events, "left": left}, "done")
+        for events, left in ((0, 0), (3, 3), (1, 0), (2, 0))
+    ]
     assert held(setting) == []
     assert setting.contents(wider) == setting.folded(wider, records)
 

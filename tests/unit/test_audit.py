@@ -41,7 +41,10 @@ def _done(bench: Bench) -> list[tuple[str, str]]:
 
 def test_what_is_no_command_is_told_of_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """Not at each look at the topic: a first snapshot looks each second, and carries nothing out before its end."""
-    for value in (b"junk", b"[]", b'{"type":"execute-snapshot"}', b'{"type":"drop-everything","data":{}}'):
+    text = (
+        b'{"type":"execute-snapshot","data":{"data-collections":"public.t","type":"incremental"}}'  # no table p, u, …
+    )
+    for value in (b"junk", b"[]", b'{"type":"execute-snapshot"}', b'{"type":"drop-everything","data":{}}', text):
         assert not parse(value).asks
         assert not caplog.records
     bench.kafka.topics["p.signal-c"].append(Record("p.signal-c", b"k", b"junk", bench.kafka.begin("cli")))
@@ -149,3 +152,17 @@ def test_a_rebuild_of_views_names_them_and_no_text() -> None:
     older = of_views.Command.parse(b"k", b'{"kind":"views","views":{},"taken":false,"failed":null}')
     assert older is not None
     assert older.act() == Act(action="view rebuild", id="k", about={"views": []})
+
+
+def test_who_asks_may_be_called_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By LOGNAME, which may be no UTF-8, and hold lines: the command ended with a traceback, or was of nobody."""
+    monkeypatch.setenv("LOGNAME", "b\udce9n\nfaked")
+    assert asked_by().startswith("b?n?faked@")
+    assert name_of(asked_by()) == asked_by()
+    assert orjson.loads(Command(pause=True, by=asked_by()).to_bytes("i"))["by"] == asked_by()
+
+
+def test_an_error_can_be_written_anywhere() -> None:
+    """It goes to a member's pipe, to the position topic and to the page: each is JSON."""
+    error = OperatorError("caf\udce9.yaml is wrong", hint="ls caf\udce9.yaml")
+    assert orjson.loads(orjson.dumps([error.message, error.hint])) == ["caf\\udce9.yaml is wrong", "ls caf\\udce9.yaml"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -108,12 +109,26 @@ def test_no_status_is_made_up_where_commits_cannot_be_read() -> None:
     assert found.seconds == 9_999
 
 
-@pytest.mark.parametrize(("offset", "end", "noted"), [(4, 9, "gone"), (12, 9, "made again"), (6, 9, None)])
-def test_an_offset_that_the_topic_does_not_have(offset: int, end: int, noted: str | None) -> None:
-    groups = Groups(groups=[GroupOffsets(group="g", state="", partitions=[_at(0, offset, 0, end=end)])])
+@pytest.mark.parametrize(
+    ("offset", "of_another", "noted"),
+    [(4, False, "gone"), (12, True, "made again"), (12, False, None), (6, False, None)],
+)
+def test_an_offset_that_the_topic_does_not_have(offset: int, of_another: bool, noted: str | None) -> None:
+    """12 may be where a reader of what is not committed yet stands: the stable end is 9."""
+    partition = replace(_at(0, offset, 0, end=9), of_another=of_another)
+    groups = Groups(groups=[GroupOffsets(group="g", state="", partitions=[partition])])
     (found,) = judged("shop", groups, now_ms=NOW, source_now_ms=None).groups
     note = found.topics[0].partitions[0].note
     assert note is None if noted is None else noted in (note or "")
+    assert (found.status is Status.OK) != of_another
+
+
+def test_a_group_of_a_topic_that_was_made_again_reads_nothing() -> None:
+    """It had lag 0, and was ok, though its consumer is given nothing before its old offset, or begins behind it."""
+    partition = replace(_at(0, 12, 4, end=9, ago_s=3600), of_another=True)
+    groups = Groups(groups=[GroupOffsets(group="g", state="Empty", partitions=[partition])])
+    (found,) = judged("shop", groups, now_ms=NOW, source_now_ms=None).groups
+    assert (found.records, found.seconds, found.status) == (4, 3600.0, Status.STOPPED)
 
 
 # --- Kafka's records --------------------------------------------------------------------------------------------------

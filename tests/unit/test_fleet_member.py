@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from cdc.dev.servers import launch
+from cdc.fleet import children as children_module
 from cdc.fleet import member as member_module
 from cdc.fleet.children import Children
 from cdc.fleet.entry import Entry, read_entries
@@ -197,7 +198,7 @@ def test_a_member_that_is_out_lets_go_on_what_runs_and_restarts_nothing_that_is_
 
 
 def test_states_are_written_and_corrected() -> None:
-    """What an earlier member writes late, after it was cut off, does not stay."""
+    """What an earlier member writes late, after it was cut off, does not stay; what is gone is said again."""
     stage = Stage()
     stage.add("a", 0)
     with at_work(stage):
@@ -211,6 +212,9 @@ def test_states_are_written_and_corrected() -> None:
         late = Status(member="m0", state="failed", since_ms=1)
         stage.fleet.write("status/a", late.to_bytes())
         stage.until(lambda: (said := stage.status("a")) and said.member == "m1")
+        stage.until(lambda: stage.member._shown == {"a"})
+        stage.fleet.write("status/a", None)  # as a topic that was made again has it: none
+        stage.until(lambda: (said := stage.status("a")) and said.state == "streaming")
         stage.children.to_say.append(("a", Report(None, {"kind": "ConfigError", "message": "wrong", "hint": None})))
         stage.children.to_end.append(("a", 2))
         stage.until(lambda: (said := stage.status("a")) and said.state == "failed" and said.again_ms)
@@ -379,3 +383,27 @@ def test_a_nursery_that_is_killed_takes_its_children_along_and_is_made_again() -
             while launch.started_at(pid):
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
+
+
+def test_a_machine_that_gives_no_process_more_ends_none_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where `ulimit -u` or a container's limit of processes is reached, all connectors of the member were killed."""
+    code = (
+        "import errno, os, sys; from cdc.fleet import nursery; fork, calls = os.fork, []\n"
+        "def limited():\n"
+        "    calls.append(1)\n"
+        "    if len(calls) == 2: raise BlockingIOError(errno.EAGAIN, 'no')\n"
+        "    return fork()\n"
+        "os.fork = limited; nursery.main(int(sys.argv[-1]))"
+    )
+    monkeypatch.setattr(children_module, "SAFE_PATH", ("-P", "-c", code))
+    yaml = YAML.replace("//h/d", "//127.0.0.1:1/d").replace("h:1", "127.0.0.1:1")
+    with Children() as children:
+        a, b, c = (Entry(name=n, prefix=n, place=0, added_ms=0, yaml=yaml.format(n)) for n in "abc")
+        children.start(a, take_over=False)
+        with pytest.raises(OSError, match="temporarily unavailable"):
+            children.start(b, take_over=False)
+        children.start(c, take_over=False)
+        assert children.ended() == []
+        assert sorted(path.name for path in children._folder.iterdir()) == ["a.yaml", "c.yaml"]
+        for child in children._children.values():
+            os.kill(child.pid, 0)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import subprocess
 import sys
 from typing import Any
 
@@ -76,6 +78,44 @@ def test_an_error_in_the_format_that_was_asked_for(
     assert done.exit_code == 1
     found = json.loads(done.stderr)
     assert (found["message"], found["hint"], found["connector"]) == ("slot lost", "cdc check", "c")
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "told"),
+    [
+        (KeyboardInterrupt(), 130, {"level": "warning", "message": "interrupted"}),
+        (click.UsageError("two files name c"), 2, {"level": "error", "message": "two files name c"}),
+        (OSError(errno.ENOSPC, "No space left on device", "/tmp/x"), 1, {"hint": "df -h shows which disk is full"}),
+        (KeyError("k"), 1, {"kind": "KeyError", "message": "this must not happen: KeyError"}),
+    ],
+    ids=["interrupted", "wrong use", "full", "bug"],
+)
+def test_whatever_ends_a_command_is_one_object(raised: BaseException, code: int, told: dict[str, Any]) -> None:
+    """A second Ctrl-C, a full disk and a bug were lines of text, and a traceback, among the objects."""
+
+    @click.command()
+    def fails() -> None:
+        with errors_logged("json", Place(connector="c")):
+            raise raised
+
+    done = CliRunner().invoke(fails)
+    assert done.exit_code == code
+    found = json.loads(done.stderr)
+    assert found == {**found, **told, "connector": "c"}
+    assert ("Traceback" in found.get("exception", "")) == isinstance(raised, KeyError)
+
+
+def test_the_end_of_a_thread_is_one_object() -> None:
+    code = (
+        "import threading; from cdc.cli.logs import log_to_stderr; from cdc.monitoring.json_log import Place\n"
+        "log_to_stderr('json', Place(connector='c'))\nimport warnings; warnings.warn('old')\n"
+        "t = threading.Thread(target=lambda: 1 // 0); t.start(); t.join()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    warned, ended = (json.loads(text) for text in done.stderr.splitlines())
+    assert "UserWarning: old" in warned["message"]
+    assert ended["message"] == "a thread has ended: ZeroDivisionError"
+    assert ended["exception"].endswith("ZeroDivisionError: integer division or modulo by zero")
 
 
 @pytest.mark.parametrize("verbose", [False, True])

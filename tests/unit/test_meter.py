@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -377,6 +378,27 @@ def test_a_file_that_is_read_again_brings_a_table(bench: Metered, by_command: bo
     assert read == [1]
     assert bench.fold(A) == {"1": "n"}
     assert MemorySink(bench.kafka, "c", "p").commands() == []
+
+
+def test_a_file_is_read_again_while_servers_are_away(bench: Metered) -> None:
+    """It may say where they are now: the connector tried the old address until it gave up, whatever it was told."""
+    bench.log.commit(insert(A, _row("1")))
+    away = _parts(bench, (A,), Faults(*[("source.connect", 1)] * 100_000))
+    pipeline = Pipeline(
+        replace(away.settings, wait_s=float("inf")),
+        open_source=away.open_source,
+        open_snapshotter=away.open_snapshotter,
+        sink=MemorySink(bench.kafka, "c", "p"),
+        meter=bench.meter,
+        reread=lambda: _parts(bench, (A,)),
+    )
+
+    def steps(wait: Callable[[Callable[[], bool]], None]) -> None:
+        wait(lambda: len(bench.meter.retried) > 1)
+        pipeline.reload()
+        wait(lambda: bench.fold(A) == {"1": "n"})
+
+    _while_running(bench, steps, pipeline)
 
 
 @pytest.mark.parametrize("error", [OperatorError, RetryableError])

@@ -23,7 +23,7 @@ from cdc.config.source_config import SourceConfig
 from cdc.model.errors import ConfigError, OperatorError, RetryableError
 from cdc.model.meter import Commit, RunState
 from cdc.model.state import Phase, State
-from cdc.monitoring import health, metrics
+from cdc.monitoring import connector_meter, health, metrics
 from cdc.monitoring.connector_meter import ConnectorMeter
 from cdc.monitoring.figures import Tables
 from cdc.monitoring.server import MetricsServer
@@ -160,6 +160,36 @@ def test_what_a_server_says_is_shown_and_goes_with_it(server: MetricsServer, met
     assert 3490 < found["cdc_binlog_headroom_seconds", ()] <= 3500
 
 
+def test_what_a_server_has_said_long_ago_is_not_known(
+    server: MetricsServer, meter: ConnectorMeter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slot was active for as long as its server was away; one that was dropped had its state for ever."""
+    meter.opened(replace(STATE, source_ms=time.time_ns() // 10**6 - 100_000), lambda: (0, 0))
+    slot = {"active": True, "wal_status": "reserved", "retained_wal_bytes": 5, "safe_wal_size_bytes": 7}
+    assert ("cdc_source_reachable", ()) not in samples(server)
+    meter.looked({"lag_bytes": 9, "standby": 1, "slot": slot, "binlog": {"kept_for_seconds": 3600.0}})
+    meter.looked(None)
+    assert samples(server)["cdc_slot_active", ()] == 1, "one look is no news"
+    monkeypatch.setattr(connector_meter, "KNOWN_S", -1.0)
+    found = samples(server)
+    said = {name for name, _ in found if name.startswith(("cdc_slot_", "cdc_source_lag_b", "cdc_source_standby"))}
+    assert (said, found["cdc_source_reachable", ()]) == (set(), 0)
+    assert found["cdc_binlog_headroom_seconds", ()] <= 3500, "it grows old all the same"
+    monkeypatch.undo()
+    meter.looked({"lag_bytes": 9, "slot": None})
+    assert not {name for name, _ in samples(server) if name.startswith("cdc_slot_")}
+
+
+def test_a_look_that_is_never_answered_is_no_answer(
+    server: MetricsServer, meter: ConnectorMeter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that is frozen sends nothing, not even an error."""
+    meter.looked({"lag_bytes": 9})
+    assert samples(server)["cdc_source_reachable", ()] == 1
+    monkeypatch.setattr(connector_meter, "KNOWN_S", -1.0)
+    assert samples(server)["cdc_source_reachable", ()] == 0
+
+
 def test_a_snapshot_is_shown_by_table(server: MetricsServer, meter: ConnectorMeter) -> None:
     tables = {"public.a": {"rows": 7, "done": False, "estimate": 20}, "public.b": {"rows": 3, "done": True}}
     state = replace(STATE, phase=Phase.SNAPSHOT, unread=("public.a", "public.b"), snapshot={"tables": tables})
@@ -261,7 +291,7 @@ def test_health(server: MetricsServer, meter: ConnectorMeter, monkeypatch: pytes
     """Not started, following, paused, standing still; a large transaction moves it, and a wait for locks is none."""
     assert [ask(server, path)[0] for path in ("/livez", "/readyz", "/startupz")] == [200, 503, 503]
     for state, ready, started in (
-        (RunState.CREATING, 503, 503),
+        (RunState.CREATING, 503, 200),  # it waits for open transactions, and another process would, too
         (RunState.SNAPSHOT, 200, 200),
         (RunState.STREAMING, 200, 200),
         (RunState.PAUSED, 503, 200),

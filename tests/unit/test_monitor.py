@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import http.client
+import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from cdc.config.config import ConnectorConfig
+from cdc.config.config import ConnectorConfig, load_connector
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.metrics_config import MetricsConfig
 from cdc.config.source_config import SourceConfig
@@ -27,13 +29,18 @@ from cdc.monitor.commands import PageCommands, Refused, read_token
 from cdc.monitor.consumers import Consumers, GroupStanding, TopicStanding
 from cdc.monitor.figures import MOST_PAIRS, MonitorFigures, tell_consumers
 from cdc.monitor.judged import STATES, Problem, Rate, level_of, log_left, problems_of, state_of
-from cdc.monitor.looks import Look
+from cdc.monitor.looks import FileNow, Look
 from cdc.monitor.monitor import Monitor
 from cdc.monitor.server import POLICY, PageServer
 from cdc.monitor.watched import Watched, WatchedConnector
 from cdc.monitoring.figures import Figures
 from cdc.monitoring.metrics import SEEN
 
+YAML = """\
+name: {0}
+source: {{type: postgres, url: 'postgresql://u:{1}@h/d', tables: [public.t]}}
+sink: {{bootstrap_servers: 'h:1'}}
+"""
 TOKEN = "0123456789abcdef-token"
 
 
@@ -185,6 +192,31 @@ def test_a_look_that_hangs_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None
     assert failure.message == "no answer yet"
 
 
+def test_a_file_that_says_something_else_by_now_is_asked_by(tmp_path: Path) -> None:
+    """After a changed password the page, and the metrics, had the server as away until the monitor was restarted."""
+    file = tmp_path / "c.yaml"
+    file.write_text(YAML.format("shop", "old"))
+    now = FileNow(file, load_connector(file), load_connector)
+    right, asked = "old", list[str]()
+
+    def question(config: ConnectorConfig) -> str:
+        asked.append(config.source.url)
+        if f":{right}@" not in config.source.url:
+            raise OperatorError("refused")
+        return right
+
+    assert now.ask(question) == "old"
+    right = "new"
+    for text in (YAML.format("shop", "old"), "{", YAML.format("other", "new")):
+        file.write_text(text)
+        with pytest.raises(OperatorError):
+            now.ask(question)
+    assert {url.partition("@")[0] for url in asked} == {"postgresql://u:old"}
+    file.write_text(YAML.format("shop", "new"))
+    assert now.ask(question) == "new"
+    assert now.config.source.url.startswith("postgresql://u:new@")
+
+
 def test_the_metrics_of_another_process_are_not_taken() -> None:
     text = (
         'cdc_connector_state{connector="shop",state="streaming"} 1.0\n'
@@ -255,6 +287,30 @@ def test_one_that_cannot_be_shown_hides_no_other(server: PageServer) -> None:
     assert state["files"] == [{"file": "x.yaml", "message": "m", "hint": None}]
     assert b"secret" not in body
     assert orjson.loads(_ask(server, "/api/series")[2])["connectors"]["a"]["lag_seconds"] == [None]
+
+
+def test_names_that_are_no_utf_8_hide_no_other() -> None:
+    """A file's name may be any bytes: the command ended with a traceback, or the page stood still from then on."""
+    watched: list[Watched] = [Fake("a", {}), Fake("b", {"file": "caf\udce9.yaml"})]
+    monitor = Monitor(watched, [{"file": "x\udcff.yaml", "message": "m", "hint": None}], commands=False)
+    state = json.loads(monitor.state())
+    assert [of["name"] for of in state["connectors"]] == ["a", "b"]
+    assert state["connectors"][1]["file"] == "caf\udce9.yaml"
+    assert state["files"][0]["file"] == "x\udcff.yaml"
+
+
+def test_figures_of_one_that_cannot_be_judged_hide_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    connectors = [WatchedConnector(Path("a"), replace(CONFIG, name=name)) for name in "ab"]
+
+    def at_work(of: WatchedConnector) -> bool:
+        if of.name == "a":
+            raise ValueError("odd")
+        return True
+
+    monkeypatch.setattr(WatchedConnector, "at_work", at_work)
+    samples = [sample for family in MonitorFigures(connectors).collect() for sample in family.samples]
+    running = {of.labels["connector"]: of.value for of in samples if of.name == "cdc_monitor_connector_running"}
+    assert running == {"b": 1.0}
 
 
 def test_every_answer_says_that_nothing_foreign_may_be_fetched(server: PageServer) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -18,14 +20,20 @@ from click.testing import CliRunner
 import cdc.cli.running.run
 from cdc.capture.pipeline import Report
 from cdc.cli.inspecting.tail import has_no_reader
+from cdc.cli.running import monitored
+from cdc.cli.running import run as run_module
 from cdc.cli.running.apply import Told
+from cdc.cli.running.monitored import Followed, monitored_connector
 from cdc.cli.running.run import _How, run
 from cdc.cli.running.run_progress import RunProgress
 from cdc.cli.running.supervise import supervise
 from cdc.cli.terminal import Alive, UtcFormatter, instant
-from cdc.model.errors import OperatorError
+from cdc.config.config import ConnectorConfig, load_connector
+from cdc.dev.servers import launch
+from cdc.model.errors import FencedError, OperatorError
 from cdc.model.state import Phase, State
 from cdc.monitor.status import source_ms_of
+from cdc.monitoring import server_watch
 from spark_apply.job.batch.counts import TableCount
 from spark_apply.job.pace import Pace
 
@@ -47,6 +55,36 @@ def test_wait_may_have_a_time_or_none(words: list[str], waits: float | None, fil
     assert context.params["wait_s"] == waits
     assert [str(path) for path in context.params["files"]] == files
     assert context.params["take_over"] is ("--take-over" in words)
+
+
+def test_figures_are_of_the_server_that_is_followed_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that was read again with another password: its server was shown as away for ever, by the old one."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    files = []
+    for password in ("old", "new"):
+        file = tmp_path / f"{password}.yaml"
+        file.write_text(
+            f"name: c\nsource: {{type: postgres, url: 'postgresql://u:{password}@h/d', tables: [public.t]}}\n"
+            f"sink: {{type: kafka, bootstrap_servers: 'h:1'}}\nmetrics: {{listen: '127.0.0.1:{port}'}}\n"
+        )
+        files.append(load_connector(file))
+    asked: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def standing(config: ConnectorConfig, _state: State | None) -> dict[str, Any]:
+        asked.put(config.source.url)
+        return {}
+
+    monkeypatch.setattr(monitored.registry, "standing", lambda _: standing)
+    monkeypatch.setattr(server_watch, "EVERY_S", 0.01)
+    monkeypatch.setattr(run_module.registry, "source", lambda _: lambda: None)
+    followed, how = Followed(files[0]), _How(False, None, None, False, "text")
+    before, now = (run_module._parts(config, how, followed) for config in files)
+    with monitored_connector(followed):
+        for parts, password in ((before, "old"), (now, "new"), (before, "old")):  # and back, where it is refused
+            parts.open_source()
+            while f"u:{password}@" not in asked.get(timeout=60):
+                pass
 
 
 def test_processes_of_several_files_are_given_the_options() -> None:
@@ -103,6 +141,32 @@ def test_what_a_signal_ended_has_a_shells_code(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(OperatorError, match=r"1\.yaml") as ended:
         supervise(files, [])
     assert ended.value.exit_code == 137
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel is asked to end children with their parent on Linux")
+def test_connectors_end_with_the_process_that_runs_them(tmp_path: Path) -> None:
+    """After a kill -9 they went on by themselves, and those of the next process stood by, or found their port taken."""
+    files = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
+    for file in files:
+        file.write_text(
+            f"name: {file.stem}\nsource: {{type: postgres, url: 'postgresql://127.0.0.1:1/d', tables: [public.t]}}\n"
+            "sink: {bootstrap_servers: '127.0.0.1:1'}\n"
+        )
+    words = [sys.executable, "-m", "cdc", "run", "--wait", *map(str, files)]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        told = ""
+        while not ("a:" in told or "trying again" in told):
+            told += (line := process.stderr.readline())
+            assert line, told
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        assert len(children) == len(files)
+        process.kill()
+        process.wait(20)
+        deadline = time.monotonic() + 20
+        while any(launch.started_at(int(pid)) for pid in children):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
 
 
 def test_lines_are_in_utc_with_a_zone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,6 +296,25 @@ def test_a_full_disk_behind_stdout_is_an_error_of_ours() -> None:
         "error: stdout, or a temporary file, cannot be written: No space left on device",
     )
     assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("redirected", ["2>/dev/full", "2> >(exec true)", "2>&-"])
+def test_an_exit_code_needs_nobody_who_reads_the_error(redirected: str) -> None:
+    """A supervisor goes by the code: 3 is not started again, 1 is. A log's disk may be full, its reader gone."""
+    code = (
+        "import time; from cdc.cli import main; from cdc.model.errors import FencedError\n"
+        "def fenced(*_, **__): time.sleep(0.3); raise FencedError('another copy', hint='none')\n"
+        "main.cdc.main = fenced\nmain.main([])"
+    )
+    done = _run(code, redirected)
+    assert done.returncode == FencedError.exit_code
+    assert b"Traceback" not in done.stderr
+
+
+def test_stdin_may_be_closed() -> None:
+    """`cdc offsets import FILE -` reads it."""
+    done = _run("from cdc.cli.main import main; main(['offsets', 'import', 'none.yaml', '-'])", "<&-")
+    assert (done.returncode, b"Traceback" in done.stderr) == (2, False)
 
 
 def test_a_folder_out_of_reach_is_an_error_of_ours(tmp_path: Path) -> None:

@@ -101,7 +101,10 @@ def parse(value: bytes) -> Command:
             return Command(pause=kind == _PAUSE, by=by, asked_ms=asked_ms)
         if kind not in ("execute-snapshot", "stop-snapshot"):
             raise ValueError(kind)
-        tables, after_gap = tuple(map(str, data["data-collections"])), bool(data.get("after-gap"))
+        named = data["data-collections"]
+        if not isinstance(named, list):  # a text would be taken for a table of each letter
+            raise TypeError(named)
+        tables, after_gap = tuple(map(str, named)), bool(data.get("after-gap"))
         keys = tuple(key_from_json(key) for key in data.get("keys", ()))
         if keys and len(tables) != 1:
             raise ValueError(tables)

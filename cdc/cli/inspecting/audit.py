@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 import orjson
 
-from cdc.cli.terminal import aligned
+from cdc.cli.terminal import aligned, instant
 from cdc.config import registry
-from cdc.config.config import describes_apply, load_connector
+from cdc.config.config import describes_apply, load_apply, load_connector
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.views import describes_views, load_views
-from cdc.model.errors import ConfigError, OperatorError
+from cdc.model.errors import OperatorError
 
 
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
 def audit(file: Path, *, as_json: bool) -> None:
-    """Print what was asked of a connector or of a view job, by whom, and at which position it took effect.
+    """Print what was asked of a connector or a job, by whom, and at which position it took effect.
 
     These are pause, resume, reload, incremental snapshots, rows read again, take-overs, imports of offsets, rebuilds of
     views. Each record is in the Kafka transaction in which the command took effect: what is not here did not happen.
     `cdc erase`, `cdc fleet add` and `cdc fleet remove` work beside the connector, and are noted beside it: no position.
-    FILE is connector.yaml or views.yaml: its keys tell.
+    So is what is done to an apply job: offsets import, rebuild, quarantine retry, --reset-checkpoint.
+    FILE is connector.yaml, apply.yaml or views.yaml: its keys tell.
     """
-    name, sink = _of(file)
-    acts = list(_acts(name, sink))
+    name, sink, topic = _of(file)
+    acts = list(_acts(name, sink, topic))
     if as_json:
         click.echo(orjson.dumps({"name": name, "acts": acts}).decode())
         return
@@ -38,12 +38,12 @@ def audit(file: Path, *, as_json: bool) -> None:
         ("at", "who", "what", "about", "position", "outcome"),
         *(
             (
-                datetime.fromtimestamp(act["at_ms"] / 1000, UTC).isoformat(timespec="seconds"),
-                act["by"] or "not said",
-                act["action"],
+                instant(act["at_ms"] / 1000),
+                str(act["by"] or "not said"),
+                str(act["action"]),
                 _about(act["about"]) or "-",
-                act["position"] or "-",
-                act["outcome"],
+                str(act["position"] or "-"),
+                str(act["outcome"]),
             )
             for act in acts
         ),
@@ -51,33 +51,34 @@ def audit(file: Path, *, as_json: bool) -> None:
     click.echo("\n".join(aligned(rows)) if acts else f"nothing was asked of {name} yet")
 
 
-def _of(file: Path) -> tuple[str, KafkaConfig]:
-    """Return whose audit it is, and where it is kept."""
+def _of(file: Path) -> tuple[str, KafkaConfig, str]:
+    """Return whose audit it is, and where it is kept: brokers and topic."""
+    log_topic = registry.part("sinks.topics.names:log_topic")
     if describes_views(file):
         views = load_views(file)
         sink: KafkaConfig = registry.part("spark_apply.views.publishing.status:sink_config")(views)
-        return views.name, sink
+        return views.name, sink, log_topic(sink.prefix, views.name, "audit")
     if describes_apply(file):
-        raise ConfigError(
-            f"{file} is the file of an apply job: it takes no commands, so nothing is kept of any",
-            hint="cdc audit CONNECTOR.yaml",
-        )
+        job = load_apply(file)
+        prefix = job.source.topic_prefix
+        return job.name, job.source.kafka(), registry.part("sinks.topics.names:job_audit_topic")(prefix, job.name)
     config = load_connector(file)
-    return config.name, config.sink
+    return config.name, config.sink, log_topic(config.sink.prefix, config.name, "audit")
 
 
-def _acts(name: str, sink: KafkaConfig) -> Iterator[dict[str, Any]]:
-    topic = registry.part("sinks.topics.names:log_topic")(sink.prefix, name, "audit")
+def _acts(name: str, sink: KafkaConfig, topic: str) -> Iterator[dict[str, Any]]:
     with registry.part("sinks.topics.topics:Topics")(sink.bootstrap_servers, sink.options) as topics:
         if not topics.exists(topic):
             raise OperatorError(
-                f"there is no audit of {name}: it has never run, or not since it keeps one",
-                hint="cdc run CONNECTOR.yaml",
+                f"there is no audit of {name}: it has never run, nothing was asked of it, or not since it keeps one",
+                hint="topic " + topic + " is made by the first run, or for a job by what is done to it first",
             )
     read = registry.part("sinks.topics.read_back:read_to_end")
     for message in read(sink.bootstrap_servers, sink.options, topic, "read_committed", open_too=False):
         try:
             act = orjson.loads(message.value() or b"")
+            if not isinstance(act["at_ms"], int) or not isinstance(act["about"], dict):
+                raise TypeError
             yield {name: act[name] for name in _MEMBERS}
         except (ValueError, KeyError, TypeError):
             click.echo(f"topic {topic}: the record at offset {message.offset()} is none of ours", err=True)

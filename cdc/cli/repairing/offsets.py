@@ -14,6 +14,7 @@ from typing import Any
 import click
 import orjson
 
+from cdc.cli.noted import note
 from cdc.cli.terminal import aligned
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, describes_apply, load_apply, load_connector
@@ -89,8 +90,12 @@ def import_(file: Path, exported_file: Path, *, force: bool, as_json: bool) -> N
         raise ConfigError(f"{exported_file}: cannot be read: {exc.strerror}") from exc
     exported = Exported.from_json(text, where=str(exported_file))
     if _is_of_apply(file):
-        moved = _job().import_offsets(load_apply(file), exported, force=force)
+        config = load_apply(file)
+        moved = _job().import_offsets(config, exported, force=force)
         kind, means, more = moved.kind, moved.means, {"kept": moved.kept}
+        if kind != "same":
+            exported_at = datetime.fromtimestamp(exported.at_ms / 1000, UTC).isoformat(timespec="seconds")
+            note(config, "offsets import", {"meant": kind, "exported_at": exported_at, "topics": len(exported.ends)})
     else:
         done = _move(load_connector(file), exported, force=force)
         kind, means, more = done.kind, done.means, {}

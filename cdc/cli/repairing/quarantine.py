@@ -13,6 +13,7 @@ from typing import Any
 import click
 import orjson
 
+from cdc.cli.noted import noted
 from cdc.cli.terminal import aligned, clear_progress, show_progress
 from cdc.config.config import load_apply
 from cdc.model.errors import ConfigError
@@ -62,11 +63,15 @@ def retry(file: Path, *, table: str | None, store: str | None, key: str | None, 
         raise ConfigError(msg, hint="pip install 'cdc-toolkit[spark]'")
     on_terminal = sys.stderr.isatty()
     run = importlib.import_module("spark_apply.rebuild.quarantine_retry").run_retry
-    found = run(config, store=store, table=table, key=key, progress=show_progress if on_terminal else None)
+    with noted(config, "quarantine retry") as about:
+        asked = {"store": store, "table": table}
+        about.update({name: value for name, value in asked.items() if value is not None})
+        found = run(config, store=store, table=table, key=key, progress=show_progress if on_terminal else None)
+        done = [one.as_json() for one in found]
+        left = sum(one["outcome"] == "left" for one in done)
+        about.update(events=len(done), left=left)
     if on_terminal:
         clear_progress()
-    done = [one.as_json() for one in found]
-    left = sum(one["outcome"] == "left" for one in done)
     if as_json:
         click.echo(orjson.dumps({"name": config.name, "left": left, "entries": done}))
     else:

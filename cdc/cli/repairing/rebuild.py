@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from cdc.cli.noted import noted
 from cdc.cli.terminal import aligned, clear_progress, show_progress
 from cdc.model.errors import ConfigError
 
@@ -42,10 +43,14 @@ def rebuild(
 
     on_terminal = sys.stderr.isatty()
     begun = time.monotonic()
-    copies = run(
-        config, store=store, table=table, lose_history=lose_history, progress=show_progress if on_terminal else None
-    )
-    done = [copy.as_json() for copy in copies]
+    with noted(config, "rebuild") as about:
+        asked = {"rollback": rollback or None, "store": store, "table": table}
+        about.update({name: value for name, value in asked.items() if value is not None})
+        copies = run(
+            config, store=store, table=table, lose_history=lose_history, progress=show_progress if on_terminal else None
+        )
+        done = [copy.as_json() for copy in copies]
+        about["copies"] = [f"{copy['table']} in {copy['store']}" for copy in done]
     seconds = round(time.monotonic() - begun, 3)
     if on_terminal:
         clear_progress()

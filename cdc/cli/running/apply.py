@@ -16,7 +16,8 @@ from typing import Any
 import click
 
 from cdc.cli.logs import JSON, LOG_FORMAT, errors_logged
-from cdc.cli.terminal import ALIVE_S, Alive, aligned, clear_progress, instant, show_progress
+from cdc.cli.noted import note
+from cdc.cli.terminal import ALIVE_S, Alive, aligned, clear_progress, instant, show_progress, tell
 from cdc.machine.stop_signals import stopping
 from cdc.model.errors import ConfigError
 from cdc.monitoring.json_log import Place, line
@@ -72,6 +73,8 @@ def apply(
             found = importlib.import_module("spark_apply.job.plan").run_plan(config).as_json()
             click.echo(json.dumps(found) if as_json else "\n".join(_plan_lines(found)))
             return int(not found["starts"])
+        if reset_checkpoint:
+            note(config, "checkpoint reset", {}, "asked for as the job starts")
         as_lines = log_format == JSON
         told = Told(config.name, live=sys.stderr.isatty() and not as_lines, place=place if as_lines else None)
         with Alive(told.say, every_s=ALIVE_S), monitored_job(config, place, told) as meter:
@@ -105,7 +108,7 @@ class Told:
         if self._live:
             if warning:
                 clear_progress()
-                click.echo(text, err=True)
+                tell(text)
             else:
                 show_progress(text)
         elif warning or not text.startswith(_BATCH):
@@ -129,9 +132,9 @@ class Told:
 
     def _write(self, text: str, level: str) -> None:
         if self._place is not None:
-            click.echo(line(time.time(), level, text, self._place), err=True)
+            tell(line(time.time(), level, text, self._place))
         else:
-            click.echo(f"{instant(time.time())} {level:<7} {self._name}: {text}", err=True)
+            tell(f"{instant(time.time())} {level:<7} {self._name}: {text}")
 
 
 def _plan_lines(plan: dict[str, Any]) -> Iterator[str]:

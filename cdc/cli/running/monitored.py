@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 
 from cdc.config import registry
 from cdc.config.config import ApplyConfig, ConnectorConfig
@@ -20,12 +21,22 @@ from cdc.monitoring.server_watch import ServerWatch
 log = logging.getLogger("cdc")
 
 
+@dataclass(slots=True)
+class Followed:
+    """Holds the file that a connector goes by: another one once a session has begun with what was read again."""
+
+    config: ConnectorConfig
+
+
 @contextmanager
-def monitored_connector(config: ConnectorConfig) -> Iterator[Meter]:
+def monitored_connector(followed: Followed) -> Iterator[Meter]:
     """Give the meter of a connector, shown while the block runs; one that forgets if its file gives no address.
+
+    Its server is looked at where the connector follows it now.
 
     Raises OperatorError, before anything else is done, for an address that cannot be listened on.
     """
+    config = followed.config
     address = config.metrics.address
     if address is None:
         yield NO_METER
@@ -33,7 +44,7 @@ def monitored_connector(config: ConnectorConfig) -> Iterator[Meter]:
     meter, standing = ConnectorMeter(config), registry.standing(config)
     with (
         MetricsServer(address, meter.figures.registry, meter),
-        ServerWatch(lambda: standing(config, meter.committed_state()), meter.looked),
+        ServerWatch(lambda: standing(followed.config, meter.committed_state()), meter.looked),
     ):
         log.info("%s: metrics and health at http://%s", config.name, config.metrics.listen)
         yield meter

@@ -7,6 +7,8 @@ import logging
 import os
 import signal
 import sys
+import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,10 +19,10 @@ import orjson
 
 from cdc.capture.pipeline import Parts, Pipeline, Settings
 from cdc.cli.logs import JSON, LOG_FORMAT, TEXT, errors_logged, log_to_stderr
-from cdc.cli.running.monitored import monitored_connector
+from cdc.cli.running.monitored import Followed, monitored_connector
 from cdc.cli.running.run_progress import RunProgress
 from cdc.cli.running.supervise import supervise
-from cdc.cli.terminal import ALIVE_S, Alive, seconds_of
+from cdc.cli.terminal import ALIVE_S, Alive, instant, seconds_of, tell
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig
 from cdc.config.file_connector import load_any
@@ -30,8 +32,9 @@ from cdc.fleet.report import Reporter
 from cdc.formats.wires import RegisteredWires
 from cdc.machine.memory import keep_freed
 from cdc.model.errors import CdcError, ConfigError, GapError
+from cdc.model.interfaces import Source
 from cdc.model.meter import Meter
-from cdc.monitoring.json_log import Place
+from cdc.monitoring.json_log import Place, line
 from cdc.rules.capture_rules import CaptureRules
 from cdc.rules.flat import Formats
 from cdc.rules.routes import Routes
@@ -164,11 +167,12 @@ def _run(files: tuple[Path, ...], how: _How, place: Place, reporter: Reporter) -
         supervise(files, how.flags())
         return
     place.is_of(connector=configs[0].name)
-    with monitored_connector(configs[0]) as meter:
-        _follow(files[0], configs[0], how, place=place, to=to, meter=reporter.over(meter))
+    followed = Followed(configs[0])
+    with monitored_connector(followed) as meter:
+        _follow(files[0], followed, how, place=place, to=to, meter=reporter.over(meter))
 
 
-def _parts(config: ConnectorConfig, how: _How) -> Parts:
+def _parts(config: ConnectorConfig, how: _How, followed: Followed) -> Parts:
     formats = Formats.of_sink(config.sink)
     settings = Settings(
         connector=config.name,
@@ -196,26 +200,32 @@ def _parts(config: ConnectorConfig, how: _How) -> Parts:
         before_of_topic=config.sink.before == "topic",
         unsent=None if config.into is None else orjson.dumps(UNSENT),
     )
-    return Parts(
-        settings,
-        registry.source(config),
-        registry.snapshotter(config),
-        leaving_out=lambda tables: registry.source(config.without(tables)),
-    )
+    open_source = registry.source(config)
+
+    def begin(without: Collection[str] = ()) -> Source:
+        followed.config = config
+        return registry.source(config.without(without))() if without else open_source()
+
+    return Parts(settings, begin, registry.snapshotter(config), leaving_out=lambda tables: lambda: begin(tables))
 
 
-def _follow(file: Path, config: ConnectorConfig, how: _How, *, place: Place, to: logging.Handler, meter: Meter) -> None:
+def _follow(file: Path, followed: Followed, how: _How, *, place: Place, to: logging.Handler, meter: Meter) -> None:
     keep_freed()
+    config = followed.config
     live = sys.stderr.isatty() and not how.verbose and how.log_format == TEXT
     shown = RunProgress(config.name, live=live, place=place)
-    parts = _parts(config, how)
+    parts = _parts(config, how, followed)
 
     def read_again() -> Parts | None:
         try:
-            return _parts(reread(file, config), how)
+            now = reread(file, config)
         except ConfigError as exc:
             _log.error("the file is not taken up, the connector goes on as before: %s", exc.message)
             return None
+        if now == followed.config:
+            _log.info("connector %s: its file says nothing new", config.name)
+            return None
+        return _parts(now, how, followed)
 
     pipeline = Pipeline(
         parts.settings,
@@ -237,12 +247,12 @@ def _follow(file: Path, config: ConnectorConfig, how: _How, *, place: Place, to:
         if shown.stopping:  # asked twice: at once; the position makes that safe
             raise KeyboardInterrupt
         shown.stopping = True
-        said = "stopping after the transaction in hand; once more to stop at once"
-        if how.log_format == JSON:
-            shown.say(logging.INFO, said)
-        else:
-            click.echo(said, err=True)
         pipeline.stop()
+        said, now = "stopping after the transaction in hand; once more to stop at once", time.time()
+        if how.log_format == JSON:
+            tell(line(now, "info", f"{config.name}: {said}", place))
+        else:  # in a log among the lines of others
+            tell(said if sys.stderr.isatty() else f"{instant(now)} INFO    {config.name}: {said}")
 
     # the objects of a row live for a moment and are in no cycles: a collection at every 700 finds nothing
     gc.freeze()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
+from cdc.fleet import with_member
 from cdc.machine.child_processes import SAFE_PATH
 from cdc.model.errors import OperatorError
 
@@ -26,11 +28,15 @@ _log = logging.getLogger("cdc")
 def supervise(files: tuple[Path, ...], flags: list[str]) -> None:
     """Run one process for each file until all have ended; the error's exit code is that of the first that failed.
 
-    One that fails ends no other: what is wrong with one database is no reason to stop following another.
+    One that fails ends no other: what is wrong with one database is no reason to stop following another. They end with
+    this process (Linux): those that outlived it would go by old files, and keep slots and ports from its successor's.
     """
     children = [
         subprocess.Popen(
-            [sys.executable, *SAFE_PATH, "-m", "cdc", "run", str(path), *flags],
+            [
+                *(sys.executable, "-I", "-S", with_member.__file__, str(os.getpid())),
+                *(sys.executable, *SAFE_PATH, "-m", "cdc", "run", str(path), *flags),
+            ],
             start_new_session=True,  # Ctrl-C in the terminal is for us alone: asked twice, a connector ends at once
         )
         for path in files

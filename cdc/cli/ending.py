@@ -1,0 +1,74 @@
+"""How a command ends: with which exit code, and with which error of ours for what Python, click and Spark raise."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from typing import Final, NoReturn
+
+import click
+
+from cdc.cli.terminal import tell
+from cdc.model.errors import CdcError, OperatorError, RetryableError
+
+INTERRUPTED: Final = 130
+"""A shell's exit code of what SIGINT has ended."""
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_OUT_OF_REACH: Final = (
+    errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG,
+)  # fmt: skip
+
+
+def error_of(exc: BaseException) -> CdcError | None:
+    """Return the error of ours that an exception stands for; None for one that is a bug, or no error."""
+    if isinstance(exc, CdcError):
+        return exc
+    return _of_a_file(exc) if isinstance(exc, OSError) else _of_spark(exc)
+
+
+def _of_a_file(exc: OSError) -> OperatorError | None:
+    """Return an error of ours for a disk that is full, or a file or folder that is out of reach; None for any other."""
+    if exc.errno in _FULL:
+        where = f"file {exc.filename}" if exc.filename else "stdout, or a temporary file,"
+        return OperatorError(f"{where} cannot be written: {exc.strerror}", hint="df -h shows which disk is full")
+    if exc.filename and exc.errno in _OUT_OF_REACH:
+        return OperatorError(
+            f"{exc.filename} cannot be made, read or written: {exc.strerror}",
+            hint="it must be within reach of this user: ls -ld of the folder that it is in",
+        )
+    return None
+
+
+def _of_spark(exc: BaseException) -> CdcError | None:
+    """Return what Spark raised where a command reads stores or checkpoints as an error of ours; None for any other."""
+    if type(exc).__module__.partition(".")[0] not in ("pyspark", "py4j"):
+        return None
+    from cdc.config import registry  # noqa: PLC0415 - the command line must start fast
+
+    error: CdcError | None = registry.part("spark_apply.spark.remedies:of_spark")(exc, "a store or a checkpoint")
+    return error
+
+
+def show(exc: CdcError) -> None:
+    """Print an error for a person, on stderr."""
+    tell(click.style("error: ", fg="red", bold=True) + exc.message)
+    hint = exc.hint or (
+        "nothing is lost: start it again, it goes on where it was" if isinstance(exc, RetryableError) else None
+    )
+    if hint:
+        tell(click.style("hint:  ", fg="cyan") + hint)
+
+
+def end(code: int) -> NoReturn:
+    """End with this code, whatever becomes of what stderr has not taken: a supervisor goes by the code."""
+    try:
+        sys.stderr.flush()
+    except OSError:  # its reader is gone, its disk is full: the interpreter would end with a code of its own
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    sys.exit(code)
+
+
+def write_nothing_more() -> None:
+    """Keep what is left in stdout's buffer from failing once more at the interpreter's end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
