@@ -40,11 +40,12 @@ _CLICKS = StreamConfig(
 )
 
 
+@EITHER
 def test_streams_that_others_write(
-    apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
     """A topic of JSON objects: read once, each key once, late ones and what is no event left out and counted."""
-    bench = ViewBench(kafka, tmp_path, {"s": TABLES["s"]}, {})
+    bench = ViewBench(kafka, tmp_path, {"s": TABLES["s"]}, {}, engine=engine)
     topic = f"{bench.prefix}-clicks"
     bench.views = {
         "outcome": ViewConfig(

@@ -72,10 +72,10 @@ class Kept:
     _frame: list[DataFrame] = field(init=False, default_factory=list, compare=False)
     """The frame of the rows, once it is made: to ship rows to Spark costs more than to plan with them."""
 
-    def same(self, one: str, other: str) -> Column:
-        """Return the condition that rows of two aliases have the same change columns."""
+    def same(self, one: str, other: str, by: Sequence[str] = ()) -> Column:
+        """Return the condition that rows of two aliases have the same change columns, or the same ones of them."""
         found = F.lit(True)  # noqa: FBT003 - a literal column
-        for name in self.by:
+        for name in by or self.by:
             left, right = (F.col(f"{alias}.{names.quoted(name)}") for alias in (one, other))
             found &= left.eqNullSafe(right) if self.null_safe else left == right
         return found

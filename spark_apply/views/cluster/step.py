@@ -33,16 +33,16 @@ from spark_apply.views.cluster.containment import (
     told_apart,
     within,
 )
-from spark_apply.views.cluster.folding import done, fold, moved_on
+from spark_apply.views.cluster.folding import fold, moved_on, rows_schema
 from spark_apply.views.cluster.kept import MOST_OVER, Change, Kept, opened
 from spark_apply.views.cluster.publishing import KEY_JSON, ROW_JSON, SIGN, Differences
 from spark_apply.views.cluster.running import Running
 from spark_apply.views.cluster.values import arrow, collected, frame, json_object, schema_of
+from spark_apply.views.cluster.waiting import done
 from spark_apply.views.embedded import step as in_file
 from spark_apply.views.embedded.containment import WHOLE, WHY, Range, Search
 from spark_apply.views.embedded.fold import SourceTable
 from spark_apply.views.embedded.held import hold, is_held, is_one_unit
-from spark_apply.views.embedded.state import POSITION, place
 from spark_apply.views.embedded.step import ViewError, unit_name
 from spark_apply.views.model.values import engine_type, quoted, text
 from spark_apply.views.planning.view import View
@@ -73,7 +73,7 @@ class ClusterStep:
     computed: dict[str, str] = field(default_factory=dict)
     """How views were computed: ``whole``, or by ``units``."""
     late: dict[str, int] = field(default_factory=dict)
-    """Nothing is late here: a table is read as it is now."""
+    """By relation, how many events of it came too late to count."""
     search: Search = field(default_factory=lambda: Search(longest_s=LONGEST_S))
     """What was found out of units that cannot be computed, also by earlier attempts of this very step."""
     left_out: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -93,16 +93,14 @@ class ClusterStep:
 
         With `reload` the table's topic was read from its beginning: a row that it does not have is gone.
         """
-        schema = T.StructType([*schema_of(table.columns), T.StructField(POSITION, T.StringType())])
-        kept = self._kept(table.relation, schema, table.key, null_safe=False)
-        folded = fold(self.on, kept, table, reload=reload)
-        if folded is None:
-            return
-        change, moved = folded
-        if change is not None:
-            self._note(kept, change)
-        if moved is not None:
-            self.after[table.relation] = moved_on(self.on, self.after.get(table.relation, kept), moved)
+        kept = self._kept(table.relation, rows_schema(table), table.row_key, null_safe=False)
+        folded = fold(self.on, kept, table, clock_ms=self.clock_after_ms, reload=reload)
+        if folded.late:
+            self.late[table.relation] = folded.late
+        if folded.change is not None:
+            self._note(kept, folded.change)
+        if folded.moved is not None:
+            self.after[table.relation] = moved_on(self.on, self.after.get(table.relation, kept), folded.moved)
 
     def _kept(self, relation: str, schema: T.StructType | None, by: Sequence[str], *, null_safe: bool) -> Kept:
         known = self._opened.get(relation) or self.before.get(relation)
@@ -376,8 +374,6 @@ class ClusterStep:
             else:
                 kept.note(self.on.state, new=False)
         for table in tables:
-            waiting = place("pending", table.relation)
-            self.on.state.execute(f"DELETE FROM {waiting} WHERE {POSITION} < ?", [self.limit])
             done(self.on, table)
 
     @property

@@ -45,6 +45,11 @@ class SourceTable:
         return self.use.key(self.key)
 
 
+def taken(table: SourceTable, limit: str) -> str:
+    """Return the condition for waiting events that a step takes; streams of others have no such positions."""
+    return "true" if table.use.way is Way.EVENTS else f"{POSITION} < {text(limit)}"
+
+
 def find_changes(table: SourceTable, state: ViewState, *, limit: str, clock_ms: int | None, reload: bool) -> int:
     """Fill in ``changed`` and ``coming`` of a relation by its events before `limit`; return how many were late.
 
@@ -127,11 +132,12 @@ def _find_late(table: SourceTable, state: ViewState, limit: str) -> int:
     if positions:
         state.insert(late, [POSITION], [[position] for position in positions])
     ((number,),) = state.rows(f"SELECT count(*) FROM {late}")
-    _count_late(relation, number, state)
+    count_late(relation, number, state)
     return int(number)
 
 
-def _count_late(relation: str, number: int, state: ViewState) -> None:
+def count_late(relation: str, number: int, state: ViewState) -> None:
+    """Add to the late events of a relation that the state has counted."""
     if number:
         state.execute(
             "INSERT INTO late VALUES (?, ?) "
@@ -236,7 +242,7 @@ def _find_events(table: SourceTable, state: ViewState) -> int:
         late = f"coalesce({_time(table, 'e')} <= {begin}, false)"
     state.execute(f"CREATE OR REPLACE TABLE {found} AS SELECT e.*, {late} AS {_DIFFERS} FROM {waiting} e")
     ((number,),) = state.rows(f"SELECT count(*) FROM {found} WHERE {_DIFFERS}")
-    _count_late(relation, number, state)
+    count_late(relation, number, state)
     joined = " AND ".join(f"n.{name} = b.{name}" for name in key)
     state.execute(  # an earlier event with equal values counts, too: one between the two must not
         f"CREATE OR REPLACE TABLE {place('coming', relation)} AS SELECT n.{POSITION}, "
@@ -249,6 +255,19 @@ def _find_events(table: SourceTable, state: ViewState) -> int:
         f"SELECT {', '.join(key)} FROM {place('coming', relation)}"
     )
     return int(number)
+
+
+def unchanged(table: SourceTable) -> str | None:
+    """Return a query for the rows, as of ``coming``, of which the position alone is another; None: there are none."""
+    if table.use.way in (Way.HISTORY, Way.EVENTS) or table.use.arrival:
+        return None
+    listed = ", ".join(f"n.{quoted(name)}" for name in (*(name for name, _ in table.columns), POSITION))
+    joined = " AND ".join(f"n.{quoted(name)} = b.{quoted(name)}" for name in table.key)
+    newest, before = place("work", table.relation), place("before", table.relation)
+    return (
+        f"SELECT {listed} FROM {newest} n JOIN {before} b ON {joined} "
+        f"WHERE NOT n.{_DIFFERS} AND n.{POSITION} > b.{POSITION}"
+    )
 
 
 def move_on(table: SourceTable, state: ViewState) -> None:

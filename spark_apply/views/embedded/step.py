@@ -17,10 +17,9 @@ import duckdb
 from cdc.model.change import Kind
 from cdc.model.errors import OperatorError
 from spark_apply.views.embedded.containment import OF_ROWS, WHOLE, WHY, Range, Search
-from spark_apply.views.embedded.fold import SourceTable, find_changes, move_on
+from spark_apply.views.embedded.fold import SourceTable, find_changes, move_on, taken
 from spark_apply.views.embedded.held import hold, is_held, is_one_unit
-from spark_apply.views.embedded.state import POSITION, ViewState, place
-from spark_apply.views.model.uses import Way
+from spark_apply.views.embedded.state import ViewState, place
 from spark_apply.views.model.values import Columns, engine_type, object_of, quoted, text
 from spark_apply.views.planning.view import View
 from spark_apply.views.sql.view_plan import CLOCK_AFTER, CLOCK_BEFORE, Computed, Node, found_by
@@ -79,12 +78,8 @@ class Step:
             self._clear(table.relation)
 
     def _is_waiting(self, table: SourceTable) -> bool:
-        waiting = f"SELECT 1 FROM {place('pending', table.relation)} WHERE {self._before(table)} LIMIT 1"
+        waiting = f"SELECT 1 FROM {place('pending', table.relation)} WHERE {taken(table, self.limit)} LIMIT 1"
         return bool(self.state.rows(waiting))
-
-    def _before(self, table: SourceTable) -> str:
-        """Return the condition for waiting events that the step takes; streams of others have no such positions."""
-        return "true" if table.use.way is Way.EVENTS else f"{POSITION} < {text(self.limit)}"
 
     def _clear(self, relation: str) -> None:
         for schema in ("changed", "coming"):
@@ -388,7 +383,7 @@ class Step:
                 self._replace(relation, table.row_key)
             if self._is_waiting(table):
                 move_on(table, state)
-                state.execute(f"DELETE FROM {place('pending', relation)} WHERE {self._before(table)}")
+                state.execute(f"DELETE FROM {place('pending', relation)} WHERE {taken(table, self.limit)}")
         for view in views:
             for node in view.plan.nodes[:-1]:
                 if node.name in self.changed:
