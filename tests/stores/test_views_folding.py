@@ -144,3 +144,43 @@ def test_driver_and_executors_fold_by_the_same_rules(
         assert {row[:4] for row in found} == {row[:4] for row in streamed(_events())}
         assert late > 10
     state.close()
+
+
+@pytest.mark.parametrize("use", some_each_push([_KEPT, HISTORY], _KEPT), ids=["stream", "history"])
+def test_a_step_reads_the_parts_alone_that_may_have_its_keys(
+    apply_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: TableUse
+) -> None:
+    """Of rows that are too old to change nothing is read: their file may be gone."""
+    most_over(monkeypatch, 0)
+    monkeypatch.setattr("spark_apply.views.cluster.folding.MOST_OVER", 50_000)
+    table = SourceTable(use, COLUMNS, ("id",))
+    state, lake = ClusterState(tmp_path / "state", memory="200MB"), Lake(apply_spark, str(tmp_path / "tables"))
+    with state.transaction():
+        state.prepare_table(table.relation, COLUMNS, use.hidden, table.row_key)
+    now = (instant(0) - EPOCH) // dt.timedelta(milliseconds=1)
+    kept: dict[str, Kept] = {}
+
+    def step(number: int, *ids: int) -> None:
+        rows = [(str(id_), position(number), "c", now, id_, instant(0), number, 0) for id_ in ids]
+        _insert(state, table, [(key, f"{at}.{n}", *rest) for n, (key, at, *rest) in enumerate(rows)])
+        made = ClusterStep(Running(apply_spark, lake, state, position(number + 1)), None, None, (), kept)
+        with state.transaction():
+            made.fold(table, reload=False)
+            if number == 1:
+                made.apply([table], [])
+        made.end()
+        kept.update(made.relations)
+
+    step(1, *range(500))
+    files = {path: _ids(apply_spark, path) for path in (tmp_path / "tables").rglob("*.parquet")}
+    old = min(files, key=lambda path: max(files[path]))
+    assert len(files) > 1
+    old.unlink()
+    step(2, max(files[old]) + 1, 1_000)
+    assert kept[table.relation].over is not None
+    assert sorted(kept[table.relation].over.column("id").to_pylist()) == [max(files[old]) + 1, 1_000]
+    state.close()
+
+
+def _ids(spark: SparkSession, path: Path) -> list[int]:
+    return [row[0] for row in spark.read.parquet(str(path)).select("id").collect()]

@@ -17,7 +17,6 @@ import spark_apply.views.embedded.step
 from cdc.config.views import ReadConfig, ViewConfig
 from cdc.model.errors import CdcError
 from spark_apply.views.cluster.kept import Kept
-from spark_apply.views.cluster.step import ClusterStep
 from spark_apply.views.proof.verify import verify_views
 from spark_apply.views.publishing.status import view_status
 from tests.conftest import FULL
@@ -140,8 +139,6 @@ def test_killed_at_each_commit(
                 raise RuntimeError("killed")
 
             patched.setattr(Kept, "written", written_and_killed)
-        elif point == "before the state":
-            patched.setattr(ClusterStep, "apply", _die)
         else:
             killed(patched, point)
         with suppress(CdcError):  # what is done again in the same process has to find out, too
@@ -215,7 +212,3 @@ def test_two_workers_compute_views_and_one_of_them_may_be_killed(
             found[key] = row
         tables = {table: list(of.values()) for table, of in rows.items() if f"public.{table}" in (view.sql or "")}
         assert found == oracle(apply_spark, view, tables, bench, 0)
-
-
-def _die(*_: object) -> None:
-    raise RuntimeError("killed")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
@@ -115,8 +116,20 @@ def _of_waiting(on: Running, kept: Kept, table: SourceTable) -> pa.Table:
     key = ", ".join(quoted(name) for name in table.key)
     waiting_keys = f"SELECT DISTINCT {key} FROM {place('pending', table.relation)} WHERE {taken(table, on.limit)}"
     keys = some(kept.schema, table.key)
-    asked = F.broadcast(frame(on.spark, arrow(on.state.arrow(waiting_keys), keys), keys))
-    return collected(_newest_of(kept, table, kept.frame(on.spark), asked))
+    found = arrow(on.state.arrow(waiting_keys), keys)
+    rows = kept.frame(on.spark)
+    for name in table.key:
+        rows = rows.where(_within(name, found.column(name)))
+    return collected(_newest_of(kept, table, rows, F.broadcast(frame(on.spark, found, keys))))
+
+
+def _within(name: str, values: pa.ChunkedArray) -> Column:
+    """Return the condition that a column lies between values of a key: files without such rows are not read."""
+    of = values.type
+    if not len(values) or not (pa.types.is_integer(of) or pa.types.is_string(of) or pa.types.is_date(of)):
+        return F.lit(True)  # noqa: FBT003 - a literal column
+    ends = pc.min_max(values).as_py()
+    return F.col(names.quoted(name)).between(F.lit(ends["min"]), F.lit(ends["max"]))
 
 
 def _newest_of(kept: Kept, table: SourceTable, rows: DataFrame, keys: DataFrame) -> DataFrame:

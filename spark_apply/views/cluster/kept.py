@@ -16,7 +16,7 @@ from spark_apply.stores.lake.rows import no_rows
 from spark_apply.views.cluster.lake import ROWS, Lake
 from spark_apply.views.cluster.state import ClusterState
 from spark_apply.views.cluster.values import frame, some
-from spark_apply.views.embedded.state import place
+from spark_apply.views.embedded.state import POSITION, place
 from spark_apply.views.model.values import quoted
 
 MOST_OVER = 50_000
@@ -161,8 +161,15 @@ class Kept:
         return self.changed is not None or much > MOST_OVER
 
     def written(self, spark: SparkSession, lake: Lake, state: ClusterState) -> Kept:
-        """Return the same rows in a new snapshot, which counts once the open transaction is committed."""
-        snapshot = lake.write(ROWS, self.relation, self.frame(spark))
+        """Return the same rows in a new snapshot, which counts once the open transaction is committed.
+
+        Rows of tables are in the order of their keys: a search for keys reads those parts alone that may have them.
+        """
+        rows = self.frame(spark)
+        if POSITION in self.schema.names:
+            key = [F.col(names.quoted(name)) for name in self.by]
+            rows = rows.repartitionByRange(*key).sortWithinPartitions(*key)
+        snapshot = lake.write(ROWS, self.relation, rows)
         for schema in ("over", "gone"):
             state.execute(f"DROP TABLE IF EXISTS {place(schema, self.relation)}")
         made = replace(self, over=None, gone=None, changed=None, base=None)
