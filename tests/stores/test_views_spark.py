@@ -41,13 +41,13 @@ _FEW = (
     "30 what comes later than keep is left out",
     "37 at: event",
     "37 at: arrival",
+    "a search that is none keeps what it had, and stops no other",
 )
 
-_FEWEST = (*_FEW[2:5], *_FEW[6:8])
-"""With each push: an outer join, a deadline, a window, what comes too late, rows as they were."""
+_FEWEST = (*_FEW[2:5], *_FEW[6:8], _FEW[9])
+"""With each push: an outer join, a deadline, a window, what comes too late, rows as they were, a search."""
 
-_EVERY = tuple(name for name, case in CASES.items() if case.view.match is None)
-"""Those without searches: they are refused."""
+_EVERY = tuple(CASES)
 
 
 @pytest.mark.parametrize("names", [_FEW, pytest.param(_EVERY, marks=[pytest.mark.full, pytest.mark.timeout(3000)])])

@@ -48,14 +48,11 @@ def plan_config(
     own = f"view.{name}"
     if view.sql is None and own in relations_named(name, view):
         raise ConfigError(f"views.{name}: the view reads itself: {own}", hint="read captured tables or other views")
-    if engine == "spark" and view.match is not None:
-        msg = f"views.{name}: match is not known to the engine spark"
-        raise ConfigError(msg, hint="say engine: duckdb; views of both engines can be in two files")
     if view.pattern is not None:
         return PlannedView(*plan_pattern(name, view.pattern, view.key, relations, uses, engine=engine))
     if view.match is not None:
         match = match_of(name, view.match, view.key, relations)
-        return PlannedView(plan_match(match, view.key), match.sql, match)
+        return PlannedView(plan_match(match, view.key, engine=engine), match.sql, match)
     sql = view.sql or ""
     full = view.refresh == "full"
     return PlannedView(plan_view(name, sql, view.key, relations, uses=uses, refresh_full=full, engine=engine), sql)
