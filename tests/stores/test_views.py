@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 import spark_apply.views.embedded.step
 from cdc.config.apply_config import ApplyTable, StoreConfig
 from cdc.config.config import ApplyConfig
-from cdc.config.views import MatchConfig, ViewConfig
+from cdc.config.views import MatchConfig, ReadConfig, ViewConfig
 from cdc.model.errors import CdcError, ConfigError, FencedError
 from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.job.job import run_apply
@@ -39,7 +39,7 @@ from tests.spark.kinds import EVERY_KIND, every_kind_rows
 from tests.spark.laws import until
 from tests.spark.records import position
 from tests.views.bench import EITHER, ViewBench
-from tests.views.cases import CASES, INT, TABLES, TEXT
+from tests.views.cases import CASES, INT, TABLES, TEXT, at
 from tests.views.one_job import BATCHES, Cases, killed, named
 
 pytest_plugins = ["tests.spark.fixtures"]
@@ -90,10 +90,14 @@ def test_cases_at_once_in_any_order_again_and_without_the_state(
 def test_killed_at_each_commit(
     apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    bench = ViewBench(kafka, tmp_path, {"t": TABLES["t"], "f": TABLES["f"]}, {"timeline": CASES["1 tweet first"].view})
+    reads = {"public.s": ReadConfig(time="at", keep="30m")}
+    kept = ViewConfig(sql="SELECT id FROM public.s", key=("id",), reads=reads)
+    views = {"timeline": CASES["1 tweet first"].view, "kept": kept}
+    bench = ViewBench(kafka, tmp_path, {name: TABLES[name] for name in ("t", "f", "s")}, views)
     bench.transaction(("t", "c", {"id": 1, "sender": "bob", "likes": 0}))
     bench.run()
-    bench.transaction(("f", "c", {"id": 1, "follower": "ann", "followee": "bob"}))
+    late = ("s", "c", {"id": 1, "at": at("9:00")})
+    bench.transaction(("f", "c", {"id": 1, "follower": "ann", "followee": "bob"}), late, at_ms=at("10:00") // 1000)
     with monkeypatch.context() as patched:
         killed(patched, point)
         with suppress(CdcError):  # what is done again in the same process has to find out, too
@@ -102,6 +106,7 @@ def test_killed_at_each_commit(
     bench.transaction(("f", "d", {"id": 1}))
     bench.run()
     assert [op for op, _, _ in bench.events("timeline")] == ["c", "d"]
+    assert view_status(bench.config)["views"]["kept"]["late"] == 1, "what comes again is not counted again"
 
 
 def test_a_second_job_fences_the_first(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from spark_apply.views.cluster.reading import (
 from spark_apply.views.cluster.running import Running
 from spark_apply.views.cluster.values import arrow, collected, frame, nothing, schema_of, some
 from spark_apply.views.cluster.waiting import in_lake, waiting
-from spark_apply.views.embedded.fold import SourceTable, count_late, find_changes, taken, unchanged
+from spark_apply.views.embedded.fold import SourceTable, count_late, counted_to, find_changes, taken, unchanged
 from spark_apply.views.embedded.state import OP, POSITION, place
 from spark_apply.views.model.uses import ARRIVAL, FROM_POSITION, TO_POSITION, VALID_FROM, VALID_TO, Way
 from spark_apply.views.model.values import engine_type, quoted
@@ -168,7 +168,7 @@ def _rows(
     if table.use.way is Way.STREAM:
         events = on.hold(events.dropDuplicates([POSITION]))
         late = on.hold(_late(kept, table, before, events))
-        number = late.count()
+        number = late.where(F.col(POSITION) >= counted_to(on.state, reload=reload)).count()
         count_late(table.relation, number, on.state)
         in_time = events.join(late, [POSITION], "left_anti")
     joined = (

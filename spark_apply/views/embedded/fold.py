@@ -60,7 +60,7 @@ def find_changes(table: SourceTable, state: ViewState, *, limit: str, clock_ms: 
         return 0
     if table.use.way is Way.EVENTS:
         return _find_events(table, state)
-    late = _find_late(table, state, limit) if table.use.way is Way.STREAM else 0
+    late = _find_late(table, state, limit, reload=reload) if table.use.way is Way.STREAM else 0
     _find_rows(table, state, limit, clock_ms if reload else None, reload=reload)
     return late
 
@@ -105,8 +105,8 @@ def _find_rows(table: SourceTable, state: ViewState, limit: str, clock_ms: int |
     )
 
 
-def _find_late(table: SourceTable, state: ViewState, limit: str) -> int:
-    """Find the positions of late events; return how many there are."""
+def _find_late(table: SourceTable, state: ViewState, limit: str, *, reload: bool) -> int:
+    """Find the positions of late events; return how many there are that no step has counted."""
     relation = table.relation
     late, found = place("work", _late(relation)), place("work", f"{relation} events")
     joined = " AND ".join(f"e.{quoted(name)} = b.{quoted(name)}" for name in table.key)
@@ -131,9 +131,14 @@ def _find_late(table: SourceTable, state: ViewState, limit: str) -> int:
     positions = list(_late_in_turn(iter(several.fetchone, None)))
     if positions:
         state.insert(late, [POSITION], [[position] for position in positions])
-    ((number,),) = state.rows(f"SELECT count(*) FROM {late}")
+    ((number,),) = state.rows(f"SELECT count(*) FROM {late} WHERE {POSITION} >= ?", [counted_to(state, reload=reload)])
     count_late(relation, number, state)
     return int(number)
+
+
+def counted_to(state: ViewState, *, reload: bool) -> str:
+    """Return the position before which late events were counted by earlier steps: those of a killed job come again."""
+    return "" if reload else state.get("position") or ""
 
 
 def count_late(relation: str, number: int, state: ViewState) -> None:
