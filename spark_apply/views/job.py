@@ -25,6 +25,7 @@ from spark_apply.spark.session import open_session
 from spark_apply.views.cluster.lake import Lake
 from spark_apply.views.cluster.state import ClusterState
 from spark_apply.views.cluster.store import ClusterStore
+from spark_apply.views.cluster.stream_reader import ClusterStreamReader
 from spark_apply.views.embedded.state import ViewState
 from spark_apply.views.model.uses import Way, followed
 from spark_apply.views.planning.definitions import Text, refuse_changed, texts_of, with_texts
@@ -183,9 +184,14 @@ def open_state(
         if not output.knows(state):
             tell("the state is older or newer than the topics say: it is made again from the topics")
             state.begin_again(seq=output.sent, step=output.sent_step)
-        reader = StreamReader(spark, config.source, state, planned.streams)
-        given = (state, output, planned.views, planned.uses, folder, reader, partial(cannot_read, planned))
-        store = ClusterStore(*given, lake=lake) if isinstance(state, ClusterState) else ViewStore(*given)
+        read = (spark, config.source, state, planned.streams)
+        given = (state, output, planned.views, planned.uses, folder)
+        how = partial(cannot_read, planned)
+        store: ViewStore
+        if isinstance(state, ClusterState):
+            store = ClusterStore(*given, ClusterStreamReader(*read, lake=lake), how, lake=lake)
+        else:
+            store = ViewStore(*given, StreamReader(*read), how)
         store.rebuilt = set(rebuilt)
         store.begin()
     except BaseException:

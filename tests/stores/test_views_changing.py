@@ -63,7 +63,10 @@ def test_tables_and_views_that_change(apply_spark: SparkSession, kafka: str, tmp
     assert (bench.signs("rows"), bench.signs("counts"), bench.signs("sums")) == (["-0"], ["~g0"], [])
 
 
-def test_a_table_that_is_read_in_another_way(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+@EITHER
+def test_a_table_that_is_read_in_another_way(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str
+) -> None:
     """What the state has of a table is not enough for another way of reading it: its topic, or its log, is read."""
     bench = ViewBench(
         kafka,
@@ -71,6 +74,7 @@ def test_a_table_that_is_read_in_another_way(apply_spark: SparkSession, kafka: s
         {"sale": TABLES["sale"], "rate": TABLES["rate"]},
         {"tax": lookup("now")},
         logs=frozenset({"rate"}),
+        engine=engine,
     )
     now = at("10:00") // 1000
     bench.transaction(("rate", "c", {"country": "de", "pct": 7}), at_ms=now)

@@ -25,7 +25,7 @@ from spark_apply.views.proof.explain import explain_view
 from spark_apply.views.proof.verify import verify_views
 from spark_apply.views.publishing.status import view_status
 from tests.spark.laws import until
-from tests.views.bench import EITHER, ViewBench
+from tests.views.bench import EITHER, ViewBench, most_over
 from tests.views.cases import CASES, TABLES, at
 from tests.views.one_job import killed
 
@@ -40,11 +40,13 @@ _CLICKS = StreamConfig(
 )
 
 
+@EITHER
 def test_streams_that_others_write(
-    apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
     """A topic of JSON objects: read once, each key once, late ones and what is no event left out and counted."""
-    bench = ViewBench(kafka, tmp_path, {"s": TABLES["s"]}, {})
+    most_over(monkeypatch, 0)  # on executors all of it waits, and is kept, in tables of the lake
+    bench = ViewBench(kafka, tmp_path, {"s": TABLES["s"]}, {}, engine=engine)
     topic = f"{bench.prefix}-clicks"
     bench.views = {
         "outcome": ViewConfig(

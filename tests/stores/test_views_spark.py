@@ -14,9 +14,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import spark_apply.views.embedded.step
+from cdc.config.views import ReadConfig, ViewConfig
 from cdc.model.errors import CdcError
 from spark_apply.views.cluster.kept import Kept
-from spark_apply.views.cluster.step import ClusterStep
+from spark_apply.views.proof.verify import verify_views
 from spark_apply.views.publishing.status import view_status
 from tests.conftest import FULL
 from tests.integration.running import eventually
@@ -24,8 +25,8 @@ from tests.spark.cluster import Submitted, cluster, executors
 from tests.spark.records import position
 from tests.stores.test_cluster import submitted
 from tests.views.bench import ViewBench, most_over, oracle
-from tests.views.cases import CASES, TABLES
-from tests.views.one_job import BATCHES, Cases, killed
+from tests.views.cases import CASES, TABLES, at, lookup
+from tests.views.one_job import BATCHES, Cases, killed, named
 
 pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -37,20 +38,19 @@ _FEW = (
     "28 a deadline passes while nothing happens, 29 a straggler",
     "the best two of each group",
     "38 an alert once, while nothing happens, and taken back by a straggler",
+    "30 what comes later than keep is left out",
+    "37 at: event",
+    "37 at: arrival",
+    "a search that is none keeps what it had, and stops no other",
 )
 
-_FEWEST = _FEW[2:5]
-"""With each push: an outer join, a deadline, a window."""
+_FEWEST = (*_FEW[2:5], *_FEW[6:8], _FEW[9])
+"""With each push: an outer join, a deadline, a window, what comes too late, rows as they were, a search."""
 
-_ROWS = tuple(
-    name
-    for name, case in CASES.items()
-    if case.view.match is None and not any(of.keep or of.at != "now" for of in case.view.reads.values())
-)
-"""Those of tables as they are now, and without searches: the others are refused."""
+_EVERY = tuple(CASES)
 
 
-@pytest.mark.parametrize("names", [_FEW, pytest.param(_ROWS, marks=[pytest.mark.full, pytest.mark.timeout(3000)])])
+@pytest.mark.parametrize("names", [_FEW, pytest.param(_EVERY, marks=[pytest.mark.full, pytest.mark.timeout(3000)])])
 def test_cases_batch_by_batch(
     apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
 ) -> None:
@@ -72,7 +72,7 @@ def test_cases_batch_by_batch(
 
 @pytest.mark.full
 @pytest.mark.timeout(3000)
-@pytest.mark.parametrize("names", [_FEW, _ROWS], ids=["few", "all"])
+@pytest.mark.parametrize("names", [_FEW, _EVERY], ids=["few", "all"])
 def test_cases_at_once_in_any_order_again_and_without_the_tables(
     apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
 ) -> None:
@@ -81,8 +81,9 @@ def test_cases_at_once_in_any_order_again_and_without_the_tables(
     cases = Cases(kafka, tmp_path, {name: CASES[name] for name in names}, engine="spark")
     cases.publish(*range(BATCHES), shuffled=5)
     cases.bench.run()
-    rows = {name: of for name, of in cases.rows().items() if not CASES[name].view.reads}
-    assert rows == cases.answers(apply_spark)
+    rows, keys = cases.rows(), cases.keys()
+    assert {name: of for name, of in rows.items() if name not in keys} == cases.answers(apply_spark)
+    assert {name: {",".join(map(str, key)) for key in rows[name]} for name in keys} == keys
     cases.found()
     cases.bench.commit = 10  # every event comes again, under its old position
     cases.publish(*range(BATCHES), shuffled=6)
@@ -90,27 +91,45 @@ def test_cases_at_once_in_any_order_again_and_without_the_tables(
     shutil.rmtree(cases.bench.folder / "state" / "tables")
     assert cases.bench.run().events == 0
     assert {name: signs for name, signs in cases.found().items() if signs} == {}
+    for number, name in enumerate(names):
+        if name in keys:
+            (verified,) = verify_views(cases.bench.config, only=named(number))
+            assert verified.agrees, (name, verified)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "at",
+    "killed_at",
     list(itertools.product(("in a snapshot", "before the state", "before Kafka", "after Kafka"), (0, 50_000))),
     ids=str,
 )
 def test_killed_at_each_commit(
-    apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: tuple[str, int]
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: tuple[str, int]
 ) -> None:
     """What a killed step has written to the lake is named nowhere; what the state holds is published once."""
-    point, most = at
+    point, most = killed_at
     most_over(monkeypatch, most)
-    views = {"timeline": CASES["1 tweet first"].view, "counts": CASES["20 count distinct"].view}
-    bench = ViewBench(kafka, tmp_path, {name: TABLES[name] for name in ("t", "f", "x")}, views, engine="spark")
-    bench.transaction(("t", "c", {"id": 1, "sender": "bob", "likes": 0}), ("x", "c", {"id": 1, "g": "g", "v": 1}))
+    kept = {"public.s": ReadConfig(time="at", keep="30m")}
+    views = {
+        "timeline": CASES["1 tweet first"].view,
+        "counts": CASES["20 count distinct"].view,
+        "kept": ViewConfig(sql="SELECT id, at FROM public.s", key=("id",), reads=kept),
+        "tax": lookup("event"),
+    }
+    tables = {name: TABLES[name] for name in ("t", "f", "x", "s", "sale", "rate")}
+    bench = ViewBench(kafka, tmp_path, tables, views, engine="spark", logs=frozenset({"rate"}))
+    now = at("10:00") // 1000
+    bench.transaction(
+        ("t", "c", {"id": 1, "sender": "bob", "likes": 0}), ("x", "c", {"id": 1, "g": "g", "v": 1}),
+        ("s", "c", {"id": 1, "at": at("9:59")}), ("rate", "r", {"country": "de", "pct": 7}), at_ms=now,
+    )  # fmt: skip
     bench.run()
     bench.transaction(
-        ("f", "c", {"id": 1, "follower": "ann", "followee": "bob"}), ("x", "c", {"id": 2, "g": "g", "v": 2})
-    )
+        ("f", "c", {"id": 1, "follower": "ann", "followee": "bob"}), ("x", "c", {"id": 2, "g": "g", "v": 2}),
+        ("s", "c", {"id": 2, "at": at("9:30")}), ("s", "c", {"id": 3, "at": at("9:31")}),
+        ("rate", "u", {"country": "de", "pct": 8}), ("sale", "c", {"id": 1, "country": "de", "at": at("9:00")}),
+        at_ms=now,
+    )  # fmt: skip
     with monkeypatch.context() as patched:
         if point == "in a snapshot":
             written = Kept.written
@@ -120,17 +139,21 @@ def test_killed_at_each_commit(
                 raise RuntimeError("killed")
 
             patched.setattr(Kept, "written", written_and_killed)
-        elif point == "before the state":
-            patched.setattr(ClusterStep, "apply", _die)
         else:
             killed(patched, point)
         with suppress(CdcError):  # what is done again in the same process has to find out, too
             bench.run()
     bench.run()
-    bench.transaction(("f", "d", {"id": 1}), ("x", "d", {"id": 2}))
+    bench.transaction(
+        ("f", "d", {"id": 1}), ("x", "d", {"id": 2}), ("sale", "c", {"id": 2, "country": "de", "at": at("10:01")}),
+        at_ms=now,
+    )  # fmt: skip
     bench.run()
     assert [op for op, _, _ in bench.events("timeline")] == ["c", "d"]
     assert [(op, row["d"]) for op, _, row in bench.events("counts")] == [("c", 1), ("u", 2), ("u", 1)]
+    assert [(op, key) for op, key, _ in bench.events("kept")] == [("c", (1,)), ("c", (3,))]
+    assert view_status(bench.config)["views"]["kept"]["late"] == 1
+    assert bench.signs("tax") == ["+1,7", "+2,8"]
 
 
 @pytest.mark.full
@@ -146,11 +169,11 @@ def test_two_workers_compute_views_and_one_of_them_may_be_killed(
 
     def write(first: int, number: int) -> None:
         changes: list[tuple[str, str, dict[str, object]]] = []
-        for at in range(first, first + number):
-            changes.append(("t", "c", {"id": at, "sender": f"s{at % 50}", "likes": at}))
-            changes.append(("x", "c", {"id": at, "g": f"g{at % 20}", "v": at}))
-            if at % 20 == 0:
-                changes.append(("f", "c", {"id": at, "follower": f"f{at}", "followee": f"s{at % 50}"}))
+        for id_ in range(first, first + number):
+            changes.append(("t", "c", {"id": id_, "sender": f"s{id_ % 50}", "likes": id_}))
+            changes.append(("x", "c", {"id": id_, "g": f"g{id_ % 20}", "v": id_}))
+            if id_ % 20 == 0:
+                changes.append(("f", "c", {"id": id_, "follower": f"f{id_}", "followee": f"s{id_ % 50}"}))
         for table, _, row in changes:
             rows[table][int(str(row["id"]))] = row
         bench.transaction(*changes)
@@ -189,7 +212,3 @@ def test_two_workers_compute_views_and_one_of_them_may_be_killed(
             found[key] = row
         tables = {table: list(of.values()) for table, of in rows.items() if f"public.{table}" in (view.sql or "")}
         assert found == oracle(apply_spark, view, tables, bench, 0)
-
-
-def _die(*_: object) -> None:
-    raise RuntimeError("killed")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlglot
 import yaml
 
 from cdc.config.view_pattern import Absence, Element, PatternConfig, duration_us, parse_pattern
@@ -256,13 +257,15 @@ def test_a_match_reads_tables_as_they_are() -> None:
     assert "have the match over that view" in (refused.value.hint or "")
 
 
-def test_the_engine_spark_takes_patterns_and_no_matches() -> None:
-    """A pattern is SQL of either engine."""
+def test_the_engine_spark_takes_patterns_and_matches() -> None:
+    """A pattern is SQL of either engine; of a match the statements are that find what has changed."""
     pattern = ViewConfig(pattern=PatternConfig(**STALLED), key=("customer", "placed_at"))
     plan = plan_config("v", pattern, RELATIONS, {}, engine="spark").plan
     assert plan.uses_clock
     assert all("`" in node.restricted for node in plan.nodes)
     match = ViewConfig(match=MatchConfig(**ALERTS), key=("query", "doc_shop", "doc_id"))
-    with pytest.raises(ConfigError, match=r"views\.v: match is not known to the engine spark") as refused:
-        plan_config("v", match, RELATIONS, {}, engine="spark")
-    assert "engine: duckdb" in (refused.value.hint or "")
+    (node,) = plan_config("v", match, RELATIONS, {}, engine="spark").plan.nodes
+    assert node.computed is not None
+    for statement in (*node.touched, node.restricted, node.whole):
+        sqlglot.parse_one(statement, read="spark")
+        assert '"' not in statement

@@ -15,6 +15,7 @@ from spark_apply.views.model.uses import uses_of
 from spark_apply.views.planning.forms import plan_config
 from spark_apply.views.sql.expressions.dialects import stand_in
 from spark_apply.views.sql.plan import plan_view
+from spark_apply.views.sql.view_plan import Relation
 from tests.views.shapes import RELATIONS, SHAPES
 
 CONFIG = ViewsConfig(
@@ -81,18 +82,19 @@ def test_what_spark_would_compute_in_another_way_each_time_is_refused(value: str
         plan_view("v", sql, ["id"], RELATIONS, engine="spark")
 
 
-@pytest.mark.parametrize(
-    ("reads", "told"),
-    [
-        ({"public.a": ReadConfig(time="at", keep="7d")}, r"from\.public\.a\.keep"),
-        ({"public.a": ReadConfig(time="at"), "public.b": ReadConfig(at="event")}, r"from\.public\.b\.at"),
-    ],
-)
-def test_what_it_does_not_do_is_refused_with_the_way_out(reads: dict[str, ReadConfig], told: str) -> None:
-    view = ViewConfig(sql="SELECT id FROM public.a", key=("id",), reads=reads)
-    with pytest.raises(ConfigError, match=f"views.v: {told} is not known to the engine spark") as refused:
-        plan_config("v", view, RELATIONS, uses_of(view.reads), engine="spark")
-    assert "engine: duckdb" in str(refused.value)
+def test_streams_and_rows_as_they_were_are_read_as_by_the_other_engine() -> None:
+    reads = {"public.a": ReadConfig(time="at", keep="7d"), "public.b": ReadConfig(at="event")}
+    uses = uses_of(reads)
+    relations = {
+        use.relation: Relation(use.relation, {**RELATIONS[name].columns, **dict(use.hidden)}, use.key(("id",)))
+        for name, use in uses.items()
+    }
+    view = ViewConfig(sql="SELECT a.id, b.k FROM public.a a JOIN public.b b ON b.id = a.id", key=("id", "k"))
+    one, other = (plan_config("v", view, relations, uses, engine=engine).plan for engine in ("duckdb", "spark"))
+    assert one.reads == other.reads == ("public.a@at+604800000ms", "public.b@history")
+    assert [node.units for node in one.nodes] == [node.units for node in other.nodes]
+    for statement in (*other.nodes[0].touched, other.nodes[0].whole):
+        sqlglot.parse_one(statement, read="spark")
 
 
 @pytest.mark.parametrize(

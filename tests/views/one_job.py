@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from cdc.config.views import ViewConfig
 from sinks.kafka import KafkaSink
+from spark_apply.views.cluster.step import ClusterStep
 from spark_apply.views.embedded.step import Step
 from tests.conftest import FULL
 from tests.spark.records import Record
@@ -141,7 +142,8 @@ def killed(patched: pytest.MonkeyPatch, point: str) -> None:
         die()
 
     if point == "before the state":
-        patched.setattr(Step, "apply", die)
+        for step in (Step, ClusterStep):
+            patched.setattr(step, "apply", die)
     elif point == "before Kafka":
         patched.setattr(KafkaSink, "commit", die)
     else:

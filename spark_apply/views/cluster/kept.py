@@ -16,7 +16,7 @@ from spark_apply.stores.lake.rows import no_rows
 from spark_apply.views.cluster.lake import ROWS, Lake
 from spark_apply.views.cluster.state import ClusterState
 from spark_apply.views.cluster.values import frame, some
-from spark_apply.views.embedded.state import place
+from spark_apply.views.embedded.state import POSITION, place
 from spark_apply.views.model.values import quoted
 
 MOST_OVER = 50_000
@@ -72,10 +72,10 @@ class Kept:
     _frame: list[DataFrame] = field(init=False, default_factory=list, compare=False)
     """The frame of the rows, once it is made: to ship rows to Spark costs more than to plan with them."""
 
-    def same(self, one: str, other: str) -> Column:
-        """Return the condition that rows of two aliases have the same change columns."""
+    def same(self, one: str, other: str, by: Sequence[str] = ()) -> Column:
+        """Return the condition that rows of two aliases have the same change columns, or the same ones of them."""
         found = F.lit(True)  # noqa: FBT003 - a literal column
-        for name in self.by:
+        for name in by or self.by:
             left, right = (F.col(f"{alias}.{names.quoted(name)}") for alias in (one, other))
             found &= left.eqNullSafe(right) if self.null_safe else left == right
         return found
@@ -161,8 +161,15 @@ class Kept:
         return self.changed is not None or much > MOST_OVER
 
     def written(self, spark: SparkSession, lake: Lake, state: ClusterState) -> Kept:
-        """Return the same rows in a new snapshot, which counts once the open transaction is committed."""
-        snapshot = lake.write(ROWS, self.relation, self.frame(spark))
+        """Return the same rows in a new snapshot, which counts once the open transaction is committed.
+
+        Rows of tables are in the order of their keys: a search for keys reads those parts alone that may have them.
+        """
+        rows = self.frame(spark)
+        if POSITION in self.schema.names:
+            key = [F.col(names.quoted(name)) for name in self.by]
+            rows = rows.repartitionByRange(*key).sortWithinPartitions(*key)
+        snapshot = lake.write(ROWS, self.relation, rows)
         for schema in ("over", "gone"):
             state.execute(f"DROP TABLE IF EXISTS {place(schema, self.relation)}")
         made = replace(self, over=None, gone=None, changed=None, base=None)

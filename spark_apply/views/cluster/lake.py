@@ -24,6 +24,7 @@ _NAMESPACES: Final = (ROWS, WAITING)
 _PROPERTIES: Final = {
     "format-version": "2",
     "write.parquet.compression-codec": "lz4",  # it is read at each step: what is read fast counts
+    "write.parquet.row-group-size-bytes": str(16 << 20),  # the smallest part that a search for keys reads
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "2",
     "write.distribution-mode": "none",

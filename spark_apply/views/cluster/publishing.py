@@ -15,15 +15,15 @@ from spark_apply.spark import names
 from spark_apply.views.cluster.kept import MOST_OVER, Change, Kept
 from spark_apply.views.cluster.running import Running
 from spark_apply.views.cluster.values import arrow, collected, frame, schema_of, some
-from spark_apply.views.embedded.held import hold, is_held
+from spark_apply.views.embedded.held import hold, is_held, unit_name
 from spark_apply.views.embedded.state import place
-from spark_apply.views.embedded.step import unit_name
 from spark_apply.views.model.values import quoted, text
 from spark_apply.views.planning.view import View
 
 SIGN: Final = "_cdc_sign"
 KEY_JSON, ROW_JSON = "_cdc_key", "_cdc_row"
-_A_SLICE: Final = 250_000
+A_SLICE: Final = 250_000
+"""So many rows come to the driver at once."""
 _HERE: Final = "differing"
 _KEPT: Final = place("work", "differing")
 
@@ -52,7 +52,7 @@ class Differences:
         if number <= MOST_OVER:
             return self._few(collected(self.rows))
         wanted = [SIGN, *(name for name, _ in self.view.key), KEY_JSON, ROW_JSON]
-        slices = math.ceil(number / _A_SLICE)
+        slices = math.ceil(number / A_SLICE)
         for number in range(slices):
             some_rows = self.rows.where(F.pmod(F.hash(KEY_JSON), F.lit(slices)) == number)
             with state.registered(_HERE, some_rows.select(*map(names.quoted, wanted)).toArrow()):
@@ -98,6 +98,8 @@ class Differences:
     def _quarantined(self, at: str) -> bool:
         """Put units into quarantine of which a key is null or not unique, or that failed; return if there are any."""
         state, view = self.on.state, self.view
+        if view.last.computed is not None:
+            return False  # of its rows none is wrong, and what has none for that is known
         unit = unit_name(view, "d")
         nulls = "false" if view.plan.null_keys else " OR ".join(f"d.{quoted(name)} IS NULL" for name, _ in view.key)
         twice = (

@@ -8,6 +8,8 @@ of a relation is touched, its rows never leave the executors but for the events 
 from __future__ import annotations
 
 import datetime as dt
+import itertools
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -33,23 +35,23 @@ from spark_apply.views.cluster.containment import (
     told_apart,
     within,
 )
-from spark_apply.views.cluster.folding import done, fold, moved_on
+from spark_apply.views.cluster.folding import fold, moved_on, rows_schema
 from spark_apply.views.cluster.kept import MOST_OVER, Change, Kept, opened
-from spark_apply.views.cluster.publishing import KEY_JSON, ROW_JSON, SIGN, Differences
+from spark_apply.views.cluster.publishing import A_SLICE, KEY_JSON, ROW_JSON, SIGN, Differences
 from spark_apply.views.cluster.running import Running
-from spark_apply.views.cluster.values import arrow, collected, frame, json_object, schema_of
+from spark_apply.views.cluster.values import arrow, collected, frame, json_object, schema_of, some
+from spark_apply.views.cluster.waiting import done
 from spark_apply.views.embedded import step as in_file
 from spark_apply.views.embedded.containment import WHOLE, WHY, Range, Search
 from spark_apply.views.embedded.fold import SourceTable
-from spark_apply.views.embedded.held import hold, is_held, is_one_unit
-from spark_apply.views.embedded.state import POSITION, place
-from spark_apply.views.embedded.step import ViewError, unit_name
+from spark_apply.views.embedded.held import hold, hold_wrong, is_held, is_one_unit, unit_name
+from spark_apply.views.embedded.step import ViewError
 from spark_apply.views.model.values import engine_type, quoted, text
 from spark_apply.views.planning.view import View
 from spark_apply.views.sql.expressions.dialects import stand_in
-from spark_apply.views.sql.view_plan import Node
+from spark_apply.views.sql.view_plan import Computed, Node, found_by
 
-_STATES: Final = ("before", "after", "both")
+_CHANGED: Final = ("changed", "before_changed", "after_changed", "both_changed")
 _EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the engine's timestamps are in UTC, without a zone
 
 
@@ -73,7 +75,7 @@ class ClusterStep:
     computed: dict[str, str] = field(default_factory=dict)
     """How views were computed: ``whole``, or by ``units``."""
     late: dict[str, int] = field(default_factory=dict)
-    """Nothing is late here: a table is read as it is now."""
+    """By relation, how many events of it came too late to count."""
     search: Search = field(default_factory=lambda: Search(longest_s=LONGEST_S))
     """What was found out of units that cannot be computed, also by earlier attempts of this very step."""
     left_out: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -93,16 +95,14 @@ class ClusterStep:
 
         With `reload` the table's topic was read from its beginning: a row that it does not have is gone.
         """
-        schema = T.StructType([*schema_of(table.columns), T.StructField(POSITION, T.StringType())])
-        kept = self._kept(table.relation, schema, table.key, null_safe=False)
-        folded = fold(self.on, kept, table, reload=reload)
-        if folded is None:
-            return
-        change, moved = folded
-        if change is not None:
-            self._note(kept, change)
-        if moved is not None:
-            self.after[table.relation] = moved_on(self.on, self.after.get(table.relation, kept), moved)
+        kept = self._kept(table.relation, rows_schema(table), table.row_key, null_safe=False)
+        folded = fold(self.on, kept, table, clock_ms=self.clock_after_ms, reload=reload)
+        if folded.late:
+            self.late[table.relation] = folded.late
+        if folded.change is not None:
+            self._note(kept, folded.change)
+        if folded.moved is not None:
+            self.after[table.relation] = moved_on(self.on, self.after.get(table.relation, kept), folded.moved)
 
     def _kept(self, relation: str, schema: T.StructType | None, by: Sequence[str], *, null_safe: bool) -> Kept:
         known = self._opened.get(relation) or self.before.get(relation)
@@ -127,11 +127,12 @@ class ClusterStep:
     def _show_changed(self, relation: str) -> None:
         """Let statements see both sides of a relation, once it is read."""
         kept, change = self._changes.pop(relation)
-        _, rows, old = change.frames(self.on.spark, kept)
+        keys, rows, old = change.frames(self.on.spark, kept)
         before = kept.frame(self.on.spark)
         self._show("before", relation, before)
         self._show("after", relation, self.after[relation].frame(self.on.spark))
         self._show("both", relation, before.unionByName(rows))
+        self._show("changed", relation, keys)
         self._show("before_changed", relation, old)
         self._show("after_changed", relation, rows)
         self._show("both_changed", relation, old.unionByName(rows))
@@ -147,7 +148,7 @@ class ClusterStep:
                 rows = relations[relation].frame(self.on.spark)
                 for schema in ("before", "after", "both"):
                     self._show(schema, relation, rows)
-                for schema in ("before_changed", "after_changed", "both_changed"):
+                for schema in _CHANGED:
                     self._show(schema, relation, no_rows(self.on.spark, relations[relation].schema))
 
     def compute(self, view: View) -> None:
@@ -207,7 +208,7 @@ class ClusterStep:
         asked = [
             statement
             for statement in node.touched
-            if any(stand_in(f"{state}_changed", of) + "`" in statement for of in changed for state in _STATES)
+            if any(stand_in(schema, of) + "`" in statement for of in changed for schema in _CHANGED)
         ]
         if self.clock_before_ms != self.clock_after_ms:
             asked += node.due
@@ -288,18 +289,22 @@ class ClusterStep:
         node, relation = view.last, view.relation
         whole = self._is_whole(node, stale=stale)
         self._reads(node, whole=whole)
+        kept = self._kept(relation, schema_of(view.columns), view.plan.key, null_safe=view.plan.null_keys)
+        if stale:
+            kept = replace(kept, base=None, over=None, gone=None, changed=None, number=0)
+            self._opened[relation] = kept
+        old, wrong = kept.frame(self.on.spark), None
+        if node.computed is not None:
+            self._show("before", relation, old)
+            wrong = self._ask(view, node.computed, whole=whole)
         units = None if whole else self._units(node)
         if not whole and units is None:
             return
         self.computed[view.name] = "whole" if whole else "units"
-        schema = schema_of(view.columns)
-        kept = self._kept(relation, schema, view.plan.key, null_safe=view.plan.null_keys)
-        if stale:
-            kept = replace(kept, base=None, over=None, gone=None, changed=None, number=0)
-            self._opened[relation] = kept
-        old = kept.frame(self.on.spark)
         if not whole:
             old = self._in_units(node, old, null_safe=view.plan.null_keys)
+        if wrong is not None:
+            old = old.alias("_cdc_b").join(F.broadcast(wrong).alias("_cdc_u"), _same(node.held_by), "left_anti")
 
         def published(fresh: DataFrame, failed: Mapping[str, str]) -> Change:
             rows = _differing(view, fresh, old)
@@ -315,6 +320,28 @@ class ClusterStep:
                 self._note(kept, change)
                 return
         self._note(kept, published(*self._good(view, units)))
+
+    def _ask(self, view: View, computed: Computed, *, whole: bool) -> DataFrame | None:
+        """Have rows found that no SQL gives, in the driver; what is wrong goes into quarantine, and is returned.
+
+        None: nothing is wrong.
+        """
+        found, held = computed(self._read, self.changed, whole=whole)
+        schema, names_of = schema_of(view.columns), view.last.columns
+        self._show("work", found_by(view.last.name), frame(self.on.spark, found, some(schema, names_of)))
+        hold_wrong(self.on.state, view, held, self.limit)
+        of = some(schema, view.last.held_by)
+        return frame(self.on.spark, held, of) if held.num_rows else None
+
+    def _read(self, statement: str) -> pa.RecordBatchReader:
+        """Return the rows of a statement, so many at a time; they stay with the executors until then."""
+        rows = self.on.hold(self.run(statement))
+        slices = max(math.ceil(rows.count() / A_SLICE), 1)
+        part = F.pmod(F.hash(*map(names.quoted, rows.columns)), F.lit(slices))
+        tables = (collected(rows.where(part == number) if slices > 1 else rows) for number in range(slices))
+        first = next(tables)
+        batches = (batch for table in itertools.chain([first], tables) for batch in table.to_batches(10_000))
+        return pa.RecordBatchReader.from_batches(first.schema, batches)
 
     def _select(self, view: View, *, whole: bool) -> DataFrame:
         """Return a view's rows, by its types."""
@@ -339,7 +366,9 @@ class ClusterStep:
             every = self.on.hold(numbered(found, held))
             count = every.count()
         known = (
-            0 if held is None else every.alias("_cdc_b").join(held.alias("_cdc_u"), _same(node), "left_semi").count()
+            0
+            if held is None
+            else every.alias("_cdc_b").join(held.alias("_cdc_u"), _same(node.units), "left_semi").count()
         )
 
         def attempt(units: Range) -> None:
@@ -376,8 +405,6 @@ class ClusterStep:
             else:
                 kept.note(self.on.state, new=False)
         for table in tables:
-            waiting = place("pending", table.relation)
-            self.on.state.execute(f"DELETE FROM {waiting} WHERE {POSITION} < ?", [self.limit])
             done(self.on, table)
 
     @property
@@ -411,10 +438,10 @@ def _differing(view: View, fresh: DataFrame, old: DataFrame) -> DataFrame:
     )
 
 
-def _same(node: Node) -> Column:
-    """Return the condition that rows of two aliases are of one unit of a node."""
+def _same(units: Sequence[str]) -> Column:
+    """Return the condition that rows of two aliases have the same unit columns."""
     same = F.lit(True)  # noqa: FBT003 - a literal column
-    for name in node.units:
+    for name in units:
         same &= F.col(f"_cdc_b.{names.quoted(name)}").eqNullSafe(F.col(f"_cdc_u.{names.quoted(name)}"))
     return same
 

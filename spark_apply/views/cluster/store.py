@@ -10,22 +10,18 @@ from typing import ClassVar, cast
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
-from pyspark.sql import types as T  # noqa: N812 - the same
 
 from cdc.model.errors import OperatorError
-from spark_apply.events import typed
 from spark_apply.model.completeness import Mark
 from spark_apply.model.store import Batch
 from spark_apply.model.target_table import TargetTable
-from spark_apply.spark import names
 from spark_apply.views.cluster.containment import LONGEST_S
-from spark_apply.views.cluster.kept import MOST_OVER, Kept, aligned
-from spark_apply.views.cluster.lake import ROWS, WAITING, Lake
+from spark_apply.views.cluster.kept import MOST_OVER, Kept
+from spark_apply.views.cluster.lake import ROWS, Lake
 from spark_apply.views.cluster.running import Running
 from spark_apply.views.cluster.state import ClusterState
 from spark_apply.views.cluster.step import ClusterStep
-from spark_apply.views.cluster.values import schema_of
+from spark_apply.views.cluster.waiting import wait
 from spark_apply.views.embedded.containment import Search
 from spark_apply.views.planning.view import View
 from spark_apply.views.running.step import StepOfViews
@@ -51,22 +47,10 @@ class ClusterStore(ViewStore):
         if batch.keys <= MOST_OVER:
             super(ClusterStore, self)._take_in(batch)
             return
-        name = batch.table.qualified
         columns = [(column.name, column.kind) for column in batch.table.columns]
         rows = self._not_again(batch)
-        ours = [T.StructField(of, T.StringType()) for of in (typed.KEY, typed.POSITION, typed.OP)]
-        schema = T.StructType([*ours, *schema_of(columns)])
-        rows = rows.select(*(F.col(names.quoted(field.name)) for field in schema))
-        found = self.state.rows("SELECT snapshot, floor FROM lake.waiting WHERE name = ?", [name])
-        snapshot = found[0][0] if found else None
-        floor = found[0][1] if found else ""
-        if snapshot is not None:
-            before = self.lake.read(WAITING, name, snapshot)
-            if before.schema.names != schema.names:
-                rows, snapshot = aligned(before, schema).unionByName(rows), None
-        made = (self.lake.write if snapshot is None else self.lake.append)(WAITING, name, rows)
-        self.state.execute("DELETE FROM lake.waiting WHERE name = ?", [name])
-        self.state.execute("INSERT INTO lake.waiting VALUES (?, ?, ?)", [name, made, floor])
+        for use in self._running.uses_of(batch.table.qualified):
+            wait(self.lake, self._file, use.relation, rows, columns)
         self._marks.take_in(batch.table, batch.position)
 
     def _new_step(self, limit: str, before_ms: int | None, clock_ms: int | None, stale: set[str]) -> StepOfViews:
@@ -104,4 +88,5 @@ class ClusterStore(ViewStore):
         super(ClusterStore, self).set_mark(table, mark)
         if not mark.ends:
             with self.state.transaction():
-                self.state.execute("DELETE FROM lake.waiting WHERE name = ?", [table.qualified])
+                for use in self._running.uses_of(table.qualified):
+                    self.state.execute("DELETE FROM lake.waiting WHERE name = ?", [use.relation])

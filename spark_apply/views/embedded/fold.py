@@ -45,6 +45,11 @@ class SourceTable:
         return self.use.key(self.key)
 
 
+def taken(table: SourceTable, limit: str) -> str:
+    """Return the condition for waiting events that a step takes; streams of others have no such positions."""
+    return "true" if table.use.way is Way.EVENTS else f"{POSITION} < {text(limit)}"
+
+
 def find_changes(table: SourceTable, state: ViewState, *, limit: str, clock_ms: int | None, reload: bool) -> int:
     """Fill in ``changed`` and ``coming`` of a relation by its events before `limit`; return how many were late.
 
@@ -55,7 +60,7 @@ def find_changes(table: SourceTable, state: ViewState, *, limit: str, clock_ms: 
         return 0
     if table.use.way is Way.EVENTS:
         return _find_events(table, state)
-    late = _find_late(table, state, limit) if table.use.way is Way.STREAM else 0
+    late = _find_late(table, state, limit, reload=reload) if table.use.way is Way.STREAM else 0
     _find_rows(table, state, limit, clock_ms if reload else None, reload=reload)
     return late
 
@@ -100,8 +105,8 @@ def _find_rows(table: SourceTable, state: ViewState, limit: str, clock_ms: int |
     )
 
 
-def _find_late(table: SourceTable, state: ViewState, limit: str) -> int:
-    """Find the positions of late events; return how many there are."""
+def _find_late(table: SourceTable, state: ViewState, limit: str, *, reload: bool) -> int:
+    """Find the positions of late events; return how many there are that no step has counted."""
     relation = table.relation
     late, found = place("work", _late(relation)), place("work", f"{relation} events")
     joined = " AND ".join(f"e.{quoted(name)} = b.{quoted(name)}" for name in table.key)
@@ -126,12 +131,18 @@ def _find_late(table: SourceTable, state: ViewState, limit: str) -> int:
     positions = list(_late_in_turn(iter(several.fetchone, None)))
     if positions:
         state.insert(late, [POSITION], [[position] for position in positions])
-    ((number,),) = state.rows(f"SELECT count(*) FROM {late}")
-    _count_late(relation, number, state)
+    ((number,),) = state.rows(f"SELECT count(*) FROM {late} WHERE {POSITION} >= ?", [counted_to(state, reload=reload)])
+    count_late(relation, number, state)
     return int(number)
 
 
-def _count_late(relation: str, number: int, state: ViewState) -> None:
+def counted_to(state: ViewState, *, reload: bool) -> str:
+    """Return the position before which late events were counted by earlier steps: those of a killed job come again."""
+    return "" if reload else state.get("position") or ""
+
+
+def count_late(relation: str, number: int, state: ViewState) -> None:
+    """Add to the late events of a relation that the state has counted."""
     if number:
         state.execute(
             "INSERT INTO late VALUES (?, ?) "
@@ -236,7 +247,7 @@ def _find_events(table: SourceTable, state: ViewState) -> int:
         late = f"coalesce({_time(table, 'e')} <= {begin}, false)"
     state.execute(f"CREATE OR REPLACE TABLE {found} AS SELECT e.*, {late} AS {_DIFFERS} FROM {waiting} e")
     ((number,),) = state.rows(f"SELECT count(*) FROM {found} WHERE {_DIFFERS}")
-    _count_late(relation, number, state)
+    count_late(relation, number, state)
     joined = " AND ".join(f"n.{name} = b.{name}" for name in key)
     state.execute(  # an earlier event with equal values counts, too: one between the two must not
         f"CREATE OR REPLACE TABLE {place('coming', relation)} AS SELECT n.{POSITION}, "
@@ -249,6 +260,19 @@ def _find_events(table: SourceTable, state: ViewState) -> int:
         f"SELECT {', '.join(key)} FROM {place('coming', relation)}"
     )
     return int(number)
+
+
+def unchanged(table: SourceTable) -> str | None:
+    """Return a query for the rows, as of ``coming``, of which the position alone is another; None: there are none."""
+    if table.use.way in (Way.HISTORY, Way.EVENTS) or table.use.arrival:
+        return None
+    listed = ", ".join(f"n.{quoted(name)}" for name in (*(name for name, _ in table.columns), POSITION))
+    joined = " AND ".join(f"n.{quoted(name)} = b.{quoted(name)}" for name in table.key)
+    newest, before = place("work", table.relation), place("before", table.relation)
+    return (
+        f"SELECT {listed} FROM {newest} n JOIN {before} b ON {joined} "
+        f"WHERE NOT n.{_DIFFERS} AND n.{POSITION} > b.{POSITION}"
+    )
 
 
 def move_on(table: SourceTable, state: ViewState) -> None:

@@ -14,13 +14,11 @@ from functools import partial
 
 import duckdb
 
-from cdc.model.change import Kind
 from cdc.model.errors import OperatorError
 from spark_apply.views.embedded.containment import OF_ROWS, WHOLE, WHY, Range, Search
-from spark_apply.views.embedded.fold import SourceTable, find_changes, move_on
-from spark_apply.views.embedded.held import hold, is_held, is_one_unit
-from spark_apply.views.embedded.state import POSITION, ViewState, place
-from spark_apply.views.model.uses import Way
+from spark_apply.views.embedded.fold import SourceTable, find_changes, move_on, taken
+from spark_apply.views.embedded.held import hold, hold_wrong, is_held, is_one_unit, unit_name
+from spark_apply.views.embedded.state import ViewState, place
 from spark_apply.views.model.values import Columns, engine_type, object_of, quoted, text
 from spark_apply.views.planning.view import View
 from spark_apply.views.sql.view_plan import CLOCK_AFTER, CLOCK_BEFORE, Computed, Node, found_by
@@ -79,12 +77,8 @@ class Step:
             self._clear(table.relation)
 
     def _is_waiting(self, table: SourceTable) -> bool:
-        waiting = f"SELECT 1 FROM {place('pending', table.relation)} WHERE {self._before(table)} LIMIT 1"
+        waiting = f"SELECT 1 FROM {place('pending', table.relation)} WHERE {taken(table, self.limit)} LIMIT 1"
         return bool(self.state.rows(waiting))
-
-    def _before(self, table: SourceTable) -> str:
-        """Return the condition for waiting events that the step takes; streams of others have no such positions."""
-        return "true" if table.use.way is Way.EVENTS else f"{POSITION} < {text(self.limit)}"
 
     def _clear(self, relation: str) -> None:
         for schema in ("changed", "coming"):
@@ -314,16 +308,7 @@ class Step:
         rows, held = computed(state.reader, self.changed, whole=whole)
         with state.registered("found", rows):
             state.execute(f"CREATE OR REPLACE TABLE {found} AS SELECT * FROM found")
-        with state.registered("held", held):
-            state.execute(
-                f"CREATE OR REPLACE TABLE work.bad AS SELECT {unit_name(view, 'h')} AS unit, reason FROM held h"
-            )
-        state.execute("DELETE FROM quarantine WHERE view = ? AND unit NOT IN (SELECT unit FROM work.bad)", [view.name])
-        state.execute(
-            "INSERT INTO quarantine SELECT $view, unit, reason, $position FROM work.bad "
-            "WHERE unit NOT IN (SELECT unit FROM quarantine WHERE view = $view)",
-            {"view": view.name, "position": self.limit},
-        )
+        hold_wrong(state, view, held, self.limit)
 
     def _leave_out_bad(self, view: View, failed: Mapping[str, str], *, whole: bool) -> None:
         """Put units into quarantine of which a key is null or not unique, or that failed; leave them as they were."""
@@ -388,7 +373,7 @@ class Step:
                 self._replace(relation, table.row_key)
             if self._is_waiting(table):
                 move_on(table, state)
-                state.execute(f"DELETE FROM {place('pending', relation)} WHERE {self._before(table)}")
+                state.execute(f"DELETE FROM {place('pending', relation)} WHERE {taken(table, self.limit)}")
         for view in views:
             for node in view.plan.nodes[:-1]:
                 if node.name in self.changed:
@@ -411,23 +396,6 @@ class Step:
 def _in_units(node: Node, row: str) -> str:
     same = " AND ".join(f"u.{quoted(name)} IS NOT DISTINCT FROM {row}.{quoted(name)}" for name in node.units)
     return f"EXISTS (SELECT 1 FROM {place('units', node.name)} u WHERE {same})"
-
-
-def unit_name(view: View, row: str) -> str:
-    """Return an expression for the name of a row's unit, as the quarantine has it, by the view's types."""
-    by = view.last.held_by or view.last.units
-    if not by:
-        return text(WHOLE)
-    kinds = dict(view.columns)
-    units = (
-        f"CAST({_one_zero(f'CAST({row}.{quoted(n)} AS {engine_type(kinds[n])})', kinds[n])} AS VARCHAR)" for n in by
-    )
-    return f"CAST(to_json([{', '.join(units)}]) AS VARCHAR)"
-
-
-def _one_zero(value: str, kind: Kind) -> str:
-    """Return a value whose text is the same where it is equal: minus zero is zero."""
-    return f"CASE WHEN {value} = 0 THEN 0 ELSE {value} END" if kind.name in ("float32", "float64") else value
 
 
 def _without_values(exc: Exception) -> str:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from cdc.config.views import ViewConfig
 from cdc.model.errors import ConfigError
-from spark_apply.views.model.uses import TableUse, Way
+from spark_apply.views.model.uses import TableUse
 from spark_apply.views.pattern.plan import plan_pattern
 from spark_apply.views.search.plan import Match, match_of, plan_match
 from spark_apply.views.sql.plan import plan_view
@@ -48,28 +48,11 @@ def plan_config(
     own = f"view.{name}"
     if view.sql is None and own in relations_named(name, view):
         raise ConfigError(f"views.{name}: the view reads itself: {own}", hint="read captured tables or other views")
-    if engine == "spark":
-        _require_rows(name, view, uses)
     if view.pattern is not None:
         return PlannedView(*plan_pattern(name, view.pattern, view.key, relations, uses, engine=engine))
     if view.match is not None:
         match = match_of(name, view.match, view.key, relations)
-        return PlannedView(plan_match(match, view.key), match.sql, match)
+        return PlannedView(plan_match(match, view.key, engine=engine), match.sql, match)
     sql = view.sql or ""
     full = view.refresh == "full"
     return PlannedView(plan_view(name, sql, view.key, relations, uses=uses, refresh_full=full, engine=engine), sql)
-
-
-def _require_rows(name: str, view: ViewConfig, uses: Mapping[str, TableUse]) -> None:
-    """Raise ConfigError for what the engine `spark` does not do: it has rows as they are now, and SQL."""
-    told = "match" if view.match is not None else None
-    for table, use in uses.items():
-        if use.way is Way.EVENTS:
-            told = table
-        elif use.way is Way.STREAM:
-            told = f"from.{table}.keep"
-        elif use.way is Way.HISTORY or use.arrival:
-            told = told or f"from.{table}.at"
-    if told is not None:
-        msg = f"views.{name}: {told} is not known to the engine spark"
-        raise ConfigError(msg, hint="say engine: duckdb; views of both engines can be in two files")

@@ -9,12 +9,12 @@ the offsets up to which they were read are published with it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
 
@@ -108,14 +108,23 @@ def require_topics(source: ApplySource, streams: Mapping[str, Stream]) -> None:
 
 def rows_of(events: DataFrame, stream: Stream) -> DataFrame:
     """Return the rows that a stream has by all its events: of each key the earliest one that is not late."""
-    events = events.where(F.col(KEY).isNotNull())
-    if stream.config.time is not None and stream.config.keep_ms is not None:
-        begin = F.timestamp_millis(F.col(SOURCE_MS) - F.lit(stream.config.keep_ms)).cast("timestamp_ntz")
-        late = F.col(quoted(stream.config.time)).cast("timestamp_ntz") <= begin
-        events = events.where(~F.coalesce(late, F.lit(False)))  # noqa: FBT003 - a literal column
-    first = F.row_number().over(Window.partitionBy(*map(quoted, stream.config.key)).orderBy(POSITION))
-    kept = events.withColumn(_NUMBER, first).where(F.col(_NUMBER) == 1)
-    return kept.select(*(F.col(quoted(name)) for name, _ in stream.columns))
+    in_time = events.where(F.col(KEY).isNotNull() & ~late_by(stream.use))
+    return earliest(in_time, stream.config.key).select(*(F.col(quoted(name)) for name, _ in stream.columns))
+
+
+def late_by(use: TableUse) -> Column:
+    """Return whether an event of a stream is late."""
+    if use.time is None or use.keep_ms is None:
+        return F.lit(False)  # noqa: FBT003 - a literal column
+    begin = F.timestamp_millis(F.col(SOURCE_MS) - F.lit(use.keep_ms)).cast("timestamp_ntz")
+    late = F.col(quoted(use.time)).cast("timestamp_ntz") <= begin
+    return F.coalesce(late, F.lit(False))  # noqa: FBT003 - the same
+
+
+def earliest(events: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Return the earliest event of each key."""
+    first = F.row_number().over(Window.partitionBy(*map(quoted, key)).orderBy(POSITION))
+    return events.withColumn(_NUMBER, first).where(F.col(_NUMBER) == 1).drop(_NUMBER)
 
 
 def events_of(records: DataFrame, stream: Stream) -> DataFrame:

@@ -23,8 +23,8 @@ from spark_apply.events.kafka.topics import existing_topics
 from spark_apply.model.suggestion import did_you_mean
 from spark_apply.spark.session import open_session
 from spark_apply.verify.explain import JudgedRecord, Record, judged
+from spark_apply.views.embedded.held import unit_name
 from spark_apply.views.embedded.state import place
-from spark_apply.views.embedded.step import unit_name
 from spark_apply.views.model.values import engine_type, object_of, quoted
 from spark_apply.views.planning.definitions import refuse_changed
 from spark_apply.views.planning.planned import Planned, plan_views

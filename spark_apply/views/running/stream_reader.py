@@ -140,9 +140,13 @@ class StreamReader:
                 while (begin := self._offsets(name)) != end:
                     upto = {at: min(last, begin.get(at, first.get(at, 0)) + share) for at, last in end.items()}
                     found[name] = found.get(name, 0) + self._take(name, stream, begin, upto)
-            elif self.state.rows(f"SELECT 1 FROM {place('pending', stream.use.relation)} LIMIT 1"):
+            elif self._waits(stream):
                 found[name] = 0  # read before a step that did not come about
         return found
+
+    def _waits(self, stream: Stream) -> bool:
+        """Whether events of a stream wait that no step has taken."""
+        return bool(self.state.rows(f"SELECT 1 FROM {place('pending', stream.use.relation)} LIMIT 1"))
 
     def _take(self, name: str, stream: Stream, begin: Offsets, end: Offsets) -> int:
         records = read_topic(self.spark, self.source, stream.config.topic, begin, end)
@@ -158,6 +162,10 @@ class StreamReader:
             at = place("pending", stream.use.relation)
             self.state.execute(f"INSERT INTO {at} ({listed}) SELECT {read} FROM incoming WHERE {KEY} IS NOT NULL")
             ((unreadable,),) = self.state.rows(f"SELECT count(*) FROM incoming WHERE {KEY} IS NULL")
-            self._put(name, end)
-            self.state.execute("UPDATE streams SET unreadable = unreadable + ? WHERE name = ?", [unreadable, name])
+            self._note(name, end, unreadable)
         return int(unreadable)
+
+    def _note(self, name: str, end: Offsets, unreadable: int) -> None:
+        """Note up to where a stream was taken in, and how many records of that were no events."""
+        self._put(name, end)
+        self.state.execute("UPDATE streams SET unreadable = unreadable + ? WHERE name = ?", [unreadable, name])

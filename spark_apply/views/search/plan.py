@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
+from sqlglot import exp
 
 from cdc.config.views import MatchConfig
 from cdc.model.errors import ConfigError
 from spark_apply.views.search.kept import KeptSearches
 from spark_apply.views.search.query import read_search
+from spark_apply.views.sql.expressions.dialects import DIALECTS, Dialect
 from spark_apply.views.sql.expressions.types import type_of
 from spark_apply.views.sql.reading.names import find
 from spark_apply.views.sql.reading.written import did_you_mean
@@ -106,16 +108,18 @@ def _text(view: str, part: str, asked: str, relation: Relation) -> str:
     return name
 
 
-def plan_match(match: Match, key: Sequence[str]) -> ViewPlan:
-    """Return how a match is kept up to date."""
-    found = f"SELECT DISTINCT {_listed(match.columns)} FROM {_place('work', found_by(match.view))}"
-    before = _place("before", f"view.{match.view}")
+def plan_match(match: Match, key: Sequence[str], *, engine: str = "duckdb") -> ViewPlan:
+    """Return how an engine keeps a match up to date."""
+    written = _Statements(DIALECTS[engine])
+    columns = written.listed(match.columns)
+    found = f"SELECT DISTINCT {columns} FROM {written.place('work', found_by(match.view))}"
+    before = written.place("before", f"view.{match.view}")
     touched = []
     for relation, names in ((match.queries, match.query_columns), (match.docs, match.doc_columns)):
-        same = _same(zip(relation.change_columns, names, strict=True), "c", "v")
+        same = written.same(zip(relation.change_columns, names, strict=True), "c", "v")
         touched.append(
-            f"SELECT {_listed(match.columns)} FROM {before} v WHERE EXISTS "
-            f"(SELECT 1 FROM {_place('changed', relation.name)} c WHERE {same}) UNION ALL {found}"
+            f"SELECT {columns} FROM {before} v WHERE EXISTS "
+            f"(SELECT 1 FROM {written.place('changed', relation.name)} c WHERE {same}) UNION ALL {found}"
         )
     node = Node(
         name=match.view,
@@ -127,7 +131,7 @@ def plan_match(match: Match, key: Sequence[str]) -> ViewPlan:
         next_due=(),
         restricted=found,
         whole=found,
-        computed=_Pairs(match),
+        computed=_Pairs(match, written),
         held_by=match.query_columns,
     )
     reads = tuple(sorted(node.reads))
@@ -135,10 +139,41 @@ def plan_match(match: Match, key: Sequence[str]) -> ViewPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class _Statements:
+    """Parts of statements of an engine."""
+
+    dialect: Dialect
+
+    def quoted(self, name: str) -> str:
+        return exp.to_identifier(name, quoted=True).sql(self.dialect.name)
+
+    def place(self, schema: str, relation: str) -> str:
+        return self.dialect.table(schema, relation)
+
+    def listed(self, columns: Sequence[str]) -> str:
+        return ", ".join(map(self.quoted, columns))
+
+    def keys(self, alias: str, relation: Relation, names: Sequence[str]) -> str:
+        """Return the key's columns of a relation under these names."""
+        pairs = zip(relation.change_columns, names, strict=True)
+        return ", ".join(f"{alias}.{self.quoted(column)} AS {self.quoted(name)}" for column, name in pairs)
+
+    def same(self, columns: Iterable[tuple[str, str]], one: str, other: str) -> str:
+        """Return the condition that columns of one alias are what columns of another are, in pairs."""
+        return " AND ".join(
+            f"{one}.{self.quoted(column)} IS NOT DISTINCT FROM {other}.{self.quoted(name)}" for column, name in columns
+        )
+
+    def same_key(self, relation: Relation, one: str, other: str) -> str:
+        return self.same(zip(relation.change_columns, relation.change_columns, strict=True), one, other)
+
+
+@dataclass(frozen=True, slots=True)
 class _Pairs:
     """Finds the pairs of searches and texts that match."""
 
     match: Match
+    written: _Statements
 
     def __call__(self, read: Read, changed: Collection[str], *, whole: bool) -> tuple[pa.Table, pa.Table]:
         queries = read(self._queries()).read_all()
@@ -165,28 +200,27 @@ class _Pairs:
 
     def _queries(self) -> str:
         """All searches, and whether they are new or have another text than before."""
-        match = self.match
-        queries, text = match.queries, _quoted(match.query)
-        is_changed = f"EXISTS (SELECT 1 FROM {_place('changed', queries.name)} c WHERE {_same_key(queries, 'c', 'q')})"
-        was_so = (
-            f"EXISTS (SELECT 1 FROM {_place('before', queries.name)} b "
-            f"WHERE {_same_key(queries, 'b', 'q')} AND b.{text} = q.{text})"
-        )
+        written, queries = self.written, self.match.queries
+        text, keys = written.quoted(self.match.query), written.listed(queries.change_columns)
+        changed = f"SELECT {keys}, true AS _is_changed FROM {written.place('changed', queries.name)}"
+        before = f"SELECT {keys}, {text} AS _was FROM {written.place('before', queries.name)}"
         return (
-            f"SELECT {_keys('q', queries, match.query_columns)}, q.{text} AS _text, "
-            f"{is_changed} AND NOT {was_so} AS _changed "
-            f"FROM {_place('after', queries.name)} q WHERE q.{text} IS NOT NULL"
+            f"SELECT {written.keys('q', queries, self.match.query_columns)}, q.{text} AS _text, "
+            f"c._is_changed IS NOT NULL AND b._was IS NULL AS _changed FROM {written.place('after', queries.name)} q "
+            f"LEFT JOIN ({changed}) c ON {written.same_key(queries, 'c', 'q')} "
+            f"LEFT JOIN ({before}) b ON {written.same_key(queries, 'b', 'q')} AND b._was = q.{text} "
+            f"WHERE q.{text} IS NOT NULL"
         )
 
     def _is_changed(self) -> str:
-        docs = self.match.docs
-        return f" WHERE EXISTS (SELECT 1 FROM {_place('changed', docs.name)} c WHERE {_same_key(docs, 'c', 'd')})"
+        docs, changed = self.match.docs, self.written.place("changed", self.match.docs.name)
+        return f" WHERE EXISTS (SELECT 1 FROM {changed} c WHERE {self.written.same_key(docs, 'c', 'd')})"
 
     def _found(self, read: Read, searches: KeptSearches, queries: pa.Table, *, only: str) -> list[pa.Table]:
         """Return the pairs of these searches with texts, a table for each batch of texts."""
         match = self.match
-        texts = ", ".join(f"d.{_quoted(name)} AS _text{number}" for number, name in enumerate(match.fields))
-        statement = f"SELECT {self._doc_keys()}, {texts} FROM {_place('after', match.docs.name)} d{only}"
+        texts = ", ".join(f"d.{self.written.quoted(name)} AS _text{number}" for number, name in enumerate(match.fields))
+        statement = f"SELECT {self._doc_keys()}, {texts} FROM {self._docs} d{only}"
         found = []
         with read(statement) as reader:  # closed whatever happens: the connection can do nothing else before
             for batch in reader:
@@ -210,39 +244,14 @@ class _Pairs:
         return made
 
     def _no_docs(self, read: Read) -> pa.Table:
-        return read(f"SELECT {self._doc_keys()} FROM {_place('after', self.match.docs.name)} d LIMIT 0").read_all()
+        return read(f"SELECT {self._doc_keys()} FROM {self._docs} d LIMIT 0").read_all()
+
+    @property
+    def _docs(self) -> str:
+        return self.written.place("after", self.match.docs.name)
 
     def _doc_keys(self) -> str:
-        return _keys("d", self.match.docs, self.match.doc_columns)
-
-
-def _keys(alias: str, relation: Relation, names: Sequence[str]) -> str:
-    """Return the key's columns of a relation under these names."""
-    pairs = zip(relation.change_columns, names, strict=True)
-    return ", ".join(f"{alias}.{_quoted(column)} AS {_quoted(name)}" for column, name in pairs)
-
-
-def _place(schema: str, relation: str) -> str:
-    return f"{_quoted(schema)}.{_quoted(relation)}"
-
-
-def _same(columns: Iterable[tuple[str, str]], one: str, other: str) -> str:
-    """Return the condition that columns of one alias are what columns of another are, in pairs."""
-    return " AND ".join(
-        f"{one}.{_quoted(column)} IS NOT DISTINCT FROM {other}.{_quoted(name)}" for column, name in columns
-    )
-
-
-def _same_key(relation: Relation, one: str, other: str) -> str:
-    return _same(zip(relation.change_columns, relation.change_columns, strict=True), one, other)
-
-
-def _listed(columns: Sequence[str]) -> str:
-    return ", ".join(map(_quoted, columns))
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+        return self.written.keys("d", self.match.docs, self.match.doc_columns)
 
 
 def _ticked(name: str) -> str:
