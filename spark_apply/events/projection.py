@@ -36,7 +36,7 @@ def projected_table(versions: Sequence[Version], settings: ApplyTable) -> Target
 
     Raises ConfigError for a shape that the table cannot have, OperatorError as `derived` does.
     """
-    source = derived(versions, settings)
+    source = derived(versions, settings, rekeys=True)
     at = f"tables.{source.qualified}"
     _check_names(at, source, settings)
     columns = tuple(

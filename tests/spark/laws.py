@@ -28,6 +28,7 @@ from spark_apply.model.completeness import Complete, lowest
 from spark_apply.model.store import open_store
 from spark_apply.model.target_table import TargetTable, target
 from spark_apply.rebuild.quarantine_retry import run_retry
+from spark_apply.rebuild.rebuild import run_rebuild
 from spark_apply.verify.contents import Contents, contents, expected, key_of
 from tests.spark.kinds import EVERY_KIND, KEY_KINDS, every_kind_rows, key_rows
 from tests.spark.records import Publisher, SourceTable, position
@@ -102,7 +103,7 @@ class Setting:
 
     def target(self, table: SourceTable, types: Mapping[str, str] | None = None) -> TargetTable:
         source = ApplySource(bootstrap_servers=self.bootstrap, topic_prefix=self.prefix)
-        return target(schema_versions(source)[table.qualified], types or {})
+        return target(schema_versions(source)[table.qualified], types or {}, rekeys=True)
 
     def contents(self, table: SourceTable, config: ApplyConfig | None = None) -> Contents:
         config = config or self.config()
@@ -135,6 +136,8 @@ class Setting:
         made, rows = self.target(table), {}
         for topic, key, value in records:
             event = json.loads(value) if topic == table.topic and value is not None else None
+            if event is not None and list(json.loads(key)) != list(made.key):
+                continue  # of a key that the table has no more
             if event is not None and event["op"] == "d":
                 rows.pop(key, None)
             elif event is not None:
@@ -367,6 +370,59 @@ def columns_are_added_and_widened(setting: Setting) -> None:
         setting.apply()
 
 
+_REKEYED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "grown": (("id",), ("id", "status")),
+    "shrunk": (("id", "status"), ("id",)),
+    "turned": (("id", "status"), ("status", "id")),
+    "renamed": (("id",), ("number",)),
+}
+"""Keys of a table, before and after."""
+
+
+def a_key_that_changes_is_followed_by_a_rebuild(setting: Setting) -> None:
+    """The copy is set aside, and the others go on; a rebuild has the rows of the new key.
+
+    The last that the topic says of the old keys are deletes, which delete none of them: also where the columns of one
+    are among those of the other, or are the same in another order.
+    """
+
+    def change(of: SourceTable, op: str, number: int, at: str) -> list[Record]:
+        row = {**order(number), "number": number}
+        return of.event(op, {name: row[name] for name in of.columns}, at)
+
+    tables = {name: setting.table(name, key=was) for name, (was, _) in _REKEYED.items()}
+    fine, publisher = setting.table("fine"), setting.publisher()
+    every = [*tables.values(), fine]
+    publisher.create(every, partitions=1)
+    first = [r for of in every for n in range(3) for r in change(of, "c", n, position(10 + n))]
+    publisher.stand(Phase.STREAM, 20, every, first)
+    setting.apply()
+    again: dict[str, list[Record]] = {}
+    for name, was in list(tables.items()):
+        columns = {"number" if column == "id" and name == "renamed" else column: of for column, of in ORDERS.items()}
+        now = tables[name] = replace(was, columns=columns, key=_REKEYED[name][1], version=2)
+        again[name] = [r for n in range(1, 4) for r in change(now, "r", n, position(29, 0))]
+        again[name] += [r for n in range(3) for r in change(replace(was, version=2), "d", n, position(30, 0))]
+    publisher.versions(tables.values())
+    more = [r for of in again.values() for r in of] + fine.event("u", order(1, "later"), position(31))
+    publisher.stand(Phase.STREAM, 40, every, more)
+    aside = setting.apply().aside
+    assert set(aside) == {of.qualified for of in tables.values()}
+    assert all("under another key" in why for of in aside.values() for why in of.values())
+    assert sorted(row["status"] for row in setting.contents(fine).values()) == ["later", "new", "new"]
+    assert len(run_rebuild(setting.config())) == len(every)
+    for name, table in tables.items():
+        assert setting.contents(table) == setting.folded(table, again[name]), name
+        again[name] += change(table, "d", 2, position(41)) + change(table, "u", 3, position(42))
+    publisher.stand(Phase.STREAM, 50, every, [r for of in again.values() for r in of[-3:]])
+    for how in ("what came since", "all again"):
+        assert setting.apply().aside == {}
+        for name, table in tables.items():
+            assert setting.contents(table) == setting.folded(table, again[name]), (name, how)
+            assert setting.rows(table) == 2, (name, how)
+        shutil.rmtree(setting.folder / "checkpoints")
+
+
 def a_copy_that_was_lost_is_filled_again(setting: Setting) -> None:
     """The checkpoint says all was read; the copy is new, so all is read again."""
     table, publisher = setting.table(), setting.publisher()
@@ -590,7 +646,7 @@ Law = Callable[[Setting], None]
 
 LAWS: Mapping[str, tuple[Law, ...]] = {
     "rows": (a_copy_is_the_fold_of_committed_events, an_older_event_never_wins, keys_that_are_equal_are_one_row),
-    "columns": (columns_are_added_and_widened, odd_names_are_names),
+    "columns": (columns_are_added_and_widened, odd_names_are_names, a_key_that_changes_is_followed_by_a_rebuild),
     "copies": (
         a_copy_that_was_lost_is_filled_again,
         a_copy_restored_from_a_backup_is_filled_again,
@@ -622,8 +678,10 @@ ONLY_IN_FULL: Mapping[str, tuple[Law, ...]] = {
         a_running_job_follows_until_it_is_stopped,
         a_copy_says_how_far_it_is_complete,
         a_bad_event_blocks_its_own_key_alone,
+        a_key_that_changes_is_followed_by_a_rebuild,
     ),
     "iceberg": (
+        a_key_that_changes_is_followed_by_a_rebuild,
         keys_that_are_equal_are_one_row,  # test_a_batch_is_merged_by_keys_of_any_kind
         columns_are_added_and_widened,
         a_copy_that_was_lost_is_filled_again,
@@ -634,6 +692,7 @@ ONLY_IN_FULL: Mapping[str, tuple[Law, ...]] = {
         a_bad_event_blocks_its_own_key_alone,
     ),
     "opensearch": (
+        a_key_that_changes_is_followed_by_a_rebuild,
         keys_that_are_equal_are_one_row,
         odd_names_are_names,  # test_names_that_opensearch_takes_for_something_else
         two_jobs_on_one_target,

@@ -110,3 +110,33 @@ def test_a_copy_is_known_by_its_shape_but_not_by_its_place() -> None:
     assert identity_of(stamp(shaped, made), shaped, "copy") == made
     assert stamp(plain, stamp(shaped, made)) == made
     assert fingerprint(follow(columns=("id", "total"))) == fingerprint(follow(columns=("total", "id")))
+
+
+def _versions(*tables: tuple[tuple[str, ...], tuple[str, ...]]) -> list[Version]:
+    """Versions of a table with these keys and further columns."""
+    return [
+        Version("shop", "public", "t", "shop.public.t", n, key, (*COLUMNS, *((name, Kind("string")) for name in more)))
+        for n, (key, more) in enumerate(tables, 1)
+    ]
+
+
+def test_a_copy_is_known_by_the_key_that_its_rows_are_under() -> None:
+    """One of the first key has no mark, as those of earlier releases; with a shape, too; a key that came back is it."""
+    old, new = (("id",), ()), (("id", "status"), ())
+    before, after, back = (projected_table(_versions(*of), follow()) for of in ([old], [old, new], [old, new, old]))
+    made = stamp(before)
+    assert stamp(after, made) != made
+    assert identity_of(stamp(after, made), after, "copy") == made
+    assert identity_of(made, back, "copy") == made
+    for stamped, table, key in ((made, after, r"\(id, status\)"), (stamp(after, made), back, r"\(id\)")):
+        with pytest.raises(OperatorError, match=rf"copy has the rows .* under another key .* {key}") as refused:
+            identity_of(stamped, table, "copy")
+        assert "cdc rebuild APPLY.yaml --table public.t" in (refused.value.hint or "")
+    shaped = projected_table(_versions(old, new), follow(rename={"id": "number"}))
+    assert identity_of(stamp(shaped, made), shaped, "copy") == made
+    with pytest.raises(OperatorError, match="in another shape"):
+        identity_of(stamp(after, made), shaped, "copy")
+    history = projected_table(_versions(old, new), follow(mode="history"))
+    with pytest.raises(OperatorError, match="under another key") as refused:
+        identity_of(made, history, "copy")
+    assert "target: t_history_2" in (refused.value.hint or "")
