@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from confluent_kafka.admin import AdminClient
 from opensearchpy import OpenSearch
 from pyspark.sql import SparkSession
 
 from cdc.cli.main import cdc
 from cdc.config.apply_config import StoreConfig
-from cdc.model.errors import OperatorError
+from cdc.config.config import load_apply
+from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import Phase
 from spark_apply.events.quarantine import read_entries
 from spark_apply.events.set_aside import read_set_aside
@@ -251,6 +253,63 @@ def test_tables_that_cannot_go_on_are_set_aside(warehouse: Setting, postgres18: 
     ]
     assert len(postgres18.rows("SELECT id FROM narrow")) == 5, "it stays"
     assert json.loads(run("status", file, "--json")[1])["stores"]["copy"][setting.prefix]["aside"] == {}
+
+
+def test_a_start_goes_on_without_tables_that_the_source_has_changed(warehouse: Setting, postgres18: Database) -> None:
+    """What fitted the table before and does not now, and a topic that is gone, stop no other, in no command.
+
+    What never fitted is wrong in the file, and nothing is begun.
+    """
+    setting, publisher = warehouse, warehouse.publisher()
+    tables = {name: setting.table(name) for name in ("clashes", "fine", "gone", "retyped")}
+    stores = {"stores": ["copy"]}
+    shapes = {
+        "public.clashes": {**stores, "rename": {"status": "state"}},
+        "public.retyped": {**stores, "where": "length(status) > 1"},
+        "public.*": stores,
+    }
+    publisher.create(tables.values(), partitions=1)
+    records = {name: of.event("c", order(1), position(10)) for name, of in tables.items()}
+    broken = [r for name in ("clashes", "fine") for r in fact(tables[name], 3, 11, total="12345678901234.5")]
+    publisher.stand(Phase.STREAM, 20, tables.values(), [*(r for of in records.values() for r in of), *broken])
+    file = job_file(setting, postgres18.url, tables=shapes)
+    assert run("apply", file, "--once")[0] == 0
+    publisher.versions(
+        [
+            setting.table("clashes", {**ORDERS, "state": {"kind": "string"}}, version=2),
+            setting.table("retyped", {**ORDERS, "status": {"kind": "array", "element": {"kind": "string"}}}, version=2),
+        ]
+    )
+    publisher.stand(Phase.STREAM, 40, tables.values(), tables["fine"].event("u", order(1, "x"), position(30)))
+    admin = AdminClient({"bootstrap.servers": setting.bootstrap})
+    for future in admin.delete_topics([tables["gone"].topic]).values():
+        future.result(30)
+    left = {"public.clashes", "public.gone", "public.retyped"}
+    code, out, _ = run("apply", file, "--plan", "--json")
+    plan = {copy["table"]: copy for copy in json.loads(out)["copies"]}
+    assert (code, {name for name, copy in plan.items() if copy["action"] == "refused"}) == (1, left)
+    for _ in ("and again",) * 2:
+        code, out, _ = run("apply", file, "--once", "--json")
+        aside = json.loads(out)["aside"]
+        assert (code, set(aside)) == (1, left)
+        assert postgres18.rows("SELECT id, status FROM fine") == [(1, "x")]
+    assert "state in the copy: the source’s table has changed since version 1" in aside["public.clashes"]["copy"]
+    assert f"its topic {tables['gone'].topic} does not exist" in aside["public.gone"]["copy"]
+    status = json.loads(run("status", file, "--json")[1])["stores"]["copy"][setting.prefix]
+    assert set(status["aside"]) == left
+    assert run("rebuild", file, "--table", "public.fine")[0] == 0
+    with pytest.raises(
+        OperatorError, match=r"some copies are not rebuilt: .*Rebuilt are: public\.fine in copy"
+    ) as caught:
+        run("rebuild", file)
+    assert all(name in caught.value.message for name in left)
+    with pytest.raises(OperatorError, match=r"would both be state"):
+        run("rebuild", file, "--table", "public.clashes")
+    done = {one.entry.table: one.outcome for one in run_retry(load_apply(file))}
+    assert done == {"public.clashes": "left", "public.fine": "left"}
+    shapes["public.retyped"] = {**stores, "where": "lenght(status) > 1"}
+    with pytest.raises(ConfigError, match=r"tables\.public\.retyped\.where"):
+        run("apply", job_file(setting, postgres18.url, tables=shapes), "--once")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from cdc.config.apply_config import ApplyTable
 from cdc.model.change import Kind
 from cdc.model.errors import ConfigError, OperatorError
-from spark_apply.events.projection import check_places, fingerprint, projected_table
+from spark_apply.events.projection import check_places, fingerprint, followed_table, projected_table
 from spark_apply.model.identity import identity_of, stamp
 from spark_apply.model.target_table import Partition, TargetTable, Version
 
@@ -140,3 +140,14 @@ def test_a_copy_is_known_by_the_key_that_its_rows_are_under() -> None:
     with pytest.raises(OperatorError, match="under another key") as refused:
         identity_of(made, history, "copy")
     assert "target: t_history_2" in (refused.value.hint or "")
+
+
+def test_what_fitted_an_earlier_version_is_of_that_table_alone() -> None:
+    settings = follow(rename={"status": "state"})
+    plain, clash = (("id",), ()), (("id",), ("state",))
+    with pytest.raises(OperatorError, match=r"would both be state in the copy: .* has changed since version 1") as told:
+        followed_table(_versions(plain, clash), settings)
+    assert "choose another name" in (told.value.hint or "")
+    with pytest.raises(ConfigError, match="would both be state"):
+        followed_table(_versions(clash, clash), settings)
+    assert followed_table(_versions(clash, clash), follow()).key == ("id",)
