@@ -28,6 +28,7 @@ from spark_apply.events.set_aside import read_set_aside
 from spark_apply.job.batch.counts import TableCount
 from spark_apply.job.batch.microbatch import Applier
 from spark_apply.job.catch_up.asides import AsideWatch
+from spark_apply.job.catch_up.new_tables import TableWatch
 from spark_apply.job.catch_up.swaps import SwapWatch
 from spark_apply.job.checkpoint import files as checkpoints
 from spark_apply.job.checkpoint.place import Place
@@ -157,6 +158,7 @@ def _follow(
             publisher,
             SwapWatch(spark, config.source, applier, publisher.replaced),
             AsideWatch(spark, config.source, applier, asides, publisher, newest=newest_of, same=start.require_same),
+            TableWatch(config, start.stores, asides, {*start.identities, *(of.table for of in asides.copies.values())}),
             MaintenanceSchedule(applier.routes, start.tell),
             Place(checkpoint, start.topics, begin),
             JobFigures(meter, applier, publisher, asides),
@@ -174,6 +176,7 @@ class _Loop:
     publisher: WatermarkPublisher
     swaps: SwapWatch
     asides: AsideWatch
+    tables: TableWatch
     maintenance: MaintenanceSchedule
     at: Place
     figures: JobFigures
@@ -276,6 +279,8 @@ class _Loop:
                 self.swaps.look()
                 self.asides.look()
                 self.publisher.publish_pending()
+                if not self.once:
+                    self.tables.look()
                 self.maintenance.look()
                 self.figures.look()
             finally:

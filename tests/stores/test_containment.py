@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 from opensearchpy import OpenSearch
 from pyspark.sql import SparkSession
 
@@ -21,6 +21,7 @@ from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import Phase
 from spark_apply.events.quarantine import read_entries
 from spark_apply.events.set_aside import read_set_aside
+from spark_apply.job.catch_up import new_tables
 from spark_apply.model.store import open_store
 from spark_apply.rebuild import rebuild
 from spark_apply.rebuild.quarantine_retry import run_retry
@@ -310,6 +311,34 @@ def test_a_start_goes_on_without_tables_that_the_source_has_changed(warehouse: S
     shapes["public.retyped"] = {**stores, "where": "lenght(status) > 1"}
     with pytest.raises(ConfigError, match=r"tables\.public\.retyped\.where"):
         run("apply", job_file(setting, postgres18.url, tables=shapes), "--once")
+
+
+def test_a_table_that_comes_while_the_job_runs_is_told(warehouse: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job follows the tables that it began with; `cdc status` says why a store is not complete, and what helps."""
+    monkeypatch.setattr(new_tables, "LOOK_EVERY_S", 0.2)
+    setting, publisher = warehouse, warehouse.publisher()
+    table, other = setting.table(), setting.table("later")
+    publisher.create([table], partitions=1)
+    records = table.event("c", order(1), position(10))
+    publisher.stand(Phase.STREAM, 20, [table], records)
+    file = job_file(setting, setting.config().stores["copy"].url or "")
+    with setting.running("checkpoints") as job:
+        until(lambda: job.said("batch 1"))
+        admin = AdminClient({"bootstrap.servers": setting.bootstrap})
+        for future in admin.create_topics([NewTopic(other.topic, 1, 1)]).values():
+            future.result(30)
+        publisher.versions([other])
+        more = [*table.event("u", order(1, "x"), position(30)), *other.event("c", order(7), position(31))]
+        publisher.stand(Phase.STREAM, 40, [table, other], more)
+        until(lambda: job.said("warning: public.later in copy is set aside"))
+        until(lambda: setting.marks(table)[0].complete.position == position(40, 0))
+        (told,) = json.loads(run("status", file, "--json")[1])["stores"]["copy"][setting.prefix]["aside"].values()
+        assert "came after the job had begun" in told["reason"]
+        assert "start it again" in told["hint"]
+        assert len([line for line in job.lines if "public.later" in line]) == 1
+    assert setting.apply().aside == {}
+    assert setting.contents(other) == setting.folded(other, more)
+    assert setting.contents(table) == setting.folded(table, [*records, *more])
 
 
 @pytest.fixture
