@@ -16,6 +16,7 @@ from spark_apply.job.checkpoint.place import checkpoint_folder, known_identities
 from spark_apply.job.copies.chosen import Chosen, Unusable, usable_targets
 from spark_apply.job.copies.route import Route
 from spark_apply.job.copies.set_aside import AsideCopies
+from spark_apply.job.topics.compacted_deletes import require_deletes_read
 from spark_apply.job.topics.identity import FollowedTopics, require_same_topics
 from spark_apply.job.topics.retention import require_deletes
 from spark_apply.model.store import Store
@@ -55,6 +56,8 @@ class Start:
             try:
                 with opening_errors(made.qualified):
                     known[name] = self.stores[name].open(made)
+                    if error is None:
+                        require_deletes_read(self.spark, self.config.source, made, name, self.stores[name])
             except CdcError as exc:
                 error = error or exc
             if error is None:

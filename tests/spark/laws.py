@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import ApplySource, ApplyTable, QuarantineConfig, StoreConfig
@@ -423,6 +425,37 @@ def a_key_that_changes_is_followed_by_a_rebuild(setting: Setting) -> None:
         shutil.rmtree(setting.folder / "checkpoints")
 
 
+def a_delete_that_was_compacted_away_is_noticed(setting: Setting) -> None:
+    """Of a deleted row the topic has a tombstone alone by the time the job reads on: the row would stay for good.
+
+    Keys that the copy never had, that came back, or whose delete is still there, are no reason.
+    """
+    table, other, publisher = setting.table(), setting.table("other"), setting.publisher()
+    publisher.create([table, other], partitions=1)
+    records = {
+        of.name: [r for n in range(4) for r in of.event("c", order(n), position(10 + n))] for of in (table, other)
+    }
+    publisher.publish([r for of in records.values() for r in of])
+    setting.apply()
+    for of in (table, other):
+        tombstone = {n: of.event("d", order(n), position(20))[1:] for n in (0, 2, 3, 9)}
+        more = [*of.event("u", order(1, "paid"), position(20)), *tombstone[3], *tombstone[9], *tombstone[2]]
+        more += [*of.event("c", order(3, "again"), position(21)), *of.event("d", order(2), position(22))]
+        records[of.name] += [*more, *(tombstone[0] if of is table else [])]
+        publisher.publish([*more, *(tombstone[0] if of is table else [])])
+    aside = setting.apply().aside
+    assert list(aside) == [table.qualified]
+    assert "compaction removed their deletes" in aside[table.qualified]["copy"]
+    assert setting.contents(other) == setting.folded(other, records["other"])
+    del records["orders"][0]  # as compaction has done
+    admin = AdminClient({"bootstrap.servers": setting.bootstrap})
+    for future in admin.delete_records([TopicPartition(table.topic, 0, 1)]).values():
+        future.result(30)
+    run_rebuild(setting.config(), table=table.qualified)
+    assert setting.apply().aside == {}
+    assert setting.contents(table) == setting.folded(table, records["orders"])
+
+
 def a_copy_that_was_lost_is_filled_again(setting: Setting) -> None:
     """The checkpoint says all was read; the copy is new, so all is read again."""
     table, publisher = setting.table(), setting.publisher()
@@ -650,6 +683,7 @@ LAWS: Mapping[str, tuple[Law, ...]] = {
     "copies": (
         a_copy_that_was_lost_is_filled_again,
         a_copy_restored_from_a_backup_is_filled_again,
+        a_delete_that_was_compacted_away_is_noticed,
         two_jobs_on_one_target,
         a_running_job_follows_until_it_is_stopped,
         a_copy_says_how_far_it_is_complete,
@@ -668,6 +702,7 @@ NOT_OF: Mapping[str, tuple[Law, ...]] = {
 ONLY_IN_FULL: Mapping[str, tuple[Law, ...]] = {
     # Iceberg and Delta share their MERGE, and all stores share the job: `make test` asks each law of some.
     "delta": (
+        a_delete_that_was_compacted_away_is_noticed,
         keys_that_are_equal_are_one_row,
         an_older_event_never_wins,
         odd_names_are_names,
@@ -681,6 +716,7 @@ ONLY_IN_FULL: Mapping[str, tuple[Law, ...]] = {
         a_key_that_changes_is_followed_by_a_rebuild,
     ),
     "iceberg": (
+        a_delete_that_was_compacted_away_is_noticed,
         a_key_that_changes_is_followed_by_a_rebuild,
         keys_that_are_equal_are_one_row,  # test_a_batch_is_merged_by_keys_of_any_kind
         columns_are_added_and_widened,
@@ -692,6 +728,7 @@ ONLY_IN_FULL: Mapping[str, tuple[Law, ...]] = {
         a_bad_event_blocks_its_own_key_alone,
     ),
     "opensearch": (
+        a_delete_that_was_compacted_away_is_noticed,
         a_key_that_changes_is_followed_by_a_rebuild,
         keys_that_are_equal_are_one_row,
         odd_names_are_names,  # test_names_that_opensearch_takes_for_something_else
