@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import ApplySource, ApplyTable, QuarantineConfig, StoreConfig
@@ -448,9 +448,7 @@ def a_delete_that_was_compacted_away_is_noticed(setting: Setting) -> None:
     assert "compaction removed their deletes" in aside[table.qualified]["copy"]
     assert setting.contents(other) == setting.folded(other, records["other"])
     del records["orders"][0]  # as compaction has done
-    admin = AdminClient({"bootstrap.servers": setting.bootstrap})
-    for future in admin.delete_records([TopicPartition(table.topic, 0, 1)]).values():
-        future.result(30)
+    forget(setting.bootstrap, table.topic, before=1)
     run_rebuild(setting.config(), table=table.qualified)
     assert setting.apply().aside == {}
     assert setting.contents(table) == setting.folded(table, records["orders"])
@@ -585,6 +583,28 @@ def until(true: Callable[[], bool], within_s: float = 40) -> None:
     while not true():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.05)
+
+
+def forget(bootstrap: str, topic: str, *, before: int = -1) -> None:
+    """Delete the records before an offset of the only partition, or all: a topic compacted alone allows none of it."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    entry = ConfigEntry("cleanup.policy", "compact,delete", incremental_operation=AlterConfigOpType.SET)
+    change = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    for future in admin.incremental_alter_configs([change]).values():
+        future.result(30)
+
+    def deleted() -> bool:
+        """False while the broker does not know yet that the topic allows it."""
+        try:
+            for future in admin.delete_records([TopicPartition(topic, 0, before)]).values():
+                future.result(30)
+        except KafkaException as exc:
+            if exc.args[0].code() != KafkaError.POLICY_VIOLATION:
+                raise
+            return False
+        return True
+
+    until(deleted)
 
 
 def a_copy_says_how_far_it_is_complete(setting: Setting) -> None:
