@@ -307,6 +307,31 @@ def test_a_start_goes_on_without_tables_that_the_source_has_changed(warehouse: S
         run("apply", job_file(setting, postgres18.url, tables=shapes), "--once")
 
 
+def test_a_mark_that_is_damaged_is_of_one_copy(
+    warehouse: Setting, postgres18: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By a hand, or a disk: no command ends for it; its topic is read again for it alone, and the others go on."""
+    setting, publisher = warehouse, warehouse.publisher()
+    table, fine = setting.table(), setting.table("fine")
+    publisher.create([table, fine], partitions=1)
+    records = [r for of in (table, fine) for r in of.event("c", order(1), position(10))]
+    publisher.stand(Phase.STREAM, 20, [table, fine], records)
+    file = job_file(setting, postgres18.url)
+    assert run("apply", file, "--once")[0] == 0
+    postgres18.execute("""UPDATE cdc_apply.copies SET mark = '{"ends": ' WHERE name = 'orders'""")
+    more = [r for of in (table, fine) for r in of.event("u", order(1, "x"), position(30))]
+    publisher.stand(Phase.STREAM, 40, [table, fine], more)
+    assert run("status", file)[0] == 0
+    assert "PostgreSQL table public.orders: its mark is damaged" in caplog.text
+    assert "older than the checkpoint" in run("apply", file, "--plan")[1]
+    code, out, err = run("apply", file, "--once", "--json")
+    assert "WARNING law: public.orders in copy is set aside" in err
+    events = {of: counts["copy"]["events"] for of, counts in json.loads(out)["tables"].items()}
+    assert (code, events["public.fine"]) == (0, 1), "the other is not read again"
+    for of in (table, fine):
+        assert setting.contents(of) == setting.folded(of, [*records, *more])
+
+
 def test_a_table_that_comes_while_the_job_runs_is_told(warehouse: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job follows the tables that it began with; `cdc status` says why a store is not complete, and what helps."""
     monkeypatch.setattr(new_tables, "LOOK_EVERY_S", 0.2)
