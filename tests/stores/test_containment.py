@@ -307,6 +307,35 @@ def test_a_start_goes_on_without_tables_that_the_source_has_changed(warehouse: S
         run("apply", job_file(setting, postgres18.url, tables=shapes), "--once")
 
 
+def test_a_copy_without_its_primary_key_is_rebuilt(warehouse: Setting, postgres18: Database) -> None:
+    """Dropped, deferrable, of other columns: nothing could be written, and a copy made like it would be no better."""
+    setting, publisher = warehouse, warehouse.publisher()
+    keys = {
+        "dropped": "", "deferred": ", ADD PRIMARY KEY (id) DEFERRABLE", "wider": ", ADD PRIMARY KEY (id, status)",
+        "unique": ", ADD UNIQUE (id)", "fine": None,
+    }  # fmt: skip
+    tables = {name: setting.table(name) for name in keys}
+    publisher.create(tables.values(), partitions=1)
+    records = {name: of.event("c", order(1), position(10)) for name, of in tables.items()}
+    publisher.stand(Phase.STREAM, 20, tables.values(), [r for of in records.values() for r in of])
+    setting.apply()
+    for name, instead in keys.items():
+        key = f"SELECT conname FROM pg_constraint WHERE conrelid = 'public.{name}'::regclass AND contype = 'p'"
+        ((named,),) = postgres18.rows(key)
+        if instead is not None:
+            postgres18.execute(f"ALTER TABLE public.{name} DROP CONSTRAINT {named}{instead}")
+    for name, of in tables.items():
+        records[name] += of.event("u", order(1, "x"), position(30))
+    publisher.stand(Phase.STREAM, 40, tables.values(), [r for of in records.values() for r in of[1:]])
+    aside = setting.apply().aside
+    assert set(aside) == {"public.dropped", "public.deferred", "public.wider"}
+    assert all("has no primary key (id) any more" in why for of in aside.values() for why in of.values())
+    run_rebuild(setting.config())
+    assert setting.apply().aside == {}
+    for name, of in tables.items():
+        assert setting.contents(of) == setting.folded(of, records[name]), name
+
+
 def test_a_mark_that_is_damaged_is_of_one_copy(
     warehouse: Setting, postgres18: Database, caplog: pytest.LogCaptureFixture
 ) -> None:

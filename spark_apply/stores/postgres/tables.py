@@ -125,6 +125,20 @@ def _give_key(cur: Cursor, rows: sql.Identifier, wanted: tuple[str, ...]) -> Non
     cur.execute(sql.SQL("ALTER TABLE {} ADD PRIMARY KEY ({})").format(rows, _listed(wanted)))
 
 
+def has_key(cur: Cursor, tables: Tables) -> bool:
+    """Whether an index makes the copy's key unique, as ``ON CONFLICT`` needs it."""
+    wanted = (*tables.table.key, POSITION) if tables.table.history else tables.table.key
+    cur.execute(
+        "SELECT EXISTS (SELECT FROM pg_index WHERE indrelid = to_regclass(%s) AND indisunique AND indimmediate"
+        " AND indisvalid AND indpred IS NULL AND indexprs IS NULL AND %s::text[] ="
+        " ARRAY(SELECT attname::text FROM unnest(indkey::int2[]) WITH ORDINALITY AS k (number, at) JOIN pg_attribute"
+        ' ON attrelid = indrelid AND attnum = k.number WHERE at <= indnkeyatts ORDER BY attname::text COLLATE "C"))',
+        (tables.rows.as_string(cur), sorted(wanted, key=str.encode)),
+    )
+    ((found,),) = cur.fetchall()
+    return bool(found)
+
+
 def check_names(table: TargetTable) -> None:
     """Raise ConfigError for names that PostgreSQL would cut off."""
     for name in (table.schema, table.copy_name, *(column.name for column in table.columns)):
