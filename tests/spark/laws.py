@@ -392,7 +392,9 @@ def a_key_that_changes_is_followed_by_a_rebuild(setting: Setting) -> None:
         row = {**order(number), "number": number}
         return of.event(op, {name: row[name] for name in of.columns}, at)
 
-    tables = {name: setting.table(name, key=was) for name, (was, _) in _REKEYED.items()}
+    lake = setting.store(setting.folder).type in ("iceberg", "delta")  # there a key is a part of a MERGE alone
+    asked = ("shrunk",) if lake else _REKEYED
+    tables = {name: setting.table(name, key=_REKEYED[name][0]) for name in asked}
     fine, publisher = setting.table("fine"), setting.publisher()
     every = [*tables.values(), fine]
     publisher.create(every, partitions=1)

@@ -44,8 +44,8 @@ def require_deletes_read(spark: SparkSession, source: ApplySource, table: Target
             raise OperatorError(
                 f"{table.qualified} in {name}: rows of it were deleted at the source, and compaction removed their "
                 "deletes from the topic before the copy had read them",
-                hint=f"{rebuild_command(table, name)}  # min.compaction.lag.ms on topic {table.topic} keeps deletes "
-                "in it for as long as the job may be away",
+                hint=f"{rebuild_command(table, name)}  # min.compaction.lag.ms on topic {table.topic} keeps "
+                "compaction away for as long as the job may be away",
             )
 
 

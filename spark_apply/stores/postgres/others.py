@@ -21,7 +21,7 @@ def lost(cur: Cursor, table: TargetTable, copy: Copy) -> list[str]:
 
 
 def refuse_altered(cur: Cursor, table: TargetTable, copy: Copy, there_as: Tables) -> None:
-    """Raise OperatorError for a copy that has lost its key or columns, or with columns that views keep from widening."""
+    """Raise OperatorError for a copy that has lost its key or columns, or whose columns views keep from widening."""
     mark = None if copy.due else copy.mark
     there = columns_of(cur, sql.Identifier(table.schema, table.copy_name))
     tables.changes(cur, there_as)  # raises for what no ALTER TABLE can do
