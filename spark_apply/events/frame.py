@@ -45,7 +45,7 @@ def dataframe(
             f"connector {config.name} has not described {table}",
             hint="is it among source.tables, and has it run? cdc run CONNECTOR.yaml; cdc status CONNECTOR.yaml",
         )
-    target = derived(versions, ApplyTable(stores=("a DataFrame",), types=types))
+    target = derived(versions, ApplyTable(stores=("a DataFrame",), types=types), rekeys=True)
     columns = in_row(target)
     if streaming:
         events = parse(stream_topics(spark, source, [target.topic]), columns)

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 from spark_apply.events.typed import KEY, MISFITS, OFFSET, OP, PARTITION, POSITION, in_row, typed
-from spark_apply.model.document import DOCUMENT, with_document
+from spark_apply.model.document import DOCUMENT, document, with_document
 from spark_apply.model.target_table import TargetColumn, TargetTable
 from spark_apply.model.types import spark_type
 from spark_apply.spark.names import quoted
@@ -61,6 +61,16 @@ class SourceImage(NamedTuple):
     key: str
     after: str
     version: int
+
+
+def key_documents(spark: SparkSession, table: TargetTable, keys: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield keys of events, each with the document that copies make of it; in any order, without those that misfit."""
+    every = list(keys)
+    for begin in range(0, len(every), _AT_ONCE):
+        part = [(key, "", "d", 0, 0, table.version, 0, None) for key in every[begin : begin + _AT_ONCE]]
+        rows = project(spark.createDataFrame(part, _INPUT), table).where(F.size(MISFITS) == 0)
+        for row in rows.select(KEY, document(rows, table, only=table.key).alias(DOCUMENT)).collect():
+            yield row[KEY], row[DOCUMENT]
 
 
 def documents(spark: SparkSession, table: TargetTable, rows: Iterable[SourceImage]) -> Iterator[str | None]:

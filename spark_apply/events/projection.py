@@ -5,14 +5,15 @@ Key columns may be renamed: their values stay, so the guard by key and position 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from cdc.config.apply_config import ApplyTable
-from cdc.model.errors import ConfigError
+from cdc.model.errors import CdcError, ConfigError, OperatorError
 from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import RESERVED, Partition, Projection, TargetTable, Version, derived
 
@@ -36,7 +37,7 @@ def projected_table(versions: Sequence[Version], settings: ApplyTable) -> Target
 
     Raises ConfigError for a shape that the table cannot have, OperatorError as `derived` does.
     """
-    source = derived(versions, settings)
+    source = derived(versions, settings, rekeys=True)
     at = f"tables.{source.qualified}"
     _check_names(at, source, settings)
     columns = tuple(
@@ -56,6 +57,27 @@ def projected_table(versions: Sequence[Version], settings: ApplyTable) -> Target
         partition_by=tuple(_partition(f"{at}.partition_by", text, there) for text in settings.partition_by),
         projection=Projection(source, mark, settings.where, tuple(settings.computed.items())) if mark else None,
     )
+
+
+def followed_table(
+    versions: Sequence[Version], settings: ApplyTable, check: Callable[[TargetTable], TargetTable] = lambda table: table
+) -> TargetTable:
+    """Return `projected_table` as `check` gives it, and raise OperatorError where the source's table is to blame.
+
+    Settings that fitted an earlier version of it are not wrong: the table has changed since, and it alone cannot go on.
+    """
+    try:
+        return check(projected_table(versions, settings))
+    except ConfigError as exc:
+        ordered = sorted(versions, key=lambda version: version.number)
+        for number in range(len(ordered) - 1, 0, -1):
+            with contextlib.suppress(CdcError):
+                check(projected_table(ordered[:number], settings))
+                break
+        else:
+            raise
+        msg = f"{exc.message}: the source’s table has changed since version {ordered[number - 1].number}"
+        raise OperatorError(msg, hint=exc.hint) from exc
 
 
 def fingerprint(settings: ApplyTable) -> str:

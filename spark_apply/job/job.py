@@ -28,10 +28,11 @@ from spark_apply.events.set_aside import read_set_aside
 from spark_apply.job.batch.counts import TableCount
 from spark_apply.job.batch.microbatch import Applier
 from spark_apply.job.catch_up.asides import AsideWatch
+from spark_apply.job.catch_up.new_tables import TableWatch
 from spark_apply.job.catch_up.swaps import SwapWatch
 from spark_apply.job.checkpoint import files as checkpoints
 from spark_apply.job.checkpoint.place import Place
-from spark_apply.job.copies.chosen import choose_usable, evolved, newest, open_stores, require_topics
+from spark_apply.job.copies.chosen import choose_usable, evolved, newest, open_stores, without_topics
 from spark_apply.job.copies.maintenance import MaintenanceSchedule
 from spark_apply.job.copies.route import Route
 from spark_apply.job.copies.set_aside import AsideCopies
@@ -109,10 +110,11 @@ def run_apply(
     with stopping(stop):
         tell(f"reading the schema topic of {config.source.topic_prefix}")
         chosen, unusable = choose_usable(config)
-        require_topics(config, chosen)
+        lost = without_topics(config, chosen)
         tell("starting Spark")
         spark = open_session(config.name, config.spark)
-        stores = open_stores(config, chosen, spark)
+        every = [*(settings for settings, _ in chosen.values()), *(of.settings for of in unusable.values())]
+        stores = open_stores(config, every, spark)
         try:
             asides = AsideCopies({}, Quarantine(config), tell, once)
             asides.known = read_set_aside(config)
@@ -121,7 +123,8 @@ def run_apply(
             behind = False
             if not stop.is_set():
                 start = Start(config, spark, stores, tell, asides, applier)
-                start.open(chosen, unusable, lose_history=lose_history)
+                usable = {table: of for table, of in chosen.items() if table not in lost}
+                start.open(usable, {**unusable, **lost}, lose_history=lose_history)
                 behind = _follow(start, begin, meter, once=once, stop=stop, reset_checkpoint=reset_checkpoint)
         finally:
             for store in stores.values():
@@ -140,7 +143,7 @@ def _follow(
 ) -> bool:
     """Follow the topics; return whether a transaction was still open when the run began."""
     config, spark, applier, asides = start.config, start.spark, start.applier, start.asides
-    topics = sorted({*applier.routes, *(topic for topic, _ in asides)})
+    topics = sorted({*applier.routes, *(topic for (topic, _), aside in asides.copies.items() if not aside.for_good)})
     behind = once and not await_markers(config.source, topics)
     watcher = PositionWatcher(config.source, [route.table for route in applier.routes.values()])
     with watcher, at_work(config.checkpoint):
@@ -155,6 +158,7 @@ def _follow(
             publisher,
             SwapWatch(spark, config.source, applier, publisher.replaced),
             AsideWatch(spark, config.source, applier, asides, publisher, newest=newest_of, same=start.require_same),
+            TableWatch(config, start.stores, asides, {*start.identities, *(of.table for of in asides.copies.values())}),
             MaintenanceSchedule(applier.routes, start.tell),
             Place(checkpoint, start.topics, begin),
             JobFigures(meter, applier, publisher, asides),
@@ -172,6 +176,7 @@ class _Loop:
     publisher: WatermarkPublisher
     swaps: SwapWatch
     asides: AsideWatch
+    tables: TableWatch
     maintenance: MaintenanceSchedule
     at: Place
     figures: JobFigures
@@ -274,6 +279,8 @@ class _Loop:
                 self.swaps.look()
                 self.asides.look()
                 self.publisher.publish_pending()
+                if not self.once:
+                    self.tables.look()
                 self.maintenance.look()
                 self.figures.look()
             finally:

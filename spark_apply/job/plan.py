@@ -15,7 +15,7 @@ from spark_apply.events.refusals import without_log
 from spark_apply.events.set_aside import aside_id, read_set_aside
 from spark_apply.job.checkpoint import files as checkpoints
 from spark_apply.job.checkpoint.place import checkpoint_folder
-from spark_apply.job.copies.chosen import choose_usable, open_stores, projected_targets, require_topics, without_logs
+from spark_apply.job.copies.chosen import choose_usable, open_stores, usable_targets, without_logs, without_topics
 from spark_apply.job.topics.identity import of_another, of_another_topic, way_out
 from spark_apply.job.topics.losses import RebuildLoss, rebuild_loss, table_logs
 from spark_apply.job.topics.retention import (
@@ -97,10 +97,11 @@ def run_plan(config: ApplyConfig) -> Plan:
     """Read everything that a start reads. Raises CdcError for a file, topic or server that cannot be read."""
     chosen, unusable = choose_usable(config)
     unlogged = without_logs(config, chosen)
-    require_topics(config, {table: found for table, found in chosen.items() if table not in unlogged})
+    lost = {table: of for table, of in without_topics(config, chosen).items() if table not in unlogged}
+    chosen = {table: of for table, of in chosen.items() if table not in lost}
     spark = open_session(config.name, config.spark)
-    made = projected_targets(chosen, spark)
-    stores = open_stores(config, chosen, spark)
+    made, unfit = usable_targets(chosen, spark)
+    stores = open_stores(config, [settings for settings, _ in chosen.values()], spark)
     try:
         now = identities(config.source, [of.topic for of in made.values()])
         there = extents(config.source, sorted({of.topic for table, of in made.items() if table not in unlogged}))
@@ -116,9 +117,9 @@ def run_plan(config: ApplyConfig) -> Plan:
                 told = told and foreseen is not None
                 known.setdefault(table, {})[name] = foreseen.identity if foreseen else None
         copies += [
-            CopyPlan(table, name, "refused", why=error.message, hint=error.hint, mode=settings.mode)
-            for table, (settings, _, error) in unusable.items()
-            for name in settings.stores
+            CopyPlan(table, name, "refused", why=of.error.message, hint=of.error.hint, mode=of.settings.mode)
+            for table, of in {**unusable, **unfit, **lost}.items()
+            for name in of.settings.stores
         ]
         folder, committed, damages = _committed(spark, config, known, now)
         logs_read = [target.topic for target in made.values() if target.history]

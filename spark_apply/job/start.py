@@ -13,9 +13,10 @@ from spark_apply.job.batch.counts import TableCount
 from spark_apply.job.batch.microbatch import Applier
 from spark_apply.job.checkpoint import files as checkpoints
 from spark_apply.job.checkpoint.place import checkpoint_folder, known_identities
-from spark_apply.job.copies.chosen import Chosen, Unusable, projected_targets
+from spark_apply.job.copies.chosen import Chosen, Unusable, usable_targets
 from spark_apply.job.copies.route import Route
 from spark_apply.job.copies.set_aside import AsideCopies
+from spark_apply.job.topics.compacted_deletes import require_deletes_read
 from spark_apply.job.topics.identity import FollowedTopics, require_same_topics
 from spark_apply.job.topics.retention import require_deletes
 from spark_apply.model.store import Store
@@ -38,9 +39,9 @@ class Start:
     identities: dict[str, dict[str, str | None]] = field(default_factory=dict)
     """By table, then by store; None: the copy cannot be opened."""
 
-    def open(self, chosen: Chosen, unusable: Unusable, *, lose_history: bool) -> None:
+    def open(self, chosen: Chosen, unusable: Mapping[str, Unusable], *, lose_history: bool) -> None:
         """Open all copies. Raises the first error if none can go on."""
-        targets = projected_targets(chosen, self.spark)
+        targets, unfit = usable_targets(chosen, self.spark)
         copies = [(made, name) for table, made in targets.items() for name in chosen[table][0].stores]
         self.topics = FollowedTopics(self.config.source, {made.topic: made for made in targets.values()})
         self.topics.begin()
@@ -50,21 +51,24 @@ class Start:
         for made, name in copies:
             route = self.applier.routes.setdefault(made.topic, Route(made, {}))
             self.applier.counts[made.qualified, name] = TableCount()
-            of = self.identities.setdefault(made.qualified, {})
-            of[name], error = None, missed.get((made.qualified, name))
+            known = self.identities.setdefault(made.qualified, {})
+            known[name], error = None, missed.get((made.qualified, name))
             try:
                 with opening_errors(made.qualified):
-                    of[name] = self.stores[name].open(made)
+                    known[name] = self.stores[name].open(made)
+                    if error is None:
+                        require_deletes_read(self.spark, self.config.source, made, name, self.stores[name])
             except CdcError as exc:
                 error = error or exc
             if error is None:
                 self.applier.routes[made.topic] = Route(made, {**route.stores, name: self.stores[name]})
             else:
                 self.asides.refused(made.topic, name, made.qualified, self.stores[name], error)
-        for table, (settings, topic, refusal) in unusable.items():
-            self.identities[table] = dict.fromkeys(settings.stores)
-            for name in settings.stores:
-                self.asides.refused(topic, name, table, self.stores[name], refusal)
+        for table, of in {**unusable, **unfit}.items():
+            if not of.lost:  # a checkpoint with its offsets cannot be read without the topic: it is not gone on from
+                self.identities[table] = dict.fromkeys(of.settings.stores)
+            for name in of.settings.stores:
+                self.asides.refused(of.topic, name, table, self.stores[name], of.error, for_good=of.lost)
         self.asides.require_some()
 
     def _missed_deletes(self, copies: Sequence[tuple[TargetTable, str]]) -> dict[tuple[str, str], CdcError]:

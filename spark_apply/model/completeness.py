@@ -33,8 +33,8 @@ Compaction removes an event only for a later one of the same key in the same par
 too, the copy has the newer event and has lost nothing. If it lies behind E, point 4 does not hold for the removed
 event: until a later batch reads the newer one, the copy has the key as older events left it, though it says C. This
 takes a job that lags so far that the broker has compacted records the job has not read; `min.compaction.lag.ms` above
-the lag excludes it. What would last is refused by `spark_apply.job.topics.retention`: deletes that are gone before they
-were read.
+the lag excludes it. What would last is refused by `spark_apply.job.topics.retention` and `compacted_deletes`: deletes
+that are gone before they were read.
 
 Not in the claim: events in the dead-letter topic, which are in no table's topic, and events in quarantine, which the
 position passes. `test_what_is_said_to_be_complete_is_there` is a model of points 2 to 4.

@@ -104,6 +104,8 @@ class TargetTable:
     partition_by: tuple[Partition, ...] = ()
     projection: Projection | None = None
     """None: rows are copied as the source has them."""
+    keys: tuple[tuple[str, ...], ...] = ()
+    """All keys that the source's table has had, by the source's names, in order; empty if it has had only one."""
 
     @property
     def qualified(self) -> str:
@@ -192,12 +194,15 @@ def _matches(table: str, pattern: str) -> bool:
     return re.fullmatch(fnmatch.translate(pattern.replace("[", "[[]")), table) is not None
 
 
-def target(versions: Sequence[Version], types: Mapping[str, str], *, retypes: bool = False) -> TargetTable:
+def target(
+    versions: Sequence[Version], types: Mapping[str, str], *, retypes: bool = False, rekeys: bool = False
+) -> TargetTable:
     """Return the derived table that all `versions` of one source table fit into.
 
     With `retypes` a column whose type has changed has one that holds all values, and be it text: for what is made
-    again, not altered. Raises ConfigError for `types` of an unknown column and OperatorError for a change that cannot
-    be made in place.
+    again, not altered. With `rekeys` it has the newest of several keys: for readers that leave out events under the
+    others, whose rows have come again. Raises ConfigError for `types` of an unknown column and OperatorError for a
+    change that cannot be made in place.
     """
     ordered = sorted(versions, key=lambda version: version.number)
     newest = ordered[-1]
@@ -211,11 +216,19 @@ def target(versions: Sequence[Version], types: Mapping[str, str], *, retypes: bo
     _check_types(types, ordered)
     kinds: dict[str, list[tuple[Kind, list[int]]]] = {}
     for version in ordered:
-        if version.key != newest.key:
-            raise _refused(newest, f"its key changed from ({', '.join(version.key)}) to ({', '.join(newest.key)})")
+        if version.key != newest.key and not rekeys:
+            raise _refused(
+                newest,
+                f"its key changed from ({', '.join(version.key)}) to ({', '.join(newest.key)})",
+                "copies of apply jobs follow that, by a rebuild; leave the table out here",
+            )
         for name, kind in version.columns:
             if name.startswith(RESERVED):
-                raise _refused(newest, f"column {name}: names that begin with {RESERVED} are ours")
+                raise _refused(
+                    newest,
+                    f"column {name}: names that begin with {RESERVED} are ours",
+                    "leave the column out in connector.yaml (source.columns), or the table here",
+                )
             history = kinds.setdefault(name, [])
             effective = TEXT if name in types else kind
             same = next((numbers for known, numbers in history if known == effective), None)
@@ -234,6 +247,7 @@ def target(versions: Sequence[Version], types: Mapping[str, str], *, retypes: bo
             for name, history in kinds.items()
         ),
         version=newest.number,
+        keys=keys if len(keys := tuple(dict.fromkeys(version.key for version in ordered))) > 1 else (),
     )
 
 
@@ -248,10 +262,10 @@ def refuse_formats(versions: Sequence[Version], *, who: str = "an apply job", wh
         )
 
 
-def derived(versions: Sequence[Version], settings: ApplyTable) -> TargetTable:
+def derived(versions: Sequence[Version], settings: ApplyTable, *, rekeys: bool = False) -> TargetTable:
     """Return `target` with the settings of apply.yaml: a history reads the log topic. Raises what `target` does."""
     refuse_formats(versions)
-    made = target(versions, settings.types, retypes=settings.retypes)
+    made = target(versions, settings.types, retypes=settings.retypes, rekeys=rekeys)
     if settings.mode != "history":
         return made
     known = [column.name for column in made.columns]
@@ -289,14 +303,14 @@ def _widest(table: Version, name: str, kinds: Sequence[Kind], *, retypes: bool) 
             what = (
                 f"column {name} changed from {spark_type(widest).simpleString()} to {spark_type(kind).simpleString()}"
             )
-            raise _refused(table, what, name)
+            hint = (
+                f"types: {{{name}: string}} and target: {table.table}_2 under tables.{table.qualified} make another "
+                "table beside it, filled from the topics; the present one stays as it is"
+            )
+            raise _refused(table, what, hint)
         widest = both
     return widest
 
 
-def _refused(table: Version, what: str, column: str | None = None) -> OperatorError:
-    way_out = f"set types: {{{column}: string}} under tables.{table.qualified} and give" if column else "give"
-    return OperatorError(
-        f"{table.qualified}: {what}; a derived table cannot follow that in place",
-        hint=f"{way_out} the store a new path or index: it is filled again from the topics",
-    )
+def _refused(table: Version, what: str, hint: str) -> OperatorError:
+    return OperatorError(f"{table.qualified}: {what}; a derived table cannot follow that in place", hint=hint)

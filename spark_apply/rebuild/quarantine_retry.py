@@ -60,10 +60,13 @@ def run_retry(
     if not asked:
         return []
     gone: list[Entry] = []
-    with opened(config, store, table, tell) as (spark, copies):
+    with opened(config, store, table, tell) as (spark, copies, unusable):
+        for name, error in unusable.items():
+            tell(f"warning: {name} is left for later, the others go on: {error.message}")
         followed = {(made.topic, name): (made, kept) for made, stores in copies for name, kept in stores.items()}
         again = _Retry(spark, config, Quarantine(config))
-        gone += (entry for entry in asked if (entry.topic, entry.store) not in followed)
+        others = (entry for entry in asked if (entry.topic, entry.store) not in followed)
+        gone += (entry for entry in others if entry.table not in unusable)
         for (topic, name), (made, kept) in followed.items():
             mine = [entry for entry in asked if (entry.topic, entry.store) == (topic, name)]
             if mine:

@@ -37,7 +37,7 @@ from spark_apply.events.kafka.topic_identity import difference, identities
 from spark_apply.events.quarantine import Quarantine
 from spark_apply.job.batch.microbatch import Applier
 from spark_apply.job.batch.one_topic import fill, fold
-from spark_apply.job.copies.chosen import choose_tables, open_stores, projected_targets, require_topics
+from spark_apply.job.copies.chosen import choose_usable, open_stores, usable_targets, without_topics
 from spark_apply.job.copies.route import Route
 from spark_apply.job.topics.identity import held_topic
 from spark_apply.job.topics.losses import rebuild_loss, rollback_loss, table_logs
@@ -96,9 +96,11 @@ def run_rebuild(
     Without `lose_history`, nothing is started if one of them has versions of rows that its log no longer has.
     """
     tell = progress or (lambda _line: None)
-    with opened(config, store, table, tell) as (spark, copies):
+    with opened(config, store, table, tell) as (spark, copies, unusable):
         _require_versions(config, copies, tell, lose_history=lose_history)
         rebuilding = _Rebuilding(spark, config, tell)
+        for name, error in unusable.items():
+            rebuilding.leave(name, "", error)
         for made, stores in copies:
             rebuilding.rebuild(made, stores)
         return rebuilding.ended()
@@ -112,7 +114,8 @@ class _Rebuilding:
     config: ApplyConfig
     tell: Progress
     done: list[Rebuilt] = field(default_factory=list)
-    failed: list[tuple[TargetTable, str, CdcError]] = field(default_factory=list)
+    failed: list[tuple[str, str, CdcError]] = field(default_factory=list)
+    """Table, store (empty: none of the table's can be), and why."""
 
     def rebuild(self, table: TargetTable, stores: Mapping[str, Store]) -> None:
         """Rebuild the copies of a table; where that fails, those of each store by themselves."""
@@ -129,8 +132,12 @@ class _Rebuilding:
             told = exc if isinstance(exc, CdcError) else of_spark(exc, f"{table.qualified} in {name}")
             if told is None:
                 raise
-            self.failed.append((table, name, told))
-            self.tell(f"warning: {table.qualified} in {name} is not rebuilt, the others go on: {told.message}")
+            self.leave(table.qualified, name, told)
+
+    def leave(self, table: str, store: str, why: CdcError) -> None:
+        """Go on without a copy, or without all of a table, and say so."""
+        self.failed.append((table, store, why))
+        self.tell(f"warning: {_named(table, store)} is not rebuilt, the others go on: {why.message}")
 
     def ended(self) -> list[Rebuilt]:
         """Return what was rebuilt. Raises OperatorError, which says what was and what was not, if any has failed."""
@@ -140,9 +147,14 @@ class _Rebuilding:
         if len(self.failed) == 1 and not self.done:
             raise first
         whole = ", ".join(f"{of.table} in {of.store}" for of in self.done) or "none"
-        said = "; ".join(f"{of.qualified} in {name}: {error.message}" for of, name, error in self.failed)
+        said = "; ".join(f"{_named(of, name)}: {error.message}" for of, name, error in self.failed)
         msg = f"some copies are not rebuilt: {said}. Rebuilt are: {whole}"
-        raise OperatorError(msg, hint=rebuild_command(table, store)) from first
+        again = f"cdc rebuild APPLY.yaml --table {table} --store {store}"
+        raise OperatorError(msg, hint=again if store else first.hint) from first
+
+
+def _named(table: str, store: str) -> str:
+    return f"{table} in {store}" if store else table
 
 
 def run_rollback(
@@ -157,7 +169,9 @@ def run_rollback(
 
     `lose_history` as for `run_rebuild`.
     """
-    with opened(config, store, table, progress or (lambda _line: None)) as (_, copies):
+    with opened(config, store, table, progress or (lambda _line: None)) as (_, copies, unusable):
+        for error in unusable.values():
+            raise error
         found = [(made, name, kept, kept.previous(made)) for made, stores in copies for name, kept in stores.items()]
         done, known = [], table_logs(config.source, [made for made, _ in copies])
         for made, name, _, until in found:
@@ -252,25 +266,36 @@ def refuse_newer(route: Route) -> Route:
 @contextlib.contextmanager
 def opened(
     config: ApplyConfig, store: str | None, table: str | None, tell: Progress
-) -> Iterator[tuple[SparkSession, list[tuple[TargetTable, dict[str, Store]]]]]:
-    """Open the selected copies, locked against other rebuilds. Translates Spark's exceptions."""
+) -> Iterator[tuple[SparkSession, list[tuple[TargetTable, dict[str, Store]]], dict[str, CdcError]]]:
+    """Open the selected copies, locked against other rebuilds; and say of which tables there can be none, and why.
+
+    Raises the first of these errors if no table is left. Translates Spark's exceptions.
+    """
     tell("reading the schema topic")
-    chosen = choose_tables(config)
-    names = _asked_for({name: settings.stores for name, (settings, _) in chosen.items()}, config, store, table)
-    chosen = {name: chosen[name] for name in names}
-    require_topics(config, chosen)
+    chosen, unusable = choose_usable(config)
+    known = {name: settings.stores for name, (settings, _) in chosen.items()}
+    names = _asked_for({**known, **{name: of.settings.stores for name, of in unusable.items()}}, config, store, table)
+    chosen = {name: of for name, of in chosen.items() if name in names}
+    unusable = {name: of for name, of in {**unusable, **without_topics(config, chosen)}.items() if name in names}
+    chosen = {name: of for name, of in chosen.items() if name not in unusable}
     with contextlib.ExitStack() as stack:
-        for name in names:
+        if not chosen:
+            raise next(iter(unusable.values())).error
+        for name in chosen:
             for follower in names[name]:
                 stack.enter_context(_locked(config, name, follower))
         tell("starting Spark")
         spark = open_session(config.name, config.spark)
-        stores = open_stores(config, chosen, spark)
+        targets, unfit = usable_targets(chosen, spark)
+        errors = {name: of.error for name, of in {**unusable, **unfit}.items()}
+        if not targets:
+            raise next(iter(errors.values()))
+        stores = open_stores(config, [settings for settings, _ in chosen.values()], spark)
         for opened in stores.values():
             stack.callback(opened.close)
-        made = [(table, names[name]) for name, table in projected_targets(chosen, spark).items()]
+        made = [(table, names[name]) for name, table in targets.items()]
         try:
-            yield spark, [(table, {name: stores[name] for name in followers}) for table, followers in made]
+            yield spark, [(table, {name: stores[name] for name in followers}) for table, followers in made], errors
         except CdcError:
             raise
         except Exception as exc:

@@ -105,7 +105,7 @@ def explain(config: ApplyConfig, table: str, key: str) -> Explanation:
     if table not in chosen:
         msg = f"--table {table}: the job follows no such table"
         raise ConfigError(msg, hint=did_you_mean(table, chosen, f"it follows {', '.join(sorted(chosen))}"))
-    made = derived(versions[table], chosen[table])
+    made = derived(versions[table], chosen[table], rekeys=True)
     wanted = parse_key(made, key)
     partitions = existing_topics(config.source).get(made.topic, 0)
     found = (

@@ -67,7 +67,8 @@ def verify(
                 raise OperatorError(
                     f"{name}: its key is ({', '.join(here.key)}), "
                     f"that of its copies is ({', '.join(shape.source_key)})",
-                    hint="a derived table cannot follow that in place: give the stores a new path or index",
+                    hint="the connector has not published the rows under it yet: cdc run CONNECTOR.yaml; then the job "
+                    "sets the copies aside, and cdc rebuild APPLY.yaml makes them again",
                 )
             made = resolved(shape, spark)
             form = CanonicalForm(made, {column.name: column.kind for column in here.columns}, texts=texts)

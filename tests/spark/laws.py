@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import ApplySource, ApplyTable, QuarantineConfig, StoreConfig
@@ -28,6 +30,7 @@ from spark_apply.model.completeness import Complete, lowest
 from spark_apply.model.store import open_store
 from spark_apply.model.target_table import TargetTable, target
 from spark_apply.rebuild.quarantine_retry import run_retry
+from spark_apply.rebuild.rebuild import run_rebuild
 from spark_apply.verify.contents import Contents, contents, expected, key_of
 from tests.spark.kinds import EVERY_KIND, KEY_KINDS, every_kind_rows, key_rows
 from tests.spark.records import Publisher, SourceTable, position
@@ -102,7 +105,7 @@ class Setting:
 
     def target(self, table: SourceTable, types: Mapping[str, str] | None = None) -> TargetTable:
         source = ApplySource(bootstrap_servers=self.bootstrap, topic_prefix=self.prefix)
-        return target(schema_versions(source)[table.qualified], types or {})
+        return target(schema_versions(source)[table.qualified], types or {}, rekeys=True)
 
     def contents(self, table: SourceTable, config: ApplyConfig | None = None) -> Contents:
         config = config or self.config()
@@ -135,6 +138,8 @@ class Setting:
         made, rows = self.target(table), {}
         for topic, key, value in records:
             event = json.loads(value) if topic == table.topic and value is not None else None
+            if event is not None and list(json.loads(key)) != list(made.key):
+                continue  # of a key that the table has no more
             if event is not None and event["op"] == "d":
                 rows.pop(key, None)
             elif event is not None:
@@ -367,6 +372,90 @@ def columns_are_added_and_widened(setting: Setting) -> None:
         setting.apply()
 
 
+_REKEYED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "grown": (("id",), ("id", "status")),
+    "shrunk": (("id", "status"), ("id",)),
+    "turned": (("id", "status"), ("status", "id")),
+    "renamed": (("id",), ("number",)),
+}
+"""Keys of a table, before and after."""
+
+
+def a_key_that_changes_is_followed_by_a_rebuild(setting: Setting) -> None:
+    """The copy is set aside, and the others go on; a rebuild has the rows of the new key.
+
+    The last that the topic says of the old keys are deletes, which delete none of them: also where the columns of one
+    are among those of the other, or are the same in another order.
+    """
+
+    def change(of: SourceTable, op: str, number: int, at: str) -> list[Record]:
+        row = {**order(number), "number": number}
+        return of.event(op, {name: row[name] for name in of.columns}, at)
+
+    lake = setting.store(setting.folder).type in ("iceberg", "delta")  # there a key is a part of a MERGE alone
+    asked = ("shrunk",) if lake else _REKEYED
+    tables = {name: setting.table(name, key=_REKEYED[name][0]) for name in asked}
+    fine, publisher = setting.table("fine"), setting.publisher()
+    every = [*tables.values(), fine]
+    publisher.create(every, partitions=1)
+    first = [r for of in every for n in range(3) for r in change(of, "c", n, position(10 + n))]
+    publisher.stand(Phase.STREAM, 20, every, first)
+    setting.apply()
+    again: dict[str, list[Record]] = {}
+    for name, was in list(tables.items()):
+        columns = {"number" if column == "id" and name == "renamed" else column: of for column, of in ORDERS.items()}
+        now = tables[name] = replace(was, columns=columns, key=_REKEYED[name][1], version=2)
+        again[name] = [r for n in range(1, 4) for r in change(now, "r", n, position(29, 0))]
+        again[name] += [r for n in range(3) for r in change(replace(was, version=2), "d", n, position(30, 0))]
+    publisher.versions(tables.values())
+    more = [r for of in again.values() for r in of] + fine.event("u", order(1, "later"), position(31))
+    publisher.stand(Phase.STREAM, 40, every, more)
+    aside = setting.apply().aside
+    assert set(aside) == {of.qualified for of in tables.values()}
+    assert all("under another key" in why for of in aside.values() for why in of.values())
+    assert sorted(row["status"] for row in setting.contents(fine).values()) == ["later", "new", "new"]
+    assert len(run_rebuild(setting.config())) == len(every)
+    for name, table in tables.items():
+        assert setting.contents(table) == setting.folded(table, again[name]), name
+        again[name] += change(table, "d", 2, position(41)) + change(table, "u", 3, position(42))
+    publisher.stand(Phase.STREAM, 50, every, [r for of in again.values() for r in of[-3:]])
+    for how in ("what came since", "all again"):
+        assert setting.apply().aside == {}
+        for name, table in tables.items():
+            assert setting.contents(table) == setting.folded(table, again[name]), (name, how)
+            assert setting.rows(table) == 2, (name, how)
+        shutil.rmtree(setting.folder / "checkpoints")
+
+
+def a_delete_that_was_compacted_away_is_noticed(setting: Setting) -> None:
+    """Of a deleted row the topic has a tombstone alone by the time the job reads on: the row would stay for good.
+
+    Keys that the copy never had, that came back, or whose delete is still there, are no reason.
+    """
+    table, other, publisher = setting.table(), setting.table("other"), setting.publisher()
+    publisher.create([table, other], partitions=1)
+    records = {
+        of.name: [r for n in range(4) for r in of.event("c", order(n), position(10 + n))] for of in (table, other)
+    }
+    publisher.publish([r for of in records.values() for r in of])
+    setting.apply()
+    for of in (table, other):
+        tombstone = {n: of.event("d", order(n), position(20))[1:] for n in (0, 2, 3, 9)}
+        more = [*of.event("u", order(1, "paid"), position(20)), *tombstone[3], *tombstone[9], *tombstone[2]]
+        more += [*of.event("c", order(3, "again"), position(21)), *of.event("d", order(2), position(22))]
+        records[of.name] += [*more, *(tombstone[0] if of is table else [])]
+        publisher.publish([*more, *(tombstone[0] if of is table else [])])
+    aside = setting.apply().aside
+    assert list(aside) == [table.qualified]
+    assert "compaction removed their deletes" in aside[table.qualified]["copy"]
+    assert setting.contents(other) == setting.folded(other, records["other"])
+    del records["orders"][0]  # as compaction has done
+    forget(setting.bootstrap, table.topic, before=1)
+    run_rebuild(setting.config(), table=table.qualified)
+    assert setting.apply().aside == {}
+    assert setting.contents(table) == setting.folded(table, records["orders"])
+
+
 def a_copy_that_was_lost_is_filled_again(setting: Setting) -> None:
     """The checkpoint says all was read; the copy is new, so all is read again."""
     table, publisher = setting.table(), setting.publisher()
@@ -498,6 +587,28 @@ def until(true: Callable[[], bool], within_s: float = 40) -> None:
         time.sleep(0.05)
 
 
+def forget(bootstrap: str, topic: str, *, before: int = -1) -> None:
+    """Delete the records before an offset of the only partition, or all: a topic compacted alone allows none of it."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    entry = ConfigEntry("cleanup.policy", "compact,delete", incremental_operation=AlterConfigOpType.SET)
+    change = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    for future in admin.incremental_alter_configs([change]).values():
+        future.result(30)
+
+    def deleted() -> bool:
+        """False while the broker does not know yet that the topic allows it."""
+        try:
+            for future in admin.delete_records([TopicPartition(topic, 0, before)]).values():
+                future.result(30)
+        except KafkaException as exc:
+            if exc.args[0].code() != KafkaError.POLICY_VIOLATION:
+                raise
+            return False
+        return True
+
+    until(deleted)
+
+
 def a_copy_says_how_far_it_is_complete(setting: Setting) -> None:
     """Inside the store, so that a reader needs no Spark; when only the position moved; not while it is refilled."""
     table, other, publisher = setting.table(), setting.table("items"), setting.publisher()
@@ -590,10 +701,11 @@ Law = Callable[[Setting], None]
 
 LAWS: Mapping[str, tuple[Law, ...]] = {
     "rows": (a_copy_is_the_fold_of_committed_events, an_older_event_never_wins, keys_that_are_equal_are_one_row),
-    "columns": (columns_are_added_and_widened, odd_names_are_names),
+    "columns": (columns_are_added_and_widened, odd_names_are_names, a_key_that_changes_is_followed_by_a_rebuild),
     "copies": (
         a_copy_that_was_lost_is_filled_again,
         a_copy_restored_from_a_backup_is_filled_again,
+        a_delete_that_was_compacted_away_is_noticed,
         two_jobs_on_one_target,
         a_running_job_follows_until_it_is_stopped,
         a_copy_says_how_far_it_is_complete,
@@ -612,6 +724,7 @@ NOT_OF: Mapping[str, tuple[Law, ...]] = {
 ONLY_IN_FULL: Mapping[str, tuple[Law, ...]] = {
     # Iceberg and Delta share their MERGE, and all stores share the job: `make test` asks each law of some.
     "delta": (
+        a_delete_that_was_compacted_away_is_noticed,
         keys_that_are_equal_are_one_row,
         an_older_event_never_wins,
         odd_names_are_names,
@@ -622,8 +735,11 @@ ONLY_IN_FULL: Mapping[str, tuple[Law, ...]] = {
         a_running_job_follows_until_it_is_stopped,
         a_copy_says_how_far_it_is_complete,
         a_bad_event_blocks_its_own_key_alone,
+        a_key_that_changes_is_followed_by_a_rebuild,
     ),
     "iceberg": (
+        a_delete_that_was_compacted_away_is_noticed,
+        a_key_that_changes_is_followed_by_a_rebuild,
         keys_that_are_equal_are_one_row,  # test_a_batch_is_merged_by_keys_of_any_kind
         columns_are_added_and_widened,
         a_copy_that_was_lost_is_filled_again,
@@ -634,6 +750,8 @@ ONLY_IN_FULL: Mapping[str, tuple[Law, ...]] = {
         a_bad_event_blocks_its_own_key_alone,
     ),
     "opensearch": (
+        a_delete_that_was_compacted_away_is_noticed,
+        a_key_that_changes_is_followed_by_a_rebuild,
         keys_that_are_equal_are_one_row,
         odd_names_are_names,  # test_names_that_opensearch_takes_for_something_else
         two_jobs_on_one_target,

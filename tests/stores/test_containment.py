@@ -10,15 +10,18 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from confluent_kafka.admin import AdminClient, NewTopic
 from opensearchpy import OpenSearch
 from pyspark.sql import SparkSession
 
 from cdc.cli.main import cdc
 from cdc.config.apply_config import StoreConfig
-from cdc.model.errors import OperatorError
+from cdc.config.config import load_apply
+from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import Phase
 from spark_apply.events.quarantine import read_entries
 from spark_apply.events.set_aside import read_set_aside
+from spark_apply.job.catch_up import new_tables
 from spark_apply.model.store import open_store
 from spark_apply.rebuild import rebuild
 from spark_apply.rebuild.quarantine_retry import run_retry
@@ -251,6 +254,139 @@ def test_tables_that_cannot_go_on_are_set_aside(warehouse: Setting, postgres18: 
     ]
     assert len(postgres18.rows("SELECT id FROM narrow")) == 5, "it stays"
     assert json.loads(run("status", file, "--json")[1])["stores"]["copy"][setting.prefix]["aside"] == {}
+
+
+def test_a_start_goes_on_without_tables_that_the_source_has_changed(warehouse: Setting, postgres18: Database) -> None:
+    """What fitted the table before and does not now, and a topic that is gone, stop no other, in no command.
+
+    What never fitted is wrong in the file, and nothing is begun.
+    """
+    setting, publisher = warehouse, warehouse.publisher()
+    tables = {name: setting.table(name) for name in ("clashes", "fine", "gone")}
+    stores = {"stores": ["copy"]}
+    shapes = {
+        "public.clashes": {**stores, "rename": {"status": "state"}},
+        "public.*": stores,
+    }
+    publisher.create(tables.values(), partitions=1)
+    records = {name: of.event("c", order(1), position(10)) for name, of in tables.items()}
+    broken = [r for name in ("clashes", "fine") for r in fact(tables[name], 3, 11, total="12345678901234.5")]
+    publisher.stand(Phase.STREAM, 20, tables.values(), [*(r for of in records.values() for r in of), *broken])
+    file = job_file(setting, postgres18.url, tables=shapes)
+    assert run("apply", file, "--once")[0] == 0
+    publisher.versions([setting.table("clashes", {**ORDERS, "state": {"kind": "string"}}, version=2)])
+    publisher.stand(Phase.STREAM, 40, tables.values(), tables["fine"].event("u", order(1, "x"), position(30)))
+    admin = AdminClient({"bootstrap.servers": setting.bootstrap})
+    for future in admin.delete_topics([tables["gone"].topic]).values():
+        future.result(30)
+    left = {"public.clashes", "public.gone"}
+    code, out, _ = run("apply", file, "--plan", "--json")
+    plan = {copy["table"]: copy for copy in json.loads(out)["copies"]}
+    assert (code, {name for name, copy in plan.items() if copy["action"] == "refused"}) == (1, left)
+    for _ in ("and again",) * 2:
+        code, out, _ = run("apply", file, "--once", "--json")
+        aside = json.loads(out)["aside"]
+        assert (code, set(aside)) == (1, left)
+        assert postgres18.rows("SELECT id, status FROM fine") == [(1, "x")]
+    assert "state in the copy: the source’s table has changed since version 1" in aside["public.clashes"]["copy"]
+    assert f"its topic {tables['gone'].topic} does not exist" in aside["public.gone"]["copy"]
+    status = json.loads(run("status", file, "--json")[1])["stores"]["copy"][setting.prefix]
+    assert set(status["aside"]) == left
+    assert run("rebuild", file, "--table", "public.fine")[0] == 0
+    with pytest.raises(
+        OperatorError, match=r"some copies are not rebuilt: .*Rebuilt are: public\.fine in copy"
+    ) as caught:
+        run("rebuild", file)
+    assert all(name in caught.value.message for name in left)
+    with pytest.raises(OperatorError, match=r"would both be state"):
+        run("rebuild", file, "--table", "public.clashes")
+    done = {one.entry.table: one.outcome for one in run_retry(load_apply(file))}
+    assert done == {"public.clashes": "left", "public.fine": "left"}
+    shapes["public.fine"] = {**stores, "where": "lenght(status) > 1"}
+    with pytest.raises(ConfigError, match=r"tables\.public\.fine\.where"):
+        run("apply", job_file(setting, postgres18.url, tables=shapes), "--once")
+
+
+def test_a_copy_without_its_primary_key_is_rebuilt(warehouse: Setting, postgres18: Database) -> None:
+    """Dropped, deferrable, of other columns: nothing could be written, and a copy made like it would be no better."""
+    setting, publisher = warehouse, warehouse.publisher()
+    keys = {
+        "dropped": "", "deferred": ", ADD PRIMARY KEY (id) DEFERRABLE", "wider": ", ADD PRIMARY KEY (id, status)",
+        "unique": ", ADD UNIQUE (id)", "fine": None,
+    }  # fmt: skip
+    tables = {name: setting.table(name) for name in keys}
+    publisher.create(tables.values(), partitions=1)
+    records = {name: of.event("c", order(1), position(10)) for name, of in tables.items()}
+    publisher.stand(Phase.STREAM, 20, tables.values(), [r for of in records.values() for r in of])
+    setting.apply()
+    for name, instead in keys.items():
+        key = f"SELECT conname FROM pg_constraint WHERE conrelid = 'public.{name}'::regclass AND contype = 'p'"
+        ((named,),) = postgres18.rows(key)
+        if instead is not None:
+            postgres18.execute(f"ALTER TABLE public.{name} DROP CONSTRAINT {named}{instead}")
+    for name, of in tables.items():
+        records[name] += of.event("u", order(1, "x"), position(30))
+    publisher.stand(Phase.STREAM, 40, tables.values(), [r for of in records.values() for r in of[1:]])
+    aside = setting.apply().aside
+    assert set(aside) == {"public.dropped", "public.deferred", "public.wider"}
+    assert all("has no primary key (id) any more" in why for of in aside.values() for why in of.values())
+    run_rebuild(setting.config())
+    assert setting.apply().aside == {}
+    for name, of in tables.items():
+        assert setting.contents(of) == setting.folded(of, records[name]), name
+
+
+def test_a_mark_that_is_damaged_is_of_one_copy(
+    warehouse: Setting, postgres18: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By a hand, or a disk: no command ends for it; its topic is read again for it alone, and the others go on."""
+    setting, publisher = warehouse, warehouse.publisher()
+    table, fine = setting.table(), setting.table("fine")
+    publisher.create([table, fine], partitions=1)
+    records = [r for of in (table, fine) for r in of.event("c", order(1), position(10))]
+    publisher.stand(Phase.STREAM, 20, [table, fine], records)
+    file = job_file(setting, postgres18.url)
+    assert run("apply", file, "--once")[0] == 0
+    postgres18.execute("""UPDATE cdc_apply.copies SET mark = '{"ends": ' WHERE name = 'orders'""")
+    more = [r for of in (table, fine) for r in of.event("u", order(1, "x"), position(30))]
+    publisher.stand(Phase.STREAM, 40, [table, fine], more)
+    assert run("status", file)[0] == 0
+    assert "PostgreSQL table public.orders: its mark is damaged" in caplog.text
+    assert "older than the checkpoint" in run("apply", file, "--plan")[1]
+    code, out, err = run("apply", file, "--once", "--json")
+    assert "WARNING law: public.orders in copy is set aside" in err
+    events = {of: counts["copy"]["events"] for of, counts in json.loads(out)["tables"].items()}
+    assert (code, events["public.fine"]) == (0, 1), "the other is not read again"
+    for of in (table, fine):
+        assert setting.contents(of) == setting.folded(of, [*records, *more])
+
+
+def test_a_table_that_comes_while_the_job_runs_is_told(warehouse: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job follows the tables that it began with; `cdc status` says why a store is not complete, and what helps."""
+    monkeypatch.setattr(new_tables, "LOOK_EVERY_S", 0.2)
+    setting, publisher = warehouse, warehouse.publisher()
+    table, other = setting.table(), setting.table("later")
+    publisher.create([table], partitions=1)
+    records = table.event("c", order(1), position(10))
+    publisher.stand(Phase.STREAM, 20, [table], records)
+    file = job_file(setting, setting.config().stores["copy"].url or "")
+    with setting.running("checkpoints") as job:
+        until(lambda: job.said("batch 1"))
+        admin = AdminClient({"bootstrap.servers": setting.bootstrap})
+        for future in admin.create_topics([NewTopic(other.topic, 1, 1)]).values():
+            future.result(30)
+        publisher.versions([other])
+        more = [*table.event("u", order(1, "x"), position(30)), *other.event("c", order(7), position(31))]
+        publisher.stand(Phase.STREAM, 40, [table, other], more)
+        until(lambda: job.said("warning: public.later in copy is set aside"))
+        until(lambda: setting.marks(table)[0].complete.position == position(40, 0))
+        (told,) = json.loads(run("status", file, "--json")[1])["stores"]["copy"][setting.prefix]["aside"].values()
+        assert "came after the job had begun" in told["reason"]
+        assert "start it again" in told["hint"]
+        assert len([line for line in job.lines if "public.later" in line]) == 1
+    assert setting.apply().aside == {}
+    assert setting.contents(other) == setting.folded(other, more)
+    assert setting.contents(table) == setting.folded(table, [*records, *more])
 
 
 @pytest.fixture

@@ -252,7 +252,7 @@ def test_tables_of_one_topic_are_read_one_by_one(shop: Shop, apply_spark: SparkS
     config = load_apply(job)
     chosen, unusable = choose_usable(config)
     assert [*chosen] == ["public.named"]
-    assert {name: "a topic that tables share" in str(error) for name, (_, _, error) in unusable.items()} == {
+    assert {name: "a topic that tables share" in str(of.error) for name, of in unusable.items()} == {
         "public.shard_1": True, "public.shard_2": True,
     }  # fmt: skip
     run_apply(config, once=True)

@@ -9,14 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
+from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from cdc.cli.main import cdc
@@ -25,8 +18,7 @@ from cdc.model.errors import OperatorError
 from spark_apply.job.job import run_apply
 from spark_apply.rebuild.rebuild import run_rebuild
 from spark_apply.stores.tantivy.store import _MARK
-from tests.integration.running import eventually
-from tests.spark.laws import ORDERS, order
+from tests.spark.laws import ORDERS, forget, order
 from tests.spark.records import Publisher, SourceTable, position
 
 pytest_plugins = ["tests.spark.fixtures"]
@@ -146,7 +138,7 @@ def test_what_a_topic_has_forgotten_is_never_skipped(
     run_apply(lake, once=True)
 
     publisher.publish(table.event("u", order(5, "gone"), position(30)) + table.event("u", order(5), position(31)))
-    _forget(kafka, table.topic)
+    forget(kafka, table.topic)
     code, plan = job.plan()
     assert (code, plan["starts"]) == (1, False)
     (problem,) = plan["problems"]
@@ -162,25 +154,3 @@ def _publish_late(kafka: str, records: list[tuple[str, bytes, bytes | None]]) ->
     for topic, key, value in records:
         producer.produce(topic, key=key, value=value, timestamp=int((time.time() - 9 * _DAY_S) * 1000))
     assert producer.flush(30) == 0
-
-
-def _forget(kafka: str, topic: str) -> None:
-    """Delete all of its records, which a topic allows that is not compacted alone."""
-    admin = AdminClient({"bootstrap.servers": kafka})
-    entry = ConfigEntry("cleanup.policy", "compact,delete", incremental_operation=AlterConfigOpType.SET)
-    change = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    for future in admin.incremental_alter_configs([change]).values():
-        future.result(30)
-
-    def deleted() -> bool:
-        """False while the broker does not know yet that the topic allows it."""
-        try:
-            for future in admin.delete_records([TopicPartition(topic, 0, -1)]).values():
-                future.result(30)
-        except KafkaException as exc:
-            if exc.args[0].code() != KafkaError.POLICY_VIOLATION:
-                raise
-            return False
-        return True
-
-    eventually(deleted, "the broker takes the new policy")

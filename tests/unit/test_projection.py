@@ -9,7 +9,7 @@ import pytest
 from cdc.config.apply_config import ApplyTable
 from cdc.model.change import Kind
 from cdc.model.errors import ConfigError, OperatorError
-from spark_apply.events.projection import check_places, fingerprint, projected_table
+from spark_apply.events.projection import check_places, fingerprint, followed_table, projected_table
 from spark_apply.model.identity import identity_of, stamp
 from spark_apply.model.target_table import Partition, TargetTable, Version
 
@@ -110,3 +110,44 @@ def test_a_copy_is_known_by_its_shape_but_not_by_its_place() -> None:
     assert identity_of(stamp(shaped, made), shaped, "copy") == made
     assert stamp(plain, stamp(shaped, made)) == made
     assert fingerprint(follow(columns=("id", "total"))) == fingerprint(follow(columns=("total", "id")))
+
+
+def _versions(*tables: tuple[tuple[str, ...], tuple[str, ...]]) -> list[Version]:
+    """Versions of a table with these keys and further columns."""
+    return [
+        Version("shop", "public", "t", "shop.public.t", n, key, (*COLUMNS, *((name, Kind("string")) for name in more)))
+        for n, (key, more) in enumerate(tables, 1)
+    ]
+
+
+def test_a_copy_is_known_by_the_key_that_its_rows_are_under() -> None:
+    """One of the first key has no mark, as those of earlier releases; with a shape, too; a key that came back is it."""
+    old, new = (("id",), ()), (("id", "status"), ())
+    before, after, back = (projected_table(_versions(*of), follow()) for of in ([old], [old, new], [old, new, old]))
+    made = stamp(before)
+    assert stamp(after, made) != made
+    assert identity_of(stamp(after, made), after, "copy") == made
+    assert identity_of(made, back, "copy") == made
+    for stamped, table, key in ((made, after, r"\(id, status\)"), (stamp(after, made), back, r"\(id\)")):
+        with pytest.raises(OperatorError, match=rf"copy has the rows .* under another key .* {key}") as refused:
+            identity_of(stamped, table, "copy")
+        assert "cdc rebuild APPLY.yaml --table public.t" in (refused.value.hint or "")
+    shaped = projected_table(_versions(old, new), follow(rename={"id": "number"}))
+    assert identity_of(stamp(shaped, made), shaped, "copy") == made
+    with pytest.raises(OperatorError, match="in another shape"):
+        identity_of(stamp(after, made), shaped, "copy")
+    history = projected_table(_versions(old, new), follow(mode="history"))
+    with pytest.raises(OperatorError, match="under another key") as refused:
+        identity_of(made, history, "copy")
+    assert "target: t_history_2" in (refused.value.hint or "")
+
+
+def test_what_fitted_an_earlier_version_is_of_that_table_alone() -> None:
+    settings = follow(rename={"status": "state"})
+    plain, clash = (("id",), ()), (("id",), ("state",))
+    with pytest.raises(OperatorError, match=r"would both be state in the copy: .* has changed since version 1") as told:
+        followed_table(_versions(plain, clash), settings)
+    assert "choose another name" in (told.value.hint or "")
+    with pytest.raises(ConfigError, match="would both be state"):
+        followed_table(_versions(clash, clash), settings)
+    assert followed_table(_versions(clash, clash), follow()).key == ("id",)

@@ -19,6 +19,7 @@ from spark_apply.events.kafka.stream import read_topic
 from spark_apply.job.batch.microbatch import Applier
 from spark_apply.job.copies.route import Route
 from spark_apply.job.copies.set_aside import Aside, AsideCopies, Key
+from spark_apply.job.topics.compacted_deletes import require_deletes_read
 from spark_apply.job.topics.retention import rebuild_command, require_deletes
 from spark_apply.job.watermarks.publisher import WatermarkPublisher
 from spark_apply.model.completeness import Mark
@@ -66,6 +67,7 @@ class AsideWatch:
             aside.owed = aside.store.due(table)
             self.same(table, name, aside.store)
             require_deletes(self.source, [(table, {name: aside.store})])
+            require_deletes_read(self.spark, self.source, table, name, aside.store)
             aside.route = Route(table, {name: aside.store})
         table, store = aside.route.table, aside.store
         before = store.mark(table) or Mark({}, None)

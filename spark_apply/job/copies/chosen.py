@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
 from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import ApplyTable
@@ -11,7 +14,7 @@ from cdc.model.errors import CdcError, ConfigError, OperatorError
 from spark_apply.events.expressions import resolved
 from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.events.kafka.topics import existing_topics
-from spark_apply.events.projection import check_places, projected_table
+from spark_apply.events.projection import check_places, followed_table
 from spark_apply.events.refusals import refuse_histories, without_log
 from spark_apply.job.copies.route import Route
 from spark_apply.job.copies.set_aside import AsideCopies
@@ -22,11 +25,19 @@ from spark_apply.spark.environment import require_paths
 Chosen = dict[str, tuple[ApplyTable, list[Version]]]
 """By ``schema.table``."""
 
-Unusable = dict[str, tuple[ApplyTable, str, CdcError]]
-"""By ``schema.table``: tables of which no copy can be made as they are now, with their topic, and why."""
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """A table of which no copy can be made as it is now."""
+
+    settings: ApplyTable
+    topic: str
+    error: CdcError
+    lost: bool = False
+    """Whether it has no topic: the job then reads the others without it, until it is started again."""
 
 
-def choose_usable(config: ApplyConfig) -> tuple[Chosen, Unusable]:
+def choose_usable(config: ApplyConfig) -> tuple[Chosen, dict[str, Unusable]]:
     """Return the tables of apply.yaml with their versions in the schema topic, and those that cannot be copied.
 
     Raises CdcError for what is wrong in the file.
@@ -36,15 +47,14 @@ def choose_usable(config: ApplyConfig) -> tuple[Chosen, Unusable]:
     versions = schema_versions(config.source)
     chosen: Chosen = {}
     tables: dict[str, tuple[ApplyTable, TargetTable]] = {}
-    unusable: Unusable = {}
+    unusable: dict[str, Unusable] = {}
     for table, settings in choose(config.tables, versions).items():
         try:
-            tables[table] = (settings, projected_table(versions[table], settings))
+            tables[table] = (settings, followed_table(versions[table], settings))
         except ConfigError:
             raise
         except CdcError as exc:
-            newest = versions[table][-1].topic
-            unusable[table] = (settings, log_of(newest) if settings.mode == "history" else newest, exc)
+            unusable[table] = Unusable(settings, topic_of(settings, versions[table]), exc)
         else:
             chosen[table] = (settings, versions[table])
     refuse_histories(config, tables)
@@ -52,11 +62,17 @@ def choose_usable(config: ApplyConfig) -> tuple[Chosen, Unusable]:
     return chosen, unusable
 
 
+def topic_of(settings: ApplyTable, versions: Sequence[Version]) -> str:
+    """Return the topic that a table's copies are made of."""
+    newest = max(versions, key=lambda version: version.number).topic
+    return log_of(newest) if settings.mode == "history" else newest
+
+
 def choose_tables(config: ApplyConfig) -> Chosen:
     """Do what `choose_usable` does, and raise CdcError for the first table that cannot be copied."""
     chosen, unusable = choose_usable(config)
-    for _, _, error in unusable.values():
-        raise error
+    for of in unusable.values():
+        raise of.error
     return chosen
 
 
@@ -64,41 +80,53 @@ def newest(config: ApplyConfig, spark: SparkSession, table: str) -> TargetTable:
     """Return a table at its newest version. Raises CdcError if no copy of it can be made."""
     versions = schema_versions(config.source)
     settings = choose(config.tables, versions)[table]
-    return resolved(projected_table(versions[table], settings), spark)
+    return followed_table(versions[table], settings, lambda of: resolved(of, spark))
 
 
-def projected_targets(chosen: Chosen, spark: SparkSession) -> dict[str, TargetTable]:
-    """Return what copies of the tables hold. Raises ConfigError for the first expression that cannot be used."""
-    return {
-        table: resolved(projected_table(versions, settings), spark)
-        for table, (settings, versions) in sorted(chosen.items())
-    }
+def usable_targets(chosen: Chosen, spark: SparkSession) -> tuple[dict[str, TargetTable], dict[str, Unusable]]:
+    """Return what copies of the tables hold, and the tables whose expressions do not fit them any more.
+
+    Raises ConfigError for the first expression that never fitted.
+    """
+    made: dict[str, TargetTable] = {}
+    unusable: dict[str, Unusable] = {}
+    for table, (settings, versions) in sorted(chosen.items()):
+        try:
+            made[table] = followed_table(versions, settings, lambda of: resolved(of, spark))
+        except ConfigError:
+            raise
+        except CdcError as exc:
+            unusable[table] = Unusable(settings, topic_of(settings, versions), exc)
+    return made, unusable
 
 
 def without_logs(config: ApplyConfig, chosen: Chosen) -> dict[str, str]:
     """Return the tables in history mode without a log topic, with the topic's name."""
     there = existing_topics(config.source)
-    histories = {
-        table: projected_table(versions, of).topic for table, (of, versions) in chosen.items() if of.mode == "history"
-    }
+    histories = {table: topic_of(of, versions) for table, (of, versions) in chosen.items() if of.mode == "history"}
     return {table: topic for table, topic in histories.items() if topic not in there}
 
 
-def require_topics(config: ApplyConfig, chosen: Chosen) -> None:
-    """Raise OperatorError for a table whose topic does not exist."""
-    for table, topic in without_logs(config, chosen).items():
-        raise without_log(table, topic)
-    there = existing_topics(config.source)
+def without_topics(config: ApplyConfig, chosen: Chosen) -> dict[str, Unusable]:
+    """Return the tables whose topic does not exist."""
+    there, found = existing_topics(config.source), dict[str, Unusable]()
     for table, (settings, versions) in chosen.items():
-        topic = projected_table(versions, settings).topic
+        topic = topic_of(settings, versions)
         if topic not in there:
-            msg = f"{table}: its topic {topic} does not exist at {config.source.bootstrap_servers}"
-            raise OperatorError(msg, hint="was it deleted? A fresh snapshot of the connector writes it again")
+            error = OperatorError(
+                f"{table}: its topic {topic} does not exist at {config.source.bootstrap_servers}",
+                hint="was it deleted? A fresh snapshot of the connector writes it again, and a new start of the job "
+                "reads it. For a table that is gone for good, let tables name the others alone",
+            )
+            found[table] = Unusable(
+                settings, topic, without_log(table, topic) if settings.mode == "history" else error, lost=True
+            )
+    return found
 
 
-def open_stores(config: ApplyConfig, chosen: Chosen, spark: SparkSession) -> dict[str, Store]:
+def open_stores(config: ApplyConfig, tables: Iterable[ApplyTable], spark: SparkSession) -> dict[str, Store]:
     """Open the stores that the tables use, by their names in apply.yaml."""
-    used = sorted({name for settings, _ in chosen.values() for name in settings.stores} or config.stores)
+    used = sorted({name for settings in tables for name in settings.stores} or config.stores)
     prefix = config.source.topic_prefix
     return {name: open_store(config.stores[name], name=name, prefix=prefix, spark=spark) for name in used}
 

@@ -108,9 +108,12 @@ class AsideCopies:
         self.require_some()
         self.note(topic, name)
 
-    def refused(self, topic: str, name: str, table: str, store: Store, error: CdcError) -> None:
+    def refused(
+        self, topic: str, name: str, table: str, store: Store, error: CdcError, *, for_good: bool = False
+    ) -> None:
         """Set a copy aside that was never among those that go on; `require_some` and `note` come later."""
-        self.copies[topic, name] = aside = Aside(table, store, error, due_at=time.monotonic() + _FIRST_WAIT_S)
+        due_at = time.monotonic() + _FIRST_WAIT_S
+        self.copies[topic, name] = aside = Aside(table, store, error, due_at=due_at, for_good=for_good)
         _leave_out(aside)
 
     def require_some(self) -> None:

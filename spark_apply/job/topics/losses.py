@@ -62,6 +62,9 @@ def rebuild_loss(table: TargetTable, log: TableLog | None, has: Offsets | None) 
         what = f"every version but the newest of each row, which is all that remains without its log {table.topic}"
         return RebuildLoss(loses=True, what=what)
     gone = sum(part.first for part in log.begins.values())
+    if has is not None and table.keys:
+        what = "versions under a key that the source's table has no more: they are in the copy alone"
+        return RebuildLoss(loses=True, what=what, offsets_gone=gone)
     if has is None:
         return RebuildLoss(loses=False, what="nothing: there is no copy yet", offsets_gone=gone)
     if any(at > log.begins[number].end for number, at in has.items() if number in log.begins):

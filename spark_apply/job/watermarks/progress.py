@@ -18,7 +18,7 @@ from spark_apply.events.kafka.records import committed_records
 from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.events.kafka.topic_identity import difference, identities
 from spark_apply.events.kafka.topics import existing_topics, position_topic
-from spark_apply.events.projection import projected_table
+from spark_apply.events.projection import followed_table
 from spark_apply.model.completeness import Complete, Mark, lowest
 from spark_apply.model.store import Store, open_store
 from spark_apply.model.target_table import TargetTable, choose
@@ -54,7 +54,7 @@ class Reader:
         roots: dict[str, str] = {}
         for table, settings in sorted(choose(config.tables, versions).items()):
             try:
-                made = projected_table(versions[table], settings)
+                made = followed_table(versions[table], settings)
             except OperatorError:  # the job sets it aside
                 for store in settings.stores:
                     self._unusable[store].setdefault(versions[table][-1].connector, []).append(table)

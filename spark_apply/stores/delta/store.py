@@ -168,7 +168,7 @@ class DeltaStore(LakeStore):
             properties = properties_in_folder(Path(self.path(table)) / LOG) or {}
         else:
             properties = self._log(table).properties()
-        text = mark_in(properties)
+        text = mark_in(properties, f"Delta table {self.path(table)}")
         return None if text is None else Mark.from_json(text)
 
     def set_mark(self, table: TargetTable, mark: Mark) -> None:

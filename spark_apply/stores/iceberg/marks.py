@@ -25,8 +25,8 @@ def position_at(loaded: Any, snapshot: Any) -> str | None:  # noqa: ANN401 - Jav
 
 def mark_of(loaded: Any, java: Any) -> Mark | None:  # noqa: ANN401 - Java's Table, the package org.apache.iceberg
     """Return a table's mark; None if it is of a snapshot that the live one does not come from."""
-    text, current = mark_in(loaded.properties()), loaded.currentSnapshot()
-    spoken_of = None if text is None else json.loads(text)["snapshot"]
+    text, current = mark_in(loaded.properties(), f"Iceberg table {loaded.name()}"), loaded.currentSnapshot()
+    spoken_of = None if text is None else json.loads(text).get("snapshot")
     ancestor = java.util.SnapshotUtil.isAncestorOf
     if spoken_of is not None and (current is None or not ancestor(loaded, current.snapshotId(), spoken_of)):
         return None
@@ -54,9 +54,9 @@ def mark_in_folder(metadata: Path) -> str | None:
             version += 1
         with contextlib.suppress(FileNotFoundError):  # it became old and was deleted: read again
             found = json.loads((metadata / f"v{version}.metadata.json").read_bytes())
-    text = mark_in(found["properties"])
+    text = mark_in(found["properties"], f"the Iceberg table in {metadata.parent}")
     if text is None:
         return None
-    spoken_of = json.loads(text)["snapshot"]
+    spoken_of = json.loads(text).get("snapshot")
     line = ancestry(found, found.get("current-snapshot-id"))
     return text if spoken_of is None or any(each["snapshot-id"] == spoken_of for each in line) else None

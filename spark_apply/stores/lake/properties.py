@@ -6,6 +6,7 @@ from typing import Any
 
 from cdc.model.errors import OperatorError, RetryableError
 from spark_apply.model.identity import identity_of
+from spark_apply.model.kept_mark import kept_mark
 from spark_apply.model.store import Due
 from spark_apply.model.target_table import TargetTable, other_target
 
@@ -30,10 +31,12 @@ def due_in(properties: Any) -> Due | None:  # noqa: ANN401 - a dict, or Java's M
     return None if due is None or properties.get(CAUGHT_UP) == due.id else due
 
 
-def mark_in(properties: Any) -> str | None:  # noqa: ANN401 - a dict, or Java's Map
-    """Return the mark as it was written; None while a catch-up is due."""
+def mark_in(properties: Any, copy: str) -> str | None:  # noqa: ANN401 - a dict, or Java's Map
+    """Return the mark as it was written; None while a catch-up is due, or if it is damaged. `copy` names the table."""
     found = properties.get(MARK)
-    return None if found is None or due_in(properties) is not None else str(found)
+    if found is None or due_in(properties) is not None or kept_mark(str(found), copy) is None:
+        return None
+    return str(found)
 
 
 def put_back(what: str) -> RetryableError:

@@ -42,6 +42,7 @@ from spark_apply.model.completeness import Mark
 from spark_apply.model.document import document_id, with_document
 from spark_apply.model.foresight import Foreseen
 from spark_apply.model.identity import identity_of, stamp
+from spark_apply.model.kept_mark import kept_mark
 from spark_apply.model.store import Applied, Batch, Due, Refused, StoredRow, only_options
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.names import index_name
@@ -133,7 +134,9 @@ class OpenSearchStore:
 
     def mark(self, table: TargetTable) -> Mark | None:
         found, *owed = self._notes.read(self.index(table), COMPLETE, DUE, CAUGHT_UP)
-        return None if found is None or due_of(*owed) is not None else Mark.from_json(found["complete"])
+        if found is None or due_of(*owed) is not None:
+            return None
+        return kept_mark(found["complete"], f"index {self.index(table)}")
 
     def set_mark(self, table: TargetTable, mark: Mark) -> None:
         self._notes.write(self.index(table), COMPLETE, {"complete": mark.to_json()})

@@ -11,6 +11,7 @@ from psycopg2 import sql
 from cdc.model.errors import OperatorError
 from spark_apply.model.completeness import Mark
 from spark_apply.model.identity import stamp
+from spark_apply.model.kept_mark import kept_mark
 from spark_apply.model.store import Due
 from spark_apply.model.target_table import TargetTable, other_target
 from spark_apply.stores.postgres import tables
@@ -88,7 +89,7 @@ class Copies:
                 relation,
                 identity,
                 position,
-                Mark.from_json(mark) if mark else None,
+                kept_mark(mark, f"PostgreSQL table {table.schema}.{table.copy_name}") if mark else None,
                 reload,
                 Due.from_json(due) if due else None,
                 replaced_at,

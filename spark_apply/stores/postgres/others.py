@@ -21,11 +21,17 @@ def lost(cur: Cursor, table: TargetTable, copy: Copy) -> list[str]:
 
 
 def refuse_altered(cur: Cursor, table: TargetTable, copy: Copy, there_as: Tables) -> None:
-    """Raise OperatorError for a copy that has lost columns, or whose columns views keep from being widened."""
+    """Raise OperatorError for a copy that has lost its key or columns, or whose columns views keep from widening."""
     mark = None if copy.due else copy.mark
     there = columns_of(cur, sql.Identifier(table.schema, table.copy_name))
     tables.changes(cur, there_as)  # raises for what no ALTER TABLE can do
     refuse_lost(table, _wanted(table), there, mark, f"PostgreSQL table {table.schema}.{table.copy_name}")
+    if not tables.has_key(cur, there_as):
+        raise OperatorError(
+            f"PostgreSQL table {table.schema}.{table.copy_name} has no primary key ({', '.join(table.key)}) any more: "
+            "another hand has dropped it, made it deferrable, or given it other columns",
+            hint=f"cdc rebuild APPLY.yaml --table {table.qualified}  # from the topics, beside it, then swapped in",
+        )
     widened = [of.name for of in table.columns if there.get(of.name) not in (None, column_type(table, of))]
     views = _views(cur, there_as, widened) if widened else []
     if views:

@@ -41,7 +41,7 @@ from spark_apply.events.history import CURRENT
 from spark_apply.events.kafka.topic_identity import difference
 from spark_apply.model.completeness import LOST, Mark
 from spark_apply.model.foresight import Foreseen
-from spark_apply.model.identity import identity_of, stamp
+from spark_apply.model.identity import has_key, identity_of, stamp
 from spark_apply.model.store import EVERYTHING, Applied, Batch, CopyError, Due, StoredRow, Visibility, only_options
 from spark_apply.model.target_table import TargetColumn, TargetTable
 from spark_apply.stores.postgres import tables
@@ -246,7 +246,8 @@ class PostgresStore:
                 self._copies.write(cur, live.number, live.mark and replace(live.mark, version=LOST))
             tables.evolve(cur, of)
             self._copies.remove(cur, table, BESIDE)
-            mark = Mark({}, live.mark.complete if live.mark else None)
+            shown = live.mark.complete if live.mark and has_key(live.identity, table) else None  # else of other rows
+            mark = Mark({}, shown)
             number = self._copies.note(cur, table, BESIDE, stamp(table, live.identity), mark)
             made = Tables(table, number, (OURS, f"copy_{number}"))
             tables.create(cur, made, like=of.rows)

@@ -89,6 +89,8 @@ def create(cur: Cursor, tables: Tables, like: sql.Identifier | None) -> None:
     else:
         shape = sql.SQL("LIKE {} INCLUDING ALL").format(like)
     cur.execute(sql.SQL("CREATE TABLE {} ({}) WITH (fillfactor = {})").format(rows, shape, sql.Literal(_FILLFACTOR)))
+    if like is not None:
+        _give_key(cur, rows, (*table.key, POSITION) if table.history else table.key)
     cur.execute(sql.SQL("CREATE TABLE {} ({})").format(tables.ours("waiting"), events))
     if table.history:
         cur.execute(sql.SQL("CREATE UNIQUE INDEX ON {} ({})").format(tables.ours("waiting"), key))
@@ -99,6 +101,42 @@ def create(cur: Cursor, tables: Tables, like: sql.Identifier | None) -> None:
         )
     )
     cur.execute(sql.SQL("CREATE UNIQUE INDEX ON {} ({})").format(tables.ours("gone"), tables.key))
+
+
+def _give_key(cur: Cursor, rows: sql.Identifier, wanted: tuple[str, ...]) -> None:
+    """Give a copy the primary key that it needs: the table that it is like has another, or none any more."""
+    cur.execute(
+        "SELECT conname, condeferrable,"
+        " ARRAY(SELECT attname::text FROM unnest(conkey) WITH ORDINALITY AS k (number, at)"
+        " JOIN pg_attribute ON attrelid = conrelid AND attnum = k.number ORDER BY at)"
+        " FROM pg_constraint WHERE conrelid = to_regclass(%s) AND contype = 'p'",
+        (rows.as_string(cur),),
+    )
+    for name, deferrable, columns in cur.fetchall():
+        if tuple(columns) == wanted and not deferrable:
+            return
+        steps = [sql.SQL("DROP CONSTRAINT {}").format(sql.Identifier(name))]
+        steps += [
+            sql.SQL("ALTER COLUMN {} DROP NOT NULL").format(sql.Identifier(column))
+            for column in columns
+            if column not in wanted
+        ]
+        cur.execute(sql.SQL("ALTER TABLE {} {}").format(rows, sql.SQL(", ").join(steps)))
+    cur.execute(sql.SQL("ALTER TABLE {} ADD PRIMARY KEY ({})").format(rows, _listed(wanted)))
+
+
+def has_key(cur: Cursor, tables: Tables) -> bool:
+    """Whether an index makes the copy's key unique, as ``ON CONFLICT`` needs it."""
+    wanted = (*tables.table.key, POSITION) if tables.table.history else tables.table.key
+    cur.execute(
+        "SELECT EXISTS (SELECT FROM pg_index WHERE indrelid = to_regclass(%s) AND indisunique AND indimmediate"
+        " AND indisvalid AND indpred IS NULL AND indexprs IS NULL AND %s::text[] ="
+        " ARRAY(SELECT attname::text FROM unnest(indkey::int2[]) WITH ORDINALITY AS k (number, at) JOIN pg_attribute"
+        ' ON attrelid = indrelid AND attnum = k.number WHERE at <= indnkeyatts ORDER BY attname::text COLLATE "C"))',
+        (tables.rows.as_string(cur), sorted(wanted, key=str.encode)),
+    )
+    ((found,),) = cur.fetchall()
+    return bool(found)
 
 
 def check_names(table: TargetTable) -> None:

@@ -36,6 +36,7 @@ from spark_apply.model.completeness import Mark
 from spark_apply.model.document import DOCUMENT, document_id, with_document
 from spark_apply.model.foresight import Foreseen
 from spark_apply.model.identity import identity_of, stamp
+from spark_apply.model.kept_mark import kept_mark
 from spark_apply.model.store import Applied, Batch, Due, StoredRow, only_options
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.names import folder_name
@@ -171,7 +172,7 @@ class TantivyStore:
         if self.due(table) is not None:
             return None
         try:
-            return Mark.from_json((self.folder(table) / _MARK).read_bytes())
+            return kept_mark((self.folder(table) / _MARK).read_bytes(), f"the index in {self.folder(table)}")
         except FileNotFoundError:
             return None
 

@@ -1,0 +1,81 @@
+"""Refuses to go on with a copy that has rows whose deletes compaction has removed before the copy had read them.
+
+A deleted key ends in the topic with a ``d`` and, right behind it, a tombstone. Compaction may remove the ``d`` as soon
+as the segment that holds it is closed, and leaves the tombstone for ``delete.retention.ms``. A tombstone has no
+position, so it cannot be applied; but it tells that its key is gone. A copy that has a row under such a key would keep
+it for good.
+
+This can only be so where a copy was away, or lagged: the segment that is being written is not compacted. So it is asked
+before a copy goes on from its own offsets, of what it has not read yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import orjson
+from confluent_kafka import Message
+from pyspark.sql import SparkSession
+
+from cdc.config.apply_config import ApplySource
+from cdc.model.errors import OperatorError
+from spark_apply.events.kafka.offsets import committed_ends
+from spark_apply.events.kafka.records import records_between
+from spark_apply.events.projected import key_documents
+from spark_apply.job.topics.retention import held_offsets, rebuild_command
+from spark_apply.model.store import Offsets, Store
+from spark_apply.model.target_table import TargetTable
+
+_AT_ONCE: Final = 10_000
+
+
+def require_deletes_read(spark: SparkSession, source: ApplySource, table: TargetTable, name: str, store: Store) -> None:
+    """Raise OperatorError for a copy, which was opened, that has rows whose deletes are gone from its topic."""
+    has = held_offsets(store, table)
+    if table.history or not (has or store.due(table)):  # what is filled for the first time has no rows
+        return
+    ends = committed_ends(source, table.topic)
+    keys = buried_keys(records_between(source, table.topic, has, ends), has)
+    for first in range(0, len(keys), _AT_ONCE):
+        some = key_documents(spark, table, keys[first : first + _AT_ONCE])
+        ids = {store.id_of(key, document) for key, document in some}
+        if ids and any(True for _ in store.rows(table, ids)):
+            raise OperatorError(
+                f"{table.qualified} in {name}: rows of it were deleted at the source, and compaction removed their "
+                "deletes from the topic before the copy had read them",
+                hint=f"{rebuild_command(table, name)}  # min.compaction.lag.ms on topic {table.topic} keeps "
+                "compaction away for as long as the job may be away",
+            )
+
+
+def buried_keys(records: Iterable[Message], begin: Offsets) -> list[str]:
+    """Return the keys whose last record is a tombstone, and whose delete is not among the records before it.
+
+    `records` are those from `begin` on, in order within each partition. A tombstone right at the beginning of a
+    partition may be that of a delete that was read before.
+    """
+    deleted: set[bytes] = set()
+    buried: dict[bytes, None] = {}
+    for record in records:
+        key, value = record.key(), record.value()
+        if not isinstance(key, bytes):
+            continue
+        if value is None:
+            if key not in deleted and record.offset() != begin.get(record.partition() or 0, 0):
+                buried[key] = None
+            continue
+        buried.pop(key, None)
+        if _is_delete(value):
+            deleted.add(key)
+        else:
+            deleted.discard(key)
+    return [key.decode(errors="replace") for key in buried]
+
+
+def _is_delete(value: bytes | str) -> bool:
+    try:
+        event = orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(event, dict) and event.get("op") == "d"
