@@ -99,6 +99,8 @@ def test_mysql_values(case: Case, mysql_values_ran: Ran) -> None:
     mysql_values_ran.check(replace(case, said=None))
 
 
+# Partitioned and versioned tables, and those with cascades, are refused; so are names that are not of ASCII. Of a table
+# that was dropped the topic keeps the rows.
 _NOT_BY_MYSQL: Final = frozenset(
     {
         "a_partition_emptied", "a_partition_dropped", "a_partition_exchanged", "both_sides_of_an_exchange",
@@ -125,4 +127,4 @@ def test_mysql_case(case: Case, mysql_ran: Ran) -> None:
     """The fold of what was told is the SELECT, and the same bytes as a second snapshot."""
     assert isinstance(mysql_ran.streamed, Following)
     again = {mysql_ran.source.qualified(case.name, table) for table in case.tables} & mysql_ran.streamed.read_again
-    mysql_ran.check(replace(case, said=None, moves={} if again else case.moves))
+    mysql_ran.check(replace(case, said=None, gone=(), moves={} if again else case.moves))

@@ -43,6 +43,12 @@ class MysqlShop(Shop):
     def select(self, statement: str) -> list[tuple[Any, ...]]:
         return self.database.rows(statement)
 
+    @property
+    def newest(self) -> int:
+        """The number of the newest change table."""
+        ((number,),) = self.select("SELECT MAX(shape) FROM cdc_c.shapes")
+        return int(number)
+
     def changes(self) -> int:
         """How many rows all change tables have."""
         tables = "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'cdc_c'"

@@ -80,7 +80,7 @@ def test_one_that_commits_late_is_not_lost(shop: MysqlShop) -> None:
         shop.run()
         read = max(int(event["source"]["change"]) for event in shop.events() if event["op"] == "u")
         late.connection.commit()
-    behind = shop.select(f"SELECT c3 FROM cdc_c.changes_1 WHERE seq > {read}")
+    behind = shop.select(f"SELECT c3 FROM cdc_c.changes_{shop.newest} WHERE seq > {read}")
     assert behind == [], "who reads on behind the greatest number loses it"
     shop.run()
     assert shop.fold() == shop.rows()
@@ -164,13 +164,13 @@ ALTERED = {
     "make again": "DROP TABLE orders; CREATE TABLE orders (n int, id int PRIMARY KEY, status varchar(9));"
     " INSERT INTO orders VALUES (9, 9, 'new')",
     "another key": "ALTER TABLE orders DROP PRIMARY KEY, ADD PRIMARY KEY (status, id)",
-    "drop a trigger": "DROP TRIGGER `cdc:c:1:delete`; DELETE FROM orders WHERE id = 4",
-    "another trigger": "DROP TRIGGER `cdc:c:1:delete`; CREATE TRIGGER `cdc:c:1:delete` AFTER DELETE ON orders"
+    "drop a trigger": "DROP TRIGGER `cdc:c:{0}:delete`; DELETE FROM orders WHERE id = 4",
+    "another trigger": "DROP TRIGGER `cdc:c:{0}:delete`; CREATE TRIGGER `cdc:c:{0}:delete` AFTER DELETE ON orders"
     " FOR EACH ROW SET @x = 1; DELETE FROM orders WHERE id = 4",
-    "drop the change table": "DROP TABLE cdc_c.changes_1; DELETE FROM orders WHERE id = 4",
-    "empty the change table": "DELETE FROM orders WHERE id = 4; TRUNCATE cdc_c.changes_1",
-    "alter the change table": "ALTER TABLE cdc_c.changes_1 DROP COLUMN c2; DELETE FROM orders WHERE id = 4",
-    "delete changes": "DELETE FROM orders WHERE id = 4; SET @cdc_forgets = 'c'; DELETE FROM cdc_c.changes_1",
+    "drop the change table": "DROP TABLE cdc_c.changes_{0}; DELETE FROM orders WHERE id = 4",
+    "empty the change table": "DELETE FROM orders WHERE id = 4; TRUNCATE cdc_c.changes_{0}",
+    "alter the change table": "ALTER TABLE cdc_c.changes_{0} DROP COLUMN c2; DELETE FROM orders WHERE id = 4",
+    "delete changes": "DELETE FROM orders WHERE id = 4; SET @cdc_forgets = 'c'; DELETE FROM cdc_c.changes_{0}",
     "truncate": "TRUNCATE orders; INSERT INTO orders VALUES (7, 'seven', NULL)",
     "swap": "CREATE TABLE new LIKE orders; INSERT INTO new VALUES (5, 'five', 5);"
     " RENAME TABLE orders TO old, new TO orders; DELETE FROM old WHERE id = 1; INSERT INTO old VALUES (8, 'old', 0)",
@@ -199,13 +199,13 @@ def test_what_is_altered_is_followed(shop: MysqlShop, how: str, live: bool) -> N
     if live:
         with shop.running() as running:
             running.eventually(lambda: any(event["op"] == "u" for event in shop.events()))
-            shop.do(ALTERED[how])
+            shop.do(ALTERED[how].format(shop.newest))
             running.eventually(lambda: folded() and not shop.state().reading)
             shop.do("DELETE FROM orders WHERE id = 1")
             running.eventually(folded)
         assert running.raised is None
     else:
-        shop.do(ALTERED[how])
+        shop.do(ALTERED[how].format(shop.newest))
         shop.run()
         assert folded()
         shop.do("DELETE FROM orders WHERE id = 1")
@@ -248,10 +248,10 @@ def test_another_user_writes_without_a_right_to_our_tables(shop: MysqlShop) -> N
         cursor.execute("INSERT INTO orders VALUES (8, 'theirs', 0)")
         cursor.execute("UPDATE orders SET n = 8")
         with pytest.raises(pymysql.Error, match="denied"):
-            cursor.execute("SELECT * FROM cdc_c.changes_1")
-    for statement in ("DELETE FROM cdc_c.changes_1", "UPDATE cdc_c.changes_1 SET seq = 1"):
+            cursor.execute(f"SELECT * FROM cdc_c.changes_{shop.newest}")
+    for statement in ("DELETE FROM cdc_c.changes_{0}", "UPDATE cdc_c.changes_{0} SET seq = 1"):
         with pytest.raises(pymysql.Error, match="which it may not have read"):
-            shop.do(statement)
+            shop.do(statement.format(shop.newest))
     shop.run()
     assert shop.fold() == shop.rows()
 
@@ -443,9 +443,32 @@ def test_connectors_side_by_side_and_taking_one_away(shop: MysqlShop) -> None:
         second.connect()
         second.hold(second.tables())
         shop.do("UPDATE orders SET n = 1", "DROP DATABASE cdc_other", "UPDATE orders SET n = 2")
-    shop.do(*(f"DROP TRIGGER `cdc:other:1:{event}`" for event in ("insert", "update", "delete")))
+    named = f"SELECT TRIGGER_NAME FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = '{shop.schema}'"
+    theirs = [name for (name,) in shop.select(named) if name.startswith("cdc:other:")]
+    assert len(theirs) == 3
+    shop.do(*(f"DROP TRIGGER `{name}`" for name in theirs))
     shop.run()
     assert shop.fold() == shop.rows()
+
+
+def test_triggers_that_are_left_of_older_change_tables_write_to_none_of_the_new(shop: MysqlShop) -> None:
+    """Of a table that is not captured any more, in a database that nobody looks into."""
+    away = f"{shop.schema}_away"
+    shop.do(f"CREATE DATABASE {away}", f"CREATE TABLE {away}.orders LIKE orders")
+    try:
+        shop.tables = (f"{away}.orders",)
+        shop.ask(Command(after_gap=True, tables=()))
+        shop.do("DROP DATABASE cdc_c")
+        shop.run()
+        shop.tables = (f"{shop.schema}.orders",)
+        shop.do("DROP DATABASE cdc_c")
+        shop.ask(Command(after_gap=True, tables=()))
+        shop.run()
+        shop.do(f"INSERT INTO {away}.orders VALUES (77, 'not captured', 0)")
+        shop.run()
+        assert shop.fold() == shop.rows()
+    finally:
+        shop.do(f"DROP DATABASE {away}")
 
 
 def test_a_pattern_takes_no_tables_of_ours(shop: MysqlShop) -> None:

@@ -34,6 +34,8 @@ _LOOK_SHARE: Final = 20
 """A look takes at most one part in so many of the time."""
 _FORGET_S: Final = 1.0
 _PREPARED_S: Final = 0.5
+_PATIENCE: Final = {"wait_timeout": "120"}
+"""The server ends a session that says nothing for so long: a copy that is frozen may hold the lock of rounds."""
 
 
 class MysqlTriggers:
@@ -71,7 +73,7 @@ class MysqlTriggers:
         return server.clock_ms(self._connected())
 
     def connect(self) -> Mapping[str, str]:
-        sql = self._sql = session.connect(self._address)
+        sql = self._sql = session.connect(self._address, settings=_PATIENCE)
         found = self._server = server.look(sql)
         where = self._address.endpoint
         for refusal in preconditions.refusals(sql, found, where):

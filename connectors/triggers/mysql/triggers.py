@@ -93,8 +93,8 @@ def literal(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
-def schema(names: Names) -> Iterator[str]:
-    """Give the statements that make what all tables share."""
+def schema(names: Names, first: int) -> Iterator[str]:
+    """Give the statements that make what all tables share; `first` is the number of the first shape."""
     yield f"CREATE DATABASE IF NOT EXISTS {quoted(names.schema)} CHARACTER SET utf8mb4"
     yield (
         f"CREATE TABLE {names.of('log')} (one TINYINT NOT NULL PRIMARY KEY, id CHAR(36) NOT NULL, "
@@ -107,7 +107,7 @@ def schema(names: Names) -> Iterator[str]:
     )
     yield (
         f"CREATE TABLE {names.of('shapes')} (shape INT NOT NULL AUTO_INCREMENT PRIMARY KEY, "
-        f"missed TINYINT NOT NULL DEFAULT 0, described LONGTEXT NOT NULL) {_of(names)}"
+        f"missed TINYINT NOT NULL DEFAULT 0, described LONGTEXT NOT NULL) {_of(names)} AUTO_INCREMENT = {first}"
     )
 
 
