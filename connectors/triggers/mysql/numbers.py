@@ -81,13 +81,6 @@ class Numbers:
 
     __hash__ = None  # type: ignore[assignment] # nobody keeps them in sets
 
-    def within(self, first: int, last: int) -> Iterator[int]:
-        """Give the numbers from one to another."""
-        for low, high in self.ranges_from(first):
-            if low > last:
-                return
-            yield from range(max(low, first), min(high, last) + 1)
-
     def ranges_from(self, number: int) -> Iterator[tuple[int, int]]:
         """Give the ranges that end at a number or behind it."""
         at = bisect_left(self._lasts, number)
