@@ -62,7 +62,7 @@ def refusals(connection: session.Connection, found: Server, where: str) -> Itera
         yield None
 
 
-def warnings(connection: session.Connection, found: Server, where: str) -> Iterator[str]:
+def warnings(connection: session.Connection, where: str) -> Iterator[str]:
     """Give what a run goes on with."""
     of = variables(connection)
     if of.get("log_bin", "").upper() in _ON and of.get("binlog_format", "").upper() == "STATEMENT":
@@ -70,7 +70,6 @@ def warnings(connection: session.Connection, found: Server, where: str) -> Itera
             f"binlog_format is STATEMENT at {where}: the server notes each statement that calls a trigger as unsafe; "
             "its replicas call the triggers too, if they have them"
         )
-    del found
 
 
 def rights(connection: session.Connection, changes: ChangeLog, found: Server, captured: Sequence[Captured]) -> Iterator[
