@@ -150,6 +150,8 @@ class ChangeLog:
                 f"{exc.message}",
                 hint=f'leave it out: source.tables: […, "!{shape.qualified}"]',
             ) from exc
+        made = self._defined(self.names.schema, self.names.change_table(number)) or ""
+        self._ask(f"UPDATE {self.names.of('shapes')} SET made = %s WHERE shape = %s", made, number)
         self._do(f"SET SESSION sql_mode = '{SQL_MODE}'")
         try:
             for trigger in (*triggers.guards(self.names, number), *triggers.triggers(self.names, number, shape)):
@@ -287,13 +289,14 @@ class ChangeLog:
             return {one.table.qualified: None for one in captured}
         shapes, stores = self.shapes(), self.stores()
         newest, there = self._newest(shapes), set(self.change_tables())
-        missed = {int(n) for (n,) in self._ask(f"SELECT shape FROM {self.names.of('shapes')} WHERE missed = 1")}
+        whole = dict(self._ask(f"SELECT shape, made FROM {self.names.of('shapes')} WHERE missed = 0"))
         made = self._made_triggers({one.table.schema for one in captured} | {self.names.schema})
         found: dict[str, str | None] = {}
         for one in captured:
             name, number = one.table.qualified, newest.get(one.table.qualified, 0)
             found[name] = None
-            if number not in there or number in missed:
+            made_as = self._defined(self.names.schema, self.names.change_table(number)) if number in there else None
+            if made_as is None or whole.get(str(number)) != made_as:
                 continue
             shape = shapes[number]
             facts = self._facts(number, shape, made, stores)

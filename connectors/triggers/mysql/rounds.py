@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import logging
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -47,6 +48,8 @@ from connectors.triggers.mysql.triggers import MISSED, Names
 
 ROOM: Final = 1
 """A commit position is a round's number with so many bits below it."""
+log = logging.getLogger("cdc")
+
 _SMALL: Final = 2_000
 """So many changes are given in a list."""
 _PAGE: Final = 2_000
@@ -283,6 +286,19 @@ class Rounds:
         if known is None:
             return
         described, table = known
+        try:
+            yield from self._read_shape(found, shape, rows, described, table)
+        except OperatorError as exc:
+            if session.code_of_exception(exc.__cause__) not in _DROPPED:
+                raise
+            if self._missed(shape):
+                raise ChangedError(f"{exc.message}: its change table was altered, looking again") from exc
+            log.warning(
+                "table %s: changes that an older change table had are gone with it: its rows are read again",
+                table.qualified,
+            )
+
+    def _read_shape(self, found: Round, shape: int, rows: int, described: Shape, table: Table) -> Iterator[Change]:
         read, before = 0, dict[int, Row]()
         for seq, op, of, row in self._rows(found, shape, described):
             read += 1

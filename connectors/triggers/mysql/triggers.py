@@ -107,7 +107,8 @@ def schema(names: Names, first: int) -> Iterator[str]:
     )
     yield (
         f"CREATE TABLE {names.of('shapes')} (shape INT NOT NULL AUTO_INCREMENT PRIMARY KEY, "
-        f"missed TINYINT NOT NULL DEFAULT 0, described LONGTEXT NOT NULL) {_of(names)} AUTO_INCREMENT = {first}"
+        "missed TINYINT NOT NULL DEFAULT 0, made VARCHAR(32) NOT NULL DEFAULT '', "
+        f"described LONGTEXT NOT NULL) {_of(names)} AUTO_INCREMENT = {first}"
     )
 
 
