@@ -33,6 +33,7 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -59,6 +60,17 @@ _AT_MS: Final = "COALESCE(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', at) DIV 1000,
 _DROPPED: Final = (1146, 1049, 1054, 1412)
 """The servers' numbers: no such table, database, column; the definition has changed."""
 _DOING: Final = "reading changes"
+
+
+@contextmanager
+def looking_again() -> Iterator[None]:
+    """Raise ChangedError where something of the connector's has just been dropped or altered."""
+    try:
+        yield
+    except OperatorError as exc:
+        if session.code_of_exception(exc.__cause__) in _DROPPED:
+            raise ChangedError(f"{exc.message}: it has just been dropped, looking again") from exc
+        raise
 
 
 class Round(NamedTuple):
@@ -232,13 +244,9 @@ class Rounds:
 
     def read(self) -> Iterator[Transaction | TransactionBatch]:
         """Give the rounds that were made behind the place. Raises ChangedError if some of it was just dropped."""
-        try:
+        with looking_again():
             while (found := self._next()) is not None:
                 yield from self._given(found)
-        except OperatorError as exc:
-            if session.code_of_exception(exc.__cause__) in _DROPPED:
-                raise ChangedError(f"{exc.message}: it has just been dropped, looking again") from exc
-            raise
 
     def _next(self) -> Round | None:
         statement = (

@@ -19,7 +19,7 @@ from connectors.mysql.catalog import server
 from connectors.mysql.catalog.catalog import Captured
 from connectors.triggers.mysql import preconditions
 from connectors.triggers.mysql.change_log import ChangeLog
-from connectors.triggers.mysql.rounds import ROOM, Pins, Place, Rounds, behind
+from connectors.triggers.mysql.rounds import ROOM, Pins, Place, Rounds, behind, looking_again
 from connectors.triggers.mysql.shape import Shape
 from connectors.triggers.mysql.triggers import LONGEST
 
@@ -171,9 +171,12 @@ class MysqlTriggers:
             self._look()
             before, begun_s = rounds.place.round, time.monotonic()
             yield from rounds.read()
-            if pins.anything(reading, self._tables):
-                pins.pin(reading, session.VIEW, self._tables)
-                session.rows(reading, "ending a view", "ROLLBACK")
+            with looking_again():
+                found = pins.anything(reading, self._tables)
+                if found:
+                    pins.pin(reading, session.VIEW, self._tables)
+                    session.rows(reading, "ending a view", "ROLLBACK")
+            if found:
                 took_s = time.monotonic() - begun_s
                 yield from rounds.read()
             else:
@@ -201,7 +204,8 @@ class MysqlTriggers:
         begun_s = time.monotonic()
         if begun_s < self._look_at_s:
             return
-        self._compare()
+        with looking_again():
+            self._compare()
         self._look_at_s = begun_s + max(_LOOK_S, (time.monotonic() - begun_s) * _LOOK_SHARE)
 
     def _compare(self) -> None:
