@@ -4,6 +4,7 @@ The application's statements run in three files by turns: without a connector, w
 second column is unique. The connector is connected, so that its change table and triggers are there, and does not run.
 The median of the runs; rows of three columns. With `--postgres URL` the same on a PostgreSQL, in tables of its own,
 without and with triggers; and with what the triggers would be if they wrote the row's text under settings of their own.
+With `--mysql URL` on a MySQL or MariaDB, without and with triggers.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from pathlib import Path
 from typing import Final
 
 import psycopg2
+import pymysql
 
 from cdc.config.config import ConnectorConfig
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.source_config import SourceConfig
+from connectors.mysql import session
 from connectors.triggers.source import open_source
 
 WAYS: Final = ("without", "with triggers", "and a second unique index")
@@ -134,11 +137,66 @@ def postgres(url: str, count: int, runs: int) -> None:
             cursor.execute(statement)
 
 
+MYSQL_WAYS: Final = ("without", "with triggers")
+_NUMBERS: Final = (
+    "SELECT {0} + a.n + 100 * b.n + 10000 * c.n AS n FROM bench_digits a, bench_digits b, bench_digits c "
+    "WHERE a.n + 100 * b.n + 10000 * c.n < {1} - {0} + 1"
+)
+MYSQL_WORK: Final = (
+    (
+        "inserts, one statement",
+        f"INSERT INTO {{table}} SELECT n, CONCAT('status ', n), n % 7 FROM ({_NUMBERS}) AS numbers",
+    ),
+    ("updates, one statement", "UPDATE {table} SET n = n + 1 WHERE id BETWEEN {0} AND {1}"),
+    ("deletes, one statement", "DELETE FROM {table} WHERE id BETWEEN {0} AND {1}"),
+    ("inserts, a transaction each", "INSERT INTO {table} VALUES ({0}, 'status', {1})"),
+)
+
+
+def mysql(url: str, count: int, runs: int) -> None:
+    """Print the table of MySQL or MariaDB. Its database `cdc_bench_of` is made, and dropped at the end."""
+    at = session.address(url)
+    connection = pymysql.connect(
+        host=at.host, port=at.port, user=at.user, password=at.password, autocommit=True, unix_socket=at.socket
+    )
+    source = SourceConfig(type="triggers", url=url, tables=("cdc_bench_of.bench_1",))
+    config = ConnectorConfig(name="bench", source=source, sink=KafkaConfig(bootstrap_servers="none", topic_prefix="p"))
+    gone = ("DROP DATABASE IF EXISTS cdc_bench_of", "DROP DATABASE IF EXISTS cdc_bench")
+    with closing(connection), connection.cursor() as cursor:
+        for statement in (*gone, "CREATE DATABASE cdc_bench_of", "USE cdc_bench_of",
+                          "CREATE TABLE bench_digits (n int PRIMARY KEY)",
+                          "INSERT INTO bench_digits VALUES " + ", ".join(f"({n})" for n in range(100))):  # fmt: skip
+            cursor.execute(statement)
+        for table in range(2):
+            cursor.execute(f"CREATE TABLE bench_{table} (id int PRIMARY KEY, status varchar(40) NOT NULL, n int)")
+        with closing(open_source(config)) as triggers:
+            triggers.connect()
+            triggers.hold(triggers.tables())
+        print(f"\n{'changes a second, MySQL, MariaDB':<34}" + "".join(f"{way:>28}" for way in MYSQL_WAYS))
+        rates: dict[tuple[str, int], list[float]] = {}
+        for run in range(runs):
+            for title, statement in MYSQL_WORK:
+                for table in range(2):
+                    first, each = 1 + run * count, "each" in title
+                    begun, times = time.perf_counter(), count // 50 if each else 1
+                    for n in range(times):
+                        cursor.execute(statement.format(first + n, first + count - 1, table=f"bench_{table}"))
+                    changed = times if each else count
+                    rates.setdefault((title, table), []).append(changed / (time.perf_counter() - begun))
+                    if each:
+                        cursor.execute(f"DELETE FROM bench_{table}")
+        for title, _ in MYSQL_WORK:
+            print(f"  {title:<32}" + "".join(f"{statistics.median(rates[title, n]):>28,.0f}" for n in range(2)))
+        for statement in gone:
+            cursor.execute(statement)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=10_000, help="of single inserts; of others ten times as many")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--postgres", metavar="URL", help="a database to measure in, as a superuser or its owner")
+    parser.add_argument("--mysql", metavar="URL", help="a MySQL or MariaDB to measure on, as an administrator")
     given = parser.parse_args()
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="cdc-bench-") as name:
@@ -157,6 +215,8 @@ def main() -> None:
             connection.close()
     if given.postgres:
         postgres(given.postgres, given.rows * 10, given.runs)
+    if given.mysql:
+        mysql(given.mysql, given.rows * 10, given.runs)
     print(f"Medians of {given.runs} runs by turns; {os.cpu_count()} cores, load {load:.1f} at the start.")
 
 

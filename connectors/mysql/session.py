@@ -34,6 +34,12 @@ CONNECT_TIMEOUT_S: Final = 10
 STATEMENT_TIMEOUT_S: Final = 60
 """How long a statement may say nothing before its connection is taken for gone; reading rows says something."""
 
+VIEW: Final = (
+    "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+    "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
+)
+"""Statements that take a view of the data."""
+
 _HINT: Final = "url: mysql://user:${PASSWORD}@host:3306"
 _OPTIONS: Final = frozenset({"ssl_mode", "ssl_ca", "ssl_cert", "ssl_key", "socket"})
 _LOST: Final = frozenset(

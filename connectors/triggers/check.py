@@ -5,6 +5,7 @@ from __future__ import annotations
 from cdc.config.config import ConnectorConfig
 from cdc.config.findings import Checked
 from cdc.model.state import State
+from connectors.triggers.mysql import check as mysql
 from connectors.triggers.postgres import check as postgres
 from connectors.triggers.source import kind
 from connectors.triggers.sqlite import check as sqlite
@@ -15,4 +16,4 @@ def check(config: ConnectorConfig, state: State | None, *, known: bool = True) -
     return _CHECKS[kind(config.source.url)](config, state, known=known)
 
 
-_CHECKS = {"sqlite": sqlite.check, "postgres": postgres.check}
+_CHECKS = {"sqlite": sqlite.check, "postgres": postgres.check, "mysql": mysql.check}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cdc.config.config import ConnectorConfig
 from cdc.model.state import State
+from connectors.triggers.mysql import check as mysql
 from connectors.triggers.postgres import check as postgres
 from connectors.triggers.source import kind
 from connectors.triggers.sqlite import check as sqlite
@@ -14,4 +15,4 @@ def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
     return _STANDINGS[kind(config.source.url)](config, state)
 
 
-_STANDINGS = {"sqlite": sqlite.standing, "postgres": postgres.standing}
+_STANDINGS = {"sqlite": sqlite.standing, "postgres": postgres.standing, "mysql": mysql.standing}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cdc.config.config import ConnectorConfig
 from cdc.model.state import State
+from connectors.triggers.mysql import check as mysql
 from connectors.triggers.postgres import check as postgres
 from connectors.triggers.source import kind
 from connectors.triggers.sqlite import check as sqlite
@@ -14,4 +15,4 @@ def end(config: ConnectorConfig, state: State) -> int:
     return _ENDS[kind(config.source.url)](config, state)
 
 
-_ENDS = {"sqlite": sqlite.end, "postgres": postgres.end}
+_ENDS = {"sqlite": sqlite.end, "postgres": postgres.end, "mysql": mysql.end}

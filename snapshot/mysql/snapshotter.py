@@ -15,15 +15,14 @@ from cdc.model.errors import RetryableError
 from cdc.model.interfaces import Chunk, Handover, Window
 from cdc.model.state import Key
 from connectors.mysql import session
-from connectors.mysql.catalog import server
-from connectors.mysql.catalog.catalog import Captured, Catalog
+from connectors.mysql.catalog.catalog import Captured
 from snapshot.handover import INTEGERS, Progress, RangeHandover, key_columns, key_of
 from snapshot.key_ranges import KeyRange, needs_splitting, split_ranges
 from snapshot.mysql import selects
+from snapshot.mysql.logs import BinaryLog, Log
 from snapshot.mysql.rows import all_rows, stream_rows
 from snapshot.mysql.selects import Relation
-from snapshot.mysql.views import end_view, take_view
-from snapshot.mysql.visibility import BinlogView
+from snapshot.mysql.views import end_view
 from snapshot.parallel_readers import ParallelReaders, RowBuffer, chunks, release
 
 log = logging.getLogger("cdc")
@@ -40,8 +39,9 @@ _Statement = Callable[[Captured], str | None]
 class MysqlSnapshotter:
     """Reads on connections of its own, in read-only transactions that end with `close`."""
 
-    def __init__(self, config: ConnectorConfig) -> None:
+    def __init__(self, config: ConnectorConfig, log: Log) -> None:
         self._config = config
+        self._log = log
         self._address = session.address(config.source.url)
         self._workers = config.snapshot.workers
         self._chunk_rows = config.snapshot.chunk_rows
@@ -65,7 +65,9 @@ class MysqlSnapshotter:
             planned += found
         while len(self._sessions) < min(self._workers, len(planned)):
             self._session()
-        taken, end = take_view(self._sessions, remaining, self._connect, over=self._closed.is_set, exact=True)
+        taken, end = self._log.take_view(
+            self._sessions, remaining, self._connect, over=self._closed.is_set, all_=True, exact=True
+        )
         number = len(done.views) + 1
         rows_before = sum(at.rows for at in done.tables.values())
         done = replace(
@@ -90,7 +92,7 @@ class MysqlSnapshotter:
         self, connection: session.Connection, table: Table, done: Progress
     ) -> tuple[Progress, list[KeyRange[Relation]]]:
         """Plan the key ranges to read of a table; return them with the progress, which has its estimate."""
-        now = _now(connection, table, self._config)
+        now = self._now(connection, table)
         relation = Relation(now.columns)
         at = done.of(table)
         at = replace(at, estimate=max(at.estimate, now.rows))
@@ -105,7 +107,7 @@ class MysqlSnapshotter:
         doing = f"reading table {table.qualified}"
         session.rows(connection, doing, "SAVEPOINT locks")
         session.rows(connection, doing, selects.lock_by_reading(table))
-        now = _now(connection, table, self._config)
+        now = self._now(connection, table)
         if now.table.columns != table.columns or now.table.key != table.key:
             raise RetryableError(f"table {table.qualified} was altered after its snapshot began")
         statement = selects.chunk_statement(table, key_range.relation, after=key_range.after, upto=key_range.upto)
@@ -113,8 +115,14 @@ class MysqlSnapshotter:
             rows.add(some, size_bytes)
         session.rows(connection, doing, "ROLLBACK TO SAVEPOINT locks")
 
+    def _now(self, connection: session.Connection, table: Table) -> Captured:
+        now = self._log.catalog(connection).find(table.schema, table.name, self._config.source.keys)
+        if now is None:
+            raise RetryableError(f"table {table.qualified} was dropped during its snapshot")
+        return now
+
     def handover(self, tables: Sequence[Table], progress: Mapping[str, object]) -> Handover | None:
-        made = RangeHandover(tables, Progress.from_json(progress), BinlogView.parse)
+        made = RangeHandover(tables, Progress.from_json(progress), self._log.parse)
         return None if made.hides_nothing else made
 
     def window(self, table: Table, after: Key | None, rows: int, *, key: str, first: bool) -> Window | None:
@@ -155,10 +163,12 @@ class MysqlSnapshotter:
         first: bool,
     ) -> Window | None:
         """Read under a new view; `rows`: as many as `statement` asks for, None if no more rows can follow."""
-        if Catalog(connection).find(table.schema, table.name, self._config.source.keys) is None:
+        if self._log.catalog(connection).find(table.schema, table.name, self._config.source.keys) is None:
             return None
-        taken, end = take_view([connection], [table], self._connect, over=self._closed.is_set, all_=first)
-        now = Catalog(connection).find(table.schema, table.name, self._config.source.keys)
+        taken, end = self._log.take_view(
+            [connection], [table], self._connect, over=self._closed.is_set, all_=first, exact=False
+        )
+        now = self._log.catalog(connection).find(table.schema, table.name, self._config.source.keys)
         if now is None:
             return None
         select = statement(now)
@@ -166,7 +176,7 @@ class MysqlSnapshotter:
             return None
         read = all_rows(connection, f"reading table {table.qualified}", select, selects.documents(now.table))
         if self._config.source.columns:  # what a rule hides may be under a name that the log has still to tell of
-            end = max(end, server.status(connection, server.look(connection))[0].commit)
+            end = max(end, self._log.end(connection))
         return Window(
             table=now.table,
             rows=read,
@@ -180,7 +190,7 @@ class MysqlSnapshotter:
     def row(self, table: Table, key: Sequence[bytes]) -> Row | None:
         if self._asking is None:
             self._asking = self._connect()
-        now = Catalog(self._asking).find(table.schema, table.name, self._config.source.keys)
+        now = self._log.catalog(self._asking).find(table.schema, table.name, self._config.source.keys)
         if now is None or now.table.columns != table.columns:
             return None
         statement = selects.row_statement(table, Relation(now.columns), key)
@@ -206,13 +216,6 @@ class MysqlSnapshotter:
         release(readers, sessions, session.close)
 
 
-def _now(connection: session.Connection, table: Table, config: ConnectorConfig) -> Captured:
-    now = Catalog(connection).find(table.schema, table.name, config.source.keys)
-    if now is None:
-        raise RetryableError(f"table {table.qualified} was dropped during its snapshot")
-    return now
-
-
 def _sample(connection: session.Connection, table: Table) -> Iterator[Key]:
     columns = key_columns(table)
     if len(columns) != 1 or columns[0].type not in INTEGERS:
@@ -228,4 +231,4 @@ def _now_ms() -> int:
 
 def open_snapshotter(config: ConnectorConfig) -> MysqlSnapshotter:
     """Make the snapshotter for the registry. It does not connect yet."""
-    return MysqlSnapshotter(config)
+    return MysqlSnapshotter(config, BinaryLog())

@@ -17,10 +17,6 @@ from snapshot.mysql.visibility import BinlogView
 
 log = logging.getLogger("cdc")
 
-_VIEW: Final = (
-    "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
-    "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
-)
 _LOCK_S: Final = 1
 """How long the lock waits for open writers, which is how long new ones may be blocked."""
 _VIEW_S: Final = 60.0
@@ -174,7 +170,7 @@ def _under_lock(
 
 
 def _begin(sessions: Sequence[session.Connection]) -> None:
-    for statement in _VIEW:
+    for statement in session.VIEW:
         for connection in sessions:
             session.rows(connection, "taking a view", statement)
     for connection in sessions:

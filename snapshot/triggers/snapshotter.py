@@ -7,7 +7,7 @@ from collections.abc import Callable
 from cdc.config.config import ConnectorConfig
 from cdc.model.interfaces import Snapshotter
 from connectors.triggers.source import kind
-from snapshot.triggers import postgres, sqlite
+from snapshot.triggers import mysql, postgres, sqlite
 
 
 def open_snapshotter(config: ConnectorConfig) -> Snapshotter:
@@ -18,4 +18,5 @@ def open_snapshotter(config: ConnectorConfig) -> Snapshotter:
 _OPENERS: dict[str, Callable[[ConnectorConfig], Snapshotter]] = {
     "sqlite": sqlite.open_snapshotter,
     "postgres": postgres.open_snapshotter,
+    "mysql": mysql.open_snapshotter,
 }

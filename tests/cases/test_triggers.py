@@ -1,4 +1,7 @@
-"""The cases of PostgreSQL by triggers: values are the same bytes, and what is altered is followed by reading again."""
+"""The cases of PostgreSQL, MySQL and MariaDB by triggers.
+
+Values are the same bytes, and what is altered is followed by reading again.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Final
 import pytest
 
 from cdc.library.follow import Follow, configured
-from tests.cases import postgres_cases, without_topics
+from tests.cases import mysql_cases, postgres_cases, without_topics
 from tests.cases.following import Following
 from tests.cases.runner import Case, Ran
 
@@ -71,3 +74,57 @@ def test_case(case: Case, ran: Ran) -> None:
     assert isinstance(ran.streamed, Following)
     again = {ran.source.qualified(case.name, table) for table in case.tables} & ran.streamed.read_again
     ran.check(replace(case, said=None, moves={} if again else case.moves))
+
+
+_OF_MYSQL: Final = {case.name: case for case in mysql_cases.CASES}
+_MYSQL_VALUES: Final = {
+    name: case
+    for name, case in _OF_MYSQL.items()
+    if name.startswith("of_type_") or name in ("keys_of_each_type", "types_that_only_the_catalog_has")
+}
+
+
+@pytest.fixture(scope="module", params=["mysql", "mariadb"])
+def mysql_values_ran(
+    request: pytest.FixtureRequest, servers: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Ran]:
+    folder, cases = tmp_path_factory.mktemp("mysql"), list(_MYSQL_VALUES.values())
+    with without_topics.mysql_ran(Triggered, servers(request.param), folder, cases) as ran:
+        yield ran
+
+
+@pytest.mark.parametrize("case", _MYSQL_VALUES.values(), ids=_MYSQL_VALUES)
+def test_mysql_values(case: Case, mysql_values_ran: Ran) -> None:
+    """As PostgreSQL's."""
+    mysql_values_ran.check(replace(case, said=None))
+
+
+# Partitioned and versioned tables, and those with cascades, are refused; so are names that are not of ASCII. Of a table
+# that was dropped the topic keeps the rows.
+_NOT_BY_MYSQL: Final = frozenset(
+    {
+        "a_partition_emptied", "a_partition_dropped", "a_partition_exchanged", "both_sides_of_an_exchange",
+        "a_partition_made_a_table", "a_table_made_a_partition", "partitions_of_other_sizes", "versions_of_rows",
+        "versions_by_named_columns", "versions_that_end", "rows_that_go_with_others",
+        "rows_that_went_with_another_name", "rows_that_stay", "gtids_by_hand", "signs_in_names",
+    }
+)  # fmt: skip
+_MYSQL_OTHERS: Final = {n: c for n, c in _OF_MYSQL.items() if n not in _MYSQL_VALUES and n not in _NOT_BY_MYSQL}
+
+
+@pytest.fixture(scope="module", params=["mysql", "mariadb"])
+def mysql_ran(
+    request: pytest.FixtureRequest, servers: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Ran]:
+    folder, cases = tmp_path_factory.mktemp("mysql"), list(_MYSQL_OTHERS.values())
+    with without_topics.mysql_ran(Triggered, servers(request.param), folder, cases) as ran:
+        yield ran
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", _MYSQL_OTHERS.values(), ids=_MYSQL_OTHERS)
+def test_mysql_case(case: Case, mysql_ran: Ran) -> None:
+    """The fold of what was told is the SELECT, and the same bytes as a second snapshot."""
+    assert isinstance(mysql_ran.streamed, Following)
+    again = {mysql_ran.source.qualified(case.name, table) for table in case.tables} & mysql_ran.streamed.read_again
+    mysql_ran.check(replace(case, said=None, gone=(), moves={} if again else case.moves))

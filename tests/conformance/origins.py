@@ -64,6 +64,8 @@ class Origin(Protocol):
 
     waits: bool
     """Whether a second writer waits for the first one's commit."""
+    in_rounds: bool
+    """Whether what is committed between two looks is given as one transaction."""
     schema: str
 
     def source(self) -> Source:
@@ -95,6 +97,7 @@ class Memory:
     """The twin."""
 
     waits = True
+    in_rounds = True
     schema = "s"
 
     def __init__(self) -> None:
@@ -191,6 +194,7 @@ class _OnAServer:
     """What the databases behind a driver have in common."""
 
     waits = False
+    in_rounds = False
     schema: str
 
     def __init__(self, type_: str, url: str, name: str, select: Callable[[str], Sequence[tuple[Any, ...]]]) -> None:
@@ -271,6 +275,18 @@ class MySQL(_OnAServer):
         return at
 
 
+class MySQLTriggered(MySQL):
+    """MySQL or MariaDB, by triggers."""
+
+    in_rounds = True
+
+    def __init__(self, database: MySQLDatabase) -> None:
+        super().__init__(database, "triggers")
+
+    def beyond(self, offset: Offset) -> Offset:
+        return {**offset, "round": int(offset["round"]) + 10**6}
+
+
 class _Truncating(BySQL):
     """A session of a server whose TRUNCATE commits what is open: rows are deleted instead."""
 
@@ -283,6 +299,7 @@ class SQLite(_OnAServer):
 
     schema = "main"
     waits = True
+    in_rounds = True
 
     def __init__(self, path: Path) -> None:
         self._path = path

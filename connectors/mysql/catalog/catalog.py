@@ -17,6 +17,7 @@ from connectors import captured_tables
 from connectors.mysql import session
 from connectors.mysql.binlog import table_map
 from connectors.mysql.binlog.events import TableColumn
+from connectors.mysql.catalog import for_triggers
 from connectors.mysql.catalog.foreign_keys import ForeignKey, written_in
 from connectors.mysql.catalog.names import as_compared
 from connectors.mysql.catalog.reach import Reach
@@ -32,9 +33,10 @@ _LATELY_S: Final = 5
 _SETTLE_S: Final = 1.0
 _TABLES: Final = f"""
 SELECT t.TABLE_SCHEMA, t.TABLE_NAME, t.TABLE_TYPE, COALESCE(t.ENGINE, ''), COALESCE(t.TABLE_ROWS, 0),
-       COALESCE(e.TRANSACTIONS, 'NO'), COALESCE(t.CREATE_TIME, ''),
+       COALESCE(e.TRANSACTIONS, 'NO'), COALESCE(t.CREATE_TIME, ''), COALESCE(t.CREATE_OPTIONS, ''),
        COALESCE(t.CREATE_TIME > NOW() - INTERVAL {_LATELY_S} SECOND, 0)
 FROM information_schema.TABLES t LEFT JOIN information_schema.ENGINES e ON e.ENGINE = t.ENGINE
+WHERE LEFT(COALESCE(t.TABLE_COMMENT, ''), 25) <> 'cdc: changes of connector'
 """  # noqa: S608 - a number of ours
 _COLUMNS: Final = """
 SELECT COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME, IS_NULLABLE, EXTRA, COLUMN_DEFAULT, GENERATION_EXPRESSION,
@@ -50,7 +52,7 @@ _UNIQUE: Final = """
 SELECT INDEX_NAME, COLUMN_NAME FROM information_schema.STATISTICS
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0
 """
-_OF_NAME: Final = "WHERE t.TABLE_SCHEMA = %s AND t.TABLE_NAME = %s"
+_OF_NAME: Final = "AND t.TABLE_SCHEMA = %s AND t.TABLE_NAME = %s"
 _OPENED_S: Final = 3.0
 """How long a table may be without an engine: while DDL is at it, MariaDB's catalog says nothing of it but its name."""
 _PAUSE_S: Final = 0.1
@@ -74,8 +76,9 @@ class Found:
     transactional: bool
     made_at: str
     """When the table was made, altered, truncated or swapped for another, in seconds; empty where it is not told."""
+    partitioned: bool = False
     lately: bool = False
-    """That was a few seconds ago: more may be done to it at once."""
+    """That was made a few seconds ago: more may be done to it at once."""
 
     @property
     def qualified(self) -> str:
@@ -107,8 +110,10 @@ class Captured:
 class Catalog:
     """Answers from one SQL connection, which stays the caller's."""
 
-    def __init__(self, connection: session.Connection) -> None:
+    def __init__(self, connection: session.Connection, *, by_triggers: bool = False) -> None:
+        """`by_triggers`: what can be captured is what triggers can tell of, and not what the log can."""
         self._connection = connection
+        self._by_triggers = by_triggers
 
     def captured(
         self,
@@ -132,7 +137,7 @@ class Catalog:
     def _captured(
         self, patterns: Sequence[str], keys: Mapping[str, Sequence[str]], leave: captured_tables.Leave
     ) -> Iterator[Captured]:
-        for found in captured_tables.chosen(self._matched(patterns), _refusals, leave):
+        for found in captured_tables.chosen(self._matched(patterns), self._refusals, leave):
             try:
                 yield self.describe(found, self._key_of(found, keys))
             except OperatorError as exc:
@@ -144,7 +149,7 @@ class Catalog:
         """Give every pattern or table, and each reason why it cannot be captured; None where there is none."""
 
         def judge(found: Found) -> Iterator[OperatorError]:
-            yield from _refusals(found)
+            yield from self._refusals(found)
             if found.type in _BASE:
                 try:
                     self.describe(found, self._key_of(found, keys))
@@ -187,8 +192,18 @@ class Catalog:
         while True:
             rows = session.texts(self._connection, "reading the catalog", _TABLES + more, parameters)
             found = [
-                Found(schema_, name_, type_, engine, int(count), transactions == "YES", made_at, lately == "1")
-                for schema_, name_, type_, engine, count, transactions, made_at, lately in rows
+                Found(
+                    schema_,
+                    name_,
+                    type_,
+                    engine,
+                    int(count),
+                    transactions == "YES",
+                    made_at,
+                    "partitioned" in options,
+                    lately == "1",
+                )
+                for schema_, name_, type_, engine, count, transactions, made_at, options, lately in rows
                 if schema_ not in _SYSTEM
             ]
             if all(one.engine for one in found if one.type in _BASE) or time.monotonic() > until_s:
@@ -232,7 +247,7 @@ class Catalog:
     def find(self, schema: str, name: str, keys: Mapping[str, Sequence[str]]) -> Captured | None:
         """Return a table as it is now; None if there is none. Raises OperatorError if it can no longer be captured."""
         for found in self._tables(schema, name):
-            raise_first(_refusals(found))
+            raise_first(self._refusals(found))
             return self.describe(found, self._key_of(found, keys))
         return None
 
@@ -289,6 +304,10 @@ class Catalog:
             raise unreadable_key(found.qualified)  # MySQL shows such a key, MariaDB does not
         if not told or hidden is None or (unseen and not wanted):
             raise ChangedError(f"table {found.qualified} was altered, renamed or dropped while the catalog was read")
+        if self._by_triggers and wanted:
+            raise captured_tables.no_key_of_its_own(found.qualified)
+        if not key and self._by_triggers:
+            raise captured_tables.no_primary_key_for_triggers(found)
         if not key:
             raise captured_tables.no_primary_key(found, [c.name for c in columns])
         if wanted:
@@ -296,6 +315,12 @@ class Catalog:
         columns = [replace(column, filled=column.name in filled) for column in columns]
         table = Table(found.schema, found.name, tuple(columns), key, (found.made_at,) if found.made_at else ())
         return Captured(table, tuple(told), found.rows, frozenset(filled), row_end, tuple(wanted), frozenset(generated))
+
+    def _refusals(self, found: Found) -> Iterator[OperatorError]:
+        yield from _refusals(found)
+        if self._by_triggers and found.type in _BASE:
+            of = (found.schema, found.name)
+            yield from for_triggers.refusals(found, self.foreign_keys(of))
 
     def _must_tell_rows_apart(self, found: Found, names: Sequence[str], nullable: set[str], key: Sequence[str]) -> None:
         captured_tables.check_key(

@@ -1,0 +1,456 @@
+"""Keeps a connector's database on a MySQL or MariaDB server: change tables, rounds, and triggers on others' tables.
+
+Why nothing that was committed since is missed:
+
+- CREATE TRIGGER waits for all transactions that have used the table and keeps others out meanwhile. So a transaction
+  that has written without triggers has ended by then (or was prepared by XA, and is waited for), and a view that is
+  taken later sees it.
+- What triggers have written is deleted when it is acknowledged, and by nobody else: triggers on the change tables
+  refuse it (`kept`). What is gone all the same is missing when a round is read, for the round says how many there were.
+- A change that a trigger could not write down is a miss among the changes, and the table is read again (`triggers`).
+- How the table, its change table and the triggers stand is noted with the position: their definitions, when triggers
+  were made (to a hundredth of a second), and the ids that InnoDB has given to the tables' data. TRUNCATE, a partition
+  that is exchanged, a tablespace that is imported give others; and none of them calls a trigger. What was done
+  meanwhile is not known, and the table is read again.
+- The position has the last round and a token that nobody else can know. A database that was restored does not have it.
+- Numbers rise as long as the server's clock, and the last byte of its server_id, do not go back over a restart. A
+  round that finds the counter below what was given is a gap.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from cdc.model.change import Offset, Table
+from cdc.model.errors import ChangedError, GapError, OperatorError
+from connectors.mysql import session
+from connectors.mysql.catalog.catalog import Captured, Catalog
+from connectors.mysql.catalog.server import Server
+from connectors.mysql.values.mapping import quoted_name as quoted
+from connectors.triggers.mysql import triggers
+from connectors.triggers.mysql.numbers import Numbers
+from connectors.triggers.mysql.shape import Shape, ShapeColumn, definition
+from connectors.triggers.mysql.triggers import FORGETS, SQL_MODE, Names, Trigger, literal
+
+CLOSE_THE_GAP: Final = (
+    "what happened since is not in Kafka: cdc snapshot start CONNECTOR.yaml --after-gap, then run it: it makes new "
+    "change tables, reads every table again and deletes what has gone; or restore database and topics to one point"
+)
+_OURS: Final = ("log", "rounds", "shapes")
+_NUMBERED_FROM_S: Final = 1_767_225_600
+"""2026-01-01. Shapes are numbered from a time on: triggers that are left of older change tables, where this user may
+not see them, do not find theirs, and write nothing."""
+_DELETED_AT_ONCE: Final = 1_000
+_DELETING_S: Final = 0.5
+_BIN_LOGGED: Final = 1419
+"""The servers' number for a trigger that may not be made because the binlog is on."""
+_TOO_WIDE: Final = (1118, 1117)
+
+_COLUMNS: Final = """
+SELECT COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME, COLLATION_NAME, IS_NULLABLE, EXTRA
+FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION
+"""
+_TABLES: Final = "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s"
+_MADE_AT: Final = """
+SELECT COALESCE(CREATE_TIME, '') FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s
+"""
+_TRIGGERS: Final = """
+SELECT TRIGGER_SCHEMA, TRIGGER_NAME, ACTION_TIMING, EVENT_MANIPULATION, EVENT_OBJECT_TABLE, ACTION_STATEMENT, SQL_MODE,
+       CREATED, DEFINER
+FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = %s
+"""
+
+
+class ChangeLog:
+    """Is one connector's database, through a connection that stays the caller's."""
+
+    def __init__(self, connection: session.Connection, connector: str, server: Server) -> None:
+        self._connection, self._server = connection, server
+        self.names = Names(connector)
+        self.catalog = Catalog(connection, by_triggers=True)
+
+    def identity(self) -> str | None:
+        """Return the id that the change tables were given when they were made; None: there are none, or not all."""
+        if not self._tables().issuperset(_OURS):
+            return None
+        rows = self._ask(f"SELECT id FROM {self.names.of('log')}")
+        return rows[0][0] if rows else None
+
+    def exists(self) -> bool:
+        """Whether anything of it is there."""
+        return any(name in _OURS or name.startswith("changes_") for name in self._tables())
+
+    def _tables(self) -> set[str]:
+        return {name for (name,) in self._ask(_TABLES, self.names.schema)}
+
+    def prepare(self) -> None:
+        """Set the session so that it may delete what was read, and locks no more of it than the rows themselves."""
+        self._do(f"SET {FORGETS} = {literal(self.names.connector)}")
+        self._do("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+
+    def make(self, captured: Sequence[Captured]) -> Offset:
+        """Make change tables and triggers, in place of any there were; return where they begin.
+
+        The servers commit each of these statements by itself. A table's change table is there before its triggers are,
+        and triggers that were there are gone before what they write to.
+        """
+        log, token, before = str(uuid.uuid4()), str(uuid.uuid4()), self.last()
+        for trigger in self._found(one.table.schema for one in captured):
+            self._drop(trigger)
+        for name in self._tables():
+            if name in _OURS or name.startswith("changes_"):
+                self._do(f"DROP TABLE {self.names.of(name)}")
+        first = max(1, int(time.time()) - _NUMBERED_FROM_S)
+        for statement in triggers.schema(self.names, first):
+            self._do(statement)
+        begin = before + 1  # what waits for a place in the old ones finds it in the new ones
+        self._ask(f"INSERT INTO {self.names.of('rounds')} VALUES (%s, %s, 0, 0, '{{}}', '')", begin, token)
+        self._ask(f"INSERT INTO {self.names.of('log')} VALUES (1, %s, %s)", log, begin)
+        for one in captured:
+            self._install(one)
+        return {"log": log, "round": begin, "token": token}
+
+    def install(self, wanted: Sequence[Captured], captured: Sequence[Captured]) -> None:
+        """Make the triggers of tables, in place of theirs; drop those of tables that are not captured any more."""
+        kept = {(one.table.schema, one.table.name) for one in captured}
+        again = {(one.table.schema, one.table.name) for one in wanted}
+        shapes = self.shapes()
+        schemas = {one.table.schema for one in captured} | {shape.schema for shape in shapes.values()}
+        newest = self._newest(shapes)
+        for trigger in self._found(schemas):
+            number = int(trigger.name.split(":")[2])
+            at = (trigger.schema, trigger.table)
+            current = number in shapes and newest.get(shapes[number].qualified) == number
+            if at not in kept or at in again or not current or (shapes[number].schema, shapes[number].name) != at:
+                self._drop(trigger)
+        for one in wanted:
+            self._install(one)
+        self._drop_old_shapes({one.table.qualified for one in captured})
+
+    def _drop(self, trigger: Trigger) -> None:
+        self._do(f"DROP TRIGGER IF EXISTS {quoted(trigger.schema)}.{quoted(trigger.name)}")
+
+    def _install(self, one: Captured) -> None:
+        shape = self._shape_of(one)
+        self._ask(f"INSERT INTO {self.names.of('shapes')} (described) VALUES (%s)", shape.to_json())
+        ((text,),) = self._ask("SELECT LAST_INSERT_ID()")
+        number = int(text)
+        try:
+            self._do(triggers.change_table(self.names, number, shape))
+        except OperatorError as exc:
+            if session.code_of_exception(exc.__cause__) not in _TOO_WIDE:
+                raise
+            raise OperatorError(
+                f"table {shape.qualified}: its rows are so wide that no change table can have them beside a number: "
+                f"{exc.message}",
+                hint=f'leave it out: source.tables: […, "!{shape.qualified}"]',
+            ) from exc
+        made = self._defined(self.names.schema, self.names.change_table(number)) or ""
+        self._ask(f"UPDATE {self.names.of('shapes')} SET made = %s WHERE shape = %s", made, number)
+        self._do(f"SET SESSION sql_mode = '{SQL_MODE}'")
+        try:
+            for trigger in (*triggers.guards(self.names, number), *triggers.triggers(self.names, number, shape)):
+                self._create(trigger)
+        finally:
+            self._do("SET SESSION sql_mode = ''")
+        if self._shape_of(one) != shape:
+            raise ChangedError(f"table {shape.qualified} was altered while its triggers were made: looking again")
+
+    def _create(self, trigger: Trigger) -> None:
+        try:
+            self._do(trigger.statement)
+        except OperatorError as exc:
+            code = session.code_of_exception(exc.__cause__)
+            if code == _BIN_LOGGED:
+                raise not_trusted(self._server) from exc
+            if session.is_denied(exc):
+                raise no_right(self._server, trigger.schema, trigger.table) from exc
+            raise
+
+    def _shape_of(self, one: Captured) -> Shape:
+        """Describe a table as it is now. Raises ChangedError if it is not the one that was found."""
+        table = one.table
+        found = self._ask(_COLUMNS, table.schema, table.name)
+        described = {of.name: of for of in table.columns}
+        if [name for name, *_ in found] != [of.name for of in table.columns]:
+            raise ChangedError(f"table {table.qualified} was altered while the catalog was read")
+        columns = tuple(
+            ShapeColumn(
+                name, type_, charset or None, collation or None, null == "YES", "INVISIBLE" not in extra.upper(),
+                described[name].equality, described[name].filled,
+            )
+            for name, type_, charset, collation, null, extra in found
+        )  # fmt: skip
+        shape = Shape(table.schema, table.name, columns, table.key, self._defined(table.schema, table.name) or "",
+                      table.marks)  # fmt: skip
+        told = shape.table
+        if (told.columns, told.key) != (table.columns, table.key) or not shape.now:
+            raise ChangedError(f"table {table.qualified} was altered while the catalog was read")
+        return shape
+
+    def _defined(self, schema: str, name: str) -> str | None:
+        """Return a table's definition, hashed; None where there is no such table."""
+        try:
+            ((_, made, *_),) = self._ask(f"SHOW CREATE TABLE {quoted(schema)}.{quoted(name)}")
+        except OperatorError:
+            return None
+        return _hashed(definition(made))
+
+    def _drop_old_shapes(self, captured: set[str]) -> None:
+        """Drop change tables of older shapes that have been read to their end: no trigger writes to them any more."""
+        shapes = self.shapes()
+        newest, there = self._newest(shapes), self._tables()
+        for number, shape in shapes.items():
+            table = self.names.change_table(number)
+            if table not in there or (newest[shape.qualified] == number and shape.qualified in captured):
+                continue
+            if not self._ask(f"SELECT 1 FROM {self.names.of(table)} LIMIT 1"):
+                self._do(f"DROP TABLE {self.names.of(table)}")
+
+    def shapes(self) -> dict[int, Shape]:
+        """Return all shapes by their numbers."""
+        rows = self._ask(f"SELECT shape, described FROM {self.names.of('shapes')}")
+        return {int(number): Shape.from_json(described) for number, described in rows}
+
+    def change_tables(self) -> list[int]:
+        """Return the shapes whose change tables are there."""
+        found = (name.partition("_") for name in self._tables())
+        return sorted(int(number) for word, _, number in found if word == "changes" and number.isdigit())
+
+    @staticmethod
+    def _newest(shapes: Mapping[int, Shape]) -> dict[str, int]:
+        return {shape.qualified: number for number, shape in sorted(shapes.items())}
+
+    def missed(self, number: int) -> bool:
+        """Note that a shape's triggers have missed a change; return whether it is of interest: none is newer."""
+        shapes = self.shapes()
+        if number not in shapes or self._newest(shapes)[shapes[number].qualified] != number:
+            return False
+        self._ask(f"UPDATE {self.names.of('shapes')} SET missed = 1 WHERE shape = %s", number)
+        return True
+
+    def last(self) -> int:
+        """Return the last round there is; 0: there are no change tables."""
+        if "log" not in self._tables():
+            return 0
+        rows = self._ask(f"SELECT round FROM {self.names.of('log')}")
+        return int(rows[0][0]) if rows else 0
+
+    def refusals(self, at: Offset) -> Iterator[OperatorError]:
+        """Give why the change tables cannot be followed from a position without a gap."""
+        log, names = self.identity(), self.names
+        if log is None:
+            what = f"change tables missing: database {names.schema} "
+            yield GapError(what + ("is not whole" if self.exists() else "is gone, or empty"), hint=CLOSE_THE_GAP)
+            return
+        if log != at["log"]:
+            yield GapError(
+                f"change tables made again: database {names.schema} is not the one that the position is of",
+                hint=CLOSE_THE_GAP,
+            )
+            return
+        if self.last() < int(at["round"]):
+            yield GapError(
+                "database behind the position: its rounds end before those that Kafka holds: an older copy was "
+                "restored, and the topics have what it does not",
+                hint=CLOSE_THE_GAP,
+            )
+            return
+        rows = self._ask(f"SELECT token FROM {names.of('rounds')} WHERE round = %s", int(at["round"]))
+        if [token for (token,) in rows] != [at["token"]]:
+            yield GapError(
+                f"another database: round {at['round']} of {names.schema} is not the one that Kafka holds: a copy was "
+                "restored and written to, or rounds were deleted",
+                hint=CLOSE_THE_GAP,
+            )
+        if (greatest := self._greatest()) >= int(self._ask("SELECT UUID_SHORT()")[0][0]):
+            yield GapError(
+                f"numbers went back: UUID_SHORT() is not above {greatest}, which {names.schema} has: the server "
+                "was started with a clock, or a server_id, that is lower: changes cannot be put in order",
+                hint=CLOSE_THE_GAP,
+            )
+
+    def _greatest(self) -> int:
+        """Return the greatest number that a change has, or had when a round was made."""
+        tables = [self.names.of(self.names.change_table(number)) for number in self.change_tables()]
+        each = [f"SELECT MAX(seq) AS most FROM {table}" for table in tables]
+        each.append(f"SELECT MAX(greatest) AS most FROM {self.names.of('rounds')}")
+        ((most,),) = self._ask(f"SELECT COALESCE(MAX(most), 0) FROM ({' UNION ALL '.join(reversed(each))}) AS t")
+        return int(most)
+
+    def standing(self, captured: Sequence[Captured]) -> dict[str, str | None]:
+        """Return in a word how each table, its change table and its triggers stand; None: not as they were made."""
+        if self.identity() is None:
+            return {one.table.qualified: None for one in captured}
+        shapes, stores = self.shapes(), self.stores()
+        newest, there = self._newest(shapes), set(self.change_tables())
+        whole = dict(self._ask(f"SELECT shape, made FROM {self.names.of('shapes')} WHERE missed = 0"))
+        made = self._made_triggers({one.table.schema for one in captured} | {self.names.schema})
+        found: dict[str, str | None] = {}
+        for one in captured:
+            name, number = one.table.qualified, newest.get(one.table.qualified, 0)
+            found[name] = None
+            made_as = self._defined(self.names.schema, self.names.change_table(number)) if number in there else None
+            if made_as is None or whole.get(str(number)) != made_as:
+                continue
+            shape = shapes[number]
+            facts = self._facts(number, shape, made, stores)
+            if facts is not None and (shape.key, shape.now) == (one.table.key, facts[0]):
+                found[name] = _hashed(json.dumps(facts))
+        return found
+
+    def _facts(
+        self, number: int, shape: Shape, made: Mapping[tuple[str, str], Sequence[str]], stores: Mapping[str, str]
+    ) -> list[str] | None:
+        now = self._defined(shape.schema, shape.name)
+        ours = stores.get(stored_name(self.names.schema, self.names.change_table(number)))
+        theirs = stores.get(stored_name(shape.schema, shape.name))
+        if now is None or ours is None or theirs is None:
+            return None
+        ((made_at,),) = self._ask(_MADE_AT, shape.schema, shape.name) or [[""]]
+        facts = [now, ours, theirs, made_at]
+        for trigger in (*triggers.guards(self.names, number), *triggers.triggers(self.names, number, shape)):
+            of = made.get((trigger.schema, trigger.name))
+            as_made = [trigger.timing, trigger.event, trigger.table, trigger.body]
+            if of is None or list(of[:4]) != as_made or set(of[4].split(",")) != set(SQL_MODE.split(",")):
+                return None
+            facts += [*of[5:]]
+        return facts
+
+    def stores(self) -> dict[str, str]:
+        """Return the ids that InnoDB has given to the data of tables, by their names there, in small letters."""
+        table = "INNODB_SYS_TABLES" if self._server.mariadb else "INNODB_TABLES"
+        try:
+            rows = self._ask(f"SELECT LOWER(NAME), TABLE_ID, SPACE FROM information_schema.{table}")
+        except OperatorError as exc:
+            if session.is_denied(exc):
+                raise no_process(self._server) from exc
+            raise
+        return {name: f"{table_id}/{space}" for name, table_id, space in rows}
+
+    def renamed(self, table: Table) -> str | None:
+        """Return what a table that is gone is called now: its triggers went with it."""
+        newest = self._newest(self.shapes()).get(table.qualified)
+        for trigger in self._found([table.schema]):
+            if int(trigger.name.split(":")[2]) == newest:
+                return f"{trigger.schema}.{trigger.table}"
+        return None
+
+    def _found(self, schemas: Iterable[str]) -> list[Trigger]:
+        """Return all of our triggers on others' tables in these databases."""
+        made = self._made_triggers(schemas)
+        return [
+            Trigger(schema, name, timing, event, table, body)
+            for (schema, name), (timing, event, table, body, *_) in made.items()
+            if name.startswith(self.names.triggers) and schema != self.names.schema
+        ]
+
+    def _made_triggers(self, schemas: Iterable[str]) -> dict[tuple[str, str], list[str]]:
+        return {(schema, name): of for one in sorted(set(schemas)) for schema, name, *of in self._ask(_TRIGGERS, one)}
+
+    def forget(self, upto: int) -> bool:
+        """Delete what the rounds before and up to one have given; return whether all is gone.
+
+        Rows are named one by one, in statements that are committed one by one, under READ COMMITTED: so nothing but
+        rows that nobody writes any more is locked, and whoever writes changes never waits for it. The row of the last
+        round stays, to be compared with the position.
+        """
+        until_s = time.monotonic() + _DELETING_S
+        rounds = self.names.of("rounds")
+        pending = f"SELECT round FROM {rounds} WHERE round <= %s AND (round < %s OR numbers <> '') ORDER BY round"
+        for (text,) in self._ask(pending, upto, upto):
+            if not self._forget_one(int(text), until_s):
+                return False
+            if int(text) < upto:
+                self._ask(f"DELETE FROM {rounds} WHERE round = %s", int(text))
+            else:
+                self._ask(f"UPDATE {rounds} SET numbers = '', shapes = '{{}}' WHERE round = %s", upto)
+        return True
+
+    def _forget_one(self, number: int, until_s: float) -> bool:
+        rows = self._ask(f"SELECT shapes, numbers FROM {self.names.of('rounds')} WHERE round = %s", number)
+        there = set(self.change_tables())
+        for shapes, text in rows:
+            numbers = Numbers.parse(text)
+            tables = [int(shape) for shape in json.loads(shapes) if int(shape) in there]
+            batch: list[int] = []
+            for first, last in numbers.ranges():
+                for one in range(first, last + 1):
+                    batch.append(one)
+                    if len(batch) == _DELETED_AT_ONCE:
+                        self._delete(tables, batch)
+                        batch = []
+                        if time.monotonic() > until_s:
+                            return False
+            self._delete(tables, batch)
+        return True
+
+    def _delete(self, tables: Sequence[int], numbers: Sequence[int]) -> None:
+        if numbers:
+            listed = ",".join(map(str, numbers))
+            for shape in tables:
+                self._ask(f"DELETE FROM {self.names.of(self.names.change_table(shape))} WHERE seq IN ({listed})")
+
+    def count(self) -> int:
+        """Return how many changes are kept, as the server estimates it."""
+        statement = (
+            "SELECT COALESCE(SUM(TABLE_ROWS), 0) FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s "
+            "AND TABLE_NAME LIKE 'changes\\_%%'"
+        )
+        ((rows,),) = self._ask(statement, self.names.schema)
+        return int(rows)
+
+    def _do(self, statement: str) -> None:
+        session.rows(self._connection, f"keeping database {self.names.schema}", statement)
+
+    def _ask(self, statement: str, *parameters: object) -> list[list[str]]:
+        given = tuple(map(str, parameters))  # the driver is told to convert nothing
+        return session.texts(self._connection, f"reading database {self.names.schema}", statement, given)
+
+
+def stored_name(schema: str, table: str) -> str:
+    """Return what InnoDB calls a table, in small letters: signs are their number behind an @. Names are of ASCII."""
+    encoded = ("".join(c if c.isalnum() or c == "_" else f"@{ord(c):04x}" for c in part) for part in (schema, table))
+    return "/".join(encoded).lower()
+
+
+def not_trusted(server: Server) -> OperatorError:
+    """Return the error of a server that lets administrators alone make triggers."""
+    return OperatorError(
+        f"user {server.user} may not make triggers while the binlog is on: log_bin_trust_function_creators is OFF",
+        hint="SET GLOBAL log_bin_trust_function_creators = ON (and in my.cnf)",
+    )
+
+
+def no_right(server: Server, schema: str, table: str) -> OperatorError:
+    """Return the error of a table that this user may not make triggers on."""
+    return OperatorError(
+        f"table {schema}.{table}: user {server.user} may not make triggers on it",
+        hint=f"GRANT TRIGGER ON {quoted(schema)}.{quoted(table)} TO {server.account}",
+    )
+
+
+def no_process(server: Server) -> OperatorError:
+    """Return the error of a user who cannot be told when a table was truncated."""
+    return OperatorError(
+        f"user {server.user} may not see InnoDB's tables: no trigger tells of TRUNCATE, but their ids do",
+        hint=f"GRANT PROCESS ON *.* TO {server.account}",
+    )
+
+
+def no_database(server: Server, names: Names) -> OperatorError:
+    """Return the error of a user who may not have change tables."""
+    pattern = names.schema.replace("_", "\\_")
+    return OperatorError(
+        f"user {server.user} may not make the database {names.schema} and its tables",
+        hint=f"GRANT ALL ON {quoted(pattern)}.* TO {server.account}",
+    )
+
+
+def _hashed(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,111 @@
+"""What a captured table's columns are at one time: all that writing and reading its images needs. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Final
+
+from cdc.model.change import Table
+from connectors.mysql.binlog import charsets
+from connectors.mysql.binlog.events import TableColumn
+from connectors.mysql.values import mapping
+
+_COUNTER: Final = re.compile(r" AUTO_INCREMENT=\d+(?= |$)")
+_SIZED: Final = re.compile(r"(var(?:char|binary))\((\d+)\)", re.IGNORECASE).match
+_COMMENT: Final = re.compile(r"/\*.*?\*/")
+_LONG_BYTES: Final = 255
+"""A longer VARCHAR is stored as a TEXT, which counts for a few bytes of the 65,535 that a row may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeColumn:
+    """Is a column, as information_schema has it."""
+
+    name: str
+    type: str
+    charset: str | None
+    collation: str | None
+    nullable: bool
+    visible: bool
+    equality: str = ""
+    filled: bool = False
+
+    @property
+    def told(self) -> TableColumn:
+        return mapping.from_catalog(self.name, self.type, self.charset, nullable=self.nullable, visible=self.visible)
+
+    @property
+    def stored(self) -> str:
+        """Return the type, as SQL writes it, that the change table has for the column: its own, and it may be NULL.
+
+        Then the server copies values as they are, and prints them when the connector reads them: nothing of the writing
+        session decides how.
+        """
+        type_ = _COMMENT.sub("", self.type).strip()
+        sized = _SIZED(type_)
+        if sized and int(sized[2]) * charsets.max_bytes(self.charset or "binary") > _LONG_BYTES:
+            type_ = "text" if sized[1].lower() == "varchar" else "blob"
+        of = f" CHARACTER SET {self.charset} COLLATE {self.collation}" if self.charset and self.collation else ""
+        return f"{type_}{of} NULL DEFAULT NULL"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Is a table with its columns, as triggers were made for it."""
+
+    schema: str
+    name: str
+    columns: tuple[ShapeColumn, ...]
+    key: tuple[str, ...]
+    now: str
+    """The table's definition, hashed: see `definition`."""
+    marks: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Shape:
+        of = json.loads(text)
+        columns = tuple(ShapeColumn(**one) for one in of["columns"])
+        return cls(of["schema"], of["name"], columns, tuple(of["key"]), of["now"], tuple(of["marks"]))
+
+    @property
+    def qualified(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+    @property
+    def sql(self) -> str:
+        return f"{mapping.quoted_name(self.schema)}.{mapping.quoted_name(self.name)}"
+
+    @property
+    def table(self) -> Table:
+        """Return the table as events of this shape have it."""
+        columns = tuple(replace(mapping.column(of.told), filled=of.filled, equality=of.equality) for of in self.columns)
+        return Table(self.schema, self.name, columns, self.key, self.marks)
+
+    @property
+    def selected(self) -> Sequence[str]:
+        """Return what reads the image's columns from the change table: the text that a snapshot has of each."""
+        return [
+            mapping.select_expression(of.told._replace(name=stored(at))) or mapping.quoted_name(stored(at))
+            for at, of in enumerate(self.columns, start=1)
+        ]
+
+    @property
+    def documents(self) -> Sequence[int]:
+        """Return the places of JSON columns."""
+        return [at for at, of in enumerate(self.columns) if of.type.lower() == "json"]
+
+
+def stored(at: int) -> str:
+    """Return the name that the change table has for a column."""
+    return f"c{at}"
+
+
+def definition(made: str) -> str:
+    """Return what of SHOW CREATE TABLE is the table's definition: all but how far its numbers have come."""
+    return _COUNTER.sub("", made)

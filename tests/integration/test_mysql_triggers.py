@@ -1,0 +1,497 @@
+"""MySQL and MariaDB by triggers, with the whole pipeline: what happens to the database, and what the topics then hold.
+
+The servers are real, and so are their triggers; the broker is the twin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pymysql
+import pytest
+
+import cdc.capture.control.commands
+import cdc.capture.pipeline
+import connectors.triggers.mysql.source
+from cdc.capture.control.signals import Command
+from cdc.config.findings import Level
+from cdc.model.errors import ConfigError, GapError, OperatorError
+from cdc.testing import Faults, Killed
+from connectors.triggers import check, lag, log_end
+from connectors.triggers.source import open_source
+from tests.conftest import MySQLDatabase
+from tests.integration.mysql_shop import ORDERS, ROWS, MysqlShop
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks and commands come at once."""
+    monkeypatch.setattr(cdc.capture.pipeline, "RETRY_FIRST_S", 0.0)
+    monkeypatch.setattr(cdc.capture.control.commands, "COMMANDS_S", 0.0)
+    for name in ("_LOOK_S", "_LOOK_SHARE", "_FORGET_S"):
+        monkeypatch.setattr(connectors.triggers.mysql.source, name, 0.0)
+
+
+@pytest.fixture
+def shop(mysql_database: MySQLDatabase) -> MysqlShop:
+    shop = MysqlShop(mysql_database, ORDERS, ROWS)
+    shop.run()
+    return shop
+
+
+@contextmanager
+def transaction(shop: MysqlShop, *statements: str) -> Iterator[Any]:
+    """One that is open inside the block, unless it is committed there."""
+    with closing(shop.connect()) as connection:
+        connection.begin()
+        with connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            yield cursor
+        connection.rollback()
+
+
+def test_snapshot_then_changes(shop: MysqlShop) -> None:
+    """Events have the whole row before and after; the change table shrinks again."""
+    assert [event["op"] for event in shop.events()] == ["r"] * 4
+    shop.do("UPDATE orders SET status = 'paid' WHERE id = 1", "DELETE FROM orders WHERE id = 2",
+            "UPDATE orders SET id = 30 WHERE id = 3")  # fmt: skip
+    shop.run()
+    update, delete, away, there = shop.events()[4:]
+    assert (update["before"]["status"], update["after"]["status"]) == ("a", "paid")
+    assert (delete["op"], delete["before"]["status"], delete["after"]) == ("d", "b", None)
+    assert [(event["op"], (event["after"] or event["before"])["id"]) for event in (away, there)] == [
+        ("d", 3), ("c", 30),
+    ]  # fmt: skip
+    assert update["source"]["connector"] == "mysql"
+    assert int(update["source"]["change"]) < int(delete["source"]["change"])
+    assert shop.fold() == shop.rows()
+    shop.run()
+    assert shop.changes() == 0
+
+
+def test_one_that_commits_late_is_not_lost(shop: MysqlShop) -> None:
+    """By its number alone it lies before what was read already."""
+    with transaction(shop, "UPDATE orders SET n = 1 WHERE id = 1") as late:
+        shop.do("UPDATE orders SET n = 2 WHERE id = 2")
+        shop.run()
+        read = max(int(event["source"]["change"]) for event in shop.events() if event["op"] == "u")
+        late.connection.commit()
+    behind = shop.select(f"SELECT c3 FROM cdc_c.changes_{shop.newest} WHERE seq > {read}")
+    assert behind == [], "who reads on behind the greatest number loses it"
+    shop.run()
+    assert shop.fold() == shop.rows()
+
+
+def test_an_old_transaction_that_changes_a_row_last_comes_last(shop: MysqlShop) -> None:
+    """The younger one has committed between its two statements, and one between them is open."""
+    with (
+        transaction(shop, "UPDATE orders SET n = 1 WHERE id = 1") as old,
+        transaction(shop, "UPDATE orders SET n = 3 WHERE id = 3") as between,
+    ):
+        shop.do("UPDATE orders SET status = 'younger' WHERE id = 2")
+        old.execute("UPDATE orders SET status = 'last' WHERE id = 2")
+        old.connection.commit()
+        shop.run()
+        assert [row["status"] for row in shop.fold() if row["id"] == 2] == ["last"]
+        between.connection.commit()
+    shop.run()
+    assert shop.fold() == shop.rows()
+    assert [e["after"]["status"] for e in shop.events() if e["op"] == "u" and e["after"]["id"] == 2] == [
+        "younger", "last",
+    ]  # fmt: skip
+
+
+def test_updates_that_cross_keep_their_images(shop: MysqlShop) -> None:
+    """Of two sessions, the numbers of an update's images lie between those of another's."""
+    with transaction(shop) as one, transaction(shop) as other:
+        for n in range(50):
+            one.execute(f"UPDATE orders SET n = {n} WHERE id = 1")
+            other.execute(f"UPDATE orders SET n = {n} WHERE id = 2")
+        one.connection.commit()
+        other.connection.commit()
+    shop.run()
+    updates = [event for event in shop.events() if event["op"] == "u"]
+    assert len(updates) == 100
+    assert all(event["before"]["id"] == event["after"]["id"] for event in updates)
+    assert shop.fold() == shop.rows()
+
+
+def test_nothing_of_the_writing_session_decides_how_values_are_printed(mysql_database: MySQLDatabase) -> None:
+    """Snapshot and triggers give the same bytes, whatever the writer has set."""
+    shop = MysqlShop(
+        mysql_database,
+        "CREATE TABLE orders (id int PRIMARY KEY, at timestamp(6) NULL, d date, dt datetime(3), t time(6), f float,"
+        " e enum('good', 'bad'), s set('x', 'y'), x varchar(20) CHARACTER SET latin1, u varchar(20), n decimal(9, 3),"
+        " b bit(5), y year, j json, g int AS (n * 2), v varchar(2000))",
+    )
+    into = (
+        "INSERT INTO orders (id, at, d, dt, t, f, e, s, x, u, n, b, y, j, v) VALUES (1, '2026-01-02 03:04:05.678{}',"
+        " '0000-00-00', '2026-02-01 00:00:00.5', '-26:01:02.5', 0.1, {}, 'x,y', 'a', _utf8mb4 x'C3A4E282AC', 1.5,"
+        " b'101', 2026, '{{\"a\": 1}}', REPEAT('v', 900))"
+    )
+    with closing(shop.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("SET sql_mode = ''")
+        cursor.execute("SET time_zone = '+00:00'")
+        cursor.execute(into.format("", "0"))
+    shop.run()
+    with closing(shop.connect()) as connection, connection.cursor() as cursor:
+        for statement in ("SET sql_mode = 'ANSI_QUOTES,PAD_CHAR_TO_FULL_LENGTH,NO_BACKSLASH_ESCAPES'",
+                          "SET time_zone = '+05:30', lc_time_names = 'de_DE'", "SET NAMES latin1",
+                          "SET insert_id = 3, timestamp = 1, auto_increment_increment = 7, div_precision_increment = 0",
+                          "DELETE FROM orders"):  # fmt: skip
+            cursor.execute(statement)
+        cursor.execute(into.format("", "0").replace("03:04:05.678", "08:34:05.678"))
+        cursor.execute("SELECT LAST_INSERT_ID()")
+        assert cursor.fetchall() == ((0,),)
+    shop.run()
+    read, logged = ([e["after"] for e in shop.events() if e["op"] == op] for op in ("r", "c"))
+    assert read == logged
+    assert read[0]["at"] == "2026-01-02T03:04:05.678000Z"
+
+
+ALTERED = {
+    "add": "ALTER TABLE orders ADD COLUMN note varchar(9) DEFAULT 'none'; UPDATE orders SET note = 'x' WHERE id = 1",
+    "rename a column": "ALTER TABLE orders RENAME COLUMN status TO state; UPDATE orders SET state = 'x' WHERE id = 1",
+    "drop a column": "ALTER TABLE orders DROP COLUMN n; DELETE FROM orders WHERE id = 3",
+    "retype": "ALTER TABLE orders MODIFY n varchar(20); UPDATE orders SET n = 'word' WHERE id = 3",
+    "widen": "ALTER TABLE orders MODIFY n bigint; UPDATE orders SET n = 5000000000 WHERE id = 3",
+    "swap names": "ALTER TABLE orders RENAME COLUMN status TO x, RENAME COLUMN n TO status; "
+    "UPDATE orders SET status = 7",
+    "make again": "DROP TABLE orders; CREATE TABLE orders (n int, id int PRIMARY KEY, status varchar(9));"
+    " INSERT INTO orders VALUES (9, 9, 'new')",
+    "another key": "ALTER TABLE orders DROP PRIMARY KEY, ADD PRIMARY KEY (status, id)",
+    "drop a trigger": "DROP TRIGGER `cdc:c:{0}:delete`; DELETE FROM orders WHERE id = 4",
+    "another trigger": "DROP TRIGGER `cdc:c:{0}:delete`; CREATE TRIGGER `cdc:c:{0}:delete` AFTER DELETE ON orders"
+    " FOR EACH ROW SET @x = 1; DELETE FROM orders WHERE id = 4",
+    "drop the change table": "DROP TABLE cdc_c.changes_{0}; DELETE FROM orders WHERE id = 4",
+    "empty the change table": "DELETE FROM orders WHERE id = 4; TRUNCATE cdc_c.changes_{0}",
+    "alter the change table": "ALTER TABLE cdc_c.changes_{0} DROP COLUMN c2; DELETE FROM orders WHERE id = 4",
+    "delete changes": "DELETE FROM orders WHERE id = 4; DROP TRIGGER cdc_c.`kept:{0}:delete`;"
+    " DELETE FROM cdc_c.changes_{0}",
+    "truncate": "TRUNCATE orders; INSERT INTO orders VALUES (7, 'seven', NULL)",
+    "swap": "CREATE TABLE new LIKE orders; INSERT INTO new VALUES (5, 'five', 5);"
+    " RENAME TABLE orders TO old, new TO orders; DELETE FROM old WHERE id = 1; INSERT INTO old VALUES (8, 'old', 0)",
+    "exchange": "CREATE TABLE p (id int PRIMARY KEY, status varchar(20) NOT NULL, n int) PARTITION BY RANGE (id)"
+    " (PARTITION p0 VALUES LESS THAN (100)); INSERT INTO p VALUES (50, 'fifty', 1);"
+    " ALTER TABLE p EXCHANGE PARTITION p0 WITH TABLE orders",
+}
+OFTEN = ("drop a column", "swap", "truncate", "empty the change table")
+
+
+@pytest.mark.parametrize(
+    ("how", "live"),
+    [
+        *(pytest.param(how, False, marks=() if how in OFTEN else pytest.mark.full) for how in ALTERED),
+        *(pytest.param(how, True, marks=pytest.mark.full) for how in ALTERED),
+    ],
+)
+def test_what_is_altered_is_followed(shop: MysqlShop, how: str, live: bool) -> None:
+    """While it runs and while it does not. No statement of the application's fails meanwhile."""
+
+    def folded() -> bool:
+        return shop.fold() == sorted(shop.rows("SELECT * FROM orders"), key=lambda row: row["id"])
+
+    shop.do("UPDATE orders SET status = 'old shape' WHERE id = 2")
+    if live:
+        with shop.running() as running:
+            running.eventually(lambda: any(event["op"] == "u" for event in shop.events()))
+            shop.do(ALTERED[how].format(shop.newest))
+            running.eventually(lambda: folded() and not shop.state().reading)
+            shop.do("DELETE FROM orders WHERE id = 1")
+            running.eventually(folded)
+        assert running.raised is None
+    else:
+        shop.do(ALTERED[how].format(shop.newest))
+        shop.run()
+        assert folded()
+        shop.do("DELETE FROM orders WHERE id = 1")
+        if how == "swap":
+            shop.do("INSERT INTO old VALUES (9, 'nobody follows it', 0)")
+        shop.run()
+    assert folded()
+
+
+def test_what_could_not_be_written_down_is_noticed_even_when_all_is_as_it_was(shop: MysqlShop) -> None:
+    """Columns and names that came back, between two looks."""
+    for n, (away, back) in enumerate(
+        (
+            ("ALTER TABLE orders RENAME COLUMN status TO state", "ALTER TABLE orders RENAME COLUMN state TO status"),
+            ("ALTER TABLE orders MODIFY n varchar(9)", "ALTER TABLE orders MODIFY n int"),
+        )
+    ):
+        shop.do(away, f"UPDATE orders SET n = {n}", back)
+        shop.run()
+        assert shop.fold() == shop.rows(), away
+
+
+def test_renamed(shop: MysqlShop) -> None:
+    """A table that is named and has another name stops the run, in whose hint the way out is."""
+    shop.do("RENAME TABLE orders TO sold", "UPDATE sold SET n = 1")
+    with pytest.raises(OperatorError, match="there is no table"):
+        shop.run()
+    shop.do("RENAME TABLE sold TO orders")
+    shop.run()
+    assert shop.fold() == shop.rows()
+
+
+def test_another_user_writes_without_a_right_to_our_tables(shop: MysqlShop) -> None:
+    """Its statement does not fail, and is captured; changes are not to be deleted, not even by an administrator."""
+    user = f"cdc_capture_{shop.database.name}"
+    shop.do(
+        f"CREATE USER {user}@'%' IDENTIFIED BY 'p'", f"GRANT SELECT, INSERT, UPDATE, DELETE ON orders TO {user}@'%'"
+    )
+    with closing(shop.database.connect(user=user, password="p")) as theirs, theirs.cursor() as cursor:
+        cursor.execute("INSERT INTO orders VALUES (8, 'theirs', 0)")
+        cursor.execute("UPDATE orders SET n = 8")
+        with pytest.raises(pymysql.Error, match="denied"):
+            cursor.execute(f"SELECT * FROM cdc_c.changes_{shop.newest}")
+    for statement in ("DELETE FROM cdc_c.changes_{0}", "UPDATE cdc_c.changes_{0} SET seq = 1"):
+        with pytest.raises(pymysql.Error, match="which it may not have read"):
+            shop.do(statement.format(shop.newest))
+    shop.run()
+    assert shop.fold() == shop.rows()
+
+
+def test_check_says_what_is_missing(mysql_database: MySQLDatabase) -> None:
+    """To a user who owns nothing: each right, with the statement that gives it; then it captures with these alone."""
+    user = f"cdc_capture_{mysql_database.name}"
+    shop = MysqlShop(
+        mysql_database,
+        ORDERS,
+        ROWS,
+        "CREATE TABLE keyless (v int); CREATE TABLE isam (id int PRIMARY KEY) ENGINE=MyISAM",
+        "CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY HASH (id) PARTITIONS 2",
+        "CREATE TABLE child (id int PRIMARY KEY, p int, CONSTRAINT goes_along FOREIGN KEY (p) REFERENCES orders (id)"
+        " ON DELETE CASCADE)",
+        "CREATE VIEW paid AS SELECT * FROM orders; CREATE TABLE `schön` (id int PRIMARY KEY)",
+        f"CREATE USER {user}@'%' IDENTIFIED BY 'p'; GRANT SELECT ON {mysql_database.name}.* TO {user}@'%'",
+        tables=("orders", "keyless", "isam", "parted", "child", "paid", "schön", "order"),
+    )
+    head, _, host = mysql_database.url.rpartition("@")
+    shop.login = f"mysql://{user}:p@{host}"
+    del head
+    found = {(f.level, f.about): f for f in check.check(shop.config, None).findings}
+    for name, said in (
+        ("keyless", "no primary key"), ("isam", "no transactions"), ("parted", "is partitioned"),
+        ("child", "goes_along"), ("paid", "a view"), ("schön", "ASCII"), ("order", "no table"),
+    ):  # fmt: skip
+        assert said in found[Level.ERROR, f"table {shop.schema}.{name}"].what
+    shop.tables = (f"{shop.schema}.child",)
+    with pytest.raises(OperatorError, match="goes_along"):
+        shop.run()
+    shop.tables = (f"{shop.schema}.orders",)
+    wrong = [f for f in check.check(shop.config, None).findings if f.level is Level.ERROR]
+    told = ("the database cdc_c", "log_bin_trust", "make triggers on it", "TRUNCATE")
+    said = [tuple(word in f.what for word in told) for f in wrong]
+    assert said == [
+        (True, False, False, False), (False, True, False, False), (False, False, True, False),
+        (False, False, False, True),
+    ]  # fmt: skip
+    with pytest.raises(OperatorError, match="may not make the database"):
+        shop.run()
+    try:
+        shop.do(*(str(f.fix).partition(" (and")[0] for f in wrong))
+        assert Level.ERROR not in {f.level for f in check.check(shop.config, None).findings}
+        shop.run()
+        shop.do("UPDATE orders SET n = 5; ALTER TABLE orders ADD COLUMN more int")
+        shop.run()
+        assert shop.fold() == shop.rows()
+    finally:
+        shop.do("SET GLOBAL log_bin_trust_function_creators = OFF", "DROP TABLE child", "DROP TABLE orders",
+                "DROP DATABASE cdc_c")  # fmt: skip
+
+
+TAMPERED = {
+    "database dropped": ("DROP DATABASE cdc_c", "gone"),
+    "not whole": ("DROP TABLE cdc_c.shapes", "not whole"),
+    "made again": ("UPDATE cdc_c.log SET id = 'another'", "made again"),
+    "behind": ("UPDATE cdc_c.log SET round = 0", "behind the position"),
+    "another database": ("UPDATE cdc_c.rounds SET token = 'another'", "another database"),
+    "rounds deleted": ("DELETE FROM cdc_c.rounds", "another database"),
+    "a clock that went back": ("UPDATE cdc_c.rounds SET greatest = 18446744073709551615", "numbers went back"),
+}
+TOO = ("database dropped", "behind", "another database")
+
+
+@pytest.mark.parametrize("how", [pytest.param(how, marks=() if how in TOO else pytest.mark.full) for how in TAMPERED])
+def test_what_cannot_be_followed_is_a_verdict(shop: MysqlShop, how: str) -> None:
+    """With a way out, which is followed: all tables are read again, and what has gone is deleted."""
+    script, said = TAMPERED[how]
+    shop.do("UPDATE orders SET status = 'x' WHERE id = 1")
+    shop.run()
+    shop.do("DELETE FROM orders WHERE id = 2", script)
+    with pytest.raises(GapError, match=said) as caught:
+        shop.run()
+    assert "--after-gap" in (caught.value.hint or "")
+    assert any(f.level is Level.ERROR and said in f.what for f in check.check(shop.config, shop.state()).findings)
+    shop.ask(Command(after_gap=True, tables=()))
+    shop.run()
+    assert shop.fold() == shop.rows()
+    shop.do("UPDATE orders SET n = 7")
+    shop.run()
+    assert shop.fold() == shop.rows()
+    assert shop.state().epoch == 2
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "sink.commit",
+        *(pytest.param(f"sink.{p}", marks=pytest.mark.full) for p in ("write", "commit.answer", "commit.delayed")),
+    ],
+)
+def test_killed_at_any_step_each_event_comes_once(mysql_database: MySQLDatabase, point: str) -> None:
+    """And the application writes meanwhile, with a transaction that stays open across runs."""
+    shop = MysqlShop(mysql_database, ORDERS)
+    shop.do(*(f"INSERT INTO orders VALUES ({n}, 'old', 0)" for n in range(1, 8)))
+    shop.run()
+    with transaction(shop, "UPDATE orders SET status = 'late' WHERE id = 7") as late:
+        for time in range(1, 7):
+            if time == 2:
+                late.connection.commit()
+            shop.do(f"UPDATE orders SET n = {time} WHERE id IN ({time % 3 + 1}, {time % 3 + 4})",
+                    f"DELETE FROM orders WHERE id = {time}",
+                    f"INSERT INTO orders (id, status) VALUES ({time + 100}, 'new')")  # fmt: skip
+            try:
+                shop.run(Faults((point, time), error=Killed))
+            except Killed:
+                continue
+    shop.run()
+    assert shop.fold() == shop.rows()
+    changes = [event["source"]["change"] for event in shop.events() if event["transaction"] is not None]
+    assert len(changes) == len(set(changes))
+
+
+def test_prepared_by_xa_and_savepoints(shop: MysqlShop) -> None:
+    """A prepared transaction is given when it is committed, a savepoint that was rolled back is not."""
+    shop.do(
+        "BEGIN; UPDATE orders SET n = 1; SAVEPOINT a; DELETE FROM orders; ROLLBACK TO a; SAVEPOINT b;"
+        " UPDATE orders SET n = 2 WHERE id = 1; RELEASE SAVEPOINT b; COMMIT"
+    )
+    name = shop.database.name
+    with closing(shop.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute(f"XA START '{name}'")
+        cursor.execute("UPDATE orders SET status = 'prepared' WHERE id = 2")
+        cursor.execute(f"XA END '{name}'")
+        cursor.execute(f"XA PREPARE '{name}'")
+        shop.run()
+        assert all(event["after"]["status"] != "prepared" for event in shop.events())
+        cursor.execute(f"XA COMMIT '{name}'")
+    shop.run()
+    assert shop.fold() == shop.rows()
+
+
+def test_a_large_round_is_read_page_by_page(mysql_database: MySQLDatabase) -> None:
+    """Of two tables, in the order in which it was written."""
+    other = "CREATE TABLE other (id int PRIMARY KEY, status varchar(20))"
+    shop = MysqlShop(mysql_database, ORDERS, other, tables=("orders", "other"))
+    shop.run()
+
+    def insert(table: str, first: int) -> str:
+        rows = ", ".join(f"({n}, 'new')" for n in range(first, first + 3_000))
+        return f"INSERT INTO {table} (id, status) VALUES {rows}"
+
+    shop.do("BEGIN", insert("orders", 1), insert("other", 1), insert("orders", 5_001), "COMMIT")
+    shop.run()
+    events = [*shop.events("orders"), *shop.events("other")]
+    assert len(events) == 9_000
+    assert len({event["transaction"]["id"] for event in events}) == 1
+    told = sorted(events, key=lambda event: event["transaction"]["total_order"])
+    assert [e["source"]["table"] for e in told] == ["orders"] * 3000 + ["other"] * 3000 + ["orders"] * 3000
+    assert shop.fold() == shop.rows()
+
+
+def test_statements_of_all_kinds(shop: MysqlShop) -> None:
+    """REPLACE, ON DUPLICATE KEY UPDATE, of several tables, with triggers of the application's own around ours."""
+    shop.do("CREATE TABLE more (id int PRIMARY KEY, s varchar(20))", "INSERT INTO more VALUES (1, 'x'), (2, 'y')")
+    shop.do("CREATE TRIGGER upper_case BEFORE UPDATE ON orders FOR EACH ROW SET NEW.status = UPPER(NEW.status)")
+    shop.do("CREATE TRIGGER after_ours AFTER UPDATE ON orders FOR EACH ROW SET @seen = NEW.id")
+    shop.do("REPLACE INTO orders VALUES (1, 'replaced', 1), (6, 'new', 6)",
+            "INSERT INTO orders VALUES (2, 'x', 1) ON DUPLICATE KEY UPDATE status = 'again', id = 20",
+            "UPDATE orders JOIN more USING (id) SET status = s, n = n + 1",
+            "INSERT IGNORE INTO orders VALUES (1, 'ignored', 0), (7, 'seven', 7)",
+            "DELETE orders, more FROM orders JOIN more USING (id) WHERE id = 1")  # fmt: skip
+    shop.run()
+    assert shop.fold() == shop.rows()
+    assert [row["status"] for row in shop.fold() if row["id"] == 20] == ["AGAIN"]
+
+
+def test_rows_as_wide_as_the_server_allows(mysql_database: MySQLDatabase) -> None:
+    """The change table has both images, a number and more, and yet the same bounds."""
+    shop = MysqlShop(
+        mysql_database,
+        "CREATE TABLE orders (id int PRIMARY KEY, a varchar(8000), b varchar(8000)) CHARACTER SET utf8mb4",
+        "CREATE TABLE wide (id int PRIMARY KEY, " + ", ".join(f"c{n} int" for n in range(900)) + ")",
+        "INSERT INTO orders VALUES (1, REPEAT('ä', 8000), 'b')",
+        tables=("orders", "wide"),
+    )
+    shop.run()
+    shop.do("UPDATE orders SET b = REPEAT('€', 8000)", "INSERT INTO wide (id, c899) VALUES (1, 5)")
+    shop.run()
+    assert shop.fold() == shop.rows()
+    assert shop.fold("wide") == shop.rows("SELECT * FROM wide")
+
+
+def test_connectors_side_by_side_and_taking_one_away(shop: MysqlShop) -> None:
+    """Its database may go before its triggers: the application does not notice."""
+    shop.do("DROP DATABASE IF EXISTS cdc_other")
+    with closing(open_source(replace(shop.config, name="other"))) as second:
+        second.connect()
+        second.hold(second.tables())
+        shop.do("UPDATE orders SET n = 1", "DROP DATABASE cdc_other", "UPDATE orders SET n = 2")
+    named = f"SELECT TRIGGER_NAME FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = '{shop.schema}'"
+    theirs = [name for (name,) in shop.select(named) if name.startswith("cdc:other:")]
+    assert len(theirs) == 3
+    shop.do(*(f"DROP TRIGGER `{name}`" for name in theirs))
+    shop.run()
+    assert shop.fold() == shop.rows()
+
+
+def test_triggers_that_are_left_of_older_change_tables_write_to_none_of_the_new(shop: MysqlShop) -> None:
+    """Of a table that is not captured any more, in a database that nobody looks into."""
+    away = f"{shop.schema}_away"
+    shop.do(f"CREATE DATABASE {away}", f"CREATE TABLE {away}.orders LIKE orders")
+    try:
+        shop.tables = (f"{away}.orders",)
+        shop.ask(Command(after_gap=True, tables=()))
+        shop.do("DROP DATABASE cdc_c")
+        shop.run()
+        shop.tables = (f"{shop.schema}.orders",)
+        shop.do("DROP DATABASE cdc_c")
+        shop.ask(Command(after_gap=True, tables=()))
+        shop.run()
+        shop.do(f"INSERT INTO {away}.orders VALUES (77, 'not captured', 0)")
+        shop.run()
+        assert shop.fold() == shop.rows()
+    finally:
+        shop.do(f"DROP DATABASE {away}")
+
+
+def test_a_pattern_takes_no_tables_of_ours(shop: MysqlShop) -> None:
+    """Change tables of whichever connector are not captured."""
+    shop.tables = (f"{shop.schema}.*", "cdc_c.*", f"!{shop.schema}.none")
+    found = check.check(shop.config, shop.state()).findings
+    assert any(f.level is Level.ERROR and "there is no table cdc_c.*" in f.what for f in found)
+
+
+def test_status_and_token_and_check_of_one_that_has_run(shop: MysqlShop) -> None:
+    """Where the changes end, and that a start would go on."""
+    assert {finding.level for finding in check.check(shop.config, shop.state()).findings} == {Level.OK}
+    shop.do("UPDATE orders SET n = 1")
+    behind = log_end.end(shop.config, shop.state())
+    standing = lag.standing(shop.config, shop.state())
+    assert standing["log_end_number"] == behind
+    assert shop.state().commit < behind
+    shop.run()
+    assert shop.state().commit >= behind
+    with closing(open_source(shop.config)) as source:
+        source.connect()
+        with pytest.raises(OperatorError, match="re-made or foreign"):
+            source.unused()
+    long = replace(shop.config, name="c" * 40)
+    with pytest.raises(ConfigError, match="too long"):
+        open_source(long)
