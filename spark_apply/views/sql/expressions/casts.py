@@ -99,6 +99,8 @@ def _converted(carry: Carrier, node: exp.Expr, found: Typed, to: str) -> exp.Exp
         return cast(value, to)
     if to in INTEGERS and (of in FLOATS or is_decimal(of)):
         return cast(call("trunc", value), to)
+    if of in FLOATS and is_decimal(to):  # by the decimal number that it is written as, as Java does
+        return cast(cast(cast(value, "double"), "string"), to)
     allowed = (
         (is_exact(of) and (is_exact(to) or to == "double"))
         or (of in INTEGERS and to == "string")
