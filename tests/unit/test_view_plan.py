@@ -146,6 +146,8 @@ REFUSED: list[tuple[str, str, str]] = [
         "no SQL of Spark",
         "date_trunc('HOUR', t)",
     ),
+    ("SELECT id, date_trunc('M', at) AS r FROM public.t", "write its unit out: M is none of Spark", "another way"),
+    ("SELECT id, dateadd(M, 1, at) AS r FROM public.t", "write its unit out: M is none of Spark", "another way"),
     ("SELECT id, CAST(x AS string) AS r FROM public.t", "double as string", "engine: spark"),
     ("SELECT id, trim(BOTH 'x' FROM g) AS r FROM public.t", "is not known to give Spark's value", "engine: spark"),
     ("SELECT id, g LIKE n AS r FROM public.t", "its pattern must be written out", "engine: spark"),
@@ -354,6 +356,11 @@ def test_the_first_rows_of_a_view_refreshed_whole_need_a_total_order() -> None:
     with pytest.raises(ConfigError, match="LIMIT has no total order") as refused:
         plan_view("v", "SELECT id, n FROM public.t ORDER BY n DESC LIMIT 3", ["id"], RELATIONS, refresh_full=True)
     assert refused.value.hint == "add to ORDER BY: t.id"
+    with pytest.raises(ConfigError, match="LIMIT has no total order") as refused:
+        plan_view("v", "SELECT DISTINCT g, n FROM public.t ORDER BY g LIMIT 3", ["g"], RELATIONS, refresh_full=True)
+    assert refused.value.hint == "add to ORDER BY: t.n"
+    every = "SELECT DISTINCT id, g, n FROM public.t ORDER BY id LIMIT 3"
+    assert plan_view("v", every, ["id"], RELATIONS, refresh_full=True).unique_key
 
 
 def test_a_sum_of_floats_is_warned_of() -> None:

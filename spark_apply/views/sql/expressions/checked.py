@@ -14,7 +14,7 @@ from sqlglot import exp
 
 from spark_apply.views.sql.expressions.carrier import NEVER, NEVER_BY_NAME, UNORDERED, UNSTABLE, shown
 from spark_apply.views.sql.reading.blocks import Block
-from spark_apply.views.sql.reading.written import Written
+from spark_apply.views.sql.reading.written import ABBREVIATED, Written
 
 ANY: Final = "of Spark"
 """The type of every output: Spark says which it is, when it is asked for the view's columns."""
@@ -58,6 +58,8 @@ def checked(block: Block, written: Written) -> tuple[Block, tuple[str, ...]]:
 
 
 def _reason(node: exp.Expr) -> tuple[str, str] | None:
+    if ABBREVIATED in node.meta:
+        return f"has the unit {node.meta[ABBREVIATED]}, which Spark does not know", "write it out, as DAY or MONTH"
     if type(node) in NEVER:
         return NEVER[type(node)]
     if isinstance(node, _UNORDERED):

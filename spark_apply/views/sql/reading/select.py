@@ -49,7 +49,7 @@ def block_of(select: exp.Select, clause: FromClause, written: Written, *, top: b
     if from_ is None:
         raise written.refuse("a SELECT without FROM reads no table", at=select, hint="select from a captured table")
     clause.read(from_.this, select.args.get("joins") or ())
-    names = Names(written, clause.tables)
+    names = Names(written, clause.tables, leading=clause.leading)
     where = (*clause.where, *_where(select, names, written))
     clause.check_equalities(where)
     outputs = _outputs(select, names, written, windows, named=named)
@@ -284,7 +284,7 @@ def _order(
             value = list(outputs.values())[number - 1].copy()
         else:
             alias = find(value.name, outputs) if isinstance(value, exp.Column) and not value.table else None
-            value = outputs[alias].copy() if alias is not None else names.resolve(value, outputs)
+            value = outputs[alias].copy() if alias is not None else names.resolve(value, outputs, outputs_first=True)
         ordered = each.copy()
         ordered.set("this", value)
         resolved.append(ordered)
