@@ -156,6 +156,12 @@ s >= 'a'
 b = c
 b AND c
 b OR c
+i = 0 OR 10 / i > 2
+i <> 0 AND 11 % i > 2 AND b
+NOT (b AND i <> 0 AND 12 / i > 2 OR c)
+b OR j IS NULL OR j = 0 OR 7 div j = 1 OR c
+s IN ('12', '-3') AND cast(s AS int) > 0
+l < 1000 AND b AND cast(l AS int) * 2000000 > 5
 NOT b
 b IS TRUE
 b IS NOT FALSE

@@ -146,6 +146,8 @@ REFUSED: list[tuple[str, str, str]] = [
         "no SQL of Spark",
         "date_trunc('HOUR', t)",
     ),
+    ("SELECT id, DATE'2026-1-5' AS r FROM public.t", "the text is no DATE, or another one in Spark", "another way"),
+    ("SELECT id, CAST('2026-02-30' AS date) AS r FROM public.t", "the text is no DATE", "another way"),
     ("SELECT id, date_trunc('M', at) AS r FROM public.t", "write its unit out: M is none of Spark", "another way"),
     ("SELECT id, dateadd(M, 1, at) AS r FROM public.t", "write its unit out: M is none of Spark", "another way"),
     ("SELECT id, CAST(x AS string) AS r FROM public.t", "double as string", "engine: spark"),
