@@ -535,6 +535,14 @@ def test_functions_give_sparks_values(
         assert differing == {}
 
 
+@pytest.mark.parametrize(("expressions", "tail"), [(OF_ROWS, ""), (OF_GROUPS, " GROUP BY id")], ids=["rows", "groups"])
+def test_spark_takes_what_the_embedded_engine_takes(expressions: str, tail: str) -> None:
+    """So `engine: spark` is a way out of any refusal, and a view can go over to it as it is."""
+    relations = {"public.t": Relation("public.t", {name: kind for name, (kind, *_) in COLUMNS.items()}, ("id",))}
+    for text in lines(expressions):
+        plan_view("v", f"SELECT id, {text} AS r FROM public.t{tail}", ["id"], relations, engine="spark")
+
+
 def _zoned(name: str, value: Any) -> Any:
     return value.replace(tzinfo=dt.UTC) if name == "tz" and value is not None else value
 
