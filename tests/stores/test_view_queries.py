@@ -10,6 +10,7 @@ from typing import Any
 import duckdb
 from pyspark.sql import SparkSession
 
+from spark_apply.views.planning.output_types import output_columns
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.view_plan import Relation
 from tests.stores.test_view_functions import COLUMNS, made_rows, same
@@ -115,6 +116,13 @@ def test_queries_give_sparks_rows(apply_spark: SparkSession) -> None:
         if ours != theirs:
             differing[sql] = (list(ours - theirs)[:2], list(theirs - ours)[:2])
     assert differing == {}
+
+
+def test_spark_knows_a_table_by_its_whole_name(apply_spark: SparkSession) -> None:
+    sql = "SELECT public.t.* FROM public.t JOIN public.u ON public.u.id = public.t.l WHERE public.t.b"
+    every = list(_KINDS.items())
+    assert plan_view("v", sql, ["id"], _TABLES).reads == ("public.t", "public.u")
+    assert output_columns(apply_spark, "v", sql, dict.fromkeys(_TABLES, every)) == every
 
 
 def _queries() -> list[tuple[list[str], bool, str]]:

@@ -15,6 +15,7 @@ RELATIONS = {
     for each in (
         relation("public.t", ["id"], id="int64", g="string", n="int64", x="float64", at="timestamp_micros"),
         relation("public.f", ["who", "whom"], who="int64", whom="string", z="int64", at="timestamp_micros"),
+        relation("shop.dots", ["a.b"], **{"a.b": "int64", "c.": "string"}),
         relation("shop.Odd", ["Id"], Id="int64", Name="string"),
         relation("shop.twins", ["id"], id="int64", a="int64", A="int64"),
         relation("view.other", ["k"], k="int64", v="string"),
@@ -226,6 +227,7 @@ REFUSED: list[tuple[str, str, str]] = [
     ("WITH RECURSIVE c AS (SELECT id FROM public.t) SELECT id FROM c", "WITH RECURSIVE is not known here", "levels"),
     ("SELECT id FROM public.t LATERAL VIEW explode(n) e AS y", "LATERAL VIEW", "a view is made of"),
     ("SELECT id FROM public.t PIVOT (sum(n) FOR g IN ('a'))", "PIVOT", "a captured table"),
+    ("SELECT id FROM public.t FOR UPDATE", "LOCKS is not known here", "a view is made of"),
     ("SELECT id FROM public.t TABLESAMPLE (10 PERCENT)", "TABLESAMPLE", "a captured table"),
     ("SELECT id FROM range(3)", "RANGE(3) is not known in FROM", "a captured table"),
     ("SELECT id FROM VALUES (1) AS v(id)", "is not known in FROM", "a captured table"),
@@ -337,6 +339,14 @@ def test_names_are_found_whatever_their_case_and_kept_as_they_are_written() -> N
     plan = plan_view("v", "SELECT o.ID, NAME AS Nick, o.* EXCEPT (id) FROM SHOP.odd O", ["ID"], RELATIONS)
     assert plan.nodes[-1].columns == ("ID", "Nick", "Name")
     assert plan.reads == ("shop.Odd",)
+
+
+def test_a_dot_may_be_part_of_a_name() -> None:
+    sql = "SELECT `a.b`, max(d.`c.`) AS c FROM shop.dots d GROUP BY shop.dots.`a.b`"
+    with pytest.raises(ConfigError, match=r"there is no table shop\.dots in FROM"):
+        plan_view("v", sql, ["a.b"], RELATIONS)
+    plan = plan_view("v", sql.replace("shop.dots.", "d."), ["a.b"], RELATIONS)
+    assert (units(plan), plan.nodes[0].columns) == ([("a.b",)], ("a.b", "c"))
 
 
 def test_a_column_may_use_the_one_before_it_by_its_name() -> None:

@@ -81,7 +81,7 @@ class Names:
     def column(self, column: exp.Column, outputs: Mapping[str, exp.Expr]) -> exp.Expr:
         """Return what a column means."""
         asked = ".".join(part.name for part in column.parts)
-        table = asked.rpartition(".")[0]
+        table = ".".join(part.name for part in column.parts[:-1])
         candidates = [each for each in self._tables if not table or _called(each, table)]
         if table and not candidates:
             raise self._written.refuse(

@@ -89,7 +89,7 @@ def _check_clauses(select: exp.Select, written: Written) -> None:
             part = value[0] if isinstance(value, list) else value
             shown = as_written(part) if isinstance(part, exp.Expr) else name.upper()
             raise written.refuse(
-                f"{shown.strip()} is not known here",
+                f"{shown.strip() or name.upper()} is not known here",
                 at=part if isinstance(part, exp.Expr) else select,
                 hint="a view is made of SELECT, JOIN, WHERE, GROUP BY, HAVING, window functions, WITH and UNION ALL",
             )
