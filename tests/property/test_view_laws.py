@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import assume, event, given, settings
+from hypothesis import assume, event, example, given, settings
 from hypothesis import strategies as st
 
 from cdc.model.errors import ConfigError
@@ -48,6 +48,23 @@ batches = st.lists(
 )
 
 
+_AT = [START + timedelta(minutes=minute) for minute in (0, 1, 3, 4, 6)]
+TIME_PASSES: Any = [
+    (
+        {
+            A: {(n,): (n % 3, "xyz"[n % 3], n, at) for n, at in enumerate(_AT)} | {(5,): (None, None, None, None)},
+            B: {(n,): ((n + 1) % 3, n, at) for n, at in enumerate(_AT)} | {(5,): (None, None, None)},
+            C: {(n, n % 2): ("xyz"[n % 3],) for n in range(4)},
+        },
+        0,
+    ),
+    *[({}, 1)] * 4,
+    ({A: {(1,): (2, "z", 1, _AT[4]), (2,): None}, B: {(0,): (1, 3, _AT[4])}}, 1),
+    *[({}, 1)] * 3,
+]
+"""Rows that are there while minutes pass without any change, and with some."""
+
+
 def _apply(table: dict[Row, Row], change: Any) -> None:
     if change == "truncate":
         table.clear()
@@ -67,6 +84,7 @@ def _engine(shape: str) -> SmallEngine:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @given(history=batches)
+@example(history=TIME_PASSES)
 @settings(max_examples=12 if FULL else 5, deadline=None)
 def test_a_view_is_what_its_sql_gives(shape: str, history: Any) -> None:
     _check(_engine(shape), SHAPES[shape][0], history)

@@ -62,6 +62,11 @@ _SEARCHES = {
         key=("n",),
     ),
     "texts": ViewConfig(sql="SELECT CAST(id AS STRING) AS t, x FROM public.n", key=("x",)),
+    "states": ViewConfig(
+        sql="SELECT CASE WHEN at + INTERVAL 20 MINUTES <= clock() THEN 'old' ELSE 'new' END AS state, "
+        "count(*) AS n FROM public.c GROUP BY 1",
+        key=("state",),
+    ),
 }
 
 
@@ -111,6 +116,10 @@ def test_what_a_row_comes_from(apply_spark: SparkSession, kafka: str, tmp_path: 
     found = explain_view(bench.config, "outcome", "4")
     assert (found.outcome, found.published, found.records) == ("none", None, ())
     assert _keys(found.rows) == [("public.s", {"id": 4})]
+    new = explain_view(bench.config, "states", "new")
+    assert (new.published, _keys(new.rows)) == ({"state": "new", "n": 1}, [("public.c", {"id": 5})])
+    assert new.deadline is not None
+    assert new.deadline.isoformat() == "2026-01-01T10:25:00"
     held = explain_view(bench.config, "texts", "8")
     assert (held.outcome, held.quarantined) == ("quarantined", "the key is not unique")
     assert _keys(held.rows) == [("public.n", {"id": 3}), ("public.n", {"id": 2})]
@@ -121,6 +130,11 @@ def test_what_a_row_comes_from(apply_spark: SparkSession, kafka: str, tmp_path: 
     assert (found.outcome, found.published) == ("row", {"id": 4, "outcome": "not clicked"})
     assert found.changed is not None
     assert (found.changed["clock"], found.deadline) == (True, None)
+    assert explain_view(bench.config, "states", "new").outcome == "none"
+    old = explain_view(bench.config, "states", "old")
+    assert (old.published, _keys(old.rows)) == ({"state": "old", "n": 1}, [("public.c", {"id": 5})])
+    assert old.changed is not None
+    assert old.changed["clock"]
     whole = explain_view(bench.config, "outcomes", "38")
     assert (whole.published, len(whole.rows), list(whole.more)) == ({"n": 38, "m": 1}, 20, ["public.s"])
     assert {row.table for row in whole.rows} == {"public.s"}

@@ -37,6 +37,7 @@ _FEW = (
     "22 outer join: matches come and go",
     "28 a deadline passes while nothing happens, 29 a straggler",
     "the best two of each group",
+    "a deadline moves a row from one group to another",
     "38 an alert once, while nothing happens, and taken back by a straggler",
     "30 what comes later than keep is left out",
     "37 at: event",

@@ -15,6 +15,7 @@ RELATIONS = {
     for each in (
         relation("public.t", ["id"], id="int64", g="string", n="int64", x="float64", at="timestamp_micros"),
         relation("public.f", ["who", "whom"], who="int64", whom="string", z="int64", at="timestamp_micros"),
+        relation("shop.dots", ["a.b"], **{"a.b": "int64", "c.": "string"}),
         relation("shop.Odd", ["Id"], Id="int64", Name="string"),
         relation("shop.twins", ["id"], id="int64", a="int64", A="int64"),
         relation("view.other", ["k"], k="int64", v="string"),
@@ -146,6 +147,10 @@ REFUSED: list[tuple[str, str, str]] = [
         "no SQL of Spark",
         "date_trunc('HOUR', t)",
     ),
+    ("SELECT id, DATE'2026-1-5' AS r FROM public.t", "the text is no DATE, or another one in Spark", "another way"),
+    ("SELECT id, CAST('2026-02-30' AS date) AS r FROM public.t", "the text is no DATE", "another way"),
+    ("SELECT id, date_trunc('M', at) AS r FROM public.t", "write its unit out: M is none of Spark", "another way"),
+    ("SELECT id, dateadd(M, 1, at) AS r FROM public.t", "write its unit out: M is none of Spark", "another way"),
     ("SELECT id, CAST(x AS string) AS r FROM public.t", "double as string", "engine: spark"),
     ("SELECT id, trim(BOTH 'x' FROM g) AS r FROM public.t", "is not known to give Spark's value", "engine: spark"),
     ("SELECT id, g LIKE n AS r FROM public.t", "its pattern must be written out", "engine: spark"),
@@ -222,6 +227,7 @@ REFUSED: list[tuple[str, str, str]] = [
     ("WITH RECURSIVE c AS (SELECT id FROM public.t) SELECT id FROM c", "WITH RECURSIVE is not known here", "levels"),
     ("SELECT id FROM public.t LATERAL VIEW explode(n) e AS y", "LATERAL VIEW", "a view is made of"),
     ("SELECT id FROM public.t PIVOT (sum(n) FOR g IN ('a'))", "PIVOT", "a captured table"),
+    ("SELECT id FROM public.t FOR UPDATE", "LOCKS is not known here", "a view is made of"),
     ("SELECT id FROM public.t TABLESAMPLE (10 PERCENT)", "TABLESAMPLE", "a captured table"),
     ("SELECT id FROM range(3)", "RANGE(3) is not known in FROM", "a captured table"),
     ("SELECT id FROM VALUES (1) AS v(id)", "is not known in FROM", "a captured table"),
@@ -335,6 +341,14 @@ def test_names_are_found_whatever_their_case_and_kept_as_they_are_written() -> N
     assert plan.reads == ("shop.Odd",)
 
 
+def test_a_dot_may_be_part_of_a_name() -> None:
+    sql = "SELECT `a.b`, max(d.`c.`) AS c FROM shop.dots d GROUP BY shop.dots.`a.b`"
+    with pytest.raises(ConfigError, match=r"there is no table shop\.dots in FROM"):
+        plan_view("v", sql, ["a.b"], RELATIONS)
+    plan = plan_view("v", sql.replace("shop.dots.", "d."), ["a.b"], RELATIONS)
+    assert (units(plan), plan.nodes[0].columns) == ([("a.b",)], ("a.b", "c"))
+
+
 def test_a_column_may_use_the_one_before_it_by_its_name() -> None:
     plan = plan_view("v", "SELECT id, n + 1 AS m, m * 2 AS k FROM public.t", ["id"], RELATIONS)
     assert '("t"."n" + 1) * 2' in plan.nodes[-1].whole
@@ -354,6 +368,11 @@ def test_the_first_rows_of_a_view_refreshed_whole_need_a_total_order() -> None:
     with pytest.raises(ConfigError, match="LIMIT has no total order") as refused:
         plan_view("v", "SELECT id, n FROM public.t ORDER BY n DESC LIMIT 3", ["id"], RELATIONS, refresh_full=True)
     assert refused.value.hint == "add to ORDER BY: t.id"
+    with pytest.raises(ConfigError, match="LIMIT has no total order") as refused:
+        plan_view("v", "SELECT DISTINCT g, n FROM public.t ORDER BY g LIMIT 3", ["g"], RELATIONS, refresh_full=True)
+    assert refused.value.hint == "add to ORDER BY: t.n"
+    every = "SELECT DISTINCT id, g, n FROM public.t ORDER BY id LIMIT 3"
+    assert plan_view("v", every, ["id"], RELATIONS, refresh_full=True).unique_key
 
 
 def test_a_sum_of_floats_is_warned_of() -> None:

@@ -68,6 +68,7 @@ def test_what_spark_takes_is_not_looked_through(value: str) -> None:
         ("collect_list(g)", "order in which rows are read"),
         ("percentile_approx(n, 0.5)", "order in which rows are read"),
         ("mode(n)", "order in which rows are read"),
+        ("date_trunc('M', at)", "the unit M, which Spark does not know"),
         ("explode(n)", "several rows of one"),
         ("stack(2, n, k)", "several rows of one"),
         ("own_function(n)", "not known to be a function of one row"),

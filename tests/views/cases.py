@@ -274,6 +274,19 @@ CASES: Mapping[str, Case] = {
             ([tx(("c", "c", (1, 1, at("10:20"))))], ["~1"]),
         ],
     ),
+    "a deadline moves a row from one group to another": Case(
+        view(
+            "SELECT CASE WHEN at + INTERVAL 40 MINUTES <= clock() THEN 'over' ELSE 'open' END AS state, count(*) AS n"
+            " FROM public.s GROUP BY 1",
+            "state",
+        ),
+        [
+            ([tx(("s", "c", (1, at("10:00"))))], ["+open"]),
+            ([tx()], []),
+            ([tx()], ["+over", "-open"]),
+            ([tx(("s", "c", (2, at("10:59"))))], ["+open"]),
+        ],
+    ),
     "30 what comes later than keep is left out": Case(
         view(OUTCOME, "id", reads=_kept),
         [

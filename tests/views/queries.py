@@ -54,6 +54,8 @@ def queries(draw: Any, depth: int = 2) -> Query:
         aggregate = f"count_if({draw(clocks(times))})"
         return Query(f"SELECT {numbers[0]} AS q0, {aggregate} AS q1{tail} GROUP BY 1", ("q0", "q1"), ("q0",))
     group = draw(st.lists(st.sampled_from(numbers), min_size=1, max_size=2, unique=True))
+    if times and draw(st.integers(0, 2)) == 0:
+        group.append(f"CASE WHEN {draw(clocks(times))} THEN 1 ELSE 0 END")
     names = tuple(f"q{i}" for i in range(len(group)))
     if kind == "distinct":
         named = ", ".join(f"{value} AS {name}" for value, name in zip(group, names, strict=True))

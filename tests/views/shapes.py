@@ -224,6 +224,35 @@ clock in a node: n
     SELECT n, count(*) AS m FROM (SELECT g, count(*) AS n FROM public.a WHERE at <= clock() GROUP BY g) GROUP BY
     n
 
+clock in the key: id, due
+    SELECT id, at <= clock() AS due FROM public.a
+
+clock in a group: state
+    SELECT CASE WHEN at < clock() THEN 'over' WHEN at - INTERVAL 2 MINUTES <= clock() THEN 'soon' END AS state,
+    count(*) AS n, max(n) AS n2 FROM public.a GROUP BY 1
+
+clock in a group of an outer join: due, z
+    SELECT coalesce(b.at, a.at) <= clock() AS due, b.z, count(*) AS n FROM public.a a LEFT JOIN public.b b ON b.k = a.k
+    GROUP BY coalesce(b.at, a.at) <= clock(), b.z
+
+clock in a group, beside an outer join: due
+    SELECT a.at <= clock() AS due, count(b.id) AS n FROM public.a a LEFT JOIN public.b b ON b.k = a.k GROUP BY 1
+
+clock in what is distinct, of a node: g
+    SELECT g, count(*) AS n FROM (SELECT DISTINCT at > clock() AS due, k, g FROM public.a) GROUP BY g
+
+clock in a partition: g, due, id
+    SELECT g, at <= clock() AS due, id, row_number() OVER (PARTITION BY g, at <= clock() ORDER BY id) AS r
+    FROM public.a
+
+clock in an order: g, id
+    SELECT g, id, row_number() OVER (PARTITION BY g ORDER BY CASE WHEN at <= clock() THEN 0 ELSE 1 END, id) AS r
+    FROM public.a
+
+clock in branches: due, id
+    SELECT at <= clock() AS due, id, n FROM public.a UNION ALL SELECT at + INTERVAL 1 MINUTE > clock(), id + 10, z
+    FROM public.b
+
 global with the clock: n
     SELECT count(*) AS n FROM public.a WHERE at < clock()
 

@@ -29,6 +29,9 @@ def spark_text(
 ) -> str:
     """Return a view's SQL over temporary views in place of its relations, by name, at one time of the clock."""
     tree = as_read(cast("exp.Query", sqlglot.parse_one(sql, read="spark")), uses or {}, Written("", sql))
+    for column in tree.find_all(exp.Column):
+        if f"{column.db}.{column.table}" in stand_ins:  # a table can be called by its whole name where it has no alias
+            column.set("db", None)
     for found in list(tree.find_all(exp.Table)):
         stand_in = stand_ins.get(f"{found.db}.{found.name}")
         if stand_in is not None:

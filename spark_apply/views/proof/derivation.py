@@ -85,12 +85,14 @@ def _first(replay: Replayed, node: Node, units: str, clock: dt.datetime) -> dt.d
 
 
 def _is_due(replay: Replayed, node: Node, units: str, begin: dt.datetime, end: dt.datetime) -> bool:
-    given = {CLOCK_BEFORE: begin, CLOCK_AFTER: end}
-    for statement in node.due:
-        named = {name[1:]: at for name, at in given.items() if name in statement}
-        if replay.state.rows(_touching(node, statement, units), named or None):
-            return True
-    return False
+    return any(_touches(replay, node, statement, units, (begin, end)) for statement in node.due)
+
+
+def _touches(replay: Replayed, node: Node, statement: str, units: str, clocks: tuple[dt.datetime, dt.datetime]) -> bool:
+    """Whether a statement gives one of the units, between two times of the clock."""
+    given = dict(zip((CLOCK_BEFORE, CLOCK_AFTER), clocks, strict=True))
+    named = {name[1:]: at for name, at in given.items() if name in statement}
+    return bool(replay.state.rows(_touching(node, statement, units), named or None))
 
 
 def _touching(node: Node, statement: str, units: str) -> str:
@@ -177,13 +179,14 @@ class _Search:
         if not statements:  # the whole is one unit, of which every row is a part
             return list(range(1, min(rows, NAMED) + 1))
         listed = ", ".join(quoted(name) for name in by)
+        clock = _EPOCH + dt.timedelta(milliseconds=self.replay.clock_ms)
         hits: list[int] = []
         spans = [(1, rows)] if rows else []
         while spans and len(hits) < NAMED:
             begin, end = spans.pop()
             state.execute(f"DELETE FROM {changed}")
             state.execute(f"INSERT INTO {changed} SELECT {listed} FROM {_ROWS} WHERE _n BETWEEN {begin} AND {end}")
-            if not any(state.rows(_touching(node, one, units)) for one in statements):
+            if not any(_touches(self.replay, node, one, units, (clock, clock)) for one in statements):
                 continue
             if begin == end:
                 hits.append(begin)

@@ -79,6 +79,8 @@ class Replayed:
     """By name, why views cannot be computed."""
     held: Mapping[str, str]
     """Those of them that are in quarantine as a whole, as they have no units."""
+    clock_ms: int
+    """The clock that they were computed with."""
 
 
 @contextmanager
@@ -127,6 +129,7 @@ def replayed(
                 {table.relation: table for table in tables},
                 failed,
                 held,
+                clock_ms or 0,
             )
         finally:
             state.close()

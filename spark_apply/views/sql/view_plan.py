@@ -88,7 +88,8 @@ class Node:
     units: tuple[str, ...]
     """Names of its unit columns, in order; of a view they are among `columns`. Empty: the whole is one unit."""
     touched: tuple[str, ...]
-    """Their union has, by `units` in order, every unit that changed rows can touch; it may have more."""
+    """Their union has, by `units` in order, every unit that changed rows can touch; it may have more. Where the clock
+    moves units, they use `CLOCK_BEFORE` and `CLOCK_AFTER`."""
     due: tuple[str, ...]
     """The same for units that the clock alone can touch; uses `CLOCK_BEFORE` and `CLOCK_AFTER`."""
     next_due: tuple[str, ...]

@@ -18,7 +18,7 @@ from spark_apply.views.sql.expressions.types import (
     is_number,
 )
 from spark_apply.views.sql.reading.blocks import CLOCK
-from spark_apply.views.sql.reading.written import Written, as_written
+from spark_apply.views.sql.reading.written import ABBREVIATED, Written, as_written
 
 ELSEWHERE = "write it in another way, or say `engine: spark`, which runs it"
 
@@ -123,6 +123,8 @@ class Rules(dict[type[exp.Expr], Rule]):
 
         def register(function: Rule) -> Rule:
             def checked(carry: Carrier, node: exp.Expr) -> Typed:
+                if ABBREVIATED in node.meta:
+                    raise carry.differs(node, f"write its unit out: {node.meta[ABBREVIATED]} is none of Spark")
                 other = next((name for name, part in node.args.items() if part and name not in known), None)
                 if other is not None:
                     raise carry.differs(node, f"{other.replace('_', ' ')} is given")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from typing import Final
 
@@ -65,6 +66,8 @@ def _cast(carry: Carrier, node: exp.Expr) -> Typed:
     if found.type == "string" and to in INSTANTS:
         return _written_instant(carry, node, found, to)
     if found.type == "string" and to in _PATTERNS:
+        if isinstance(node.this, exp.Literal) and not _is_one(node.this.name, to):
+            raise carry.differs(node, f"the text is no {to.upper()}, or another one in Spark; a date is 2026-01-31")
         wrong = failing(f"a text is no {to.upper()}", to)
         missing = exp.Is(this=operand(found.sql.copy()), expression=exp.Null())
         return Typed(case((missing, exp.Null()), (_reads(found.sql, to), cast(found.sql, to)), default=wrong), to)
@@ -80,6 +83,17 @@ def _try_cast(carry: Carrier, node: exp.Expr) -> Typed:
     if found.type == to or (found.type in INTEGERS and to == "bigint"):
         return Typed(_converted(carry, node, found, to), to)
     raise carry.differs(node, f"try_cast of {found.type}")
+
+
+def _is_one(text: str, to: str) -> bool:
+    """Whether a text that is written out has the form that both read alike, and is a day that there is."""
+    if not re.fullmatch(_PATTERNS[to], text):
+        return False
+    try:
+        dt.date.fromisoformat(text) if to == "date" else int(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _reads(text: exp.Expr, to: str) -> exp.Expr:
@@ -99,6 +113,8 @@ def _converted(carry: Carrier, node: exp.Expr, found: Typed, to: str) -> exp.Exp
         return cast(value, to)
     if to in INTEGERS and (of in FLOATS or is_decimal(of)):
         return cast(call("trunc", value), to)
+    if of in FLOATS and is_decimal(to):  # by the decimal number that it is written as, as Java does
+        return cast(cast(cast(value, "double"), "string"), to)
     allowed = (
         (is_exact(of) and (is_exact(to) or to == "double"))
         or (of in INTEGERS and to == "string")

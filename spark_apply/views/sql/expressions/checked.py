@@ -14,7 +14,7 @@ from sqlglot import exp
 
 from spark_apply.views.sql.expressions.carrier import NEVER, NEVER_BY_NAME, UNORDERED, UNSTABLE, shown
 from spark_apply.views.sql.reading.blocks import Block
-from spark_apply.views.sql.reading.written import Written
+from spark_apply.views.sql.reading.written import ABBREVIATED, Written
 
 ANY: Final = "of Spark"
 """The type of every output: Spark says which it is, when it is asked for the view's columns."""
@@ -31,16 +31,18 @@ ONE_ROW: Final = frozenset(
     re.findall(
         r"\w+",
         """
-        acosh add_months array_compact array_join ascii asinh assert_true atanh base64 bin bround cbrt char_length
-        character_length chr conv cosh crc32 csc date_from_unix_date day dayname decode degrees e element_at elt encode
-        equal_null factorial find_in_set format_number format_string from_unixtime from_utc_timestamp getbit hash hex
-        hypot ilike initcap isnotnull isnull json_array_length lcase levenshtein locate log10 log1p log2 luhn_check
-        make_date make_timestamp make_timestamp_ntz map_keys map_values mask monthname next_day nullifzero octet_length
-        overlay parse_url pi pmod positive printf quote radians regexp_count regexp_instr regexp_substr rint sec sha
-        sha1 sha2 shiftleft shiftright shiftrightunsigned sinh size soundex split_part substring_index tanh to_binary
-        to_char to_number to_timestamp to_timestamp_ntz to_utc_timestamp translate trunc try_add try_divide
-        try_element_at try_multiply try_subtract try_to_number try_to_timestamp ucase unbase64 unhex unix_date
-        unix_micros unix_millis unix_seconds url_decode url_encode weekday width_bucket xxhash64 zeroifnull
+        acosh add_months array_compact array_join ascii asinh assert_true atanh base64 bin bround btrim cbrt
+        char_length character_length chr conv cosh crc32 csc date_from_unix_date date_part datepart day dayname decode
+        degrees e element_at elt encode equal_null factorial find_in_set format_number format_string from_unixtime
+        from_utc_timestamp getbit hash hex hypot ilike initcap isnotnull isnull json_array_length lcase levenshtein
+        locate log10 log1p log2 luhn_check make_date make_dt_interval make_timestamp make_timestamp_ntz
+        make_ym_interval map_keys map_values mask monthname next_day nullifzero octet_length overlay parse_url pi pmod
+        positive printf quote radians regexp_count regexp_instr regexp_substr rint sec sha sha1 sha2 shiftleft
+        shiftright shiftrightunsigned sinh size soundex split_part substring_index tanh timestamp_micros
+        timestamp_millis timestamp_seconds to_binary to_char to_number to_timestamp to_timestamp_ntz to_utc_timestamp
+        translate trunc try_add try_divide try_element_at try_multiply try_subtract try_to_number try_to_timestamp
+        ucase unbase64 unhex unix_date unix_micros unix_millis unix_seconds url_decode url_encode weekday width_bucket
+        xxhash64 zeroifnull
         """,
     )
 )
@@ -58,6 +60,8 @@ def checked(block: Block, written: Written) -> tuple[Block, tuple[str, ...]]:
 
 
 def _reason(node: exp.Expr) -> tuple[str, str] | None:
+    if ABBREVIATED in node.meta:
+        return f"has the unit {node.meta[ABBREVIATED]}, which Spark does not know", "write it out, as DAY or MONTH"
     if type(node) in NEVER:
         return NEVER[type(node)]
     if isinstance(node, _UNORDERED):

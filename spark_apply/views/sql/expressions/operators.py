@@ -74,10 +74,43 @@ def _paren(carry: Carrier, node: exp.Expr) -> Typed:
     return Typed(exp.Paren(this=found.sql), found.type)
 
 
-@OPERATORS.of(exp.And, exp.Or, exp.Not)
+@OPERATORS.of(exp.Not)
+def _not(carry: Carrier, node: exp.Expr) -> Typed:
+    return Typed(exp.Not(this=carry.boolean(node.this).sql), "boolean")
+
+
+@OPERATORS.of(exp.And, exp.Or)
 def _logic(carry: Carrier, node: exp.Expr) -> Typed:
-    parts = {name: carry.boolean(node.args[name]).sql for name in ("this", "expression") if node.args.get(name)}
-    return Typed(type(node)(**parts), "boolean")
+    """Return AND or OR. Spark looks at a part only where those before it leave the answer open; the engine at all."""
+    kind, rest = type(node), node
+    parts: list[exp.Expr] = []
+    while type(rest) is kind:
+        parts.insert(0, carry.boolean(rest.args["expression"]).sql)
+        rest = rest.this
+    parts.insert(0, carry.boolean(rest).sql)
+    found = parts.pop()
+    fails = _may_fail(found)
+    while parts:
+        part = parts.pop()
+        joined: exp.Expr = kind(this=part, expression=found)
+        if fails:
+            decided = exp.Boolean(this=kind is exp.Or)
+            answered = exp.Is(this=operand(part.copy()), expression=decided)
+            joined = case((answered, decided.copy()), default=joined)
+        found, fails = joined, fails or _may_fail(part)
+    return Typed(found, "boolean")
+
+
+def _may_fail(value: exp.Expr) -> bool:
+    """Whether an expression of the engine may be an error: a division, a cast, a result beyond its type."""
+    if any(each.name == "error" for each in value.find_all(exp.Anonymous)):
+        return True
+    if any(each.to.this in _NARROW for each in value.find_all(exp.Cast)):
+        return True
+    return any(not each.find(exp.Interval) for each in value.find_all(exp.Add, exp.Sub, exp.Mul))
+
+
+_NARROW: Final = (exp.DType.INT, exp.DType.BIGINT, exp.DType.DECIMAL)
 
 
 @OPERATORS.of(exp.Is)

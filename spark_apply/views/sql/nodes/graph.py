@@ -152,7 +152,7 @@ class Graph:
             near = [each for each in self._relations if each.rpartition(".")[2].casefold() == what.name.casefold()]
             hint = f"did you mean {near[0]}?" if near else did_you_mean(asked, self._relations)
             raise self._written.refuse(f"the table {asked} is not captured", at=what, hint=hint)
-        return Item(what.alias_or_name, self._relation(name, what), name, names)
+        return Item(what.alias_or_name, self._relation(name, what), None if what.alias else name, names)
 
     def _relation(self, name: str, what: exp.Expr) -> Input:
         relation = self._relations[name]

@@ -36,7 +36,7 @@ def node_of(name: str, branches: Sequence[Branch], units: Sequence[str], written
             found["touched"] += touched(block, branch.units)
         needed = aliases(*(value for _, value in branch.units))
         for deadline in deadlines(block, written, needed):
-            found["due"].append(due(block, branch.units, deadline))
+            found["due"] += due(block, branch.units, deadline)
             found["next_due"].append(next_due(block, deadline))
         hidden = "".join(
             f"{to.text(value)} AS {to.quoted(unit)}, " for unit, value in branch.units if unit not in columns

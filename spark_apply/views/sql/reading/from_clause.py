@@ -44,6 +44,8 @@ class FromClause:
         self.sources: list[Source] = []
         self.where: list[exp.Expr] = []
         self.tables: list[Visible] = []
+        self.leading: list[tuple[str, str]] = []
+        """Tables and columns that ``*`` begins with: those of USING, of the last one first."""
         self._places: dict[str, exp.Expr] = {}
 
     def read(self, first: exp.Expr, joins: Sequence[exp.Join]) -> None:
@@ -140,7 +142,7 @@ class FromClause:
         if on is not None:
             first = seen.alias if OWN_FIRST in join.meta else None
             return conjuncts(Names(self._written, [*self.tables, seen], first=first).resolve(on)), seen
-        found, merged = [], set()
+        found, merged, leading = [], list[str](), list[tuple[str, str]]()
         for each in join.args.get("using") or ():
             name = find(each.name, seen.columns)
             mine = [
@@ -154,8 +156,10 @@ class FromClause:
                 )
             owner, left = mine[0]
             found.append(exp.EQ(this=owner.columns[left].copy(), expression=seen.columns[name].copy()))
-            merged.add(name)
-        return tuple(found), replace(seen, merged=frozenset(merged))
+            merged.append(name)
+            leading.append((owner.alias, left))
+        self.leading = leading + [each for each in self.leading if each not in leading]
+        return tuple(found), replace(seen, merged=tuple(merged))
 
     def _place(self, condition: exp.Expr) -> None:
         """Put a conjunct of an inner join where its last source is joined."""

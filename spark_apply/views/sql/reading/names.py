@@ -20,8 +20,8 @@ class Visible:
     """What each column is, over the sources of the block."""
     qualified: str | None = None
     """``schema.table``, by which it can be called too where it has no alias of its own."""
-    merged: frozenset[str] = frozenset()
-    """Columns that USING has made one with an earlier table's."""
+    merged: tuple[str, ...] = ()
+    """Columns that USING has made one with an earlier table's, in its order."""
 
 
 def find(name: str, names: Iterable[str]) -> str | None:
@@ -36,17 +36,37 @@ def find(name: str, names: Iterable[str]) -> str | None:
 class Names:
     """Resolves the columns of one SELECT."""
 
-    def __init__(self, written: Written, tables: Sequence[Visible], *, first: str | None = None) -> None:
-        """`first`: the table whose columns are meant where others have a column of the name too."""
+    def __init__(
+        self,
+        written: Written,
+        tables: Sequence[Visible],
+        *,
+        first: str | None = None,
+        leading: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        """`first`: the table whose columns are meant where others have a column of the name too.
+
+        `leading`: tables and columns that ``*`` begins with, as USING has made them one with those of other tables.
+        """
         self._written = written
         self._tables = tables
         self._first = first
+        self._leading = leading
 
-    def resolve(self, expression: exp.Expr, outputs: Mapping[str, exp.Expr] | None = None) -> exp.Expr:
-        """Return an expression over sources; `outputs` are resolved outputs that may be called by their alias too."""
+    def resolve(
+        self, expression: exp.Expr, outputs: Mapping[str, exp.Expr] | None = None, *, outputs_first: bool = False
+    ) -> exp.Expr:
+        """Return an expression over sources; `outputs` are resolved outputs that may be called by their alias too.
+
+        With `outputs_first` the alias is meant where a table has a column of the name too, outside of aggregates.
+        """
 
         def meaning(node: exp.Expr) -> exp.Expr:
             if isinstance(node, exp.Column) and isinstance(node.this, exp.Identifier):
+                mine = outputs_first and not node.table and node.find_ancestor(exp.AggFunc) is None
+                alias = find(node.name, outputs or {}) if mine else None
+                if outputs and alias is not None:
+                    return located(operand(outputs[alias].copy()), node)
                 return self.column(node, outputs or {})
             if isinstance(node, exp.Column | exp.Dot) and not isinstance(node.this, exp.Star):
                 raise self._written.refuse(
@@ -61,7 +81,7 @@ class Names:
     def column(self, column: exp.Column, outputs: Mapping[str, exp.Expr]) -> exp.Expr:
         """Return what a column means."""
         asked = ".".join(part.name for part in column.parts)
-        table = asked.rpartition(".")[0]
+        table = ".".join(part.name for part in column.parts[:-1])
         candidates = [each for each in self._tables if not table or _called(each, table)]
         if table and not candidates:
             raise self._written.refuse(
@@ -111,13 +131,24 @@ class Names:
                 hint=did_you_mean(table, (each.alias for each in self._tables)),
             )
         left_out = [each.name.casefold() for each in inner.args.get("except_") or ()]
-        return [
-            (name, located(value.copy(), star))
+        listed = [
+            (each, name)
             for each in self._tables
             if not table or _called(each, table)
-            for name, value in each.columns.items()
+            for name in each.columns
             if (table or name not in each.merged) and name.casefold() not in left_out
         ]
+        return [
+            (name, located(each.columns[name].copy(), star))
+            for each, name in sorted(listed, key=lambda found: self._place(*found))
+        ]
+
+    def _place(self, table: Visible, column: str) -> tuple[int, int]:
+        """Return where Spark has a column of a star: the hidden ones of USING, the others of it, the rest."""
+        if column in table.merged:
+            return 0, table.merged.index(column)
+        place = (table.alias, column)
+        return 1, self._leading.index(place) if place in self._leading else len(self._leading)
 
 
 def _called(table: Visible, name: str) -> bool:

@@ -49,7 +49,7 @@ def block_of(select: exp.Select, clause: FromClause, written: Written, *, top: b
     if from_ is None:
         raise written.refuse("a SELECT without FROM reads no table", at=select, hint="select from a captured table")
     clause.read(from_.this, select.args.get("joins") or ())
-    names = Names(written, clause.tables)
+    names = Names(written, clause.tables, leading=clause.leading)
     where = (*clause.where, *_where(select, names, written))
     clause.check_equalities(where)
     outputs = _outputs(select, names, written, windows, named=named)
@@ -89,7 +89,7 @@ def _check_clauses(select: exp.Select, written: Written) -> None:
             part = value[0] if isinstance(value, list) else value
             shown = as_written(part) if isinstance(part, exp.Expr) else name.upper()
             raise written.refuse(
-                f"{shown.strip()} is not known here",
+                f"{shown.strip() or name.upper()} is not known here",
                 at=part if isinstance(part, exp.Expr) else select,
                 hint="a view is made of SELECT, JOIN, WHERE, GROUP BY, HAVING, window functions, WITH and UNION ALL",
             )
@@ -284,7 +284,7 @@ def _order(
             value = list(outputs.values())[number - 1].copy()
         else:
             alias = find(value.name, outputs) if isinstance(value, exp.Column) and not value.table else None
-            value = outputs[alias].copy() if alias is not None else names.resolve(value, outputs)
+            value = outputs[alias].copy() if alias is not None else names.resolve(value, outputs, outputs_first=True)
         ordered = each.copy()
         ordered.set("this", value)
         resolved.append(ordered)

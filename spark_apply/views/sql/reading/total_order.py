@@ -54,9 +54,11 @@ def _missing(block: Block, given: Sequence[exp.Expr]) -> list[str]:
     if block.group is not None:
         return [as_written(each) for each in block.group if each not in given]
     known = set(_columns(given))
-    if block.distinct or (block.outputs and all(each in given for each in _used(block))):
-        return []
     fixed = _closure(block, known)
+    if block.distinct:  # rows that are equal in all outputs are one
+        return [as_written(each) for each in block.outputs.values() if not _is_known(each, given, known, fixed)]
+    if block.outputs and all(each in given for each in _used(block)):
+        return []
     missing = []
     for source in block.sources:
         if source.side in (Side.INNER, Side.LEFT) and source.alias not in fixed:
@@ -126,6 +128,12 @@ def _is_fixed(source: Source, known: set[tuple[str, str]]) -> bool:
     return names is not None and all((source.alias, name) in known for name in names)
 
 
+def _is_known(value: exp.Expr, given: Sequence[exp.Expr], known: set[tuple[str, str]], fixed: set[str]) -> bool:
+    """Whether a value is one and the same wherever what is given is."""
+    parts = _all_columns(value)
+    return value in given or all(alias in fixed or (alias, name) in known for alias, name in parts)
+
+
 def undetermined(block: Block, key: Iterable[str]) -> list[str]:
     """Return what rows of a view may differ in though they have one key."""
     given = [block.outputs[name] for name in key if name in block.outputs]
@@ -136,7 +144,7 @@ def undetermined(block: Block, key: Iterable[str]) -> list[str]:
     return [
         as_written(each)
         for each in (block.outputs.values() if block.distinct else block.group or ())
-        if each not in given and not all(alias in fixed or (alias, name) in known for alias, name in _all_columns(each))
+        if not _is_known(each, given, known, fixed)
     ]
 
 

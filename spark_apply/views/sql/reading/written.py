@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -25,6 +25,30 @@ _TUMBLING = (
 )
 
 
+_UNIT_AT = {
+    "DATE_TRUNC": (0, 2),
+    "TRUNC": (1, 2),
+    **dict.fromkeys(("DATEADD", "DATE_ADD", "TIMESTAMPADD", "DATEDIFF", "DATE_DIFF", "TIMESTAMPDIFF"), (0, 3)),
+}
+"""Functions with a unit: which argument it is, of how many."""
+
+ABBREVIATED = "abbreviated"
+"""In the meta of a function whose unit is written as D, M or W, of which the parser makes what Spark does not."""
+
+
+def _with_unit(name: str) -> Callable[[list[exp.Expr]], exp.Expr]:
+    at, count = _UNIT_AT[name]
+
+    def built(args: list[exp.Expr]) -> exp.Expr:
+        unit = args[at].name if len(args) == count else ""
+        made: exp.Expr = SparkParser.FUNCTIONS[name](args)
+        if unit.upper() in exp.TimeUnit.UNABBREVIATED_UNIT_NAME:
+            made.meta[ABBREVIATED] = unit
+        return made
+
+    return built
+
+
 class _AnsiSpark(Spark):
     """Spark's dialect as the job's sessions have it (ANSI): a cast that fails is an error, not NULL."""
 
@@ -34,6 +58,7 @@ class _AnsiSpark(Spark):
             **SparkParser.FUNCTIONS,
             "EVERY": exp.LogicalAnd.from_arg_list,
             "SOME": exp.LogicalOr.from_arg_list,
+            **{name: _with_unit(name) for name in _UNIT_AT},
         }
 
 

@@ -34,12 +34,13 @@ def table(schema: str, relation: str) -> str:
     return current().table(schema, relation)
 
 
-def text(expression: exp.Expr) -> str:
-    """An expression as SQL, with the clock as a parameter."""
+def text(expression: exp.Expr, state: str = AFTER) -> str:
+    """An expression as SQL, with the clock as a parameter: that of the state before the step, or after it."""
     engine = current()
+    clock = engine.clock_before if state == BEFORE else engine.clock_after
 
     def parameter(node: exp.Expr) -> exp.Expr:
-        return exp.Var(this=engine.clock_after) if isinstance(node, exp.Var) and node.name == CLOCK else node
+        return exp.Var(this=clock) if isinstance(node, exp.Var) and node.name == CLOCK else node
 
     return expression.transform(parameter).sql(engine.name)
 

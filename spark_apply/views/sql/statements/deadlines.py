@@ -56,15 +56,15 @@ def deadlines(block: Block, written: Written, needed: frozenset[str]) -> tuple[D
     return tuple(found)
 
 
-def due(block: Block, units: Units, deadline: Deadline) -> str:
-    """Return the statement for the units that this deadline touches between the two clocks."""
+def due(block: Block, units: Units, deadline: Deadline) -> Iterator[str]:
+    """Yield statements for the units that this deadline touches between the two clocks."""
     after, until = ("<=", "<") if deadline.passed else ("<", "<=")
     instant = _instant(deadline)
     passing = f"{current().clock_before} {after} {instant} AND {instant} {until} {current().clock_after}"
     sources = connected(block, aliases(deadline.at, *(value for _, value in units)))
     rows = to.from_clause(sources, to.AFTER, keep=lambda each: not has_clock(each))
-    select = select_units(units) if units else "SELECT DISTINCT TRUE AS _whole"
-    return select + rows + to.where([*conditions_over(block, sources), passing])
+    for select in select_units(units, to.BOTH) if units else ("SELECT DISTINCT TRUE AS _whole",):
+        yield select + rows + to.where([*conditions_over(block, sources), passing])
 
 
 def next_due(block: Block, deadline: Deadline) -> str:

@@ -13,6 +13,9 @@ derivation of either state is there too. (Where its ON depends on another option
 state, and has one among the rows of both, the match is a changed row of C, and C's own statement finds the derivation.)
 Where the units are columns of sources that are not optional, they are at hand there. Otherwise the rows of one of
 these, the roots, are kept, and the units are read from the roots' derivations in each of the states.
+
+A unit that the clock moves (`GROUP BY CASE WHEN due <= clock() …`) is another one in each state though no row of it
+differs. So units are read by the clock of the state whose rows are asked, and by both clocks where those are of both.
 """
 
 from __future__ import annotations
@@ -37,12 +40,15 @@ def touched(block: Block, units: Units) -> Iterator[str]:
         elif needed & block.optional:
             yield from _by_roots(block, units, source, needed)
         else:
-            yield _by_an_optional_source(block, units, source)
+            yield from _by_an_optional_source(block, units, source)
 
 
-def select_units(units: Units) -> str:
-    """The SELECT clause of units."""
-    return "SELECT DISTINCT " + ", ".join(f"{to.text(value)} AS {to.quoted(name)}" for name, value in units)
+def select_units(units: Units, state: str) -> Iterator[str]:
+    """Yield the SELECT clauses of units of a state, of `to.BOTH` by each of the clocks if the clock moves them."""
+    moves = any(has_clock(value) for _, value in units)
+    for clock in (to.BEFORE, to.AFTER) if state == to.BOTH and moves else (state,):
+        listed = (f"{to.text(value, clock)} AS {to.quoted(name)}" for name, value in units)
+        yield f"SELECT DISTINCT {', '.join(listed)}"
 
 
 def _by_a_needed_source(block: Block, units: Units, source: Source, needed: frozenset[str]) -> Iterator[str]:
@@ -50,11 +56,13 @@ def _by_a_needed_source(block: Block, units: Units, source: Source, needed: froz
     conditions = conditions_over(block, sources)
     for schema in (to.BEFORE, to.AFTER):
         rows = to.from_clause(sources, schema, changed=source.alias, keep=lambda each: not has_clock(each))
-        yield select_units(units) + rows + to.where(conditions)
+        for select in select_units(units, schema):
+            yield select + rows + to.where(conditions)
 
 
-def _by_an_optional_source(block: Block, units: Units, source: Source) -> str:
-    return select_units(units) + _matches(block, source)
+def _by_an_optional_source(block: Block, units: Units, source: Source) -> Iterator[str]:
+    for select in select_units(units, to.BOTH):
+        yield select + _matches(block, source)
 
 
 def _by_roots(block: Block, units: Units, source: Source, needed: frozenset[str]) -> Iterator[str]:
@@ -69,7 +77,8 @@ def _by_roots(block: Block, units: Units, source: Source, needed: frozenset[str]
     sources = connected(block, needed)
     for schema in (to.BEFORE, to.AFTER):
         rows = to.from_clause(sources, schema, restrictions={root.alias: [is_root]})
-        yield select_units(units) + rows + to.where(conditions_over(block, sources))
+        for select in select_units(units, schema):
+            yield select + rows + to.where(conditions_over(block, sources))
 
 
 def _matches(block: Block, source: Source) -> str:

@@ -1,0 +1,153 @@
+"""Whole queries of views give Spark's rows in the views' engine: names, stars, orders, types, keys of floats."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from decimal import Decimal
+from typing import Any
+
+import duckdb
+from pyspark.sql import SparkSession
+
+from spark_apply.views.planning.output_types import output_columns
+from spark_apply.views.sql.plan import plan_view
+from spark_apply.views.sql.view_plan import Relation
+from tests.stores.test_view_functions import COLUMNS, made_rows, same
+from tests.views.engine import quoted
+
+pytest_plugins = ["tests.spark.fixtures"]
+
+_KINDS = {name: kind for name, (kind, *_) in COLUMNS.items()}
+_TABLES = {name: Relation(name, _KINDS, ("id",)) for name in ("public.t", "public.u")}
+"""Two tables of the same columns."""
+
+QUERIES = """
+a, b, c, d, e
+    WITH z(a, b, c, d, e) AS (SELECT * FROM (SELECT id AS p, i, s FROM public.t) t
+    JOIN (SELECT id AS q, i, s AS r FROM public.u) u USING (i)) SELECT a, b, c, d, e FROM z
+
+a, b, c, d, e
+    WITH z(a, b, c, d, e) AS (SELECT * FROM (SELECT id AS p, i, s FROM public.t WHERE i > 5) t
+    RIGHT JOIN (SELECT id AS q, i, s AS r FROM public.u) u USING (i)) SELECT a, b, c, d, e FROM z
+
+a, b, c, d, e
+    WITH z(a, b, c, d, e) AS (SELECT t.*, u.* FROM (SELECT id AS p, i FROM public.t) t
+    LEFT JOIN (SELECT id AS q, i, s AS r FROM public.u) u USING (i)) SELECT a, b, c, d, e FROM z
+
+a, b, c, d, e, f
+    WITH z(a, b, c, d, e, f) AS (SELECT * FROM (SELECT id AS p, s, i FROM public.t) t
+    LEFT JOIN (SELECT id AS q, s, i, x AS r FROM public.u) u USING (i, s)
+    JOIN (SELECT l AS m, id AS p FROM public.u) v USING (p)) SELECT a, b, c, d, e, f FROM z
+
+a, b, c, d, e, f
+    WITH z(a, b, c, d, e, f) AS (SELECT * FROM (SELECT id AS p, s, i FROM public.t) t
+    LEFT JOIN (SELECT id AS q, x AS r, i FROM public.u) u USING (i)
+    JOIN (SELECT l AS m, id AS q FROM public.u) v USING (q)) SELECT a, b, c, d, e, f FROM z
+
+a, b, c
+    SELECT a, b, c FROM (SELECT * FROM (SELECT id AS p, s, i FROM public.t) t
+    LEFT SEMI JOIN (SELECT id AS q, i FROM public.u WHERE id < 9) u USING (i)) z(a, b, c)
+
+full: id
+    SELECT id, -l AS l FROM public.t ORDER BY l + 0, id LIMIT 9
+
+full: i
+    SELECT i, count(*) AS n, max(-j) AS j FROM public.t GROUP BY i ORDER BY n % 2, abs(j), i LIMIT 5
+
+full: i
+    SELECT DISTINCT i, s FROM public.t ORDER BY i DESC, s LIMIT 9
+
+full: id
+    SELECT id, x FROM public.t ORDER BY x DESC, id LIMIT 20
+
+x
+    SELECT x, count(*) AS n, count(DISTINCT y) AS m FROM public.t GROUP BY x
+
+x, y
+    SELECT DISTINCT x, y FROM public.t
+
+x, id
+    SELECT x, id, row_number() OVER (PARTITION BY x ORDER BY id) AS n FROM public.t
+
+k
+    SELECT k, count(*) AS n FROM (SELECT f AS k FROM public.t UNION ALL SELECT x FROM public.u) z GROUP BY k
+
+k
+    SELECT i AS k FROM public.t UNION SELECT d FROM public.u
+
+k
+    SELECT k, count(*) AS n FROM (SELECT dt AS k FROM public.t UNION ALL SELECT ts FROM public.u) z GROUP BY k
+
+id, u
+    SELECT t.id, u.id AS u FROM public.t t JOIN public.u u ON u.x = t.f AND u.x <> 0
+
+id, u
+    SELECT t.id, u.id AS u FROM public.t t JOIN public.u u ON u.x = t.x WHERE t.id < 40
+
+id, u
+    SELECT t.id, u.id AS u FROM public.t t LEFT JOIN public.u u ON u.dt = t.ts AND t.b
+
+id, i
+    SELECT id, i, sum(l) OVER (PARTITION BY i ORDER BY j RANGE BETWEEN 1 PRECEDING AND 1 FOLLOWING) AS a,
+    count(*) OVER (PARTITION BY i ORDER BY x RANGE BETWEEN 1 PRECEDING AND CURRENT ROW) AS c,
+    count(*) OVER (PARTITION BY i ORDER BY dt RANGE BETWEEN INTERVAL 1 MONTH PRECEDING AND CURRENT ROW) AS m,
+    lead(d, 2, 0) OVER (PARTITION BY i ORDER BY id) AS n,
+    rank() OVER (PARTITION BY i ORDER BY x DESC) AS r FROM public.t
+
+id
+    SELECT id, 'it''s' AS a, '\\u0041\\101' AS b, 'a' 'b' AS c, "d" AS d, 'a\\qb' AS e FROM public.t
+"""
+
+
+def test_queries_give_sparks_rows(apply_spark: SparkSession) -> None:
+    rows = made_rows()
+    schema = ", ".join(f"{name} {spark}" for name, (_, spark, _) in COLUMNS.items() if name != "tz")
+    place = list(COLUMNS).index("tz")
+    frame = apply_spark.createDataFrame([row[:place] + row[place + 1 :] for row in rows], schema).coalesce(1)
+    frame.cache().createOrReplaceTempView("view_queries")
+    differing = {}
+    for key, full, sql in _queries():
+        ours = _ours(sql, key, rows, full=full)
+        named = re.sub(r"\bpublic\.([tu])\b(?! [tu]\b)", r"public.\1 \1", sql)
+        theirs = Counter(
+            _plain(row) for row in apply_spark.sql(re.sub(r"\bpublic\.[tu]\b", "view_queries", named)).collect()
+        )
+        if ours != theirs:
+            differing[sql] = (list(ours - theirs)[:2], list(theirs - ours)[:2])
+    assert differing == {}
+
+
+def test_spark_knows_a_table_by_its_whole_name(apply_spark: SparkSession) -> None:
+    sql = "SELECT public.t.* FROM public.t JOIN public.u ON public.u.id = public.t.l WHERE public.t.b"
+    every = list(_KINDS.items())
+    assert plan_view("v", sql, ["id"], _TABLES).reads == ("public.t", "public.u")
+    assert output_columns(apply_spark, "v", sql, dict.fromkeys(_TABLES, every)) == every
+
+
+def _queries() -> list[tuple[list[str], bool, str]]:
+    found = []
+    for block in QUERIES.strip().split("\n\n"):
+        head, _, sql = block.partition("\n")
+        found.append((head.removeprefix("full: ").split(", "), head.startswith("full: "), sql))
+    return found
+
+
+def _ours(sql: str, key: list[str], rows: list[tuple[Any, ...]], *, full: bool) -> Counter[tuple[Any, ...]]:
+    plan = plan_view("v", sql, key, _TABLES, refresh_full=full)
+    connection = duckdb.connect()
+    connection.execute("SET TimeZone = 'UTC'; CREATE SCHEMA after")
+    columns = ", ".join(f"{quoted(name)} {of}" for name, (_, _, of) in COLUMNS.items())
+    for table in plan.reads:
+        connection.execute(f"CREATE TABLE after.{quoted(table)} ({columns})")
+        marks = ", ".join("?" * len(COLUMNS))
+        connection.executemany(f"INSERT INTO after.{quoted(table)} VALUES ({marks})", rows)
+    for node in plan.nodes:
+        connection.execute(f"CREATE TABLE after.{quoted(node.name)} AS {node.whole}")
+    listed = ", ".join(map(quoted, plan.nodes[-1].columns))
+    return Counter(map(_plain, connection.execute(f"SELECT {listed} FROM after.v").fetchall()))
+
+
+def _plain(row: Any) -> tuple[Any, ...]:
+    """A row whose values are equal where they are one number, whatever the digits behind the point."""
+    return tuple(each.normalize() + 0 if isinstance(each, Decimal) else same(each) for each in row)
