@@ -38,10 +38,10 @@ from connectors.mysql.read_position import ReadPosition
 from connectors.mysql.replication import continuity, dumps, last_transaction, mariadb_history
 from connectors.mysql.replication.claim import Claim
 from connectors.mysql.replication.dump_stream import BinlogDump, replica_uuid, unreadable
-from connectors.mysql.rows.judgement import judge
 from connectors.mysql.rows.relations import Followed
-from connectors.mysql.rows.temporary_tables import THREAD_SPECIFIC, Session
 from connectors.mysql.rows.transactions import Committed, Grouper
+from connectors.mysql.statements.judgement import judge
+from connectors.mysql.statements.temporary_tables import THREAD_SPECIFIC, Session
 
 log = logging.getLogger("cdc")
 

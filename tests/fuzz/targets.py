@@ -34,7 +34,8 @@ from connectors.mysql.binlog import parser, table_map, transaction_payload
 from connectors.mysql.binlog.cursor import Cursor
 from connectors.mysql.binlog.events import FormatDescription, Header, Rows, TableColumn, TableMap, TransactionPayload
 from connectors.mysql.binlog.positions import BinlogPosition, GtidPosition, GtidSet, GtidState
-from connectors.mysql.rows import compressed_values, image_codegen, row_images, statements
+from connectors.mysql.rows import compressed_values, image_codegen, row_images
+from connectors.mysql.statements import ddl
 from connectors.mysql.values import jsonb
 from connectors.mysql.values import mapping as mysql_values
 from connectors.mysql.values import temporal as mysql_temporal
@@ -336,7 +337,7 @@ def gtid_sets(data: bytes) -> None:
 
 
 def statement(data: bytes) -> None:
-    statements.meaning(data.decode("utf-8", "replace"), "shop")
+    ddl.meaning(data.decode("utf-8", "replace"), "shop")
 
 
 NUMBERS: Final = (TableColumn("n", 3, 0, nullable=False, unsigned=False, visible=True),)

@@ -16,7 +16,7 @@ from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.catalog.catalog import Captured
 from connectors.mysql.rows import relations
 from connectors.mysql.rows.relations import Followed
-from connectors.mysql.rows.statements import Altered, Emptied, Filled, Granted
+from connectors.mysql.statements.ddl import Altered, Emptied, Filled, Granted
 from connectors.mysql.values import mapping
 from tests.encoders.mysql import header
 

@@ -17,8 +17,8 @@ from cdc.rules.capture_rules import stand_in
 from connectors.mysql.binlog import table_map
 from connectors.mysql.binlog.events import TableColumn
 from connectors.mysql.catalog.catalog import Captured
-from connectors.mysql.rows.judgement import judge
 from connectors.mysql.rows.relations import Followed
+from connectors.mysql.statements.judgement import judge
 from connectors.mysql.values import mapping
 from tests.unit.test_mysql_followed import AT, ID, told
 

@@ -21,10 +21,10 @@ from connectors.mysql.catalog.catalog import Captured
 from connectors.mysql.catalog.reach import Reach
 from connectors.mysql.rows import partial_images
 from connectors.mysql.rows.holes import Holes
-from connectors.mysql.rows.judgement import Both, Temporary, judge
 from connectors.mysql.rows.relations import Followed
-from connectors.mysql.rows.statements import ChangesRows, Filled
-from connectors.mysql.rows.temporary_tables import Session
+from connectors.mysql.statements.ddl import ChangesRows, Filled
+from connectors.mysql.statements.judgement import Both, Temporary, judge
+from connectors.mysql.statements.temporary_tables import Session
 from connectors.mysql.values import mapping
 from tests.encoders.mysql import encode, header
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.mysql.rows.judgement import Both, Hangs, Judgement, Temporary, judge
-from connectors.mysql.rows.statements import (
+from connectors.mysql.statements.ddl import (
     Altered,
     Began,
     ChangesRows,
@@ -22,6 +21,7 @@ from connectors.mysql.rows.statements import (
     RolledBackTo,
     XaEnded,
 )
+from connectors.mysql.statements.judgement import Both, Hangs, Judgement, Temporary, judge
 
 T, U = ("d", "t"), ("e", "u")
 MYSQL, MARIADB = "9.7.0", "10.11.11-MariaDB-log"

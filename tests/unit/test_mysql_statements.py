@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from connectors.mysql.rows.statements import (
+from connectors.mysql.statements.ddl import (
     Altered,
     Began,
     ChangesRows,
@@ -21,7 +21,7 @@ from connectors.mysql.rows.statements import (
     XaEnded,
     meaning,
 )
-from connectors.mysql.rows.tokens import ANSI_QUOTES, MSSQL, NO_BACKSLASH_ESCAPES
+from connectors.mysql.statements.tokens import ANSI_QUOTES, MSSQL, NO_BACKSLASH_ESCAPES
 
 T, U = ("d", "t"), ("e", "u")
 

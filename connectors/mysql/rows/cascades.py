@@ -25,7 +25,7 @@ from cdc.model.errors import OperatorError, ProtocolError
 from connectors.mysql.binlog.events import PartialUpdateRows, Rows, TableMap
 from connectors.mysql.catalog.foreign_keys import ForeignKey, upwards
 from connectors.mysql.rows.row_images import Images, Reader
-from connectors.mysql.rows.tokens import Name
+from connectors.mysql.statements.tokens import Name
 
 _NO_FOREIGN_KEY_CHECKS: Final = 2
 """A flag of rows: the session had `foreign_key_checks = 0`, under which nothing cascades."""

@@ -23,10 +23,10 @@ from cdc.model.change import Table
 from cdc.model.errors import OperatorError
 from cdc.rules.capture_rules import CaptureRules, TableRules, refuse_another_name, stand_in
 from connectors.mysql.binlog.positions import BinlogPosition
-from connectors.mysql.rows.column_moves import ColumnMoves, small
-from connectors.mysql.rows.judgement import Judgement
-from connectors.mysql.rows.statements import Altered, Dropped, Emptied, Filled, Partitions, Renamed
-from connectors.mysql.rows.tokens import Name
+from connectors.mysql.statements.column_moves import ColumnMoves, small
+from connectors.mysql.statements.ddl import Altered, Dropped, Emptied, Filled, Partitions, Renamed
+from connectors.mysql.statements.judgement import Judgement
+from connectors.mysql.statements.tokens import Name
 
 _MOST: Final = 10_000
 

@@ -19,7 +19,7 @@ from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.catalog.catalog import Catalog
 from connectors.mysql.catalog.reach import Reach
 from connectors.mysql.rows.row_images import Images
-from connectors.mysql.rows.tokens import Name
+from connectors.mysql.statements.tokens import Name
 
 TOLD_S: Final = 60.0
 """A session that goes on like this is not told of more often."""

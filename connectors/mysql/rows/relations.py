@@ -25,9 +25,8 @@ from connectors.mysql.catalog.names import as_compared
 from connectors.mysql.rows import holes, own_columns, partial_images, row_images
 from connectors.mysql.rows.cascades import Cascades
 from connectors.mysql.rows.hidden_columns import HiddenColumns
-from connectors.mysql.rows.judgement import Both, Hangs, Judgement, Temporary, relinked, tables_of
 from connectors.mysql.rows.own_columns import OwnColumns, OwnReader, RowReader, Shown
-from connectors.mysql.rows.statements import (
+from connectors.mysql.statements.ddl import (
     Altered,
     ChangesRows,
     Dropped,
@@ -37,8 +36,9 @@ from connectors.mysql.rows.statements import (
     Partitions,
     Renamed,
 )
-from connectors.mysql.rows.temporary_tables import NOBODY, Session, TemporaryTables
-from connectors.mysql.rows.tokens import Name
+from connectors.mysql.statements.judgement import Both, Hangs, Judgement, Temporary, relinked, tables_of
+from connectors.mysql.statements.temporary_tables import NOBODY, Session, TemporaryTables
+from connectors.mysql.statements.tokens import Name
 from connectors.mysql.values import mapping
 
 log = logging.getLogger("cdc")

@@ -18,14 +18,14 @@ from connectors.mysql.binlog import events, parser, transaction_payload
 from connectors.mysql.binlog.last_transaction import committed_us
 from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.binlog.spill import close_file, on_disk, open_file
-from connectors.mysql.rows.judgement import judge
-from connectors.mysql.rows.statements import (
+from connectors.mysql.statements.ddl import (
     Began,
     Ended,
     RolledBackTo,
     XaEnded,
     XaId,
 )
+from connectors.mysql.statements.judgement import judge
 
 IN_MEMORY_BYTES: Final = 8 * 1024 * 1024
 _SIZE: Final = Struct("<IQ")

@@ -34,6 +34,7 @@ from connectors.mysql.catalog.server import Server
 from connectors.mysql.values.mapping import quoted_name as quoted
 from connectors.triggers.mysql import triggers
 from connectors.triggers.mysql.numbers import Numbers
+from connectors.triggers.mysql.rights import no_process, no_right, not_trusted
 from connectors.triggers.mysql.shape import Shape, ShapeColumn, definition
 from connectors.triggers.mysql.triggers import FORGETS, SQL_MODE, Names, Trigger, literal
 
@@ -417,39 +418,6 @@ def stored_name(schema: str, table: str) -> str:
     """Return what InnoDB calls a table, in small letters: signs are their number behind an @. Names are of ASCII."""
     encoded = ("".join(c if c.isalnum() or c == "_" else f"@{ord(c):04x}" for c in part) for part in (schema, table))
     return "/".join(encoded).lower()
-
-
-def not_trusted(server: Server) -> OperatorError:
-    """Return the error of a server that lets administrators alone make triggers."""
-    return OperatorError(
-        f"user {server.user} may not make triggers while the binlog is on: log_bin_trust_function_creators is OFF",
-        hint="SET GLOBAL log_bin_trust_function_creators = ON (and in my.cnf)",
-    )
-
-
-def no_right(server: Server, schema: str, table: str) -> OperatorError:
-    """Return the error of a table that this user may not make triggers on."""
-    return OperatorError(
-        f"table {schema}.{table}: user {server.user} may not make triggers on it",
-        hint=f"GRANT TRIGGER ON {quoted(schema)}.{quoted(table)} TO {server.account}",
-    )
-
-
-def no_process(server: Server) -> OperatorError:
-    """Return the error of a user who cannot be told when a table was truncated."""
-    return OperatorError(
-        f"user {server.user} may not see InnoDB's tables: no trigger tells of TRUNCATE, but their ids do",
-        hint=f"GRANT PROCESS ON *.* TO {server.account}",
-    )
-
-
-def no_database(server: Server, names: Names) -> OperatorError:
-    """Return the error of a user who may not have change tables."""
-    pattern = names.schema.replace("_", "\\_")
-    return OperatorError(
-        f"user {server.user} may not make the database {names.schema} and its tables",
-        hint=f"GRANT ALL ON {quoted(pattern)}.* TO {server.account}",
-    )
 
 
 def _hashed(text: str) -> str:

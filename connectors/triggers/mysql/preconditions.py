@@ -10,7 +10,8 @@ from connectors.mysql import session
 from connectors.mysql.catalog import server
 from connectors.mysql.catalog.catalog import Captured
 from connectors.mysql.catalog.server import Server
-from connectors.triggers.mysql.change_log import ChangeLog, no_database, no_right, not_trusted
+from connectors.triggers.mysql.change_log import ChangeLog
+from connectors.triggers.mysql.rights import no_database, no_right, not_trusted
 
 _VARIABLES: Final = (
     "log_bin", "log_bin_trust_function_creators", "binlog_format", "wsrep_on", "wsrep_cluster_address",

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from spark_apply.spark import names
 from spark_apply.views.cluster.kept import MOST_OVER, Change, Kept
 from spark_apply.views.cluster.running import Running
-from spark_apply.views.cluster.values import arrow, collected, frame, schema_of, some
+from spark_apply.views.cluster.values import arrow, collected, frame, json_object, schema_of, some
 from spark_apply.views.embedded.held import hold, is_held, unit_name
 from spark_apply.views.embedded.state import place
 from spark_apply.views.model.values import quoted, text
@@ -170,3 +170,21 @@ class Differences:
             f"(SELECT {KEY_JSON} AS key, {ROW_JSON} AS row FROM {at} WHERE {SIGN} > 0) n ON n.key = o.key "
             "WHERE o.row IS DISTINCT FROM n.row)"
         )
+
+
+def differing(view: View, fresh: DataFrame, old: DataFrame) -> DataFrame:
+    """Return the rows that differ, with their sign, and key and row as JSON."""
+    columns = [F.col(names.quoted(name)) for name, _ in view.columns]
+    return (
+        fresh.withColumn(SIGN, F.lit(1))
+        .unionByName(old.withColumn(SIGN, F.lit(-1)))
+        .groupBy(*columns)
+        .agg(F.sum(SIGN).alias(SIGN))
+        .where(F.col(SIGN) != 0)
+        .select(
+            F.col(SIGN),
+            *columns,
+            json_object(view.key).alias(KEY_JSON),
+            json_object(view.columns).alias(ROW_JSON),
+        )
+    )

@@ -37,9 +37,9 @@ from spark_apply.views.cluster.containment import (
 )
 from spark_apply.views.cluster.folding import fold, moved_on, rows_schema
 from spark_apply.views.cluster.kept import MOST_OVER, Change, Kept, opened
-from spark_apply.views.cluster.publishing import A_SLICE, KEY_JSON, ROW_JSON, SIGN, Differences
+from spark_apply.views.cluster.publishing import A_SLICE, SIGN, Differences, differing
 from spark_apply.views.cluster.running import Running
-from spark_apply.views.cluster.values import arrow, collected, frame, json_object, schema_of, some
+from spark_apply.views.cluster.values import arrow, collected, frame, schema_of, some
 from spark_apply.views.cluster.waiting import done
 from spark_apply.views.embedded import step as in_file
 from spark_apply.views.embedded.containment import WHOLE, WHY, Range, Search
@@ -307,7 +307,7 @@ class ClusterStep:
             old = old.alias("_cdc_b").join(F.broadcast(wrong).alias("_cdc_u"), _same(node.held_by), "left_anti")
 
         def published(fresh: DataFrame, failed: Mapping[str, str]) -> Change:
-            rows = _differing(view, fresh, old)
+            rows = differing(view, fresh, old)
             return Differences(self.on, view, kept, rows, units, stale, failed).published()
 
         if view.name not in self.search.failed:
@@ -418,24 +418,6 @@ class ClusterStep:
         for name in self._shown:
             self.on.spark.catalog.dropTempView(name)
         self._shown.clear()
-
-
-def _differing(view: View, fresh: DataFrame, old: DataFrame) -> DataFrame:
-    """Return the rows that differ, with their sign, and key and row as JSON."""
-    columns = [F.col(names.quoted(name)) for name, _ in view.columns]
-    return (
-        fresh.withColumn(SIGN, F.lit(1))
-        .unionByName(old.withColumn(SIGN, F.lit(-1)))
-        .groupBy(*columns)
-        .agg(F.sum(SIGN).alias(SIGN))
-        .where(F.col(SIGN) != 0)
-        .select(
-            F.col(SIGN),
-            *columns,
-            json_object(view.key).alias(KEY_JSON),
-            json_object(view.columns).alias(ROW_JSON),
-        )
-    )
 
 
 def _same(units: Sequence[str]) -> Column:

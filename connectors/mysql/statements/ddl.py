@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from cdc.model.errors import ProtocolError
-from connectors.mysql.rows.column_moves import NO_MOVES, ColumnMoves, column_moves
-from connectors.mysql.rows.tokens import Name, Token
-from connectors.mysql.rows.tokens import after as _after
-from connectors.mysql.rows.tokens import name as _name
-from connectors.mysql.rows.tokens import tokens as _tokens
+from connectors.mysql.statements.column_moves import NO_MOVES, ColumnMoves, column_moves
+from connectors.mysql.statements.tokens import Name, Token
+from connectors.mysql.statements.tokens import after as _after
+from connectors.mysql.statements.tokens import name as _name
+from connectors.mysql.statements.tokens import tokens as _tokens
 
 XaId: TypeAlias = tuple[int, bytes, bytes]
 """Format, global part, branch."""

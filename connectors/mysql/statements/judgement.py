@@ -2,7 +2,7 @@
 
 A server whose format is ROW logs rows as rows, but any session may set another format, and then its statements stand
 in their place. So nothing passes because it is not known: prefixes are stripped (version comments, `SET STATEMENT …
-FOR`, `ANALYZE`, `WITH`), `connectors.mysql.rows.statements` reads DDL, `HARMLESS` lists what both servers document to
+FOR`, `ANALYZE`, `WITH`), `connectors.mysql.statements.ddl` reads DDL, `HARMLESS` lists what both servers document to
 change no rows of tables, and everything else is `ChangesRows` with the tables that it names, or with None where that
 cannot be told: a procedure, a function that is not the server's own, a statement that is not known here.
 
@@ -15,9 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from connectors.mysql.rows import statements
-from connectors.mysql.rows.native_functions import NATIVE
-from connectors.mysql.rows.statements import (
+from connectors.mysql.statements import ddl
+from connectors.mysql.statements.ddl import (
     Altered,
     ChangesRows,
     Dropped,
@@ -25,9 +24,10 @@ from connectors.mysql.rows.statements import (
     Filled,
     Meaning,
 )
-from connectors.mysql.rows.tokens import MOST_TOKENS, Name, Token
-from connectors.mysql.rows.tokens import name as name_at
-from connectors.mysql.rows.tokens import tokens as read
+from connectors.mysql.statements.native_functions import NATIVE
+from connectors.mysql.statements.tokens import MOST_TOKENS, Name, Token
+from connectors.mysql.statements.tokens import name as name_at
+from connectors.mysql.statements.tokens import tokens as read
 
 _END: Final = Token("")
 
@@ -115,14 +115,14 @@ Judgement: TypeAlias = Meaning | Temporary | Hangs | Both
 def judge(statement: str, database: str, server: str = "", sql_mode: int = 0) -> Judgement:
     """Return what a statement says, run in `database` by a server of this version; None: it is harmless."""
     if statement == "BEGIN":
-        return statements.BEGAN
+        return ddl.BEGAN
     tokens = _stripped(read(statement, server, sql_mode))
     if not tokens:
         return None
     begins = tokens[0].says("BEGIN", "START")
     if begins and not (tokens[0].says("BEGIN") and len(tokens) == 1):
         return _begins(tokens)
-    said = statements.of_tokens(tokens, statement, database)
+    said = ddl.of_tokens(tokens, statement, database)
     if isinstance(said, ChangesRows) or said is None:
         return _judged(tokens, database)
     if isinstance(said, Filled):
@@ -137,9 +137,9 @@ def tables_of(said: Judgement) -> tuple[Name, ...]:
     match said:
         case Emptied(tables, _):
             return tables
-        case statements.Renamed(pairs):
+        case ddl.Renamed(pairs):
             return tuple(name for pair in pairs for name in pair)
-        case statements.Partitions(name, others, gone):
+        case ddl.Partitions(name, others, gone):
             return (name, *others, *gone)
         case Altered(name) | Filled(name):
             return (name,)
@@ -153,7 +153,7 @@ def relinked(said: Judgement) -> bool:
             return dropped
         case Altered(_, _, links):
             return links
-        case statements.Renamed() | Filled() | Dropped():
+        case ddl.Renamed() | Filled() | Dropped():
             return True
     return False
 
@@ -186,7 +186,7 @@ def _begins(tokens: Sequence[Token]) -> Judgement:
     """Judge BEGIN and START: a transaction, or a block of statements, or something of replicas."""
     second = _at(tokens, 1)
     if second.says("TRANSACTION", "WORK"):
-        return statements.BEGAN
+        return ddl.BEGAN
     if tokens[0].says("START") and second.says("REPLICA", "SLAVE", "GROUP_REPLICATION", "ALL"):
         return None
     return ChangesRows(tokens[0].text.upper(), None)

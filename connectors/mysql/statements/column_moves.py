@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from connectors.mysql.rows.tokens import Token
-from connectors.mysql.rows.tokens import after as _after
+from connectors.mysql.statements.tokens import Token
+from connectors.mysql.statements.tokens import after as _after
 
 _NO_COLUMN: Final = (
     *("INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR", "CONSTRAINT", "FOREIGN", "CHECK", "PARTITION"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from connectors.mysql.rows.tokens import Name
+from connectors.mysql.statements.tokens import Name
 
 _MOST: Final = 10_000
 THREAD_SPECIFIC: Final = 0x4
