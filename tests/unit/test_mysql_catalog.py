@@ -14,7 +14,7 @@ from connectors.mysql.catalog.catalog import Catalog
 
 
 def _row(engine: str, kind: str = "BASE TABLE") -> list[str]:
-    return ["d", "t", kind, engine, "0", "YES" if engine else "NO", "", "0"]
+    return ["d", "t", kind, engine, "0", "YES" if engine else "NO", "", "", "0"]
 
 
 @pytest.fixture(autouse=True)

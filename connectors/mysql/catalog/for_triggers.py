@@ -7,7 +7,6 @@ from typing import Final, Protocol
 
 from cdc.model.errors import OperatorError
 from connectors.mysql.catalog.foreign_keys import ForeignKey
-from connectors.mysql.values import mapping
 
 _VERSIONED: Final = "SYSTEM VERSIONED"
 
@@ -37,6 +36,7 @@ class Found(Protocol):
 def refusals(found: Found, foreign_keys: Sequence[ForeignKey] | None) -> Iterator[OperatorError]:
     """Give why not all changes of a table that exists would be told; `foreign_keys` None: they may not be read."""
     name = found.qualified
+    by_binlog = "capture it by the server's binlog: source: {type: mysql}"
     leave = f'leave it out: source.tables: […, "!{name}"]'
     if foreign_keys is None:
         yield OperatorError(
@@ -47,8 +47,7 @@ def refusals(found: Found, foreign_keys: Sequence[ForeignKey] | None) -> Iterato
         yield OperatorError(
             f"table {name}: foreign key {key.name} ({key.actions}) changes its rows together with those of "
             f"{'.'.join(key.parent)}, and calls no trigger for them",
-            hint=f"ALTER TABLE {found.sql} DROP FOREIGN KEY {mapping.quoted_name(key.name)}, then add it again "
-            f"without these actions (ON DELETE RESTRICT), and let the application change the rows; or {leave}",
+            hint=f"{by_binlog}; or {leave}",
         )
     if found.transactional and found.engine.upper() != "INNODB":
         yield OperatorError(
@@ -59,12 +58,12 @@ def refusals(found: Found, foreign_keys: Sequence[ForeignKey] | None) -> Iterato
     if found.partitioned:
         yield OperatorError(
             f"table {name} is partitioned: partitions that are dropped, truncated or exchanged call no trigger",
-            hint=f"ALTER TABLE {found.sql} REMOVE PARTITIONING; or {leave}",
+            hint=f"{by_binlog}; or {leave}",
         )
     if found.type == _VERSIONED:
         yield OperatorError(
             f"table {name} is system-versioned: its history may be deleted, and calls no trigger",
-            hint=f"ALTER TABLE {found.sql} DROP SYSTEM VERSIONING; or {leave}",
+            hint=f"{by_binlog}; or {leave}",
         )
     if not name.isascii():
         yield OperatorError(
