@@ -18,8 +18,8 @@ from spark_apply.job.copies.route import Route
 from spark_apply.job.copies.set_aside import AsideCopies
 from spark_apply.job.topics.compacted_deletes import require_deletes_read
 from spark_apply.job.topics.identity import FollowedTopics, require_same_topics
-from spark_apply.job.topics.retention import require_deletes
-from spark_apply.model.store import Store
+from spark_apply.job.topics.retention import MissedDeletesError, require_deletes
+from spark_apply.model.store import RereadStore, Store
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.query_failures import opening_errors
 from spark_apply.spark.remedies import reaching
@@ -45,6 +45,7 @@ class Start:
         copies = [(made, name) for table, made in targets.items() for name in chosen[table][0].stores]
         self.topics = FollowedTopics(self.config.source, {made.topic: made for made in targets.values()})
         self.topics.begin()
+        self._read_again(copies)
         missed = self._missed_deletes([copy for copy in copies if not (lose_history and copy[0].history)])
         if missed and len(missed) == len(copies):
             raise next(iter(missed.values()))
@@ -56,7 +57,7 @@ class Start:
             try:
                 with opening_errors(made.qualified):
                     known[name] = self.stores[name].open(made)
-                    if error is None:
+                    if error is None and not isinstance(self.stores[name], RereadStore):
                         require_deletes_read(self.spark, self.config.source, made, name, self.stores[name])
             except CdcError as exc:
                 error = error or exc
@@ -70,6 +71,21 @@ class Start:
             for name in of.settings.stores:
                 self.asides.refused(of.topic, name, table, self.stores[name], of.error, for_good=of.lost)
         self.asides.require_some()
+
+    def _read_again(self, copies: Sequence[tuple[TargetTable, str]]) -> None:
+        """Have stores that can do so read their topics again where deletes are gone which they had not read."""
+        again: set[str] = set()
+        for made, name in copies:
+            store = self.stores[name]
+            if made.history or name in again or not isinstance(store, RereadStore):
+                continue
+            try:
+                require_deletes(self.config.source, [(made, {name: store})])
+                require_deletes_read(self.spark, self.config.source, made, name, store)
+            except MissedDeletesError as exc:
+                self.tell(f"warning: {exc.message}: all topics are read again from their beginnings")
+                store.read_again()
+                again.add(name)
 
     def _missed_deletes(self, copies: Sequence[tuple[TargetTable, str]]) -> dict[tuple[str, str], CdcError]:
         try:

@@ -233,6 +233,14 @@ class FilledStore(Store, Protocol):
 
 
 @runtime_checkable
+class RereadStore(Protocol):
+    """A store that is not asked for its rows, and can be made again from the topics by itself."""
+
+    def read_again(self) -> None:
+        """Have this start read all topics from their beginnings: what they have no more goes. Called before `open`."""
+
+
+@runtime_checkable
 class JoiningStore(Protocol):
     """A store that brings its tables together, and so must know of one that is left out for now."""
 

@@ -20,7 +20,7 @@ from spark_apply.views.job import run_views
 from spark_apply.views.proof.verify import verify_views
 from spark_apply.views.publishing.status import view_status
 from tests.conftest import FULL
-from tests.spark.laws import until
+from tests.spark.laws import forget, until
 from tests.spark.records import position
 from tests.views.bench import EITHER, ViewBench
 from tests.views.cases import CASES, INT, TABLES, TEXT, at, lookup
@@ -29,6 +29,32 @@ pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 _AMOUNT: Mapping[str, Any] = {"kind": "decimal", "precision": 12, "scale": 2}
 _COUNTS = ViewConfig(sql="SELECT g, count(*) AS n FROM public.x GROUP BY g", key=("g",))
+
+
+@EITHER
+def test_deletes_that_compaction_has_removed(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str
+) -> None:
+    """Of a row that was deleted while the job was away the topic has a tombstone: views lose it, and stay right."""
+    views = {
+        "rows": ViewConfig(sql="SELECT id, g FROM public.x", key=("id",)),
+        "sums": ViewConfig(sql="SELECT g, sum(v) AS s FROM public.x GROUP BY g", key=("g",)),
+    }
+    bench = ViewBench(kafka, tmp_path, {"x": TABLES["x"], "y": TABLES["x"]}, views, engine=engine, partitions=1)
+    bench.transaction(*(("x", "c", {"id": n, "g": f"g{n % 2}", "v": n + 1}) for n in range(4)))
+    bench.run()
+    assert (len(bench.events("rows")), bench.signs("sums")) == (4, ["+g0", "+g1"])
+    updated, deleted = {"id": 3, "g": "g1", "v": 9}, {"id": 0, "g": "g0", "v": 1}
+    records = bench.records([("x", "u", updated), ("x", "d", deleted)])
+    del records[1]
+    forget(kafka, bench.tables["x"].topic, before=1)
+    bench.stand(records)
+    bench.run()
+    assert (bench.signs("rows"), bench.signs("sums")) == (["-0"], ["~g0", "~g1"])
+    bench.transaction(("x", "u", {"id": 1, "g": "g0", "v": 2}))
+    bench.run()
+    assert (bench.signs("rows"), bench.signs("sums")) == (["~1"], ["~g0", "~g1"])
+    assert all(of.agrees for of in verify_views(bench.config))
 
 
 @EITHER

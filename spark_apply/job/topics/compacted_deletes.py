@@ -20,12 +20,11 @@ from confluent_kafka import Message
 from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import ApplySource
-from cdc.model.errors import OperatorError
 from spark_apply.events.kafka.offsets import committed_ends
 from spark_apply.events.kafka.records import records_between
 from spark_apply.events.projected import key_documents
-from spark_apply.job.topics.retention import held_offsets, rebuild_command
-from spark_apply.model.store import Offsets, Store
+from spark_apply.job.topics.retention import MissedDeletesError, held_offsets, rebuild_command
+from spark_apply.model.store import Offsets, RereadStore, Store
 from spark_apply.model.target_table import TargetTable
 
 _AT_ONCE: Final = 10_000
@@ -34,7 +33,10 @@ _MAYBE_DELETE: Final = re.compile(rb'"op"\s*:\s*"d"')
 
 
 def require_deletes_read(spark: SparkSession, source: ApplySource, table: TargetTable, name: str, store: Store) -> None:
-    """Raise OperatorError for a copy, which was opened, that has rows whose deletes are gone from its topic."""
+    """Raise MissedDeletesError for a copy, which was opened, that has rows whose deletes are gone from its topic.
+
+    Of a store that is not to be asked for rows it is not known whether it has them.
+    """
     has = held_offsets(store, table)
     if table.history or not (has or store.due(table)):  # what is filled for the first time has no rows
         return
@@ -43,12 +45,14 @@ def require_deletes_read(spark: SparkSession, source: ApplySource, table: Target
     for first in range(0, len(keys), _AT_ONCE):
         some = key_documents(spark, table, keys[first : first + _AT_ONCE])
         ids = {store.id_of(key, document) for key, document in some}
-        if ids and any(True for _ in store.rows(table, ids)):
-            raise OperatorError(
+        rereads = isinstance(store, RereadStore)
+        if ids and (rereads or any(True for _ in store.rows(table, ids))):
+            way_out = "stop the job and start it again: it reads all topics again"
+            raise MissedDeletesError(
                 f"{table.qualified} in {name}: rows of it were deleted at the source, and compaction removed their "
                 "deletes from the topic before the copy had read them",
-                hint=f"{rebuild_command(table, name)}  # min.compaction.lag.ms on topic {table.topic} keeps "
-                "compaction away for as long as the job may be away",
+                hint=f"{way_out if rereads else rebuild_command(table, name)}  # min.compaction.lag.ms on topic "
+                f"{table.topic} keeps compaction away for as long as the job may be away",
             )
 
 

@@ -29,6 +29,10 @@ _GAP = "the history keeps what it has, and what its log forgot stays missing"
 _DAY_MS, _HOUR_MS = 86_400_000, 3_600_000
 
 
+class MissedDeletesError(OperatorError):
+    """A copy may have rows whose deletes its topic has no more. One that is made again from the topic has none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Extent:
     """The offsets that a partition still has."""
@@ -145,7 +149,7 @@ def missed_deletes(copy: str, has: Offsets, there: Mapping[int, Extent]) -> str 
 
 
 def require_deletes(config: ApplySource, tables: Iterable[tuple[TargetTable, Mapping[str, Store]]]) -> None:
-    """Raise OperatorError for a copy that may miss deletes which its topic no longer has."""
+    """Raise MissedDeletesError for a copy that may miss deletes which its topic no longer has."""
     copies = [(table, name, held_offsets(store, table)) for table, stores in tables for name, store in stores.items()]
     behind = [copy for copy in copies if copy[2]]
     if not behind:
@@ -154,7 +158,7 @@ def require_deletes(config: ApplySource, tables: Iterable[tuple[TargetTable, Map
     for table, name, has in behind:
         why = missed_deletes(f"{table.qualified} in {name}", has, there[table.topic])
         if why is not None:
-            raise OperatorError(why, hint=repair_command(table, name))
+            raise MissedDeletesError(why, hint=repair_command(table, name))
 
 
 def repair_command(table: TargetTable, store: str) -> str:

@@ -132,6 +132,12 @@ class ViewStore:
             if any(use.table in known and not self.state.has(relation) for relation, use in used.items()):
                 self.state.read_again()
 
+    def read_again(self) -> None:
+        with self.state.transaction():
+            self.state.read_again()
+            self._marks.forget_all()
+        self._asked_before = self.state.get("again")
+
     def open(self, table: TargetTable) -> str:
         columns = [(column.name, column.kind) for column in table.columns]
         with self.state.transaction():

@@ -44,6 +44,10 @@ class TableMarks:
         """Remove a table's mark: its topic is read again, from the beginning."""
         self.state.execute("UPDATE tables SET mark = NULL WHERE name = ?", [_entry(table)])
 
+    def forget_all(self) -> None:
+        """Remove the marks of all tables."""
+        self.state.execute("UPDATE tables SET mark = NULL")
+
     def take_in(self, table: TargetTable, position: str) -> None:
         """Note that events up to a position were taken in."""
         self.state.execute(
