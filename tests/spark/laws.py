@@ -771,6 +771,8 @@ ONLY_IN_FULL: Mapping[str, tuple[Law, ...]] = {
         a_bad_event_blocks_its_own_key_alone,
     ),
     "tantivy": (
+        a_delete_that_was_compacted_away_is_noticed,
+        a_key_that_changes_is_followed_by_a_rebuild,
         an_older_event_never_wins,
         odd_names_are_names,
         two_jobs_on_one_target,
