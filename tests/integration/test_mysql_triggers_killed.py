@@ -81,7 +81,7 @@ def test_killed_in_the_middle_while_others_write(mysql_database: MySQLDatabase, 
         while kills < KILLS or time.monotonic() < until_s:
             running = subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL)
             size = out.stat().st_size
-            while running.poll() is None and out.stat().st_size <= size + 1_000 * (kills % 40):
+            while running.poll() is None and out.stat().st_size <= size + 10_000 * (kills % 4):
                 over.wait(0.01)
             running.kill()
             running.wait()

@@ -104,6 +104,8 @@ def test_tables_that_come_while_the_log_is_followed(
         eventually(lambda: "t_2" in {of["table"] for of in connector.descriptions()}, "and one that has come")
         eventually(lambda: len(connector.fold(f"{schema}.t_2")) == 2, "with its rows")
         assert {of["table"] for of in connector.descriptions()} == {"t_1", "t_2"}
+        database.execute("ALTER TABLE t_4 ADD PRIMARY KEY (id)")
+        eventually(lambda: "t_4" in {of["table"] for of in connector.descriptions()}, "it has a key by now")
 
 
 def test_a_table_that_another_user_must_publish(

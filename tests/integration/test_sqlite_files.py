@@ -100,7 +100,7 @@ def test_killed_in_the_middle_while_others_write(tmp_path: Path) -> None:
     for kills in range(KILLS):
         running = subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL)
         size = out.stat().st_size if out.exists() else 0
-        while running.poll() is None and (not out.exists() or out.stat().st_size <= size + 1_000 * kills):
+        while running.poll() is None and (not out.exists() or out.stat().st_size <= size + 10_000 * kills):
             over.wait(0.01)
         running.kill()
         running.wait()

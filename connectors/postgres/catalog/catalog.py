@@ -121,6 +121,10 @@ class Catalog:
                 break
         return self._describe(chosen, self._seen, keys, leave)
 
+    def brought(self, patterns: Sequence[str]) -> list[str]:
+        """Return the tables of these names, whether or not they can be captured: one statement, whatever there is."""
+        return [found.qualified for found in self._matched(patterns) if not isinstance(found, OperatorError)]
+
     def end(self) -> int:
         """Return where the log ends, which may be inside a record's padding or a page's header."""
         ((text,),) = self.rows("reading the log's end", "SELECT pg_current_wal_insert_lsn()::text")

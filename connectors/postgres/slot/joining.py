@@ -23,9 +23,11 @@ from connectors.postgres.slot.slot import carried, table_list
 LOCKS_S: Final = 10.0
 """How long a lock is waited for, of each statement."""
 _ASKED_EVERY_S: Final = 0.25
-NEW_EVERY_S: Final = 20.0
+NEW_EVERY_S: Final = 10.0
 _NEW_SHARE: Final = 200
 """To look for new tables takes at most one part in so many of the time."""
+_JUDGED: Final = 100
+"""So many tables that were left out are judged again at each look: they may have a key by now."""
 
 _OWNED: Final = "SELECT pg_has_role(pubowner, 'USAGE') FROM pg_publication WHERE pubname = %s"
 _THEIRS: Final = "SELECT oid::int8 FROM pg_class WHERE oid = ANY (%s::oid[]) AND NOT pg_has_role(relowner, 'USAGE')"
@@ -101,17 +103,22 @@ class Joining:
 
     def _new(self, catalog: Catalog) -> list[str]:
         """Return the tables that can be captured by now; log those that cannot, once."""
+        names = {*catalog.brought(self._patterns)} - self._captured
+        if len(names) > _JUDGED:
+            names -= self._told
+        if not names:
+            return []
         left_out = LeftOut(self._patterns)
         try:
-            there = catalog.captured(self._patterns, leave=left_out)
-        except OperatorError:
-            return []  # of what is captured, which other looks tell of
+            there = catalog.captured(sorted(names) if len(names) <= _JUDGED else self._patterns, leave=left_out)
+        except OperatorError:  # one of them has just been dropped
+            return []
         new = [one for one in there if one.table.qualified not in self._captured]
         theirs = unpublishable(catalog, self._publication, new)
         for one in theirs:
             left_out(one.table, may_not_publish(catalog, self._publication, one.table))
         waiting = [one for one, _ in locked(catalog, self._publication, new)]  # it is being made
-        left_out.tell(there, but=self._told | self._captured)
+        left_out.tell(names, but=self._told | self._captured)
         self._told |= left_out.found.keys()
         return [one.table.qualified for one in new if one not in theirs and one not in waiting]
 
