@@ -9,6 +9,7 @@ session begins with a new producer and goes on from the position in Kafka: docs/
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -32,6 +33,7 @@ from cdc.model.errors import (
     BugError,
     CdcError,
     ChangedError,
+    ConfigError,
     FencedError,
     GapError,
     NewTablesError,
@@ -133,7 +135,7 @@ class Pipeline:
         self._events = 0
         self._good_at_s = 0.0
         self._ran = False
-        self._is_read_anew = False
+        self._is_read_again = False
         """Whether the file was read once more since this copy has stood by."""
         self._took_over = False
         """Whether it is noted that another copy was to be fenced."""
@@ -177,7 +179,7 @@ class Pipeline:
             except TooLargeError as exc:
                 self._meter.fails(exc)
                 self._refuse(exc)
-            except (OperatorError, BugError) as exc:
+            except (OperatorError, ConfigError, BugError) as exc:
                 if self._goes_back(exc) or self._does_without(exc):
                     continue
                 self._ends(said := self._in_truth(exc))
@@ -208,8 +210,8 @@ class Pipeline:
 
         Else the tables that were added while this copy stood by would be taken out again.
         """
-        if not self._is_read_anew:
-            self._is_read_anew = True
+        if not self._is_read_again:
+            self._is_read_again = True
             self._across.reload.set()
             raise RestartSession
 
@@ -235,7 +237,8 @@ class Pipeline:
         """Whether tables that came while the log was followed have led to this: the others go on without them."""
         if not self._new or self._leaving_out is None or isinstance(error, (FencedError, GapError)):
             return False
-        new = frozenset(name for name in self._new if name in error.message) or self._new
+        named = (name for name in self._new if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", error.message))
+        new = frozenset(named) or self._new
         self._new, self._left_out = self._new - new, self._left_out | new
         self._open_source = self._leaving_out(self._left_out)
         self._meter.fails(error)
@@ -331,7 +334,7 @@ class Pipeline:
                 state=state,
                 until_caught_up=until_caught_up,
             )
-            self._ran, self._stand_by.stood_by, self._is_read_anew = True, False, False
+            self._ran, self._stand_by.stood_by, self._is_read_again = True, False, False
             with closing(session):
                 try:
                     if state.phase is Phase.SNAPSHOT:

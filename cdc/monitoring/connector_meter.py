@@ -18,7 +18,7 @@ from cdc.monitoring.metrics import CONNECTOR, DELAYS_S
 
 _READY: Final = frozenset({RunState.SNAPSHOT, RunState.STREAMING})
 _STARTED: Final = _READY | {RunState.CREATING, RunState.PAUSED, RunState.STANDBY}
-"""A slot is made when every transaction that is open has ended: who starts the process again waits for them anew."""
+"""A slot is made when every transaction that is open has ended: a process that is started again waits as long."""
 _SLOT_STATES: Final = ("reserved", "extended", "unreserved", "lost")
 KNOWN_S: Final = 60.0
 """So long what a server has said is shown while it answers no more: one look that fails is no news, four are."""

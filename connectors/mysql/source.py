@@ -163,9 +163,8 @@ class MysqlSource:
             found = session.texts(sql, "reading the log's end", statement, (end.file,))
             state, applied = (server.global_text(sql, name) for name in ("gtid_binlog_state", "gtid_slave_pos"))
             offset |= {"gtids": found[0][0], SEEN: str(GtidState.begun(state, applied))}
-        settled = server.await_prepared(sql, self._server, self._claim.keep)
-        if settled is not None:
-            offset |= {"settled": settled}
+        if server.await_prepared(sql, self._claim.keep):
+            offset |= {"settled": server.status(sql, self._server)[0].commit}
         return Start(offset, end.commit, None)
 
     def extend(self, tables: Sequence[Table]) -> None:

@@ -47,7 +47,7 @@ def table_topic(prefix: str, schema: str, table: str, routes: Routes = NO_ROUTES
         raise ConfigError(
             f"the topic of {schema}.{table} would have {len(name)} characters, Kafka takes {LONGEST}",
             hint=f'leave it out: source.tables: […, "!{schema}.{table}"]; or name its topic: sink.route: '
-            f'[{{from: "{schema}.{table}", to: …}}]; or choose a shorter sink.topic_prefix: all topics begin anew',
+            f'[{{from: "{schema}.{table}", to: …}}]; or choose a shorter sink.topic_prefix: a new snapshot of all',
         )
     return name
 

@@ -1,4 +1,4 @@
-"""Streams, histories and streams of others on executors: whoever folds their events, the rows are the same."""
+"""Streams, histories and streams of others on executors: the rows are the same, wherever their events are folded."""
 
 from __future__ import annotations
 

@@ -47,4 +47,6 @@ def test_a_name_too_long_for_kafka_is_refused() -> None:
     assert len(table_topic("p", "s", "t" * (LONGEST - 4))) == LONGEST
     with pytest.raises(ConfigError, match=re.escape(f"Kafka takes {LONGEST}")) as caught:
         table_topic("p", "s", "t" * (LONGEST - 3))
-    assert f'"!s.{"t" * (LONGEST - 3)}"' in str(caught.value.hint), "one new table is no reason to begin all anew"
+    assert f'"!s.{"t" * (LONGEST - 3)}"' in str(caught.value.hint), (
+        "one new table is no reason to read all tables again"
+    )

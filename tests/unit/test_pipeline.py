@@ -21,7 +21,15 @@ import cdc.encode.truncates
 from cdc.capture.control.signals import Command
 from cdc.capture.pipeline import Pipeline, Report, Settings
 from cdc.model.change import UNCHANGED, Change, Idle, Message, Offset, Row, Table, Transaction, TransactionBatch
-from cdc.model.errors import CdcError, GapError, NewTablesError, OperatorError, RetryableError, UnreadableError
+from cdc.model.errors import (
+    CdcError,
+    ConfigError,
+    GapError,
+    NewTablesError,
+    OperatorError,
+    RetryableError,
+    UnreadableError,
+)
 from cdc.model.interfaces import Chunk, Handover, Source
 from cdc.model.state import Phase, State
 from cdc.testing import (
@@ -263,27 +271,35 @@ def test_topics_with_records_and_no_position_are_refused(bench: Bench) -> None:
         pipeline.run(until_caught_up=True)
 
 
-def test_a_new_table_that_is_refused_stops_no_other(bench: Bench) -> None:
-    """The one that an error names is left out alone, of two that have come."""
+@pytest.mark.parametrize("refused", ["others' records", "no name for its topic"])
+def test_a_new_table_that_is_refused_stops_no_other(bench: Bench, refused: str) -> None:
+    """The one that an error names is left out alone, of two that have come; the name of the other one begins it."""
+    longer = text_table("cc", ["id", "note"])
     there, opened_without = [A], list[Collection[str]]()
 
     class Growing(MemorySource):
         def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
             if there == [A]:
-                there.extend([B, C])
-                raise NewTablesError("two have come", ["s.b", "s.c"])
+                there.extend([longer, C])
+                raise NewTablesError("two have come", ["s.cc", "s.c"])
             return super().stream(offset)
+
+        def extend(self, tables: Sequence[Table]) -> None:
+            if longer in tables and refused == "no name for its topic":
+                raise ConfigError("the topic of s.cc would have 250 characters")
+            super().extend(tables)
 
     def opened(without: Collection[str] = ()) -> Source:
         opened_without.append(without)
         return Growing(bench.log, [table for table in there if table.qualified not in without])
 
-    bench.log.commit(*(insert(table, _row("1")) for table in (A, B, C)))
+    bench.log.commit(*(insert(table, _row("1")) for table in (A, longer, C)))
     bench.run(A)
     bench.log.commit(insert(A, _row("2")))
-    bench.kafka.create("p.s.b")
-    bench.kafka.topics["p.s.b"].append(Record("p.s.b", b"theirs", b"theirs", bench.kafka.begin("theirs")))
-    bench.kafka.end("theirs", Outcome.COMMITTED)
+    if refused == "others' records":
+        bench.kafka.create("p.s.cc")
+        bench.kafka.topics["p.s.cc"].append(Record("p.s.cc", b"theirs", b"theirs", bench.kafka.begin("theirs")))
+        bench.kafka.end("theirs", Outcome.COMMITTED)
     pipeline = Pipeline(
         Settings(connector="c", prefix="p"),
         open_source=opened,
@@ -292,7 +308,7 @@ def test_a_new_table_that_is_refused_stops_no_other(bench: Bench) -> None:
         sink=MemorySink(bench.kafka, "c", "p"),
     )
     pipeline.run(until_caught_up=True)
-    assert opened_without == [(), (), {"s.b"}]
+    assert opened_without == [(), (), {"s.cc"}]
     assert bench.state().tables == ("s.a", "s.c")
     assert set(bench.fold(A)) == {"1", "2"}
     assert set(bench.fold(C)) == {"1"}

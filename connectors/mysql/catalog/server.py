@@ -233,10 +233,10 @@ def prepared(connection: session.Connection) -> set[tuple[str, ...]] | None:
         return None
 
 
-def await_prepared(connection: session.Connection, server: Server, tend: Callable[[], None]) -> int | None:
-    """Wait for what XA has prepared by now: its rows were logged before the log is followed.
+def await_prepared(connection: session.Connection, tend: Callable[[], None]) -> bool:
+    """Wait for what XA has prepared by now: who reads what comes from here on would not have its rows.
 
-    `tend` is called meanwhile. Returns where the log ends then; None where we may not know what is prepared.
+    `tend` is called meanwhile. Returns whether it is known: we may not be allowed to look.
     """
     told, before = False, prepared(connection)
     begun_s = time.monotonic()
@@ -247,7 +247,7 @@ def await_prepared(connection: session.Connection, server: Server, tend: Callabl
             told = True
         time.sleep(_PREPARED_EVERY_S)
         before &= prepared(connection) or set()
-    return None if before is None else status(connection, server)[0].commit
+    return before is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,7 @@ class HiddenColumns:
         self._of[table] = columns
 
     def _made(self, table: Name, like: Name | None) -> None:
-        """Note that a table is made anew, or is gone: what its columns are called is said once and for all."""
+        """Note that a table was made, or is gone: what its columns are called is said once and for all."""
         self._strangers.discard(table)
         self._note_before(table)
         source = None if like is None else self._compared(like)

@@ -1,6 +1,6 @@
 """Says which tables of a pattern join the publication: those that are there at a start, and those that come later.
 
-A table joins by a statement that waits for whoever alters, vacuums or indexes it, and all other tables would wait with
+A table joins by a statement that waits for those who alter, vacuum or index it, and all other tables would wait with
 it. So one that just a pattern brings is left out while it is locked, and looked at again while the log is followed. The
 log says nothing of tables that the publication does not carry, so the catalog is asked for new ones now and then.
 """

@@ -358,7 +358,7 @@ class ChangeLog:
         """Delete what the rounds before and up to one have given; return whether all is gone.
 
         Rows are named one by one, in statements that are committed one by one, under READ COMMITTED: so nothing but
-        rows that nobody writes any more is locked, and whoever writes changes never waits for it. The row of the last
+        rows that nobody writes any more is locked, and who writes changes never waits for it. The row of the last
         round stays, to be compared with the position.
         """
         until_s = time.monotonic() + _DELETING_S

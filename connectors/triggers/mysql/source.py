@@ -33,7 +33,6 @@ _LOOK_S: Final = 1.0
 _LOOK_SHARE: Final = 20
 """A look takes at most one part in so many of the time."""
 _FORGET_S: Final = 1.0
-_PREPARED_S: Final = 0.5
 _PATIENCE: Final = {"wait_timeout": "120"}
 """The server ends a session that says nothing for so long: a copy that is frozen may hold the lock of rounds."""
 
@@ -115,7 +114,8 @@ class MysqlTriggers:
     def _install(self, wanted: Sequence[Captured]) -> None:
         """Make triggers, and note how those stand; of others it stays as it was compared."""
         self._log().install(wanted, self._captured)
-        self._await_prepared(wanted)
+        if wanted:  # a server that was started since holds no table for what is prepared
+            server.await_prepared(self._connected(), self.tend)
         self._note(wanted)
 
     def _note(self, wanted: Sequence[Captured]) -> None:
@@ -124,19 +124,11 @@ class MysqlTriggers:
         self._shapes = {}
         self._tables = self._log().change_tables()
 
-    def _await_prepared(self, wanted: Sequence[Captured]) -> None:
-        """Wait for what XA has prepared by now: a server that was started since holds no table for it."""
-        before = server.prepared(self._connected()) if wanted else None
-        while before:
-            log.warning("waiting for %d XA transactions that are prepared: XA RECOVER lists them", len(before))
-            time.sleep(_PREPARED_S)
-            before &= server.prepared(self._connected()) or set()
-
     def hold(self, tables: Sequence[Table]) -> Start:
         wanted = {table.qualified for table in tables}
         changes, held = self._log(), [one for one in self._captured if one.table.qualified in wanted]
         self._place = Place.of(changes.make(held))
-        self._await_prepared(held)
+        server.await_prepared(self._connected(), self.tend)
         self._stale, self._carried = {}, {}
         self._note(held)
         return Start(self._place.offset(), self._place.commit, None)
