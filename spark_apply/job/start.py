@@ -16,7 +16,7 @@ from spark_apply.job.checkpoint.place import checkpoint_folder, known_identities
 from spark_apply.job.copies.chosen import Chosen, Unusable, usable_targets
 from spark_apply.job.copies.route import Route
 from spark_apply.job.copies.set_aside import AsideCopies
-from spark_apply.job.topics.compacted_deletes import require_deletes_read
+from spark_apply.job.topics.compacted_deletes import Buried, require_deletes_read
 from spark_apply.job.topics.identity import FollowedTopics, require_same_topics
 from spark_apply.job.topics.retention import MissedDeletesError, require_deletes
 from spark_apply.model.store import RereadStore, Store
@@ -45,8 +45,9 @@ class Start:
         copies = [(made, name) for table, made in targets.items() for name in chosen[table][0].stores]
         self.topics = FollowedTopics(self.config.source, {made.topic: made for made in targets.values()})
         self.topics.begin()
-        self._read_again(copies)
-        missed = self._missed_deletes([copy for copy in copies if not (lose_history and copy[0].history)])
+        unread: Buried = {}
+        failed = self._read_again(copies, unread)
+        missed = self._missed_deletes([copy for copy in copies if not (lose_history and copy[0].history)]) | failed
         if missed and len(missed) == len(copies):
             raise next(iter(missed.values()))
         for made, name in copies:
@@ -58,7 +59,8 @@ class Start:
                 with opening_errors(made.qualified):
                     known[name] = self.stores[name].open(made)
                     if error is None and not isinstance(self.stores[name], RereadStore):
-                        require_deletes_read(self.spark, self.config.source, made, name, self.stores[name])
+                        store = self.stores[name]
+                        require_deletes_read(self.spark, self.config.source, made, name, store, found=unread)
             except CdcError as exc:
                 error = error or exc
             if error is None:
@@ -72,20 +74,27 @@ class Start:
                 self.asides.refused(of.topic, name, table, self.stores[name], of.error, for_good=of.lost)
         self.asides.require_some()
 
-    def _read_again(self, copies: Sequence[tuple[TargetTable, str]]) -> None:
-        """Have stores that can do so read their topics again where deletes are gone which they had not read."""
-        again: set[str] = set()
+    def _read_again(self, copies: Sequence[tuple[TargetTable, str]], unread: Buried) -> dict[tuple[str, str], CdcError]:
+        """Have stores that can do so read their topics again where deletes are gone which they had not read.
+
+        Returns the errors of copies of which that cannot be found out.
+        """
+        again, failed = set[str](), dict[tuple[str, str], CdcError]()
         for made, name in copies:
             store = self.stores[name]
             if made.history or name in again or not isinstance(store, RereadStore):
                 continue
             try:
-                require_deletes(self.config.source, [(made, {name: store})])
-                require_deletes_read(self.spark, self.config.source, made, name, store)
+                with reaching(f"{made.qualified} in {name}"):
+                    require_deletes(self.config.source, [(made, {name: store})])
+                    require_deletes_read(self.spark, self.config.source, made, name, store, found=unread)
             except MissedDeletesError as exc:
                 self.tell(f"warning: {exc.message}: all topics are read again from their beginnings")
                 store.read_again()
                 again.add(name)
+            except CdcError as exc:
+                failed[made.qualified, name] = exc
+        return failed
 
     def _missed_deletes(self, copies: Sequence[tuple[TargetTable, str]]) -> dict[tuple[str, str], CdcError]:
         try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeAlias
 
 import orjson
 from confluent_kafka import Message
@@ -32,16 +32,32 @@ _MAYBE_DELETE: Final = re.compile(rb'"op"\s*:\s*"d"')
 """What stands in each delete, and in few other events: in a text of a row, quotes are behind a backslash."""
 
 
-def require_deletes_read(spark: SparkSession, source: ApplySource, table: TargetTable, name: str, store: Store) -> None:
+Buried: TypeAlias = dict[tuple[str, tuple[tuple[int, int], ...]], list[str]]
+"""Keys that were found, by topic and the offsets from which it was looked through."""
+
+
+def require_deletes_read(
+    spark: SparkSession,
+    source: ApplySource,
+    table: TargetTable,
+    name: str,
+    store: Store,
+    *,
+    found: Buried | None = None,
+) -> None:
     """Raise MissedDeletesError for a copy, which was opened, that has rows whose deletes are gone from its topic.
 
-    Of a store that is not to be asked for rows it is not known whether it has them.
+    Of a store that is not to be asked for rows it is not known whether it has them. `found` keeps what was found for
+    other copies of the topic: what is unread may be large.
     """
     has = held_offsets(store, table)
     if table.history or not (has or store.due(table)):  # what is filled for the first time has no rows
         return
-    ends = committed_ends(source, table.topic)
-    keys = buried_keys(records_between(source, table.topic, has, ends), has)
+    found = {} if found is None else found
+    at = (table.topic, tuple(sorted(has.items())))
+    if at not in found:
+        found[at] = buried_keys(records_between(source, table.topic, has, committed_ends(source, table.topic)), has)
+    keys = found[at]
     for first in range(0, len(keys), _AT_ONCE):
         some = key_documents(spark, table, keys[first : first + _AT_ONCE])
         ids = {store.id_of(key, document) for key, document in some}
