@@ -24,7 +24,7 @@ import psycopg2
 from bench.peers.debezium import Worker
 from cdc.dev import jars, stack
 from cdc.model.errors import CdcError
-from sinks.topics.read_back import read_to_end
+from sinks.topics.records.read_back import read_to_end
 from tests.proto_messages import as_object, message_class
 
 FORMATS: Final = {

@@ -22,7 +22,7 @@ from sinks.client.options import weakness
 from sinks.kafka import KafkaSink, largest_record
 from sinks.topics.ends import compared, of_these
 from sinks.topics.names import table_of
-from sinks.topics.positions import read_standing
+from sinks.topics.records.positions import read_standing
 from sinks.topics.topics import Existing, Topics, Wanted
 
 _NEEDED: Final = frozenset({"READ", "WRITE", "DESCRIBE"})

@@ -30,14 +30,14 @@ from sinks.producer.opening import codec, open_producer
 from sinks.producer.retries import RefusedError
 from sinks.producer.transactional import TransactionalProducer
 from sinks.refusals import LARGEST_REQUEST, Refusals
-from sinks.topics.descriptions import descriptions
 from sinks.topics.ends import Ends, Reached, missing, of_these, settled
 from sinks.topics.names import log_topic, position_topic, routed_topic, schema_topic, signal_topic
-from sinks.topics.positions import Standing, ends_key, read_neighbours, read_standing, schema_key, topic_key
-from sinks.topics.read_back import TableRecords, read_to_end
+from sinks.topics.records.descriptions import descriptions
+from sinks.topics.records.positions import Standing, ends_key, read_neighbours, read_standing, schema_key, topic_key
+from sinks.topics.records.read_back import TableRecords, read_to_end
+from sinks.topics.records.signals import Commands
+from sinks.topics.records.table_logs import TableLogs
 from sinks.topics.settings_watch import SettingsWatch, look
-from sinks.topics.signals import Commands
-from sinks.topics.table_logs import TableLogs
 from sinks.topics.topic_watch import TopicWatch
 from sinks.topics.topics import LARGEST_RECORD, Topics, Wanted
 from sinks.topics.wanted import spread, wanted

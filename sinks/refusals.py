@@ -12,7 +12,7 @@ from cdc.model.errors import CdcError, FencedError, OperatorError, RetryableErro
 from sinks.client.record_batch import first
 from sinks.producer.batches import Batch
 from sinks.producer.retries import FENCED, RefusedError
-from sinks.topics.table_logs import TableLogs
+from sinks.topics.records.table_logs import TableLogs
 
 LARGEST_REQUEST: Final = 100_000_000
 """A record of more bytes is refused before it is sent: brokers end the connection at 104,857,600 (their default)."""

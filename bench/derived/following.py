@@ -20,7 +20,7 @@ from cdc.config.config import ApplyConfig, load_connector
 from cdc.dev.servers.process import Launch, Server
 from cdc.model.errors import CdcError
 from cdc.model.state import Phase
-from sinks.topics.positions import read_standing
+from sinks.topics.records.positions import read_standing
 from spark_apply.job.job import run_apply
 
 PATIENCE_S: Final = 300.0

@@ -27,7 +27,7 @@ import psycopg2
 import cdc
 from bench.measure import PROJECT, tell
 from cdc.dev.stack import DevServers
-from sinks.topics.read_back import read_to_end
+from sinks.topics.records.read_back import read_to_end
 
 ASKED: Final = 300_000
 _MILLION: Final = 1_000_000

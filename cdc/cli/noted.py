@@ -16,7 +16,7 @@ from cdc.model.errors import CdcError
 def note(config: ApplyConfig, action: str, about: Mapping[str, Any], outcome: str = DONE) -> None:
     """Note it; where the brokers do not take it, a warning says so, and what was done is done."""
     act = Act(action=action, by=asked_by(), asked_ms=time.time_ns() // 1_000_000, about=about, outcome=outcome)
-    registry.part("sinks.topics.audit_log:note_of_job")(config.source.kafka(), config.name, act)
+    registry.part("sinks.topics.records.audit_log:note_of_job")(config.source.kafka(), config.name, act)
 
 
 @contextmanager

@@ -90,7 +90,7 @@ def file_sink(file: FileSink, connector: str) -> Sink:
 
 
 def part(name: str) -> Callable[..., Any]:
-    """Load something of another package that a command needs: ``sinks.topics.follow:Follower``. Raises ConfigError."""
+    """Load what a command needs of another package: ``sinks.topics.records.follow:Follower``. Raises ConfigError."""
     return _resolve(name)
 
 

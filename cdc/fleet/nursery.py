@@ -32,7 +32,7 @@ from cdc.config.registry import SINKS, SOURCES
 from cdc.fleet.report import REPORT_FD
 
 READ_BYTES: Final = 65_536
-_MODULES: Final = ("cdc.cli.main", "cdc.cli.running.run", "sinks.topics.positions")
+_MODULES: Final = ("cdc.cli.main", "cdc.cli.running.run", "sinks.topics.records.positions")
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
 _NO_PARENT: Final = 127

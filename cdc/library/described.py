@@ -39,7 +39,7 @@ class Described:
         """Read the schema topic again; return the topics of the tables."""
         self._looked_s = time.monotonic()
         found: dict[str, dict[int, Mapping[str, Any]]] = {}
-        for value in registry.part("sinks.topics.bulk:descriptions")(self._config.sink):
+        for value in registry.part("sinks.topics.records.bulk:descriptions")(self._config.sink):
             record = orjson.loads(value)
             name = f"{record['schema']}.{record['table']}"
             if self._config.source.captures(name) and (self._wanted is None or name in self._wanted):

@@ -34,7 +34,7 @@ class Table:
         topics = self._described.look()
         (self._place,) = self._described.places()
         self._newest: dict[bytes, tuple[bytes, bytes | None, Any]] = {}
-        read: Callable[..., Generator[list[Any], None, None]] = registry.part("sinks.topics.bulk:read_many")
+        read: Callable[..., Generator[list[Any], None, None]] = registry.part("sinks.topics.records.bulk:read_many")
         with closing(read(config.sink, lambda: topics, to_end=True)) as batches:
             for messages in Readable(config, self._described).all(batches):
                 self._newest.update(

@@ -1,7 +1,7 @@
 """What users have asked of a connector or a job, as records of its audit topic. Pure, but for who asks.
 
 A record is in the Kafka transaction in which what was asked for takes effect: it is there exactly if that happened.
-What is done beside a connector (`sinks.topics.audit_log`) is noted by a record of its own, which has no position.
+What is done beside a connector (`sinks.topics.records.audit_log`) is noted by a record of its own, with no position.
 A record names tables, counts and positions; it never has a row's value, a key or a secret.
 """
 

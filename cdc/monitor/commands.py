@@ -104,7 +104,7 @@ class PageCommands:
             "snapshot": Command(tables=tables or captured, by=by, asked_ms=asked_ms),
         }[what]
         identifier = uuid.uuid4().hex
-        registry.part("sinks.topics.signals:send_command")(
+        registry.part("sinks.topics.records.signals:send_command")(
             config.sink, config.name, identifier.encode(), command.to_bytes(identifier)
         )
         return {"id": identifier, "connector": config.name, "command": what}

@@ -89,7 +89,7 @@ def read_consumers(config: ConnectorConfig, state: State) -> Consumers:
 
 def topics_of(config: ConnectorConfig, state: State) -> list[str]:
     """Name the topics that a connector publishes: of tables, their logs, messages, transactions, an outbox's."""
-    topic_of = registry.part("sinks.topics.bulk:topic_of")
+    topic_of = registry.part("sinks.topics.records.bulk:topic_of")
     of = {table: topic_of(config.sink, *table.split(".", 1)) for table in state.tables}
     topics = dict.fromkeys(of.values())  # tables may share one
     log = config.sink.log

@@ -105,13 +105,13 @@ def source_ms_of(state: State | None, lag_bytes: int | None, now_ms: int) -> int
     return now_ms if lag_bytes == 0 else state.source_ms or None
 
 
-def standing(config: ConnectorConfig) -> Any:  # noqa: ANN401 - sinks.topics.positions.Standing | None
+def standing(config: ConnectorConfig) -> Any:  # noqa: ANN401 - sinks.topics.records.positions.Standing | None
     """Read the committed state, its time and the last error; None where the connector has never run."""
     topic = registry.part("sinks.topics.names:position_topic")(config.sink.prefix, config.name)
     with registry.part("sinks.topics.topics:Topics")(config.sink.bootstrap_servers, config.sink.options) as topics:
         if not topics.exists(topic):
             return None
-    return registry.part("sinks.topics.positions:read_standing")(config.sink, config.name)
+    return registry.part("sinks.topics.records.positions:read_standing")(config.sink, config.name)
 
 
 def instant(at_ms: int) -> str:

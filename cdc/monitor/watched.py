@@ -379,7 +379,7 @@ class WatchedViews:
 
 
 def _verified(config: ApplyConfig) -> dict[tuple[str, str], dict[str, Any]]:
-    found: dict[tuple[str, str], dict[str, Any]] = registry.part("sinks.topics.verified:read_verified")(
+    found: dict[tuple[str, str], dict[str, Any]] = registry.part("sinks.topics.records.verified:read_verified")(
         config.source.kafka(), config.name
     )
     return found

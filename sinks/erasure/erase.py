@@ -34,10 +34,10 @@ from sinks.client.schema_registry import open_reading
 from sinks.erasure.compaction import Compaction
 from sinks.erasure.keys import WantedKey
 from sinks.erasure.places import Place
-from sinks.topics.audit_log import note
-from sinks.topics.bulk import descriptions
 from sinks.topics.names import log_topic, position_topic, signal_topic, table_of
-from sinks.topics.read_back import offset_bounds, read_partition, read_to_end
+from sinks.topics.records.audit_log import note
+from sinks.topics.records.bulk import descriptions
+from sinks.topics.records.read_back import offset_bounds, read_partition, read_to_end
 from sinks.topics.topics import Topics
 
 _LOOK_EVERY_S: Final = 3.0

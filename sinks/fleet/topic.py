@@ -27,10 +27,10 @@ from cdc.model.errors import CdcError, OperatorError, raise_first
 from sinks.client.diagnosis import refuse_untrusted
 from sinks.client.failures import DRIVER_ERRORS, translate
 from sinks.fleet.group import GroupMembership, describe
-from sinks.topics import audit_log
 from sinks.topics.names import fleet_of, fleet_topic
-from sinks.topics.read_back import read_to_end
-from sinks.topics.single_record import NoTopicError, NotTakenError, write_record
+from sinks.topics.records import audit_log
+from sinks.topics.records.read_back import read_to_end
+from sinks.topics.records.single_record import NoTopicError, NotTakenError, write_record
 from sinks.topics.topics import Topics, Wanted
 
 _ASK_S: Final = 15.0

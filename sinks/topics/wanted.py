@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from cdc.config.kafka_config import KafkaConfig
 from cdc.model.interfaces import Log
 from sinks.topics.names import OF_CONNECTOR, log_topic, position_topic, schema_topic, signal_topic, table_of
-from sinks.topics.positions import read_standing
-from sinks.topics.table_logs import TableLogs
+from sinks.topics.records.positions import read_standing
+from sinks.topics.records.table_logs import TableLogs
 from sinks.topics.topics import Topics, Wanted
 
 

@@ -84,13 +84,13 @@ class Real:
         return open_sink(self._config, connector, logs=LOGS)
 
     def committed(self, topic: str) -> list[tuple[bytes, bytes | None]]:
-        from sinks.topics.read_back import read_to_end
+        from sinks.topics.records.read_back import read_to_end
 
         with closing(read_to_end(self._config.bootstrap_servers, {}, topic, "read_committed")) as messages:
             return [(message.key() or b"", message.value()) for message in messages]
 
     def headers(self, topic: str) -> list[tuple[bytes | None, list[tuple[str, bytes]]]]:
-        from sinks.topics.read_back import read_to_end
+        from sinks.topics.records.read_back import read_to_end
 
         with closing(read_to_end(self._config.bootstrap_servers, {}, topic, "read_committed")) as messages:
             return [(message.value(), message.headers() or []) for message in messages]
@@ -374,7 +374,7 @@ def test_a_table_s_log_has_every_event(sink: Sink, broker: Broker) -> None:
 
 def test_a_key_has_the_same_partition_in_the_log(kafka: str, prefix: str) -> None:
     """So that what reads both can be placed together; and retention is what was asked for."""
-    from sinks.topics.read_back import read_to_end
+    from sinks.topics.records.read_back import read_to_end
     from sinks.topics.topics import Topics
 
     with closing(Real(kafka, prefix).sink()) as sink:

@@ -23,7 +23,7 @@ import psycopg2
 import pymysql
 from confluent_kafka import Consumer, TopicPartition
 
-from sinks.topics.read_back import read_to_end
+from sinks.topics.records.read_back import read_to_end
 
 ACCOUNTS: Final = 6
 _BALANCE: Final = 1_000

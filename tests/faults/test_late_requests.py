@@ -23,7 +23,7 @@ from sinks.kafka import KafkaSink
 from sinks.producer import coordinator
 from sinks.producer.librdkafka import LibrdkafkaProducer
 from sinks.producer.producer import Producer
-from sinks.topics.read_back import read_to_end
+from sinks.topics.records.read_back import read_to_end
 from tests.faults import proxy
 from tests.faults.proxy import Proxy, Trap
 from tests.pushes import some_each_push

@@ -18,7 +18,7 @@ from cdc.model.errors import RetryableError
 from cdc.model.state import Phase, State
 from sinks.kafka import KafkaSink
 from sinks.producer import coordinator
-from sinks.topics.read_back import read_to_end
+from sinks.topics.records.read_back import read_to_end
 from tests.faults.brokers import COORDINATED, Cluster
 from tests.text_tables import text_table
 

@@ -16,7 +16,7 @@ from cdc.config.config import load_connector
 from cdc.model.errors import CdcError
 from cdc.model.state import State
 from connectors.postgres.check import check
-from sinks.topics.positions import read_standing
+from sinks.topics.records.positions import read_standing
 from tests.canary import CANARY
 from tests.integration.in_process import environ
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from sinks.topics.names import table_topic
-from sinks.topics.read_back import read_to_end
+from sinks.topics.records.read_back import read_to_end
 from tests.canary import WATCH
 from tests.integration import in_process
 from tests.integration.capture_role import CaptureRole

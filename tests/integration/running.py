@@ -17,7 +17,7 @@ import psycopg2
 
 from cdc.config.kafka_config import KafkaConfig
 from cdc.model.state import State
-from sinks.topics.positions import read_standing
+from sinks.topics.records.positions import read_standing
 from tests.canary import WATCH
 from tests.conftest import Database
 from tests.integration.connector import Connector

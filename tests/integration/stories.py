@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import pytest
 
-from sinks.topics.read_back import read_to_end
+from sinks.topics.records.read_back import read_to_end
 from tests.conftest import Database, _database
 from tests.integration.connector import Connector, Record
 from tests.integration.running import Row, ordered, rows

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from sinks.topics.names import log_topic, table_topic
-from sinks.topics.read_back import read_to_end
+from sinks.topics.records.read_back import read_to_end
 from tests.conftest import Database
 from tests.integration.connector import Connector
 from tests.integration.running import Running, eventually, ordered, rows, unbroken

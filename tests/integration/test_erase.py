@@ -11,7 +11,7 @@ import pytest
 
 from cdc.config.kafka_config import KafkaConfig
 from sinks.erasure.compaction import _COMPACTED, Compaction
-from sinks.topics.read_back import read_to_end
+from sinks.topics.records.read_back import read_to_end
 from sinks.topics.topics import Topics
 from tests.conftest import Database
 from tests.integration.connector import Connector

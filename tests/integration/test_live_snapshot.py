@@ -17,7 +17,7 @@ from cdc.capture.control.signals import Command
 from cdc.config.kafka_config import KafkaConfig
 from cdc.dev.stack import DevServers
 from sinks.topics.names import table_topic
-from sinks.topics.signals import send_command
+from sinks.topics.records.signals import send_command
 from tests.conftest import FULL, Database
 from tests.integration.connector import Connector
 from tests.integration.running import Running, eventually, filled, ordered, rows, same, standing, unbroken, writing

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from sinks.topics.names import table_topic
-from sinks.topics.read_back import read_to_end
+from sinks.topics.records.read_back import read_to_end
 from tests.conftest import MySQLDatabase
 from tests.integration.connector import Connector
 from tests.integration.mysql_work import SEQUENCE, Life, connector_of, is_mysql

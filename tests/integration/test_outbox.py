@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sinks.topics.read_back import read_to_end
+from sinks.topics.records.read_back import read_to_end
 from tests.conftest import Database, MySQLDatabase
 from tests.integration.connector import Connector
 from tests.integration.running import Running, eventually

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from sinks.topics.names import table_topic
-from sinks.topics.read_back import read_to_end
+from sinks.topics.records.read_back import read_to_end
 from tests.conftest import FULL, Database
 from tests.integration.connector import Connector, Record
 from tests.integration.running import Row, eventually, filled, ordered, rows, same, unbroken, writing

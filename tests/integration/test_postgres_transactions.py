@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sinks.topics.names import log_topic
-from sinks.topics.read_back import read_to_end
+from sinks.topics.records.read_back import read_to_end
 from tests.conftest import Database
 from tests.integration.connector import Connector
 from tests.integration.running import Running, eventually, same, standing, unbroken

@@ -10,7 +10,7 @@ import pytest
 
 from cdc.encode.table_log import log_of
 from sinks.topics.names import table_topic
-from sinks.topics.read_back import read_to_end
+from sinks.topics.records.read_back import read_to_end
 from tests.conftest import Database
 from tests.integration.connector import Connector
 from tests.integration.running import Running

@@ -23,7 +23,7 @@ from cdc.model.errors import OperatorError
 from cdc.model.state import Phase, State
 from sinks.kafka import KafkaSink
 from sinks.topics.names import position_topic, schema_topic
-from sinks.topics.read_back import read_to_end
+from sinks.topics.records.read_back import read_to_end
 from sinks.topics.settings_watch import SettingsWatch
 from tests.conftest import Database
 from tests.integration.connector import Connector

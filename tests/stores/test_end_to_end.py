@@ -15,7 +15,7 @@ import pytest
 from cdc.config.config import load_apply, load_connector
 from cdc.dev.demos.shop import difference
 from cdc.model.state import Phase
-from sinks.topics.positions import read_standing
+from sinks.topics.records.positions import read_standing
 from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.job.job import run_apply
 from spark_apply.model.store import connect

@@ -15,7 +15,7 @@ from cdc.cli.main import cdc
 from cdc.config.config import load_apply, load_connector
 from cdc.monitor.figures import MonitorFigures
 from cdc.monitor.watched import WatchedJob
-from sinks.topics.verified import read_verified
+from sinks.topics.records.verified import read_verified
 from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.model.store import connect
 from spark_apply.model.target_table import TargetTable, target

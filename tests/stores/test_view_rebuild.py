@@ -24,7 +24,7 @@ from cdc.config.views import ReadConfig, ViewConfig
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.monitor.watched import WatchedViews
 from sinks.topics.names import log_topic
-from sinks.topics.read_back import read_to_end
+from sinks.topics.records.read_back import read_to_end
 from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.job.job import run_apply
 from spark_apply.model.store import open_store

@@ -10,8 +10,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 from cdc.config.kafka_config import KafkaConfig
 from cdc.model.audit import Act
-from sinks.topics import audit_log, single_record
-from sinks.topics.single_record import NoTopicError, NotTakenError
+from sinks.topics.records import audit_log, single_record
+from sinks.topics.records.single_record import NoTopicError, NotTakenError
 
 CONFIG = KafkaConfig(bootstrap_servers="h:1", topic_prefix="p")
 

@@ -37,7 +37,7 @@ from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.slot import replication_stream
 from sinks.client import failures
 from sinks.client.connection import Connection, ConnectionConfig, LostError
-from sinks.topics import read_back
+from sinks.topics.records import read_back
 from sinks.topics.topics import Topics
 from snapshot.mysql.rows import stream_rows
 from snapshot.postgres import snapshotter as postgres_snapshot

@@ -19,7 +19,7 @@ from sinks.client.record_batch import BEHIND, CODECS, HEADER
 from sinks.kafka import KafkaSink
 from sinks.producer.batches import Batch, PlainBatches
 from sinks.producer.retries import RefusedError
-from sinks.topics.positions import Standing
+from sinks.topics.records.positions import Standing
 from tests.text_tables import text_table
 
 A = text_table("a", ["id"])

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from cdc.model.errors import OperatorError, RetryableError
-from sinks.topics import read_back
+from sinks.topics.records import read_back
 from spark_apply.events.kafka import client
 from spark_apply.events.kafka.offsets import offset_bounds
 

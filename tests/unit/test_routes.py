@@ -506,7 +506,9 @@ def test_a_reader_finds_a_table_where_it_is_now(tmp_path: Path, monkeypatch: pyt
             ("other", 1, {"topic": "shop.public.other"}),
         ]
     ]  # fmt: skip
-    monkeypatch.setattr("sinks.topics.bulk.descriptions", lambda _: [orjson.dumps(record) for record in records])
+    monkeypatch.setattr(
+        "sinks.topics.records.bulk.descriptions", lambda _: [orjson.dumps(record) for record in records]
+    )
     config = load_connector(path)
     one = Described(config, ["public.orders_1"])
     (place,) = one.places()

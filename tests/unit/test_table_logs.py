@@ -7,7 +7,7 @@ import pytest
 from cdc.config.kafka_config import KafkaConfig, LogConfig
 from cdc.model.errors import ConfigError
 from sinks.topics.names import LONGEST, table_topic
-from sinks.topics.table_logs import TableLogs
+from sinks.topics.records.table_logs import TableLogs
 
 
 def _logs(*tables: str, retention: str = "1h") -> TableLogs:

@@ -73,7 +73,7 @@ def _acts(name: str, sink: KafkaConfig, topic: str) -> Iterator[dict[str, Any]]:
                 f"there is no audit of {name}: it has never run, nothing was asked of it, or not since it keeps one",
                 hint="topic " + topic + " is made by the first run, or for a job by what is done to it first",
             )
-    read = registry.part("sinks.topics.read_back:read_to_end")
+    read = registry.part("sinks.topics.records.read_back:read_to_end")
     for message in read(sink.bootstrap_servers, sink.options, topic, "read_committed", open_too=False):
         try:
             act = orjson.loads(message.value() or b"")

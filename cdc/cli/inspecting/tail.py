@@ -31,7 +31,7 @@ _Record: TypeAlias = tuple[str, int, int, bytes | None, bytes | None]
 def tail(file: Path, *, table: str | None, from_beginning: bool, most: int | None, as_json: bool) -> None:
     """Print records as they become visible: topic, partition, offset, key, value; null is a tombstone."""
     config = load_connector(file)
-    follower = registry.part("sinks.topics.follow:Follower")
+    follower = registry.part("sinks.topics.records.follow:Follower")
     reading: Reading = registry.part("sinks.client.schema_registry:open_reading")(config.sink)
 
     pretty = sys.stdout.isatty() and not as_json
@@ -68,11 +68,11 @@ def has_no_reader(number: int) -> bool:
 def _topics(config: ConnectorConfig, table: str | None) -> str:
     """Make a regular expression over topic names."""
     if table is None:
-        return str(registry.part("sinks.topics.follow:any_event")(config.sink))
+        return str(registry.part("sinks.topics.records.follow:any_event")(config.sink))
     schema, dot, name = table.partition(".")
     if not dot or not name:
         raise ConfigError(f"--table {table} is not schema.table", hint="--table public.orders")
-    return str(registry.part("sinks.topics.follow:one_table")(config.sink, schema, name))
+    return str(registry.part("sinks.topics.records.follow:one_table")(config.sink, schema, name))
 
 
 def _of_table(records: Iterator[_Record], config: ConnectorConfig, table: str | None) -> Iterator[_Record]:

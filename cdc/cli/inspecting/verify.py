@@ -86,7 +86,7 @@ def _keep(connector: ConnectorConfig, job: str, copies: Sequence[Any]) -> None:
     """Keep how many rows differed, for `cdc monitor`; that this fails is told, and changes nothing of the answer."""
     now_ms = time.time_ns() // 1_000_000
     try:
-        before = registry.part("sinks.topics.verified:read_verified")(connector.sink, job)
+        before = registry.part("sinks.topics.records.verified:read_verified")(connector.sink, job)
         counts = {}
         for copy in copies:
             found, place = copy.as_json(), (copy.store, copy.table)
@@ -95,7 +95,7 @@ def _keep(connector: ConnectorConfig, job: str, copies: Sequence[Any]) -> None:
             counts[place] = {
                 "at_ms": now_ms, "agrees": copy.agrees, "differing": differing, "agreed_ms": agreed_ms
             }  # fmt: skip
-        registry.part("sinks.topics.verified:keep_verified")(connector.sink, job, counts)
+        registry.part("sinks.topics.records.verified:keep_verified")(connector.sink, job, counts)
     except CdcError as exc:
         click.echo(f"what was found could not be kept for cdc monitor: {exc.message}", err=True)
     except Exception as exc:  # noqa: BLE001 - a client's; the answer to the user does not depend on it
@@ -103,7 +103,9 @@ def _keep(connector: ConnectorConfig, job: str, copies: Sequence[Any]) -> None:
 
 
 def _standing(connector: ConnectorConfig) -> State:
-    state: State | None = registry.part("sinks.topics.positions:read_standing")(connector.sink, connector.name).state
+    state: State | None = registry.part("sinks.topics.records.positions:read_standing")(
+        connector.sink, connector.name
+    ).state
     if state is None:
         raise OperatorError(f"connector {connector.name} has never run", hint="cdc run CONNECTOR.yaml")
     return state
@@ -120,7 +122,7 @@ def ask_again(connector: ConnectorConfig, file: Path, copies: Iterable[Any]) -> 
                 f"{copy.table}: more than {MAX_REPAIRED_KEYS:,} rows differ, which is too many to ask for one by one",
                 hint=f"cdc snapshot start {file} --table {copy.table}  # publishes all its rows again",
             )
-    send = registry.part("sinks.topics.signals:send_command")
+    send = registry.part("sinks.topics.records.signals:send_command")
     for name, keys in wanted.items():
         for part in _parts(list(keys)):
             identifier = uuid.uuid4().hex

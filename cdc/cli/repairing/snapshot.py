@@ -116,7 +116,7 @@ def _state(config: ConnectorConfig) -> State:
 def _ask(config: ConnectorConfig, command: Command, *, as_json: bool) -> None:
     identifier = uuid.uuid4().hex
     value = replace(command, by=asked_by(), asked_ms=time.time_ns() // 1_000_000).to_bytes(identifier)
-    registry.part("sinks.topics.signals:send_command")(config.sink, config.name, identifier.encode(), value)
+    registry.part("sinks.topics.records.signals:send_command")(config.sink, config.name, identifier.encode(), value)
     if as_json:
         click.echo(orjson.dumps({"id": identifier, "tables": list(command.tables)}).decode())
     else:

@@ -87,7 +87,7 @@ def _ask(config: ConnectorConfig, command: Command) -> str:
         )
     identifier = uuid.uuid4().hex
     value = replace(command, by=asked_by(), asked_ms=time.time_ns() // 1_000_000).to_bytes(identifier)
-    registry.part("sinks.topics.signals:send_command")(config.sink, config.name, identifier.encode(), value)
+    registry.part("sinks.topics.records.signals:send_command")(config.sink, config.name, identifier.encode(), value)
     return identifier
 
 

@@ -236,7 +236,7 @@ def _follow(file: Path, followed: Followed, how: _How, *, place: Place, to: logg
         if config.into is None
         else registry.file_sink(config.into, config.name),
         observe=shown,
-        failed=partial(registry.part("sinks.topics.positions:leave_error"), config.sink, config.name)
+        failed=partial(registry.part("sinks.topics.records.positions:leave_error"), config.sink, config.name)
         if config.into is None
         else lambda _: None,
         meter=meter,

@@ -117,7 +117,7 @@ class Demo:
 
     def standing(self) -> Any:  # noqa: ANN401 - cdc.model.state.State | None, by way of the registry
         """Read the connector's committed state."""
-        read = registry.part("sinks.topics.positions:read_standing")
+        read = registry.part("sinks.topics.records.positions:read_standing")
         return read(self.connector_config.sink, self.connector_config.name).state
 
     def start_connector(self) -> None:
@@ -205,7 +205,7 @@ class Demo:
     def _messages(self, table: str) -> Iterator[Any]:
         schema, _, name = table.partition(".")
         topic = registry.part("sinks.topics.names:table_topic")("shop", schema, name)
-        yield from registry.part("sinks.topics.read_back:read_to_end")(self.kafka, {}, topic, "read_committed")
+        yield from registry.part("sinks.topics.records.read_back:read_to_end")(self.kafka, {}, topic, "read_committed")
 
     def copy(self, store: str, table: str) -> dict[str, dict[str, Any]]:
         """Read the whole contents of a derived store's table."""

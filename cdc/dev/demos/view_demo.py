@@ -151,7 +151,7 @@ def _events(demo: Demo, view: str) -> list[dict[str, Any]]:
     existing = registry.part("spark_apply.events.kafka.topics:existing_topics")(demo.apply_config.source)
     if f"shop.view.{view}" not in existing:
         return []
-    messages = registry.part("sinks.topics.read_back:read_to_end")(
+    messages = registry.part("sinks.topics.records.read_back:read_to_end")(
         demo.kafka, {}, f"shop.view.{view}", "read_committed"
     )
     found = [orjson.loads(message.value()) for message in messages if message.value() is not None]

@@ -82,7 +82,7 @@ class Commands:
         topic = registry.part("sinks.topics.names:signal_topic")(self._sink.prefix, config.name)
         self._heard: Any = None
         if topic in existing_topics(config.source):
-            part = registry.part("sinks.topics.signals:Commands")
+            part = registry.part("sinks.topics.records.signals:Commands")
             self._heard = part(self._sink.bootstrap_servers, self._sink.options, topic)
 
     @property
@@ -108,7 +108,7 @@ class Commands:
         self._write(command.key, None)
 
     def _write(self, key: bytes, value: bytes | None) -> None:
-        registry.part("sinks.topics.signals:send_command")(self._sink, self._job, key, value)
+        registry.part("sinks.topics.records.signals:send_command")(self._sink, self._job, key, value)
 
     def close(self) -> None:
         if self._heard is not None:

@@ -10,7 +10,7 @@ from confluent_kafka import Message
 
 from cdc.encode.topic_contents import foreign
 from cdc.model.interfaces import UNSURE
-from sinks.topics.read_back import read_without_waiting
+from sinks.topics.records.read_back import read_without_waiting
 
 
 def descriptions(servers: str, options: Mapping[str, str], topic: str, connector: str) -> Iterator[bytes]:

@@ -13,7 +13,7 @@ from cdc.model.audit import Act
 from cdc.model.errors import CdcError
 from sinks.client.failures import DRIVER_ERRORS, translate
 from sinks.topics.names import job_audit_topic, log_topic
-from sinks.topics.single_record import NoTopicError, NotTakenError, write_record
+from sinks.topics.records.single_record import NoTopicError, NotTakenError, write_record
 from sinks.topics.topics import Topics, Wanted
 
 _WITHIN_S = 15.0

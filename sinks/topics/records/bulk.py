@@ -17,7 +17,7 @@ from cdc.model.errors import RetryableError
 from cdc.rules.routes import Routes
 from sinks.client.failures import DRIVER_ERRORS, translate
 from sinks.topics.names import schema_topic, table_topic
-from sinks.topics.read_back import FULL_WAIT_MS, TOO_EARLY, log, offset_bounds, read_to_end
+from sinks.topics.records.read_back import FULL_WAIT_MS, TOO_EARLY, log, offset_bounds, read_to_end
 
 _AT_ONCE: Final = 10_000
 _WAIT_S: Final = 0.1

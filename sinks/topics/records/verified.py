@@ -11,8 +11,8 @@ from typing import Any, Final
 import orjson
 
 from cdc.config.kafka_config import KafkaConfig
-from sinks.topics.read_back import read_to_end
-from sinks.topics.single_record import write_record
+from sinks.topics.records.read_back import read_to_end
+from sinks.topics.records.single_record import write_record
 from sinks.topics.topics import Topics, Wanted
 
 _WITHIN_S: Final = 10.0

@@ -24,8 +24,8 @@ from cdc.model.state_records import StateReader
 from sinks.client.failures import DRIVER_ERRORS
 from sinks.topics.ends import Reached, parse
 from sinks.topics.names import position_of, position_topic
-from sinks.topics.read_back import read_to_end
-from sinks.topics.single_record import NoTopicError, NotTakenError, write_record
+from sinks.topics.records.read_back import read_to_end
+from sinks.topics.records.single_record import NoTopicError, NotTakenError, write_record
 from sinks.topics.topics import Topics
 
 _REPORT_S: Final = 3.0

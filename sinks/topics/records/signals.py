@@ -11,8 +11,8 @@ from cdc.config.kafka_config import KafkaConfig
 from cdc.model.errors import OperatorError
 from sinks.client.failures import DRIVER_ERRORS, translate
 from sinks.topics.names import signal_topic
-from sinks.topics.read_back import read_to_end
-from sinks.topics.single_record import NoTopicError, NotTakenError, write_record
+from sinks.topics.records.read_back import read_to_end
+from sinks.topics.records.single_record import NoTopicError, NotTakenError, write_record
 
 _ASK_S = 15.0
 _AT_ONCE = 100
