@@ -5,13 +5,14 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JARS   := $(VENV)/.jars
 PLOT   := $(VENV)/.plot
+FLINK  := $(VENV)/.flink
 ATHERIS := $(VENV)/.atheris
 COMPILED := $(wildcard cdc/encode/*.pyx connectors/*/*/*.pyx)
 ALONE  := tests/unit tests/property
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo bench bench-quick bench-decisions bench-latency bench-growth bench-memory bench-streams bench-hotpath bench-many bench-apply bench-library bench-views readers soak soak-views soak-fleet fuzz test test-all test-quick format lint type clean lock
+.PHONY: help install demo bench bench-quick bench-decisions bench-latency bench-growth bench-memory bench-streams bench-hotpath bench-many bench-apply bench-library bench-views bench-flink readers soak soak-views soak-fleet fuzz test test-all test-quick format lint type clean lock
 
 help:            ## show this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -84,6 +85,10 @@ $(PLOT): $(STAMP) bench/requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r bench/requirements.lock
 	@mkdir -p .bench && touch $(PLOT)
 
+$(FLINK): $(STAMP) bench/peers/requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r bench/peers/requirements.lock
+	@touch $(FLINK)
+
 bench: $(JARS) $(PLOT) ## ours beside Debezium: streams, snapshots, latency; then ours alone, by events and by tables
 	$(BIN)/python -m bench.capture.streams --events 1000000 --json .bench/streams.json
 	$(BIN)/python -m bench.measure.plot .bench/streams.json .bench/streams.png
@@ -135,6 +140,9 @@ bench-library: $(JARS) ## a million rows to Arrow, as a table, as changes, and w
 bench-views: $(JARS) ## a step of a view job in each engine alone, by how much it changes
 	$(BIN)/python -m bench.derived.views
 	$(BIN)/python -m bench.derived.views --engine spark
+
+bench-flink: $(JARS) $(FLINK) ## a view job beside Flink SQL over the same topics: a timeline, and a bank whose sum never changes
+	$(BIN)/python -m bench.derived.beside_flink
 
 clean:           ## remove what the targets made (servers' state too)
 	test ! -x $(BIN)/cdc || $(BIN)/cdc dev down
