@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from cdc.model.errors import OperatorError
 WITHIN_S: Final = 10.0
 """So long a client may take, from its connection to the end of the answer."""
 MOST_CLIENTS: Final = 16
+_TOLD_AGAIN_S: Final = 60.0
 TEXT: Final = "text/plain; charset=utf-8"
 _OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0"
 
@@ -98,6 +100,7 @@ class _Server(ThreadingHTTPServer):
         self._tick = tick
         self._until: dict[socket.socket, float] = {}
         self._slots = threading.Semaphore(MOST_CLIENTS)
+        self._told_s = float("-inf")
         super().__init__(at, answer)
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - the same
@@ -129,8 +132,13 @@ class _Server(ThreadingHTTPServer):
                     request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401, ARG002 - the same
-        """Say nothing of clients that hang up."""
-        log.debug("a client was not answered")
+        """Say nothing of clients that hang up, and of what is a bug of ours that it is one, once a minute."""
+        exc = sys.exc_info()[1]
+        if exc is None or isinstance(exc, OSError):
+            log.debug("a client was not answered")
+        elif time.monotonic() >= self._told_s + _TOLD_AGAIN_S:
+            self._told_s = time.monotonic()
+            log.error("a client was not answered: %s; please report this", type(exc).__name__, exc_info=exc)
 
 
 class _Server6(_Server):

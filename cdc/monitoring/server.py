@@ -17,9 +17,9 @@ from cdc.monitoring.health import Health, Verdict
 from cdc.monitoring.listening import Answering, Listening
 
 _JUDGES: Final[dict[str, Callable[[Health], Verdict]]] = {
-    "/livez": Health.live,
-    "/readyz": Health.ready,
-    "/startupz": Health.started,
+    "/livez": lambda health: health.live(),
+    "/readyz": lambda health: health.ready(),
+    "/startupz": lambda health: health.started(),
 }
 PATHS: Final = ("/metrics", *_JUDGES)
 
