@@ -33,6 +33,19 @@ _OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0"
 log = logging.getLogger("cdc")
 
 
+def _wants_openmetrics(accept: str) -> bool:
+    """Whether a client names it, and likes no text better: `q` says how much, without it as much as can be."""
+    weights = dict.fromkeys((_OPENMETRICS.partition(";")[0], "text/plain"), 0.0)
+    for asked in accept.lower().split(","):
+        name, *parameters = (part.strip() for part in asked.split(";"))
+        given = next((part.removeprefix("q=") for part in parameters if part.startswith("q=")), "1")
+        if name in weights:
+            with suppress(ValueError):  # what is no number asks for nothing
+                weights[name] = max(weights[name], float(given))
+    openmetrics, text = weights.values()
+    return openmetrics > 0 and openmetrics >= text
+
+
 class Listening:
     """Listens from its making on, answers inside its `with`."""
 
@@ -167,8 +180,7 @@ class Answering(BaseHTTPRequestHandler):
 
     def say_metrics(self, registry: CollectorRegistry) -> None:
         """Answer with metrics, in the text that the client asks for."""
-        asked = self.headers.get("Accept", "")
-        encode, kind = choose_encoder(_OPENMETRICS if _OPENMETRICS.partition(";")[0] in asked else "")
+        encode, kind = choose_encoder(_OPENMETRICS if _wants_openmetrics(self.headers.get("Accept", "")) else "")
         self.say(HTTPStatus.OK, encode(registry), kind)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002

@@ -93,6 +93,15 @@ def test_both_formats_hold_every_metric(server: MetricsServer, meter: ConnectorM
     assert headers["Content-Type"].startswith("application/openmetrics-text")
     assert {family.name for family in parse_openmetrics(text)} == expected
     assert ask(server, "/metrics", Accept="application/openmetrics-text; version=new")[0] == 200
+    for accept, kind in (
+        ("application/openmetrics-text;q=0", "text/plain"),
+        ("text/plain, application/openmetrics-text;q=0.5", "text/plain"),
+        ("Application/OpenMetrics-Text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;q=0.3", "application/openm"),
+        ("application/openmetrics-text;q=much", "text/plain"),
+        ("*/*", "text/plain"),
+        ("", "text/plain"),
+    ):
+        assert ask(server, "/metrics", Accept=accept)[2]["Content-Type"].startswith(kind), accept
 
 
 def test_figures_are_what_was_told(server: MetricsServer, meter: ConnectorMeter) -> None:
