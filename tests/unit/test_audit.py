@@ -59,8 +59,8 @@ def test_what_is_no_command_is_told_of_once(bench: Bench, caplog: pytest.LogCapt
 @pytest.mark.parametrize(
     ("signal", "told"),
     [
-        ({"additional-conditions": [{"data-collection": A.qualified, "filter": "v = 'secret'"}]}, "a condition"),
-        ({"additional-condition": "v = 'secret'"}, "a condition"),
+        ({"additional-conditions": [{"data-collection": A.qualified, "filter": "v = 'secret'"}]}, "no condition"),
+        ({"additional-condition": "v = 'secret'"}, "no condition"),
         ({"surrogate-key": "secret"}, "its own key"),
         ({"secret": 1}, "a member that is not known"),
         ({"type": "secret"}, "`type` must be"),

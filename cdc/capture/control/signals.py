@@ -29,7 +29,7 @@ _STOP: Final = "stop-snapshot"
 _NOT_DONE: Final = ("log", "pause-snapshot", "resume-snapshot", "schema-changes", "set-binlog-position")
 """Signals of Debezium's that are none of ours."""
 _MEMBERS: Final = {_START: {"type", "data-collections", "after-gap", "keys"}, _STOP: {"type", "data-collections"}}
-_NO_CONDITION: Final = "it would read only some rows, by a condition: `keys` names rows, and without it a table is read"
+_NO_CONDITION: Final = "no condition on rows is taken: `keys` names rows, and without it the whole table is read"
 _WHY: Final = {
     "additional-conditions": _NO_CONDITION,
     "additional-condition": _NO_CONDITION,
@@ -156,7 +156,9 @@ def _refused(kind: str, data: Mapping[str, object]) -> str:
     for name, value in data.items():
         if value and name not in _MEMBERS[kind]:
             known = name in _WHY
-            return f"`{name}`: {_WHY[name]}" if known else "`data` has a member that is not known here"
+            return (
+                f"`{name}` is not carried out: {_WHY[name]}" if known else "`data` has a member that is not known here"
+            )
     if str(data.get("type") or "incremental").lower() not in ("incremental", "blocking"):
         return "`type` must be incremental"
     if data.get("after-gap") not in (None, True, False):
