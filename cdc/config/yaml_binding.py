@@ -29,6 +29,14 @@ BOUND_AS: Final = "bound as"
 WRITTEN: Final = "written"
 """A key of a field's metadata: its name in YAML, where Python keeps that word for itself."""
 
+_KINDS: Final = {
+    "views": ("a view job", "cdc view run"),
+    "stores": ("an apply job", "cdc apply"),
+    "fleet": ("a fleet's member", "cdc fleet run --config"),
+    "sink": ("a connector", "cdc run"),
+}
+"""The key by which a file is known, the first of these; what it is of, and the command that takes it."""
+
 _REFERENCE = re.compile(r"\$?\$\{([^}]*)\}")
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-((?:(?!\$\{).)*))?", re.DOTALL)
 
@@ -49,6 +57,7 @@ def load(
     node = _compose(path, text)
     if node is None:
         raise ConfigError(f"{path}: the file is empty", hint=f"it needs the keys {_names(cls)}")
+    _require_kind(path, node, {each.name for each in dataclasses.fields(cls)})  # type: ignore[arg-type]
     binder = _Binder(path, aliases or {}, references or expand)
     try:
         return cast("T", binder.bind(node, cls, ""))
@@ -59,6 +68,18 @@ def load(
 def as_list(given: str | Sequence[str]) -> tuple[str, ...]:
     """Return what a key that takes one name or several was given."""
     return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _require_kind(path: Path, node: yaml.Node, keys: set[str]) -> None:
+    """Refuse a file of another kind as that: its keys are right, and it is the command that is wrong."""
+    given = {str(key.value) for key, _ in node.value} if isinstance(node, yaml.MappingNode) else set()
+    wanted, found = (next((key for key in _KINDS if key in of), None) for of in (keys, given))
+    if wanted is not None and found is not None and wanted not in given:
+        kind, command = _KINDS[found]
+        raise ConfigError(
+            f"{path}: this is the file of {kind}, and that of {_KINDS[wanted][0]} is needed here",
+            hint=f"it is for {command}; cdc COMMAND --help says which file a command takes",
+        )
 
 
 def top_level_keys(path: Path) -> set[str]:

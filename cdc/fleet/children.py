@@ -149,6 +149,9 @@ class Children:
     def stop(self, name: str) -> None:
         self._signal(name, signal.SIGTERM)
 
+    def hang_up(self, name: str) -> None:
+        self._signal(name, signal.SIGHUP)
+
     def kill(self, name: str) -> None:
         self._signal(name, signal.SIGKILL)
 

@@ -48,7 +48,7 @@ class Member:
         self._shown: set[str] = set()
         """The connectors of which the topic had a state when it was read last."""
         self._revoked: list[Revoked] = []
-        self._stop = threading.Event()
+        self._stop, self._hung_up = threading.Event(), threading.Event()
         self._told_s: dict[str, float] = {}
         self._overwritten = False
         """Whether the topic has another state of a connector that is this one's, or none any more."""
@@ -59,6 +59,10 @@ class Member:
     def stop(self) -> None:
         """Ask to stop all children and leave the group; callable from a signal handler."""
         self._stop.set()
+
+    def hang_up(self) -> None:
+        """Have all children read their references again; callable from a signal handler."""
+        self._hung_up.set()
 
     def run(self) -> None:
         """Return after a stop. Raises OperatorError where nobody lets it in, or its name is another member's."""
@@ -133,6 +137,12 @@ class Member:
         except CdcError as exc:
             self._tell(logging.WARNING, "records", f"{exc.message}: entries stay as they were")
         self._hear(writer)
+        if self._hung_up.is_set():
+            self._hung_up.clear()
+            log.info("member %s: SIGHUP: %d connectors read their references again; entries are followed in any case",
+                     self._name, len(self._roster.running))  # fmt: skip
+            for name in self._roster.running:
+                self._children.hang_up(name)
         self._act(writer)
         for revoked in list(self._revoked):
             if not self._roster.busy(revoked.places):

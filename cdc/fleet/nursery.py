@@ -129,8 +129,7 @@ def main(descriptor: int) -> None:
     channel = socket.socket(fileno=descriptor)
     _say(channel, {"ready": os.getpid()})
     arguments = serve(channel)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # SIGHUP stays ignored until `cdc run` hears it
     signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.unfreeze()
     importlib.import_module("cdc.cli.main").main(arguments)

@@ -20,6 +20,7 @@ _CANNOT_EXEC = 127
 def main(argv: list[str]) -> None:
     """Turn into the program; the member may have ended before the kernel was asked."""
     member, *command = argv
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it has loaded what hears it: it is for its member to pass on
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != int(member):

@@ -34,6 +34,7 @@ class Watched(Protocol):
     """Something that is watched."""
 
     name: str
+    file: str
     kind: str
     """``connectors``, ``stores`` or ``views``: where it is shown."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -25,10 +26,24 @@ from cdc.model.errors import OperatorError
 WITHIN_S: Final = 10.0
 """So long a client may take, from its connection to the end of the answer."""
 MOST_CLIENTS: Final = 16
+_TOLD_AGAIN_S: Final = 60.0
 TEXT: Final = "text/plain; charset=utf-8"
 _OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0"
 
 log = logging.getLogger("cdc")
+
+
+def _wants_openmetrics(accept: str) -> bool:
+    """Whether a client names it, and likes no text better: `q` says how much, without it as much as can be."""
+    weights = dict.fromkeys((_OPENMETRICS.partition(";")[0], "text/plain"), 0.0)
+    for asked in accept.lower().split(","):
+        name, *parameters = (part.strip() for part in asked.split(";"))
+        given = next((part.removeprefix("q=") for part in parameters if part.startswith("q=")), "1")
+        if name in weights:
+            with suppress(ValueError):  # what is no number asks for nothing
+                weights[name] = max(weights[name], float(given))
+    openmetrics, text = weights.values()
+    return openmetrics > 0 and openmetrics >= text
 
 
 class Listening:
@@ -98,6 +113,7 @@ class _Server(ThreadingHTTPServer):
         self._tick = tick
         self._until: dict[socket.socket, float] = {}
         self._slots = threading.Semaphore(MOST_CLIENTS)
+        self._told_s = float("-inf")
         super().__init__(at, answer)
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - the same
@@ -129,8 +145,13 @@ class _Server(ThreadingHTTPServer):
                     request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401, ARG002 - the same
-        """Say nothing of clients that hang up."""
-        log.debug("a client was not answered")
+        """Say nothing of clients that hang up, and of what is a bug of ours that it is one, once a minute."""
+        exc = sys.exc_info()[1]
+        if exc is None or isinstance(exc, OSError):
+            log.debug("a client was not answered")
+        elif time.monotonic() >= self._told_s + _TOLD_AGAIN_S:
+            self._told_s = time.monotonic()
+            log.error("a client was not answered: %s; please report this", type(exc).__name__, exc_info=exc)
 
 
 class _Server6(_Server):
@@ -159,8 +180,7 @@ class Answering(BaseHTTPRequestHandler):
 
     def say_metrics(self, registry: CollectorRegistry) -> None:
         """Answer with metrics, in the text that the client asks for."""
-        asked = self.headers.get("Accept", "")
-        encode, kind = choose_encoder(_OPENMETRICS if _OPENMETRICS.partition(";")[0] in asked else "")
+        encode, kind = choose_encoder(_OPENMETRICS if _wants_openmetrics(self.headers.get("Accept", "")) else "")
         self.say(HTTPStatus.OK, encode(registry), kind)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002

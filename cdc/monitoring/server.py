@@ -6,14 +6,22 @@ sleeps, and others an answer, but not the loop. Answers hold figures and words o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
 from cdc.monitoring.health import Health, Verdict
 from cdc.monitoring.listening import Answering, Listening
+
+_JUDGES: Final[dict[str, Callable[[Health], Verdict]]] = {
+    "/livez": lambda health: health.live(),
+    "/readyz": lambda health: health.ready(),
+    "/startupz": lambda health: health.started(),
+}
+PATHS: Final = ("/metrics", *_JUDGES)
 
 
 class MetricsServer(Listening):
@@ -42,10 +50,8 @@ class _Answer(Answering):
         path = self.path.partition("?")[0]
         if path == "/metrics":
             self.say_metrics(self._registry)
-        elif path in ("/livez", "/readyz", "/startupz"):
-            health = self._health
-            judge = {"/livez": health.live, "/readyz": health.ready, "/startupz": health.started}[path]
-            self._judge(judge())
+        elif path in _JUDGES:
+            self._judge(_JUDGES[path](self._health))
         else:
             self.say(HTTPStatus.NOT_FOUND, b"/metrics, /livez, /readyz and /startupz are here\n")
 

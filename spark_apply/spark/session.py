@@ -21,6 +21,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from cdc.dev import jars
+from cdc.machine.stop_signals import hang_ups_end_no_child
 from cdc.model.errors import OperatorError
 from spark_apply.spark.class_archive import options as class_options
 from spark_apply.spark.environment import require_environment
@@ -224,7 +225,8 @@ def _launch(settings: Mapping[str, str]) -> None:
         conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
         reading, writing = os.pipe()
         try:
-            gateway = launch_gateway(conf, {"cwd": _folder(), "stderr": writing})  # type: ignore[no-untyped-call]
+            with hang_ups_end_no_child():
+                gateway = launch_gateway(conf, {"cwd": _folder(), "stderr": writing})  # type: ignore[no-untyped-call]
         except PySparkException as exc:
             msg = f"the JVM of Spark did not start. {spark_failure(exc)}"
             hint = (

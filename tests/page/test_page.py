@@ -58,7 +58,7 @@ def _findings(page: Page) -> list[tuple[str, list[str]]]:
 def test_every_state_is_shown_and_words_are_words(browser: Browser) -> None:
     made = every_state()
     with (
-        served(made, refused=[{"file": "x.yaml", "message": HOSTILE, "hint": None}]) as address,
+        served(made, refused=[{"file": "x.yaml", "level": "bad", "message": HOSTILE, "hint": None}]) as address,
         visited(browser, address) as page,
     ):
         for state in STATES:

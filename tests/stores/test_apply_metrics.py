@@ -44,7 +44,8 @@ def test_what_a_job_shows(postgres18: Database, kafka: str, prefix: str, tmp_pat
         running.await_following()
         command = (sys.executable, "-m", "cdc", "apply", str(file))
         env = {**os.environ, "PYTHONPATH": str(Path.cwd()), "CDC_LOG_FORMAT": "json"}
-        with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        pipes: Any = {"stderr": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, env=env, start_new_session=True, **pipes) as process:
             lines: list[str] = []
             assert process.stderr is not None
             hearing = threading.Thread(target=lambda: lines.extend(process.stderr or ()))
@@ -53,6 +54,7 @@ def test_what_a_job_shows(postgres18: Database, kafka: str, prefix: str, tmp_pat
                 eventually(lambda: any("metrics and health at" in each for each in lines), "it listens", within_s=120)
                 assert scraper.ask("/startupz")[0] in (200, 503)
                 eventually(lambda: scraper.ask("/readyz")[0] == 200, "it follows", within_s=120)
+                os.killpg(process.pid, signal.SIGHUP)  # Spark's JVM has it, too: by a terminal, or systemctl kill
                 _shown(connector, scraper, postgres18, file)
             finally:
                 process.send_signal(signal.SIGTERM)
@@ -67,6 +69,7 @@ def test_what_a_job_shows(postgres18: Database, kafka: str, prefix: str, tmp_pat
     assert all(each["time"].endswith("+00:00") for each in ours)
     assert [each["message"] for each in ours[:1]] == [f"metrics and health at http://127.0.0.1:{scraper.port}"]
     assert any("following the topics" in each["message"] for each in ours)
+    assert any(each["message"].startswith("SIGHUP: the job goes on") for each in ours)
 
 
 def _shown(connector: Connector, scraper: Scraper, database: Database, file: Path) -> None:

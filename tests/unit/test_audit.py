@@ -56,6 +56,68 @@ def test_what_is_no_command_is_told_of_once(bench: Bench, caplog: pytest.LogCapt
     ]
 
 
+@pytest.mark.parametrize(
+    ("signal", "told"),
+    [
+        ({"additional-conditions": [{"data-collection": A.qualified, "filter": "v = 'secret'"}]}, "no condition"),
+        ({"additional-condition": "v = 'secret'"}, "no condition"),
+        ({"surrogate-key": "secret"}, "its own key"),
+        ({"secret": 1}, "a member that is not known"),
+        ({"type": "secret"}, "`type` must be"),
+        ({"after-gap": "false"}, "`after-gap` must be"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_debezium_would_do_and_we_do_not_is_refused(
+    bench: Bench, caplog: pytest.LogCaptureFixture, signal: dict[str, Any], told: str
+) -> None:
+    """The member was passed over, and the whole table read; where the text was “false”, all tables behind a gap."""
+    before = len(bench.kafka.committed(f"p.{A.qualified}"))
+    _signal(bench, {"type": "execute-snapshot", "data": {"data-collections": [A.qualified], **signal}})
+    ((action, outcome),) = _done(bench)
+    assert action == "snapshot start"
+    assert outcome.startswith("refused: ")
+    assert told in outcome
+    assert _acts(bench)[0]["about"] == {"tables": [A.qualified]}
+    assert len(bench.kafka.committed(f"p.{A.qualified}")) == before, "nothing is read"
+    (line,) = [record for record in caplog.records if "is refused" in record.message]
+    assert "secret" not in line.message + outcome
+
+
+def _signal(bench: Bench, signal: dict[str, Any]) -> None:
+    record = Record("p.signal-c", b"k", orjson.dumps({"id": "k", **signal}), bench.kafka.begin("cli"))
+    bench.kafka.topics["p.signal-c"].append(record)
+    bench.kafka.end("cli", Outcome.COMMITTED)
+    bench.run(A)
+
+
+@pytest.mark.parametrize(
+    ("signal", "done"),
+    [
+        ({"type": "pause-snapshot", "data": {}}, ("signal", "refused: the signal pause-snapshot is not carried out")),
+        (
+            {"type": "stop-snapshot", "data": {"type": "incremental"}},
+            ("signal", "refused: `data-collections` must name the tables that are not to be read any more"),
+        ),
+        (
+            {"type": "execute-snapshot", "data": {"type": "BLOCKING", "data-collections": [A.qualified]}},
+            ("snapshot start", "done, incrementally: the log is followed meanwhile"),
+        ),
+        (
+            {
+                "type": "execute-snapshot",
+                "data": {"type": "INCREMENTAL", "data-collections": [A.qualified], "additional-conditions": []},
+            },
+            ("snapshot start", "done"),
+        ),
+    ],
+    ids=lambda value: value["type"] if isinstance(value, dict) else "",
+)
+def test_other_signals_of_debezium(bench: Bench, signal: dict[str, Any], done: tuple[str, str]) -> None:
+    _signal(bench, signal)
+    assert _done(bench) == [done]
+
+
 def test_each_command_is_kept_with_who_asked(bench: Bench) -> None:
     bench.ask(Command(tables=(A.qualified,), **WHO))
     bench.run(A)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from click.testing import CliRunner
 from cdc.cli.inspecting.status import status
 from cdc.config.config import ConnectorConfig, load_apply, load_connector
 from cdc.config.kafka_config import GUARANTEED
-from cdc.config.views import describes_views
+from cdc.config.views import describes_views, load_views
 from cdc.model.errors import CdcError, ConfigError
 
 GOOD = """
@@ -43,6 +44,33 @@ def _refused(folder: Path, text: str) -> ConfigError:
     assert SECRET not in str(caught.value)
     assert str(folder / "connector.yaml") in caught.value.message
     return caught.value
+
+
+@pytest.mark.parametrize(
+    ("text", "load", "told"),
+    [
+        (
+            "source: {topic_prefix: p}\nstores: {}\n",
+            load_connector,
+            "the file of an apply job, and that of a connector",
+        ),
+        ("source: {topic_prefix: p}\nviews: {}\n", load_connector, "the file of a view job, and that of a connector"),
+        ("fleet: f\n", load_connector, "the file of a fleet's member, and that of a connector"),
+        ("source: {type: postgres}\nsink: {}\n", load_apply, "the file of a connector, and that of an apply job"),
+        ("source: {type: postgres}\nsink: {}\n", load_views, "the file of a connector, and that of a view job"),
+        ("stores: {}\n", load_views, "the file of an apply job, and that of a view job"),
+    ],
+)
+def test_the_file_of_another_command_is_told_as_that(
+    text: str, load: Callable[[Path], object], told: str, tmp_path: Path
+) -> None:
+    """A key that is right there was said to be unknown, with others in its place."""
+    file = tmp_path / "given.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        load(file)
+    assert refused.value.message == f"{file}: this is {told} is needed here"
+    assert "it is for cdc" in str(refused.value.hint)
 
 
 def test_a_short_file_gets_the_documented_defaults(tmp_path: Path) -> None:

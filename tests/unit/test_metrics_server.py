@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import logging
 import socket
 import threading
 import time
@@ -26,6 +27,7 @@ from cdc.model.state import Phase, State
 from cdc.monitoring import connector_meter, health, metrics
 from cdc.monitoring.connector_meter import ConnectorMeter
 from cdc.monitoring.figures import Tables
+from cdc.monitoring.listening import Answering
 from cdc.monitoring.server import MetricsServer
 
 CONFIG = ConnectorConfig(
@@ -91,6 +93,15 @@ def test_both_formats_hold_every_metric(server: MetricsServer, meter: ConnectorM
     assert headers["Content-Type"].startswith("application/openmetrics-text")
     assert {family.name for family in parse_openmetrics(text)} == expected
     assert ask(server, "/metrics", Accept="application/openmetrics-text; version=new")[0] == 200
+    for accept, kind in (
+        ("application/openmetrics-text;q=0", "text/plain"),
+        ("text/plain, application/openmetrics-text;q=0.5", "text/plain"),
+        ("Application/OpenMetrics-Text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;q=0.3", "application/openm"),
+        ("application/openmetrics-text;q=much", "text/plain"),
+        ("*/*", "text/plain"),
+        ("", "text/plain"),
+    ):
+        assert ask(server, "/metrics", Accept=accept)[2]["Content-Type"].startswith(kind), accept
 
 
 def test_figures_are_what_was_told(server: MetricsServer, meter: ConnectorMeter) -> None:
@@ -258,6 +269,23 @@ def test_what_is_no_request_hurts_nobody(server: MetricsServer, sent: bytes) -> 
             return
         assert not answer or answer.split(b" ", 2)[1][:1] in (b"4", b"5"), answer
     assert ask(server, "/livez")[0] == 200
+
+
+def test_a_bug_in_an_answer_is_told(
+    server: MetricsServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client was hung up on, and nothing was logged: a probe that always failed left no word of why."""
+
+    def broken(_self: object, _registry: object) -> None:
+        raise AttributeError("this is one")
+
+    monkeypatch.setattr(Answering, "say_metrics", broken)
+    with caplog.at_level(logging.ERROR, "cdc"):
+        for _ in range(3):
+            with pytest.raises(http.client.RemoteDisconnected):
+                ask(server, "/metrics")
+    assert caplog.messages == ["a client was not answered: AttributeError; please report this"]
+    assert ask(server, "/livez")[0] in (200, 503)
 
 
 def test_slow_clients_are_cut_off_and_others_answered(server: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:

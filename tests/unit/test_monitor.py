@@ -17,6 +17,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from cdc.cli.inspecting.monitor import _watched
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.metrics_config import MetricsConfig
@@ -417,3 +418,16 @@ def test_groups_and_topics_are_bounded() -> None:
     assert samples["cdc_consumer_status", "shop", "other", "other", "ok"] == 0
     assert samples["cdc_consumer_status", "shop", "g1", "t", "ok"] == 1
     assert sum(name == "cdc_consumer_lag_records" for name, *_ in samples) == MOST_PAIRS + 1
+
+
+def test_two_files_of_one_connector_are_shown_as_one(tmp_path: Path) -> None:
+    """The command ended, and with it the page of all others; the first file is watched, the second one is named."""
+    files = [tmp_path / f"{name}.yaml" for name in "abcd"]
+    for file, name in zip(files, ("shop", "shop", "other", ""), strict=True):
+        file.write_text(YAML.format(name, "p"))
+    watched, refused = _watched((*files, files[0]))
+    assert [(one.name, one.file) for one in watched] == [("shop", str(files[0])), ("other", str(files[2]))]
+    told = [(one["file"], one["level"]) for one in refused]
+    assert told == [(str(files[1]), "warn"), (str(files[3]), "bad"), (str(files[0]), "warn")]
+    assert f"two files are of shop: {files[0]}, by which it is shown, and {files[1]}" == refused[0]["message"]
+    assert "--listen" in refused[0]["hint"]

@@ -30,6 +30,7 @@ from cdc.cli.running.supervise import supervise
 from cdc.cli.terminal import Alive, UtcFormatter, instant
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.dev.servers import launch
+from cdc.machine.stop_signals import HangUps
 from cdc.model.errors import FencedError, OperatorError
 from cdc.model.state import Phase, State
 from cdc.monitor.status import source_ms_of
@@ -127,19 +128,19 @@ def test_one_that_fails_ends_no_other(tmp_path: Path, monkeypatch: pytest.Monkey
     good = f"import time; time.sleep(1); open({str(done)!r}, 'w')"
     files = _scripts(tmp_path, monkeypatch, "raise SystemExit(3)", good)
     with pytest.raises(OperatorError, match=r"0\.yaml: the connector ended with an error") as ended:
-        supervise(files, [])
+        supervise(files, [], HangUps())
     assert ended.value.exit_code == 3
     assert done.exists()
 
 
 def test_all_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    supervise(_scripts(tmp_path, monkeypatch, "", ""), [])
+    supervise(_scripts(tmp_path, monkeypatch, "", ""), [], HangUps())
 
 
 def test_what_a_signal_ended_has_a_shells_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = _scripts(tmp_path, monkeypatch, "", "import os; os.kill(os.getpid(), 9)")
     with pytest.raises(OperatorError, match=r"1\.yaml") as ended:
-        supervise(files, [])
+        supervise(files, [], HangUps())
     assert ended.value.exit_code == 137
 
 

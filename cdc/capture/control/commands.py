@@ -127,6 +127,11 @@ class UserCommands:
             command = signals.parse(value)
             if self._of_connector(key, command) or (command.after_gap and self._gap_may_come(reached)):
                 continue
+            if command.refused:
+                log.error("signal %s is refused, and nothing of it is done: %s", key.decode(errors="replace")[:80],
+                          command.refused)  # fmt: skip
+                self._answer(key, command, f"refused: {command.refused}")
+                continue
             if not command.asks:
                 log.warning("the signal topic holds a record that is no command of ours; it is left out")
             unknown = [name for name in command.tables if name not in self._captured]
@@ -141,7 +146,10 @@ class UserCommands:
             if command.keys and self._incremental.is_requested(key):
                 self._of_rows[key] = command
             else:
-                self._answer(key, command, f"not captured: {', '.join(unknown)}" if unknown else DONE)
+                if command.outcome != DONE:
+                    log.warning("signal %s asks for a blocking snapshot: its tables are read while the log is followed",
+                                key.decode(errors="replace")[:80])  # fmt: skip
+                self._answer(key, command, f"not captured: {', '.join(unknown)}" if unknown else command.outcome)
 
     def _read_or_stop(self, key: bytes, command: signals.Command, name: str) -> None:
         if command.keys and not command.stop:

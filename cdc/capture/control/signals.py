@@ -4,11 +4,15 @@ https://debezium.io/documentation/reference/stable/configuration/signalling.html
 ``stop-snapshot``. We add two members of the data: ``after-gap``, because the log has a gap and a re-snapshot of all
 tables shall close it; and ``keys``, for only the rows with these keys of the one table named. ``pause-connector``,
 ``resume-connector`` and ``reload-connector`` are ours.
+
+What Debezium's signals may ask for and we do not do is refused as a whole, by name: half of what was asked for would
+be something else. A condition on rows is SQL of anybody who may write to the topic, so it is not taken; its text is
+told nowhere, since it may have values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +24,18 @@ from cdc.model.state import Key, key_from_json, key_to_json
 _PAUSE: Final = "pause-connector"
 _RESUME: Final = "resume-connector"
 _RELOAD: Final = "reload-connector"
+_START: Final = "execute-snapshot"
+_STOP: Final = "stop-snapshot"
+_NOT_DONE: Final = ("log", "pause-snapshot", "resume-snapshot", "schema-changes", "set-binlog-position")
+"""Signals of Debezium's that are none of ours."""
+_MEMBERS: Final = {_START: {"type", "data-collections", "after-gap", "keys"}, _STOP: {"type", "data-collections"}}
+_NO_CONDITION: Final = "no condition on rows is taken: `keys` names rows, and without it the whole table is read"
+_WHY: Final = {
+    "additional-conditions": _NO_CONDITION,
+    "additional-condition": _NO_CONDITION,
+    "surrogate-key": "a table is read by its own key",
+}
+_INCREMENTALLY: Final = "done, incrementally: the log is followed meanwhile"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +52,10 @@ class Command:
     """Whether the connector is to pause, or else to go on; None: it is about tables."""
     reload: bool = False
     """Whether the connector is to read its file again."""
+    refused: str = ""
+    """Why it is not carried out, where it is one of Debezium's that asks for what is not done here."""
+    outcome: str = DONE
+    """What the audit says when it is carried out."""
     by: str | None = None
     """Who asks for it; a signal of Debezium's does not say."""
     asked_ms: int | None = None
@@ -52,13 +72,13 @@ class Command:
             data["after-gap"] = True
         if self.keys:
             data["keys"] = [key_to_json(key) for key in self.keys]
-        kind = "stop-snapshot" if self.stop else "execute-snapshot"
+        kind = _STOP if self.stop else _START
         return orjson.dumps({"id": identifier, "type": kind, "data": data, **asked})
 
     @property
     def asks(self) -> bool:
         """Whether it asks for anything: a record that is no command does not."""
-        return self.pause is not None or self.reload or bool(self.tables)
+        return self.pause is not None or self.reload or bool(self.tables or self.refused)
 
     def act(self, key: bytes, outcome: str = DONE) -> Act:
         """Return what the audit keeps of it: tables and how many keys, never a key."""
@@ -77,6 +97,8 @@ class Command:
         )
 
     def _action(self) -> str:
+        if self.refused and not self.tables:
+            return "signal"
         if self.reload:
             return "reload"
         if self.pause is not None:
@@ -99,19 +121,49 @@ def parse(value: bytes) -> Command:
             return Command(reload=True, by=by, asked_ms=asked_ms)
         if kind in (_PAUSE, _RESUME):
             return Command(pause=kind == _PAUSE, by=by, asked_ms=asked_ms)
-        if kind not in ("execute-snapshot", "stop-snapshot"):
+        if kind in _NOT_DONE:
+            return Command(refused=f"the signal {kind} is not carried out", by=by, asked_ms=asked_ms)
+        if kind not in _MEMBERS:
             raise ValueError(kind)
-        named = data["data-collections"]
+        refused = _refused(kind, data)
+        if kind == _STOP and not data.get("data-collections"):
+            refused = refused or "`data-collections` must name the tables that are not to be read any more"
+        named = data.get("data-collections", []) if refused else data["data-collections"]
         if not isinstance(named, list):  # a text would be taken for a table of each letter
             raise TypeError(named)
-        tables, after_gap = tuple(map(str, named)), bool(data.get("after-gap"))
+        tables, after_gap = tuple(map(str, named)), data.get("after-gap") is True
+        if refused:
+            return Command(tables=tables, stop=kind == _STOP, refused=refused, by=by, asked_ms=asked_ms)
         keys = tuple(key_from_json(key) for key in data.get("keys", ()))
         if keys and len(tables) != 1:
             raise ValueError(tables)
     except (ValueError, KeyError, TypeError, AttributeError):
         return Command()
-    stop = kind == "stop-snapshot"
-    return Command(tables=tables, stop=stop, after_gap=after_gap, keys=keys, by=by, asked_ms=asked_ms)
+    outcome = _INCREMENTALLY if kind == _START and str(data.get("type")).lower() == "blocking" else DONE
+    return Command(
+        tables=tables,
+        stop=kind == _STOP,
+        after_gap=after_gap,
+        keys=keys,
+        outcome=outcome,
+        by=by,
+        asked_ms=asked_ms,
+    )
+
+
+def _refused(kind: str, data: Mapping[str, object]) -> str:
+    """Say why a signal about snapshots is not carried out; nothing for one that is."""
+    for name, value in data.items():
+        if value and name not in _MEMBERS[kind]:
+            known = name in _WHY
+            return (
+                f"`{name}` is not carried out: {_WHY[name]}" if known else "`data` has a member that is not known here"
+            )
+    if str(data.get("type") or "incremental").lower() not in ("incremental", "blocking"):
+        return "`type` must be incremental"
+    if data.get("after-gap") not in (None, True, False):
+        return "`after-gap` must be true or false"
+    return ""
 
 
 def after_gap(commands: Iterable[tuple[bytes, bytes]]) -> Sequence[bytes]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
+import queue
 import signal
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from cdc.cli.logs import LOG_FORMAT, errors_logged, log_to_stderr
 from cdc.config.config import describes_apply, load_apply, load_connector
 from cdc.config.metrics_config import MetricsConfig
 from cdc.config.views import describes_views, load_views
+from cdc.machine.stop_signals import HangUps
 from cdc.model.errors import CdcError, ConfigError
 from cdc.monitor.commands import PageCommands, read_token
 from cdc.monitor.figures import MonitorFigures
@@ -44,11 +45,12 @@ def monitor(
     """Serve one page of the connectors, apply jobs and view jobs of these files, until Ctrl-C.
 
     It asks Kafka, the sources' servers and the stores, so it shows those that do not run as well. It changes nothing,
-    unless commands are allowed. A file that cannot be read is shown as that, and hides no other. Beside the page there
-    are /api/state (JSON), /metrics (consumer groups, verification) and /livez.
+    unless commands are allowed, and goes on at SIGHUP. A file that cannot be read, or is of what another one is of, is
+    shown as that and hides no other. Beside the page there are /api/state (JSON), /metrics (consumer groups,
+    verification) and /livez.
     """
     place = Place()
-    with errors_logged(log_format, place):
+    with errors_logged(log_format, place), HangUps() as hang_ups:
         log_to_stderr(log_format, place)
         address = MetricsConfig(listen=listen).address
         if address is None:
@@ -61,10 +63,14 @@ def monitor(
         server = PageServer(address, watching, MonitorFigures(watched).registry, commands)
         with server, watching:
             log.info("the page is at http://%s%s", listen, " (commands are allowed)" if allow_commands else "")
-            over = threading.Event()
+            asked: queue.SimpleQueue[int] = queue.SimpleQueue()
             for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, lambda *_: over.set())
-            over.wait()
+                signal.signal(number, lambda number, _: asked.put(number))
+            hang_ups.heard_by(lambda: asked.put(signal.SIGHUP))
+            while asked.get() == signal.SIGHUP:
+                log.info(
+                    "SIGHUP: the page goes on; it has read its files at its start: start it again to take changes up"
+                )
 
 
 def _watched(files: tuple[Path, ...]) -> tuple[list[Watched], list[dict[str, Any]]]:
@@ -77,15 +83,28 @@ def _watched(files: tuple[Path, ...]) -> tuple[list[Watched], list[dict[str, Any
             one = _of(file, pace=max(1.0, len(files) / _AT_FULL_PACE))
         except CdcError as exc:
             first = first or exc
-            log.warning("%s is not watched: %s", file, exc.message)
-            refused.append({"file": str(file), "message": exc.message, "hint": exc.hint})
+            refused.append(_refused(file, "bad", exc))
             continue
-        if any((one.kind, one.name) == (of.kind, of.name) for of in watched):
-            raise ConfigError(f"two files are of {one.name}", hint="one file for each connector and each job")
-        watched.append(one)
+        there = next((of for of in watched if (of.kind, of.name) == (one.kind, one.name)), None)
+        if there is None:
+            watched.append(one)
+        else:
+            refused.append(_refused(file, "warn", _doubled(one, there)))
     if not watched and first is not None:
         raise first
     return watched, refused
+
+
+def _doubled(one: Watched, there: Watched) -> CdcError:
+    return ConfigError(
+        f"two files are of {one.name}: {there.file}, by which it is shown, and {one.file}",
+        hint=f"leave one of them out; another {one.name}, of other brokers, needs a page of its own (--listen)",
+    )
+
+
+def _refused(file: Path, level: str, why: CdcError) -> dict[str, Any]:
+    log.warning("%s is not watched: %s", file, why.message)
+    return {"file": str(file), "level": level, "message": why.message, "hint": why.hint}
 
 
 def _of(file: Path, *, pace: float) -> Watched:

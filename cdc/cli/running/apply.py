@@ -18,12 +18,13 @@ import click
 from cdc.cli.logs import JSON, LOG_FORMAT, errors_logged
 from cdc.cli.noted import note
 from cdc.cli.terminal import ALIVE_S, Alive, aligned, clear_progress, instant, show_progress, tell
-from cdc.machine.stop_signals import stopping
+from cdc.machine.stop_signals import HangUps, stopping
 from cdc.model.errors import ConfigError
 from cdc.monitoring.json_log import Place, line
 
 _WARNING, _BATCH = "warning: ", "batch "
 """How lines of the job begin."""
+_HUNG_UP = "SIGHUP: the job goes on; its file is read at its start alone, so start it again to take changes up"
 
 
 @click.command()
@@ -49,13 +50,14 @@ def apply(
     """Keep the derived stores of FILE (apply.yaml) equal to the source's tables.
 
     Reads the connector's topics from Kafka and follows them until Ctrl-C. May be stopped, killed and started again at
-    any time. With --plan, exit code 1 says that it would not start.
+    any time. SIGHUP changes nothing: FILE is read at the start. With --plan, exit code 1 says that it would not start.
     """
     place = Place()
     stop = threading.Event()
     with (
         nullcontext() if plan else errors_logged(log_format, place),
         nullcontext() if plan else stopping(stop),  # before anything slow is imported
+        HangUps() as hang_ups,
     ):
         from cdc.cli.running.monitored import monitored_job  # noqa: PLC0415 - the command line must start fast
         from cdc.config.config import load_apply  # noqa: PLC0415 - the same
@@ -77,6 +79,7 @@ def apply(
             note(config, "checkpoint reset", {}, "asked for as the job starts")
         as_lines = log_format == JSON
         told = Told(config.name, live=sys.stderr.isatty() and not as_lines, place=place if as_lines else None)
+        hang_ups.heard_by(told.hung_up)
         with Alive(told.say, every_s=ALIVE_S), monitored_job(config, place, told) as meter:
             run_apply = importlib.import_module("spark_apply.job.job").run_apply
             how = {"once": once, "lose_history": lose_history, "reset_checkpoint": reset_checkpoint, "meter": meter}
@@ -124,6 +127,10 @@ class Told:
             told = f"running; last told at {instant(self._at_s)}: {told}"
         self._write(told, "INFO")
         self._shown = True
+
+    def hung_up(self) -> None:
+        """Say what SIGHUP does; from a signal handler, which may have come amid another line."""
+        threading.Thread(target=self._write, args=(_HUNG_UP, "INFO"), daemon=True).start()
 
     def done(self) -> None:
         """Remove the status line."""

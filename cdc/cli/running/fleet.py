@@ -25,6 +25,7 @@ from cdc.fleet.fleet_config import FleetConfig, load_fleet
 from cdc.fleet.member import Member
 from cdc.fleet.seams import Fleet
 from cdc.fleet.standing import Status, standing
+from cdc.machine.stop_signals import HangUps
 from cdc.model.audit import Act, asked_by
 from cdc.model.errors import ConfigError
 from cdc.monitoring.json_log import Place
@@ -82,9 +83,10 @@ def run(
     """Be a member: run those connectors that the group gives to it, each as a process, until stopped.
 
     It waits for brokers that are away and for a fleet that has no topic yet. A connector that fails is started again
-    after a pause, by itself. SIGTERM stops the connectors and gives their places to others at once.
+    after a pause, by itself. SIGTERM stops the connectors and gives their places to others at once. SIGHUP has them
+    read again what their references name.
     """
-    with errors_logged(log_format, Place()):
+    with errors_logged(log_format, Place()), HangUps() as hang_ups:
         config = load_fleet(file, fleet=name, bootstrap_servers=servers)
         called = member or f"{socket.gethostname().partition('.')[0]}-{secrets.token_hex(3)}"
         log_to_stderr(log_format, Place(fleet=config.fleet, member=called), verbose=verbose)
@@ -97,6 +99,7 @@ def run(
 
             signal.signal(signal.SIGINT, stop)
             signal.signal(signal.SIGTERM, stop)
+            hang_ups.heard_by(running.hang_up)
             running.run()
 
 

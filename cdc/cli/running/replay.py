@@ -18,7 +18,7 @@ from cdc.cli.logs import JSON, LOG_FORMAT, errors_logged
 from cdc.cli.running.apply import Told, table_of_counts
 from cdc.cli.terminal import ALIVE_S, Alive, seconds_of
 from cdc.config.config import load_apply
-from cdc.machine.stop_signals import stopping
+from cdc.machine.stop_signals import HangUps, stopping
 from cdc.model.change import Position
 from cdc.model.errors import ConfigError
 from cdc.monitoring.json_log import Place
@@ -68,7 +68,7 @@ def replay(file: Path, *, name: str, since: str | None, once: bool, plan: bool, 
     Started again with the same NAME it goes on from its own checkpoint, and needs no --from.
     """
     place, stop = Place(), threading.Event()
-    with errors_logged(log_format, place), stopping(stop):  # before anything slow is imported
+    with errors_logged(log_format, place), stopping(stop), HangUps() as hang_ups:  # before anything slow is imported
         config = load_apply(file)
         place.is_of(apply=name, connector=config.source.topic_prefix)
         begin = None if since is None else since_of(since, dt.datetime.now(dt.UTC))
@@ -95,6 +95,7 @@ def replay(file: Path, *, name: str, since: str | None, once: bool, plan: bool, 
             return 0
         as_lines = log_format == JSON
         told = Told(name, live=sys.stderr.isatty() and not as_lines, place=place if as_lines else None)
+        hang_ups.heard_by(told.hung_up)
         with Alive(told.say, every_s=ALIVE_S):
             summary = part.run(prepared, once=once, progress=told, stop=stop).as_json()
         told.done()

@@ -31,6 +31,7 @@ from cdc.files.topicless_sink import UNSENT
 from cdc.fleet.report import Reporter
 from cdc.formats.wires import RegisteredWires
 from cdc.machine.memory import keep_freed
+from cdc.machine.stop_signals import HangUps
 from cdc.model.errors import CdcError, ConfigError, GapError
 from cdc.model.interfaces import Source
 from cdc.model.meter import Meter
@@ -120,11 +121,11 @@ def run(
     Of several files each connector is a process of its own: when one ends with an error, the others go on.
     """
     place = Place()
-    with errors_logged(log_format, place):
+    with errors_logged(log_format, place), HangUps() as hang_ups:
         how = _How(until_caught_up, wait_s, float("inf") if take_over else take_over_within_s, verbose, log_format)
         reporter = Reporter(os.environ)
         try:
-            _run(files, how, place, reporter)
+            _run(files, how, place, reporter, hang_ups)
         except CdcError as exc:
             reporter.error(exc)
             raise
@@ -153,7 +154,7 @@ class _How:
         ]
 
 
-def _run(files: tuple[Path, ...], how: _How, place: Place, reporter: Reporter) -> None:
+def _run(files: tuple[Path, ...], how: _How, place: Place, reporter: Reporter, hang_ups: HangUps) -> None:
     configs = [load_any(path) for path in files]
     for what, given in (
         ("their connector", [config.name for config in configs]),
@@ -164,12 +165,12 @@ def _run(files: tuple[Path, ...], how: _How, place: Place, reporter: Reporter) -
             raise click.UsageError(f"two files name {what} {', '.join(sorted(doubled))}")
     to = log_to_stderr(how.log_format, place, verbose=how.verbose)
     if len(files) > 1:
-        supervise(files, how.flags())
+        supervise(files, how.flags(), hang_ups)
         return
     place.is_of(connector=configs[0].name)
     followed = Followed(configs[0])
     with monitored_connector(followed) as meter:
-        _follow(files[0], followed, how, place=place, to=to, meter=reporter.over(meter))
+        _follow(files[0], followed, how, place=place, to=to, meter=reporter.over(meter), hang_ups=hang_ups)
 
 
 def _parts(config: ConnectorConfig, how: _How, followed: Followed) -> Parts:
@@ -209,7 +210,16 @@ def _parts(config: ConnectorConfig, how: _How, followed: Followed) -> Parts:
     return Parts(settings, begin, registry.snapshotter(config), leaving_out=lambda tables: lambda: begin(tables))
 
 
-def _follow(file: Path, followed: Followed, how: _How, *, place: Place, to: logging.Handler, meter: Meter) -> None:
+def _follow(
+    file: Path,
+    followed: Followed,
+    how: _How,
+    *,
+    place: Place,
+    to: logging.Handler,
+    meter: Meter,
+    hang_ups: HangUps,
+) -> None:
     keep_freed()
     config = followed.config
     live = sys.stderr.isatty() and not how.verbose and how.log_format == TEXT
@@ -259,8 +269,7 @@ def _follow(file: Path, followed: Followed, how: _How, *, place: Place, to: logg
     gc.set_threshold(_GC_OBJECTS, 10, 10)
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
-    if not sys.stderr.isatty():  # where there is a terminal it says that this one is closed
-        signal.signal(signal.SIGHUP, lambda *_: pipeline.reload())
+    hang_ups.heard_by(pipeline.reload)
     alive = Alive(shown.alive, every_s=ALIVE_S)
     to.addFilter(alive.heard)
     with alive:

@@ -14,6 +14,7 @@ from types import FrameType
 
 from cdc.fleet import with_member
 from cdc.machine.child_processes import SAFE_PATH
+from cdc.machine.stop_signals import HangUps
 from cdc.model.errors import OperatorError
 
 _STOP_S = 30.0
@@ -25,7 +26,7 @@ _REMIND_S = 600.0
 _log = logging.getLogger("cdc")
 
 
-def supervise(files: tuple[Path, ...], flags: list[str]) -> None:
+def supervise(files: tuple[Path, ...], flags: list[str], hang_ups: HangUps) -> None:
     """Run one process for each file until all have ended; the error's exit code is that of the first that failed.
 
     One that fails ends no other: what is wrong with one database is no reason to stop following another. They end with
@@ -51,12 +52,11 @@ def supervise(files: tuple[Path, ...], flags: list[str]) -> None:
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
 
-    def hang_up(_number: int, _frame: FrameType | None) -> None:
+    def hang_up() -> None:
         for child in children:
             child.send_signal(signal.SIGHUP)
 
-    if not sys.stderr.isatty():
-        signal.signal(signal.SIGHUP, hang_up)
+    hang_ups.heard_by(hang_up)
     running = dict(zip(files, children, strict=True))
     failed: dict[Path, int] = {}
     told_s = time.monotonic()

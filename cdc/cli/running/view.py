@@ -16,7 +16,7 @@ from cdc.cli.logs import JSON, LOG_FORMAT, errors_logged
 from cdc.cli.running.apply import Told
 from cdc.cli.running.explained_view import told, why_no_record
 from cdc.cli.terminal import ALIVE_S, Alive, aligned, clear_progress, show_progress
-from cdc.machine.stop_signals import stopping
+from cdc.machine.stop_signals import HangUps, stopping
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.monitoring.json_log import Place
 
@@ -53,17 +53,18 @@ def plan(file: Path, *, as_json: bool) -> None:
 def run(file: Path, *, once: bool, as_json: bool, log_format: str) -> int:
     """Keep the views of FILE (views.yaml) up to date, and publish what changes in them, exactly once.
 
-    Reads the tables' topics and follows them until Ctrl-C. May be stopped, killed and started again at any time. Exit
-    code 1 if a view is stopped at the end.
+    Reads the tables' topics and follows them until Ctrl-C. May be stopped, killed and started again at any time. SIGHUP
+    changes nothing: FILE is read at the start. Exit code 1 if a view is stopped at the end.
     """
     place, stop = Place(), threading.Event()
-    with errors_logged(log_format, place), stopping(stop):  # before anything slow is imported
+    with errors_logged(log_format, place), stopping(stop), HangUps() as hang_ups:  # before anything slow is imported
         from cdc.cli.running.monitored import monitored_job  # noqa: PLC0415 - the command line must start fast
 
         config = _load(file)
         place.is_of(apply=config.name, connector=config.source.topic_prefix)
         as_lines = log_format == JSON
         told = Told(config.name, live=sys.stderr.isatty() and not as_lines, place=place if as_lines else None)
+        hang_ups.heard_by(told.hung_up)
         with Alive(told.say, every_s=ALIVE_S), monitored_job(config, place, told) as meter:
             run_views = importlib.import_module("spark_apply.views.job").run_views
             summary = run_views(config, once=once, meter=meter, progress=told, stop=stop).as_json()

@@ -245,7 +245,7 @@ function renderConsumers(connectors) {
 function render(state) {
   last = state.at_ms;
   const all = [...state.connectors, ...state.stores, ...state.views];
-  const bad = all.filter((each) => each.level === "bad").length + state.files.length;
+  const bad = all.filter((each) => each.level === "bad").length + state.files.filter((of) => of.level === "bad").length;
   const warn = all.filter((each) => each.level === "warn").length;
   setText(byId("summary"), bad || warn ? `${bad} wrong, ${warn} to note, ${all.length} watched` : `all ${all.length} are well`);
   document.title = `${bad ? `(${bad}) ` : ""}cdc monitor`;
@@ -253,7 +253,7 @@ function render(state) {
   byId("commands").hidden = !state.commands;
   const files = byId("files-list");
   byId("files").hidden = state.files.length === 0;
-  renderProblems(files, state.files.map((of) => ({level: "bad", says: of.message, hint: of.hint})));
+  renderProblems(files, state.files.map((of) => ({level: of.level, says: of.message, hint: of.hint})));
   renderCards("connectors", state.connectors, state.commands, connectorFacts);
   renderCards("stores", state.stores, false, storeFacts);
   renderCards("views", state.views, false, viewFacts);
