@@ -1,7 +1,8 @@
 """etcd's snapshot: pages of keys in their order, all at one revision, which is the view.
 
-A view has seen exactly the transactions up to its revision (`snapshot.handover`). Nothing is held for it: where the
-cluster compacts it away meanwhile, what is left is read under a new one.
+A view has seen exactly the transactions up to its revision (`snapshot.handover`). Nothing is held for it. Where the
+cluster compacts it away meanwhile, the history from the beginning of the snapshot on is gone too, and so it is a gap:
+what closes that (`--after-gap`) reads by windows while the watch is followed, which needs no old history.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from cdc.model.interfaces import Chunk, Handover, Window
 from cdc.model.state import Key
 from connectors.etcd.address import address
 from connectors.etcd.gateway import CompactedError, Gateway, Page
+from connectors.etcd.place import compacted
 from connectors.etcd.tables import Captured, captured, row
 from snapshot.handover import Progress, RangeHandover, key_of
 
@@ -91,10 +93,7 @@ class EtcdSnapshotter:
             try:
                 page = gateway.page(of.prefix, revision=seen.revision, limit=limit, after=last)
             except CompactedError as exc:
-                raise RetryableError(
-                    f"reading table {of.table.qualified}: the cluster has compacted revision {seen.revision} meanwhile",
-                    hint="the rest is read as of now; if it comes again: a longer --auto-compaction-retention",
-                ) from exc
+                raise compacted(seen.revision) from exc
             found = [each for each in page.found if upto is None or each.key <= upto[0]]
             if page.is_last or len(found) < len(page.found):
                 yield replace(page, found=found), upto
