@@ -181,7 +181,7 @@ class Gateway:
             except (OSError, http.client.HTTPException, AttributeError, ValueError) as exc:
                 self._drop()
                 if fresh or kept is None or isinstance(exc, TimeoutError):
-                    raise unreachable(exc, self.endpoint, doing) from exc
+                    raise unreachable(exc, self.endpoint, doing, plain=self._tls is None) from exc
         raise RetryableError(f"{doing}: etcd at {self.endpoint} does not answer", hint=GO_ON)
 
     def _kept(self) -> http.client.HTTPConnection:
@@ -204,10 +204,6 @@ def _read(answer: http.client.HTTPResponse, doing: str, endpoint: Endpoint) -> d
     try:
         found = orjson.loads(body)
     except ValueError as exc:
-        if b"HTTP request to an HTTPS server" in body:
-            raise OperatorError(
-                f"{doing}: etcd at {endpoint} speaks TLS alone", hint="source.url: …?ssl_mode=verify_identity"
-            ) from exc
         if answer.status >= http.HTTPStatus.INTERNAL_SERVER_ERROR:
             raise RetryableError(f"{doing}: etcd at {endpoint} answers {answer.status}", hint=GO_ON) from exc
         _no_gateway(doing, endpoint, exc)
@@ -251,8 +247,8 @@ def refusal(answer: Mapping[str, Any], doing: str, endpoint: Endpoint, user: str
     return OperatorError(what, hint="cdc check CONNECTOR.yaml says what the cluster allows; the members' logs say more")
 
 
-def unreachable(exc: Exception, endpoint: Endpoint, doing: str) -> CdcError:
-    """Return what a connection's error means."""
+def unreachable(exc: Exception, endpoint: Endpoint, doing: str, *, plain: bool = False) -> CdcError:
+    """Return what a connection's error means. `plain`: it was not encrypted."""
     if isinstance(exc, ssl.SSLError) and not was_cut(exc):
         reason = getattr(exc, "verify_message", None) or exc.reason or "TLS was refused"
         if exc.reason == "WRONG_VERSION_NUMBER":
@@ -262,7 +258,13 @@ def unreachable(exc: Exception, endpoint: Endpoint, doing: str) -> CdcError:
             hint="source.url: …?ssl_ca=/path/of/ca.pem, or ssl_mode=disabled where the network is trusted",
         )
     reason = "it does not answer" if isinstance(exc, TimeoutError) else getattr(exc, "strerror", None)
-    return RetryableError(f"{doing}: etcd at {endpoint}: {reason or type(exc).__name__}", hint=GO_ON)
+    hung_up = plain and isinstance(exc, (ConnectionResetError, http.client.RemoteDisconnected))
+    if hung_up:  # so does a member that waits for TLS
+        reason = "it closes the connection"
+    return RetryableError(
+        f"{doing}: etcd at {endpoint}: {reason or type(exc).__name__}",
+        hint=f"{GO_ON}; if it speaks TLS: source.url: …?ssl_mode=verify_identity" if hung_up else GO_ON,
+    )
 
 
 def refuse_version(version: str) -> Iterator[OperatorError]:

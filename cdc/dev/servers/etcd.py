@@ -37,6 +37,8 @@ def prepare(folder: Path, *, options: Mapping[str, str] = MappingProxyType({})) 
         "listen-peer-urls": there,
         "initial-advertise-peer-urls": there,
         "initial-cluster": f"dev={there}",
+        "heartbeat-interval": "20",  # its one member need not wait for others before it leads
+        "election-timeout": "200",
         "log-level": "warn",
         **options,
     }
