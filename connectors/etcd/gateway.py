@@ -90,6 +90,19 @@ class Gateway:
         found = [KeyValue.of(each) for each in answer.get("kvs", [])]
         return Page(Header.of(answer), found, number(answer, "count"), is_last=not answer.get("more", False))
 
+    def since(self, prefix: bytes, *, revision: int, modified: int) -> Page:
+        """Return a key of a prefix, at a revision, that was written behind another one; and how many there are."""
+        asked: dict[str, Any] = {
+            "key": written(first_of(prefix)), "range_end": written(end_of(prefix)), "revision": revision, "limit": 1,
+            "keys_only": True, "min_mod_revision": modified + 1,
+        }  # fmt: skip
+        if modified >= revision:  # none can be: the server need not look at each
+            asked = {**asked, "count_only": True}
+            del asked["min_mod_revision"]
+        answer = self.call(_RANGE, asked, "comparing keys")
+        found = [KeyValue.of(each) for each in answer.get("kvs", [])]
+        return Page(Header.of(answer), found, number(answer, "count"), is_last=True)
+
     def version(self) -> str:
         """Return the version of the member that answers."""
         return str(self._ask("GET", "/version", None, "reading the version").get("etcdserver", ""))

@@ -19,7 +19,7 @@ from connectors.etcd.address import address, weakness
 from connectors.etcd.backlog import Backlog, Whole
 from connectors.etcd.gateway import CompactedError, Gateway, refuse_version
 from connectors.etcd.messages import Event, Header
-from connectors.etcd.place import Place, compacted, refusals, taken
+from connectors.etcd.place import Place, compacted, made_by, refusals, taken
 from connectors.etcd.tables import WHERE, captured, change
 from connectors.etcd.watch import Watch
 
@@ -111,6 +111,7 @@ class EtcdSource:
         self._backlog = backlog = Backlog()
         self._asking = asking = Gateway(self._address)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="cdc-etcd")
+        yield from self._while(lambda: place.counted(asking, self._captured), self._begin)
         yield from self._while(lambda: asking.now(self._captured[0].prefix), self._heard)
         watch = self._watch = Watch(asking, self._captured, place.revision, backlog)
         alive_s = idle_s = time.monotonic()
@@ -154,6 +155,9 @@ class EtcdSource:
             raise compacted(place.revision) from exc
         return header
 
+    def _begin(self, place: Place) -> None:
+        self._place = place
+
     def _heard(self, header: Header) -> None:
         self._head = max(self._head, header.revision)
         place = self._following()
@@ -188,16 +192,19 @@ class EtcdSource:
     def _read(self, whole: Whole, place: Place) -> tuple[list[Change], Place]:
         events = [(at, Event.of(given)) for at, given in whole.events]
         changes = [change(event, self._captured[at].table, whole.revision) for at, event in events]
-        return changes, place.behind(whole.revision, events[-1][1])
+        made = sum(made_by(event) for _, event in events)
+        return changes, place.behind(whole.revision, events[-1][1], made)
 
     def _changes(self, whole: Whole) -> Iterator[Change]:
         """Read a transaction's events one by one, and move the position when the last has come."""
         event: Event | None = None
+        made = 0
         for at, given in whole.events:
             event = Event.of(given)
+            made += made_by(event)
             yield change(event, self._captured[at].table, whole.revision)
         if event is not None:
-            self._place = self._following().behind(whole.revision, event)
+            self._place = self._following().behind(whole.revision, event, made)
 
     def position(self) -> tuple[Offset, int]:
         if self._place is None:

@@ -120,6 +120,31 @@ def test_a_cluster_that_was_restored_is_another(shop: EtcdShop, cluster: Server,
     _close_the_gap(shop, "another history" if written else "cluster behind the position")
 
 
+@pytest.mark.parametrize("how", ["put", pytest.param("delete", marks=pytest.mark.full)])
+def test_what_a_restored_cluster_did_before_the_position_is_not_passed_over(
+    shop: EtcdShop, cluster: Server, tmp_path: Path, how: str
+) -> None:
+    """Other keys alone had been written since the backup; now a captured one was, at a revision that was read."""
+    data = tmp_path / "etcd" / "data"
+    cluster.stop()
+    shutil.copytree(data, tmp_path / "backup")
+    cluster.start()
+    for _ in range(10):
+        shop.etcd.put("elsewhere", b"x")
+    shop.run()
+    cluster.stop()
+    shutil.rmtree(data)
+    (tmp_path / "backup").rename(data)
+    cluster.start()
+    if how == "put":
+        shop.etcd.put("orders/b", b"never told")
+    else:
+        shop.etcd.delete("orders/b")
+    for _ in range(20):
+        shop.etcd.put("elsewhere", b"y")
+    _close_the_gap(shop, "a key that was written behind" if how == "put" else "has 3 keys in place of 4")
+
+
 def test_an_older_term_is_another_history(shop: EtcdShop) -> None:
     """A cluster's Raft term never goes back."""
     offset = shop.state().offset
