@@ -10,7 +10,7 @@ again, or restored from a backup, at the same addresses has the same one. What t
 The last two are enough, whatever the others say. Let h be the last revision that both histories share. If a captured
 key was seen to change behind h, then the last such change is the mark, and another history has it only by making the
 same one, at the same revision. If none was, what the other history did to captured keys behind h is not known to Kafka:
-a put is a key written later than what was seen, unless it was deleted; and deletes of what h had make fewer keys, unless
+a put is a key written later than what was seen, unless it was deleted; deletes of what h had make fewer keys, unless
 keys were made, which then are written later. So the keys at the position's revision are those that Kafka holds.
 """
 

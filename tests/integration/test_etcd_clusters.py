@@ -145,6 +145,17 @@ def test_what_a_restored_cluster_did_before_the_position_is_not_passed_over(
     _close_the_gap(shop, "a key that was written behind" if how == "put" else "has 3 keys in place of 4")
 
 
+def test_another_cluster_is_refused(shop: EtcdShop, tmp_path: Path) -> None:
+    """By its id, which is made of its members' addresses."""
+    other = started("etcd", tmp_path / "other")
+    shop.login = other.url
+    try:
+        with pytest.raises(OperatorError, match="another source: connector c stands at a position of cluster"):
+            shop.run()
+    finally:
+        other.stop()
+
+
 def test_an_older_term_is_another_history(shop: EtcdShop) -> None:
     """A cluster's Raft term never goes back."""
     offset = shop.state().offset
