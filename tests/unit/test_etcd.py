@@ -65,8 +65,9 @@ def test_an_address(url: str) -> None:
     [
         ("http://h:2379", "not the URL of an etcd cluster"), ("etcd://", "cannot be parsed"),
         ("etcd://h:0", "cannot be parsed"), ("etcd://h:x", "cannot be parsed"), ("etcd://u:p@ss@h", "cannot be parsed"),
-        ("etcd://u:p/s@h/x", "cannot be parsed"), ("etcd://:p@h", "cannot be parsed"), ("etcd://h,,i", "cannot be parsed"),
-        ("etcd://h?tls=1", "options that are not known: tls"), ("etcd://h?ssl_mode=maybe", "ssl_mode=maybe is not known"),
+        ("etcd://u:p/s@h/x", "cannot be parsed"), ("etcd://:p@h", "cannot be parsed"),
+        ("etcd://h,,i", "cannot be parsed"), ("etcd://h?tls=1", "options that are not known: tls"),
+        ("etcd://h?ssl_mode=maybe", "ssl_mode=maybe is not known"),
     ],
 )  # fmt: skip
 def test_a_wrong_address_is_refused(url: str, said: str) -> None:
@@ -332,7 +333,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
         (b"", OperatorError, "does not begin to answer"),
         (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", RetryableError, "it answers 404"),
         (b'HTTP/1.1 400 Bad\r\n\r\n{"code":7,"message":"permission denied"}', OperatorError, "permission denied"),
-        (HEAD + b'30\r\n{"error":{"grpc_code":14,"message":"no leader"}}\n\r\n', RetryableError, "no leader"),
+        (HEAD + b'31\r\n{"error":{"grpc_code":14,"message":"no leader"}}\n\r\n', RetryableError, "no leader"),
         (HEAD + b"3\r\nxx\n\r\n", ProtocolError, "no JSON"),
     ],
 )  # fmt: skip
@@ -348,7 +349,11 @@ def test_a_watch_that_is_refused_says_why(
     gateway = scripted(answer)
     stream = Duplex(gateway, "/v3/watch")
     with pytest.raises(class_, match=said):
-        while True:
-            stream.receive(0.05)
+        _all(stream)
     stream.close()
     gateway.close()
+
+
+def _all(stream: Duplex) -> None:
+    for _ in range(100):
+        stream.receive(0.05)
