@@ -19,13 +19,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from cdc.model.errors import OperatorError, RetryableError
+from cdc.model.errors import GapError, OperatorError, RetryableError
 from connectors.etcd.backlog import Backlog
 from connectors.etcd.duplex import Duplex
 from connectors.etcd.gateway import GO_ON, Gateway
 from connectors.etcd.messages import Header, number, written
 from connectors.etcd.messages import end_of as end_of_prefix
-from connectors.etcd.place import compacted
+from connectors.etcd.place import CLOSE_THE_GAP, compacted
 from connectors.etcd.tables import Captured
 
 SILENT_S: Final = 10.0
@@ -106,8 +106,15 @@ class Watch:
         revision = told = self._told[at]
         for event in answer.get("events", []):
             revision = number(event.get("kv", {}), "mod_revision")
-            if revision > told:  # else it is sent a second time
-                self._backlog.add(revision, at, event)
+            if revision <= told:  # it is sent a second time
+                continue
+            if revision <= self._named:
+                raise GapError(
+                    f"history out of order: etcd at {self._stream.endpoint} has sent revision {revision} after it had "
+                    f"said that all up to {self._named} was sent",
+                    hint=CLOSE_THE_GAP,
+                )
+            self._backlog.add(revision, at, event)
         if not answer.get("fragment"):
             self._told[at] = max(told, revision)
 

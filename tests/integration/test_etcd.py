@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+import cdc
 import cdc.capture.control.commands
 import cdc.capture.pipeline
 import connectors.etcd.backlog
@@ -331,6 +333,44 @@ def test_tables_are_read_again_while_it_runs(shop: EtcdShop) -> None:
         running.eventually(lambda: len(shop.events()) >= before + 5 and not shop.state().reading)
         running.eventually(lambda: shop.fold() == shop.there())
     assert running.raised is None
+
+
+def test_a_program_follows_it(url: str, tmp_path: Path) -> None:
+    """Without Kafka, by its URL; nothing is made in the cluster for it."""
+    etcd = Etcd(url)
+    etcd.put("orders/a", b"x")
+    table = {"table": "s.orders", "prefix": f"{etcd.root}orders/", "text": True}
+
+    def told() -> list[Any]:
+        with cdc.follow(url, tables=[table], position=tmp_path / "at", create=True, until_caught_up=True) as following:
+            found = []
+            for transaction in following:
+                found += [(change.op, change.after and change.after["value"]) for change in transaction]
+                transaction.done()
+        return found
+
+    assert told() == [("r", "x")]
+    etcd.commit({"orders/a": None, "orders/b": b"y"})
+    assert told() == [("d", None), ("c", "y")]
+
+
+def test_an_older_term_is_another_history(shop: EtcdShop) -> None:
+    """A cluster's Raft term never goes back."""
+    offset = shop.state().offset
+    found = check.check(shop.config, shop.state().next(offset={**offset, "term": int(offset["term"]) + 1})).findings
+    assert ["another history: the cluster's Raft term" in f.what for f in found if f.level is Level.ERROR] == [True]
+
+
+def test_endpoints_are_tried_in_turn(shop: EtcdShop, url: str) -> None:
+    """One that is away is told by `cdc check`, and does not stop a run."""
+    free = "127.0.0.1:1"
+    shop.login = f"etcd://{free},{url.removeprefix('etcd://')}"
+    shop.etcd.put("orders/a", b"newer")
+    shop.run()
+    assert shop.fold() == shop.there()
+    findings = check.check(shop.config, shop.state()).findings
+    assert [f.level for f in findings if f.about == f"etcd at {free}"] == [Level.WARNING]
+    assert not [f for f in findings if f.level is Level.ERROR]
 
 
 def test_status_and_check_say_where_it_stands(shop: EtcdShop) -> None:

@@ -266,6 +266,16 @@ def test_what_was_sent_is_confirmed_by_all_watchers_or_by_the_server(
     assert [(whole.revision, whole.rows) for whole in backlog.upto(99)] == [(5, 1), (6, 1), (7, 2), (9, 1), (20, 1)]
 
 
+def test_what_comes_behind_the_server_s_word_is_a_gap(
+    watching: Callable[..., tuple[Watch, Backlog, Script]],
+) -> None:
+    """The position may have moved past it: it is never passed over."""
+    watch, _, _ = watching({"watch_id": "-1", "header": {"revision": "8"}}, _sent(1, 8))
+    assert watch.read(0)
+    with pytest.raises(GapError, match=r"history out of order: .* revision 8 after"):
+        watch.read(0)
+
+
 @pytest.mark.parametrize(
     ("answer", "class_", "said"),
     [
