@@ -25,6 +25,10 @@ from connectors.etcd.messages import Header, KeyValue, end_of, first_of, number,
 
 TIMEOUT_S: Final = 5.0
 GO_ON: Final = "nothing is lost: the connector goes on where it was; if it comes again, look into the members' logs"
+CLOSE_THE_GAP: Final = (
+    "what happened since is not in Kafka: cdc snapshot start CONNECTOR.yaml --after-gap, then run it: it follows the "
+    "cluster from now on, and reads every table again"
+)
 OLDEST: Final = {(3, 4): 31, (3, 5): 13}
 """Older patch releases may answer how far a watch has got before they have sent all up to there."""
 _PAST: Final = (3, 4)
@@ -242,9 +246,9 @@ def refusal(answer: Mapping[str, Any], doing: str, endpoint: Endpoint, user: str
     said, code = str(answer.get("message", "it gave no reason")), answer.get("code", answer.get("grpc_code"))
     what = f"{doing}: etcd at {endpoint}: {said}"
     if "has been compacted" in said:
-        return CompactedError(what)
+        return CompactedError(what, hint=CLOSE_THE_GAP)
     if "future revision" in said:
-        return FutureError(what)
+        return FutureError(what, hint=CLOSE_THE_GAP)
     if code == _DENIED:
         who = user or "ROLE"
         return OperatorError(

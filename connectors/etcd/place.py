@@ -23,11 +23,10 @@ from typing import Final
 
 from cdc.model.change import Offset
 from cdc.model.errors import CdcError, GapError
-from connectors.etcd.gateway import CompactedError, FutureError, Gateway
+from connectors.etcd.gateway import CLOSE_THE_GAP, CompactedError, FutureError, Gateway
 from connectors.etcd.messages import Event, Header, KeyValue
 from connectors.etcd.tables import Captured
 
-CLOSE_THE_GAP: Final = "cdc snapshot start CONNECTOR.yaml --after-gap reads all tables again and closes the gap"
 _ABSENT: Final = "absent"
 
 

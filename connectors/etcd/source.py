@@ -115,6 +115,8 @@ class EtcdSource:
         yield from self._while(lambda: asking.now(self._captured[0].prefix), self._heard)
         watch = self._watch = Watch(asking, self._captured, place.revision, backlog)
         alive_s = idle_s = time.monotonic()
+        due = True
+        """Whether something was given since the last Idle."""
         while True:
             came = watch.read(_WAIT_S)
             behind = watch.confirmed > self._following().revision
@@ -125,9 +127,10 @@ class EtcdSource:
                 yield from self._give(watch.confirmed)
             watch.require_progress(self._head)
             watch.ask(_IDLE_S if backlog.is_empty and watch.confirmed >= self._head else _WAIT_S)
-            if not came or time.monotonic() - idle_s > _IDLE_S:
+            due = due or behind
+            if (due and not came) or time.monotonic() - idle_s > _IDLE_S:
                 yield Idle()
-                idle_s = time.monotonic()
+                due, idle_s = False, time.monotonic()
 
     def _while(self, ask: Callable[[], _T], take: Callable[[_T], None]) -> Iterator[Idle]:
         """Ask on another thread, so that a server that does not answer keeps nobody from stopping this one."""

@@ -8,9 +8,10 @@ step, and one that has nothing to send says nothing. So a transaction is complet
 * the server, asked for its progress, has named this revision or a later one: it does so once all watchers of the
   stream are in step, and behind the events that it had sent until then (`gateway.OLDEST`).
 
-A watcher that lags behind reads history. etcd cancels it where that was compacted. But up to 3.5.18 a compaction takes
-the deletes of its own revision with it, and a watcher that begins just there is not told of them. Therefore nothing is
-given before the last revision that was given has been found still readable: what is behind that was not compacted then.
+A watcher that lags behind reads history. etcd cancels it where that was compacted. But there are releases whose
+compaction takes the deletes of its own revision with it, and a watcher that begins just there is not told of them
+(https://github.com/etcd-io/etcd/issues/18089 and 19179). Therefore nothing is given before the last revision that was
+given has been found still readable: what is behind that was not compacted then.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from typing import Any, Final
 from cdc.model.errors import GapError, OperatorError, RetryableError
 from connectors.etcd.backlog import Backlog
 from connectors.etcd.duplex import Duplex
-from connectors.etcd.gateway import GO_ON, Gateway
+from connectors.etcd.gateway import CLOSE_THE_GAP, GO_ON, Gateway
 from connectors.etcd.messages import Header, number, written
 from connectors.etcd.messages import end_of as end_of_prefix
-from connectors.etcd.place import CLOSE_THE_GAP, compacted
+from connectors.etcd.place import compacted
 from connectors.etcd.tables import Captured
 
 SILENT_S: Final = 10.0

@@ -259,7 +259,7 @@ def test_what_is_compacted_while_it_stands_is_a_gap(shop: EtcdShop) -> None:
 
 
 def test_a_delete_at_the_revision_that_is_compacted_is_never_passed_over(shop: EtcdShop) -> None:
-    """etcd up to 3.5.18 compacts the deletes of that revision too, and lets a watch begin there."""
+    """There are releases that compact the deletes of that revision too, and let a watch begin there."""
     shop.etcd.compact(shop.etcd.delete("orders/a"))
     with pytest.raises(GapError, match="history compacted"):
         shop.run()
@@ -321,6 +321,23 @@ def test_a_prefix_that_is_another_now_is_read_again(shop: EtcdShop) -> None:
     shop.items = (replace(shop.etcd.item("s.others", text=True), table="s.orders"),)
     shop.run()
     assert shop.fold() == shop.there("others")
+
+
+def test_tables_are_added_and_left_out(shop: EtcdShop) -> None:
+    """One that is added is read while the other is followed; of one that is left out the topic stays."""
+    shop.etcd.put("items/1", b"x")
+    shop.tables = ("s.orders", "s.items")
+    shop.etcd.put("orders/a", b"new")
+    shop.run()
+    shop.etcd.commit({"orders/b": None, "items/1": b"y", "items/2": b"z"})
+    shop.run()
+    assert (shop.fold(), shop.fold("items")) == (shop.there(), shop.there("items"))
+    before = shop.fold()
+    shop.tables = ("s.items",)
+    shop.etcd.commit({"orders/c": None, "items/1": None})
+    shop.run()
+    shop.run()
+    assert (shop.fold(), shop.fold("items")) == (before, shop.there("items"))
 
 
 def test_tables_are_read_again_while_it_runs(shop: EtcdShop) -> None:
