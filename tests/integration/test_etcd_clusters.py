@@ -146,7 +146,6 @@ def test_what_a_restored_cluster_did_before_the_position_is_not_passed_over(
     _close_the_gap(shop, "a key that was written behind" if how == "put" else "has 3 keys in place of 4")
 
 
-@pytest.mark.full
 def test_another_cluster_is_refused(shop: EtcdShop, tmp_path: Path) -> None:
     """By its id, which is made of its members' addresses."""
     other = started("etcd", tmp_path / "other")
