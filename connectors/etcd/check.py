@@ -15,7 +15,7 @@ from cdc.model.state import Phase, State
 from connectors.etcd.address import Endpoint, address, weakness
 from connectors.etcd.gateway import Gateway, refuse_version
 from connectors.etcd.place import Place, refusals
-from connectors.etcd.tables import Captured, captured
+from connectors.etcd.tables import Captured, captured, differences
 
 
 def check(config: ConnectorConfig, state: State | None, *, known: bool = True) -> Checked:
@@ -95,6 +95,8 @@ class _Check:
         yield from found or [
             Finding(Level.OK, "position", f"the cluster has its history from revision {state.offset['revision']} on")
         ]
+        for name, reason in differences(state.carried, self._captured).items():
+            yield Finding(Level.WARNING, f"table {name}", f"{reason}: its rows are read again")
 
 
 def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:

@@ -20,7 +20,7 @@ from connectors.etcd.backlog import Backlog, Whole
 from connectors.etcd.gateway import CompactedError, Gateway, refuse_version
 from connectors.etcd.messages import Event, Header
 from connectors.etcd.place import Place, compacted, made_by, refusals, taken
-from connectors.etcd.tables import WHERE, captured, change
+from connectors.etcd.tables import WHERE, captured, change, differences
 from connectors.etcd.watch import Watch
 
 log = logging.getLogger("cdc")
@@ -75,12 +75,7 @@ class EtcdSource:
 
     def verify(self, state: State) -> tuple[Offset, int] | None:
         raise_first(refusals(self._connected(), Place.of(state.offset), self._captured))
-        carried = self.carried()
-        self._stale = {
-            name: "its prefix, or whether it is text, is another one now"
-            for name, was in state.carried.items()
-            if name in carried and carried[name] != was
-        }
+        self._stale = differences(state.carried, self._captured)
         return None
 
     def hold(self, tables: Sequence[Table]) -> Start:  # noqa: ARG002 - history is that of all keys
@@ -113,6 +108,7 @@ class EtcdSource:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="cdc-etcd")
         yield from self._while(lambda: place.counted(asking, self._captured), self._begin)
         yield from self._while(lambda: asking.now(self._captured[0].prefix), self._heard)
+        yield from self._while(asking.version, lambda version: raise_first(refuse_version(version)))
         watch = self._watch = Watch(asking, self._captured, place.revision, backlog)
         alive_s = idle_s = time.monotonic()
         due = True

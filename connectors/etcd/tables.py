@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from binascii import b2a_base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,6 +48,16 @@ class Captured:
 def captured(prefixes: Mapping[str, KeyPrefix]) -> tuple[Captured, ...]:
     """Return the tables that the configuration makes of prefixes, sorted by name."""
     return tuple(_table(name, prefixes[name]) for name in sorted(prefixes, key=lambda name: name.split(".", 1)))
+
+
+def differences(carried: Mapping[str, str], now: Sequence[Captured]) -> dict[str, str]:
+    """Return the tables that are made of something else than `carried` has of them, with the reason."""
+    stands = {one.table.qualified: one.stands for one in now}
+    return {
+        name: "its prefix, or whether it is text, is another one now"
+        for name, was in carried.items()
+        if stands.get(name, was) != was
+    }
 
 
 def _table(qualified: str, of: KeyPrefix) -> Captured:

@@ -319,6 +319,8 @@ def test_a_prefix_that_is_another_now_is_read_again(shop: EtcdShop) -> None:
     """Keys of the old one become deletes."""
     shop.etcd.put("others/1", b"x")
     shop.items = (replace(shop.etcd.item("s.others", text=True), table="s.orders"),)
+    warned = [f.about for f in check.check(shop.config, shop.state()).findings if f.level is Level.WARNING]
+    assert warned == ["table s.orders"]
     shop.run()
     assert shop.fold() == shop.there("others")
 
