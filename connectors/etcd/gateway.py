@@ -212,7 +212,7 @@ class Gateway:
         if connection is None:
             return
         with suppress(OSError, AttributeError):
-            connection.sock.shutdown(socket.SHUT_RDWR)  # whoever reads it on another thread
+            connection.sock.shutdown(socket.SHUT_RDWR)  # for who reads it on another thread
         connection.close()
 
 
