@@ -40,6 +40,13 @@ SOURCES = {
         "connectors.triggers.check:check",
         "connectors.triggers.log_end:end",
     ),
+    "etcd": (
+        "connectors.etcd.source:open_source",
+        "snapshot.etcd:open_snapshotter",
+        "connectors.etcd.check:standing",
+        "connectors.etcd.check:check",
+        "connectors.etcd.check:end",
+    ),
 }
 
 SINKS = {

@@ -15,7 +15,13 @@ def reread(path: Path, before: ConnectorConfig) -> ConnectorConfig:
     now = load_any(path)
     of = before.source
     free = replace(
-        now.source, url=of.url, tables=of.tables, keys=of.keys, heartbeat_s=of.heartbeat_s, on_hole=of.on_hole
+        now.source,
+        url=of.url,
+        tables=of.tables,
+        keys=of.keys,
+        prefixes=of.prefixes,
+        heartbeat_s=of.heartbeat_s,
+        on_hole=of.on_hole,
     )
     changed = [
         name

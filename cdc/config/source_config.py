@@ -24,16 +24,33 @@ MEANINGLESS: Final = {
     "postgres": ("server_id",),
     "mysql": ("slot", "publication"),
     "triggers": ("slot", "publication", "server_id"),
+    "etcd": ("slot", "publication", "server_id"),
 }
 """Keys that mean nothing to a source, by its type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeyPrefix:
+    """What a table of etcd is made of: all keys that begin with `prefix`."""
+
+    prefix: str
+    text: bool
+    """Whether keys and values are text; else they are bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedTable:
-    """An item of `tables` that names the key columns, where the table has no primary key or another key is wanted."""
+    """An item of `tables` that names the key columns, where the table has no primary key or another key is wanted.
+
+    On etcd it names the prefix of the keys that are the table.
+    """
 
     table: str
-    key: tuple[str, ...]
+    key: tuple[str, ...] = ()
+    prefix: str | None = None
+    """etcd: the table's keys begin with it; empty: all keys there are."""
+    text: bool = False
+    """etcd: keys and values are text, and come as strings; else they are bytes, and come as base64."""
 
     def __post_init__(self) -> None:
         require(
@@ -41,7 +58,9 @@ class KeyedTable:
             f"table: “{self.table}” is a pattern",
             "a key is of one table alone",
         )
-        require(self.key, "key is empty", "key: [id]")
+        require(self.key or self.prefix is not None, "key is empty", "key: [id]")
+        require(not (self.key and self.prefix is not None), "key and prefix exclude each other", "keep one of them")
+        require(not self.text or self.prefix is not None, "text means nothing without a prefix", "leave it out")
         require(len(set(self.key)) == len(self.key), "key names a column twice", "keep one of them")
 
 
@@ -75,13 +94,17 @@ class SourceConfig:
     """Options for sources of third parties."""
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict, metadata={BOUND_AS: None})
     """Key columns by table, where an item of `tables` gives them."""
+    prefixes: Mapping[str, KeyPrefix] = field(default_factory=dict, metadata={BOUND_AS: None})
+    """etcd: what each table is made of, as the items of `tables` give it."""
 
     def __post_init__(self) -> None:
         items: tuple[str | KeyedTable, ...] = self.tables
         keyed = [item for item in items if isinstance(item, KeyedTable)]
-        keys = {item.table: item.key for item in keyed}
+        keys = {item.table: item.key for item in keyed if item.key}
         for item in keyed:
-            require(keys[item.table] == item.key, f"tables: {item.table} is given two keys", "keep one of them")
+            twice = item.key and keys[item.table] != item.key
+            require(not twice, f"tables: {item.table} is given two keys", "keep one of them")
+        self._take_prefixes(items, keyed)
         object.__setattr__(self, "keys", {**self.keys, **keys})
         object.__setattr__(self, "tables", tuple(i.table if isinstance(i, KeyedTable) else i for i in items))
         require(self.url, "url is empty", "url: postgresql://user:${PASSWORD}@host:5432/database")
@@ -118,6 +141,29 @@ class SourceConfig:
             0 <= self.heartbeat_s < math.inf, f"heartbeat_s: {self.heartbeat_s} is out of range", "seconds; 0 for never"
         )
         self._check_rules()
+
+    def _take_prefixes(self, items: tuple[str | KeyedTable, ...], keyed: list[KeyedTable]) -> None:
+        """Keep what each table of etcd is made of. No key belongs to two tables."""
+        of = {item.table: KeyPrefix(prefix=item.prefix, text=item.text) for item in keyed if item.prefix is not None}
+        prefixes = {**self.prefixes, **of}
+        object.__setattr__(self, "prefixes", prefixes)
+        if self.type != "etcd":
+            named = next(iter(prefixes), None)
+            hint = "leave it out; source.type: etcd has prefixes"
+            require(named is None, f"tables: {named} has a prefix, which means nothing to type {self.type}", hint)
+            return
+        names = [item if isinstance(item, str) else item.table for item in items]
+        for name in names:
+            hint = "tables: [{table: config.services, prefix: /services/}]"
+            require(name in prefixes, f"tables: “{name}” has no prefix, and etcd has no tables of its own", hint)
+            require(names.count(name) == 1, f"tables: {name} is given twice", "keep one of them")
+        for name, one in prefixes.items():
+            for other_name, other in prefixes.items():
+                require(
+                    name == other_name or not other.prefix.startswith(one.prefix),
+                    f"tables: the prefixes of {name} and {other_name} overlap: a key would belong to both",
+                    "keep one of them, or make both longer",
+                )
 
     def _check_rules(self) -> None:
         outbox = self.outbox.table if self.outbox is not None else None

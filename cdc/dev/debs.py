@@ -79,6 +79,7 @@ WANTED: Final = {
     "mysql": Package("mysql-server-core", "unstable"),  # the one suite with MySQL: 9.7 at the time of writing
     "mariadb": Package("mariadb-server-core", "bookworm"),  # 10.11, for as long as mirrors carry that release
     "mariadb11": Package("mariadb-server-core", "trixie"),  # 11.8
+    "etcd": Package("etcd-server", "trixie"),  # 3.5
 }
 """The package of each server. A suite has its newest version only."""
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Self
 
-from cdc.dev.servers import kafka, mariadb, mysql, opensearch, postgres
+from cdc.dev.servers import etcd, kafka, mariadb, mysql, opensearch, postgres
 from cdc.dev.servers.process import Launch, Server, Settings, write_private
 from cdc.model.errors import ConfigError
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # A further server is one line here and one file with its `prepare`.
 SERVERS: dict[str, Callable[[Path], Launch]] = {
+    "etcd": etcd.prepare,
     "kafka": kafka.prepare,
     "mariadb": mariadb.prepare,
     "mariadb11": partial(mariadb.prepare, name="mariadb11"),
@@ -52,6 +53,7 @@ class Servers:
     mysql_url: str | None = field(default=None, repr=False)
     mariadb_url: str | None = field(default=None, repr=False)
     mariadb11_url: str | None = field(default=None, repr=False)
+    etcd_url: str | None = None
 
     @property
     def postgres_url(self) -> str | None:
@@ -103,6 +105,7 @@ class DevServers:
             mysql_url=found.get("mysql"),
             mariadb_url=found.get("mariadb"),
             mariadb11_url=found.get("mariadb11"),
+            etcd_url=found.get("etcd"),
         )
 
     def stop(self) -> None:

@@ -42,6 +42,7 @@ SCHEMES: Final = {
     "mysql": "mysql",
     "mariadb": "mysql",
     "sqlite": "triggers",
+    "etcd": "etcd",
 }
 _UNNAMED: Final = re.compile("[^a-z0-9_-]+")
 _LONGEST: Final = 40
@@ -190,6 +191,7 @@ def _makes(config: ConnectorConfig) -> str:
     what = {
         "mysql": "reads the tables once and begins the file",
         "triggers": "makes a change table and triggers, and reads the tables once",
+        "etcd": "reads the keys once and begins the file",
     }.get(
         config.source.type,
         f"makes publication {config.publication} and slot {config.slot}, and reads the tables once",
@@ -214,12 +216,19 @@ def configured(
             f"cdc.follow: the slot cannot be named after the position file {position.name}",
             hint='name="orders", or a file whose name begins with a letter',
         )
-    chosen: list[Any] = [
-        item if isinstance(item, str) else KeyedTable(table=str(item.get("table")), key=tuple(item.get("key", ())))
-        for item in tables
-    ]
+    chosen: list[Any] = [item if isinstance(item, str) else _keyed(item) for item in tables]
     return ConnectorConfig(
         name=named,
         source=SourceConfig(type=kind, url=url, tables=tuple(chosen), messages=False),
         sink=KafkaConfig(bootstrap_servers="none", topic_prefix=named),
+    )
+
+
+def _keyed(item: Mapping[str, Any]) -> KeyedTable:
+    prefix = item.get("prefix")
+    return KeyedTable(
+        table=str(item.get("table")),
+        key=tuple(item.get("key", ())),
+        prefix=None if prefix is None else str(prefix),
+        text=bool(item.get("text", False)),
     )

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from cdc.config import registry
 from cdc.config.config import ConnectorConfig, SnapshotConfig
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.source_config import SourceConfig
@@ -15,6 +16,7 @@ from cdc.model.change import Offset, Row
 from cdc.model.interfaces import Snapshotter, Source
 from cdc.testing import MemoryLog, MemorySnapshotter, MemorySource, delete, insert, truncate, update
 from tests.conftest import Database, MySQLDatabase
+from tests.etcd_cluster import Etcd as Cluster
 from tests.text_tables import text_table
 
 
@@ -66,7 +68,10 @@ class Origin(Protocol):
     """Whether a second writer waits for the first one's commit."""
     in_rounds: bool
     """Whether what is committed between two looks is given as one transaction."""
+    by_key: bool
+    """Whether a transaction writes a key once at most, and a key change is a delete and a create."""
     schema: str
+    columns: Sequence[str]
 
     def source(self) -> Source:
         """A copy of the connector's source, not connected yet."""
@@ -79,6 +84,12 @@ class Origin(Protocol):
 
     def rows(self, table: str) -> dict[Row, Row]:
         """The table's rows by key, as SELECT has them."""
+
+    def shown(self, row: Row) -> Row:
+        """The integer and the text of a row that the source gave."""
+
+    def key(self, table: str, number: int) -> tuple[bytes, ...]:
+        """The key of the row with this integer, as the source has it."""
 
     def beyond(self, offset: Offset) -> Offset:
         """A place in the log that the log has not reached: of another server, or from before a restore."""
@@ -93,7 +104,20 @@ def write(origin: Origin, *acts: Act) -> None:
     transaction.commit()
 
 
-class Memory:
+class _Plain:
+    """What tables of two columns have in common."""
+
+    by_key = False
+    columns: Sequence[str] = ("id", "v")
+
+    def shown(self, row: Row) -> Row:
+        return row
+
+    def key(self, table: str, number: int) -> tuple[bytes, ...]:
+        return (b"%d" % number,)
+
+
+class Memory(_Plain):
     """The twin."""
 
     waits = True
@@ -190,7 +214,7 @@ class BySQL:
 _TABLES = tuple(f"CREATE TABLE {name} (id integer PRIMARY KEY, v text)" for name in ("a", "b"))
 
 
-class _OnAServer:
+class _OnAServer(_Plain):
     """What the databases behind a driver have in common."""
 
     waits = False
@@ -210,13 +234,9 @@ class _OnAServer:
         )
 
     def source(self) -> Source:
-        from cdc.config import registry
-
         return registry.source(self._config())()
 
     def snapshotter(self, *, chunk_rows: int = 2) -> Snapshotter:
-        from cdc.config import registry
-
         return registry.snapshotter(self._config(chunk_rows))()
 
     def rows(self, table: str) -> dict[Row, Row]:
@@ -320,3 +340,76 @@ class SQLite(_OnAServer):
 
     def beyond(self, offset: Offset) -> Offset:
         return {**offset, "change": int(offset["change"]) + 1_000_000}
+
+
+class Etcd:
+    """Two prefixes of a cluster: the integer is the key behind its prefix, the text is the value."""
+
+    waits = True
+    in_rounds = False
+    by_key = True
+    schema = "s"
+    columns = ("key", "value", "version", "create_revision", "mod_revision", "lease")
+
+    def __init__(self, url: str) -> None:
+        self._cluster = Cluster(url)
+
+    def _config(self, chunk_rows: int = 2) -> ConnectorConfig:
+        return self._cluster.config(("s.a", "s.b"), chunk_rows=chunk_rows)
+
+    def source(self) -> Source:
+        return registry.source(self._config())()
+
+    def snapshotter(self, *, chunk_rows: int = 2) -> Snapshotter:
+        return registry.snapshotter(self._config(chunk_rows))()
+
+    def begin(self) -> Open:
+        return _InOneTxn(self)
+
+    def commit(self, acts: Sequence[Act]) -> None:
+        """What is left of acts for each key, in one transaction."""
+        values: dict[str, bytes | None] = {}
+        for act in acts:
+            match act:
+                case Put(table, key, value):
+                    values[f"{table}/{key}"] = value.encode()
+                case Drop(table, key):
+                    values[f"{table}/{key}"] = None
+                case Rekey(table, key, to):
+                    moved = values.get(f"{table}/{key}") or self._cluster.get(f"{table}/{key}")
+                    values |= {f"{table}/{key}": None, f"{table}/{to}": moved}
+                case Empty(table):
+                    self._cluster.delete_all(f"{table}/")
+        self._cluster.commit(values)
+
+    def rows(self, table: str) -> dict[Row, Row]:
+        found = (self.shown(row) for row in self._cluster.rows(f"{table}/"))
+        return {row[:1]: row for row in found}
+
+    def shown(self, row: Row) -> Row:
+        key, value, *_ = row
+        assert isinstance(key, bytes)
+        return (key.rpartition(b"/")[2], value)
+
+    def key(self, table: str, number: int) -> tuple[bytes, ...]:
+        return (self._cluster.key(f"{table}/{number}"),)
+
+    def beyond(self, offset: Offset) -> Offset:
+        return {**offset, "revision": int(offset["revision"]) + 10**6}
+
+    def close(self) -> None:
+        pass
+
+
+class _InOneTxn:
+    """Its acts become one transaction."""
+
+    def __init__(self, origin: Etcd) -> None:
+        self._origin = origin
+        self._acts: list[Act] = []
+
+    def do(self, *acts: Act) -> None:
+        self._acts += acts
+
+    def commit(self) -> None:
+        self._origin.commit(self._acts)

@@ -151,7 +151,14 @@ BAD = {
     ),
     "a key of nothing": (GOOD.replace('"public.item*"', "{table: public.a, key: []}"), "key is empty", "key: [id]"),
     "a key of one column twice": (GOOD.replace('"public.item*"', "{table: a.b, key: [x, x]}"), "a column twice", None),
-    "a keyed table without its key": (GOOD.replace('"public.item*"', "{table: a.b}"), "tables[1].key: this key", None),
+    "a keyed table without its key": (GOOD.replace('"public.item*"', "{table: a.b}"), "tables[1]: key is empty", None),
+    "a prefix in a database": (GOOD.replace('"public.item*"', "{table: a.b, prefix: x}"), "a.b has a prefix", "etcd"),
+    "a prefix and a key": (
+        GOOD.replace('"public.item*"', "{table: a.b, prefix: x, key: [y]}"), "exclude each other", "keep one",
+    ),
+    "text without a prefix": (
+        GOOD.replace('"public.item*"', "{table: a.b, key: [x], text: true}"), "text means nothing", "leave it out",
+    ),
     "a keyed table without a schema": (GOOD.replace('"public.item*"', "{table: b, key: [x]}"), "“b” is not", None),
     "keys apart from their tables": (GOOD.replace("  type: p", "  keys: {}\n  type: p"), "source.keys: unknown", None),
     "an empty URL": (GOOD.replace("postgresql://u:${CDC_TEST_SECRET}@db.example/shop", "''"), "url is empty", "url: "),

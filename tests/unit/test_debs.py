@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cdc.dev import debs
-from cdc.dev.servers import mariadb, mysql, mysqld
+from cdc.dev.servers import etcd, mariadb, mysql, mysqld
 from cdc.dev.servers.process import Settings
 from cdc.model.errors import OperatorError
 
@@ -147,6 +147,24 @@ def test_the_path_s_server_is_taken_if_it_is_one_and_new_enough(
     suite = kind.package.suite
     of_debian = f"{'MySQL 9.7.4-2' if kind is mysql._KIND else 'MariaDB 10.11.18'}, Debian's {suite}"
     assert Settings(tmp_path).get("program") == (f"{found}, {own}" if found else of_debian)
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [("etcd Version: 3.6.1", "etcd 3.6.1"), ("etcd Version: 3.5.12", None), ("etcd Version: 3.4.23", None), ("", None)],
+)
+def test_the_path_s_etcd_is_taken_if_it_is_new_enough(
+    debians: Path, tmp_path: Path, said: str, found: str | None
+) -> None:
+    script(debians.parent, debians.name, 'echo "etcd Version: 3.5.16"')
+    own = debians.parent / "etcd"
+    script(own.parent, own.name, f'echo "{said}"')
+    launch = etcd.prepare(tmp_path, options={"name": "given"})
+    assert launch.argv[0] == str(own if found else debians)
+    assert "--name=given" in launch.argv
+    assert Settings(tmp_path).get("program") == (f"{found}, {own}" if found else "etcd 3.5.16, Debian's trixie")
+    script(own.parent, own.name, 'echo "etcd Version: 3.6.1"')
+    assert etcd.prepare(tmp_path).argv[0] == launch.argv[0] or found  # data stay with the program that has made them
 
 
 def test_data_made_by_debians_server_stay_with_it(debians: Path, tmp_path: Path) -> None:

@@ -252,7 +252,7 @@ def test_a_missing_java_is_named_in_the_first_line(tmp_path: Path, monkeypatch: 
 
 def test_an_unknown_server_is_wrong_use() -> None:
     with pytest.raises(
-        ConfigError, match=r"unknown server postgres17; there are: kafka, mariadb, mariadb11, mysql, open"
+        ConfigError, match=r"unknown server postgres17; there are: etcd, kafka, mariadb, mariadb11, mysql"
     ):
         stack.canonical(["kafka", "postgres17"])
 

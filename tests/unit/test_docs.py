@@ -25,6 +25,7 @@ from cdc.config.yaml_binding import BOUND_AS, name_in_yaml
 from cdc.fleet.fleet_config import FleetFile, load_fleet
 from cdc.model import errors
 from cdc.model.errors import CdcError, ConfigError
+from connectors.etcd import address as etcd_address
 from connectors.mysql import session as mysql_session
 from connectors.postgres import session as postgres_session
 from sinks.client.options import python_client
@@ -195,7 +196,7 @@ def judge(page: Path, file: Path) -> None:
     registry.source(connector)
     if connector.source.type == "postgres":
         postgres_session.parameters(connector.source.url, "test")
-    elif connector.source.type == "triggers":
+    elif connector.source.type in ("triggers", "etcd"):
         registry.source(connector)()
     else:
         mysql_session.address(connector.source.url)
@@ -239,6 +240,7 @@ def test_options_have_their_lines() -> None:
     libpq = set(postgres_session.parameters("postgresql://u@db.example:5432/shop", "test")) - given
     wanted = [
         *mysql_session._OPTIONS,
+        *etcd_address.OPTIONS,
         *(libpq - {"client_encoding", "application_name"}),
         *python_client("h:1", {}).keys() - {"bootstrap_servers", "ssl_check_hostname"},
         *config.DEBEZIUM_NAMES,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig
 from cdc.config.kafka_config import KafkaConfig
-from cdc.config.source_config import SourceConfig
+from cdc.config.source_config import KeyedTable, SourceConfig
 from cdc.model.errors import ConfigError
 
 
@@ -57,10 +58,10 @@ def test_our_sources_are_found_by_their_short_names() -> None:
     """Each has a source, a snapshotter, its standing, its check and its log's end; nothing connects yet."""
     for name in registry.SOURCES:
         urls = {"postgres": "postgresql://localhost/d", "mysql": "mysql://localhost", "triggers": "sqlite:///shop.db"}
-        url = urls[name]
+        table: Any = KeyedTable(table="s.t", prefix="/t/") if name == "etcd" else "s.t"
         config = ConnectorConfig(
             name="c",
-            source=SourceConfig(type=name, url=url, tables=("s.t",)),
+            source=SourceConfig(type=name, url=urls.get(name, "etcd://localhost"), tables=(table,)),
             sink=KafkaConfig(bootstrap_servers="b:9092", topic_prefix="p"),
         )
         assert registry.source(config)() is not registry.source(config)()
@@ -81,7 +82,7 @@ def test_a_third_partys_source_is_named_by_its_callable(third_party: Path) -> No
 @pytest.mark.parametrize(
     ("type_", "message", "hint"),
     [
-        ("oracle", "there is no source “oracle”", "known: postgres, mysql, triggers, or package.module:callable"),
+        ("oracle", "there is no source “oracle”", "known: postgres, mysql, triggers, etcd, or package.module:callable"),
         ("cdc_oracle_test.log:open", "cdc_oracle_test.log:open cannot be loaded", ""),
         ("cdc_oracle_test.none:open", "No module named 'cdc_oracle_test.none'", ""),
         ("cdc_oracle_test.broken:open", "No module named 'a_module_nobody_has'", ""),

@@ -31,11 +31,10 @@ def dev() -> None:
 def up(servers: tuple[str, ...], directory: Path, *, as_json: bool) -> None:
     """Start SERVERS and leave them running; those that run are kept.
 
-    SERVERS are postgres (18), postgres16, postgres18, mysql, mariadb, mariadb11, kafka, opensearch, registry (a schema
-    registry in memory); by default postgres and kafka. Printed are their urls, with the password that was drawn for
-    this folder. A mysqld or mariadbd on the path is used if it is new enough (8.4; 10.6; for mariadb11 11.4), else
-    Debian's MySQL 9.7, MariaDB 10.11 and 11.8
-    are fetched.
+    SERVERS are postgres (18), postgres16, postgres18, mysql, mariadb, mariadb11, etcd, kafka, opensearch, registry (a
+    schema registry in memory); by default postgres and kafka. Printed are their urls, with the password that was drawn
+    for this folder. A mysqld, mariadbd or etcd on the path is used if it is new enough (8.4; 10.6, for mariadb11 11.4;
+    3.5.13), else Debian's MySQL 9.7, MariaDB 10.11 and 11.8, etcd 3.5 are fetched.
     """
     from cdc.dev import debs, jars, stack  # noqa: PLC0415 - the command line must start fast
 
