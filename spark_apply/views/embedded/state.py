@@ -233,15 +233,22 @@ class ViewState:
             if value is not None:
                 self.execute("INSERT INTO meta VALUES (?, ?)", [name, str(value)])
 
-    def begin_again(self, *, seq: int, step: int) -> None:
-        """Forget everything: a new identity makes the job read the topics from their beginning."""
+    def begin_again(self, *, seq: int, step: int, token: str = "", clock_ms: int | None = None) -> None:
+        """Forget everything: a new identity makes the job read the topics from their beginning.
+
+        What is known of the last step in Kafka stays known, and the clock goes on from there, as it never goes back.
+        """
         with self.transaction():
-            for schema in _SCHEMAS:
-                self.execute(f"DROP SCHEMA {quoted(schema)} CASCADE")
-                self.execute(f"CREATE SCHEMA {quoted(schema)}")
-            for table in ("tables", "views", "outbox", "streams", "late", "quarantine"):
-                self.execute(f"DELETE FROM {table}")
-            self.put(identity=uuid.uuid4(), seq=seq, step=step, position=None, clock_ms=None, outbox=None)
+            self._forget_all()
+            self.put(identity=uuid.uuid4(), seq=seq, step=step, token=token, clock_ms=clock_ms)
+            self.put(position=None, outbox=None)
+
+    def _forget_all(self) -> None:
+        for schema in _SCHEMAS:
+            self.execute(f"DROP SCHEMA {quoted(schema)} CASCADE")
+            self.execute(f"CREATE SCHEMA {quoted(schema)}")
+        for table in ("tables", "views", "outbox", "streams", "late", "quarantine"):
+            self.execute(f"DELETE FROM {table}")
 
     def kept_tables(self) -> list[str]:
         """Return the relations of captured tables that have a place."""
