@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from cdc.config.views import ViewConfig
 from cdc.model.errors import FencedError, OperatorError
+from cdc.model.state import Phase
 from spark_apply.views.job import run_views
 from spark_apply.views.proof.verify import verify_views
 from spark_apply.views.publishing.output import ViewOutput
@@ -94,3 +95,30 @@ def test_a_views_topic_with_more_partitions_is_refused_with_a_way_out(
     bench.views = {"rows_2": _ROWS}
     bench.run()
     assert bench.signs("rows_2") == ["+1"]
+
+
+@pytest.mark.full
+def test_a_state_that_is_not_of_its_checkpoint_is_read_again(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path
+) -> None:
+    """Of the same step, but older than what Spark has read since; then with a checkpoint that a crash has cut."""
+    bench = ViewBench(kafka, tmp_path, {"x": TABLES["x"]}, {"rows": _ROWS}, partitions=1)
+    bench.transaction(("x", "c", {"id": 1, "g": "a", "v": 1}))
+    bench.run()
+    state = tmp_path / "state"
+    older = (state / "state.duckdb").read_bytes()
+    at = bench.commit + 1
+    early = bench.records([("x", "c", {"id": 2, "g": "b", "v": 1})])
+    bench.publisher.stand(Phase.STREAM, at, bench.tables.values(), early)  # behind the position: it waits in the state
+    assert bench.run().steps == 0
+    (state / "state.duckdb").write_bytes(older)
+    bench.stand()
+    bench.run()
+    assert bench.signs("rows") == ["+1", "+2"]
+    newest = max(state.glob("checkpoint/*/commits/[0-9]*"), key=lambda path: path.stat().st_mtime_ns)
+    newest.write_bytes(b"")
+    bench.transaction(("x", "d", {"id": 1}))
+    told: list[str] = []
+    run_views(bench.config, once=True, progress=told.append)
+    assert any("the checkpoint is damaged" in line and "read again" in line for line in told)
+    assert bench.signs("rows") == ["-1"]
