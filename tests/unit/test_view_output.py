@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from cdc.config.views import ViewConfig
+from cdc.model.change import Kind
 from cdc.model.errors import FencedError, OperatorError, RetryableError
 from cdc.model.ledger import TopicFacts
 from cdc.model.state import Phase, State
+from spark_apply.views.planning.forms import plan_config
+from spark_apply.views.planning.view import View
 from spark_apply.views.publishing.output import ViewOutput
+from spark_apply.views.sql.view_plan import Relation
+from tests.views.steps import Steps
 
 
 class _Sink:
@@ -97,3 +104,49 @@ def test_a_step_of_another_copy_is_not_taken_for_ones_own(
         with pytest.raises(FencedError, match="another copy of view job job has published"):
             output.flush()
     assert len(tries) == 1 + goes_on
+
+
+class _Topic:
+    """A view's topic, with what others have written into it."""
+
+    def __init__(self, *records: tuple[bytes | None, bytes | None]) -> None:
+        self._records = records
+
+    def records(self, _: Any, *, committed: bool) -> Any:
+        assert committed
+        return iter(self._records)
+
+    def topic(self, _: Any) -> str:
+        return "p.view.rows"
+
+
+def _event(row: str, op: str = "c") -> bytes:
+    source = '{"version":"1","position":"00000001.0000000000000009.00000000","schema_version":1}'
+    before, after = ("null", row) if op == "c" else (row, "null")
+    return f'{{"before":{before},"after":{after},"source":{source},"op":"{op}"}}'.encode()
+
+
+def test_records_of_others_in_a_views_topic(tmp_path: Path) -> None:
+    """Under a key of the view they stand in place of its row: that is published again, or the key is deleted."""
+    table = Relation("public.r", {"id": Kind("int64"), "v": Kind("string")}, ("id",))
+    config = ViewConfig(sql="SELECT id, v FROM public.r", key=("id",))
+    plan, sql, match = plan_config("rows", config, {table.name: table}, {})
+    view = View(plan, list(table.columns.items()), sql, {}, match)
+    steps = Steps(tmp_path, [table], [view])
+    steps.write("public.r", {(number,): (f"v{number}",) for number in (1, 2, 3)})
+    steps.step()
+    one, two, gone = b'{"id":1}', b'{"id":2}', b'{"id":9}'
+    sink: Any = _Topic(
+        (one, _event('{"id":1,"v":"v1"}')),
+        *((two, value) for value in (_event('{"id":2,"v":"v2"}'), b"hello", b'{"before":null,"after":7}', b"\xff")),
+        (b'{"id":3}', _event('{"id":3,"v":"v3"}')),
+        *((gone, value) for value in (b'{"before":{"id":9}', b"[]")),
+        (b'{"id":8}', _event('{"id":8,"v":"x"}')),
+        *((b'{"id":8}', value) for value in (_event('{"id":8,"v":"x"}', "d"), None)),
+        *((key, b'{"id":1,"v":"v1"}') for key in (None, b"", b"hello", b"\xff", b'{"k":1}', b"\0\0\0\0\1x")),
+    )
+    told: list[str] = []
+    ViewOutput(sink, "job", "p", steps.state, [view], told.append, "shop").load(view)
+    assert [(op, key) for _, op, key, _ in steps.step(stale=True)] == [("u", (2,)), ("d", (9,))]
+    assert told == ["warning: topic p.view.rows: 11 records are no events of this job"]
+    steps.close()

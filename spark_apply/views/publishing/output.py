@@ -28,6 +28,7 @@ from cdc.capture.starting.verdicts import of_topics
 from cdc.encode.envelope.frame import PlainFrame
 from cdc.encode.envelope.table_encoder import TableEncoder
 from cdc.encode.schema_versions import SchemaVersions
+from cdc.encode.topic_contents.foreign import event_of, names_a_row
 from cdc.model.audit import Act
 from cdc.model.change import Position
 from cdc.model.errors import FencedError, OperatorError, RetryableError, raise_first
@@ -43,6 +44,8 @@ SOURCE = "view"
 """The ``connector`` in the source block of views' events."""
 
 _ANOTHER_NAME = "give the view another name: it is published as a whole under it, and its readers go over"
+_CREATED = b'{"before":null,"after":'
+_FOREIGN = "null"
 _PATIENCE_S = 120.0
 _AT_ONCE = 50_000
 _NUMBERS = 1 << 32
@@ -185,9 +188,20 @@ class ViewOutput:
         self.state.begin_again(seq=self.sent, step=self.sent_step, token=self._sent_token or "", clock_ms=clock_ms)
 
     def published(self, view: View) -> Iterator[tuple[str, str | None]]:
-        """Yield key and row, as JSON, of every event in a view's topic, in order for each key; None: it was deleted."""
+        """Yield key and row, as JSON, of every event in a view's topic, in order for each key; None: it was deleted.
+
+        A record that no job has written, under a key as the view has, gives the row ``null``, which no view has: so
+        what belongs there is published again, or the key deleted. Others are left where they are.
+        """
+        names, foreign = [name for name, _ in view.key], 0
         for key, value in self.sink.records(view.table, committed=True):
-            yield key.decode(), row_of(value) if value is not None else None
+            row = row_of(value) if value is not None else None
+            is_ours = row is not None or value is None or event_of(value) is not None
+            foreign += not is_ours
+            if (key or b"")[:1] == b"{" and names_a_row(key, names):
+                yield key.decode(), row if is_ours else _FOREIGN
+        if foreign:
+            self.tell(f"warning: topic {self.sink.topic(view.table)}: {foreign:,} records are no events of this job")
 
     def load(self, view: View) -> None:
         """Read what a view's topic holds into the state, to publish only what differs from it."""
@@ -325,11 +339,15 @@ def last_position(at: Position, seq: int) -> Position:
 def row_of(event: bytes) -> str | None:
     """Cut the row out of an event of ours, with the bytes that it has: to read and write it again could change digits.
 
-    Rows hold no objects, and no unescaped quotes in strings: what is looked for cannot be part of a row.
+    Rows hold no objects, and no unescaped quotes in strings: what is looked for cannot be part of a row. None: it is a
+    delete, or no event.
     """
-    begin = event.index(b'},"after":') + 10 if event.startswith(b'{"before":{') else len(b'{"before":null,"after":')
-    row = event[begin : event.index(b',"source":{"version":', begin)]
-    return None if row == b"null" else row.decode()
+    begin = event.find(b'},"after":') + 10 if event.startswith(b'{"before":{') else len(_CREATED)
+    end = event.find(b',"source":{"version":', begin)
+    if end < 0 or not (begin > len(_CREATED) or event.startswith(_CREATED)):
+        return None
+    row = event[begin:end]
+    return row.decode() if row[:1] == b"{" else None
 
 
 def _json(value: str | None) -> bytes:
