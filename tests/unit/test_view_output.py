@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,9 +15,11 @@ from cdc.model.change import Kind
 from cdc.model.errors import FencedError, OperatorError, RetryableError
 from cdc.model.ledger import TopicFacts
 from cdc.model.state import Phase, State
+from cdc.testing import MemoryKafka, MemorySink
 from spark_apply.views.planning.forms import plan_config
 from spark_apply.views.planning.view import View
-from spark_apply.views.publishing.output import ViewOutput
+from spark_apply.views.publishing import output as output_of_views
+from spark_apply.views.publishing.output import ViewOutput, outbox_note
 from spark_apply.views.sql.view_plan import Relation
 from tests.views.steps import Steps
 
@@ -126,13 +129,18 @@ def _event(row: str, op: str = "c") -> bytes:
     return f'{{"before":{before},"after":{after},"source":{source},"op":"{op}"}}'.encode()
 
 
-def test_records_of_others_in_a_views_topic(tmp_path: Path) -> None:
-    """Under a key of the view they stand in place of its row: that is published again, or the key is deleted."""
+def _rows(folder: Path) -> tuple[Steps, View]:
     table = Relation("public.r", {"id": Kind("int64"), "v": Kind("string")}, ("id",))
     config = ViewConfig(sql="SELECT id, v FROM public.r", key=("id",))
     plan, sql, match = plan_config("rows", config, {table.name: table}, {})
     view = View(plan, list(table.columns.items()), sql, {}, match)
-    steps = Steps(tmp_path, [table], [view])
+    steps = Steps(folder, [table], [view])
+    return steps, view
+
+
+def test_records_of_others_in_a_views_topic(tmp_path: Path) -> None:
+    """Under a key of the view they stand in place of its row: that is published again, or the key is deleted."""
+    steps, view = _rows(tmp_path)
     steps.write("public.r", {(number,): (f"v{number}",) for number in (1, 2, 3)})
     steps.step()
     one, two, gone = b'{"id":1}', b'{"id":2}', b'{"id":9}'
@@ -149,4 +157,30 @@ def test_records_of_others_in_a_views_topic(tmp_path: Path) -> None:
     ViewOutput(sink, "job", "p", steps.state, [view], told.append, "shop").load(view)
     assert [(op, key) for _, op, key, _ in steps.step(stale=True)] == [("u", (2,)), ("d", (9,))]
     assert told == ["warning: topic p.view.rows: 11 records are no events of this job"]
+    steps.close()
+
+
+def test_an_event_that_would_be_too_large_is_without_the_old_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that its table's topic takes is published, and stays right: a change of it has it twice."""
+    monkeypatch.setattr(output_of_views, "MOST_CHARACTERS", 3_000)
+    kafka = MemoryKafka(largest_bytes=4_000)
+    steps, view = _rows(tmp_path)
+    output = ViewOutput(MemorySink(kafka, "job", "p"), "job", "p", steps.state, [view], lambda _: None, "shop")
+    output.begin()
+    old, new = (f'{{"id":1,"v":"{letter * 2_500}"}}' for letter in "ab")
+    for step, (op, before, after) in enumerate([("c", None, old), ("u", old, new), ("d", new, None)], 1):
+        steps.state.execute(
+            "INSERT INTO outbox VALUES (?, ?, ?, ?, ?, ?)", [step, "rows", op, '{"id":1}', before, after]
+        )
+        note = outbox_note(
+            step=step, seq=step, position="00000001.0000000000000009.00000000", clock_ms=1, streams={},
+            tokens=(f"t{step}", f"t{step - 1}"),
+        )  # fmt: skip
+        steps.state.put(step=step, outbox=json.dumps(note))
+        output.flush()
+    events = [json.loads(of.value) for of in kafka.committed("p.view.rows") if of.value is not None]
+    rows = [(event["op"], event["before"] is not None, event["after"]) for event in events]
+    assert rows == [("c", False, json.loads(old)), ("u", False, json.loads(new)), ("d", True, None)]
     steps.close()

@@ -46,6 +46,8 @@ SOURCE = "view"
 _ANOTHER_NAME = "give the view another name: it is published as a whole under it, and its readers go over"
 _CREATED = b'{"before":null,"after":'
 _FOREIGN = "null"
+MOST_CHARACTERS = 7_500_000
+"""So much of two rows is in an event, which topics take to 32 MiB; of more, the old row is left out."""
 _PATIENCE_S = 120.0
 _AT_ONCE = 50_000
 _NUMBERS = 1 << 32
@@ -291,6 +293,8 @@ class ViewOutput:
                 if encoder is None:
                     continue  # the file has this view no more
                 frame.events = last_position(at, seq).number - 1
+                if before and after and len(before) + len(after) > MOST_CHARACTERS:
+                    before = None  # noqa: PLW2901 - a row that was published could never change
                 value = frame.event(encoder, op.encode(), _json(before), _json(after), ())  # type: ignore[arg-type]
                 self.sink.write(encoder.topic, key.encode(), value)
                 if after is None:
