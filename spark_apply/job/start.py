@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pyspark.sql import SparkSession
 
 from cdc.config.config import ApplyConfig
-from cdc.model.errors import CdcError
+from cdc.model.errors import CdcError, OperatorError
+from spark_apply.events.set_aside import aside_id
 from spark_apply.job.batch.counts import TableCount
 from spark_apply.job.batch.microbatch import Applier
 from spark_apply.job.checkpoint import files as checkpoints
@@ -120,11 +121,48 @@ class Start:
     def checkpoint(self, *, reset: bool) -> str:
         """Return the checkpoint of these copies, made ready for Spark; with `reset` it is set aside first."""
         with reaching(f"checkpoint: {self.config.checkpoint}"):
-            identities = known_identities(self.spark, self.config, self.identities)
-            checkpoint = checkpoint_folder(self.config, identities)
+            identities, checkpoint = self._place()
+            if self._has_read_again(checkpoint):
+                identities, checkpoint = self._place()
             checkpoints.prepare(self.spark, checkpoint)
             aside = checkpoints.set_aside(self.spark, checkpoint) if reset else None
             if aside is not None:
                 self.tell(f"the checkpoint was set aside as {aside}")
             checkpoints.note_copies(self.spark, checkpoint, identities)
         return checkpoint
+
+    def _place(self) -> tuple[checkpoints.Identities, str]:
+        identities = known_identities(self.spark, self.config, self.identities)
+        return identities, checkpoint_folder(self.config, identities)
+
+    def _has_read_again(self, checkpoint: str) -> bool:
+        """Have stores that can do so read their topics again where their checkpoint is not theirs; say if one does."""
+        copies = [
+            (route.table, name, store)
+            for route in self.applier.routes.values()
+            for name, store in route.stores.items()
+            if isinstance(store, RereadStore)
+        ]
+        why = self._is_unfit(checkpoint, [(table, name) for table, name, _ in copies]) if copies else None
+        if why is None:
+            return False
+        self.tell(f"warning: {why}: all topics are read again from their beginnings")
+        for store in {name: store for _, name, store in copies}.values():
+            store.read_again()
+        for table, name, _ in copies:
+            self.identities[table.qualified][name] = self.stores[name].open(table)
+        return True
+
+    def _is_unfit(self, checkpoint: str, copies: Sequence[tuple[TargetTable, str]]) -> str | None:
+        """Say why copies cannot go on from a checkpoint: it is damaged, or one of them has less than it says."""
+        try:
+            applied = checkpoints.ends_committed(self.spark, checkpoint)
+            checkpoints.noted_topics(self.spark, checkpoint)
+        except OperatorError as exc:
+            return exc.message
+        for table, name in copies:
+            mark, noted = self.stores[name].mark(table), aside_id(table.topic, name) in self.asides.known
+            if applied is None or noted or (mark is not None and mark.holds(applied.get(table.topic, {}))):
+                continue
+            return f"store {name}: its copy of {table.qualified} is older than the checkpoint {checkpoint}"
+        return None

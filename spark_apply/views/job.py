@@ -180,10 +180,10 @@ def open_state(
         output.begin()
         if isinstance(state, ClusterState) and not lake.has(state.named()):
             tell(f"the tables in {lake.place} cannot be used: they are made again from the topics")
-            state.begin_again(seq=output.sent, step=output.sent_step)
-        if not output.knows(state):
-            tell("the state is older or newer than the topics say: it is made again from the topics")
-            state.begin_again(seq=output.sent, step=output.sent_step)
+            output.begin_again()
+        if not output.knows_state:
+            tell("the state is not the one that the topics are of: it is made again from the topics")
+            output.begin_again()
         read = (spark, config.source, state, planned.streams)
         given = (state, output, planned.views, planned.uses, folder)
         how = partial(cannot_read, planned)

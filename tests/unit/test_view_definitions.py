@@ -132,6 +132,8 @@ def test_commands_are_read_as_they_were_written() -> None:
     assert Command.parse(command.key, command.to_bytes()) == command
     assert Command.parse(b"k", b'{"kind": "other"}') is None
     assert Command.parse(b"k", b"\xff no JSON") is None
+    for views in (b"", b',"views":[]', b',"views":{"a":1}'):  # the watch must not end for it
+        assert Command.parse(b"k", b'{"kind":"views"%b}' % views) is None
 
 
 def test_a_run_that_is_ended_for_good_is_told_from_one_that_goes_on() -> None:

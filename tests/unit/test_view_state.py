@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc.config.views import ViewConfig
+from cdc.config.apply_config import ApplySource
+from cdc.config.views import ViewConfig, ViewsConfig
 from cdc.model.change import Kind
 from cdc.model.errors import OperatorError
 from spark_apply.views.embedded.fold import SourceTable, find_changes, move_on
@@ -18,8 +20,11 @@ from spark_apply.views.embedded.state import KEY, OP, POSITION, SOURCE_MS, ViewS
 from spark_apply.views.model.uses import TableUse, Way
 from spark_apply.views.planning.forms import plan_config
 from spark_apply.views.planning.view import View
+from spark_apply.views.publishing.status import note_status, noted
 from spark_apply.views.sql.view_plan import Relation
 from tests.views.steps import Steps
+
+ONE = ViewConfig(sql="SELECT id FROM public.t", key=("id",))
 
 
 def opened(folder: Path) -> ViewState:
@@ -65,6 +70,55 @@ def test_a_file_that_is_out_of_reach_stays(tmp_path: Path) -> None:
     again = opened(tmp_path)
     assert (again.set_aside, again.get("seq")) == (None, "7")
     again.close()
+
+
+def test_a_file_beside_which_another_ones_log_lies_is_made_again(tmp_path: Path) -> None:
+    """One of the two was put back from a copy of yesterday: they do not fit, however often the job is started."""
+    folder, older = tmp_path / "state", tmp_path / "older"
+    state = opened(folder)
+    state.put(seq=1)
+    state.close()
+    shutil.copytree(folder, older)
+    state = opened(folder)
+    state.put(seq=2)
+    state.close()
+    state = opened(folder)
+    state.put(seq=3)
+    log = (folder / "state.duckdb.wal").read_bytes()
+    state.close()
+    (older / "state.duckdb.wal").write_bytes(log)
+    state = opened(older)
+    assert (state.set_aside, state.get("seq")) == (older / "state.duckdb.unusable-1", "0")
+    state.close()
+    kept = {path.name: path.read_bytes() for path in older.glob("*.unusable-*")}
+    assert kept["state.duckdb.unusable-1.wal"] == log
+    (older / "state.duckdb").write_bytes(b"broken" * 1000)
+    state = opened(older)
+    assert state.set_aside == older / "state.duckdb.unusable-2"
+    state.close()
+    for path in older.glob("*.unusable-1*"):
+        path.unlink()
+    (older / "state.duckdb").write_bytes(b"broken again" * 1000)
+    opened(older).close()
+    assert (older / "state.duckdb.unusable-2").read_bytes() == b"broken" * 1000, "what is kept is not written over"
+
+
+def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    for folder, why in ((tmp_path / "taken", "File exists"), (tmp_path / "taken" / "state", "Not a directory")):
+        with pytest.raises(OperatorError, match=f"cannot be read or written: {why}"):
+            opened(folder)
+    (tmp_path / "status.json").mkdir()
+    with pytest.raises(OperatorError, match="cannot be read or written: Is a directory"):
+        note_status(tmp_path, {}, {}, engine="duckdb")
+
+
+@pytest.mark.parametrize("text", ["", '{"views": {"a"', "[]", "\0\0"])
+def test_a_note_that_was_cut_is_none(tmp_path: Path, text: str) -> None:
+    """`cdc view status` says what Kafka knows, as it does on another machine."""
+    (tmp_path / "status.json").write_text(text)
+    source = ApplySource(bootstrap_servers="127.0.0.1:1", topic_prefix="p")
+    assert noted(ViewsConfig(name="v", source=source, state=str(tmp_path), views={"a": ONE})) == {}
 
 
 @contextmanager

@@ -42,12 +42,11 @@ class ClusterState(ViewState):
         for table in _TABLES:
             self.execute(f"CREATE TABLE IF NOT EXISTS {table}")
 
-    def begin_again(self, *, seq: int, step: int) -> None:
-        super().begin_again(seq=seq, step=step)
-        with self.transaction():
-            for schema in _SCHEMAS:
-                self.execute(f"DROP SCHEMA {quoted(schema)} CASCADE")
-            self._make()
+    def _forget_all(self) -> None:
+        super()._forget_all()
+        for schema in _SCHEMAS:
+            self.execute(f"DROP SCHEMA {quoted(schema)} CASCADE")
+        self._make()
 
     def prepare_table(self, relation: str, columns: Columns, hidden: Columns, key: Sequence[str]) -> None:
         """Make the place of events that wait; the rows' own schema follows at the next step."""

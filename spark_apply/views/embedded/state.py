@@ -16,6 +16,7 @@ One process writes the file. What a step changes is one transaction, so the file
 
 from __future__ import annotations
 
+import itertools
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -56,13 +57,23 @@ CREATE TABLE quarantine (
 
 
 _LOCKED: Final = re.compile("could not set lock on file", re.IGNORECASE)
-_DAMAGED: Final = re.compile("not a valid DuckDB database file|enough bytes from file|version number|orrupt")
+_DAMAGED: Final = re.compile(
+    "not a valid DuckDB database file|enough bytes from file|version number|orrupt"
+    "|WAL does not match|checkpoint iteration does not match"  # one of the two files was put back, or is of another
+)
 _NOT_WRITTEN: Final = re.compile("Failed to commit: Could not|invalidated because of a previous fatal error")
 
 
 def place(schema: str, relation: str) -> str:
     """Return the quoted name of a relation's table or view."""
     return f"{quoted(schema)}.{quoted(relation)}"
+
+
+def out_of_reach(folder: Path, why: str) -> OperatorError:
+    """Return what it means that files of a state's folder cannot be read or written."""
+    msg = f"state {folder}: it cannot be read or written: {why}"
+    hint = "is its disk full, or gone, or not this user's? Nothing is lost: start again then, it goes on where it was"
+    return OperatorError(msg, hint=hint)
 
 
 class StateInUseError(OperatorError):
@@ -75,7 +86,10 @@ class ViewState:
     def __init__(self, folder: Path, *, memory: str, shape: str = SHAPE) -> None:
         self._shape = shape
         self._file = folder / "state.duckdb"
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            raise out_of_reach(folder, exc.strerror or type(exc).__name__) from exc
         self.set_aside: Path | None = None
         """Where a file that could not be used was moved to; a new one was made."""
         try:
@@ -130,11 +144,7 @@ class ViewState:
         connection.commit()
 
     def _out_of_reach(self, exc: duckdb.Error) -> OperatorError:
-        msg = f"state {self._file.parent}: it cannot be read or written: {str(exc).rpartition(': ')[2]}"
-        hint = (
-            "is its disk full, or gone, or not this user's? Nothing is lost: start again then, it goes on where it was"
-        )
-        return OperatorError(msg, hint=hint)
+        return out_of_reach(self._file.parent, str(exc).rpartition(": ")[2])
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
@@ -155,12 +165,16 @@ class ViewState:
 
     def _made_again(self, memory: str) -> duckdb.DuckDBPyConnection:
         """Move the file out of the way, keep it, and begin a new one."""
-        taken = sum(1 for _ in self._file.parent.glob("state.duckdb.unusable-*"))
-        self.set_aside = self._file.with_name(f"state.duckdb.unusable-{taken + 1}")
-        self._file.rename(self.set_aside)
         log = self._file.with_name("state.duckdb.wal")
-        if log.exists():
-            log.rename(self.set_aside.with_name(self.set_aside.name + ".wal"))
+        taken = {path.name.removesuffix(".wal") for path in self._file.parent.glob("state.duckdb.unusable-*")}
+        name = next(name for number in itertools.count(1) if (name := f"state.duckdb.unusable-{number}") not in taken)
+        self.set_aside = self._file.with_name(name)
+        try:
+            if log.exists():
+                log.rename(self.set_aside.with_name(name + ".wal"))
+            self._file.rename(self.set_aside)
+        except OSError as exc:
+            raise out_of_reach(self._file.parent, exc.strerror or type(exc).__name__) from exc
         return self._open(memory)
 
     def execute(self, statement: str, parameters: object = None) -> duckdb.DuckDBPyConnection:
@@ -233,15 +247,22 @@ class ViewState:
             if value is not None:
                 self.execute("INSERT INTO meta VALUES (?, ?)", [name, str(value)])
 
-    def begin_again(self, *, seq: int, step: int) -> None:
-        """Forget everything: a new identity makes the job read the topics from their beginning."""
+    def begin_again(self, *, seq: int, step: int, token: str = "", clock_ms: int | None = None) -> None:
+        """Forget everything: a new identity makes the job read the topics from their beginning.
+
+        What is known of the last step in Kafka stays known, and the clock goes on from there, as it never goes back.
+        """
         with self.transaction():
-            for schema in _SCHEMAS:
-                self.execute(f"DROP SCHEMA {quoted(schema)} CASCADE")
-                self.execute(f"CREATE SCHEMA {quoted(schema)}")
-            for table in ("tables", "views", "outbox", "streams", "late", "quarantine"):
-                self.execute(f"DELETE FROM {table}")
-            self.put(identity=uuid.uuid4(), seq=seq, step=step, position=None, clock_ms=None, outbox=None)
+            self._forget_all()
+            self.put(identity=uuid.uuid4(), seq=seq, step=step, token=token, clock_ms=clock_ms)
+            self.put(position=None, outbox=None)
+
+    def _forget_all(self) -> None:
+        for schema in _SCHEMAS:
+            self.execute(f"DROP SCHEMA {quoted(schema)} CASCADE")
+            self.execute(f"CREATE SCHEMA {quoted(schema)}")
+        for table in ("tables", "views", "outbox", "streams", "late", "quarantine"):
+            self.execute(f"DELETE FROM {table}")
 
     def kept_tables(self) -> list[str]:
         """Return the relations of captured tables that have a place."""

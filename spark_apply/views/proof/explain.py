@@ -9,12 +9,13 @@ import datetime as dt
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 import duckdb
 import orjson
 
 from cdc.config.views import ViewsConfig
+from cdc.encode.topic_contents.foreign import event_of
 from cdc.model.change import Kind, Position
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import State
@@ -267,8 +268,8 @@ def _records(config: ViewsConfig, view: View, name: str, at: State) -> tuple[Jud
     for message in committed_records(config.source, topic, partitions):
         if message.key() == name.encode():
             value = message.value()
-            event = cast("dict[str, Any]", orjson.loads(value)) if value is not None else None
-            if event is None or event["source"]["position"] <= last:
+            event = None if value is None else event_of(value) or {}  # empty: no job has written it
+            if not event or event["source"]["position"] <= last:
                 found.append(Record(message.partition() or 0, message.offset() or 0, event))
     return judged(found)
 

@@ -8,6 +8,10 @@ Killed before the first, the batch comes again, and the step with it. Between th
 has a lower number than the outbox: what is above it is sent, once, because fencing comes before that State is read.
 After the second, it has the outbox's last number: nothing is sent. The number alone decides, never how often it is
 tried.
+
+Two states can come to one number: where a copy of the state goes on elsewhere, both take a step. So a step has a token,
+which its State has, too. A state of which Kafka has another token is not the one that was published, whatever its
+number: it is made again.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from cdc.capture.starting.verdicts import of_topics
 from cdc.encode.envelope.frame import PlainFrame
 from cdc.encode.envelope.table_encoder import TableEncoder
 from cdc.encode.schema_versions import SchemaVersions
+from cdc.encode.topic_contents.foreign import event_of, names_a_row
 from cdc.model.audit import Act
 from cdc.model.change import Position
 from cdc.model.errors import FencedError, OperatorError, RetryableError, raise_first
@@ -38,6 +43,11 @@ from spark_apply.views.planning.view import View
 SOURCE = "view"
 """The ``connector`` in the source block of views' events."""
 
+_ANOTHER_NAME = "give the view another name: it is published as a whole under it, and its readers go over"
+_CREATED = b'{"before":null,"after":'
+_FOREIGN = "null"
+MOST_CHARACTERS = 7_500_000
+"""So much of two rows is in an event, which topics take to 32 MiB; of more, the old row is left out."""
 _PATIENCE_S = 120.0
 _AT_ONCE = 50_000
 _NUMBERS = 1 << 32
@@ -64,6 +74,8 @@ class ViewOutput:
     lost: set[str] = field(default_factory=set)
     """Views whose topics do not hold any more what was written to them."""
     _last: State | None = None
+    _is_ahead: bool = False
+    """Whether it was told that what is published is ahead of the source's topics."""
     _clear: bool = True
     """Whether the outcome of the last transaction is known; otherwise fencing comes first."""
     _fenced: FencedError | None = None
@@ -79,10 +91,15 @@ class ViewOutput:
         Raises OperatorError if the topics hold what the position does not account for.
         """
         tables = [view.table for view in self.views]
-        self.sink.check(tables)
-        self.sink.create(tables)
-        self._fence()
-        raise_first(of_topics(self.sink.recorded(), self.sink.found()))
+        try:
+            self.sink.check(tables)
+            self.sink.create(tables)
+            self._fence()
+            raise_first(of_topics(self.sink.recorded(), self.sink.found()))
+        except OperatorError as exc:
+            if "sink.topic_prefix" not in (exc.hint or ""):
+                raise
+            raise OperatorError(exc.message, hint=_ANOTHER_NAME) from exc  # a view job has its connector's prefix
         if self._last is not None:
             self._compare(self._last)
         else:
@@ -139,15 +156,54 @@ class ViewOutput:
         """The number of the last step that is in Kafka."""
         return int(self._last.offset["step"]) if self._last is not None else 0
 
-    def knows(self, state: ViewState) -> bool:
+    def is_ahead_of(self, limit: str) -> bool:
+        """Tell whether what is published is of a later position than `limit`, from which nothing may be published then.
+
+        The source's topics have lost their end: readers take what has an older position for old, and leave it out.
+        """
+        published = str(self._last.offset["position"]) if self._last is not None else ""
+        was, self._is_ahead = self._is_ahead, limit < published
+        if self._is_ahead and not was:
+            self.tell(
+                f"warning: the topics of {self.origin} hold everything up to {limit} alone, and views are published up "
+                f"to {published}: they wait until the topics are there again"
+            )
+        return self._is_ahead
+
+    @property
+    def _sent_token(self) -> str | None:
+        """What tells the last step that is in Kafka from another one of its number; None: an older release wrote it."""
+        return str(self._last.offset.get("token", "")) or None if self._last is not None else None
+
+    @property
+    def knows_state(self) -> bool:
         """Whether what is in Kafka is what the state has published, or all but its last step."""
-        step, waiting = int(state.get("step") or 0), state.get("outbox") is not None
-        return self.sent_step == step or (waiting and self.sent_step == step - 1)
+        step, waiting = int(self.state.get("step") or 0), self.state.get("outbox")
+        if self.sent_step == step:
+            return self._sent_token in (None, self.state.get("token"))
+        behind = waiting is not None and self.sent_step == step - 1
+        return behind and self._sent_token in (None, orjson.loads(waiting or "{}").get("after"))
+
+    def begin_again(self) -> None:
+        """Have the state made again, from where Kafka stands."""
+        clock_ms = self._last.source_ms or None if self._last is not None else None
+        self.state.begin_again(seq=self.sent, step=self.sent_step, token=self._sent_token or "", clock_ms=clock_ms)
 
     def published(self, view: View) -> Iterator[tuple[str, str | None]]:
-        """Yield key and row, as JSON, of every event in a view's topic, in order for each key; None: it was deleted."""
+        """Yield key and row, as JSON, of every event in a view's topic, in order for each key; None: it was deleted.
+
+        A record that no job has written, under a key as the view has, gives the row ``null``, which no view has: so
+        what belongs there is published again, or the key deleted. Others are left where they are.
+        """
+        names, foreign = [name for name, _ in view.key], 0
         for key, value in self.sink.records(view.table, committed=True):
-            yield key.decode(), row_of(value) if value is not None else None
+            row = row_of(value) if value is not None else None
+            is_ours = row is not None or value is None or event_of(value) is not None
+            foreign += not is_ours
+            if (key or b"")[:1] == b"{" and names_a_row(key, names):
+                yield key.decode(), row if is_ours else _FOREIGN
+        if foreign:
+            self.tell(f"warning: topic {self.sink.topic(view.table)}: {foreign:,} records are no events of this job")
 
     def load(self, view: View) -> None:
         """Read what a view's topic holds into the state, to publish only what differs from it."""
@@ -185,6 +241,11 @@ class ViewOutput:
                     self._fence()
                     if any(facts.cut for facts in self.sink.found().values()):
                         raise self._moved()
+                    if not self.knows_state:
+                        raise FencedError(
+                            f"another copy of view job {self.job} has published in the meantime",
+                            hint="let one of them run: this one makes its state again at its next start",
+                        )
                 self._clear = False
                 self._flush()
                 self._clear = True
@@ -232,6 +293,8 @@ class ViewOutput:
                 if encoder is None:
                     continue  # the file has this view no more
                 frame.events = last_position(at, seq).number - 1
+                if before and after and len(before) + len(after) > MOST_CHARACTERS:
+                    before = None  # noqa: PLW2901 - a row that was published could never change
                 value = frame.event(encoder, op.encode(), _json(before), _json(after), ())  # type: ignore[arg-type]
                 self.sink.write(encoder.topic, key.encode(), value)
                 if after is None:
@@ -241,7 +304,7 @@ class ViewOutput:
             identity={"kind": SOURCE, ORIGIN: self.origin},
             phase=Phase.STREAM,
             epoch=at.epoch,
-            offset={name: about[name] for name in ("seq", "step", "position", "streams")},
+            offset={name: about[name] for name in ("seq", "step", "position", "streams", "token") if name in about},
             commit=at.commit,
             source_ms=about["clock_ms"] or 0,
             tables=tuple(sorted(view.relation for view in self.views)),
@@ -280,11 +343,15 @@ def last_position(at: Position, seq: int) -> Position:
 def row_of(event: bytes) -> str | None:
     """Cut the row out of an event of ours, with the bytes that it has: to read and write it again could change digits.
 
-    Rows hold no objects, and no unescaped quotes in strings: what is looked for cannot be part of a row.
+    Rows hold no objects, and no unescaped quotes in strings: what is looked for cannot be part of a row. None: it is a
+    delete, or no event.
     """
-    begin = event.index(b'},"after":') + 10 if event.startswith(b'{"before":{') else len(b'{"before":null,"after":')
-    row = event[begin : event.index(b',"source":{"version":', begin)]
-    return None if row == b"null" else row.decode()
+    begin = event.find(b'},"after":') + 10 if event.startswith(b'{"before":{') else len(_CREATED)
+    end = event.find(b',"source":{"version":', begin)
+    if end < 0 or not (begin > len(_CREATED) or event.startswith(_CREATED)):
+        return None
+    row = event[begin:end]
+    return row.decode() if row[:1] == b"{" else None
 
 
 def _json(value: str | None) -> bytes:
@@ -292,8 +359,18 @@ def _json(value: str | None) -> bytes:
 
 
 def outbox_note(
-    *, step: int, seq: int, position: str, clock_ms: int | None, streams: Mapping[str, Mapping[int, int]]
+    *,
+    step: int,
+    seq: int,
+    position: str,
+    clock_ms: int | None,
+    streams: Mapping[str, Mapping[int, int]],
+    tokens: tuple[str, str | None],
 ) -> Mapping[str, object]:
-    """Return what belongs to the events of an outbox; `streams` has the offsets behind what was read of them."""
+    """Return what belongs to the events of an outbox; `streams` has the offsets behind what was read of them.
+
+    `tokens` are the step's own and that of the step before it.
+    """
     offsets = {name: {str(partition): offset for partition, offset in of.items()} for name, of in streams.items()}
-    return {"step": step, "seq": seq, "position": position, "clock_ms": clock_ms, "streams": offsets}
+    about = {"step": step, "seq": seq, "position": position, "clock_ms": clock_ms, "streams": offsets}
+    return {**about, "token": tokens[0], "after": tokens[1]}

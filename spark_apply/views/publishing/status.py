@@ -16,6 +16,7 @@ from cdc.model.change import Table
 from cdc.model.state import State
 from spark_apply.events.kafka.topics import existing_topics, position_topic
 from spark_apply.model.completeness import position_of
+from spark_apply.views.embedded.state import out_of_reach
 from spark_apply.views.planning.definitions import published
 from spark_apply.views.planning.view import relation_of
 
@@ -31,14 +32,26 @@ def note_status(
     """
     made = folder / f"{_NOTE}.new"
     streams = {name: {"unreadable": number} for name, number in unreadable.items()}
-    made.write_text(json.dumps({"engine": engine, "views": views, "streams": streams}, sort_keys=True))
-    made.rename(folder / _NOTE)
+    try:
+        made.write_text(json.dumps({"engine": engine, "views": views, "streams": streams}, sort_keys=True))
+        made.rename(folder / _NOTE)
+    except OSError as exc:
+        raise out_of_reach(folder, exc.strerror or type(exc).__name__) from exc
 
 
 def noted(config: ViewsConfig) -> dict[str, Any]:
-    """Return what a job on this machine has noted last; ``views`` has what it knows of each."""
+    """Return what a job on this machine has noted last; ``views`` has what it knows of each.
+
+    A note that a crash of the machine has cut is none: the next step writes it again.
+    """
     note = Path(config.state) / _NOTE
-    return dict(json.loads(note.read_text())) if note.is_file() else {}
+    try:
+        found = json.loads(note.read_text()) if note.is_file() else {}
+    except ValueError:
+        return {}
+    except OSError as exc:
+        raise out_of_reach(note.parent, exc.strerror or type(exc).__name__) from exc
+    return found if isinstance(found, dict) else {}
 
 
 def sink_config(config: ViewsConfig) -> KafkaConfig:

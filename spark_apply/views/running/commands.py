@@ -56,10 +56,13 @@ class Command:
             body = json.loads(value)
         except ValueError:
             return None
-        if not isinstance(body, dict) or body.get("kind") != _KIND:
+        if not isinstance(body, dict) or body.get("kind") != _KIND or not key.isascii():
+            return None
+        views, failed = body.get("views"), body.get("failed")
+        if not isinstance(views, dict) or not all(isinstance(of, dict) for of in views.values()):
             return None
         return cls(
-            *(key, body["views"], bool(body["taken"]), body["failed"]),
+            *(key, views, bool(body.get("taken")), str(failed) if failed is not None else None),
             by=name_of(body.get("by")), asked_ms=time_of(body.get("asked_ms")),
         )  # fmt: skip
 

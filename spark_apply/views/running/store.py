@@ -7,6 +7,7 @@ behind that wait in the state. When the position or the clock moves on, the view
 from __future__ import annotations
 
 import datetime as dt
+import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -244,7 +245,7 @@ class ViewStore:
         limit, clock_ms = min(self._limits[name] for name in going_on), self._clock_ms()
         before, clock_before = self.state.get("position") or "", self.state.get("clock_ms")
         before_ms = int(clock_before) if clock_before is not None else None
-        if not limit or limit == EVERYTHING or limit < before:
+        if not limit or limit == EVERYTHING or self.output.is_ahead_of(limit) or limit < before:
             return
         clock_ms = max((at for at in (clock_ms, before_ms) if at is not None), default=None)
         again = self._running.is_due
@@ -345,11 +346,11 @@ class ViewStore:
         seq = int(last if last is not None else self.state.get("seq") or 0)
         number = int(self.state.get("step") or 0) + 1
         note = outbox_note(
-            step=number, seq=seq, position=step.limit, clock_ms=step.clock_after_ms, streams=self.streams.offsets()
-        )
-        self.state.put(
-            position=step.limit, clock_ms=step.clock_after_ms, seq=seq, step=number, outbox=orjson.dumps(note).decode()
-        )
+            step=number, seq=seq, position=step.limit, clock_ms=step.clock_after_ms, streams=self.streams.offsets(),
+            tokens=(token := uuid.uuid4().hex, self.state.get("token")),
+        )  # fmt: skip
+        self.state.put(position=step.limit, clock_ms=step.clock_after_ms, seq=seq, step=number, token=token)
+        self.state.put(outbox=orjson.dumps(note).decode())
 
     def _note_status(self) -> None:
         there = {row[0] for row in self.state.rows("SELECT name FROM views")}

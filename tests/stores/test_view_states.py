@@ -1,0 +1,124 @@
+"""A state is the one that was published, or it is made again; nothing is published back in time, or beside its key."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
+from pyspark.sql import SparkSession
+
+from cdc.config.views import ViewConfig
+from cdc.model.errors import FencedError, OperatorError
+from cdc.model.state import Phase
+from spark_apply.views.job import run_views
+from spark_apply.views.proof.verify import verify_views
+from spark_apply.views.publishing.output import ViewOutput
+from tests.views.bench import ViewBench
+from tests.views.cases import OUTCOME, TABLES, at
+
+pytest_plugins = ["tests.spark.fixtures"]
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+_ROWS = ViewConfig(sql="SELECT id, g FROM public.x", key=("id",))
+
+
+@pytest.mark.full  # tests/unit/test_view_output.py
+def test_two_states_that_came_to_one_step(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state was copied to another machine, where the job took a step; the first one did so, too, and was fenced.
+
+    Both are at the same number, the first one with more rows: it must not take them for published.
+    """
+    bench = ViewBench(kafka, tmp_path, {"x": TABLES["x"]}, {"rows": _ROWS})
+    bench.transaction(("x", "c", {"id": 1, "g": "a", "v": 1}))
+    bench.run()
+    shutil.copytree(tmp_path / "state", tmp_path / "moved")
+    bench.transaction(("x", "c", {"id": 2, "g": "a", "v": 1}))
+    begin = ViewOutput.begin
+
+    def begin_while_another_goes_on(output: ViewOutput) -> object:
+        found = begin(output)
+        patched.setattr(ViewOutput, "begin", begin)
+        run_views(replace(bench.config, state=str(tmp_path / "moved")), once=True)
+        bench.transaction(("x", "c", {"id": 3, "g": "a", "v": 1}))
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ViewOutput, "begin", begin_while_another_goes_on)
+        with pytest.raises(FencedError):
+            bench.run()
+    assert bench.run().events == 1
+    assert bench.signs("rows") == ["+1", "+2", "+3"]
+
+
+def test_nothing_goes_back_without_the_state(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    """Neither the clock, where the source's was set back, nor the position, where its topics have lost their end."""
+    views = {"outcome": ViewConfig(sql=OUTCOME, key=("id",))}
+    bench = ViewBench(kafka, tmp_path, {"s": TABLES["s"], "c": TABLES["c"]}, views)
+    bench.transaction(("s", "c", {"id": 1, "at": at("10:00")}), at_ms=at("10:01") // 1000)
+    bench.transaction(at_ms=at("10:50") // 1000)
+    bench.run()
+    assert bench.signs("outcome") == ["+1"]
+    bench.transaction(at_ms=at("10:20") // 1000)
+    shutil.rmtree(tmp_path / "state")
+    assert bench.run().events == 0
+    assert verify_views(bench.config)[0].agrees
+    reached, bench.commit = bench.commit, 12
+    bench.stand(at_ms=at("10:20") // 1000)
+    shutil.rmtree(tmp_path / "state")
+    told: list[str] = []
+    assert run_views(bench.config, once=True, progress=told.append).steps == 0
+    assert sum("and views are published up to" in line for line in told) == 1
+    bench.commit = reached
+    bench.transaction(("c", "c", {"id": 1, "search_id": 1, "at": at("10:20")}), at_ms=at("10:55") // 1000)
+    bench.run()
+    assert bench.signs("outcome") == ["~1"]
+
+
+@pytest.mark.full
+def test_a_views_topic_with_more_partitions_is_refused_with_a_way_out(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path
+) -> None:
+    """A key's next record would be in another partition than its last: under another name the view goes on."""
+    bench = ViewBench(kafka, tmp_path, {"x": TABLES["x"]}, {"rows": _ROWS})
+    bench.transaction(("x", "c", {"id": 1, "g": "a", "v": 1}))
+    bench.run()
+    topic = f"{bench.prefix}.view.rows"
+    admin = AdminClient({"bootstrap.servers": kafka})
+    admin.create_partitions([NewPartitions(topic, 12)])[topic].result(30)
+    with pytest.raises(OperatorError, match="a key must stay in its partition") as refused:
+        bench.run()
+    assert "give the view another name" in (refused.value.hint or "")
+    bench.views = {"rows_2": _ROWS}
+    bench.run()
+    assert bench.signs("rows_2") == ["+1"]
+
+
+@pytest.mark.full
+def test_a_state_that_is_not_of_its_checkpoint_is_read_again(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path
+) -> None:
+    """Of the same step, but older than what Spark has read since; then with a checkpoint that a crash has cut."""
+    bench = ViewBench(kafka, tmp_path, {"x": TABLES["x"]}, {"rows": _ROWS}, partitions=1)
+    bench.transaction(("x", "c", {"id": 1, "g": "a", "v": 1}))
+    bench.run()
+    state = tmp_path / "state"
+    older = (state / "state.duckdb").read_bytes()
+    at = bench.commit + 1
+    early = bench.records([("x", "c", {"id": 2, "g": "b", "v": 1})])
+    bench.publisher.stand(Phase.STREAM, at, bench.tables.values(), early)  # behind the position: it waits in the state
+    assert bench.run().steps == 0
+    (state / "state.duckdb").write_bytes(older)
+    bench.stand()
+    bench.run()
+    assert bench.signs("rows") == ["+1", "+2"]
+    newest = max(state.glob("checkpoint/*/commits/[0-9]*"), key=lambda path: path.stat().st_mtime_ns)
+    newest.write_bytes(b"")
+    bench.transaction(("x", "d", {"id": 1}))
+    told: list[str] = []
+    run_views(bench.config, once=True, progress=told.append)
+    assert any("the checkpoint is damaged" in line and "read again" in line for line in told)
+    assert bench.signs("rows") == ["-1"]
