@@ -15,7 +15,7 @@ import pytest
 
 import cdc.capture.control.commands
 import cdc.capture.pipeline
-import connectors.triggers.postgres.source
+import connectors.triggers.following
 from cdc.capture.control.signals import Command
 from cdc.config.findings import Level
 from cdc.model.errors import ConfigError, GapError, OperatorError
@@ -35,8 +35,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks and commands come at once."""
     monkeypatch.setattr(cdc.capture.pipeline, "RETRY_FIRST_S", 0.0)
     monkeypatch.setattr(cdc.capture.control.commands, "COMMANDS_S", 0.0)
-    for name in ("_LOOK_S", "_LOOK_SHARE", "_FORGET_S"):
-        monkeypatch.setattr(connectors.triggers.postgres.source, name, 0.0)
+    for name in ("LOOK_S", "LOOK_SHARE", "FORGET_S"):
+        monkeypatch.setattr(connectors.triggers.following, name, 0.0)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import pytest
 
 import cdc.capture.control.commands
 import cdc.capture.pipeline
+import connectors.triggers.following
 import connectors.triggers.sqlite.source
 from cdc.capture.control.signals import Command
 from cdc.config.config import ConnectorConfig
@@ -36,7 +37,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks and commands come at once."""
     monkeypatch.setattr(cdc.capture.pipeline, "RETRY_FIRST_S", 0.0)
     monkeypatch.setattr(cdc.capture.control.commands, "COMMANDS_S", 0.0)
-    for name in ("_IDLE_S", "_LOOK_S", "_POLL_S", "_FORGET_S"):
+    for name in ("LOOK_S", "LOOK_SHARE", "FORGET_S"):
+        monkeypatch.setattr(connectors.triggers.following, name, 0.0)
+    for name in ("_IDLE_S", "_POLL_S"):
         monkeypatch.setattr(connectors.triggers.sqlite.source, name, 0.0)
 
 

@@ -32,16 +32,13 @@ from connectors.mysql import session
 from connectors.mysql.catalog.catalog import Captured, Catalog
 from connectors.mysql.catalog.server import Server
 from connectors.mysql.values.mapping import quoted_name as quoted
+from connectors.triggers.following import CLOSE_THE_GAP
 from connectors.triggers.mysql import triggers
 from connectors.triggers.mysql.numbers import Numbers
 from connectors.triggers.mysql.rights import no_process, no_right, not_trusted
 from connectors.triggers.mysql.shape import Shape, ShapeColumn, definition
 from connectors.triggers.mysql.triggers import FORGETS, SQL_MODE, Names, Trigger, literal
 
-CLOSE_THE_GAP: Final = (
-    "what happened since is not in Kafka: cdc snapshot start CONNECTOR.yaml --after-gap, then run it: it makes new "
-    "change tables, reads every table again and deletes what has gone; or restore database and topics to one point"
-)
 _OURS: Final = ("log", "rounds", "shapes")
 _NUMBERED_FROM_S: Final = 1_767_225_600
 """2026-01-01. Shapes are numbered from a time on: triggers that are left of older change tables, where this user may
@@ -74,6 +71,10 @@ class ChangeLog:
         self._connection, self._server = connection, server
         self.names = Names(connector)
         self.catalog = Catalog(connection, by_triggers=True)
+
+    @property
+    def place(self) -> str:
+        return f"database {self.names.schema}"
 
     def identity(self) -> str | None:
         """Return the id that the change tables were given when they were made; None: there are none, or not all."""

@@ -27,18 +27,15 @@ from cdc.model.change import Offset
 from cdc.model.errors import ChangedError, GapError, OperatorError
 from connectors.postgres.catalog.catalog import Captured, Catalog
 from connectors.postgres.session import identifier
+from connectors.triggers.following import CLOSE_THE_GAP
 from connectors.triggers.postgres import triggers
 from connectors.triggers.postgres.shape import Equality, Shape, ShapeColumn, prints_exactly, stored_as
 from connectors.triggers.postgres.standing import Standing
 from connectors.triggers.postgres.triggers import EVENTS, FORGETS, Names
 
-CLOSE_THE_GAP: Final = (
-    "what happened since is not in Kafka: cdc snapshot start CONNECTOR.yaml --after-gap, then run it: it makes new "
-    "change tables, reads every table again and deletes what has gone; or restore database and topics to one point"
-)
 ROOM: Final = 20
 """A commit position is a change's number with so many bits below it: see `rounds`."""
-_LOCK_S: Final = 10
+LOCKS_S: Final = 10
 _DELETED_AT_ONCE: Final = 10_000
 _DELETING_S: Final = 0.5
 
@@ -94,6 +91,10 @@ class ChangeLog:
     def catalog(self) -> Catalog:
         return self._catalog
 
+    @property
+    def place(self) -> str:
+        return f"schema {self.names.schema}"
+
     def identity(self) -> str | None:
         """Return the id that the schema was given when it was made; None: there is none."""
         schema = self._schema()
@@ -117,6 +118,12 @@ class ChangeLog:
     def prepare(self) -> None:
         """Set the session so that it may delete what was read."""
         self._ask("SELECT set_config(%s, %s, false)", FORGETS, self.names.connector)
+        self._do(f"SET lock_timeout = '{LOCKS_S}s'")
+
+    def clock_ms(self) -> int:
+        """Return the server's time."""
+        ((now_ms,),) = self._ask("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8")
+        return int(now_ms)
 
     def make(self, captured: Sequence[Captured]) -> str:
         """Make the schema and all triggers, in place of any there were; return the schema's id.
@@ -151,7 +158,7 @@ class ChangeLog:
     def _changing(self) -> Iterator[None]:
         self._do("BEGIN")
         try:
-            self._do(f"SET LOCAL lock_timeout = '{_LOCK_S}s'")
+            self._do(f"SET LOCAL lock_timeout = '{LOCKS_S}s'")
             yield
             self._do("COMMIT")
         except BaseException:

@@ -7,6 +7,7 @@ import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 from cdc.config.table_patterns import LEFT_OUT, is_pattern, matches
@@ -127,7 +128,11 @@ class Catalog:
             raise captured_tables.no_key_of_its_own(name)
         return tuple(captured_tables.chosen(self._matched(patterns), refusals, leave))
 
-    def refusals(self, patterns: Sequence[str]) -> Iterator[tuple[str, OperatorError | None]]:
+    def refusals(
+        self,
+        patterns: Sequence[str],
+        keys: Mapping[str, Sequence[str]] = MappingProxyType({}),  # noqa: ARG002 - `captured` refuses them
+    ) -> Iterator[tuple[str, OperatorError | None]]:
         """Give every pattern or table, and each reason why it cannot be captured; None where there is none."""
         return captured_tables.refusals(patterns, self._matched, refusals)
 
