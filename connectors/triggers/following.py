@@ -2,6 +2,12 @@
 
 How triggers stand is noted with the position and compared when the connector starts, and about every second while it
 runs. A table whose triggers stand otherwise may have been changed without a trace: it is read again.
+
+**A table that comes**, and that a pattern brings, gets its triggers while the others are followed; then a new session
+begins with it. Nothing of it is lost in between: that session goes on from the committed position, so it gives all that
+the triggers have written down, and it reads the rows under views that are taken later than the triggers were made. Each
+is tried by itself and for a moment only: what holds its lock would hold up the others too. So one that is locked is
+tried again at the next look, and one that is refused is told, once.
 """
 
 from __future__ import annotations
@@ -14,8 +20,18 @@ from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
 from cdc.config.config import ConnectorConfig
+from cdc.config.table_patterns import LEFT_OUT, matches, named
 from cdc.model.change import Idle, Message, Offset, Table, Transaction, TransactionBatch
-from cdc.model.errors import BugError, CdcError, ChangedError, ConfigError, OperatorError, raise_first
+from cdc.model.errors import (
+    BugError,
+    CdcError,
+    ChangedError,
+    ConfigError,
+    NewTablesError,
+    OperatorError,
+    RetryableError,
+    raise_first,
+)
 from cdc.model.interfaces import Start
 from cdc.model.state import State
 from cdc.model.table_schema import Description
@@ -28,6 +44,15 @@ LOOK_S: Final = 1.0
 LOOK_SHARE: Final = 20
 """A look takes at most one part in so many of the time."""
 FORGET_S: Final = 2.0
+NEW_EVERY_S: Final = 10.0
+"""How often the catalog is asked for tables that have come."""
+_NEW_SHARE: Final = 200
+"""To ask for them takes at most one part in so many of the time."""
+_JUDGED: Final = 100
+"""So many tables that were left out are judged again at each look: they may have a key by now."""
+LOCKS_S: Final = 10.0
+"""How long a lock is waited for at a start, of each statement."""
+_NEW_LOCKS_S: Final = 1.0
 SHORTEST_S: Final = 0.02
 """So long is waited for changes where some have just come, and longer and longer where none do."""
 LONGEST_S: Final = 0.25
@@ -46,7 +71,6 @@ class Captured(Protocol):
 
 C = TypeVar("C", bound=Captured)
 C_co = TypeVar("C_co", bound=Captured, covariant=True)
-C_contra = TypeVar("C_contra", bound=Captured, contravariant=True)
 
 
 class Catalog(Protocol[C_co]):
@@ -57,9 +81,15 @@ class Catalog(Protocol[C_co]):
     ) -> tuple[C_co, ...]:
         """Return the tables the patterns name; `leave` is called for those that cannot be captured."""
 
+    def brought(self, patterns: Sequence[str]) -> list[str]:
+        """Return the names of the tables that the patterns name, whether or not they can be captured."""
 
-class ChangeTables(Protocol[C_contra]):
+
+class ChangeTables(Protocol[C]):
     """Is what a connector keeps in the database."""
+
+    @property
+    def catalog(self) -> Catalog[C]: ...
 
     @property
     def place(self) -> str:
@@ -71,7 +101,7 @@ class ChangeTables(Protocol[C_contra]):
     def refusals(self, at: Offset) -> Iterator[OperatorError]:
         """Give why the change tables cannot be followed from a position without a gap."""
 
-    def install(self, wanted: Sequence[C_contra], captured: Sequence[C_contra]) -> None:
+    def install(self, wanted: Sequence[C], captured: Sequence[C]) -> None:
         """Make the triggers of tables, in place of theirs; those of others do nothing any more."""
 
 
@@ -156,6 +186,12 @@ class TriggerSource(ABC, Generic[C]):
         self._differ: set[str] = set()
         """The tables that differed at the last look."""
         self._gone: set[str] = set()
+        self._patterns = [item for item in config.source.tables if item not in named(config.source.tables)]
+        self._new_at_s = float("inf")
+        self._told: set[str] = set()
+        """The tables that are left out, which was said."""
+        self._locked: set[str] = set()
+        """Those that were locked, which was said."""
 
     @abstractmethod
     def connect(self) -> Mapping[str, str]: ...
@@ -183,11 +219,50 @@ class TriggerSource(ABC, Generic[C]):
     @abstractmethod
     def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]: ...
 
-    def _choose(self, catalog: Catalog[C]) -> None:
+    @abstractmethod
+    def _rights(self, captured: Sequence[C]) -> Iterator[OperatorError]:
+        """Give what this user may not do that is needed for change tables, and for triggers on these tables."""
+
+    def _known(self) -> Collection[str]:
+        """Return the names of the tables that have, or have had, a change table, where a table can be locked by itself.
+
+        Empty: all are to be made at the start, or nobody can hold up one table alone.
+        """
+        return ()
+
+    @abstractmethod
+    def _wait_for_locks(self, seconds: float) -> None:
+        """Set how long a statement waits for a lock from now on."""
+
+    def _choose(self) -> None:
         left_out, of = LeftOut(self._config.source.tables), self._config.source
-        self._captured = catalog.captured(of.tables, of.keys, left_out)
+        found = self._log().catalog.captured(of.tables, of.keys, left_out)
+        raise_first(self._rights([one for one in found if not left_out.brings(one.table.qualified)]))
+        allowed, known = self._allowed(found, left_out), self._known()
+        self._captured = tuple(one for one in allowed if not self._comes_later(one, known, left_out)) or allowed
         left_out.tell(self._captured)
-        self._left_out = left_out.found
+        self._left_out, self._told = left_out.found, {*left_out.found}
+        if any(not pattern.startswith(LEFT_OUT) for pattern in self._patterns):
+            self._new_at_s = time.monotonic() + (NEW_EVERY_S if self._captured == allowed else 0.0)
+
+    def _comes_later(self, one: C, known: Collection[str], left_out: LeftOut) -> bool:
+        """Tell whether to take up a table while the others are followed: it came while nothing ran, and may be locked.
+
+        One that a rule names is here from the start: a rule of a table that is not captured is refused.
+        """
+        name, of = one.table.qualified, self._config.source
+        ruled = any(matches(item, name) for item in (*of.columns, *of.where))
+        return bool(known) and name not in known and left_out.brings(name) and not ruled
+
+    def _allowed(self, found: Sequence[C], left_out: LeftOut) -> tuple[C, ...]:
+        """Leave out the tables that just a pattern brings and that this user may not make triggers on."""
+        if next(self._rights(found), None) is None:
+            return tuple(found)
+        for one in found:
+            if left_out.brings(one.table.qualified):
+                for refusal in self._rights([one]):
+                    left_out(one.table, refusal)
+        return tuple(one for one in found if one.table.qualified not in left_out.found)
 
     def left_out(self) -> Mapping[str, CdcError]:
         return self._left_out
@@ -225,7 +300,10 @@ class TriggerSource(ABC, Generic[C]):
         return start
 
     def extend(self, tables: Sequence[Table]) -> None:
-        self._install(self._of({table.qualified for table in tables} - self._carried.keys()))
+        new = self._of({table.qualified for table in tables} - self._carried.keys())
+        look = self._compared(new)
+        self._carried |= look.entries()  # of those whose triggers were made while the others were followed
+        self._install([one for one in new if look.standing[one.table.qualified] is None])
 
     def carried(self) -> Mapping[str, str]:
         return self._carried
@@ -242,10 +320,60 @@ class TriggerSource(ABC, Generic[C]):
         A difference is given a moment: it may be a table on its way through the statements of a migration.
         """
         begun_s = time.monotonic()
-        if begun_s < self._look_at_s or not self._may_differ():
+        seeks = begun_s >= self._new_at_s
+        if not seeks and (begun_s < self._look_at_s or not self._may_differ()):
             return
         self._compare()
-        self._look_at_s = begun_s + max(LOOK_S, (time.monotonic() - begun_s) * LOOK_SHARE)
+        ended_s = time.monotonic()
+        self._look_at_s = begun_s + max(LOOK_S, (ended_s - begun_s) * LOOK_SHARE)
+        if seeks:  # a table that was renamed is no new one: it was compared first
+            new = self._new()
+            self._new_at_s = ended_s + max(NEW_EVERY_S, (time.monotonic() - ended_s) * _NEW_SHARE)
+            self._take_up(new)
+
+    def _new(self) -> list[C]:
+        """Return the tables that have come and can be captured; log those that cannot, once."""
+        catalog, captured = self._log().catalog, {one.table.qualified for one in self._captured}
+        names = {*catalog.brought(self._patterns)} - captured
+        if len(names) > _JUDGED:
+            names -= self._told
+        if not names:
+            return []
+        left_out = LeftOut(self._patterns)
+        try:
+            there = catalog.captured(sorted(names) if len(names) <= _JUDGED else self._patterns, {}, left_out)
+        except OperatorError:  # one of them has just been dropped
+            return []
+        new = self._allowed([one for one in there if one.table.qualified not in captured], left_out)
+        left_out.tell(names, but=self._told | captured)
+        self._told |= left_out.found.keys()
+        return [*new]
+
+    def _take_up(self, new: Sequence[C]) -> None:
+        """Make the triggers of new tables. Raises NewTablesError for those that have them."""
+        if not new:
+            return
+        done = []
+        self._wait_for_locks(_NEW_LOCKS_S)
+        for one in new:
+            name = one.table.qualified
+            try:
+                self._log().install([one], [*self._captured, *new])
+            except (OperatorError, RetryableError) as exc:
+                self._tell(name, exc)
+            else:
+                done.append(name)
+        self._wait_for_locks(LOCKS_S)
+        if done:
+            said = f"table {', '.join(done)} is new, and a pattern of source.tables brings it: taking it up"
+            raise NewTablesError(said, done)
+
+    def _tell(self, name: str, error: CdcError) -> None:
+        if name in self._locked:
+            return
+        self._locked.add(name)
+        log.warning("table %s is new, and its triggers cannot be made yet: %s; it is tried again, and the others are "
+                    "followed meanwhile", name, error.message)  # fmt: skip
 
     def _may_differ(self) -> bool:
         """Tell whether to look at the triggers at all."""

@@ -13,7 +13,7 @@ from cdc.model.errors import OperatorError
 from cdc.model.state import Phase, State
 from connectors import captured_tables
 from connectors.captured_tables import Leave
-from connectors.triggers.following import C, C_co, C_contra, ChangeTables, Look, unused_refusals
+from connectors.triggers.following import C, C_co, ChangeTables, Look, unused_refusals
 
 
 class Catalog(Protocol[C_co]):
@@ -30,7 +30,7 @@ class Catalog(Protocol[C_co]):
         """Give every pattern or table, and each reason why it cannot be captured; None where there is none."""
 
 
-class Counted(ChangeTables[C_contra], Protocol[C_contra]):
+class Counted(ChangeTables[C], Protocol[C]):
     """Knows how many changes it keeps."""
 
     def count(self) -> int: ...

@@ -106,6 +106,15 @@ def test_nothing_of_the_writing_session_decides_how_values_are_printed(mysql_dat
     assert read[0]["at"] == "2026-01-02T03:04:05.678000Z"
 
 
+@pytest.mark.full  # test_postgres_triggers.py
+def test_tables_that_come_are_taken_up(
+    shop: MysqlShop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While it runs."""
+    shop.tables = (f"{shop.schema}.*",)
+    laws.tables_that_come_are_taken_up(shop, monkeypatch, caplog, locks=True)
+
+
 ALTERED = {
     "add": "ALTER TABLE orders ADD COLUMN note varchar(9) DEFAULT 'none'; UPDATE orders SET note = 'x' WHERE id = 1",
     "rename a column": "ALTER TABLE orders RENAME COLUMN status TO state; UPDATE orders SET state = 'x' WHERE id = 1",

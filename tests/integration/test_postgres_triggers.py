@@ -97,6 +97,14 @@ def test_nothing_of_the_writing_session_decides_how_values_are_printed(postgres1
     assert read[0]["at"] == "2026-01-02T03:04:05.678000Z"
 
 
+def test_tables_that_come_are_taken_up(
+    shop: PostgresShop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While it runs."""
+    shop.tables = ("public.*",)
+    laws.tables_that_come_are_taken_up(shop, monkeypatch, caplog, locks=True)
+
+
 ALTERED = {
     "add": "ALTER TABLE orders ADD COLUMN note text DEFAULT 'none'; UPDATE orders SET note = 'x' WHERE id = 1",
     "rename a column": "ALTER TABLE orders RENAME COLUMN status TO state; UPDATE orders SET state = 'x' WHERE id = 1",

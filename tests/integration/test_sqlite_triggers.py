@@ -53,6 +53,14 @@ def test_snapshot_then_changes(shop: Shop) -> None:
     assert shop.select("SELECT count(*) FROM cdc_c_changes") <= [(2,)]
 
 
+def test_tables_that_come_are_taken_up(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While it runs."""
+    shop.tables = ("main.*",)
+    laws.tables_that_come_are_taken_up(shop, monkeypatch, caplog, locks=False)
+
+
 MIGRATIONS = {
     "add": "ALTER TABLE orders ADD COLUMN note TEXT DEFAULT 'none'; UPDATE orders SET note = 'x' WHERE id = 1",
     "rename": "ALTER TABLE orders RENAME COLUMN status TO state; UPDATE orders SET state = 'x' WHERE id = 1",

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from cdc.config.findings import Level
 from cdc.model.errors import ConfigError, GapError, OperatorError
 from cdc.testing import Faults, Killed
 from connectors.triggers import check, lag, log_end
+from connectors.triggers.following import TriggerSource
 from connectors.triggers.source import open_source
 from tests.integration import in_process
 from tests.integration.sqlite_shop import Shop
@@ -37,7 +38,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let looks and commands come at once."""
     monkeypatch.setattr(cdc.capture.pipeline, "RETRY_FIRST_S", 0.0)
     monkeypatch.setattr(cdc.capture.control.commands, "COMMANDS_S", 0.0)
-    for name in ("LOOK_S", "LOOK_SHARE", "FORGET_S"):
+    for name in ("LOOK_S", "LOOK_SHARE", "FORGET_S", "NEW_EVERY_S", "_NEW_SHARE"):
         monkeypatch.setattr(connectors.triggers.following, name, 0.0)
 
 
@@ -69,6 +70,45 @@ def snapshot_then_changes(shop: Shop, connector: str) -> None:
     assert int(update["source"]["change"]) < int(delete["source"]["change"])
     assert shop.fold() == shop.rows()
     shop.run()
+
+
+def tables_that_come_are_taken_up(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, locks: bool
+) -> None:
+    """While it runs: none of their rows is missing; one that is locked, refused or dropped stops no other."""
+    monkeypatch.setattr(connectors.triggers.following, "_NEW_LOCKS_S", 0.05)
+    opened, find = threading.Event(), TriggerSource._new
+    monkeypatch.setattr(TriggerSource, "_new", lambda source: find(source) if opened.is_set() else [])
+
+    def folds(*names: str) -> bool:
+        return all(shop.fold(name) == shop.rows(f"SELECT * FROM {name} ORDER BY id") for name in names)
+
+    with ExitStack() as open_until, shop.running() as running:
+        running.eventually(lambda: len(shop.events()) == 4)
+        shop.do(*(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, n INT)" for name in ("later", "held", "passing")))
+        shop.do("CREATE TABLE keyless (n INT)", "INSERT INTO later VALUES (1, 1), (2, 2)")
+        if locks:
+            holder = open_until.enter_context(transaction(shop, "INSERT INTO held VALUES (1, 1)"))
+        opened.set()
+        shop.do("INSERT INTO later VALUES (3, 3)", "UPDATE later SET n = 5 WHERE id = 1")
+        running.eventually(lambda: folds("later", "passing"))
+        shop.do("INSERT INTO later VALUES (4, 4)", "DELETE FROM later WHERE id = 2", "DELETE FROM orders WHERE id = 1")
+        running.eventually(lambda: folds("later", "orders"))
+        if locks:
+            assert "triggers cannot be made yet" in caplog.text
+            assert "held" not in {table.partition(".")[2] for table in shop.state().tables}
+            holder.connection.commit()
+        shop.do("INSERT INTO held VALUES (2, 2)")
+        running.eventually(lambda: folds("held"))
+        shop.do("DROP TABLE passing")
+        running.eventually(lambda: "passing was dropped" in caplog.text)
+        shop.do("CREATE TABLE passing (id INTEGER PRIMARY KEY, n INT)", "INSERT INTO passing VALUES (7, 7)")
+        shop.do("UPDATE orders SET n = 3")
+        running.eventually(lambda: folds("passing", "orders", "later"))
+    assert running.raised is None
+    told = [record.getMessage() for record in caplog.records if "keyless" in record.getMessage()]
+    assert len(told) < 10, "it is said once by each session"
+    assert any("no primary key" in line for line in told)
 
 
 def an_old_transaction_that_changes_a_row_last_comes_last(shop: Shop, horizon: Callable[[], None]) -> None:

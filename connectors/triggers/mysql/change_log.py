@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from cdc.model.change import Offset, Table
-from cdc.model.errors import ChangedError, GapError, OperatorError
+from cdc.model.errors import ChangedError, GapError, OperatorError, RetryableError
 from connectors.mysql import session
 from connectors.mysql.catalog.catalog import Captured, Catalog
 from connectors.mysql.catalog.server import Server
@@ -152,6 +152,16 @@ class ChangeLog:
                 f"{exc.message}",
                 hint=f'leave it out: source.tables: […, "!{shape.qualified}"]',
             ) from exc
+        try:
+            self._lay(one, number, shape)
+        except RetryableError:  # it is locked: what was made for it is of no use, and it may be tried often
+            if self._connection.open:
+                self._do(f"DROP TABLE {self.names.of(self.names.change_table(number))}")
+                self._ask(f"DELETE FROM {self.names.of('shapes')} WHERE shape = %s", number)
+            raise
+
+    def _lay(self, one: Captured, number: int, shape: Shape) -> None:
+        """Make the triggers of a change table that is there."""
         made = self._defined(self.names.schema, self.names.change_table(number)) or ""
         self._ask(f"UPDATE {self.names.of('shapes')} SET made = %s WHERE shape = %s", made, number)
         self._do(f"SET SESSION sql_mode = '{SQL_MODE}'")
@@ -213,6 +223,10 @@ class ChangeLog:
                 continue
             if not self._ask(f"SELECT 1 FROM {self.names.of(table)} LIMIT 1"):
                 self._do(f"DROP TABLE {self.names.of(table)}")
+
+    def known(self) -> set[str]:
+        """Return the names of the tables that have, or have had, a change table."""
+        return {shape.qualified for shape in self.shapes().values()} if self.identity() is not None else set()
 
     def shapes(self) -> dict[int, Shape]:
         """Return all shapes by their numbers."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from cdc.config.config import ConnectorConfig
 from cdc.model.change import Coordinates, Idle, Message, Offset, Table, Transaction, TransactionBatch
-from cdc.model.errors import BugError, raise_first
+from cdc.model.errors import BugError, OperatorError
 from cdc.model.interfaces import Start
 from connectors.mysql import session
 from connectors.mysql.catalog import server
@@ -61,19 +61,37 @@ class MysqlTriggers(TriggerSource[Captured]):
         session.tell_of_weak_tls(where, session.weakness(self._address))
         changes = self._log()
         changes.prepare()
-        self._choose(changes.catalog)
-        raise_first(preconditions.rights(sql, changes, found, self._captured))
+        self._choose()
         changes.stores()  # whether this user may see them
         return {"schema": changes.names.schema}
+
+    def _rights(self, captured: Sequence[Captured]) -> Iterator[OperatorError]:
+        return preconditions.rights(self._connected(), self._log(), self._server, captured)
+
+    def _known(self) -> Collection[str]:
+        return self._log().known()
+
+    def _wait_for_locks(self, seconds: float) -> None:
+        statement = f"SET SESSION lock_wait_timeout = {max(1.0, seconds):.0f}"
+        session.rows(self._connected(), "limiting waits for locks", statement)
 
     def _compared(self, captured: Sequence[Captured]) -> Look:
         return compared(self._log(), captured)
 
     def _install(self, wanted: Sequence[Captured]) -> None:
-        self._log().install(wanted, self._captured)
-        if wanted:  # a server that was started since holds no table for what is prepared
-            server.await_prepared(self._connected(), self.tend)
-        self._note(wanted)
+        super()._install(wanted)
+        if wanted:
+            self._await_prepared()
+
+    def extend(self, tables: Sequence[Table]) -> None:
+        has_new = not {table.qualified for table in tables} <= self._carried.keys()
+        super().extend(tables)
+        if has_new:
+            self._await_prepared()
+
+    def _await_prepared(self) -> None:
+        """Wait for what was prepared: of a server that was started since, it holds no table."""
+        server.await_prepared(self._connected(), self.tend)
 
     def _note(self, captured: Sequence[Captured]) -> None:
         super()._note(captured)
@@ -82,7 +100,7 @@ class MysqlTriggers(TriggerSource[Captured]):
 
     def _make(self, held: Sequence[Captured]) -> Start:
         self._place = Place.of(self._log().make(held))
-        server.await_prepared(self._connected(), self.tend)
+        self._await_prepared()
         return Start(self._place.offset(), self._place.commit, None)
 
     def tend(self) -> None:

@@ -27,7 +27,7 @@ from cdc.model.change import Offset
 from cdc.model.errors import ChangedError, GapError, OperatorError
 from connectors.postgres.catalog.catalog import Captured, Catalog
 from connectors.postgres.session import identifier
-from connectors.triggers.following import CLOSE_THE_GAP
+from connectors.triggers.following import CLOSE_THE_GAP, LOCKS_S
 from connectors.triggers.postgres import triggers
 from connectors.triggers.postgres.shape import Equality, Shape, ShapeColumn, prints_exactly, stored_as
 from connectors.triggers.postgres.standing import Standing
@@ -35,7 +35,6 @@ from connectors.triggers.postgres.triggers import EVENTS, FORGETS, Names
 
 ROOM: Final = 20
 """A commit position is a change's number with so many bits below it: see `rounds`."""
-LOCKS_S: Final = 10
 _DELETED_AT_ONCE: Final = 10_000
 _DELETING_S: Final = 0.5
 
@@ -118,7 +117,11 @@ class ChangeLog:
     def prepare(self) -> None:
         """Set the session so that it may delete what was read."""
         self._ask("SELECT set_config(%s, %s, false)", FORGETS, self.names.connector)
-        self._do(f"SET lock_timeout = '{LOCKS_S}s'")
+        self.wait_for_locks(LOCKS_S)
+
+    def wait_for_locks(self, seconds: float) -> None:
+        """Set how long statements wait for a lock."""
+        self._do(f"SET lock_timeout = {seconds * 1000:.0f}")
 
     def clock_ms(self) -> int:
         """Return the server's time."""
@@ -158,7 +161,6 @@ class ChangeLog:
     def _changing(self) -> Iterator[None]:
         self._do("BEGIN")
         try:
-            self._do(f"SET LOCAL lock_timeout = '{LOCKS_S}s'")
             yield
             self._do("COMMIT")
         except BaseException:
@@ -236,6 +238,10 @@ class ChangeLog:
                 if not some:
                     self._do(f"DROP TABLE {table}")
                     self._ask(f"DELETE FROM {self.names.of('missed')} WHERE shape = %s", number)
+
+    def known(self) -> set[str]:
+        """Return the names of the tables that have, or have had, a change table."""
+        return {shape.qualified for shape in self.shapes().values()} if self.identity() is not None else set()
 
     def shapes(self) -> dict[int, Shape]:
         """Return all shapes by their numbers."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import psycopg2.extensions
 
 from cdc.config.config import ConnectorConfig
 from cdc.model.change import Coordinates, Idle, Message, Offset, Table, Transaction, TransactionBatch
-from cdc.model.errors import BugError, ChangedError, raise_first
+from cdc.model.errors import BugError, ChangedError, OperatorError, raise_first
 from cdc.model.interfaces import Start
 from connectors.postgres import session
 from connectors.postgres.catalog import server
@@ -48,9 +48,17 @@ class PostgresTriggers(TriggerSource[Captured]):
         self.database = found.database
         raise_first(server.refusals_by_triggers(found, session.endpoint(self._params)))
         session.tell_of_weak_tls(session.endpoint(self._params), session.weakness(self._params))
-        self._choose(changes.catalog)
-        raise_first(changes.rights(self._captured))
+        self._choose()
         return {"database": found.database, "schema": changes.names.schema}
+
+    def _rights(self, captured: Sequence[Captured]) -> Iterator[OperatorError]:
+        return self._log().rights(captured)
+
+    def _known(self) -> Collection[str]:
+        return self._log().known()
+
+    def _wait_for_locks(self, seconds: float) -> None:
+        self._log().wait_for_locks(seconds)
 
     def _compared(self, captured: Sequence[Captured]) -> Look:
         return Look.at(self._log(), captured)

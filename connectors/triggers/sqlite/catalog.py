@@ -128,6 +128,10 @@ class Catalog:
             raise captured_tables.no_key_of_its_own(name)
         return tuple(captured_tables.chosen(self._matched(patterns), refusals, leave))
 
+    def brought(self, patterns: Sequence[str]) -> list[str]:
+        """Return the tables of these names, whether or not they can be captured."""
+        return [found.qualified for found in self._matched(patterns) if not isinstance(found, OperatorError)]
+
     def refusals(
         self,
         patterns: Sequence[str],

@@ -9,7 +9,7 @@ from typing import Final
 
 from cdc.config.config import ConnectorConfig
 from cdc.model.change import Change, Coordinates, Idle, Message, Offset, Op, Row, Table, Transaction, TransactionBatch
-from cdc.model.errors import BugError, ChangedError, RetryableError, raise_first
+from cdc.model.errors import BugError, ChangedError, OperatorError, RetryableError, raise_first
 from cdc.model.interfaces import Start
 from cdc.model.state import State
 from connectors.triggers.following import Look, Standing, TriggerSource
@@ -53,7 +53,7 @@ class SqliteSource(TriggerSource[Found]):
         raise_first(refuse_library())
         session = self._session = Session(self._path)
         raise_first(refuse_file(session))
-        self._choose(self._log().catalog)
+        self._choose()
         for found in self._captured:
             for warning in unseen(found):
                 log.warning("table %s: %s", found.qualified, warning)
@@ -70,6 +70,12 @@ class SqliteSource(TriggerSource[Found]):
             now = self._log().renamed(name)
             said = f"{name} is {now} now" if now else "it was dropped"
             log.warning("table %s: %s, and its topic keeps the rows it had", name, said)
+
+    def _rights(self, captured: Sequence[Found]) -> Iterator[OperatorError]:  # noqa: ARG002 - a file has none
+        yield from ()
+
+    def _wait_for_locks(self, seconds: float) -> None:
+        self._connected().rows("limiting waits for locks", f"PRAGMA busy_timeout = {seconds * 1000:.0f}")
 
     def _compared(self, captured: Sequence[Found]) -> Look:
         return compared(self._log(), captured)
