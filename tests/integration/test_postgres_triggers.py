@@ -5,6 +5,8 @@ The server is real, and so are its triggers; the broker is the twin.
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 
@@ -359,6 +361,30 @@ def test_a_large_transaction_is_whole(postgres18: Database) -> None:
         f"BEGIN; {insert.format('orders', 1)}; {insert.format('other', 1)}; {insert.format('orders', 5001)}; COMMIT"
     )
     laws.two_tables_in_the_order_of_writing(shop)
+
+
+def test_who_writes_to_several_tables_is_in_no_deadlock_with_triggers_that_are_made_again(
+    postgres18: Database,
+) -> None:
+    """Each table's are taken away and made by themselves: the application's statement waits, and does not fail."""
+    other = "CREATE TABLE other (id int PRIMARY KEY, n int)"
+    rows = "INSERT INTO other VALUES (1, 1)"
+    shop = PostgresShop(postgres18, ORDERS, ROWS, other, rows, tables=("public.orders", "public.other"))
+    shop.run()
+    waits = "SELECT count(*)::int FROM pg_stat_activity WHERE application_name = 'cdc c' AND wait_event_type = 'Lock'"
+    for first, second in (("orders", "other"), ("other", "orders")):
+        with (
+            laws.transaction(shop, f"SELECT count(*) FROM {first}") as writer,
+            closing(open_source(shop.config)) as source,
+            ThreadPoolExecutor(1) as thread,
+        ):
+            source.connect()
+            held = thread.submit(source.hold, source.tables())
+            while shop.select(waits) == [(0,)] and not held.done():
+                time.sleep(0.01)
+            writer.execute(f"UPDATE {second} SET n = 2")
+            writer.connection.commit()
+            held.result()
 
 
 def test_connectors_side_by_side_and_taking_one_away(shop: PostgresShop) -> None:

@@ -134,6 +134,7 @@ class ChangeLog:
         Each table in a transaction of its own, because each waits for those who write to it, and keeps others waiting.
         """
         log = str(uuid.uuid4())
+        self._take_triggers_away()
         with self._changing():
             first = self.last() + 1  # what waits for a place in the old one finds it in the new one
             if self.exists():
@@ -144,6 +145,21 @@ class ChangeLog:
             with self._changing():
                 self._install(one)
         return log
+
+    def _take_triggers_away(self) -> None:
+        """Drop all triggers with their functions, each table's in a transaction of its own.
+
+        DROP SCHEMA would lock all captured tables at once, and writers that have some of them would be in a deadlock
+        with it, which may end their transactions.
+        """
+        functions: dict[str, list[str]] = {}
+        for name, *_ in self._ask(_FUNCTIONS, self._schema()) if self.exists() else ():
+            event, _, oid = name.rpartition("_")
+            if event in EVENTS:
+                functions.setdefault(oid, []).append(f"{self.names.of(name)}()")
+        for each in functions.values():
+            with self._changing():
+                self._do(f"DROP FUNCTION IF EXISTS {', '.join(each)} CASCADE")
 
     def install(self, wanted: Sequence[Captured], captured: Sequence[Captured]) -> None:
         """Make the triggers of tables, in place of theirs; those of tables that are not captured do nothing any more.
