@@ -71,7 +71,7 @@ SELECT c.oid::int8, c.relname::text FROM pg_class c WHERE c.relnamespace = %s::o
 """
 _SECURITY: Final = """
 SELECT c.oid::int8, c.relrowsecurity OR c.relforcerowsecurity, c.relkind = 'p',
-       has_table_privilege(c.oid, 'TRIGGER')
+       has_table_privilege(c.oid, 'TRIGGER'), pg_has_role(c.relowner, 'USAGE')
 FROM pg_class c WHERE c.oid = ANY (%s::oid[])
 """
 _TREE: Final = (
@@ -192,6 +192,9 @@ class ChangeLog:
             if function not in there:
                 self._do(triggers.create_function(self.names, function, triggers.NOTHING))
             self._do(triggers.create_trigger(self.names, stub, event))
+        if self._owned([one])[one.oid]:  # or it is the owner's to say
+            for event in EVENTS:
+                self._do(triggers.call_always(self.names, stub, event))
         shape = self._shape_of(one)  # which nobody alters by now
         ((number,),) = self._ask(f"SELECT coalesce(max(shape), 0) + 1 FROM {self.names.of('shapes')}")
         self._ask(f"INSERT INTO {self.names.of('shapes')} VALUES (%s, %s)", number, shape.to_json())
@@ -346,7 +349,7 @@ class ChangeLog:
                     hint=f"GRANT CREATE ON DATABASE {identifier(database)} TO {identifier(user)}",
                 )
         named = {one.oid: one.table for one in captured}
-        for oid, _, _, may in self._ask(_SECURITY, list(named)):
+        for oid, _, _, may, _ in self._ask(_SECURITY, list(named)):
             if not may:
                 ((user,),) = self._ask("SELECT current_user::text")
                 table = named[oid]
@@ -354,6 +357,18 @@ class ChangeLog:
                     f"table {table.qualified}: user {user} may not make triggers on it",
                     hint=f"GRANT TRIGGER ON {identifier(table.schema, table.name)} TO {identifier(user)}",
                 )
+
+    def seldom(self, captured: Sequence[Captured]) -> Iterator[str]:
+        """Give the tables whose triggers sessions with another `session_replication_role` would not call."""
+        owned = self._owned(captured)
+        wanted = [self.names.trigger(one.oid, event) for one in captured for event in EVENTS]
+        found = self._ask(_TRIGGERS, wanted, self._schema() or 0)
+        always = {relation for relation, _, enabled, *_ in found if enabled == "A"}
+        yield from (one.table.qualified for one in captured if not owned[one.oid] and one.oid not in always)
+
+    def _owned(self, captured: Sequence[Captured]) -> dict[int, bool]:
+        """Tell which tables are this user's, who alone may say when their triggers are called."""
+        return {oid: owned for oid, *_, owned in self._ask(_SECURITY, [one.oid for one in captured])}
 
     def standing(self, captured: Sequence[Captured]) -> dict[str, str | None]:
         """Return how the triggers of each table stand in the catalog; None: they are not as they were made."""
@@ -370,6 +385,7 @@ class ChangeLog:
             functions={name: tuple(of) for name, *of in self._ask(_FUNCTIONS, schema)},
             found=self._ask(_TRIGGERS, wanted, schema),
             hidden={oid: hidden for oid, hidden, *_ in self._ask(_SECURITY, [one.oid for one in captured])},
+            owned=self._owned(captured),
             partitions=self._partitions(captured),
             missed={shape for (shape,) in self._ask(f"SELECT DISTINCT shape FROM {self.names.of('missed')}")},
         )

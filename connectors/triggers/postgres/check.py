@@ -56,6 +56,13 @@ class _Check(Probes[Captured]):
     def _rights(self, changes: ChangeLog) -> Iterator[Finding]:
         refusals = [refused("rights", one) for one in changes.rights(self._captured)]
         yield from refusals or [Finding(Level.OK, "rights", "this user may make the schema and the triggers")]
+        for name in changes.seldom(self._captured):
+            what = (
+                "sessions with session_replication_role = replica, as those of logical replication, write to it unseen"
+            )
+            yield Finding(
+                Level.WARNING, f"table {name}", what, "its owner as the connector's user; or docs/triggers.md"
+            )
 
     def _shown(self, at: Offset) -> str:
         return str(int(at["number"]) >> ROOM)
