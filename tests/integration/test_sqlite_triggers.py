@@ -252,6 +252,22 @@ def open_unused(config: ConnectorConfig) -> None:
         source.unused()
 
 
+def test_a_trigger_that_may_hide_changes_is_told(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    """It ends the triggers of its statement, ours among them; one that keeps a row from being changed does not."""
+    ignores = "ON orders WHEN NEW.n = 7 BEGIN SELECT RAISE (ignore); END"
+    shop.do(f"CREATE TRIGGER harmless BEFORE INSERT {ignores}", "INSERT INTO orders (id, status, n) VALUES (70, '', 7)")
+    shop.run()
+    assert shop.fold() == as_events(shop)
+    assert "RAISE(IGNORE)" not in caplog.text
+    with shop.running() as running:
+        shop.do("UPDATE orders SET n = 1")
+        running.eventually(lambda: shop.fold() == as_events(shop))
+        shop.do(f"CREATE TRIGGER hiding AFTER UPDATE {ignores}", "UPDATE orders SET n = 7 WHERE id = 1")
+        running.eventually(lambda: "trigger hiding says RAISE(IGNORE)" in caplog.text)
+    found = check.check(shop.config, shop.state()).findings
+    assert any(f.level is Level.WARNING and "RAISE(IGNORE)" in f.what for f in found)
+
+
 def test_rows_without_a_key_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A primary key of SQLite may be NULL, however often: told once, by snapshot and by log the same."""
     shop = Shop(

@@ -20,6 +20,8 @@ from connectors.triggers.sqlite.values import affinity, column
 SCHEMA: Final = "main"
 MOST_KEY_COLUMNS: Final = 8
 _OURS: Final = re.compile(r"cdc_.+_(changes|shapes|replaced|last)").fullmatch
+_IGNORES: Final = re.compile(r"\bRAISE\s*\(\s*IGNORE\s*\)", re.IGNORECASE).search
+_BEFORE: Final = re.compile(r"\b(BEFORE|INSTEAD\s+OF)\s+(INSERT|UPDATE|DELETE)\b", re.IGNORECASE).search
 _KINDS: Final = {"view": "a view", "virtual": "a virtual table", "shadow": "a part of a virtual table"}
 
 
@@ -66,6 +68,9 @@ class Found:
     """Of the key's columns, in the order of its index."""
     unique: tuple[Unique, ...] = ()
     """The other indexes that are unique."""
+
+    ignoring: tuple[str, ...] = ()
+    """Triggers of the application that may end a statement's others: RAISE(IGNORE) after a row was changed."""
 
     schema: str = SCHEMA
 
@@ -201,7 +206,17 @@ class Catalog:
                 for of in indexes
                 if of[2] and of[3] != b"pk"
             ),
+            ignoring=self._ignoring(name),
         )
+
+    def _ignoring(self, table: str) -> tuple[str, ...]:
+        rows = self._session.rows(
+            "reading the schema",
+            "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ? COLLATE NOCASE ORDER BY name",
+            (table,),
+        )
+        made = [(name.decode(), statement.decode(errors="replace")) for name, statement in rows]
+        return tuple(name for name, statement in made if _IGNORES(statement) and not _BEFORE(statement))
 
     def _collations(self, index: str) -> Iterator[tuple[str, str]]:
         for _, at, name, _, collation, is_key in self._ask(f"PRAGMA index_xinfo({quoted(index)})"):

@@ -48,16 +48,23 @@ class SqliteSource(TriggerSource[Found]):
         self._schema = _NEVER
         """The file's schema version, as it was last looked at."""
         self._keyless: set[str] = set()
+        self._warned: set[tuple[str, str]] = set()
 
     def connect(self) -> Mapping[str, str]:
         raise_first(refuse_library())
         session = self._session = Session(self._path)
         raise_first(refuse_file(session))
         self._choose()
-        for found in self._captured:
-            for warning in unseen(found):
-                log.warning("table %s: %s", found.qualified, warning)
+        self._warn()
         return {"file": str(self._path.resolve())}
+
+    def _warn(self) -> None:
+        """Say once what triggers cannot see of the tables as they are now."""
+        for found in self._captured:
+            for warning in unseen(self._log().catalog.find(found.name) or found):
+                if (found.name, warning) not in self._warned:
+                    self._warned.add((found.name, warning))
+                    log.warning("table %s: %s", found.qualified, warning)
 
     def verify(self, state: State) -> tuple[Offset, int] | None:
         self._tell_of_gone(state.carried)  # whose triggers still tell what they are called now
@@ -209,6 +216,8 @@ class SqliteSource(TriggerSource[Found]):
         """Tell whether the schema has changed since the last look, or differed then."""
         ((version,),) = self._connected().rows("looking at the schema", "PRAGMA schema_version")
         was, self._schema = self._schema, int(version)
+        if was != self._schema:
+            self._warn()
         return was != self._schema or bool(self._differ)
 
     def _elsewhere(self, captured: Iterable[Found]) -> Iterator[tuple[str, str | None]]:
@@ -262,6 +271,11 @@ def unseen(found: Found) -> Iterator[str]:
         yield (
             f"unique index {', '.join(partial)} is of expressions or of some rows: rows that INSERT OR REPLACE removes "
             "for it are not seen, unless the application sets PRAGMA recursive_triggers = ON"
+        )
+    if found.ignoring:
+        yield (
+            f"trigger {', '.join(found.ignoring)} says RAISE(IGNORE) after a row was changed, which ends the "
+            "statement's other triggers: such changes are not seen where it is called before the connector's"
         )
     if found.nullable:
         yield f"key column {', '.join(found.nullable)} may be NULL: such rows are left out"
