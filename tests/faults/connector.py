@@ -32,8 +32,6 @@ VERDICTS: Final = (
     "change tables made again",
     "database behind",
     "another database",
-    "rounds deleted",
-    "numbers went back",
     "is damaged",
     "Traceback",
     "please report",
