@@ -27,6 +27,7 @@ from tests.faults.reading import Positions, Reader, topics_of
 from tests.faults.report import Report
 from tests.faults.servers import Servers
 from tests.faults.stage import Stage, StuckError
+from tests.faults.triggers import TriggersPostgres
 from tests.faults.workload import Workload
 
 ORIGINS: Final[Mapping[str, Callable[[Path], Origin]]] = {
@@ -34,6 +35,7 @@ ORIGINS: Final[Mapping[str, Callable[[Path], Origin]]] = {
     "postgres18": partial(Postgres, major=18),
     "mysql": partial(Mysql, kind="mysql"),
     "mariadb": partial(Mysql, kind="mariadb"),
+    "triggers-postgres": partial(TriggersPostgres, major=18),
 }
 
 _SAMPLE_EVERY_S: Final = 0.1
@@ -193,7 +195,8 @@ def _finish(stage: Stage, workload: Workload, report: Report, handed_over: int) 
 
 def judge_of(workload: Workload) -> Judge:
     """One that knows what the workload's transactions are like."""
-    return Judge(total=workload.total, truncates_alone=workload.kind.truncates_alone)
+    kind = workload.kind
+    return Judge(total=workload.total, truncates_alone=kind.truncates_alone, read_again=kind.read_again)
 
 
 def judged(

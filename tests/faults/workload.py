@@ -147,6 +147,8 @@ class Writer(threading.Thread, ABC):
     kinds: ClassVar[dict[str, Kind]]
     truncates_alone: ClassVar[bool] = False
     """TRUNCATE is a transaction by itself, without a row in the ledger."""
+    read_again: ClassVar[frozenset[str]] = frozenset()
+    """Tables that may be changed without an event, and are read again then: their rows need not come and go in turn."""
 
     def __init__(self, workload: Workload, choose: random.Random, number: int, stride: int) -> None:
         super().__init__(name=f"writer-{number}", daemon=True)

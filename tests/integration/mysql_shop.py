@@ -36,6 +36,9 @@ class MysqlShop(Shop):
     def connect(self) -> Any:
         return self.database.connect()
 
+    def begin(self, connection: Any) -> None:
+        connection.begin()
+
     def do(self, *scripts: str) -> None:
         """Run scripts; a statement ends with a semicolon."""
         self.database.execute(*(part.strip() for script in scripts for part in script.split(";") if part.strip()))

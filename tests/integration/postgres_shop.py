@@ -34,6 +34,9 @@ class PostgresShop(Shop):
     def connect(self) -> psycopg2.extensions.connection:
         return self.database.connect()
 
+    def begin(self, connection: psycopg2.extensions.connection) -> None:
+        connection.autocommit = False
+
     def do(self, *scripts: str) -> None:
         self.database.execute(*scripts)
 

@@ -48,6 +48,9 @@ class Shop:
     def connect(self) -> Any:
         return sqlite3.connect(self.path, isolation_level=None)
 
+    def begin(self, connection: Any) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+
     def do(self, *scripts: str) -> None:
         with closing(self.connect()) as connection:
             for script in scripts:
@@ -56,6 +59,10 @@ class Shop:
     def select(self, statement: str) -> list[tuple[Any, ...]]:
         with closing(self.connect()) as connection:
             return connection.execute(statement).fetchall()
+
+    def rows(self, statement: str = "SELECT * FROM orders ORDER BY id") -> list[dict[str, Any]]:
+        """As events have them."""
+        return as_events(self, statement)
 
     @property
     def config(self) -> ConnectorConfig:

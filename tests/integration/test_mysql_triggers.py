@@ -5,34 +5,26 @@ The servers are real, and so are their triggers; the broker is the twin.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
-from typing import Any
 
 import pymysql
 import pytest
 
-import cdc.capture.control.commands
-import cdc.capture.pipeline
-import connectors.triggers.mysql.source
 from cdc.capture.control.signals import Command
 from cdc.config.findings import Level
-from cdc.model.errors import ConfigError, GapError, OperatorError
-from cdc.testing import Faults, Killed
-from connectors.triggers import check, lag, log_end
+from cdc.model.errors import OperatorError
+from connectors.triggers import check
 from connectors.triggers.source import open_source
 from tests.conftest import MySQLDatabase
+from tests.integration import trigger_laws as laws
 from tests.integration.mysql_shop import ORDERS, ROWS, MysqlShop
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks and commands come at once."""
-    monkeypatch.setattr(cdc.capture.pipeline, "RETRY_FIRST_S", 0.0)
-    monkeypatch.setattr(cdc.capture.control.commands, "COMMANDS_S", 0.0)
-    for name in ("_LOOK_S", "_LOOK_SHARE", "_FORGET_S"):
-        monkeypatch.setattr(connectors.triggers.mysql.source, name, 0.0)
+    laws.at_once(monkeypatch)
 
 
 @pytest.fixture
@@ -42,40 +34,15 @@ def shop(mysql_database: MySQLDatabase) -> MysqlShop:
     return shop
 
 
-@contextmanager
-def transaction(shop: MysqlShop, *statements: str) -> Iterator[Any]:
-    """One that is open inside the block, unless it is committed there."""
-    with closing(shop.connect()) as connection:
-        connection.begin()
-        with connection.cursor() as cursor:
-            for statement in statements:
-                cursor.execute(statement)
-            yield cursor
-        connection.rollback()
-
-
 def test_snapshot_then_changes(shop: MysqlShop) -> None:
     """Events have the whole row before and after; the change table shrinks again."""
-    assert [event["op"] for event in shop.events()] == ["r"] * 4
-    shop.do("UPDATE orders SET status = 'paid' WHERE id = 1", "DELETE FROM orders WHERE id = 2",
-            "UPDATE orders SET id = 30 WHERE id = 3")  # fmt: skip
-    shop.run()
-    update, delete, away, there = shop.events()[4:]
-    assert (update["before"]["status"], update["after"]["status"]) == ("a", "paid")
-    assert (delete["op"], delete["before"]["status"], delete["after"]) == ("d", "b", None)
-    assert [(event["op"], (event["after"] or event["before"])["id"]) for event in (away, there)] == [
-        ("d", 3), ("c", 30),
-    ]  # fmt: skip
-    assert update["source"]["connector"] == "mysql"
-    assert int(update["source"]["change"]) < int(delete["source"]["change"])
-    assert shop.fold() == shop.rows()
-    shop.run()
+    laws.snapshot_then_changes(shop, "mysql")
     assert shop.changes() == 0
 
 
 def test_one_that_commits_late_is_not_lost(shop: MysqlShop) -> None:
     """By its number alone it lies before what was read already."""
-    with transaction(shop, "UPDATE orders SET n = 1 WHERE id = 1") as late:
+    with laws.transaction(shop, "UPDATE orders SET n = 1 WHERE id = 1") as late:
         shop.do("UPDATE orders SET n = 2 WHERE id = 2")
         shop.run()
         read = max(int(event["source"]["change"]) for event in shop.events() if event["op"] == "u")
@@ -88,26 +55,12 @@ def test_one_that_commits_late_is_not_lost(shop: MysqlShop) -> None:
 
 def test_an_old_transaction_that_changes_a_row_last_comes_last(shop: MysqlShop) -> None:
     """The younger one has committed between its two statements, and one between them is open."""
-    with (
-        transaction(shop, "UPDATE orders SET n = 1 WHERE id = 1") as old,
-        transaction(shop, "UPDATE orders SET n = 3 WHERE id = 3") as between,
-    ):
-        shop.do("UPDATE orders SET status = 'younger' WHERE id = 2")
-        old.execute("UPDATE orders SET status = 'last' WHERE id = 2")
-        old.connection.commit()
-        shop.run()
-        assert [row["status"] for row in shop.fold() if row["id"] == 2] == ["last"]
-        between.connection.commit()
-    shop.run()
-    assert shop.fold() == shop.rows()
-    assert [e["after"]["status"] for e in shop.events() if e["op"] == "u" and e["after"]["id"] == 2] == [
-        "younger", "last",
-    ]  # fmt: skip
+    laws.an_old_transaction_that_changes_a_row_last_comes_last(shop, lambda: None)
 
 
 def test_updates_that_cross_keep_their_images(shop: MysqlShop) -> None:
     """Of two sessions, the numbers of an update's images lie between those of another's."""
-    with transaction(shop) as one, transaction(shop) as other:
+    with laws.transaction(shop) as one, laws.transaction(shop) as other:
         for n in range(50):
             one.execute(f"UPDATE orders SET n = {n} WHERE id = 1")
             other.execute(f"UPDATE orders SET n = {n} WHERE id = 2")
@@ -151,6 +104,15 @@ def test_nothing_of_the_writing_session_decides_how_values_are_printed(mysql_dat
     read, logged = ([e["after"] for e in shop.events() if e["op"] == op] for op in ("r", "c"))
     assert read == logged
     assert read[0]["at"] == "2026-01-02T03:04:05.678000Z"
+
+
+@pytest.mark.full  # test_postgres_triggers.py
+def test_tables_that_come_are_taken_up(
+    shop: MysqlShop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While it runs."""
+    shop.tables = (f"{shop.schema}.*",)
+    laws.tables_that_come_are_taken_up(shop, monkeypatch, caplog, locks=True)
 
 
 ALTERED = {
@@ -319,51 +281,21 @@ TOO = ("database dropped", "behind", "another database")
 
 @pytest.mark.parametrize("how", [pytest.param(how, marks=() if how in TOO else pytest.mark.full) for how in TAMPERED])
 def test_what_cannot_be_followed_is_a_verdict(shop: MysqlShop, how: str) -> None:
-    """With a way out, which is followed: all tables are read again, and what has gone is deleted."""
-    script, said = TAMPERED[how]
-    shop.do("UPDATE orders SET status = 'x' WHERE id = 1")
-    shop.run()
-    shop.do("DELETE FROM orders WHERE id = 2", script)
-    with pytest.raises(GapError, match=said) as caught:
-        shop.run()
-    assert "--after-gap" in (caught.value.hint or "")
-    assert any(f.level is Level.ERROR and said in f.what for f in check.check(shop.config, shop.state()).findings)
-    shop.ask(Command(after_gap=True, tables=()))
-    shop.run()
-    assert shop.fold() == shop.rows()
-    shop.do("UPDATE orders SET n = 7")
-    shop.run()
-    assert shop.fold() == shop.rows()
-    assert shop.state().epoch == 2
+    """With a way out, which is followed."""
+    laws.what_cannot_be_followed_is_a_verdict(shop, *TAMPERED[how])
 
 
-@pytest.mark.parametrize(
-    "point",
-    [
-        "sink.commit",
-        *(pytest.param(f"sink.{p}", marks=pytest.mark.full) for p in ("write", "commit.answer", "commit.delayed")),
-    ],
-)
+@pytest.mark.parametrize("point", laws.POINTS)
 def test_killed_at_any_step_each_event_comes_once(mysql_database: MySQLDatabase, point: str) -> None:
     """And the application writes meanwhile, with a transaction that stays open across runs."""
     shop = MysqlShop(mysql_database, ORDERS)
     shop.do(*(f"INSERT INTO orders VALUES ({n}, 'old', 0)" for n in range(1, 8)))
-    shop.run()
-    with transaction(shop, "UPDATE orders SET status = 'late' WHERE id = 7") as late:
-        for time in range(1, 7):
-            if time == 2:
-                late.connection.commit()
-            shop.do(f"UPDATE orders SET n = {time} WHERE id IN ({time % 3 + 1}, {time % 3 + 4})",
-                    f"DELETE FROM orders WHERE id = {time}",
-                    f"INSERT INTO orders (id, status) VALUES ({time + 100}, 'new')")  # fmt: skip
-            try:
-                shop.run(Faults((point, time), error=Killed))
-            except Killed:
-                continue
-    shop.run()
-    assert shop.fold() == shop.rows()
-    changes = [event["source"]["change"] for event in shop.events() if event["transaction"] is not None]
-    assert len(changes) == len(set(changes))
+    laws.killed_at_any_step(shop, point, range(1, 4), lambda time: f"id IN ({time % 3 + 1}, {time % 3 + 4})")
+    with laws.transaction(shop, "UPDATE orders SET status = 'late' WHERE id = 7") as late:
+        laws.killed_at_any_step(shop, point, range(4, 6), lambda time: f"id IN (6, {time % 3 + 1})")
+        late.connection.commit()
+    laws.killed_at_any_step(shop, point, range(6, 7), lambda time: f"id IN ({time % 3 + 1}, {time % 3 + 4})")
+    laws.each_event_came_once(shop)
 
 
 def test_prepared_by_xa_and_savepoints(shop: MysqlShop) -> None:
@@ -396,13 +328,7 @@ def test_a_large_round_is_read_page_by_page(mysql_database: MySQLDatabase) -> No
         return f"INSERT INTO {table} (id, status) VALUES {rows}"
 
     shop.do("BEGIN", insert("orders", 1), insert("other", 1), insert("orders", 5_001), "COMMIT")
-    shop.run()
-    events = [*shop.events("orders"), *shop.events("other")]
-    assert len(events) == 9_000
-    assert len({event["transaction"]["id"] for event in events}) == 1
-    told = sorted(events, key=lambda event: event["transaction"]["total_order"])
-    assert [e["source"]["table"] for e in told] == ["orders"] * 3000 + ["other"] * 3000 + ["orders"] * 3000
-    assert shop.fold() == shop.rows()
+    laws.two_tables_in_the_order_of_writing(shop)
 
 
 def test_statements_of_all_kinds(shop: MysqlShop) -> None:
@@ -480,18 +406,5 @@ def test_a_pattern_takes_no_tables_of_ours(shop: MysqlShop) -> None:
 
 def test_status_and_token_and_check_of_one_that_has_run(shop: MysqlShop) -> None:
     """Where the changes end, and that a start would go on."""
-    assert {finding.level for finding in check.check(shop.config, shop.state()).findings} == {Level.OK}
-    shop.do("UPDATE orders SET n = 1")
-    behind = log_end.end(shop.config, shop.state())
-    standing = lag.standing(shop.config, shop.state())
-    assert standing["log_end_number"] == behind
-    assert shop.state().commit < behind
-    shop.run()
-    assert shop.state().commit >= behind
-    with closing(open_source(shop.config)) as source:
-        source.connect()
-        with pytest.raises(OperatorError, match="re-made or foreign"):
-            source.unused()
-    long = replace(shop.config, name="c" * 40)
-    with pytest.raises(ConfigError, match="too long"):
-        open_source(long)
+    laws.status_and_token_and_check_of_one_that_has_run(shop)
+    laws.a_long_name_is_refused(shop)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
-import sys
 import threading
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +16,8 @@ import cdc
 from cdc.model.errors import OperatorError
 from tests.conftest import FULL
 from tests.integration import in_process
-from tests.integration.sqlite_shop import ORDERS, Shop, as_events
+from tests.integration import trigger_laws as laws
+from tests.integration.sqlite_shop import ORDERS, Shop
 
 KILLS = 12 if FULL else 3
 
@@ -65,12 +64,8 @@ def test_the_library_follows_a_file(tmp_path: Path) -> None:
 def test_killed_in_the_middle_while_others_write(tmp_path: Path) -> None:
     """A process, and writers in several threads: each change is in the file once, and all of them are."""
     shop = Shop(tmp_path, ORDERS, *(f"INSERT INTO orders (status, n) VALUES ('{n}', 0)" for n in range(50)))
-    out, file = tmp_path / "changes.jsonl", tmp_path / "connector.yaml"
-    source = {"type": "triggers", "url": f"sqlite:///{shop.path}", "tables": ["main.orders"]}
-    file.write_text(json.dumps({"name": "c", "source": source, "sink": {"type": "jsonl", "path": str(out)}}))
-    over = threading.Event()
 
-    def write(seed: int) -> None:
+    def write(seed: int, over: threading.Event) -> None:
         at = random.Random(seed)
         with closing(shop.connect()) as connection:
             connection.execute("PRAGMA busy_timeout = 60000")
@@ -92,33 +87,9 @@ def test_killed_in_the_middle_while_others_write(tmp_path: Path) -> None:
                     )
                 connection.execute(at.choice(["COMMIT", "COMMIT", "ROLLBACK"]))
 
-    writers = [threading.Thread(target=write, args=(seed,)) for seed in range(2)]
-    for writer in writers:
-        writer.start()
-    words = [sys.executable, "-m", "cdc", "run", str(file)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    for kills in range(KILLS):
-        running = subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL)
-        size = out.stat().st_size if out.exists() else 0
-        while running.poll() is None and (not out.exists() or out.stat().st_size <= size + 10_000 * kills):
-            over.wait(0.01)
-        running.kill()
-        running.wait()
-    over.set()
-    for writer in writers:
-        writer.join()
-    done = in_process.cdc(["run", str(file), "--until-caught-up"], {**os.environ})
-    assert done.returncode == 0, done.stderr
-    rows: dict[int, Any] = {}
-    seen = set()
-    for event in map(json.loads, out.read_bytes().splitlines()):
-        if event["transaction"] is not None:
-            at = event["source"]["position"]
-            assert at not in seen
-            seen.add(at)
-        if event["op"] == "d":
-            rows.pop(event["key"]["id"], None)
-        else:
-            rows[event["key"]["id"]] = event["after"]
-    assert [rows[key] for key in sorted(rows)] == as_events(shop)
-    assert len(seen) > 50
+    run = laws.FileRun(shop, tmp_path, ["main.orders"])
+    with laws.writing(*(partial(write, seed) for seed in range(2))):
+        for kills in range(KILLS):
+            run.killed(10_000 * kills)
+    run.until_caught_up()
+    assert run.folded() == {"orders": shop.rows()}

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-import cdc.capture.control.commands
-import cdc.capture.pipeline
+import connectors.triggers.following
 import connectors.triggers.sqlite.source
 from cdc.capture.control.signals import Command
 from cdc.config.config import ConnectorConfig
@@ -24,19 +23,18 @@ from cdc.config.kafka_config import KafkaConfig
 from cdc.config.published.column_rules import ColumnRules
 from cdc.config.source_config import SourceConfig
 from cdc.model.errors import ConfigError, GapError, OperatorError
-from cdc.testing import Faults, Killed
 from connectors.triggers import check, lag, log_end
 from connectors.triggers.source import open_source
 from connectors.triggers.sqlite.catalog import Catalog
+from tests.integration import trigger_laws as laws
 from tests.integration.sqlite_shop import ORDERS, Shop, as_events
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks and commands come at once."""
-    monkeypatch.setattr(cdc.capture.pipeline, "RETRY_FIRST_S", 0.0)
-    monkeypatch.setattr(cdc.capture.control.commands, "COMMANDS_S", 0.0)
-    for name in ("_IDLE_S", "_LOOK_S", "_POLL_S", "_FORGET_S"):
+    laws.at_once(monkeypatch)
+    for name in ("_IDLE_S", "_POLL_S"):
         monkeypatch.setattr(connectors.triggers.sqlite.source, name, 0.0)
 
 
@@ -49,27 +47,18 @@ def shop(tmp_path: Path) -> Shop:
 
 def test_snapshot_then_changes(shop: Shop) -> None:
     """Events have the whole row before and after; a key change is a delete and a create; the table shrinks again."""
-    assert [event["op"] for event in shop.events()] == ["r"] * 4
-    shop.do("UPDATE orders SET status = 'paid' WHERE id = 1", "DELETE FROM orders WHERE id = 2",
-            "UPDATE orders SET id = 30 WHERE id = 3")  # fmt: skip
-    shop.run()
-    update, delete, away, there = shop.events()[4:]
-    assert (update["before"]["status"], update["after"]["status"]) == ("a", "paid")
-    assert (delete["op"], delete["before"]["status"], delete["after"]) == ("d", "b", None)
-    assert [(event["op"], (event["after"] or event["before"])["id"]) for event in (away, there)] == [
-        ("d", 3),
-        ("c", 30),
-    ]
-    assert update["source"]["connector"] == "sqlite"
-    assert (update["source"]["db"], update["source"]["schema"], update["source"]["table"]) == (
-        "shop.db",
-        "main",
-        "orders",
-    )
-    assert update["source"]["change"] < delete["source"]["change"]
-    assert shop.fold() == as_events(shop)
-    shop.run()
+    laws.snapshot_then_changes(shop, "sqlite")
+    source = shop.events()[-1]["source"]
+    assert (source["db"], source["schema"], source["table"]) == ("shop.db", "main", "orders")
     assert shop.select("SELECT count(*) FROM cdc_c_changes") <= [(2,)]
+
+
+def test_tables_that_come_are_taken_up(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While it runs."""
+    shop.tables = ("main.*",)
+    laws.tables_that_come_are_taken_up(shop, monkeypatch, caplog, locks=False)
 
 
 MIGRATIONS = {
@@ -139,20 +128,7 @@ TAMPERED = {
 @pytest.mark.parametrize("how", sorted(TAMPERED))
 def test_what_cannot_be_followed_is_a_verdict(shop: Shop, how: str) -> None:
     """With a way out, which is followed: all tables are read again, and what has gone is deleted."""
-    script, said = TAMPERED[how]
-    shop.do("UPDATE orders SET status = 'x' WHERE id = 1", "DELETE FROM orders WHERE id = 2", script)
-    with pytest.raises(GapError, match=said) as caught:
-        shop.run()
-    assert "--after-gap" in (caught.value.hint or "")
-    findings = check.check(shop.config, shop.state()).findings
-    assert how == "a change deleted" or any(f.level is Level.ERROR and said in f.what for f in findings)
-    shop.ask(Command(after_gap=True, tables=()))
-    shop.run()
-    assert shop.fold() == as_events(shop)
-    shop.do("UPDATE orders SET n = 7")
-    shop.run()
-    assert shop.fold() == as_events(shop)
-    assert shop.state().epoch == 2
+    laws.what_cannot_be_followed_is_a_verdict(shop, *TAMPERED[how], by_check=how != "a change deleted")
 
 
 def test_an_older_copy_is_refused(shop: Shop, tmp_path: Path) -> None:
@@ -175,17 +151,8 @@ def test_an_older_copy_is_refused(shop: Shop, tmp_path: Path) -> None:
 def test_killed_at_any_step_each_event_comes_once(tmp_path: Path, point: str) -> None:
     """And the application writes meanwhile: in the snapshot, between its chunks, behind it."""
     shop = Shop(tmp_path, ORDERS, "INSERT INTO orders (status) VALUES ('a'), ('b'), ('c'), ('d'), ('e'), ('f'), ('g')")
-    for time in range(1, 9):
-        shop.do(f"UPDATE orders SET n = {time} WHERE id % 3 = {time} % 3", f"DELETE FROM orders WHERE id = {time}",
-                f"INSERT INTO orders (id, status) VALUES ({time + 100}, 'new')")  # fmt: skip
-        try:
-            shop.run(Faults((point, time), error=Killed))
-        except Killed:
-            continue
-    shop.run()
-    assert shop.fold() == as_events(shop)
-    changes = [event["source"]["change"] for event in shop.events() if event["transaction"] is not None]
-    assert len(changes) == len(set(changes))
+    laws.killed_at_any_step(shop, point, range(1, 9), lambda time: f"id % 3 = {time} % 3")
+    laws.each_event_came_once(shop)
 
 
 def test_values_of_every_class(tmp_path: Path) -> None:
@@ -283,6 +250,22 @@ def open_unused(config: ConnectorConfig) -> None:
     with closing(open_source(config)) as source:
         source.connect()
         source.unused()
+
+
+def test_a_trigger_that_may_hide_changes_is_told(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    """It ends the triggers of its statement, ours among them; one that keeps a row from being changed does not."""
+    ignores = "ON orders WHEN NEW.n = 7 BEGIN SELECT RAISE (ignore); END"
+    shop.do(f"CREATE TRIGGER harmless BEFORE INSERT {ignores}", "INSERT INTO orders (id, status, n) VALUES (70, '', 7)")
+    shop.run()
+    assert shop.fold() == as_events(shop)
+    assert "RAISE(IGNORE)" not in caplog.text
+    with shop.running() as running:
+        shop.do("UPDATE orders SET n = 1")
+        running.eventually(lambda: shop.fold() == as_events(shop))
+        shop.do(f"CREATE TRIGGER hiding AFTER UPDATE {ignores}", "UPDATE orders SET n = 7 WHERE id = 1")
+        running.eventually(lambda: "trigger hiding says RAISE(IGNORE)" in caplog.text)
+    found = check.check(shop.config, shop.state()).findings
+    assert any(f.level is Level.WARNING and "RAISE(IGNORE)" in f.what for f in found)
 
 
 def test_rows_without_a_key_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

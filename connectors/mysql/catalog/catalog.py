@@ -143,6 +143,10 @@ class Catalog:
             except OperatorError as exc:
                 leave(found, exc)
 
+    def brought(self, patterns: Sequence[str]) -> list[str]:
+        """Return the tables of these names, whether or not they can be captured."""
+        return [found.qualified for found in self._matched(patterns) if not isinstance(found, OperatorError)]
+
     def refusals(
         self, patterns: Sequence[str], keys: Mapping[str, Sequence[str]] = MappingProxyType({})
     ) -> Iterator[tuple[str, OperatorError | None]]:

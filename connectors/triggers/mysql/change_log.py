@@ -27,21 +27,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from cdc.model.change import Offset, Table
-from cdc.model.errors import ChangedError, GapError, OperatorError
+from cdc.model.errors import ChangedError, GapError, OperatorError, RetryableError
 from connectors.mysql import session
 from connectors.mysql.catalog.catalog import Captured, Catalog
 from connectors.mysql.catalog.server import Server
 from connectors.mysql.values.mapping import quoted_name as quoted
+from connectors.triggers.following import CLOSE_THE_GAP
 from connectors.triggers.mysql import triggers
 from connectors.triggers.mysql.numbers import Numbers
 from connectors.triggers.mysql.rights import no_process, no_right, not_trusted
 from connectors.triggers.mysql.shape import Shape, ShapeColumn, definition
 from connectors.triggers.mysql.triggers import FORGETS, SQL_MODE, Names, Trigger, literal
 
-CLOSE_THE_GAP: Final = (
-    "what happened since is not in Kafka: cdc snapshot start CONNECTOR.yaml --after-gap, then run it: it makes new "
-    "change tables, reads every table again and deletes what has gone; or restore database and topics to one point"
-)
 _OURS: Final = ("log", "rounds", "shapes")
 _NUMBERED_FROM_S: Final = 1_767_225_600
 """2026-01-01. Shapes are numbered from a time on: triggers that are left of older change tables, where this user may
@@ -74,6 +71,10 @@ class ChangeLog:
         self._connection, self._server = connection, server
         self.names = Names(connector)
         self.catalog = Catalog(connection, by_triggers=True)
+
+    @property
+    def place(self) -> str:
+        return f"database {self.names.schema}"
 
     def identity(self) -> str | None:
         """Return the id that the change tables were given when they were made; None: there are none, or not all."""
@@ -151,6 +152,16 @@ class ChangeLog:
                 f"{exc.message}",
                 hint=f'leave it out: source.tables: […, "!{shape.qualified}"]',
             ) from exc
+        try:
+            self._lay(one, number, shape)
+        except RetryableError:  # it is locked: what was made for it is of no use, and it may be tried often
+            if self._connection.open:
+                self._do(f"DROP TABLE {self.names.of(self.names.change_table(number))}")
+                self._ask(f"DELETE FROM {self.names.of('shapes')} WHERE shape = %s", number)
+            raise
+
+    def _lay(self, one: Captured, number: int, shape: Shape) -> None:
+        """Make the triggers of a change table that is there."""
         made = self._defined(self.names.schema, self.names.change_table(number)) or ""
         self._ask(f"UPDATE {self.names.of('shapes')} SET made = %s WHERE shape = %s", made, number)
         self._do(f"SET SESSION sql_mode = '{SQL_MODE}'")
@@ -212,6 +223,10 @@ class ChangeLog:
                 continue
             if not self._ask(f"SELECT 1 FROM {self.names.of(table)} LIMIT 1"):
                 self._do(f"DROP TABLE {self.names.of(table)}")
+
+    def known(self) -> set[str]:
+        """Return the names of the tables that have, or have had, a change table."""
+        return {shape.qualified for shape in self.shapes().values()} if self.identity() is not None else set()
 
     def shapes(self) -> dict[int, Shape]:
         """Return all shapes by their numbers."""

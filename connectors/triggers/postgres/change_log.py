@@ -27,18 +27,14 @@ from cdc.model.change import Offset
 from cdc.model.errors import ChangedError, GapError, OperatorError
 from connectors.postgres.catalog.catalog import Captured, Catalog
 from connectors.postgres.session import identifier
+from connectors.triggers.following import CLOSE_THE_GAP, LOCKS_S
 from connectors.triggers.postgres import triggers
 from connectors.triggers.postgres.shape import Equality, Shape, ShapeColumn, prints_exactly, stored_as
 from connectors.triggers.postgres.standing import Standing
 from connectors.triggers.postgres.triggers import EVENTS, FORGETS, Names
 
-CLOSE_THE_GAP: Final = (
-    "what happened since is not in Kafka: cdc snapshot start CONNECTOR.yaml --after-gap, then run it: it makes new "
-    "change tables, reads every table again and deletes what has gone; or restore database and topics to one point"
-)
 ROOM: Final = 20
 """A commit position is a change's number with so many bits below it: see `rounds`."""
-_LOCK_S: Final = 10
 _DELETED_AT_ONCE: Final = 10_000
 _DELETING_S: Final = 0.5
 
@@ -75,7 +71,7 @@ SELECT c.oid::int8, c.relname::text FROM pg_class c WHERE c.relnamespace = %s::o
 """
 _SECURITY: Final = """
 SELECT c.oid::int8, c.relrowsecurity OR c.relforcerowsecurity, c.relkind = 'p',
-       has_table_privilege(c.oid, 'TRIGGER')
+       has_table_privilege(c.oid, 'TRIGGER'), pg_has_role(c.relowner, 'USAGE')
 FROM pg_class c WHERE c.oid = ANY (%s::oid[])
 """
 _TREE: Final = (
@@ -93,6 +89,10 @@ class ChangeLog:
     @property
     def catalog(self) -> Catalog:
         return self._catalog
+
+    @property
+    def place(self) -> str:
+        return f"schema {self.names.schema}"
 
     def identity(self) -> str | None:
         """Return the id that the schema was given when it was made; None: there is none."""
@@ -117,6 +117,16 @@ class ChangeLog:
     def prepare(self) -> None:
         """Set the session so that it may delete what was read."""
         self._ask("SELECT set_config(%s, %s, false)", FORGETS, self.names.connector)
+        self.wait_for_locks(LOCKS_S)
+
+    def wait_for_locks(self, seconds: float) -> None:
+        """Set how long statements wait for a lock."""
+        self._do(f"SET lock_timeout = {seconds * 1000:.0f}")
+
+    def clock_ms(self) -> int:
+        """Return the server's time."""
+        ((now_ms,),) = self._ask("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8")
+        return int(now_ms)
 
     def make(self, captured: Sequence[Captured]) -> str:
         """Make the schema and all triggers, in place of any there were; return the schema's id.
@@ -124,6 +134,7 @@ class ChangeLog:
         Each table in a transaction of its own, because each waits for those who write to it, and keeps others waiting.
         """
         log = str(uuid.uuid4())
+        self._take_triggers_away()
         with self._changing():
             first = self.last() + 1  # what waits for a place in the old one finds it in the new one
             if self.exists():
@@ -134,6 +145,21 @@ class ChangeLog:
             with self._changing():
                 self._install(one)
         return log
+
+    def _take_triggers_away(self) -> None:
+        """Drop all triggers with their functions, each table's in a transaction of its own.
+
+        DROP SCHEMA would lock all captured tables at once, and writers that have some of them would be in a deadlock
+        with it, which may end their transactions.
+        """
+        functions: dict[str, list[str]] = {}
+        for name, *_ in self._ask(_FUNCTIONS, self._schema()) if self.exists() else ():
+            event, _, oid = name.rpartition("_")
+            if event in EVENTS:
+                functions.setdefault(oid, []).append(f"{self.names.of(name)}()")
+        for each in functions.values():
+            with self._changing():
+                self._do(f"DROP FUNCTION IF EXISTS {', '.join(each)} CASCADE")
 
     def install(self, wanted: Sequence[Captured], captured: Sequence[Captured]) -> None:
         """Make the triggers of tables, in place of theirs; those of tables that are not captured do nothing any more.
@@ -151,7 +177,6 @@ class ChangeLog:
     def _changing(self) -> Iterator[None]:
         self._do("BEGIN")
         try:
-            self._do(f"SET LOCAL lock_timeout = '{_LOCK_S}s'")
             yield
             self._do("COMMIT")
         except BaseException:
@@ -167,6 +192,9 @@ class ChangeLog:
             if function not in there:
                 self._do(triggers.create_function(self.names, function, triggers.NOTHING))
             self._do(triggers.create_trigger(self.names, stub, event))
+        if self._owned([one])[one.oid]:  # or it is the owner's to say
+            for event in EVENTS:
+                self._do(triggers.call_always(self.names, stub, event))
         shape = self._shape_of(one)  # which nobody alters by now
         ((number,),) = self._ask(f"SELECT coalesce(max(shape), 0) + 1 FROM {self.names.of('shapes')}")
         self._ask(f"INSERT INTO {self.names.of('shapes')} VALUES (%s, %s)", number, shape.to_json())
@@ -229,6 +257,10 @@ class ChangeLog:
                 if not some:
                     self._do(f"DROP TABLE {table}")
                     self._ask(f"DELETE FROM {self.names.of('missed')} WHERE shape = %s", number)
+
+    def known(self) -> set[str]:
+        """Return the names of the tables that have, or have had, a change table."""
+        return {shape.qualified for shape in self.shapes().values()} if self.identity() is not None else set()
 
     def shapes(self) -> dict[int, Shape]:
         """Return all shapes by their numbers."""
@@ -317,7 +349,7 @@ class ChangeLog:
                     hint=f"GRANT CREATE ON DATABASE {identifier(database)} TO {identifier(user)}",
                 )
         named = {one.oid: one.table for one in captured}
-        for oid, _, _, may in self._ask(_SECURITY, list(named)):
+        for oid, _, _, may, _ in self._ask(_SECURITY, list(named)):
             if not may:
                 ((user,),) = self._ask("SELECT current_user::text")
                 table = named[oid]
@@ -325,6 +357,18 @@ class ChangeLog:
                     f"table {table.qualified}: user {user} may not make triggers on it",
                     hint=f"GRANT TRIGGER ON {identifier(table.schema, table.name)} TO {identifier(user)}",
                 )
+
+    def seldom(self, captured: Sequence[Captured]) -> Iterator[str]:
+        """Give the tables whose triggers sessions with another `session_replication_role` would not call."""
+        owned = self._owned(captured)
+        wanted = [self.names.trigger(one.oid, event) for one in captured for event in EVENTS]
+        found = self._ask(_TRIGGERS, wanted, self._schema() or 0)
+        always = {relation for relation, _, enabled, *_ in found if enabled == "A"}
+        yield from (one.table.qualified for one in captured if not owned[one.oid] and one.oid not in always)
+
+    def _owned(self, captured: Sequence[Captured]) -> dict[int, bool]:
+        """Tell which tables are this user's, who alone may say when their triggers are called."""
+        return {oid: owned for oid, *_, owned in self._ask(_SECURITY, [one.oid for one in captured])}
 
     def standing(self, captured: Sequence[Captured]) -> dict[str, str | None]:
         """Return how the triggers of each table stand in the catalog; None: they are not as they were made."""
@@ -341,6 +385,7 @@ class ChangeLog:
             functions={name: tuple(of) for name, *of in self._ask(_FUNCTIONS, schema)},
             found=self._ask(_TRIGGERS, wanted, schema),
             hidden={oid: hidden for oid, hidden, *_ in self._ask(_SECURITY, [one.oid for one in captured])},
+            owned=self._owned(captured),
             partitions=self._partitions(captured),
             missed={shape for (shape,) in self._ask(f"SELECT DISTINCT shape FROM {self.names.of('missed')}")},
         )

@@ -77,7 +77,7 @@ class Place:
 
     log: str
     seen: str
-    number: int
+    commit: int
     """As a commit position; the next transaction has this one or a later one."""
     last: str = ""
     """The last transaction that was given: a change's number, its transaction, when it was written."""
@@ -90,20 +90,20 @@ class Place:
 
     def of_next(self, listed: Listed) -> int:
         """Return the commit position of the transaction that comes next."""
-        return max(self.number, listed.last << ROOM)
+        return max(self.commit, listed.last << ROOM)
 
     def behind(self, listed: Listed) -> Place:
         last = f"{listed.last} {listed.xid} {listed.at_us}"
-        return replace(self, number=self.of_next(listed) + 1, last=last, change=listed.last)
+        return replace(self, commit=self.of_next(listed) + 1, last=last, change=listed.last)
 
     def begun(self, upto: str, greatest: int) -> Place:
         return replace(self, upto=upto, end=(greatest + 1) << ROOM)
 
     def ended(self) -> Place:
-        return Place(self.log, self.upto, max(self.end, self.number), self.last)
+        return Place(self.log, self.upto, max(self.end, self.commit), self.last)
 
     def offset(self) -> Offset:
-        found: Offset = {"log": self.log, "seen": self.seen, "number": self.number}
+        found: Offset = {"log": self.log, "seen": self.seen, "number": self.commit}
         if self.last:
             found["last"] = self.last
         if self.change:

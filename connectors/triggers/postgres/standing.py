@@ -30,10 +30,12 @@ class Standing:
         functions: Mapping[str, tuple[Any, ...]],
         found: Sequence[tuple[Any, ...]],
         hidden: Mapping[int, bool],
+        owned: Mapping[int, bool],
         partitions: Mapping[int, Sequence[int]],
         missed: Collection[int],
     ) -> None:
         self._names, self._tables, self._functions = names, tables, functions
+        self._owned = owned
         self._hidden, self._partitions, self._missed = hidden, partitions, missed
         self._triggers = {(relation, name): tuple(of) for relation, name, *of in found}
 
@@ -49,6 +51,8 @@ class Standing:
             trigger = self._triggers.get((shape.oid, self._names.trigger(shape.oid, event)))
             if function is None or function[1:] != (body, True, _CONFIGURED) or not _is_on(trigger):
                 return None
+            if self._owned.get(shape.oid) and trigger is not None and trigger[0] != "A":
+                return None  # it was switched off and on again, or is not called for all
             parts += [str(function[0]), *map(str, trigger or ())]
         each = {}
         for partition in sorted(self._partitions.get(shape.oid, ())):

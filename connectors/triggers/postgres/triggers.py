@@ -187,6 +187,14 @@ def create_trigger(names: Names, shape: Shape, event: str) -> str:
     )
 
 
+def call_always(names: Names, shape: Shape, event: str) -> str:
+    """Return the statement that has a trigger called whatever `session_replication_role` says."""
+    return (
+        f"ALTER TABLE {quoted(shape.schema)}.{quoted(shape.name)} "
+        f"ENABLE ALWAYS TRIGGER {quoted(names.trigger(shape.oid, event))}"
+    )
+
+
 class _Writer:
     """Holds what a table's functions have in common."""
 

@@ -7,6 +7,7 @@ import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 from cdc.config.table_patterns import LEFT_OUT, is_pattern, matches
@@ -19,6 +20,8 @@ from connectors.triggers.sqlite.values import affinity, column
 SCHEMA: Final = "main"
 MOST_KEY_COLUMNS: Final = 8
 _OURS: Final = re.compile(r"cdc_.+_(changes|shapes|replaced|last)").fullmatch
+_IGNORES: Final = re.compile(r"\bRAISE\s*\(\s*IGNORE\s*\)", re.IGNORECASE).search
+_BEFORE: Final = re.compile(r"\b(BEFORE|INSTEAD\s+OF)\s+(INSERT|UPDATE|DELETE)\b", re.IGNORECASE).search
 _KINDS: Final = {"view": "a view", "virtual": "a virtual table", "shadow": "a part of a virtual table"}
 
 
@@ -65,6 +68,9 @@ class Found:
     """Of the key's columns, in the order of its index."""
     unique: tuple[Unique, ...] = ()
     """The other indexes that are unique."""
+
+    ignoring: tuple[str, ...] = ()
+    """Triggers of the application that may end a statement's others: RAISE(IGNORE) after a row was changed."""
 
     schema: str = SCHEMA
 
@@ -127,7 +133,15 @@ class Catalog:
             raise captured_tables.no_key_of_its_own(name)
         return tuple(captured_tables.chosen(self._matched(patterns), refusals, leave))
 
-    def refusals(self, patterns: Sequence[str]) -> Iterator[tuple[str, OperatorError | None]]:
+    def brought(self, patterns: Sequence[str]) -> list[str]:
+        """Return the tables of these names, whether or not they can be captured."""
+        return [found.qualified for found in self._matched(patterns) if not isinstance(found, OperatorError)]
+
+    def refusals(
+        self,
+        patterns: Sequence[str],
+        keys: Mapping[str, Sequence[str]] = MappingProxyType({}),  # noqa: ARG002 - `captured` refuses them
+    ) -> Iterator[tuple[str, OperatorError | None]]:
         """Give every pattern or table, and each reason why it cannot be captured; None where there is none."""
         return captured_tables.refusals(patterns, self._matched, refusals)
 
@@ -192,7 +206,17 @@ class Catalog:
                 for of in indexes
                 if of[2] and of[3] != b"pk"
             ),
+            ignoring=self._ignoring(name),
         )
+
+    def _ignoring(self, table: str) -> tuple[str, ...]:
+        rows = self._session.rows(
+            "reading the schema",
+            "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ? COLLATE NOCASE ORDER BY name",
+            (table,),
+        )
+        made = [(name.decode(), statement.decode(errors="replace")) for name, statement in rows]
+        return tuple(name for name, statement in made if _IGNORES(statement) and not _BEFORE(statement))
 
     def _collations(self, index: str) -> Iterator[tuple[str, str]]:
         for _, at, name, _, collation, is_key in self._ask(f"PRAGMA index_xinfo({quoted(index)})"):

@@ -27,14 +27,11 @@ from typing import Any, Final
 
 from cdc.model.change import Offset
 from cdc.model.errors import ChangedError, GapError, OperatorError
-from connectors.triggers.sqlite.catalog import SCHEMA, Found, Shape
+from connectors.triggers.following import CLOSE_THE_GAP
+from connectors.triggers.sqlite.catalog import SCHEMA, Catalog, Found, Shape
 from connectors.triggers.sqlite.session import Session, quoted
 from connectors.triggers.sqlite.triggers import MARK, NOW, Names, tables, triggers
 
-CLOSE_THE_GAP: Final = (
-    "what happened since is not in Kafka: cdc snapshot start CONNECTOR.yaml --after-gap, then run it: it makes a new "
-    "change table, reads every table again and deletes what has gone; or restore database and topics to one point"
-)
 _LOG: Final = 0
 """The shape that marks have; its columns are the change table's id."""
 _DELETED_AT_ONCE: Final = 10_000
@@ -71,6 +68,18 @@ class ChangeLog:
         self._changes = quoted(self.names.changes)
         self._shapes = quoted(self.names.shapes)
 
+    @property
+    def catalog(self) -> Catalog:
+        return Catalog(self._session)
+
+    @property
+    def place(self) -> str:
+        return self.names.changes
+
+    def exists(self) -> bool:
+        """Whether there is a change table of its name."""
+        return self.identity() is not None
+
     def identity(self) -> str | None:
         """Return the change table's id; None: there is none."""
         if self._exists(self.names.changes) and self._exists(self.names.shapes):
@@ -85,7 +94,7 @@ class ChangeLog:
         """Make the change table and all triggers, in place of any there were; return where it begins."""
         log = str(uuid.uuid4())
         with self.writing():
-            end = self.end()  # what has waited for a place in the old table finds it in the new one
+            end = self.last()  # what has waited for a place in the old table finds it in the new one
             for name in self._ours():
                 self._do(f"DROP TRIGGER {quoted(name)}")
             for name in (self.names.last, self.names.replaced, self.names.shapes, self.names.changes):
@@ -118,7 +127,7 @@ class ChangeLog:
         )
         return int(rows[0][0])
 
-    def end(self) -> int:
+    def last(self) -> int:
         """Return the number of the newest row, whether it is still there or not."""
         if not self._exists("sqlite_sequence") or not self._exists(self.names.changes):
             return 0
@@ -145,7 +154,7 @@ class ChangeLog:
                 hint=CLOSE_THE_GAP,
             )
             return
-        if (end := self.end()) < seq:
+        if (end := self.last()) < seq:
             yield GapError(
                 f"file behind the position: its changes end at {end}, but Kafka holds those up to {seq}: an older copy "
                 "was restored, and the topics have what it does not",
@@ -201,16 +210,13 @@ class ChangeLog:
         places = [f"{there[name][0]} {statement}" for name, statement in sorted(wanted.items())]
         return hashlib.sha256("\n".join(places).encode()).hexdigest()[:16]
 
-    def renamed(self, gone: Iterable[str]) -> list[str]:
-        """Return in words which of the tables that are gone have another name: a table takes its triggers with it."""
-        return [
-            f"{name} is {SCHEMA}.{now.decode()} now"
-            for name in sorted(gone)
-            for (now,) in self._ask(
-                "SELECT tbl_name FROM sqlite_schema WHERE type = 'trigger' AND name = ?",
-                self.names.trigger(name.removeprefix(f"{SCHEMA}."), "insert"),
-            )
-        ]
+    def renamed(self, name: str) -> str | None:
+        """Return what a table that is gone is called now: a table takes its triggers with it."""
+        rows = self._ask(
+            "SELECT tbl_name FROM sqlite_schema WHERE type = 'trigger' AND name = ?",
+            self.names.trigger(name.removeprefix(f"{SCHEMA}."), "insert"),
+        )
+        return f"{SCHEMA}.{rows[0][0].decode()}" if rows else None
 
     def install(self, found: Iterable[Found], captured: Iterable[Found]) -> None:
         """Make the triggers of tables, in place of theirs; drop those of tables that are not captured any more."""

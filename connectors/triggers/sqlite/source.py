@@ -9,13 +9,12 @@ from typing import Final
 
 from cdc.config.config import ConnectorConfig
 from cdc.model.change import Change, Coordinates, Idle, Message, Offset, Op, Row, Table, Transaction, TransactionBatch
-from cdc.model.errors import BugError, CdcError, ChangedError, OperatorError, RetryableError, raise_first
+from cdc.model.errors import BugError, ChangedError, OperatorError, RetryableError, raise_first
 from cdc.model.interfaces import Start
 from cdc.model.state import State
-from cdc.model.table_schema import Description
-from connectors.captured_tables import LeftOut
+from connectors.triggers.following import Look, Standing, TriggerSource
 from connectors.triggers.sqlite import values
-from connectors.triggers.sqlite.catalog import Catalog, Found, refuse_file, refuse_library
+from connectors.triggers.sqlite.catalog import Found, refuse_file, refuse_library
 from connectors.triggers.sqlite.change_log import ChangeLog, Logged, offset
 from connectors.triggers.sqlite.session import Session, path_of
 from connectors.triggers.sqlite.triggers import MARK
@@ -26,117 +25,77 @@ WHERE: Final = b'"change":%d'
 """An event's place: the number of its row in the change table."""
 _POLL_S: Final = 0.05
 _IDLE_S: Final = 0.5
-_LOOK_S: Final = 1.0
 _SMALL: Final = 1_000
 """So many rows are given in a list."""
-_FORGET_S: Final = 2.0
 _NEVER: Final = -1
 
 
-class SqliteSource:
+class SqliteSource(TriggerSource[Found]):
     """Follows one file through one change table."""
 
     name = "sqlite"
 
     def __init__(self, config: ConnectorConfig) -> None:
-        self._config = config
+        super().__init__(config)
         self._path = path_of(config.source.url)
         self.database = self._path.name
         self._session: Session | None = None
         self._reading: Session | None = None
-        self._captured: tuple[Found, ...] = ()
-        self._left_out: Mapping[str, CdcError] = {}
-        self._carried: dict[str, str] = {}
-        self._stale: dict[str, str] = {}
         self._shapes: dict[int, Table | None] = {}
         self._at: Offset = {}
         self._looked: list[int] = []
         """Where the log ended when `current` was asked: no transaction that is given spans such a place."""
         self._schema = _NEVER
         """The file's schema version, as it was last looked at."""
-        self._differs_since_s: float | None = None
-        self._looked_s = 0.0
-        self._forgot_s = 0.0
         self._keyless: set[str] = set()
-        self._gone: set[str] = set()
+        self._warned: set[tuple[str, str]] = set()
 
     def connect(self) -> Mapping[str, str]:
         raise_first(refuse_library())
         session = self._session = Session(self._path)
         raise_first(refuse_file(session))
-        left_out = LeftOut(self._config.source.tables)
-        self._captured = Catalog(session).captured(self._config.source.tables, self._config.source.keys, left_out)
-        left_out.tell(self._captured)
-        self._left_out = left_out.found
-        for found in self._captured:
-            for warning in unseen(found):
-                log.warning("table %s: %s", found.qualified, warning)
+        self._choose()
+        self._warn()
         return {"file": str(self._path.resolve())}
 
-    def left_out(self) -> Mapping[str, CdcError]:
-        return self._left_out
-
-    def tables(self) -> tuple[Table, ...]:
-        return tuple(found.table for found in self._captured)
-
-    def unused(self) -> None:
-        raise_first(unused_refusals(self._log(), self._config.name))
+    def _warn(self) -> None:
+        """Say once what triggers cannot see of the tables as they are now."""
+        for found in self._captured:
+            for warning in unseen(self._log().catalog.find(found.name) or found):
+                if (found.name, warning) not in self._warned:
+                    self._warned.add((found.name, warning))
+                    log.warning("table %s: %s", found.qualified, warning)
 
     def verify(self, state: State) -> tuple[Offset, int] | None:
-        changes = self._log()
-        raise_first(changes.refusals(state.offset))
-        followed = [found for found in self._captured if found.qualified in state.tables]
-        standing = changes.standing(followed)
-        broken = [found for found in followed if standing[found.qualified] is None]
-        self._stale = {
-            found.qualified: _reason(state.carried.get(found.qualified), standing[found.qualified])
-            for found in followed
-            if standing[found.qualified] != state.carried.get(found.qualified)
-        }
-        self._tell_of_gone(state.carried)
-        changes.install(broken, self._captured)
-        self._compare()
-        return None
+        self._tell_of_gone(state.carried)  # whose triggers still tell what they are called now
+        return super().verify(state)
 
     def _tell_of_gone(self, followed: Iterable[str]) -> None:
         """Say which tables that were followed are there no more: nothing is written to their topics from now on."""
         there = {found.qualified for found in self._captured}
         for name in sorted(name for name in followed if name not in there and self._config.source.captures(name)):
-            said = "; ".join(self._log().renamed([name])) or "it was dropped"
+            now = self._log().renamed(name)
+            said = f"{name} is {now} now" if now else "it was dropped"
             log.warning("table %s: %s, and its topic keeps the rows it had", name, said)
 
-    def _compare(self) -> None:
-        """Note how the triggers stand now; what has changed since `connect` is seen at the next look."""
-        self._schema = _NEVER
-        standing = self._log().standing(self._captured)
-        self._carried = {name: stands for name, stands in standing.items() if stands is not None}
+    def _rights(self, captured: Sequence[Found]) -> Iterator[OperatorError]:  # noqa: ARG002 - a file has none
+        yield from ()
 
-    def hold(self, tables: Sequence[Table]) -> Start:
-        wanted = {table.qualified for table in tables}
-        at = self._log().make(found for found in self._captured if found.qualified in wanted)
-        self._stale = {}
-        self._compare()
+    def _wait_for_locks(self, seconds: float) -> None:
+        self._connected().rows("limiting waits for locks", f"PRAGMA busy_timeout = {seconds * 1000:.0f}")
+
+    def _compared(self, captured: Sequence[Found]) -> Look:
+        return compared(self._log(), captured)
+
+    def _make(self, held: Sequence[Found]) -> Start:
+        at = self._log().make(held)
         return Start(at, int(at["change"]) + 1, None)
-
-    def extend(self, tables: Sequence[Table]) -> None:
-        wanted = {table.qualified for table in tables} - self._carried.keys()
-        self._log().install([found for found in self._captured if found.qualified in wanted], self._captured)
-        self._compare()
-
-    def carried(self) -> Mapping[str, str]:
-        return self._carried
-
-    def stale(self) -> Mapping[str, str]:
-        return self._stale
-
-    def recall(self, described: Mapping[tuple[str, str], Sequence[Description]]) -> None:
-        """Do nothing: the change table knows the columns of its rows."""
 
     def tend(self) -> None:
         self._connected().require_same_file()
 
     def current(self) -> int:
-        end = self._log().end()
+        end = self._log().last()
         if end > int(self._at.get("change", 0)) and end not in self._looked:
             self._looked.append(end)
         return end + 1
@@ -209,7 +168,7 @@ class SqliteSource:
             raise self._log().hole(expected)
 
     def _require_none_deleted(self, after: int) -> None:
-        if self._log().end() != after and not self._log().has(after + 1):
+        if self._log().last() != after and not self._log().has(after + 1):
             raise self._log().hole(after + 1)
 
     def _changes(self, logged: Logged) -> Iterator[Change]:
@@ -250,60 +209,35 @@ class SqliteSource:
         return None
 
     def _look(self) -> None:
-        """Compare the triggers when the schema has changed.
-
-        A difference is given a moment: it may be a table on its way through the statements of a migration.
-        """
         self._connected().require_same_file()
-        now_s, version = time.monotonic(), self._schema_version()
-        if now_s - self._looked_s < _LOOK_S or (version == self._schema and self._differs_since_s is None):
-            return
-        self._looked_s, self._schema = now_s, version
-        there = {found.qualified: found for found in self._here()}
-        gone = {found.qualified for found in self._captured} - there.keys()
-        if renamed := self._log().renamed(gone):
-            raise ChangedError(f"table renamed: {', '.join(renamed)}: looking again")
-        for name in sorted(gone - self._gone):
-            log.warning("table %s: it was dropped, and its topic keeps the rows it had", name)
-        self._gone = gone
-        standing = self._log().standing(list(there.values()))
-        differ = [name for name, stands in standing.items() if stands != self._carried.get(name)]
-        if not differ:
-            self._differs_since_s = None
-        elif self._differs_since_s is None:
-            self._differs_since_s = now_s
-        else:
-            raise ChangedError(f"table {', '.join(differ)} was altered, or its triggers were: looking again")
+        super()._look()
 
-    def _here(self) -> Iterator[Found]:
-        catalog = Catalog(self._connected())
-        for found in self._captured:
-            now = catalog.find(found.name)
-            if now is not None and now.kind == "table":
-                yield now
-
-    def _schema_version(self) -> int:
+    def _may_differ(self) -> bool:
+        """Tell whether the schema has changed since the last look, or differed then."""
         ((version,),) = self._connected().rows("looking at the schema", "PRAGMA schema_version")
-        return int(version)
+        was, self._schema = self._schema, int(version)
+        if was != self._schema:
+            self._warn()
+        return was != self._schema or bool(self._differ)
+
+    def _elsewhere(self, captured: Iterable[Found]) -> Iterator[tuple[str, str | None]]:
+        for found in captured:
+            now = self._log().catalog.find(found.name)
+            if now is None or now.kind != "table":
+                yield found.qualified, self._log().renamed(found.qualified)
 
     def position(self) -> tuple[Offset, int]:
         return self._at, int(self._at.get("change", -1)) + 1
 
-    def acknowledge(self, offset: Offset) -> None:
-        now_s = time.monotonic()
-        if now_s - self._forgot_s < _FORGET_S or offset["log"] != self._at.get("log"):
-            return
-        self._forgot_s = now_s
+    def _forget(self, offset: Offset) -> bool:
         try:
             self._log().forget_before(int(offset["change"]))
         except RetryableError as exc:  # the application has the file for itself
             log.debug("%s", exc.message)
+        return True
 
     def coordinates(self, commit: int) -> tuple[bytes, Coordinates]:
         return WHERE, commit
-
-    def lag_bytes(self) -> int | None:
-        return None
 
     def close(self) -> None:
         for session in (self._session, self._reading):
@@ -324,21 +258,10 @@ def _transaction(end: int, at_ms: int, changes: Iterator[Change] | list[Change])
     return Transaction(str(end), end, end, at_ms, changes, WHERE)
 
 
-def _reason(was: str | None, now: str | None) -> str:
-    if now is None:
-        return "it was altered, or its triggers are not as they were made"
-    return "its triggers were made again" if was is not None else "nothing is known of its triggers"
-
-
-def unused_refusals(changes: ChangeLog, connector: str) -> Iterator[OperatorError]:
-    """Give why a connector without a position cannot make its change table: it cannot have made the one there is."""
-    if changes.identity() is not None:
-        yield OperatorError(
-            f"change table re-made or foreign: {changes.names.changes} exists, but Kafka holds no position of "
-            f"connector {connector}",
-            hint="if the connector has run before, its position is lost: start over under a new connector name. "
-            "docs/triggers.md says how the old table and its triggers are taken away",
-        )
+def compared(changes: ChangeLog, captured: Sequence[Found]) -> Look:
+    """Look at tables as they are now, and at their triggers."""
+    there = [changes.catalog.find(found.name) or found for found in captured]
+    return Standing(changes.standing(there), "its triggers were made again")
 
 
 def unseen(found: Found) -> Iterator[str]:
@@ -348,6 +271,11 @@ def unseen(found: Found) -> Iterator[str]:
         yield (
             f"unique index {', '.join(partial)} is of expressions or of some rows: rows that INSERT OR REPLACE removes "
             "for it are not seen, unless the application sets PRAGMA recursive_triggers = ON"
+        )
+    if found.ignoring:
+        yield (
+            f"trigger {', '.join(found.ignoring)} says RAISE(IGNORE) after a row was changed, which ends the "
+            "statement's other triggers: such changes are not seen where it is called before the connector's"
         )
     if found.nullable:
         yield f"key column {', '.join(found.nullable)} may be NULL: such rows are left out"

@@ -1,0 +1,430 @@
+"""Follows change tables as a `Source`: what is the same for each kind of database.
+
+How triggers stand is noted with the position and compared when the connector starts, and about every second while it
+runs. A table whose triggers stand otherwise may have been changed without a trace: it is read again.
+
+**A table that comes**, and that a pattern brings, gets its triggers while the others are followed; then a new session
+begins with it. Nothing of it is lost in between: that session goes on from the committed position, so it gives all that
+the triggers have written down, and it reads the rows under views that are taken later than the triggers were made. Each
+is tried by itself and for a moment only: what holds its lock would hold up the others too. So one that is locked is
+tried again at the next look, and one that is refused is told, once.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, Protocol, TypeVar
+
+from cdc.config.config import ConnectorConfig
+from cdc.config.table_patterns import LEFT_OUT, matches, named
+from cdc.model.change import Idle, Message, Offset, Table, Transaction, TransactionBatch
+from cdc.model.errors import (
+    BugError,
+    CdcError,
+    ChangedError,
+    ConfigError,
+    NewTablesError,
+    OperatorError,
+    RetryableError,
+    raise_first,
+)
+from cdc.model.interfaces import Start
+from cdc.model.state import State
+from cdc.model.table_schema import Description
+from connectors import captured_tables
+from connectors.captured_tables import LeftOut
+
+log = logging.getLogger("cdc")
+
+LOOK_S: Final = 1.0
+LOOK_SHARE: Final = 20
+"""A look takes at most one part in so many of the time."""
+FORGET_S: Final = 2.0
+NEW_EVERY_S: Final = 10.0
+"""How often the catalog is asked for tables that have come."""
+_NEW_SHARE: Final = 200
+"""To ask for them takes at most one part in so many of the time."""
+_JUDGED: Final = 100
+"""So many tables that were left out are judged again at each look: they may have a key by now."""
+LOCKS_S: Final = 10.0
+"""How long a lock is waited for at a start, of each statement."""
+_NEW_LOCKS_S: Final = 1.0
+SHORTEST_S: Final = 0.02
+"""So long is waited for changes where some have just come, and longer and longer where none do."""
+LONGEST_S: Final = 0.25
+CLOSE_THE_GAP: Final = (
+    "what happened since is not in Kafka: cdc snapshot start CONNECTOR.yaml --after-gap, then run it: it makes new "
+    "change tables, reads every table again and deletes what has gone; or restore database and topics to one point"
+)
+
+
+class Captured(Protocol):
+    """Is a captured table, as a catalog has found it."""
+
+    @property
+    def table(self) -> Table: ...
+
+
+C = TypeVar("C", bound=Captured)
+C_co = TypeVar("C_co", bound=Captured, covariant=True)
+
+
+class Catalog(Protocol[C_co]):
+    """Finds tables."""
+
+    def captured(
+        self, patterns: Sequence[str], keys: Mapping[str, Sequence[str]], leave: captured_tables.Leave
+    ) -> tuple[C_co, ...]:
+        """Return the tables the patterns name; `leave` is called for those that cannot be captured."""
+
+    def brought(self, patterns: Sequence[str]) -> list[str]:
+        """Return the names of the tables that the patterns name, whether or not they can be captured."""
+
+
+class ChangeTables(Protocol[C]):
+    """Is what a connector keeps in the database."""
+
+    @property
+    def catalog(self) -> Catalog[C]: ...
+
+    @property
+    def place(self) -> str:
+        """What holds the changes, as messages call it."""
+
+    def exists(self) -> bool:
+        """Whether anything of it is there."""
+
+    def refusals(self, at: Offset) -> Iterator[OperatorError]:
+        """Give why the change tables cannot be followed from a position without a gap."""
+
+    def install(self, wanted: Sequence[C], captured: Sequence[C]) -> None:
+        """Make the triggers of tables, in place of theirs; those of others do nothing any more."""
+
+
+class Look(Protocol):
+    """Is how tables and their triggers stand at one time."""
+
+    @property
+    def standing(self) -> Mapping[str, str | None]:
+        """In a word, by table; None: not as they were made."""
+
+    def entries(self) -> dict[str, str]:
+        """Return what is kept with the position of each table whose triggers are as they were made."""
+
+    def differences(self, then: Mapping[str, str]) -> dict[str, str]:
+        """Return the tables whose rows may have changed without being written down, with the reason of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Is a `Look` whose words say all."""
+
+    standing: Mapping[str, str | None]
+    otherwise: str
+    """What has happened to triggers that stand otherwise than they did."""
+
+    def entries(self) -> dict[str, str]:
+        return {name: stands for name, stands in self.standing.items() if stands is not None}
+
+    def differences(self, then: Mapping[str, str]) -> dict[str, str]:
+        return {
+            name: self._reason(then.get(name), stands)
+            for name, stands in self.standing.items()
+            if then.get(name) != stands or not stands
+        }
+
+    def _reason(self, then: str | None, stands: str | None) -> str:
+        if stands is None:
+            return "it was altered, or its triggers are not as they were made"
+        return "nothing is known of its triggers" if then is None else self.otherwise
+
+
+class Place(Protocol):
+    """Is a place among the changes."""
+
+    @property
+    def commit(self) -> int:
+        """As a commit position."""
+
+    def offset(self) -> Offset:
+        """Return it as it is kept."""
+
+
+class Rounds(Protocol):
+    """Reads changes in the order of commits."""
+
+    @property
+    def place(self) -> Place:
+        """Where to resume once everything that was given is safe."""
+
+
+class TriggerSource(ABC, Generic[C]):
+    """Follows what triggers have written down in one database: the part of it that knows no dialect."""
+
+    name: str
+    database = ""
+
+    def __init__(self, config: ConnectorConfig, *, longest_name: int | None = None) -> None:
+        if longest_name is not None and len(config.name) > longest_name:
+            raise ConfigError(
+                f"name: {config.name} is too long for a connector by triggers",
+                hint=f"at most {longest_name} characters",
+            )
+        self._config = config
+        self._captured: tuple[C, ...] = ()
+        self._left_out: Mapping[str, CdcError] = {}
+        self._carried: dict[str, str] = {}
+        self._stale: dict[str, str] = {}
+        self._place: Place | None = None
+        self._rounds: Rounds | None = None
+        self._look_at_s = 0.0
+        self._forgot_s = 0.0
+        self._differ: set[str] = set()
+        """The tables that differed at the last look."""
+        self._gone: set[str] = set()
+        self._patterns = [item for item in config.source.tables if item not in named(config.source.tables)]
+        self._new_at_s = float("inf")
+        self._told: set[str] = set()
+        """The tables that are left out, which was said."""
+        self._locked: set[str] = set()
+        """Those that were locked, which was said."""
+
+    @abstractmethod
+    def connect(self) -> Mapping[str, str]: ...
+
+    @abstractmethod
+    def _log(self) -> ChangeTables[C]:
+        """Return the change tables. Raises BugError if the source is not connected."""
+
+    @abstractmethod
+    def _compared(self, captured: Sequence[C]) -> Look:
+        """Look at tables and their triggers."""
+
+    @abstractmethod
+    def _elsewhere(self, captured: Iterable[C]) -> Iterator[tuple[str, str | None]]:
+        """Give the tables that are there no more under their names, with the names that they have now; None: none."""
+
+    @abstractmethod
+    def _make(self, held: Sequence[C]) -> Start:
+        """Make change tables and triggers, in place of any there were."""
+
+    @abstractmethod
+    def _forget(self, offset: Offset) -> bool:
+        """Delete changes that are safe in Kafka, some at a time; return whether all are gone."""
+
+    @abstractmethod
+    def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]: ...
+
+    @abstractmethod
+    def _rights(self, captured: Sequence[C]) -> Iterator[OperatorError]:
+        """Give what this user may not do that is needed for change tables, and for triggers on these tables."""
+
+    def _known(self) -> Collection[str]:
+        """Return the names of the tables that have, or have had, a change table, where a table can be locked by itself.
+
+        Empty: all are to be made at the start, or nobody can hold up one table alone.
+        """
+        return ()
+
+    @abstractmethod
+    def _wait_for_locks(self, seconds: float) -> None:
+        """Set how long a statement waits for a lock from now on."""
+
+    def _choose(self) -> None:
+        left_out, of = LeftOut(self._config.source.tables), self._config.source
+        found = self._log().catalog.captured(of.tables, of.keys, left_out)
+        raise_first(self._rights([one for one in found if not left_out.brings(one.table.qualified)]))
+        allowed, known = self._allowed(found, left_out), self._known()
+        self._captured = tuple(one for one in allowed if not self._comes_later(one, known, left_out)) or allowed
+        left_out.tell(self._captured)
+        self._left_out, self._told = left_out.found, {*left_out.found}
+        if any(not pattern.startswith(LEFT_OUT) for pattern in self._patterns):
+            self._new_at_s = time.monotonic() + (NEW_EVERY_S if self._captured == allowed else 0.0)
+
+    def _comes_later(self, one: C, known: Collection[str], left_out: LeftOut) -> bool:
+        """Tell whether to take up a table while the others are followed: it came while nothing ran, and may be locked.
+
+        One that a rule names is here from the start: a rule of a table that is not captured is refused.
+        """
+        name, of = one.table.qualified, self._config.source
+        ruled = any(matches(item, name) for item in (*of.columns, *of.where))
+        return bool(known) and name not in known and left_out.brings(name) and not ruled
+
+    def _allowed(self, found: Sequence[C], left_out: LeftOut) -> tuple[C, ...]:
+        """Leave out the tables that just a pattern brings and that this user may not make triggers on."""
+        if next(self._rights(found), None) is None:
+            return tuple(found)
+        for one in found:
+            if left_out.brings(one.table.qualified):
+                for refusal in self._rights([one]):
+                    left_out(one.table, refusal)
+        return tuple(one for one in found if one.table.qualified not in left_out.found)
+
+    def left_out(self) -> Mapping[str, CdcError]:
+        return self._left_out
+
+    def tables(self) -> tuple[Table, ...]:
+        return tuple(one.table for one in self._captured)
+
+    def unused(self) -> None:
+        raise_first(unused_refusals(self._log(), self._config.name))
+
+    def verify(self, state: State) -> tuple[Offset, int] | None:
+        raise_first(self._log().refusals(state.offset))
+        followed = [one for one in self._captured if one.table.qualified in state.tables]
+        look = self._compared(followed)
+        self._stale, self._carried = look.differences(state.carried), look.entries()
+        self._install([one for one in followed if look.standing[one.table.qualified] is None])
+        return None
+
+    def _install(self, wanted: Sequence[C]) -> None:
+        """Make triggers, and note how those stand; of others it stays as it was compared."""
+        self._log().install(wanted, self._captured)
+        self._note(wanted)
+
+    def _note(self, captured: Sequence[C]) -> None:
+        self._carried |= self._compared(captured).entries()
+
+    def _of(self, names: Collection[str]) -> list[C]:
+        return [one for one in self._captured if one.table.qualified in names]
+
+    def hold(self, tables: Sequence[Table]) -> Start:
+        held = self._of({table.qualified for table in tables})
+        start = self._make(held)
+        self._stale, self._carried = {}, {}
+        self._note(held)
+        return start
+
+    def extend(self, tables: Sequence[Table]) -> None:
+        new = self._of({table.qualified for table in tables} - self._carried.keys())
+        look = self._compared(new)
+        self._carried |= look.entries()  # of those whose triggers were made while the others were followed
+        self._install([one for one in new if look.standing[one.table.qualified] is None])
+
+    def carried(self) -> Mapping[str, str]:
+        return self._carried
+
+    def stale(self) -> Mapping[str, str]:
+        return self._stale
+
+    def recall(self, described: Mapping[tuple[str, str], Sequence[Description]]) -> None:
+        """Do nothing: what is kept in the database knows the columns of its changes."""
+
+    def _look(self) -> None:
+        """Compare the triggers, and all else that the tables rely on, every second or less often.
+
+        A difference is given a moment: it may be a table on its way through the statements of a migration.
+        """
+        begun_s = time.monotonic()
+        seeks = begun_s >= self._new_at_s
+        if not seeks and (begun_s < self._look_at_s or not self._may_differ()):
+            return
+        self._compare()
+        ended_s = time.monotonic()
+        self._look_at_s = begun_s + max(LOOK_S, (ended_s - begun_s) * LOOK_SHARE)
+        if seeks:  # a table that was renamed is no new one: it was compared first
+            new = self._new()
+            self._new_at_s = ended_s + max(NEW_EVERY_S, (time.monotonic() - ended_s) * _NEW_SHARE)
+            self._take_up(new)
+
+    def _new(self) -> list[C]:
+        """Return the tables that have come and can be captured; log those that cannot, once."""
+        catalog, captured = self._log().catalog, {one.table.qualified for one in self._captured}
+        names = {*catalog.brought(self._patterns)} - captured
+        if len(names) > _JUDGED:
+            names -= self._told
+        if not names:
+            return []
+        left_out = LeftOut(self._patterns)
+        try:
+            there = catalog.captured(sorted(names) if len(names) <= _JUDGED else self._patterns, {}, left_out)
+        except OperatorError:  # one of them has just been dropped
+            return []
+        new = self._allowed([one for one in there if one.table.qualified not in captured], left_out)
+        left_out.tell(names, but=self._told | captured)
+        self._told |= left_out.found.keys()
+        return [*new]
+
+    def _take_up(self, new: Sequence[C]) -> None:
+        """Make the triggers of new tables. Raises NewTablesError for those that have them."""
+        if not new:
+            return
+        done = []
+        self._wait_for_locks(_NEW_LOCKS_S)
+        for one in new:
+            name = one.table.qualified
+            try:
+                self._log().install([one], [*self._captured, *new])
+            except (OperatorError, RetryableError) as exc:
+                self._tell(name, exc)
+            else:
+                done.append(name)
+        self._wait_for_locks(LOCKS_S)
+        if done:
+            said = f"table {', '.join(done)} is new, and a pattern of source.tables brings it: taking it up"
+            raise NewTablesError(said, done)
+
+    def _tell(self, name: str, error: CdcError) -> None:
+        if name in self._locked:
+            return
+        self._locked.add(name)
+        log.warning("table %s is new, and its triggers cannot be made yet: %s; it is tried again, and the others are "
+                    "followed meanwhile", name, error.message)  # fmt: skip
+
+    def _may_differ(self) -> bool:
+        """Tell whether to look at the triggers at all."""
+        return True
+
+    def _compare(self) -> None:
+        at, _ = self.position()
+        if at:
+            raise_first(self._log().refusals(at))
+        gone = set[str]()
+        for name, now in self._elsewhere(self._captured):
+            if now is not None:
+                raise ChangedError(f"table renamed: {name} is {now} now: looking again")
+            gone.add(name)
+            if name not in self._gone:
+                log.warning("table %s was dropped: its topic keeps the rows it had", name)
+        self._gone = gone
+        there = [one for one in self._captured if one.table.qualified not in gone]
+        differ = set(self._compared(there).differences(self._carried))
+        again, self._differ = differ & self._differ, differ
+        if again:
+            names = ", ".join(sorted(again))
+            raise ChangedError(f"table {names} was altered, or its triggers were: looking again")
+
+    def _position(self) -> Place:
+        place = self._rounds.place if self._rounds is not None else self._place
+        if place is None:
+            raise BugError("there is no position yet")
+        return place
+
+    def position(self) -> tuple[Offset, int]:
+        if self._rounds is None and self._place is None:
+            return {}, 0
+        place = self._position()
+        return place.offset(), place.commit
+
+    def acknowledge(self, offset: Offset) -> None:
+        now_s, (at, _) = time.monotonic(), self.position()
+        if now_s - self._forgot_s >= FORGET_S and offset["log"] == at.get("log") and self._forget(offset):
+            self._forgot_s = now_s
+
+    def lag_bytes(self) -> int | None:
+        return None
+
+
+def unused_refusals(changes: ChangeTables[C], connector: str) -> Iterator[OperatorError]:
+    """Give why a connector without a position cannot make its change tables: it cannot have made those there are."""
+    if changes.exists():
+        yield OperatorError(
+            f"change tables re-made or foreign: {changes.place} is there already, but Kafka holds no position of "
+            f"connector {connector}",
+            hint="if the connector has run before, its position is lost: start over under a new connector name. "
+            "docs/triggers.md says how what the old one has made is taken away",
+        )

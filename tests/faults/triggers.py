@@ -1,0 +1,76 @@
+"""PostgreSQL by triggers under the soak: the same server and writers, and no word of its log.
+
+A table whose columns change is read again: what was written to it until then is not told as events. So a transaction on
+`evolving` need not have all of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, ClassVar, Final
+
+from cdc.config.config import ConnectorConfig
+from cdc.config.kafka_config import KafkaConfig
+from cdc.config.source_config import SourceConfig
+from cdc.model.state import Phase, State
+from connectors.triggers import log_end
+from tests.faults.connector import NAME
+from tests.faults.origin import Deck
+from tests.faults.postgres import Postgres, PostgresWriter
+from tests.faults.stage import Stage
+from tests.faults.workload import TABLES, Kind, Writer
+
+_NO_STATE: Final = State(connector=NAME, identity={}, phase=Phase.STREAM, epoch=1)
+
+
+def _uncounted(writer: Writer) -> bool:
+    """Change rows of a table that may be read again at any time."""
+    writer.evolve()
+    return False
+
+
+def _altered(writer: Writer) -> bool:
+    writer.change_columns()
+    return False
+
+
+KINDS: Final[dict[str, Kind]] = {"evolve": (5, _uncounted), "change columns": (0.4, _altered)}
+
+
+def _end(url: str, tables: list[str]) -> int:
+    source = SourceConfig(type="triggers", url=url, tables=tuple(tables))
+    sink = KafkaConfig(bootstrap_servers="none", topic_prefix="none")
+    return log_end.end(ConnectorConfig(name=NAME, source=source, sink=sink), _NO_STATE)
+
+
+class TriggersPostgresWriter(PostgresWriter):
+    kinds: ClassVar[dict[str, Kind]] = {**PostgresWriter.kinds, **KINDS}
+    read_again: ClassVar[frozenset[str]] = frozenset({"evolving"})
+
+
+class TriggersPostgres(Postgres):
+    writer = TriggersPostgresWriter
+
+    def captured(self) -> dict[str, Any]:
+        return {"type": "triggers", "tables": [f"public.{table}" for table in TABLES]}
+
+    def log_end(self) -> int:
+        return _end(self.url, self.captured()["tables"])
+
+    def held(self, connector: str) -> int | None:
+        """Return nothing: no slot is held."""
+        return None
+
+    def end_readers(self, connector: str) -> None:
+        self._sql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'cdc {connector}'")
+
+    @property
+    def faults(self) -> Deck:
+        return {"triggers switched off": (3, self.switched_off)}
+
+    def switched_off(self, stage: Stage) -> str:
+        """As somebody does who loads a table: what is written meanwhile is told by nobody, and read again."""
+        for how in ("DISABLE", "ENABLE"):
+            self._sql(f"ALTER TABLE evolving {how} TRIGGER USER")
+            time.sleep(stage.between(0, 2))
+        return ""
