@@ -39,6 +39,7 @@ from spark_apply.job.copies.set_aside import AsideCopies
 from spark_apply.job.pace import JobFigures, Pace
 from spark_apply.job.retry import fold_batch
 from spark_apply.job.start import Start
+from spark_apply.job.topics.compacted_deletes import UnreadDeletes
 from spark_apply.job.topics.retention import recovery_command
 from spark_apply.job.watermarks.barriers import PositionWatcher
 from spark_apply.job.watermarks.publisher import WatermarkPublisher
@@ -149,6 +150,7 @@ def _follow(
     with watcher, at_work(config.checkpoint):
         checkpoint = start.checkpoint(reset=reset_checkpoint)
         publisher = WatermarkPublisher(applier, watcher, start.topics.identities)
+        applier.unread = UnreadDeletes(spark, config.source, publisher.ends)
         asides.containing = True
         for key in list(asides):
             asides.note(*key)
@@ -227,6 +229,8 @@ class _Loop:
             self.swaps.look(now=True)
             self.publisher.begin(self.at.begin(spark, tell), checkpoint=self.at.checkpoint)
             self.start.asides.forget_others()
+            if self.start.applier.unread is not None:
+                self.start.applier.unread.begin(topics)
             self.asides.look(now=True)
             self._until = self.at.left(ends_by_topic(config.source, topics)) if self.once else {}
             return None if self.once and self.publisher.has_read(self._until) else writer.start()
@@ -244,6 +248,8 @@ class _Loop:
             start, publisher, began = self.start, self.publisher, time.monotonic()
             with recorded(self._failures):
                 ends = checkpoints.ends_of(start.spark, self.at.checkpoint, batch_id)
+                start.asides.containing = True
+                start.applier.look_at_kept()
                 visibility = fold_batch(start.applier, self.swaps, records, publisher, ends, asides=start.asides)
                 self.at.topics.require()
                 publisher.applied(ends, visibility)
