@@ -266,7 +266,13 @@ class KafkaSink:
         self.epochs += 1
 
     def peek(self) -> State | None:
-        return read_standing(self._config, self.connector).state
+        try:
+            return read_standing(self._config, self.connector).state
+        except RetryableError:
+            with self._topics() as topics:
+                if topics.exists(self.position_topic):
+                    raise
+            return None
 
     def routed_topic(self, prefix: str, name: str) -> str:
         topic = routed_topic(prefix, name)

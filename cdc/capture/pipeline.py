@@ -12,9 +12,9 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -29,6 +29,7 @@ from cdc.capture.starting.startup import Startup
 from cdc.encode.dead_letters import refusal
 from cdc.encode.topic_contents.published_values import PublishedValues
 from cdc.model.audit import Act, asked_by
+from cdc.model.change import Table
 from cdc.model.errors import (
     BugError,
     CdcError,
@@ -113,6 +114,8 @@ class Pipeline:
         self._left_out: frozenset[str] = frozenset()
         """Those of them that this process does without."""
         self._leaving_out = leaving_out
+        self._tables: Sequence[Table] = ()
+        """Those that the session has found."""
         self._settings = settings
         self._startup = Startup(settings, sink)
         self._open_source = open_source
@@ -234,17 +237,48 @@ class Pipeline:
         self._new = self._left_out = frozenset()
 
     def _does_without(self, error: CdcError) -> bool:
-        """Whether tables that came while the log was followed have led to this: the others go on without them."""
-        if not self._new or self._leaving_out is None or isinstance(error, (FencedError, GapError)):
+        """Whether tables that just a pattern brings have led to this: the others go on without them.
+
+        Those that have come while the log was followed, and at a start those that an error names. One that was captured
+        before is not left out: its changes would be lost, and nobody would know.
+        """
+        if self._leaving_out is None or isinstance(error, (FencedError, GapError)):
             return False
-        named = (name for name in self._new if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", error.message))
-        new = frozenset(named) or self._new
+        new = self._named(self._new, error) or self._new
+        if not new and not isinstance(error, BugError):
+            new = self._named(self._could_begin_without(), error)
+            new = new if len(new) < len(self._tables) else frozenset()
+        if not new:
+            return False
         self._new, self._left_out = self._new - new, self._left_out | new
         self._open_source = self._leaving_out(self._left_out)
         self._meter.fails(error)
         said = f"table {', '.join(sorted(new))} is left out until the next start: {error.message}"
         log.error("%s; %s", said, error.hint) if error.hint else log.error("%s", said)
         return True
+
+    def _named(self, names: Collection[str], error: CdcError) -> frozenset[str]:
+        """Return those that an error names, or whose topics it names."""
+        tables = {table.qualified: table for table in self._tables}
+        found = set[str]()
+        for name in names:
+            called = [name]
+            with suppress(ConfigError):  # it has no topic: that is the error
+                called += [self._sink.topic(tables[name])] if name in tables else []
+            pattern = "|".join(map(re.escape, called))
+            if re.search(rf"(?<![\w-])(?:{pattern})(?![\w-])", error.message):
+                found.add(name)
+        return frozenset(found)
+
+    def _could_begin_without(self) -> frozenset[str]:
+        """Return the tables of a start that just a pattern brings, and that were never captured."""
+        brought = {table.qualified for table in self._tables if self._settings.by_pattern(table.qualified)}
+        try:
+            state = self._sink.peek() if brought else None
+        except CdcError as exc:
+            log.debug("which tables were captured before is not known: %s", exc.message)
+            return frozenset()
+        return frozenset(brought - {*(state.tables if state is not None else ())})
 
     def _goes_back(self, error: CdcError) -> bool:
         """Whether a file that was read again has led to this before anything was committed: then it is as it was."""
@@ -290,13 +324,14 @@ class Pipeline:
     def _session(self, *, until_caught_up: bool) -> None:
         """Run from fencing to the first error. Nothing is made anywhere before source and sink have been checked."""
         self._meter.becomes(RunState.STARTING)
+        self._tables = ()
         with closing(self._sink), closing(self._open_source()) as source, closing(self._open_snapshotter()) as reader:
             takes_over = self._stand_by.takes_over(ran=self._ran)
             if self._stand_by.wait(source, ran=self._ran):
                 self._sequence = None  # what others have committed since is no reason to end
                 self._go_by_file_as_it_is()
             identity = source.connect()
-            tables = source.tables()
+            tables = self._tables = source.tables()
             ran_before = self._sink.check(tables)
             raise_first(self._settings.rules.refusals(tables, first=not ran_before))
             raise_first(self._settings.formats.refusals(tables, first=not ran_before))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from cdc.config.published.outbox import OutboxConfig
@@ -45,6 +45,8 @@ class Settings:
     """Whether `before` is the row that the topic holds, where the log does not have the whole old row."""
     idle_position_s: float = 10.0
     """How often the position is committed where nothing happens: it tells how fresh the topics are."""
+    by_pattern: Callable[[str], bool] = lambda _table: False
+    """Whether the file does not name a table, as ``schema.table``, and just a pattern brings it."""
     take_over: bool = False
     """Whether another copy that is at work is fenced at once, not waited for."""
     take_over_within_s: float = math.inf

@@ -115,6 +115,14 @@ class ConnectorConfig:
         left_out = (f"{LEFT_OUT}{name}" for name in sorted(tables))
         return replace(self, source=replace(self.source, tables=(*self.source.tables, *left_out)))
 
+    def names(self, table: str) -> bool:
+        """Whether the file names ``schema.table`` anywhere; otherwise just patterns bring it."""
+        source, sink = self.source, self.sink
+        said = [*source.tables, *source.keys, *source.columns, *source.where, *sink.formats]
+        said += [route.tables for route in sink.route]
+        said += [source.outbox.table] if source.outbox is not None else []
+        return table in said
+
     @property
     def logs(self) -> frozenset[Log]:
         """The logs beside the tables' topics that this connector writes."""

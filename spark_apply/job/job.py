@@ -2,7 +2,9 @@
 
 The checkpoint lies in a folder named by a hash of the topic prefix, the tables, the stores and the copies' identities.
 After a table or a store was added, or a copy was lost, the job therefore reads the topics from their beginning; guarded
-by position, that is safe. A copy that a rebuild or a rollback has swapped in keeps its identity, and catches up
+by position, that is safe. A table that comes while the job runs is taken up by another query with a checkpoint of its
+own, which begins where the copies are: the new topic at its beginning, the others where the last batch has ended. A
+copy that a rebuild or a rollback has swapped in keeps its identity, and catches up
 (`spark_apply.job.catch_up.swaps`).
 """
 
@@ -32,17 +34,20 @@ from spark_apply.job.catch_up.new_tables import TableWatch
 from spark_apply.job.catch_up.swaps import SwapWatch
 from spark_apply.job.checkpoint import files as checkpoints
 from spark_apply.job.checkpoint.place import Place
-from spark_apply.job.copies.chosen import choose_usable, evolved, newest, open_stores, without_topics
+from spark_apply.job.copies.chosen import Unusable, choose_usable, evolved, newest, open_stores, without_topics
 from spark_apply.job.copies.maintenance import MaintenanceSchedule
 from spark_apply.job.copies.route import Route
-from spark_apply.job.copies.set_aside import AsideCopies
+from spark_apply.job.copies.set_aside import AsideCopies, Key
 from spark_apply.job.pace import JobFigures, Pace
 from spark_apply.job.retry import fold_batch
 from spark_apply.job.start import Start
+from spark_apply.job.topics.compacted_deletes import UnreadDeletes
+from spark_apply.job.topics.identity import patiently
 from spark_apply.job.topics.retention import recovery_command
 from spark_apply.job.watermarks.barriers import PositionWatcher
 from spark_apply.job.watermarks.publisher import WatermarkPublisher
 from spark_apply.model.completeness import Ends
+from spark_apply.model.store import Store
 from spark_apply.model.upkeep import Maintained
 from spark_apply.spark.at_work import at_work
 from spark_apply.spark.query_failures import raise_failure, recorded, translated
@@ -113,19 +118,31 @@ def run_apply(
         lost = without_topics(config, chosen)
         tell("starting Spark")
         spark = open_session(config.name, config.spark)
-        every = [*(settings for settings, _ in chosen.values()), *(of.settings for of in unusable.values())]
-        stores = open_stores(config, every, spark)
+        stores, counts, batches = dict[str, Store](), dict[Key, TableCount](), 0
+        behind, held, quarantine, refused = False, None, None, dict[str, Unusable]()
         try:
-            asides = AsideCopies({}, Quarantine(config), tell, once)
-            asides.known = read_set_aside(config)
-            evolve = functools.partial(evolved, config, spark, asides)
-            applier = Applier(asides.routes, evolve, asides.quarantine, asides=asides)
-            behind = False
-            if not stop.is_set():
+            while True:
+                every = [*(settings for settings, _ in chosen.values()), *(of.settings for of in unusable.values())]
+                stores |= open_stores(config, every, spark, but=stores)
+                quarantine = quarantine or Quarantine(config)
+                asides = AsideCopies({}, quarantine, tell, once)
+                asides.known = read_set_aside(config)
+                evolve = functools.partial(evolved, config, spark, asides)
+                applier = Applier(asides.routes, evolve, asides.quarantine, counts, batches, asides=asides)
+                if stop.is_set():
+                    break
                 start = Start(config, spark, stores, tell, asides, applier)
                 usable = {table: of for table, of in chosen.items() if table not in lost}
-                start.open(usable, {**unusable, **lost}, lose_history=lose_history)
-                behind = _follow(start, begin, meter, once=once, stop=stop, reset_checkpoint=reset_checkpoint)
+                start.open(usable, {**unusable, **lost, **refused}, lose_history=lose_history)
+                how = _How(
+                    once=once, stop=stop, reset_checkpoint=reset_checkpoint and held is None, held=held, refused=refused
+                )
+                behind, held = _follow(start, begin, meter, how)
+                if held is None:
+                    break
+                batches = applier.batches
+                chosen, unusable = patiently(lambda: choose_usable(config, but=refused))
+                lost = without_topics(config, chosen)
         finally:
             for store in stores.values():
                 store.close()
@@ -138,34 +155,58 @@ def run_apply(
     return ApplySummary(config.name, time.monotonic() - begun, applier.batches, tables, behind, aside)
 
 
-def _follow(
-    start: Start, begin: Ends | None, meter: JobMeter, *, once: bool, stop: threading.Event, reset_checkpoint: bool
-) -> bool:
-    """Follow the topics; return whether a transaction was still open when the run began."""
+@dataclass(frozen=True, slots=True)
+class _How:
+    """How topics are followed."""
+
+    once: bool
+    stop: threading.Event
+    reset_checkpoint: bool
+    held: Ends | None
+    """What all copies have that went on until new tables came; None at the start of the job."""
+    refused: dict[str, Unusable]
+    """Tables that have come and that no start begins with."""
+
+
+def _follow(start: Start, begin: Ends | None, meter: JobMeter, how: _How) -> tuple[bool, Ends | None]:
+    """Follow the topics until the job ends, or new tables have come.
+
+    Return whether a transaction was still open when the run began, and what copies have where new tables have come.
+    """
     config, spark, applier, asides = start.config, start.spark, start.applier, start.asides
     topics = sorted({*applier.routes, *(topic for (topic, _), aside in asides.copies.items() if not aside.for_good)})
-    behind = once and not await_markers(config.source, topics)
+    behind = how.once and not await_markers(config.source, topics)
     watcher = PositionWatcher(config.source, [route.table for route in applier.routes.values()])
     with watcher, at_work(config.checkpoint):
-        checkpoint = start.checkpoint(reset=reset_checkpoint)
+        checkpoint = start.checkpoint(reset=how.reset_checkpoint)
         publisher = WatermarkPublisher(applier, watcher, start.topics.identities)
+        applier.unread = UnreadDeletes(spark, config.source, publisher.ends)
         asides.containing = True
         for key in list(asides):
             asides.note(*key)
         newest_of = functools.partial(newest, config, spark)
-        _Loop(
+        held = _Loop(
             start,
             publisher,
             SwapWatch(spark, config.source, applier, publisher.replaced),
             AsideWatch(spark, config.source, applier, asides, publisher, newest=newest_of, same=start.require_same),
-            TableWatch(config, start.stores, asides, {*start.identities, *(of.table for of in asides.copies.values())}),
+            TableWatch(
+                config,
+                spark,
+                start.stores,
+                asides,
+                frozenset([*start.identities, *(of.table for of in asides.copies.values())]),
+                how.refused,
+            ),
             MaintenanceSchedule(applier.routes, start.tell),
-            Place(checkpoint, start.topics, begin),
+            Place(checkpoint, start.topics, begin if how.held is None else how.held, how.held),
             JobFigures(meter, applier, publisher, asides),
-            once=once,
-            stop=stop,
+            once=how.once,
+            stop=how.stop,
         ).run(topics)
-    return behind
+    if held is None:
+        return behind, None
+    return behind, {**((begin or {}) if how.held is None else how.held), **held}  # of some topics nothing was read yet
 
 
 @dataclass(slots=True)
@@ -195,8 +236,11 @@ class _Loop:
     def __post_init__(self) -> None:
         self._pace = Pace(self.start.applier.counts)
 
-    def run(self, topics: Sequence[str]) -> None:
-        """Follow the topics until a run with `once` is through, the job is to stop, or it fails."""
+    def run(self, topics: Sequence[str]) -> Ends | None:
+        """Follow the topics until a run with `once` is through, the job is to stop, or it fails.
+
+        Return what all copies have that go on, where new tables have come: they are followed together from there.
+        """
         query = self._begin(topics)
         self.start.tell(f"following the topics; {_copies(self.start.applier)}")
         self.figures.meter.becomes(JobState.FOLLOWING)
@@ -214,6 +258,7 @@ class _Loop:
             raise_failure(query, self._failures, recovery=recovery_command((), ()))
         self.publisher.publish_pending()
         self.maintenance.look(now=self.once and not self.stop.is_set())
+        return self.publisher.every_end() if self.tables.found and not self.stop.is_set() else None
 
     def _begin(self, topics: Sequence[str]) -> StreamingQuery | None:
         """Compare copies, topics and checkpoint, and start the query; None: a run with `once` has nothing to read."""
@@ -225,8 +270,11 @@ class _Loop:
         writer = writer.trigger(processingTime=every)
         try:
             self.swaps.look(now=True)
-            self.publisher.begin(self.at.begin(spark, tell), checkpoint=self.at.checkpoint)
+            applied = self.at.begin(spark, tell)
+            self.publisher.begin(self.at.held if applied is None else applied, checkpoint=self.at.checkpoint)
             self.start.asides.forget_others()
+            if self.start.applier.unread is not None:
+                self.start.applier.unread.begin(topics)
             self.asides.look(now=True)
             self._until = self.at.left(ends_by_topic(config.source, topics)) if self.once else {}
             return None if self.once and self.publisher.has_read(self._until) else writer.start()
@@ -244,6 +292,8 @@ class _Loop:
             start, publisher, began = self.start, self.publisher, time.monotonic()
             with recorded(self._failures):
                 ends = checkpoints.ends_of(start.spark, self.at.checkpoint, batch_id)
+                start.asides.containing = True
+                start.applier.look_at_kept()
                 visibility = fold_batch(start.applier, self.swaps, records, publisher, ends, asides=start.asides)
                 self.at.topics.require()
                 publisher.applied(ends, visibility)
@@ -255,7 +305,7 @@ class _Loop:
     def _watch(self, query: StreamingQuery) -> bool:
         """Look now and then until the run is over; return whether the query ended by itself."""
         while query.isActive:
-            if self.stop.wait(_LOOK_S) or self._is_through():
+            if self.stop.wait(_LOOK_S) or self._is_through() or self.tables.found:
                 return False
             self._look()
         return not self.stop.is_set()

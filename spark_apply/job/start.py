@@ -53,7 +53,7 @@ class Start:
             raise next(iter(missed.values()))
         for made, name in copies:
             route = self.applier.routes.setdefault(made.topic, Route(made, {}))
-            self.applier.counts[made.qualified, name] = TableCount()
+            self.applier.counts.setdefault((made.qualified, name), TableCount())
             known = self.identities.setdefault(made.qualified, {})
             known[name], error = None, missed.get((made.qualified, name))
             try:

@@ -108,6 +108,62 @@ def test_tables_that_come_while_the_log_is_followed(
         eventually(lambda: "t_4" in {of["table"] for of in connector.descriptions()}, "it has a key by now")
 
 
+@pytest.mark.parametrize(
+    "server", some_each_push(["postgres18", "mysql", "mariadb", "by triggers", "mysql by triggers"], "postgres18")
+)
+def test_a_start_goes_on_without_what_a_pattern_brings(
+    server: str, request: pytest.FixtureRequest, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """Whatever refuses a table: it is told, and stops no other. One that is named, or was captured, is an error."""
+    mysql, triggers = server.startswith(("mysql", "mariadb")), "triggers" in server
+    database: Database | MySQLDatabase = request.getfixturevalue(
+        "mysql" if server.startswith("mysql") else "mariadb" if mysql else "postgres18"
+    )
+    schema = database.name if mysql else "public"
+    long = "t_" + ("\u00fc" * 40 if mysql else "+" * 50)  # Kafka has no room for the name of its topic
+    for name in ("t_1", "t_2", "t_3", "t_4", long):
+        quoted = f"`{name}`" if mysql else f'"{name}"'
+        database.execute(f"CREATE TABLE {quoted} (id INT PRIMARY KEY)", f"INSERT INTO {quoted} VALUES (1)")
+    admin, config = (
+        AdminClient({"bootstrap.servers": kafka}),
+        {"cleanup.policy": "compact", "delete.retention.ms": "604800000", "max.message.bytes": "104857600"},
+    )
+    for name, partitions in (("t_2", 3), ("t_3", 5)):
+        topic = NewTopic(f"{prefix}.{schema}.{name}", partitions, 1, config=config)
+        admin.create_topics([topic])[topic.topic].result(30)
+    producer = Producer({"bootstrap.servers": kafka})
+    producer.produce(f"{prefix}.{schema}.t_2", key=b"theirs", value=b"theirs")
+    assert producer.flush(30) == 0
+    more = {"type": "triggers"} if triggers else {}
+
+    def connector(*tables: str) -> Connector:
+        return Connector(tmp_path, prefix, database.url, kafka, [*tables], as_owner=True, source=more)
+
+    followed = connector(f"{schema}.t_*")
+    said = followed.catch_up()
+    for left, why in (
+        ("t_2", "t_2 holds records already"),
+        ("t_3", "t_3 has 5 partitions"),
+        *([] if mysql and triggers else [(long, "characters, Kafka takes 249")]),  # it is left out before
+    ):
+        assert f"table {schema}.{left} is left out until the next start: " in said
+        assert why in said
+    for _ in range(2):
+        assert {of["table"] for of in followed.descriptions()} == {"t_1", "t_4"}
+        assert followed.fold(f"{schema}.t_1") == followed.fold(f"{schema}.t_4") == {b'{"id":1}': {"id": 1}}
+        followed.catch_up()
+    done = connector(f"{schema}.t_*", f"{schema}.t_3").here("run", "FILE", "--until-caught-up")
+    assert done.returncode == 1
+    assert "t_3 has 5 partitions" in done.stderr
+    topic = f"{prefix}.{schema}.t_4"
+    admin.delete_topics([topic])[topic].result(30)
+    eventually(lambda: topic not in admin.list_topics(timeout=10).topics, "it is gone")
+    admin.create_topics([NewTopic(topic, 5, 1, config=config)])[topic].result(30)
+    done = connector(f"{schema}.t_*").here("run", "FILE", "--until-caught-up")
+    assert done.returncode == 1, "it was captured before"
+    assert "t_4 has 5 partitions" in done.stderr
+
+
 def test_a_table_that_another_user_must_publish(
     postgres18: Database, kafka: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -155,9 +155,13 @@ class Publisher:
     def publish(self, records: Iterable[tuple[str, bytes, bytes | None]], *, commit: bool = True) -> None:
         """Write records in one transaction, committed or aborted."""
         with self.transaction(commit=commit):
-            for topic, key, value in records:
-                self._producer.produce(topic, key=key, value=value)
-                self._producer.poll(0)
+            self.write(records)
+
+    def write(self, records: Iterable[tuple[str, bytes, bytes | None]]) -> None:
+        """Write records in the transaction that is open."""
+        for topic, key, value in records:
+            self._producer.produce(topic, key=key, value=value)
+            self._producer.poll(0)
 
     @contextmanager
     def transaction(self, *, commit: bool = True) -> Iterator[None]:

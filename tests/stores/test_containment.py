@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from cdc.model.state import Phase
 from spark_apply.events.quarantine import read_entries
 from spark_apply.events.set_aside import read_set_aside
 from spark_apply.job.catch_up import new_tables
+from spark_apply.job.job import ApplySummary, run_apply
 from spark_apply.model.store import open_store
 from spark_apply.rebuild import rebuild
 from spark_apply.rebuild.quarantine_retry import run_retry
@@ -361,32 +363,62 @@ def test_a_mark_that_is_damaged_is_of_one_copy(
         assert setting.contents(of) == setting.folded(of, [*records, *more])
 
 
-def test_a_table_that_comes_while_the_job_runs_is_told(warehouse: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job follows the tables that it began with; `cdc status` says why a store is not complete, and what helps."""
+def test_tables_that_come_while_the_job_runs_are_taken_up(warehouse: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is read again for them; one that the file does not fit is set aside, told once, and stops no other."""
     monkeypatch.setattr(new_tables, "LOOK_EVERY_S", 0.2)
     setting, publisher = warehouse, warehouse.publisher()
-    table, other = setting.table(), setting.table("later")
-    publisher.create([table], partitions=1)
-    records = table.event("c", order(1), position(10))
-    publisher.stand(Phase.STREAM, 20, [table], records)
-    file = job_file(setting, setting.config().stores["copy"].url or "")
-    with setting.running("checkpoints") as job:
-        until(lambda: job.said("batch 1"))
-        admin = AdminClient({"bootstrap.servers": setting.bootstrap})
-        for future in admin.create_topics([NewTopic(other.topic, 1, 1)]).values():
+    table, later, last = (setting.table(name) for name in ("orders", "later", "last"))
+    named, unfit = setting.table("named"), setting.table("namely", {"id": {"kind": "int64"}})  # without its column
+    publisher.create([table, named], partitions=1)
+    records = [*table.event("c", order(1), position(10)), *named.event("c", order(1), position(10))]
+    publisher.stand(Phase.STREAM, 20, [table, named], records)
+    first, stores = len(records), {"stores": ["copy"]}
+    shapes = {"public.name*": {**stores, "rename": {"status": "state"}}, "public.*": stores}
+    file = job_file(setting, setting.config().stores["copy"].url or "", tables=shapes)
+    stop, lines, ended = threading.Event(), list[str](), list[ApplySummary | BaseException]()
+    admin = AdminClient({"bootstrap.servers": setting.bootstrap})
+
+    def reached(commit: int, *tables: SourceTable) -> bool:
+        marks = [mark and mark.complete for mark in setting.marks(*tables)]
+        return ended != [] or all(complete and complete.position == position(commit, 0) for complete in marks)
+
+    def follow() -> None:
+        try:
+            ended.append(run_apply(load_apply(file), once=False, stop=stop, progress=lines.append))
+        except BaseException as exc:  # noqa: BLE001 - asserted below
+            ended.append(exc)
+
+    def come(*tables: SourceTable, at: int) -> list[Record]:
+        wanted = [NewTopic(of.topic, 1, 1) for of in tables]
+        for future in admin.create_topics(wanted).values():
             future.result(30)
-        publisher.versions([other])
-        more = [*table.event("u", order(1, "x"), position(30)), *other.event("c", order(7), position(31))]
-        publisher.stand(Phase.STREAM, 40, [table, other], more)
-        until(lambda: job.said("warning: public.later in copy is set aside"))
-        until(lambda: setting.marks(table)[0].complete.position == position(40, 0))
-        (told,) = json.loads(run("status", file, "--json")[1])["stores"]["copy"][setting.prefix]["aside"].values()
-        assert "came after the job had begun" in told["reason"]
-        assert "start it again" in told["hint"]
-        assert len([line for line in job.lines if "public.later" in line]) == 1
-    assert setting.apply().aside == {}
-    assert setting.contents(other) == setting.folded(other, more)
-    assert setting.contents(table) == setting.folded(table, [*records, *more])
+        publisher.versions(tables)
+        return [r for of in tables for r in of.event("c", order(7), position(at))]
+
+    job = threading.Thread(target=follow)
+    job.start()
+    try:
+        until(lambda: ended != [] or any(line.startswith("batch 1") for line in lines), 240)
+        records += [*table.event("u", order(1, "x"), position(30)), *come(unfit, later, at=31)]
+        publisher.stand(Phase.STREAM, 40, [table, named, later, unfit], records[first:])
+        both = (table, later)
+        until(lambda: reached(40, *both), 120)
+        records += [*later.event("u", order(7, "y"), position(50)), *come(last, at=51)]
+        publisher.stand(Phase.STREAM, 60, [table, named, later, unfit, last], records[-2:])
+        until(lambda: reached(60, *both, last), 120)
+        assert [noted.table for noted in read_set_aside(load_apply(file)).values()] == ["public.namely"]
+    finally:
+        stop.set()
+        job.join(180)
+    (done,) = ended
+    assert isinstance(done, ApplySummary)
+    events = {of: counts["copy"].events for of, counts in done.tables.items()}
+    once = {"public.orders": 2, "public.later": 2, "public.last": 1, "public.named": 1}
+    assert events == once, "nothing is read again"
+    assert len([line for line in lines if "public.namely in copy is set aside" in line]) == 1
+    assert len([line for line in lines if line.startswith("taking up ")]) == 2
+    for of in (table, later, last):
+        assert setting.contents(of) == setting.folded(of, records), of.name
 
 
 @pytest.fixture

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import pytest
 
+from cdc.model.errors import CdcError, OperatorError
+from spark_apply.job import start as starting
+from spark_apply.job.start import Start
 from spark_apply.job.topics.compacted_deletes import buried_keys
+from spark_apply.job.topics.retention import MissedDeletesError
+from spark_apply.model.target_table import TargetTable
+from tests.unit.test_watermarks import TABLE
 
 
 @dataclass
@@ -53,3 +59,76 @@ def test_a_tombstone_without_its_delete_is_found(
 ) -> None:
     read: Any = [Record(10 + number, key, text) for number, (key, text) in enumerate(records)]
     assert buried_keys(read, {0: 10}) == buried
+
+
+@dataclass
+class File:
+    """Stands for apply.yaml, of which nothing but where its topics are is passed on."""
+
+    source: Any = None
+
+
+FILE = File()
+
+
+@dataclass
+class Rereading:
+    """A store that is made again from the topics, and counts how often that was asked for."""
+
+    asked: int = 0
+
+    def read_again(self) -> None:
+        self.asked += 1
+
+
+@dataclass
+class Judged:
+    """Stands for what looks at a topic: raises what is known of a table."""
+
+    found: dict[str, CdcError]
+    looked_at: list[str] = field(default_factory=list)
+
+    def offsets(self, _source: Any, copies: list[tuple[TargetTable, Any]]) -> None:
+        for table, _ in copies:
+            self.looked_at.append(table.name)
+            if isinstance(self.found.get(table.name), MissedDeletesError):
+                raise self.found[table.name]
+
+    def records(self, _spark: Any, _source: Any, table: TargetTable, *_: Any, **_more: Any) -> None:
+        if table.name in self.found:
+            raise self.found[table.name]
+
+
+MISSED, AWAY = MissedDeletesError("rows may stay"), OperatorError("topic b cannot be read")
+
+
+@pytest.mark.parametrize(
+    ("found", "asked", "failed", "looked_at"),
+    [
+        ({}, 0, [], ["a", "b", "c"]),
+        ({"b": AWAY}, 0, ["b"], ["a", "b", "c"]),
+        ({"a": MISSED, "c": MISSED}, 1, [], ["a"]),
+        ({"b": AWAY, "c": MISSED}, 1, ["b"], ["a", "b", "c"]),
+    ],
+)
+def test_one_topic_that_cannot_be_looked_through_is_of_its_table(
+    found: dict[str, CdcError],
+    asked: int,
+    failed: list[str],
+    looked_at: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of what is read again all is, once; a failure is one copy's. Histories and other stores are not looked at."""
+    judged, views, copy = Judged(found), Rereading(), object()
+    monkeypatch.setattr(starting, "require_deletes", judged.offsets)
+    monkeypatch.setattr(starting, "require_deletes_read", judged.records)
+    told: list[str] = []
+    stores = cast("Any", {"views": views, "copy": copy})
+    nothing = cast("Any", None)
+    start = Start(cast("Any", FILE), nothing, stores, told.append, nothing, nothing)
+    tables = [replace(TABLE, name=name) for name in ("a", "b", "c")]
+    copies = [(table, "views") for table in tables]
+    others = [(replace(TABLE, name="d"), "copy"), (replace(TABLE, name="e", history=True), "views")]
+    errors = start._read_again([*others, *copies], {})
+    assert {name for (name, _) in errors} == {f"{TABLE.schema}.{name}" for name in failed}
+    assert (views.asked, len(told), judged.looked_at) == (asked, asked, looked_at)

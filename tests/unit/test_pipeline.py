@@ -314,6 +314,46 @@ def test_a_new_table_that_is_refused_stops_no_other(bench: Bench, refused: str) 
     assert set(bench.fold(C)) == {"1"}
 
 
+@pytest.mark.parametrize(
+    ("by_pattern", "left"), [((C,), [(), {"s.c"}]), ((A, C), [(), {"s.c"}]), ((A,), None), ((), None)]
+)
+def test_a_start_does_without_what_a_pattern_brings(
+    by_pattern: Sequence[Table], left: list[Collection[str]] | None, bench: Bench
+) -> None:
+    """One that the file names, that was captured before, or that is all there is, is an error as it is."""
+    opened_without = list[Collection[str]]()
+    bench.kafka.create("p.s.c")
+    bench.kafka.topics["p.s.c"].append(Record("p.s.c", b"theirs", b"theirs", bench.kafka.begin("theirs")))
+    bench.kafka.end("theirs", Outcome.COMMITTED)
+
+    def opened(without: Collection[str] = (), *, there: Sequence[Table] = (A, C)) -> Source:
+        opened_without.append(without)
+        return MemorySource(bench.log, [table for table in there if table.qualified not in without])
+
+    def pipeline(*there: Table) -> Pipeline:
+        return Pipeline(
+            Settings(connector="c", prefix="p", by_pattern=lambda name: name in {of.qualified for of in by_pattern}),
+            open_source=partial(opened, there=there),
+            leaving_out=lambda names: partial(opened, names, there=there),
+            open_snapshotter=lambda: MemorySnapshotter(bench.log),
+            sink=MemorySink(bench.kafka, "c", "p"),
+        )
+
+    with pytest.raises(OperatorError, match=r"topic p\.s\.c holds records already"):
+        pipeline(C).run(until_caught_up=True)
+    opened_without.clear()
+    if left is None:
+        with pytest.raises(OperatorError, match=r"topic p\.s\.c holds records already"):
+            pipeline(A, C).run(until_caught_up=True)
+        return
+    pipeline(A, C).run(until_caught_up=True)
+    assert opened_without == left
+    assert bench.state().tables == ("s.a",)
+    bench.kafka.refused.add("p.s.a")
+    with pytest.raises(OperatorError, match=r"p\.s\.a has other settings"):
+        pipeline(A, C).run(until_caught_up=True)
+
+
 def test_a_hold_nobody_knows_of_is_refused(bench: Bench) -> None:
     """The topics were deleted, the slot was not: what lies between is unknown."""
     bench.run(A)

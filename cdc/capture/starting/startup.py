@@ -18,7 +18,7 @@ from cdc.encode.schema_versions import KeptNumbers
 from cdc.encode.table_log import log_of
 from cdc.model.audit import Act
 from cdc.model.change import Position, Table
-from cdc.model.errors import GapError, raise_first
+from cdc.model.errors import GapError, OperatorError, raise_first
 from cdc.model.interfaces import LINEAGE, Choosing, Comparing, Sink, Source
 from cdc.model.ledger import Loss, loss, to_record
 from cdc.model.state import Phase, State
@@ -252,7 +252,12 @@ class Startup:
             if outbox is None or table.qualified != outbox.table:
                 of = rules.of(table.qualified) if rules else None
                 shown = table if of is None else of.published(table).table
-                wires.of(shown, self._sink.topic(table), numbers.of(shown))
+                try:
+                    wires.of(shown, self._sink.topic(table), numbers.of(shown))
+                except OperatorError as exc:
+                    if table.qualified in exc.message:
+                        raise
+                    raise OperatorError(f"table {table.qualified}: {exc.message}", hint=exc.hint) from exc
 
     def refuse_neighbours(self, identity: Mapping[str, str], tables: Sequence[Table]) -> None:
         """Raise OperatorError if a topic is another connector's, or this one has run under another prefix."""

@@ -184,6 +184,7 @@ def _parts(config: ConnectorConfig, how: _How, followed: Followed) -> Parts:
         config=config.binding,
         idle_position_s=config.sink.idle_position_s,
         wait_s=how.wait_s,
+        by_pattern=lambda table: not config.names(table),
         take_over=how.take_over_s is not None,
         take_over_within_s=how.take_over_s or 0.0,
         rules=CaptureRules.of_source(config.source),

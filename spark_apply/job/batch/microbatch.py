@@ -30,6 +30,7 @@ from spark_apply.job.batch.refusals import Refusals
 from spark_apply.job.batch.survey import ALSO, EVENTS, VALID, VERSION, aggregates, cached, read_alone, survey
 from spark_apply.job.copies.route import Route
 from spark_apply.job.copies.set_aside import AsideCopies, Key
+from spark_apply.job.topics.compacted_deletes import UnreadDeletes
 from spark_apply.model.store import (
     Applied,
     Batch,
@@ -60,6 +61,8 @@ class Applier:
     batches: int = 0
     asides: AsideCopies | None = None
     """The copies that are set aside, if a copy that fails may be: otherwise its failure is raised."""
+    unread: UnreadDeletes | None = None
+    """Finds out whether deletes are gone, where batches are read into copies that have rows."""
     _refusals: Refusals = field(init=False)
 
     def __post_init__(self) -> None:
@@ -142,6 +145,11 @@ class Applier:
         waiting = any(self.quarantine.of(name, route.table.topic) for name in route.stores)
         return alone and not waiting and not route.table.history
 
+    def look_at_kept(self) -> None:
+        """Set copies aside that may have lagged behind for longer than their topics keep deletes."""
+        if self.unread is not None:
+            self.unread.look([(route.table, route.stores) for route in self.routes.values()], self.contained)
+
     def contained(self, topic: str, *stores: str) -> AbstractContextManager[None]:
         """Set copies of a topic aside if the block fails, where that may be."""
         return nullcontext() if self.asides is None else self.asides.contained(topic, *stores)
@@ -195,13 +203,15 @@ class Applier:
         """Return the batch of the only topic (fast path); None if it has a poison record or a newer version."""
         (route,) = self.routes.values()
         with ExitStack() as own:
-            rows = cached(own, read_alone(records, route.table, apart))
+            seen = self._tombstones()
+            rows = cached(own, read_alone(_observed(records, seen), route.table, apart))
             try:
                 about = surveyed(rows, route.table, *aggregates(VALID, EVENTS, VERSION, POSITION))
             except OperatorError:  # the plain path finds out whether it is permanent
                 return None
             if about["bad"] or about["non_events"] or (about["version"] or 0) > route.table.version:
                 return None
+            self._require_deletes(seen, records)
             stack.push(own.pop_all())
         batch = Batch(route.table, rows.drop(*ALSO), about["keys"], about["position"])
         return [(about, batch)] if about["keys"] else []
@@ -210,9 +220,11 @@ class Applier:
         self, stack: ExitStack, records: DataFrame, limits: Mapping[str, str], apart: Mapping[str, str]
     ) -> Generator[SurveyedBatch]:
         """Yield a batch of each topic, valid until the next one; those with a limit are valid until `stack` ends."""
-        events = parse(records)
-        found = cached(stack, latest(events, apart))
-        for about in sorted(survey(found), key=lambda row: str(row["topic"])):
+        events, seen = parse(records), self._tombstones()
+        found = cached(stack, latest(parse(_observed(records, seen)), apart))
+        surveyed_topics = sorted(survey(found), key=lambda row: str(row["topic"]))
+        self._require_deletes(seen, records)
+        for about in surveyed_topics:
             topic = about["topic"]
             stores = self.routes[topic].stores if topic in self.routes else {}
             if not stores:
@@ -228,6 +240,19 @@ class Applier:
                         batch = self._typed(kept, found, about, events, limits.get(topic))
                 if batch is not None:
                     yield about, batch
+
+    def _tombstones(self) -> RowObservation | None:
+        """Return what is to see a batch's tombstones and deletes, in one pass."""
+        if self.unread is None:
+            return None
+        apart = [topic for topic, route in self.routes.items() if route.table.history or not route.stores]
+        return self.unread.observation(apart)
+
+    def _require_deletes(self, seen: RowObservation | None, records: DataFrame) -> None:
+        """Set copies aside, before they have a batch, that have rows whose deletes are gone from it."""
+        if self.unread is not None and seen is not None:
+            routes = [(route.table, route.stores) for route in self.routes.values()]
+            self.unread.require(seen, records, routes, self.contained)
 
     def _typed(self, stack: ExitStack, found: DataFrame, about: Row, events: DataFrame, limit: str | None) -> Batch:
         """Return the valid rows of a topic, cached until the batch ends; put poison records into quarantine first."""
@@ -260,6 +285,10 @@ class Applier:
             msg = f"{route.table.qualified}: an event names version {version}, which the schema topic does not hold"
             raise BugError(msg, hint="was the schema topic recreated? A fresh snapshot writes it again")
         return route
+
+
+def _observed(records: DataFrame, seen: RowObservation | None) -> DataFrame:
+    return records if seen is None else seen.of(records)
 
 
 def _takes_every_event(route: Route) -> bool:

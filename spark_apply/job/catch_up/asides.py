@@ -19,11 +19,11 @@ from spark_apply.events.kafka.stream import read_topic
 from spark_apply.job.batch.microbatch import Applier
 from spark_apply.job.copies.route import Route
 from spark_apply.job.copies.set_aside import Aside, AsideCopies, Key
-from spark_apply.job.topics.compacted_deletes import require_deletes_read
+from spark_apply.job.topics.compacted_deletes import UnreadDeletes, require_deletes_read
 from spark_apply.job.topics.retention import rebuild_command, require_deletes
 from spark_apply.job.watermarks.publisher import WatermarkPublisher
 from spark_apply.model.completeness import Mark
-from spark_apply.model.store import Offsets, Store, Visibility, is_whole
+from spark_apply.model.store import Offsets, RereadStore, Store, Visibility, is_whole
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.failures import concerns_spark
 
@@ -94,7 +94,9 @@ class AsideWatch:
         return last
 
     def _fold(self, topic: str, name: str, route: Route, begin: Offsets, mark: Mark, *, last: bool) -> Route:
-        applier = Applier({topic: route}, self.applier.evolve, self.asides.quarantine)
+        rereads = isinstance(route.stores[name], RereadStore)  # which does not say what rows it has
+        unread = None if rereads else UnreadDeletes(self.spark, self.source, lambda _topic: begin)
+        applier = Applier({topic: route}, self.applier.evolve, self.asides.quarantine, unread=unread)
         whole: dict[Key, Visibility] = {}
         if is_whole(route.stores[name]):
             shown = self.publisher.visible(route, mark) if last or mark.complete else Visibility(mark, "")

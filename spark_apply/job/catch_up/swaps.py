@@ -23,6 +23,7 @@ from cdc.config.apply_config import ApplySource
 from spark_apply.job.batch.microbatch import Applier
 from spark_apply.job.batch.one_topic import fold
 from spark_apply.job.copies.route import Route
+from spark_apply.job.topics.compacted_deletes import UnreadDeletes
 from spark_apply.model.store import Offsets
 
 LOOK_EVERY_S = 2.0
@@ -63,7 +64,8 @@ class SwapWatch:
         route = routes[topic] = self.applier.evolve(routes[topic])
         self.applier.quarantine.refresh()  # what was resolved for the copy that was swapped in, and what was put
         only = Route(route.table, {name: route.stores[name]})
-        applier = Applier({topic: only}, self.applier.evolve, self.applier.quarantine)
+        unread = UnreadDeletes(self.spark, self.source, lambda _topic: owed.begin)
+        applier = Applier({topic: only}, self.applier.evolve, self.applier.quarantine, unread=unread)
         end = fold(self.spark, self.source, applier, topic, owed.begin)
         self.replaced(topic, name, end)
         route.stores[name].caught_up(route.table, owed)

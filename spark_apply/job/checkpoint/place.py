@@ -25,6 +25,8 @@ class Place:
     topics: FollowedTopics
     since: Ends | None
     """Where they are read from where there is no checkpoint."""
+    held: Ends | None = None
+    """What all copies have that go on, where a job has just followed fewer topics."""
 
     def left(self, ends: Ends) -> Ends:
         """Return those of the ends that lie behind where reading begins: the others are never read up to."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
@@ -37,9 +37,10 @@ class Unusable:
     """Whether it has no topic: the job then reads the others without it, until it is started again."""
 
 
-def choose_usable(config: ApplyConfig) -> tuple[Chosen, dict[str, Unusable]]:
+def choose_usable(config: ApplyConfig, *, but: Container[str] = ()) -> tuple[Chosen, dict[str, Unusable]]:
     """Return the tables of apply.yaml with their versions in the schema topic, and those that cannot be copied.
 
+    The tables of `but`, by ``schema.table``, are passed over.
     Raises CdcError for what is wrong in the file.
     """
     places = [(f"stores.{name}.path", store.path) for name, store in config.stores.items() if store.path]
@@ -49,6 +50,8 @@ def choose_usable(config: ApplyConfig) -> tuple[Chosen, dict[str, Unusable]]:
     tables: dict[str, tuple[ApplyTable, TargetTable]] = {}
     unusable: dict[str, Unusable] = {}
     for table, settings in choose(config.tables, versions).items():
+        if table in but:
+            continue
         try:
             tables[table] = (settings, followed_table(versions[table], settings))
         except ConfigError:
@@ -124,11 +127,15 @@ def without_topics(config: ApplyConfig, chosen: Chosen) -> dict[str, Unusable]:
     return found
 
 
-def open_stores(config: ApplyConfig, tables: Iterable[ApplyTable], spark: SparkSession) -> dict[str, Store]:
-    """Open the stores that the tables use, by their names in apply.yaml."""
+def open_stores(
+    config: ApplyConfig, tables: Iterable[ApplyTable], spark: SparkSession, *, but: Container[str] = ()
+) -> dict[str, Store]:
+    """Open the stores that the tables use, by their names in apply.yaml, `but` those that are open."""
     used = sorted({name for settings in tables for name in settings.stores} or config.stores)
     prefix = config.source.topic_prefix
-    return {name: open_store(config.stores[name], name=name, prefix=prefix, spark=spark) for name in used}
+    return {
+        name: open_store(config.stores[name], name=name, prefix=prefix, spark=spark) for name in used if name not in but
+    }
 
 
 def evolved(config: ApplyConfig, spark: SparkSession, asides: AsideCopies, route: Route) -> Route:

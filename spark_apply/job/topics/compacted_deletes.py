@@ -6,30 +6,52 @@ position, so it cannot be applied; but it tells that its key is gone. A copy tha
 it for good.
 
 This can only be so where a copy was away, or lagged: the segment that is being written is not compacted. So it is asked
-before a copy goes on from its own offsets, of what it has not read yet.
+before a copy goes on from its own offsets, of what it has not read yet. A job that runs may lag, too: with each batch
+Spark combines the hashes of the tombstones' keys with those of the deletes' (exclusive or, so that pairs cancel out),
+which costs next to nothing. Where something is left over, the batch's records are looked through, before a store has
+them.
+
+Of a job that lags for longer than `delete.retention.ms` the tombstones may be gone as well. If all that is unread is
+younger than half of that, what is read in the other half is whole: so often the broker is asked.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 import orjson
 from confluent_kafka import Message
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 from cdc.config.apply_config import ApplySource
-from spark_apply.events.kafka.offsets import committed_ends
+from spark_apply.events.kafka.offsets import committed_ends, ends_by_topic
 from spark_apply.events.kafka.records import records_between
 from spark_apply.events.projected import key_documents
-from spark_apply.job.topics.retention import MissedDeletesError, held_offsets, rebuild_command
+from spark_apply.events.validation import RowObservation
+from spark_apply.job.topics.identity import patiently
+from spark_apply.job.topics.retention import (
+    MissedDeletesError,
+    extents,
+    held_offsets,
+    missed_deletes,
+    rebuild_command,
+    repair_command,
+)
 from spark_apply.model.store import Offsets, RereadStore, Store
 from spark_apply.model.target_table import TargetTable
 
 _AT_ONCE: Final = 10_000
 _MAYBE_DELETE: Final = re.compile(rb'"op"\s*:\s*"d"')
 """What stands in each delete, and in few other events: in a text of a row, quotes are behind a backslash."""
+_DELETE: Final = bytearray(b'"op":"d"')
+_TAIL: Final = 64
+"""So many bytes at the end of an event have what kind it is. Of other writers' deletes more is looked through."""
 
 
 Buried: TypeAlias = dict[tuple[str, tuple[tuple[int, int], ...]], list[str]]
@@ -57,7 +79,11 @@ def require_deletes_read(
     at = (table.topic, tuple(sorted(has.items())))
     if at not in found:
         found[at] = buried_keys(records_between(source, table.topic, has, committed_ends(source, table.topic)), has)
-    keys = found[at]
+    _require_none_kept(spark, table, name, store, found[at])
+
+
+def _require_none_kept(spark: SparkSession, table: TargetTable, name: str, store: Store, keys: list[str]) -> None:
+    """Raise MissedDeletesError if a copy has rows under these keys, or does not say which rows it has."""
     for first in range(0, len(keys), _AT_ONCE):
         some = key_documents(spark, table, keys[first : first + _AT_ONCE])
         ids = {store.id_of(key, document) for key, document in some}
@@ -96,6 +122,103 @@ def buried_keys(records: Iterable[Message], begin: Offsets) -> list[str]:
         else:
             deleted.discard(key)
     return [key.decode(errors="replace") for key in buried]
+
+
+@dataclass(slots=True)
+class UnreadDeletes:
+    """Finds out of each batch whether deletes are gone that were in it."""
+
+    spark: SparkSession
+    source: ApplySource
+    begins: Callable[[str], Offsets]
+    """Returns the offsets from which a topic is read next; empty: from its beginning, into copies without rows."""
+    filling: dict[str, Offsets] = field(default_factory=dict)
+    """The ends of topics when copies began to be filled with them, until they are filled so far."""
+    _kept_until_s: float = float("-inf")
+    """Until then, on the monotonic clock, nothing that is unread now is removed."""
+
+    def begin(self, topics: Collection[str]) -> None:
+        """Note which topics are read from their beginnings. Raises OperatorError when the broker does not answer."""
+        fresh = sorted(topic for topic in topics if not self.begins(topic))
+        self.filling.update(ends_by_topic(self.source, fresh) if fresh else {})
+
+    def observation(self, apart: Collection[str]) -> RowObservation:
+        """Return what is to see the records of a batch, but of the topics `apart`."""
+        asked = ~F.col("topic").isin(sorted(apart)) if apart else F.lit(True)  # noqa: FBT003 - a literal column
+        gone = F.col("value").isNull()
+        delete = F.contains(F.substring("value", -_TAIL, _TAIL), F.lit(_DELETE))
+        either = F.when((gone | delete) & asked, F.xxhash64("topic", "key"))
+        return RowObservation(F.count_if(gone & asked).alias("gone"), F.bit_xor(either).alias("left"))
+
+    def look(self, routes: Iterable[tuple[TargetTable, Mapping[str, Store]]], contained: Contained) -> None:
+        """Have copies set aside that may have lagged behind for longer than their topics keep deletes."""
+        now_s = time.monotonic()
+        if now_s < self._kept_until_s:
+            return
+        followed = {table.topic: (table, stores) for table, stores in routes if stores and not self._is_filled(table)}
+        topics = sorted(followed)
+        there = patiently(lambda: extents(self.source, topics, within=0.5))
+        kept_ms = [extent.retention_ms for of in there.values() for extent in of.values()]
+        old = [topic for topic in topics if missed_deletes("", self.begins(topic), there[topic]) is not None]
+        if not old:
+            self._kept_until_s = now_s + min(kept_ms, default=0) / 2000
+            return
+        there = patiently(lambda: extents(self.source, old))
+        for topic in old:
+            table, stores = followed[topic]
+            for name in list(stores):
+                why = missed_deletes(f"{table.qualified} in {name}", self.begins(topic), there[topic])
+                if why is not None:
+                    with contained(topic, name):
+                        raise MissedDeletesError(why, hint=repair_command(table, name))
+
+    def _is_filled(self, table: TargetTable) -> bool:
+        """Whether copies of a table are still filled for the first time: all the rows they have were read just now."""
+        ends, at = self.filling.get(table.topic), self.begins(table.topic)
+        if ends is not None and all(at.get(number, 0) >= end for number, end in ends.items()):
+            del self.filling[table.topic]
+        return table.topic in self.filling
+
+    def require(
+        self,
+        seen: RowObservation,
+        records: DataFrame,
+        routes: Iterable[tuple[TargetTable, Mapping[str, Store]]],
+        contained: Contained,
+    ) -> None:
+        """Have copies set aside that have rows whose deletes are gone from a batch, which `seen` has seen."""
+        about = seen.found()
+        if about is not None and not (about["gone"] and about["left"]):
+            return
+        tables = {table.topic: (table, stores) for table, stores in routes if not table.history and stores}
+        tables = {topic: of for topic, of in tables.items() if self.begins(topic)}
+        for topic, keys in self._buried(records, [*tables]).items():
+            table, stores = tables[topic]
+            for name, store in list(stores.items()):
+                if not (isinstance(store, RereadStore) and self._is_filled(table)):
+                    with contained(topic, name):
+                        _require_none_kept(self.spark, table, name, store, keys)
+
+    def _buried(self, records: DataFrame, topics: list[str]) -> dict[str, list[str]]:
+        """Return what `buried_keys` finds, by topic; Spark looks through the records."""
+        gone, op = F.col("value").isNull(), F.get_json_object(F.col("value").cast("string"), "$.op")
+        of_key = [
+            F.max(F.when(gone, F.col("offset"))).alias("gone"),
+            F.max(F.when(~gone, F.col("offset"))).alias("last"),
+            F.max_by(F.when(~gone, op), F.when(~gone, F.col("offset"))).alias("op"),
+        ]
+        read = records.where(F.col("topic").isin(topics) & F.col("key").isNotNull())
+        keyed = read.groupBy("topic", "partition", F.col("key").cast("string").alias("key")).agg(*of_key)
+        found = keyed.where((F.col("gone") > F.coalesce("last", F.lit(-1))) & ~F.col("op").eqNullSafe("d"))
+        buried: dict[str, list[str]] = {}
+        for row in found.toLocalIterator() if topics else ():
+            if row["gone"] != self.begins(row["topic"]).get(row["partition"], 0):
+                buried.setdefault(row["topic"], []).append(row["key"])
+        return buried
+
+
+Contained: TypeAlias = Callable[[str, str], AbstractContextManager[None]]
+"""Contains what fails for a topic's copy in a store."""
 
 
 def _is_delete(value: bytes | str) -> bool:

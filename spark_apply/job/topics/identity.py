@@ -9,8 +9,9 @@ which begins with no rows and at the new topic's first offset.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from cdc.config.apply_config import ApplySource
 from cdc.model.errors import OperatorError
@@ -20,6 +21,8 @@ from spark_apply.model.target_table import TargetTable
 
 _AWAY_S = 120.0
 """So long brokers may not answer before the job ends, as in `spark_apply.job.watermarks.barriers`."""
+
+Answer = TypeVar("Answer")
 
 RESET = "cdc apply APPLY.yaml --reset-checkpoint"
 
@@ -56,6 +59,18 @@ def require_same_topics(now: Mapping[str, TopicNow], tables: Iterable[tuple[Targ
                 raise OperatorError(why, hint=way_out(table))
 
 
+def patiently(ask: Callable[[], Answer]) -> Answer:
+    """Ask, and wait for brokers that do not answer, up to two minutes. Raises OperatorError."""
+    until = time.monotonic() + _AWAY_S
+    while True:
+        try:
+            return ask()
+        except OperatorError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(1)
+
+
 def of_another(checkpoint: str, topic: str, how: str) -> OperatorError:
     """Return the error of a checkpoint whose offsets are those of another topic."""
     msg = f"checkpoint {checkpoint} has offsets of another topic {topic}: {how}"
@@ -89,15 +104,8 @@ class FollowedTopics:
         """
         if self._asker is None:
             return
-        until = time.monotonic() + _AWAY_S
-        while True:
-            try:
-                there = self._asker.now(self.tables)
-                break
-            except OperatorError:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(1)
+        asker = self._asker
+        there = patiently(lambda: asker.now(self.tables))
         now = {name: topic.identity for name, topic in there.items()}
         for topic, how in differing(self.identities, now).items():
             table = self.tables[topic]

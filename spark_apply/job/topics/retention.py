@@ -45,8 +45,11 @@ class Extent:
     retention_ms: int
 
 
-def extents(config: ApplySource, topics: Sequence[str]) -> dict[str, dict[int, Extent]]:
-    """Read the extents by topic and partition. Raises OperatorError when the broker does not answer."""
+def extents(config: ApplySource, topics: Sequence[str], *, within: float = 1.0) -> dict[str, dict[int, Extent]]:
+    """Read the extents by topic and partition, as if deletes were kept for `within` that part of their time.
+
+    Raises OperatorError when the broker does not answer.
+    """
     if not topics:
         return {}
     retention, compacted = _retention(config, topics)
@@ -57,7 +60,7 @@ def extents(config: ApplySource, topics: Sequence[str]) -> dict[str, dict[int, E
     try:
         known = consumer.list_topics(timeout=_ANSWER_WITHIN_S).topics
         asked = [
-            TopicPartition(topic, number, now_ms - retention[topic])
+            TopicPartition(topic, number, now_ms - int(retention[topic] * within))
             for topic in topics
             for number in known[topic].partitions
         ]

@@ -46,7 +46,7 @@ class WatermarkPublisher:
     def _begin(self, topic: str, name: str, route: Route, applied: Ends | None, checkpoint: str) -> None:
         table, store = route.table, route.stores[name]
         mark = store.mark(table)
-        if applied is None:
+        if applied is None or (topic not in applied and mark is None):  # a table that has just come
             if mark is not None or is_whole(store):
                 store.set_mark(table, self.mark(topic, {}, None))
         elif mark is not None and mark.holds(applied.get(topic, {})):
@@ -58,6 +58,10 @@ class WatermarkPublisher:
     def ends(self, topic: str) -> Mapping[int, int]:
         """Return up to where the copies that go on have a topic."""
         return self._ends.get(topic, {})
+
+    def every_end(self) -> Ends:
+        """Return up to where the copies that go on have all topics."""
+        return {topic: {**of} for topic, of in self._ends.items()}
 
     def known(self, topic: str, store: str) -> Mark | None:
         """Return the mark that a copy which goes on was given last."""
