@@ -70,13 +70,17 @@ class LeftOutValues:
         fragments, answered = self._toast.find(encoder, old_key, row, published=not left and not judged, ask=ask)
         if answered:
             self.answered[encoder.table.qualified, key] = holes
+        stale = encoder.published.stale(row, fragments) if encoder.published is not None else frozenset()
+        for name in stale:
+            del fragments[name]
         missing = frozenset() if hidden else holes - fragments.keys()
         self._toast.keep(encoder, key, row, fragments, unknown=missing)
         if not missing:
             return fragments, False
         asked = self._completed(encoder, row, missing, fragments, moved=old_key != key, judged=judged)
         gone = asked and not missing <= fragments.keys()
-        if asked and (handover is None or gone) and not self._letters.on and self._unsent is None and not judged:
+        expected = missing <= stale
+        if asked and (handover is None or gone) and not (self._letters.on or self._unsent or judged or expected):
             self._request_resnapshot(encoder, missing)
         return fragments, gone
 

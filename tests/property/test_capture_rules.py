@@ -23,7 +23,8 @@ from cdc.capture.pipeline import Pipeline, Settings
 from cdc.capture.snapshots.published_rows import PublishedTables
 from cdc.config.published.column_rules import ColumnRules, HashRule
 from cdc.model.change import UNCHANGED, Change, Column, Kind, Op, Row, Table
-from cdc.rules.capture_rules import MASK, NO_RULES, CaptureRules
+from cdc.rules.capture_rules import NO_RULES, CaptureRules
+from cdc.rules.changed_values import MASK
 from cdc.rules.flat import Formats
 from cdc.testing import (
     POINTS,

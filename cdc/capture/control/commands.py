@@ -13,6 +13,7 @@ from cdc.capture.control.rereads import Rereads, is_ours
 from cdc.capture.snapshots.incremental_snapshot import IncrementalSnapshot
 from cdc.model.audit import DONE, READ_AGAIN, Act, asked_by
 from cdc.model.interfaces import Sink, Source
+from cdc.rules.keyring import Keyring
 
 COMMANDS_S: Final = 1.0
 
@@ -39,11 +40,13 @@ class UserCommands:
         since: Callable[[], str],
         paused_ms: int,
         told: threading.Event,
+        keys: Keyring | None = None,
     ) -> None:
         """`looked_for` are the commands for whose tables a session was restarted; `since` gives a position.
 
-        `told` is set where the process was told to read its file again.
+        `told` is set where the process was told to read its file again. `keys` are those of encrypted values.
         """
+        self._keys = keys
         self._sink, self._source, self._rereads, self._incremental = sink, source, rereads, incremental
         self._captured, self._looked_for, self._since = captured, looked_for, since
         self._connector = connector
@@ -94,10 +97,12 @@ class UserCommands:
 
     def _of_connector(self, key: bytes, command: signals.Command) -> bool:
         """Whether a command is about the connector, not about tables: then it is carried out."""
-        if command.pause is None and not command.reload:
+        if command.pause is None and not command.reload and command.shred is None:
             return False
         outcome = DONE
-        if command.reload:
+        if command.shred is not None:
+            outcome = self._shred(command.shred)
+        elif command.reload:
             self.reload, outcome = True, READ_AGAIN
         elif command.pause == bool(self.paused_ms):
             outcome = "it was so already"
@@ -107,6 +112,14 @@ class UserCommands:
             self.paused_ms = 0
         self._answer(key, command, outcome)
         return True
+
+    def _shred(self, subject: bytes) -> str:
+        if self._keys is None:
+            log.warning("a key is to be erased, and source.master_key is not in the file: there is none that is used")
+            return "the file has no source.master_key"
+        self._keys.shred(subject)
+        log.info("the key of a subject is erased, as asked: what was encrypted under it is unreadable from here on")
+        return DONE
 
     def _answer(self, key: bytes, command: signals.Command, outcome: str = DONE) -> None:
         """Note in the open transaction that a command is carried out, and who has asked for it."""
