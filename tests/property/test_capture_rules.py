@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import Protocol
 
 import orjson
 import pytest
@@ -64,6 +65,16 @@ COLUMNS = ColumnRules(
     exclude=("password",), mask=("email",), hash=HashRule(columns=("phone",), salt="pepper"), truncate={"bio": 3}
 )
 WHERE = "status <> 'draft' AND NOT n > 5"
+
+
+class Ruled(Protocol):
+    """Rules, and what they leave of a row by hand."""
+
+    @property
+    def made(self) -> CaptureRules: ...
+    @property
+    def formats(self) -> Formats: ...
+    def published(self, row: Row) -> dict[str, object] | None: ...
 
 
 @dataclass(frozen=True)
@@ -169,7 +180,10 @@ class World:
             return Change(Op.UPDATE, TABLE, image, (other[0], *new[1:]), 0)
         return Change(Op.UPDATE, TABLE, image if step.whole else None, new, 0)
 
-    def run(self, rules: Rules, *, alone: bool = False) -> None:
+    def snapshotter(self) -> MemorySnapshotter:
+        return MemorySnapshotter(self.log)
+
+    def run(self, rules: Ruled, *, alone: bool = False) -> None:
         """Until all is there; `alone`: nothing more is done meanwhile."""
         at = nothing if alone else self.at
         with contextlib.suppress(Killed):
@@ -177,7 +191,7 @@ class World:
             return
         self.run(rules, alone=alone)
 
-    def _run(self, rules: Rules, at: At) -> None:
+    def _run(self, rules: Ruled, at: At) -> None:
         Pipeline(
             Settings(connector="c", prefix="p", chunk_rows=1, rules=rules.made, formats=rules.formats),
             open_source=lambda: MemorySource(self.log, [TABLE], at=at),
@@ -199,7 +213,7 @@ class World:
     def newest(self) -> list[Record]:
         return list({r.key: r for r in self.kafka.committed("p.s.t")}.values())
 
-    def expected(self, rules: Rules) -> dict[str, dict[str, object]]:
+    def expected(self, rules: Ruled) -> dict[str, dict[str, object]]:
         found = (rules.published(row) for row in self.log.rows(TABLE).values())
         return {str(row["id"]): row for row in found if row is not None}
 
