@@ -19,5 +19,5 @@ class EncryptRule:
 
     def __post_init__(self) -> None:
         require(self.columns, "columns is empty", "columns: [email]")
-        require(self.by != "", "by is empty", "by: id; or leave it out: the table's whole key")
+        require(self.by != "", "by names no column", "by: id; or leave it out: the table's whole key")
         require(self.subject != "", "subject is empty", "subject: customer; or leave it out: the table's own name")
