@@ -1,8 +1,8 @@
 """Erases the key of a subject: what was encrypted under it is unreadable then, wherever it is kept.
 
 1. The connector erases the key itself, for it alone writes to the key topic and must not use the key any more: a
-   command asks it to, which it carries out in its next transaction, also while it is paused. One that does not run does
-   so at its next start.
+   command asks it to, which it carries out when it has read all that the log had then. One that does not run does so
+   after its next start.
 2. The key topic is compacted now (`sinks.erasure.compaction`), and the signal topic, whose command names the subject.
 3. The key topic is read again, also what is not committed, until no record of the key is left.
 
@@ -133,8 +133,9 @@ class _Shredding:
             return [
                 Place(
                     f"topic {self._topics[0]}", "kept",
-                    f"connector {self._config.name} has not erased the key within {within_s:g} s: does it run? The "
-                    "command waits for its next start (cdc run CONNECTOR.yaml); then run this again",
+                    f"connector {self._config.name} has not erased the key within {within_s:g} s: does it run? is "
+                    "it paused? The command waits until it goes on (cdc run, cdc resume CONNECTOR.yaml); then run this "
+                    "again",
                 )
             ]  # fmt: skip
         erased, _ = self._parted()

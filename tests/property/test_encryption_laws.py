@@ -199,6 +199,19 @@ def test_a_left_out_value_is_not_carried_from_an_erased_key_or_to_another_subjec
         assert str(_fold(world)[key]["bio"]).endswith((LONG + SECRET + b"1").decode())
 
 
+def test_what_the_source_had_when_a_key_was_to_be_erased_is_published_under_that_key() -> None:
+    """A connector that lags would make a new key for a row that is deleted already, and keep it for ever."""
+    gone = Step("delete", 0, 0, None, None, long=False, whole=False, leave_out=False)
+    world, rules = World([PUT, PUT, gone], []), Encrypted()
+    world.act(1)
+    world.run(rules)
+    world.act()
+    subject = _shred(world, 0)
+    world.run(rules)
+    assert [r.value for r in world.kafka.committed(KEYS) if r.key == subject][1:] == [None]
+    assert _fold(world) == {}
+
+
 def test_another_master_key_is_refused_before_anything_is_written() -> None:
     """Whoever holds the one could not read what comes, or what was."""
     world = World([PUT, PUT], [])

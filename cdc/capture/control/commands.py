@@ -56,6 +56,8 @@ class UserCommands:
         self._of_rows: dict[bytes, signals.Command] = {}
         """Commands for rows that are being read, by key."""
         self._read_s = 0.0
+        self._erased_behind: dict[bytes, int] = {}
+        """Where the log ended when it was asked to erase a key, by the command."""
         self._gap_before: int | None = None
         """Where the log ended when the user reported a gap: the gap may still come before that."""
         self.paused_ms = paused_ms
@@ -64,7 +66,7 @@ class UserCommands:
         """Whether the file is to be read again, once the answer is committed."""
 
     def look(self, reached: int, look_at_topics: Callable[[], None]) -> bool:
-        """Carry out what is asked, regularly; whether a gap that was reported may still come.
+        """Carry out what is asked, regularly; whether something still waits for a place of the log.
 
         The log has been read up to the commit position `reached`.
         """
@@ -75,7 +77,7 @@ class UserCommands:
             look_at_topics()
             self._carry_out(reached)
             self._gap_before = None if no_gap else self._gap_before
-        return self._gap_before is not None
+        return self._gap_before is not None or bool(self._erased_behind)
 
     def is_paused(self, *, look: bool = False, now: bool = False) -> bool:
         """Whether the connector is to be paused; `look` regularly, or `now`, at what is asked of that alone."""
@@ -97,12 +99,10 @@ class UserCommands:
 
     def _of_connector(self, key: bytes, command: signals.Command) -> bool:
         """Whether a command is about the connector, not about tables: then it is carried out."""
-        if command.pause is None and not command.reload and command.shred is None:
+        if command.pause is None and not command.reload:
             return False
         outcome = DONE
-        if command.shred is not None:
-            outcome = self._shred(command.shred)
-        elif command.reload:
+        if command.reload:
             self.reload, outcome = True, READ_AGAIN
         elif command.pause == bool(self.paused_ms):
             outcome = "it was so already"
@@ -113,7 +113,17 @@ class UserCommands:
         self._answer(key, command, outcome)
         return True
 
-    def _shred(self, subject: bytes) -> str:
+    def _shred(self, key: bytes, command: signals.Command, subject: bytes, reached: int) -> None:
+        """Erase the key of a subject, once all is read that the log had when that was asked.
+
+        Else an older row, or the old row of a delete that is still to come, would make a new key for the same values.
+        """
+        if reached < self._erased_behind.setdefault(key, self._source.current()):
+            return
+        del self._erased_behind[key]
+        self._answer(key, command, self._erase(subject))
+
+    def _erase(self, subject: bytes) -> str:
         if self._keys is None:
             log.warning("a key is to be erased, and source.master_key is not in the file: there is none that is used")
             return "the file has no source.master_key"
@@ -138,6 +148,9 @@ class UserCommands:
         self._rereads.look_for(commands)
         for key, value in commands:
             command = signals.parse(value)
+            if command.shred is not None:
+                self._shred(key, command, command.shred, reached)
+                continue
             if self._of_connector(key, command) or (command.after_gap and self._gap_may_come(reached)):
                 continue
             if not command.asks:

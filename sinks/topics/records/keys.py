@@ -35,11 +35,13 @@ class KeyReader:
             return topics.exists(self._topic)
 
     def more(self) -> Iterator[tuple[bytes, bytes | None]]:
-        """Give the records since the last call, also those that are not committed yet.
+        """Give the records since the last call, also those that are not committed yet; none without the topic.
 
         A key of a transaction that was aborted has encrypted nothing that anybody reads.
         """
         config = self._config
+        if not self._at and not self.exists():
+            return
         for message in read_partition(config.bootstrap_servers, config.options, self._topic, 0, self._at):
             self._at = (message.offset() or 0) + 1
             if (key := message.key()) is not None:
