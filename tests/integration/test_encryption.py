@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import signal
 import subprocess
@@ -128,64 +129,97 @@ def test_postgres(
     assert texts == {row["note"] for row in connector.fold("public.d").values()}, "read again, it is the same text"
     _nowhere(connector, watch, said, tmp_path_factory.getbasetemp(), secret)
 
-    def shred(*more: str, subject: str = "7", code: int = 0) -> tuple[dict[str, dict[str, Any]], str]:
-        done = connector.here("erase", "FILE", "--table", "public.d", "--subject", subject, "--json", *more)
-        assert done.returncode == code, done.stderr
-        return {of["place"]: of for of in json.loads(done.stdout)["places"]} if done.stdout else {}, done.stderr
+    assert "does it run?" in _shred(connector, "public.d", "7", "--within", "1", code=1)[0]["what"]
+    assert "is said by tenant" in connector.here(
+        "erase", "FILE", "--table", "public.d", "--subject", '{"id": 7}'
+    ).stderr  # fmt: skip
+    rows = {table: connector.fold(table) for table in tables}
+    database.execute("DELETE FROM d WHERE tenant = 7", f"UPDATE f SET email = '{secret} once more' WHERE tenant = 7")
+    said += connector.catch_up()  # carries out what was asked, behind the update
+    keys = _keys(connector)
+    for table, was in rows.items():
+        read = [_decrypted(keys, table, row) for row in was.values()]
+        assert {(row["tenant"] == 7, row["email"] is ...) for row in read} == {(True, True), (False, False)}
+    check(connector, "public.d")
+    with _environment(connector):
+        decrypt, file = cdc.decrypt(connector.file), str(connector.file)
+        moved = {row["id"]: decrypt("public.d", row) for row in rows["public.d"].values()}
+        changes = cdc.follow(file, tables=["public.f"], until_caught_up=True)
+        events = [decrypt("public.f", change.after) for change in changes]
+        texts_of_d = cdc.table(file, "public.d", decrypt=True).to_arrow().to_pylist()
+    assert moved[13] == {"tenant": 7, "id": 13, **dict.fromkeys(COLUMNS, cdc.ERASED)}
+    assert moved[1] == _fold(connector, "public.d")[0]
+    assert f"{secret} changed" in {row["note"] for row in events if row is not None}
+    born = [{**row, "born": str(row["born"])} for row in _fold(connector, "public.d")]
+    assert sorted(texts_of_d, key=lambda row: row["id"]) == born, "texts, as the columns are typed"
+    database.execute(f"UPDATE f SET email = '{secret} is back' WHERE tenant = 7")  # its note, left out, is unreadable
+    said += connector.catch_up()
+    check(connector, "public.f")
+    _nowhere(connector, watch, said, tmp_path_factory.getbasetemp(), secret)
 
-    key_topic = f"topic {prefix}.key-{prefix}"
-    seven = next(r for r in reversed(connector.records_of(f"key-{prefix}")))
-    wrapped = json.loads(seven.raw_value or b"")["key"]
+
+def _shred(
+    connector: Connector, table: str, subject: str, *more: str, code: int = 0
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Erase a key; return what is said of the key topic, and of all places."""
+    done = connector.here("erase", "FILE", "--table", table, "--subject", subject, "--json", *more)
+    assert done.returncode == code, done.stderr
+    places = {of["place"]: of for of in json.loads(done.stdout)["places"]}
+    return places[f"topic {connector.name}.key-{connector.name}"], places
+
+
+@pytest.mark.full  # it waits for a broker's cleaner; test_postgres shows what an erased key leaves
+def test_the_key_goes_from_the_files(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """While the connector runs; the log that is kept for ever has the values, which nobody can read."""
+    postgres18.execute(
+        "CREATE TABLE p (id int PRIMARY KEY, email text, note text, born date)",
+        "INSERT INTO p SELECT i, 'of ' || i FROM generate_series(1, 8) AS i",
+    )
+    connector = Connector(
+        tmp_path, prefix, postgres18.url, kafka, ["public.p"], source=_rules(["public.p"], tmp_path),
+        sink={
+            "log": {"tables": ["public.p"], "retention": "forever"},
+            "options": {"compression.type": "none"},
+            "topic_config": {"file.delete.delay.ms": "500"},
+        },
+    )  # fmt: skip
+    connector.catch_up()
+    row = next(row for row in connector.fold("public.p").values() if row["id"] == 7)
+    identifier = key_of(row["email"].encode())
+    (wrapped,) = (
+        record["key"] for r in connector.records_of(f"key-{prefix}")
+        if base64.b64decode((record := json.loads(r.raw_value or b""))["id"]) == identifier
+    )  # fmt: skip
 
     def in_files(text: str) -> bool:
         found = [*tmp_path_factory.getbasetemp().glob(f"kafka*/data/{prefix}.*/*")]
         return any(text.encode() in each.read_bytes() for each in found if each.exists())
 
-    assert "does it run?" in shred("--within", "1", code=1)[0][key_topic]["what"]
     assert in_files(wrapped)
-    assert "is said by tenant" in shred(subject='{"id": 7}', code=2)[1]
-    rows = {table: connector.fold(table) for table in tables}
-    for name in ("d", "f"):
-        database.execute(f"DELETE FROM {name} WHERE tenant = 7")
-    said += connector.catch_up()  # carries out what was asked
+    postgres18.execute("DELETE FROM p WHERE id = 7")
     process = connector.start()
     try:
-        places, told = shred()
-        said += told
-        assert places[key_topic]["verdict"] == "will be gone", told
+        of_key, places = _shred(connector, "public.p", "7")
+        assert of_key["verdict"] == "will be gone"
+        assert "which was there" in of_key["what"]
         eventually(lambda: not in_files(wrapped), "the files have lost the key", within_s=60)
-        for table in tables:
-            assert "cannot be read without the key" in places[f"topic {prefix}.{table}"]["what"]
-            assert "cannot be read without the key" in places[f"log {prefix}.log.{table}"]["what"]
-        keys = _keys(connector)
-        for table, was in rows.items():
-            read = [_decrypted(keys, table, row) for row in was.values()]
-            assert {(row["tenant"] == 7, row["email"] is ...) for row in read} == {(True, True), (False, False)}
-            check(connector, table)
-        with _environment(connector):
-            decrypt, file = cdc.decrypt(connector.file), str(connector.file)
-            moved = {row["id"]: decrypt("public.d", row) for row in rows["public.d"].values()}
-            changes = cdc.follow(file, tables=["public.f"], until_caught_up=True)
-            events = [decrypt("public.f", change.after) for change in changes]
-            read = sorted(cdc.table(file, "public.d", decrypt=True).to_arrow().to_pylist(), key=lambda row: row["id"])
-        assert (moved[13]["email"], moved[13]["note"], moved[13]["born"]) == (cdc.ERASED,) * 3
-        assert moved[1] == _fold(connector, "public.d")[0]
-        assert f"{secret} changed" in {row["note"] for row in events if row is not None}
-        born = [{**row, "born": str(row["born"])} for row in _fold(connector, "public.d")]
-        assert read == born, "texts, as the columns are typed"
-        database.execute(f"INSERT INTO d VALUES (7, '{secret} is back', 20, NULL, NULL)")
-        eventually(lambda: len(connector.fold("public.d")) == 7, "it is there", within_s=30)
-        check(connector, "public.d")
+        for place in (f"topic {prefix}.public.p", f"log {prefix}.log.public.p"):
+            assert "cannot be read without the key" in places[place]["what"]
+        assert "none had one before" in _shred(connector, "public.p", "70")[0]["what"]
     finally:
         process.terminate()
-        said += process.communicate()[1]
+        process.communicate()
+    assert in_files(row["email"]), "the log has it"
+    (read,) = (_decrypted(_keys(connector), "public.p", of) for of in [row])
+    assert read["email"] is ...
+    assert len(_fold(connector, "public.p")) == 7
+    assert ... not in {of["email"] for of in _fold(connector, "public.p")}
     acts = json.loads(connector.here("audit", "FILE", "--json").stdout)["acts"]
-    assert {act["action"] for act in acts} >= {"erase key", "erase"}
-    assert all(
-        set(act["about"]) <= {"table", "subject", *VERDICTS} for act in acts if act["action"].startswith("erase")
-    )
+    assert {act["action"] for act in acts} == {"erase key", "erase"}
+    assert all(set(act["about"]) <= {"table", "subject", *VERDICTS} for act in acts)
     assert all(act["about"].get("subject", True) is True for act in acts)
-    _nowhere(connector, watch, said, tmp_path_factory.getbasetemp(), secret)
 
 
 @pytest.mark.full  # test_postgres, and the laws in tests/property/test_encryption_laws.py
