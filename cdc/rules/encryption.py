@@ -95,7 +95,7 @@ class MasterKey:
     def subject(self, name: str, values: Sequence[bytes]) -> bytes:
         """Name a subject: `values` of columns that identify it, as `cdc.rules.changed_values.plain` has them."""
         said = b"".join(b"%d:%b" % (len(part), part) for part in (name.encode(), *values))
-        return hmac.new(self._naming, said, hashlib.sha256).hexdigest()[:32].encode()
+        return hmac.digest(self._naming, said, "sha256").hex()[:32].encode()
 
     def new_key(self, subject: bytes) -> tuple[DataKey, bytes]:
         """Make a data key for a subject; return also the record that keeps it, wrapped."""
