@@ -13,10 +13,12 @@ from __future__ import annotations
 __version__ = "0.1.0"
 
 __all__ = [
+    "ERASED",
     "UNCHANGED",
     "CdcError",
     "Change",
     "ConfigError",
+    "Decrypt",
     "Follow",
     "GapError",
     "OperatorError",
@@ -24,12 +26,16 @@ __all__ = [
     "Table",
     "Topics",
     "Transaction",
+    "decrypt",
     "follow",
     "spark",
     "table",
 ]
 
 _WHERE = {
+    "ERASED": "cdc.library.decrypt",
+    "Decrypt": "cdc.library.decrypt",
+    "decrypt": "cdc.library.api",
     "UNCHANGED": "cdc.library.values",
     "CdcError": "cdc.model.errors",
     "Change": "cdc.library.changes",

@@ -1,8 +1,11 @@
+from cdc.library.api import decrypt as decrypt
 from cdc.library.api import follow as follow
 from cdc.library.api import spark as spark
 from cdc.library.api import table as table
 from cdc.library.changes import Change as Change
 from cdc.library.changes import Transaction as Transaction
+from cdc.library.decrypt import ERASED as ERASED
+from cdc.library.decrypt import Decrypt as Decrypt
 from cdc.library.follow import Follow as Follow
 from cdc.library.table import Table as Table
 from cdc.library.topics import Topics as Topics
@@ -16,10 +19,12 @@ from cdc.model.errors import RetryableError as RetryableError
 __version__: str
 
 __all__ = [
+    "ERASED",
     "UNCHANGED",
     "CdcError",
     "Change",
     "ConfigError",
+    "Decrypt",
     "Follow",
     "GapError",
     "OperatorError",
@@ -27,6 +32,7 @@ __all__ = [
     "Table",
     "Topics",
     "Transaction",
+    "decrypt",
     "follow",
     "spark",
     "table",

@@ -99,7 +99,7 @@ class JsonlSink(TopiclessSink):
         self._lines.append(line)
         self._bytes += len(line)
 
-    def log(self, name: Log, key: bytes, value: bytes) -> None:
+    def log(self, name: Log, key: bytes, value: bytes | None) -> None:
         self.write(name, key, value)
 
     def pending(self) -> tuple[int, int]:

@@ -33,6 +33,7 @@ from sinks.refusals import LARGEST_REQUEST, Refusals
 from sinks.topics.ends import Ends, Reached, missing, of_these, settled
 from sinks.topics.names import log_topic, position_topic, routed_topic, schema_topic, signal_topic
 from sinks.topics.records.descriptions import descriptions
+from sinks.topics.records.keys import read_keys
 from sinks.topics.records.positions import Standing, ends_key, read_neighbours, read_standing, schema_key, topic_key
 from sinks.topics.records.read_back import TableRecords, read_to_end
 from sinks.topics.records.signals import Commands
@@ -292,7 +293,10 @@ class KafkaSink:
         self.write(self.schema_topic, key, value)
         self.keep_schema(key, value)
 
-    def log(self, name: Log, key: bytes, value: bytes) -> None:
+    def keys(self) -> Iterator[tuple[bytes, bytes | None]]:
+        return read_keys(self._config, self.connector) if "key" in self._logs else iter(())
+
+    def log(self, name: Log, key: bytes, value: bytes | None) -> None:
         if name not in self._logs:
             raise BugError(f"the sink was opened without its log of {name}")
         self.write(self.log_topic(name), key, value)

@@ -351,6 +351,7 @@ class Pipeline:
             if takes_over and state is not None and isinstance(source, Freeing):
                 source.free()  # not before: until it is fenced, the other copy may be the one that is to go on
             target = source.current() if until_caught_up else None
+            self._startup.read_keys()
             gap, self._gap = self._gap, None
             if state is None or state.phase is Phase.CREATING:
                 self._meter.becomes(RunState.CREATING)

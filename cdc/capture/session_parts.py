@@ -118,6 +118,7 @@ def open_parts(
         since=place.since,
         paused_ms=state.paused_ms,
         told=across.reload,
+        keys=settings.rules.keys,
     )
     freshness, throttle = Freshness(source, state.source_ms), Throttle(settings.rows_per_second)
     pace, marks = CommitPace(settings.idle_position_s), "transaction" in settings.logs

@@ -130,6 +130,7 @@ class ConnectorConfig:
             "message": self.source.messages,
             "transaction": self.sink.transaction_metadata,
             "dead-letter": self.on_error == "dead_letter",
+            "key": self.source.master_key is not None,
         }
         return frozenset(log for log, on in wanted.items() if on)
 

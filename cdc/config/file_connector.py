@@ -26,6 +26,11 @@ class FileConnector:
     def __post_init__(self) -> None:
         if self.source.outbox is not None:
             raise ConfigError("source.outbox needs topics, and there are none", hint="sink: {type: kafka, …}")
+        if self.source.master_key is not None:
+            raise ConfigError(
+                "source.master_key needs a topic for the keys, and there is none",
+                hint="sink: {type: kafka, …}; or exclude or mask the columns in place of encrypt",
+            )
 
 
 def load_any(path: Path) -> ConnectorConfig:

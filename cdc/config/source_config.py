@@ -19,6 +19,8 @@ from cdc.model.errors import ConfigError
 _SLOT = re.compile(r"[a-z0-9_]{1,63}")
 
 ON_HOLE = ("reread", "stop")
+SHORTEST_MASTER: Final = 32
+"""Characters of a master key: a text of fewer could be guessed."""
 
 MEANINGLESS: Final = {
     "postgres": ("server_id",),
@@ -88,6 +90,8 @@ class SourceConfig:
     """What is published of columns, by table or pattern."""
     where: Mapping[str, str] = field(default_factory=dict)
     """The condition for a row to be published, by table or pattern."""
+    master_key: str | None = field(default=None, repr=False)
+    """What wraps the keys of encrypted columns: a long random text, from a secret file."""
     outbox: OutboxConfig | None = None
     """The captured table that is an outbox."""
     options: Mapping[str, object] = field(default_factory=dict, repr=False)
@@ -182,6 +186,17 @@ class SourceConfig:
                     f"{part}: “{name}” is not captured",
                     f"add it to tables, which has {', '.join(self.tables)}",
                 )
+        encrypts = [name for name, of in self.columns.items() if of.encrypt is not None]
+        require(
+            not encrypts or self.master_key is not None,
+            f"columns: {', '.join(encrypts)} has encrypt, and master_key is missing",
+            'master_key: "${file:/run/secrets/master}", with what this prints: openssl rand -hex 32',
+        )
+        require(
+            self.master_key is None or len(self.master_key.strip()) >= SHORTEST_MASTER,
+            f"master_key has fewer than {SHORTEST_MASTER} characters",
+            "a long random text, which nobody can guess: openssl rand -hex 32",
+        )
         for name, text in self.where.items():
             try:
                 parse(text)

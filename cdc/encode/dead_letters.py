@@ -21,7 +21,7 @@ from cdc.encode.envelope.table_encoder import TableEncoder
 from cdc.model.change import UNCHANGED, Coordinates, Message, Op, Row, Xid
 from cdc.model.errors import BugError, OperatorError, TooLargeError
 from cdc.model.interfaces import Sink
-from cdc.rules.capture_rules import plain
+from cdc.rules.changed_values import plain
 
 PIECE_BYTES: Final = 512 * 1024
 """How much of a row's text goes into one record: far below any broker's limit."""

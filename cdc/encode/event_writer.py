@@ -387,11 +387,8 @@ class EventWriter:
 def _cut(change: Change, encoder: TableEncoder) -> Change:
     """Leave out what is not published."""
     before, after = change.before, change.after
-    return change._replace(
-        table=encoder.table,
-        before=None if before is None else encoder.cut(before),
-        after=None if after is None else encoder.cut(after),
-    )
+    cut = None if after is None else encoder.cut(after)  # first: it may make a key, under which the old row was, too
+    return change._replace(table=encoder.table, before=None if before is None else encoder.cut_old(before), after=cut)
 
 
 def _decline(_change: Change, _frame: Frame) -> None:

@@ -70,13 +70,18 @@ class LeftOutValues:
         fragments, answered = self._toast.find(encoder, old_key, row, published=not left and not judged, ask=ask)
         if answered:
             self.answered[encoder.table.qualified, key] = holes
+        found = fragments
+        stale = encoder.published.stale(row, found) if encoder.published is not None else frozenset()
+        fragments = {name: json for name, json in found.items() if name not in stale}
         missing = frozenset() if hidden else holes - fragments.keys()
-        self._toast.keep(encoder, key, row, fragments, unknown=missing)
+        # what is stale stays known as such: the next event that leaves it out is no reason to read the table again
+        self._toast.keep(encoder, key, row, found, unknown=missing - stale)
         if not missing:
             return fragments, False
         asked = self._completed(encoder, row, missing, fragments, moved=old_key != key, judged=judged)
         gone = asked and not missing <= fragments.keys()
-        if asked and (handover is None or gone) and not self._letters.on and self._unsent is None and not judged:
+        expected = missing <= stale
+        if asked and (handover is None or gone) and not (self._letters.on or self._unsent or judged or expected):
             self._request_resnapshot(encoder, missing)
         return fragments, gone
 

@@ -30,7 +30,7 @@ def schema_record(
     `format_` and `wire` are the records' format: `cdc.model.wire` says what its forms are. `routed`: a route names the
     topic. `names_source`: the keys have the table's name, in the member `key_table`.
     """
-    table = table if published is None else published.table
+    table, encrypts = (table, frozenset()) if published is None else (published.table, published.encrypts)
     key = {"schema": table.schema, "table": table.name, "version": version}
     value = {
         "connector": connector,
@@ -42,7 +42,10 @@ def schema_record(
         "version": version,
         "position": position.text,
         "key": list(table.key),
-        "columns": [{"name": c.name, "type": c.type, **_kind(c.kind)} for c in table.columns],
+        "columns": [
+            {"name": c.name, "type": c.type, **_kind(c.kind), **({"encrypted": True} if c.name in encrypts else {})}
+            for c in table.columns
+        ],
         **({"marks": list(table.marks)} if table.marks else {}),
         **({"deferred_key": True} if table.deferred_key else {}),
         **({"format": format_} if format_ else {}),

@@ -29,8 +29,8 @@ from cdc.rules.capture_rules import (
     refuse_strange,
     refuse_unknown,
     stand_in,
-    without_labels,
 )
+from cdc.rules.changed_values import without_labels
 from cdc.rules.flat import CHANGED as FORMAT_CHANGED
 from cdc.rules.flat import ENVELOPES, Formats
 from cdc.rules.routes import NO_ROUTES, Routes

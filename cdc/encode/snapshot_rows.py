@@ -102,7 +102,7 @@ class SnapshotRows:
         left = {key for key in map(partial(_event_key, encoder), requested.keys) if key is not None}
         rows = []
         for row in window.rows:
-            key = encoder.key(encoder.cut(row))
+            key = encoder.key(encoder.cut_old(row))
             if key in left and encoder.publishes(row) is True:
                 left.discard(key)
                 rows.append(row)

@@ -94,7 +94,10 @@ class TopiclessSink:
     def schema(self, key: bytes, value: bytes) -> None:
         self.keep_schema(key, value)
 
-    def log(self, name: Log, key: bytes, value: bytes) -> None:  # noqa: ARG002 - the seam's
+    def keys(self) -> Iterator[tuple[bytes, bytes | None]]:
+        return iter(())
+
+    def log(self, name: Log, key: bytes, value: bytes | None) -> None:  # noqa: ARG002 - the seam's
         if name == "audit":  # it is kept in a topic, and here is none
             return
         raise BugError(f"nobody has asked for the log of {name}")

@@ -27,6 +27,8 @@ STATUS: Final = "status/"
 _VERSION: Final = 1
 _MOST_PLACE: Final = 100_000
 _REFERENCE: Final = re.compile(r"\$?\$\{[^}]*\}")
+_ELSEWHERE: Final = "a-reference-that-is-resolved-elsewhere"
+"""As long as a secret must be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +129,7 @@ def _unresolved(value: str) -> str:
         except ConfigError as exc:
             if "is not a reference" in exc.message:
                 raise
-            return "reference"
+            return _ELSEWHERE
 
     return _REFERENCE.sub(replace, value)
 

@@ -11,7 +11,7 @@ import yaml
 _REFERENCE: Final = re.compile(r"\$\{(?:file:[^}]+|(?:env:)?[A-Za-z_][A-Za-z0-9_]*(?::-)?)\}")
 """One that holds nothing by itself: a default that is not empty would be a value."""
 _SECRET: Final = re.compile(
-    r"passw|passphrase|secret|credential|salt|jaas|token|api[._-]?key|access[._-]?key|private|\.pem$|(^|[._-])pwd"
+    r"passw|passphrase|secret|credential|salt|jaas|token|api[._-]?key|access[._-]?key|master[._-]?key|private|\.pem$|(^|[._-])pwd"
     r"|user[._-]?info|oauthbearer\.config",
     re.IGNORECASE,
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from cdc.config import registry
 from cdc.config.config import load_connector
+from cdc.library.decrypt import Decrypt
 from cdc.library.follow import Follow, configured
 from cdc.library.packages import require
 from cdc.library.table import Table
@@ -91,14 +92,26 @@ def follow(
     return Follow(configured(str(source), tables, path, name), path, create=create, until_caught_up=until_caught_up)
 
 
-def table(file: str | Path, name: str, *, text: Collection[str] = ()) -> Table:
+def decrypt(file: str | Path) -> Decrypt:
+    """Read the keys of a connector's encrypted values; what is returned decrypts rows.
+
+        decrypt = cdc.decrypt("connector.yaml")
+        decrypt("public.customers", change.after)
+
+    A value whose key was erased is `cdc.ERASED`. Raises OperatorError if the file's master key is not the connector's.
+    """
+    return Decrypt(load_connector(Path(file)))
+
+
+def table(file: str | Path, name: str, *, text: Collection[str] = (), decrypt: bool = False) -> Table:
     """Read the newest row of each key of a table from its topic, as a read_committed reader sees it now.
 
         cdc.table("connector.yaml", "public.orders").to_pandas()
 
-    `text` are columns that are given as the text of their JSON. Raises OperatorError if the topic is not there.
+    `text` are columns that are given as the text of their JSON. `decrypt`: encrypted columns are given as texts, those
+    whose key was erased as null. Raises OperatorError if the topic is not there.
     """
-    return Table(load_connector(Path(file)), name, [text] if isinstance(text, str) else text)
+    return Table(load_connector(Path(file)), name, [text] if isinstance(text, str) else text, decrypt=decrypt)
 
 
 def spark(

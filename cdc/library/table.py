@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig
 from cdc.formats.reading import MAGIC
+from cdc.library.decrypt import Decrypt
 from cdc.library.described import Described
 from cdc.library.formats import Readable, raw_key
 from cdc.library.packages import require
@@ -26,10 +27,11 @@ _DELETE = b'"op":"d"'
 class Table:
     """The newest row of each key that a read_committed reader saw in a table's topic at the call of `cdc.table`."""
 
-    def __init__(self, config: ConnectorConfig, name: str, text: Collection[str]) -> None:
+    def __init__(self, config: ConnectorConfig, name: str, text: Collection[str], *, decrypt: bool = False) -> None:
         """Read the topic to its end. Raises OperatorError if there is none, or Kafka does not answer."""
         self.name = name
         self._text = text
+        self._decrypt = Decrypt(config) if decrypt else None
         self._described = Described(config, [name])
         topics = self._described.look()
         (self._place,) = self._described.places()
@@ -86,7 +88,7 @@ class Table:
             event = value if told is None else as_event(value, headers)
             if event is not None and not (told is None and _is_delete(event)):
                 keys.append(key)
-                events.append(event)
+                events.append(event if self._decrypt is None else self._decrypt.event(self.name, event))
         return keys, events
 
 

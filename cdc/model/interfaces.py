@@ -18,8 +18,8 @@ from cdc.model.ledger import TopicFacts
 from cdc.model.state import Key, State
 from cdc.model.table_schema import Description
 
-Log: TypeAlias = Literal["message", "transaction", "dead-letter", "audit"]
-"""Topics of a connector that are logs, not tables: nothing in them replaces anything."""
+Log: TypeAlias = Literal["message", "transaction", "dead-letter", "audit", "key"]
+"""Topics of a connector that are logs, not tables: nothing in them replaces anything, but a key in that of keys."""
 
 Headers: TypeAlias = Sequence[tuple[str, bytes]]
 """A record's headers, in order: name and value."""
@@ -365,8 +365,11 @@ class Sink(Protocol):
     def schema(self, key: bytes, value: bytes) -> None:
         """Add a record to the schema topic, in the same transaction."""
 
-    def log(self, name: Log, key: bytes, value: bytes) -> None:
-        """Add a record to one of the connector's logs, in the same transaction."""
+    def log(self, name: Log, key: bytes, value: bytes | None) -> None:
+        """Add a record to one of the connector's logs, in the same transaction; None: a tombstone, of a key."""
+
+    def keys(self) -> Iterator[tuple[bytes, bytes | None]]:
+        """Read all committed records of the key topic, in order; none where the connector has none."""
 
     def dead_letters(self) -> Iterator[tuple[bytes, bytes]]:
         """Read all committed records of the dead-letter log, in order; none where it was never made."""

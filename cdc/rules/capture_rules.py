@@ -1,4 +1,4 @@
-"""Decides what of a table is published: which columns and rows, and which values masked, hashed or truncated.
+"""Decides what of a table is published: which columns and rows, and which values changed or encrypted.
 
 The rules are applied where rows become JSON, so all that is made of rows agrees: the snapshot, the log's events, rows
 that are read again, values that the log leaves out, dead letters, and the rows that `cdc verify` compares copies with.
@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Final, cast
@@ -29,16 +28,17 @@ from cdc.config.published.column_rules import ColumnRules
 from cdc.config.published.where import Condition, parse
 from cdc.config.source_config import SourceConfig
 from cdc.config.table_patterns import is_pattern, matches
-from cdc.model.change import UNCHANGED, Column, Kind, Row, Table, Unsent
+from cdc.model.change import UNCHANGED, Row, Table, Unsent
 from cdc.model.errors import OperatorError
+from cdc.rules.changed_values import changed_column, without_labels
+from cdc.rules.encrypted_rows import EncryptedRows, encrypted_column
+from cdc.rules.encryption import MasterKey
+from cdc.rules.keyring import Keyring
 from cdc.rules.row_filter import Judge, columns_of, judge_of
 
-MASK: Final = b'"********"'
 CHANGED: Final = "source.columns or source.where have changed for it"
 _APPENDING: Final = ("postgres", "triggers")
 """Types of sources: MySQL's ADD COLUMN has FIRST and AFTER."""
-_STRING: Final = Kind("string")
-_LABELS: Final = re.compile("'.*'", re.DOTALL)
 _ASIDE: Final = "it identifies the row: positions and commands hold keys as the server prints them"
 
 
@@ -58,6 +58,14 @@ class Published:
     """A fingerprint of the rules; it holds nothing secret."""
     left_out: tuple[tuple[int, str, str], ...]
     """The columns that no event has: where they stand in a row, what stands for the name, the type without labels."""
+    encrypted: EncryptedRows | None = None
+    """Encrypts values as rows are cut; None: none of the table's are."""
+    encrypts: frozenset[str] = frozenset()
+    """The columns of which it does."""
+
+    def stale(self, row: Row, fragments: Mapping[str, bytes]) -> frozenset[str]:
+        """Name the columns of `fragments` that are encrypted, and not under the key that the row's subject has now."""
+        return self.encrypted.stale(row, fragments) if self.encrypted is not None else frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +79,8 @@ class TableRules:
     """Other tables have the same rules on columns: this one need not have all of the columns that they name."""
     appends: bool = False
     """A new column of the table always stands behind all others."""
+    keys: Keyring | None = None
+    """The keys of encrypted values."""
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -110,31 +120,52 @@ class TableRules:
             for at, column in enumerate(table.columns)
             if column.name not in of.exclude and (not of.include or column.name in (*of.include, *table.key))
         ]
-        columns = tuple(_changed(table, table.columns[at], of) for at in kept)
+        rule = of.encrypt
+        encrypted: EncryptedRows | None = None
+        if rule is not None and self.keys is not None:
+            as_sent = replace(table, columns=tuple(table.columns[at] for at in kept))
+            encrypted = EncryptedRows(as_sent, rule, self.keys, judge, kept)
+        encrypts = frozenset(rule.columns if rule is not None else ())
+        columns = tuple(
+            encrypted_column(table.columns[at])
+            if table.columns[at].name in encrypts
+            else changed_column(table, table.columns[at], of)
+            for at in kept
+        )
         left_out = tuple(
             (at, stand_in(table.qualified, column.name), without_labels(column.type))
             for at, column in enumerate(table.columns)
             if at not in kept
         )
         shown = replace(table, columns=columns)
+        cut = encrypted.cut if encrypted is not None else _cut(kept) if left_out else None
         return Published(
-            shown, _cut(kept) if left_out else None, judge, frozenset(of.changed), self.fingerprint, left_out
+            shown, cut, judge, frozenset(of.changed), self.fingerprint, left_out, encrypted=encrypted, encrypts=encrypts
         )
 
 
 class CaptureRules:
     """Holds the rules of all tables, by names and patterns."""
 
-    def __init__(self, columns: Mapping[str, ColumnRules], where: Mapping[str, str], *, appends: bool = False) -> None:
-        """`appends`: a new column of a table always stands behind all others."""
+    def __init__(
+        self,
+        columns: Mapping[str, ColumnRules],
+        where: Mapping[str, str],
+        *,
+        appends: bool = False,
+        keys: Keyring | None = None,
+    ) -> None:
+        """`appends`: a new column of a table always stands behind all others. `keys` are those of encrypted values."""
         self._columns, self._appends = columns, appends
+        self.keys: Final = keys
         self._where = {name: parse(text) for name, text in where.items()}
         self._texts = where
         self._of: dict[str, TableRules | None] = {}
 
     @classmethod
     def of_source(cls, source: SourceConfig) -> CaptureRules:
-        return cls(source.columns, source.where, appends=source.type in _APPENDING)
+        keys = Keyring(MasterKey(source.master_key)) if source.master_key is not None else None
+        return cls(source.columns, source.where, appends=source.type in _APPENDING, keys=keys)
 
     def of(self, name: str) -> TableRules | None:
         """Return the rules of ``schema.table``; None where all of it is published as it is."""
@@ -151,7 +182,7 @@ class CaptureRules:
         condition = self._where[where] if where is not None else None
         text = self._texts[where] if where is not None else ""
         by_pattern = columns is not None and is_pattern(columns)
-        return TableRules(rules, condition, _fingerprint(rules, text), by_pattern, self._appends)
+        return TableRules(rules, condition, _fingerprint(rules, text), by_pattern, self._appends, self.keys)
 
     def refusals(self, tables: Sequence[Table], *, first: bool) -> Iterator[OperatorError]:
         """Give why the rules cannot be applied to the captured tables as they are now.
@@ -175,6 +206,11 @@ class CaptureRules:
                     rules.published(table)
             except OperatorError as exc:
                 yield exc
+
+    def encrypted(self, tables: Iterable[str]) -> list[str]:
+        """Return those of the tables of which columns are encrypted."""
+        rules = ((name, self.of(name)) for name in tables)
+        return [name for name, of in rules if of is not None and of.columns is not None and of.columns.encrypt]
 
     def __bool__(self) -> bool:
         return bool(self._columns or self._where)
@@ -307,11 +343,6 @@ def stand_in(table: str, column: str) -> str:
     return hashlib.sha256(f"{table}.{column}".encode()).hexdigest()[:16]
 
 
-def without_labels(type_: str) -> str:
-    """Return a type without what may be said in the quotes of one: the labels of MySQL's enums and sets."""
-    return _LABELS.sub(lambda found: hashlib.sha256(found[0].encode()).hexdigest()[:16], type_)
-
-
 def _not_told(_row: Row) -> Unsent:
     """Judge a row that does not have what decides."""
     return UNCHANGED
@@ -340,62 +371,6 @@ def _no_column(name: str, missing: Sequence[str], table: Table | None) -> Operat
     return OperatorError(f"source.columns: table {name} has no column {', '.join(dict.fromkeys(missing))}", hint=there)
 
 
-def _changed(table: Table, column: Column, rules: ColumnRules) -> Column:
-    type_ = without_labels(column.type)
-    if column.name in rules.mask:
-        return replace(column, type=type_, kind=_STRING, encode=_masked, changed=True)
-    if rules.hash is not None and column.name in rules.hash.columns:
-        hashed = _Hashed(rules.hash.salt.encode(), column.encode)
-        return replace(column, type=type_, kind=_STRING, encode=hashed, changed=True)
-    if column.name in rules.truncate:
-        if column.kind.name != "string":
-            raise OperatorError(
-                f"source.columns: table {table.qualified}: {column.name} is of type {column.type}, which cannot be "
-                "truncated",
-                hint=f"mask: [{column.name}], or exclude: [{column.name}]",
-            )
-        truncated = _Truncated(rules.truncate[column.name], column.encode)
-        return replace(column, type=type_, encode=truncated, changed=True)
-    return column
-
-
-def _masked(_value: bytes) -> bytes:
-    return MASK
-
-
-class _Hashed:
-    """Encodes HMAC-SHA256 of a value, in hex: of the characters of a text, of the JSON of anything else."""
-
-    __slots__ = ("_encode", "_salt")
-
-    def __init__(self, salt: bytes, encode: Callable[[bytes], bytes]) -> None:
-        self._salt, self._encode = salt, encode
-
-    def __call__(self, value: bytes) -> bytes:
-        try:
-            text = plain(self._encode(value))
-        except ValueError:
-            text = value  # no text in any encoding: equal bytes are equal values all the same
-        return b'"%b"' % hmac.new(self._salt, text, hashlib.sha256).hexdigest().encode()
-
-
-class _Truncated:
-    """Encodes the first characters of a text."""
-
-    __slots__ = ("_encode", "_size")
-
-    def __init__(self, size: int, encode: Callable[[bytes], bytes]) -> None:
-        self._size, self._encode = size, encode
-
-    def __call__(self, value: bytes) -> bytes:
-        return orjson.dumps(cast("str", orjson.loads(self._encode(value)))[: self._size])
-
-
-def plain(json: bytes) -> bytes:
-    """Return the characters of a JSON string; other JSON as it is."""
-    return cast("str", orjson.loads(json)).encode() if json[:1] == b'"' else json
-
-
 def _cut(kept: Sequence[int]) -> Callable[[Row], Row]:
     if len(kept) == 1:
         (at,) = kept
@@ -415,4 +390,7 @@ def _fingerprint(rules: ColumnRules | None, where: str) -> str:
         if rules.hash is not None:
             salt = hmac.new(rules.hash.salt.encode(), b"fingerprint", hashlib.sha256).hexdigest()
             said |= {"hash": sorted(rules.hash.columns), "salt": salt}
+        if rules.encrypt is not None:
+            of = rules.encrypt
+            said |= {"encrypt": sorted(of.columns), "by": of.by, "subject": of.subject}
     return hashlib.sha256(orjson.dumps(said, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]

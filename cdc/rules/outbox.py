@@ -25,7 +25,7 @@ from cdc.config.published.outbox import OutboxConfig
 from cdc.model.change import UNCHANGED, Row, Table
 from cdc.model.errors import OperatorError
 from cdc.model.interfaces import Headers
-from cdc.rules.capture_rules import plain
+from cdc.rules.changed_values import plain
 
 COLUMNS: Final = ("id", "aggregatetype", "aggregateid", "type", "payload")
 

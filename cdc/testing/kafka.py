@@ -18,7 +18,7 @@ from cdc.model.state_records import StateReader, StateWriter, table_key
 from cdc.rules.routes import NO_ROUTES, Routes, owner
 from cdc.testing.faults import At, nothing
 
-_OWN: Final = ("dead-letter", "audit")
+_OWN: Final = ("dead-letter", "audit", "key")
 """Logs that each connector has for itself."""
 
 
@@ -251,7 +251,10 @@ class MemorySink:
         self._append(self.schema_topic, key, value)
         self.keep_schema(key, value)
 
-    def log(self, name: Log, key: bytes, value: bytes) -> None:
+    def keys(self) -> Iterator[tuple[bytes, bytes | None]]:
+        return iter([(r.key, r.value) for r in self._kafka.committed(self.log_topic("key"))])
+
+    def log(self, name: Log, key: bytes, value: bytes | None) -> None:
         self._at("sink.write")
         self._append(self.log_topic(name), key, value)
 

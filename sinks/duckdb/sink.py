@@ -84,7 +84,7 @@ class DuckdbSink(TopiclessSink):
         self._count += 1
         self._bytes += size
 
-    def log(self, name: Log, key: bytes, value: bytes) -> None:
+    def log(self, name: Log, key: bytes, value: bytes | None) -> None:
         if name != "message":  # a message is no row of a table
             super().log(name, key, value)
 

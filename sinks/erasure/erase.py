@@ -40,8 +40,8 @@ from sinks.topics.records.bulk import descriptions
 from sinks.topics.records.read_back import offset_bounds, read_partition, read_to_end
 from sinks.topics.topics import Topics
 
-_LOOK_EVERY_S: Final = 3.0
-_NEEDED: Final = {"ALTER_CONFIGS", "DESCRIBE_CONFIGS", "READ", "WRITE"}
+LOOK_EVERY_S: Final = 3.0
+NEEDED: Final = frozenset({"ALTER_CONFIGS", "DESCRIBE_CONFIGS", "READ", "WRITE"})
 _TO_CUT: Final = {"DELETE"}
 _FOREVER: Final = -1
 _NO_KEY: Final = b"null"
@@ -161,7 +161,7 @@ class _Erasure:
     def _refuse(self, *, cut_logs: bool) -> None:
         for topic, allowed in self._allowed.items():
             is_log = topic in self.logs
-            needed = (_TO_CUT | _NEEDED if cut_logs else {"READ"}) if is_log else _NEEDED
+            needed = (_TO_CUT | NEEDED if cut_logs else {"READ"}) if is_log else NEEDED
             missing = sorted(needed - allowed)
             if allowed and missing:  # brokers without authorization say nothing, or all
                 raise OperatorError(
@@ -225,7 +225,7 @@ class _Erasure:
             if not left or time.monotonic() > until:
                 return left
             self._say(f"waiting for the broker to compact {', '.join(sorted(left))}")
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(LOOK_EVERY_S)
 
     def _is_left(self, topic: str, ends: Ends) -> bool:
         """Tell whether a value of the key is there, or any record that a newer one of its key replaces."""

@@ -55,3 +55,22 @@ class WantedKey:
         """Tell whether a key's parts, as a source prints them, are this key."""
         given = list(self._given.values()) if isinstance(self._given, dict) else [self._text]
         return parts in (given, [str(value) for value in given])
+
+
+def values_of(text: str, table: str, columns: Sequence[str]) -> list[Any]:
+    """Read who is meant by `--subject`: JSON of the columns that say so, or the value of the only one as it is.
+
+    Raises ConfigError for one of other columns.
+    """
+    try:
+        given = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        given = text
+    if isinstance(given, dict) and set(given) == set(columns) and None not in given.values():
+        return [given[name] for name in columns]
+    if text and len(columns) == 1 and not isinstance(given, dict | list):
+        return [given if isinstance(given, str) else text.strip()]
+    example = json.dumps(dict.fromkeys(columns, "…"), ensure_ascii=False)
+    raise ConfigError(
+        f"--subject: who a row of {table} is about is said by {', '.join(columns)}", hint=f"--subject '{example}'"
+    )

@@ -10,8 +10,8 @@ from cdc.model.interfaces import Log
 from cdc.rules.routes import NO_ROUTES, Routes
 
 LONGEST: Final = 249
-OF_CONNECTOR: Final[frozenset[Log]] = frozenset(["dead-letter", "audit"])
-"""Logs that each connector has for itself. They are kept for ever."""
+OF_CONNECTOR: Final[frozenset[Log]] = frozenset(["dead-letter", "audit", "key"])
+"""Logs that each connector has for itself. They are kept for ever; keys are compacted."""
 _ILLEGAL: Final = re.compile(r"[^A-Za-z0-9_-]|_(?=u[0-9a-f]{4})")
 _FLEET: Final = "cdc-fleet-"
 _NAMES_IN_TOPIC: Final = 2
@@ -92,7 +92,7 @@ def fleet_of(topic: str) -> str | None:
 
 
 def log_topic(prefix: str, connector: str, log: Log) -> str:
-    """Name a topic that is no table's. It has one dot, as above. Dead letters and the audit are a connector's own."""
+    """Name a topic that is no table's. It has one dot, as above. Those `OF_CONNECTOR` are its own."""
     return f"{prefix}.{log}-{connector}" if log in OF_CONNECTOR else f"{prefix}.{log}"
 
 

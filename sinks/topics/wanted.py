@@ -22,6 +22,7 @@ def wanted(
         Wanted.internal(signal_topic(config.prefix, connector)),
         *(Wanted.events(topic, config.partitions) for topic in topics),
         *table_logs.wanted(topics),
+        *(Wanted.internal(log_topic(config.prefix, connector, log)) for log in logs if log == "key"),
         *(
             Wanted.log(
                 log_topic(config.prefix, connector, log),
@@ -29,6 +30,7 @@ def wanted(
                 {"retention.ms": "-1"} if log in OF_CONNECTOR else {},
             )
             for log in logs
+            if log != "key"
         ),
     ]
     return [topic.adjusted(config.topic_config) for topic in needed]

@@ -31,7 +31,7 @@ STATE = State(
     connector="c", identity={"database": "d"}, phase=Phase.STREAM, epoch=1, offset={"at": 7}, commit=7,
     tables=("s.b", "s.a"), carried={"s.a": "1", "s.b": "2"}, reading={"s.b": {"rows": 1}, "s.a": {"rows": 0}},
 )  # fmt: skip
-LOGS: tuple[Log, ...] = ("message", "transaction", "dead-letter")
+LOGS: tuple[Log, ...] = ("message", "transaction", "dead-letter", "key")
 LIMIT = 32 * 1024 * 1024  # a topic of events takes records up to this size
 
 
@@ -346,6 +346,10 @@ def test_logs_are_committed_with_the_rest(sink: Sink, broker: Broker) -> None:
     for name in LOGS:
         assert broker.committed(sink.log_topic(name)) == [(b"k", b"1"), (b"k", b"2")]
     assert list(sink.dead_letters()) == [(b"k", b"1"), (b"k", b"2")]
+    sink.log("key", b"k", None)
+    assert list(sink.keys()) == [(b"k", b"1"), (b"k", b"2")]
+    sink.commit(STATE)
+    assert list(sink.keys()) == [(b"k", b"1"), (b"k", b"2"), (b"k", None)]
     sink.log("dead-letter", b"k", b"3")
     sink.close()
     with closing(broker.sink()) as again:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import Protocol
 
 import orjson
 import pytest
@@ -23,7 +24,8 @@ from cdc.capture.pipeline import Pipeline, Settings
 from cdc.capture.snapshots.published_rows import PublishedTables
 from cdc.config.published.column_rules import ColumnRules, HashRule
 from cdc.model.change import UNCHANGED, Change, Column, Kind, Op, Row, Table
-from cdc.rules.capture_rules import MASK, NO_RULES, CaptureRules
+from cdc.rules.capture_rules import NO_RULES, CaptureRules
+from cdc.rules.changed_values import MASK
 from cdc.rules.flat import Formats
 from cdc.testing import (
     POINTS,
@@ -63,6 +65,16 @@ COLUMNS = ColumnRules(
     exclude=("password",), mask=("email",), hash=HashRule(columns=("phone",), salt="pepper"), truncate={"bio": 3}
 )
 WHERE = "status <> 'draft' AND NOT n > 5"
+
+
+class Ruled(Protocol):
+    """Rules, and what they leave of a row by hand."""
+
+    @property
+    def made(self) -> CaptureRules: ...
+    @property
+    def formats(self) -> Formats: ...
+    def published(self, row: Row) -> dict[str, object] | None: ...
 
 
 @dataclass(frozen=True)
@@ -168,7 +180,10 @@ class World:
             return Change(Op.UPDATE, TABLE, image, (other[0], *new[1:]), 0)
         return Change(Op.UPDATE, TABLE, image if step.whole else None, new, 0)
 
-    def run(self, rules: Rules, *, alone: bool = False) -> None:
+    def snapshotter(self) -> MemorySnapshotter:
+        return MemorySnapshotter(self.log)
+
+    def run(self, rules: Ruled, *, alone: bool = False) -> None:
         """Until all is there; `alone`: nothing more is done meanwhile."""
         at = nothing if alone else self.at
         with contextlib.suppress(Killed):
@@ -176,7 +191,7 @@ class World:
             return
         self.run(rules, alone=alone)
 
-    def _run(self, rules: Rules, at: At) -> None:
+    def _run(self, rules: Ruled, at: At) -> None:
         Pipeline(
             Settings(connector="c", prefix="p", chunk_rows=1, rules=rules.made, formats=rules.formats),
             open_source=lambda: MemorySource(self.log, [TABLE], at=at),
@@ -198,7 +213,7 @@ class World:
     def newest(self) -> list[Record]:
         return list({r.key: r for r in self.kafka.committed("p.s.t")}.values())
 
-    def expected(self, rules: Rules) -> dict[str, dict[str, object]]:
+    def expected(self, rules: Ruled) -> dict[str, dict[str, object]]:
         found = (rules.published(row) for row in self.log.rows(TABLE).values())
         return {str(row["id"]): row for row in found if row is not None}
 

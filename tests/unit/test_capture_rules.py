@@ -16,7 +16,8 @@ from cdc.config.source_config import SourceConfig
 from cdc.encode.schema_versions import SchemaVersions
 from cdc.model.change import Column, Kind, Table
 from cdc.model.errors import ConfigError, OperatorError
-from cdc.rules.capture_rules import CaptureRules, refuse_another_name, without_labels
+from cdc.rules.capture_rules import CaptureRules, refuse_another_name
+from cdc.rules.changed_values import without_labels
 from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, insert
 from tests.text_tables import text_column, text_table
 

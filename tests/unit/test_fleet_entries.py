@@ -17,6 +17,7 @@ name: shop   # the password is hunter2
 source:
   type: postgres
   url: postgresql://cdc:${SHOP_PASSWORD}@db.example:5432/shop
+  master_key: "${file:/run/secrets/master}"
   tables: [public.orders]
   columns: {public.orders: {hash: {columns: [phone], salt: "${file:/run/secrets/salt}"}, mask: [password]}}
 sink:
@@ -55,6 +56,7 @@ def test_an_entry_keeps_references_and_no_comment(tmp_path: Path) -> None:
             "source.url",
         ),
         ("postgresql://cdc:${SHOP_PASSWORD}@db.example:5432/shop", "sslpassword = 'a hunter2'", "source.url"),
+        ("${file:/run/secrets/master}", "hunter2" * 5, "source.master_key"),
         ("${file:/run/secrets/salt}", "hunter2", "source.columns.public.orders.hash.salt"),
         ("${file:/run/secrets/kafka}", "hunter2", "sink.options.sasl.password"),
         ("ssl.key.location: /etc/key.pem", "ssl.key.pem: hunter2", "sink.options.ssl.key.pem"),

@@ -13,6 +13,7 @@ from cdc.capture.control.rereads import Rereads, is_ours
 from cdc.capture.snapshots.incremental_snapshot import IncrementalSnapshot
 from cdc.model.audit import DONE, READ_AGAIN, Act, asked_by
 from cdc.model.interfaces import Sink, Source
+from cdc.rules.keyring import Keyring
 
 COMMANDS_S: Final = 1.0
 
@@ -39,11 +40,13 @@ class UserCommands:
         since: Callable[[], str],
         paused_ms: int,
         told: threading.Event,
+        keys: Keyring | None = None,
     ) -> None:
         """`looked_for` are the commands for whose tables a session was restarted; `since` gives a position.
 
-        `told` is set where the process was told to read its file again.
+        `told` is set where the process was told to read its file again. `keys` are those of encrypted values.
         """
+        self._keys = keys
         self._sink, self._source, self._rereads, self._incremental = sink, source, rereads, incremental
         self._captured, self._looked_for, self._since = captured, looked_for, since
         self._connector = connector
@@ -53,6 +56,8 @@ class UserCommands:
         self._of_rows: dict[bytes, signals.Command] = {}
         """Commands for rows that are being read, by key."""
         self._read_s = 0.0
+        self._erased_behind: dict[bytes, int] = {}
+        """Where the log ended when it was asked to erase a key, by the command."""
         self._gap_before: int | None = None
         """Where the log ended when the user reported a gap: the gap may still come before that."""
         self.paused_ms = paused_ms
@@ -61,7 +66,7 @@ class UserCommands:
         """Whether the file is to be read again, once the answer is committed."""
 
     def look(self, reached: int, look_at_topics: Callable[[], None]) -> bool:
-        """Carry out what is asked, regularly; whether a gap that was reported may still come.
+        """Carry out what is asked, regularly; whether something still waits for a place of the log.
 
         The log has been read up to the commit position `reached`.
         """
@@ -72,7 +77,7 @@ class UserCommands:
             look_at_topics()
             self._carry_out(reached)
             self._gap_before = None if no_gap else self._gap_before
-        return self._gap_before is not None
+        return self._gap_before is not None or bool(self._erased_behind)
 
     def is_paused(self, *, look: bool = False, now: bool = False) -> bool:
         """Whether the connector is to be paused; `look` regularly, or `now`, at what is asked of that alone."""
@@ -108,6 +113,24 @@ class UserCommands:
         self._answer(key, command, outcome)
         return True
 
+    def _shred(self, key: bytes, command: signals.Command, subject: bytes, reached: int) -> None:
+        """Erase the key of a subject, once all is read that the log had when that was asked.
+
+        Else an older row, or the old row of a delete that is still to come, would make a new key for the same values.
+        """
+        if reached < self._erased_behind.setdefault(key, self._source.current()):
+            return
+        del self._erased_behind[key]
+        self._answer(key, command, self._erase(subject))
+
+    def _erase(self, subject: bytes) -> str:
+        if self._keys is None:
+            log.warning("a key is to be erased, and source.master_key is not in the file: there is none that is used")
+            return "the file has no source.master_key"
+        self._keys.shred(subject)
+        log.info("the key of a subject is erased, as asked: what was encrypted under it is unreadable from here on")
+        return DONE
+
     def _answer(self, key: bytes, command: signals.Command, outcome: str = DONE) -> None:
         """Note in the open transaction that a command is carried out, and who has asked for it."""
         self._sink.answered(key)
@@ -125,6 +148,9 @@ class UserCommands:
         self._rereads.look_for(commands)
         for key, value in commands:
             command = signals.parse(value)
+            if command.shred is not None:
+                self._shred(key, command, command.shred, reached)
+                continue
             if self._of_connector(key, command) or (command.after_gap and self._gap_may_come(reached)):
                 continue
             if command.refused:

@@ -3,7 +3,7 @@
 https://debezium.io/documentation/reference/stable/configuration/signalling.html: ``execute-snapshot`` and
 ``stop-snapshot``. We add two members of the data: ``after-gap``, because the log has a gap and a re-snapshot of all
 tables shall close it; and ``keys``, for only the rows with these keys of the one table named. ``pause-connector``,
-``resume-connector`` and ``reload-connector`` are ours.
+``resume-connector``, ``reload-connector`` and ``erase-key`` are ours.
 
 What Debezium's signals may ask for and we do not do is refused as a whole, by name: half of what was asked for would
 be something else. A condition on rows is SQL of anybody who may write to the topic, so it is not taken; its text is
@@ -24,6 +24,7 @@ from cdc.model.state import Key, key_from_json, key_to_json
 _PAUSE: Final = "pause-connector"
 _RESUME: Final = "resume-connector"
 _RELOAD: Final = "reload-connector"
+_SHRED: Final = "erase-key"
 _START: Final = "execute-snapshot"
 _STOP: Final = "stop-snapshot"
 _NOT_DONE: Final = ("log", "pause-snapshot", "resume-snapshot", "schema-changes", "set-binlog-position")
@@ -56,18 +57,24 @@ class Command:
     """Why it is not carried out, where it is one of Debezium's that asks for what is not done here."""
     outcome: str = DONE
     """What the audit says when it is carried out."""
+    shred: bytes | None = None
+    """Whose key is to be erased, as the key topic names it."""
     by: str | None = None
     """Who asks for it; a signal of Debezium's does not say."""
     asked_ms: int | None = None
     """When."""
 
     def to_bytes(self, identifier: str) -> bytes:
+        data: dict[str, object]
         asked = {} if self.by is None else {"by": self.by, "asked_ms": self.asked_ms}
         if self.reload:
             return orjson.dumps({"id": identifier, "type": _RELOAD, "data": {}, **asked})
+        if self.shred is not None:
+            data = {"subject": self.shred.decode()}
+            return orjson.dumps({"id": identifier, "type": _SHRED, "data": data, **asked})
         if self.pause is not None:
             return orjson.dumps({"id": identifier, "type": _PAUSE if self.pause else _RESUME, "data": {}, **asked})
-        data: dict[str, object] = {"type": "incremental", "data-collections": list(self.tables)}
+        data = {"type": "incremental", "data-collections": list(self.tables)}
         if self.after_gap:
             data["after-gap"] = True
         if self.keys:
@@ -78,10 +85,11 @@ class Command:
     @property
     def asks(self) -> bool:
         """Whether it asks for anything: a record that is no command does not."""
-        return self.pause is not None or self.reload or bool(self.tables or self.refused)
+        asked = self.pause is not None or self.reload or self.shred is not None
+        return asked or bool(self.tables or self.refused)
 
     def act(self, key: bytes, outcome: str = DONE) -> Act:
-        """Return what the audit keeps of it: tables and how many keys, never a key."""
+        """Return what the audit keeps of it: tables and how many keys, never a key, and not whose was erased."""
         about: dict[str, object] = {"tables": list(self.tables)} if self.tables else {}
         if self.keys:
             about["keys"] = len(self.keys)
@@ -101,6 +109,8 @@ class Command:
             return "signal"
         if self.reload:
             return "reload"
+        if self.shred is not None:
+            return "erase key"
         if self.pause is not None:
             return "pause" if self.pause else "resume"
         if self.stop:
@@ -119,6 +129,8 @@ def parse(value: bytes) -> Command:
         by, asked_ms = name_of(record.get("by")), time_of(record.get("asked_ms"))
         if kind == _RELOAD:
             return Command(reload=True, by=by, asked_ms=asked_ms)
+        if kind == _SHRED:
+            return Command(shred=str(data["subject"]).encode(), by=by, asked_ms=asked_ms)
         if kind in (_PAUSE, _RESUME):
             return Command(pause=kind == _PAUSE, by=by, asked_ms=asked_ms)
         if kind in _NOT_DONE:

@@ -141,4 +141,7 @@ def open_published(config: ConnectorConfig) -> PublishedTables:
         source.close()
     rules = CaptureRules.of_source(config.source)
     raise_first(rules.refusals(tables, first=False))
+    if rules.keys is not None:
+        keys = registry.part("sinks.topics.records.keys:KeyReader")(config.sink, config.name)
+        rules.keys.begin(keys.more(), more=keys.more)
     return PublishedTables(tables, registry.snapshotter(config)(), prefix=config.sink.prefix, rules=rules)

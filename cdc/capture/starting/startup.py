@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -123,6 +124,11 @@ class Startup:
             self._sink.commit(state)
         return state, None
 
+    def read_keys(self) -> None:
+        """Read the keys of encrypted values, after a fence. Raises OperatorError if another master key wraps them."""
+        if (keys := self._settings.rules.keys) is not None:
+            keys.begin(self._sink.keys(), partial(self._sink.log, "key"))
+
     def _refuse_moved(self, tables: Sequence[Table], state: State | None) -> None:
         """Raise OperatorError where the file routes tables otherwise than what was written."""
         captured = state.tables if state is not None else ()
@@ -195,6 +201,12 @@ class Startup:
             log.warning("topic %s %s: which rows are dead letters is not known: all tables are read again",
                         letters, losses.pop(letters).value)  # fmt: skip
             again += (name for names in ours.values() for name in names)
+        keys = self._sink.log_topic("key")
+        if keys in losses and keys in self._sink.recorded():
+            of_keys = self._settings.rules.encrypted(name for names in ours.values() for name in names)
+            log.warning("topic %s %s: the tables whose columns are encrypted are read again, under keys that are made "
+                        "for it", keys, losses.pop(keys).value)  # fmt: skip
+            again += (name for name in of_keys if name not in again)
         for topic, names in ours.items():
             found = losses.pop(topic, None)
             of_log = losses.pop(log_of(topic), None)

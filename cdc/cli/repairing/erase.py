@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,11 @@ _WITHIN_S = 300.0
 @click.command()
 @click.argument("file", metavar="CONNECTOR.yaml", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--table", required=True, metavar="SCHEMA.TABLE", help="The source's table.")
-@click.option("--key", required=True, help="""JSON of the key's columns, {"id": 5}; of a single one also just 5.""")
+@click.option("--key", help="""JSON of the key's columns, {"id": 5}; of a single one also just 5.""")
+@click.option(
+    "--subject",
+    help="In place of --key: whose values are encrypted (source.columns: encrypt). Their key is erased, and no row is.",
+)
 @click.option(
     "--apply",
     "jobs",
@@ -44,7 +49,8 @@ def erase(
     file: Path,
     *,
     table: str,
-    key: str,
+    key: str | None,
+    subject: str | None,
     jobs: tuple[Path, ...],
     cut_logs: bool,
     wait: bool,
@@ -53,14 +59,25 @@ def erase(
 ) -> None:
     """Make all traces of a row go whose delete has reached Kafka, and report place by place.
 
+    With --subject the key goes that a person's values are encrypted under: they are unreadable then, also in logs that
+    are kept for ever.
+
     Topics are compacted now, so that older events of the row are gone and not just replaced. Exit code 1 if something
     is kept until somebody does something; the report says what.
     """
+    if (key is None) == (subject is None):
+        raise click.UsageError("one of --key and --subject is needed")
+    if subject is not None and (jobs or cut_logs):
+        raise click.UsageError("--subject erases a key and nothing else: --apply and --cut-logs go with --key")
     config = load_connector(file)
-    stores = [place for job in jobs for place in _of_stores(job, table, key)]
-    places = registry.part("sinks.erasure.erase:erase")(
-        config, table, key, cut_logs=cut_logs, within_s=within, say=lambda what: click.echo(what, err=True)
-    )
+    say = partial(click.echo, err=True)
+    stores = [place for job in jobs for place in _of_stores(job, table, key or "")]
+    if subject is not None:
+        places = registry.part("sinks.erasure.shred:shred")(config, table, subject, within_s=within, say=say)
+    else:
+        places = registry.part("sinks.erasure.erase:erase")(
+            config, table, key, cut_logs=cut_logs, within_s=within, say=say
+        )
     found = [*(place.as_json() for place in places), *stores]
     if wait:
         _wait(found)
@@ -71,7 +88,7 @@ def erase(
     kept = sum(place["verdict"] == "kept" for place in found)
     if kept:
         raise OperatorError(
-            f"{kept} of {len(found)} places still have something of the row",
+            f"{kept} of {len(found)} places still have something of it",
             hint="the report says what, until when, and what to do",
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cdc.config.published.encryption import EncryptRule
 from cdc.model.errors import ConfigError
 
 
@@ -36,10 +37,12 @@ class ColumnRules:
     hash: HashRule | None = None
     truncate: Mapping[str, int] = field(default_factory=dict)
     """Column of text -> how many characters of it are published."""
+    encrypt: EncryptRule | None = None
 
     def __post_init__(self) -> None:
         hashed = self.hash.columns if self.hash is not None else ()
-        named = [*self.exclude, *self.mask, *hashed, *self.truncate]
+        encrypted = self.encrypt.columns if self.encrypt is not None else ()
+        named = [*self.exclude, *self.mask, *hashed, *self.truncate, *encrypted]
         if not named and not self.include:
             raise ConfigError("no column is named", hint="exclude: [password]")
         if self.exclude and self.include:
@@ -57,4 +60,5 @@ class ColumnRules:
     @property
     def changed(self) -> tuple[str, ...]:
         """The columns whose values are not published as they are."""
-        return (*self.mask, *(self.hash.columns if self.hash is not None else ()), *self.truncate)
+        hashed = self.hash.columns if self.hash is not None else ()
+        return (*self.mask, *hashed, *self.truncate, *(self.encrypt.columns if self.encrypt is not None else ()))

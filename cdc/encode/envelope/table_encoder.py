@@ -124,6 +124,12 @@ class TableEncoder:
             return row
         return self.published.cut(row)
 
+    def cut_old(self, row: Row) -> Row:
+        """Do the same to the old row of a change, without what could not be decrypted any more."""
+        if self.published is None or self.published.encrypted is None:
+            return self.cut(row)
+        return self.published.encrypted.cut_old(row)
+
     def publishes(self, row: Row) -> bool | Unsent | None:
         """Whether a row of the source is published: only if True. UNCHANGED: that depends on a value not sent."""
         if self.published is None or self.published.judge is None:

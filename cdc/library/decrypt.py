@@ -1,0 +1,137 @@
+"""`cdc.decrypt`: values that `encrypt` of connector.yaml has encrypted, for who holds the master key."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, Final
+
+import orjson
+
+from cdc.config import registry
+from cdc.config.config import ConnectorConfig
+from cdc.model.errors import ConfigError, OperatorError
+from cdc.rules.encryption import DataKey, MasterKey, identifier_of, key_of, master_of
+
+_LOOK_S: Final = 5.0
+"""A key that was erased is forgotten so soon, where values are decrypted."""
+_READY: Final = 10_000
+
+
+class Gone(Enum):
+    """The type of `ERASED`, so that type checkers can narrow it away."""
+
+    ERASED = "erased"
+
+    def __repr__(self) -> str:
+        return "cdc.ERASED"
+
+
+ERASED: Final = Gone.ERASED
+"""A value whose key was erased: nobody can read it any more. Never None, which is a null of the source."""
+
+
+class Decrypt:
+    """Decrypts rows of one connector; for one thread at a time."""
+
+    def __init__(self, config: ConnectorConfig) -> None:
+        """Read the key topic. Raises ConfigError without `source.master_key`, OperatorError if it is another one."""
+        if config.source.master_key is None:
+            raise ConfigError(
+                "cdc.decrypt: source.master_key is not in the file",
+                hint='master_key: "${file:/run/secrets/master}", the text that the connector has',
+            )
+        self._config, self._master = config, MasterKey(config.source.master_key)
+        self._reader = registry.part("sinks.topics.records.keys:KeyReader")(config.sink, config.name)
+        self._records: dict[bytes, bytes] = {}
+        """Records of the key topic by subject."""
+        self._subjects: dict[bytes, bytes] = {}
+        """Subjects by the names of their keys."""
+        self._ready = OrderedDict[bytes, DataKey]()
+        self._erased: set[bytes] = set()
+        self._columns: dict[str, frozenset[str]] = {}
+        self._looked_s = 0.0
+        if not self._reader.exists():
+            raise OperatorError(
+                f"connector {config.name} has no key topic: it has not encrypted anything",
+                hint="source.columns: encrypt in connector.yaml; cdc run CONNECTOR.yaml",
+            )
+        self._look()
+
+    def __call__(self, table: str, row: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        """Return a row of ``schema.table`` with its values decrypted, as the JSON of docs/values.md has them.
+
+        A value whose key was erased is `cdc.ERASED`; what is not encrypted stays as it is. None stays None.
+        """
+        if row is None:
+            return None
+        found = dict(row)
+        for name in self._encrypted(table) & found.keys():
+            value = found[name]
+            if isinstance(value, str) and (identifier := key_of(value.encode())) is not None:
+                json = self._opened(identifier, value.encode(), table, name)
+                found[name] = ERASED if json is None else orjson.loads(json)
+        return found
+
+    def event(self, table: str, event: bytes) -> bytes:
+        """Decrypt `after` of an event to texts, as its columns are typed; a value whose key was erased is null."""
+        read = orjson.loads(event)
+        row = self(table, read["after"])
+        if row is not None:
+            for name in self._encrypted(table) & row.keys():
+                value = row[name]
+                row[name] = None if value is ERASED or value is None else _text(value)
+        return orjson.dumps({**read, "after": row})
+
+    def _opened(self, identifier: bytes, text: bytes, table: str, column: str) -> bytes | None:
+        if time.monotonic() - self._looked_s > _LOOK_S:
+            self._look()
+        key = self._key(identifier)
+        if key is None and identifier not in self._erased:
+            self._look()
+            key = self._key(identifier)
+            if key is None:  # a key is in the same Kafka transaction as the first value under it: it was there
+                self._erased.add(identifier)
+        return None if key is None else key.open(text, table, column)
+
+    def _key(self, identifier: bytes) -> DataKey | None:
+        found = self._ready.get(identifier)
+        subject = self._subjects.get(identifier)
+        if found is None and subject is not None and subject in self._records:
+            found = self._master.key(subject, self._records[subject])
+            if found is not None:
+                self._ready[identifier] = found
+                if len(self._ready) > _READY:
+                    self._ready.popitem(last=False)
+        return found if found is not None and found.id == identifier else None
+
+    def _look(self) -> None:
+        """Read what has come to the key topic, and how tables are described now."""
+        self._looked_s = time.monotonic()
+        for subject, record in self._reader.more():
+            before = self._records.pop(subject, None)
+            if before is not None:
+                self._ready.pop(identifier_of(before), None)
+            if record is None:
+                continue
+            if master_of(record) != self._master.fingerprint:
+                raise OperatorError(
+                    "source.master_key is not the one that the keys in the key topic are wrapped with",
+                    hint="the text that the connector has in source.master_key",
+                )
+            self._records[subject] = record
+            self._subjects[identifier_of(record)] = subject
+        columns: dict[str, set[str]] = {}
+        for record in map(orjson.loads, registry.part("sinks.topics.records.bulk:descriptions")(self._config.sink)):
+            named = columns.setdefault(f"{record['schema']}.{record['table']}", set())
+            named |= {column["name"] for column in record["columns"] if column.get("encrypted")}
+        self._columns = {table: frozenset(names) for table, names in columns.items()}
+
+    def _encrypted(self, table: str) -> frozenset[str]:
+        return self._columns.get(table, frozenset())
+
+
+def _text(value: Any) -> str:  # noqa: ANN401 - JSON
+    return value if isinstance(value, str) else orjson.dumps(value).decode()

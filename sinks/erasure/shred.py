@@ -1,0 +1,258 @@
+"""Erases the key of a subject: what was encrypted under it is unreadable then, wherever it is kept.
+
+1. The connector erases the key itself, for it alone writes to the key topic and must not use the key any more: a
+   command asks it to, which it carries out when it has read all that the log had then. One that does not run does so
+   after its next start.
+2. The key topic is compacted now (`sinks.erasure.compaction`), and the signal topic, whose command names the subject.
+3. The key topic is read again, also what is not committed, until no record of the key is left.
+
+The rest, tables, logs, dead letters and all that was made of them, stays as it is: only its key is gone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import uuid4
+
+import orjson
+
+from cdc.capture.control.signals import Command
+from cdc.config.config import ConnectorConfig
+from cdc.config.published.encryption import EncryptRule
+from cdc.encode.table_log import log_of
+from cdc.model.audit import DONE, Act, asked_by
+from cdc.model.errors import ConfigError, OperatorError
+from cdc.rules.capture_rules import CaptureRules
+from cdc.rules.encrypted_rows import subject_of
+from cdc.rules.encryption import identifier_of
+from cdc.rules.keyring import Keyring
+from sinks.erasure.compaction import Compaction
+from sinks.erasure.erase import LOOK_EVERY_S, NEEDED
+from sinks.erasure.keys import values_of
+from sinks.erasure.places import Place
+from sinks.topics.names import log_topic, signal_topic
+from sinks.topics.records.audit_log import note
+from sinks.topics.records.bulk import descriptions
+from sinks.topics.records.keys import key_topic, read_keys
+from sinks.topics.records.read_back import offset_bounds, read_partition
+from sinks.topics.records.signals import Commands, send_command
+from sinks.topics.topics import Topics
+
+_ANSWER_EVERY_S: Final = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """Tables whose rows can be about the subject, as the schema topic has them."""
+
+    tables: Mapping[str, str]
+    """Their topics."""
+    plainly: frozenset[str]
+    """Those of which a version was published whose values were not encrypted."""
+
+
+def shred(
+    config: ConnectorConfig, table: str, text: str, *, within_s: float, say: Callable[[str], None]
+) -> list[Place]:
+    """Erase the key of whom `text` names; return what is known of each place.
+
+    `say` is told what it waits for. Raises ConfigError for a table without `encrypt` and for a subject that is none;
+    OperatorError, before anything is changed, where this user may not do it, or another master key is given.
+    """
+    return _Shredding(config, table, text, say).run(within_s)
+
+
+class _Shredding:
+    def __init__(self, config: ConnectorConfig, table: str, text: str, say: Callable[[str], None]) -> None:
+        self._config, self._sink, self._table, self._say = config, config.sink, table, say
+        rules = CaptureRules.of_source(config.source)
+        rule = _rule(rules, table)
+        if rule is None or rules.keys is None:
+            raise ConfigError(
+                f"--subject: source.columns has no encrypt for {table}",
+                hint="--table SCHEMA.TABLE of one that has; the rule that the values were encrypted by must be there",
+            )
+        self._keys: Keyring = rules.keys
+        self._name, self._columns = rule.subject or table, rule.columns
+        self._topics = [key_topic(self._sink, config.name), signal_topic(self._sink.prefix, config.name)]
+        with Topics(self._sink.bootstrap_servers, self._sink.options) as topics:
+            self._there = topics.names()
+            existing = topics.existing([name for name in self._topics if name in self._there])
+            self._allowed = {name: of.allowed for name, of in existing.items()}
+        if self._topics[0] not in self._there:
+            raise OperatorError(
+                f"topic {self._topics[0]} is not there: connector {config.name} has not encrypted anything",
+                hint="cdc run CONNECTOR.yaml, with the file as it is",
+            )
+        described = [orjson.loads(value) for value in descriptions(self._sink)]
+        self._named = self._described(rules, described)
+        by = [rule.by] if rule.by is not None else self._key_of(described)
+        self._subject = subject_of(self._keys, self._name, values_of(text, table, by))
+
+    def _described(self, rules: CaptureRules, described: Sequence[Mapping[str, Any]]) -> _Named:
+        """Find the tables of the connector whose rows have the same subjects, and what was said of them."""
+        tables: dict[str, str] = {}
+        plainly = set[str]()
+        for record in described:
+            name = f"{record['schema']}.{record['table']}"
+            rule = _rule(rules, name) if record["connector"] == self._config.name else None
+            if rule is not None and (rule.subject or name) == self._name:
+                tables[name] = record["topic"]
+                if any(c["name"] in rule.columns and not c.get("encrypted") for c in record["columns"]):
+                    plainly.add(name)
+        return _Named(tables, frozenset(plainly))
+
+    def _key_of(self, described: Sequence[Mapping[str, Any]]) -> list[str]:
+        keys = [list(record["key"]) for record in described if f"{record['schema']}.{record['table']}" == self._table]
+        if not keys:
+            raise OperatorError(
+                f"connector {self._config.name} has not described {self._table}",
+                hint="--table takes SCHEMA.TABLE as cdc status CONNECTOR.yaml lists them",
+            )
+        return keys[-1]
+
+    def run(self, within_s: float) -> list[Place]:
+        for topic, allowed in self._allowed.items():
+            missing = sorted(NEEDED - allowed)
+            if allowed and missing:  # brokers without authorization say nothing, or all
+                raise OperatorError(
+                    f"topic {topic}: this user may not {', '.join(missing)}; nothing was changed",
+                    hint="kafka-acls.sh --add for the user of sink.options, on the topics of the prefix",
+                )
+        self._keys.begin(read_keys(self._sink, self._config.name))  # raises if another master key is given
+        self._keys.close()
+        until = time.monotonic() + within_s
+        if not any(self._records()):
+            self._say(f"nobody has a key of this subject: is it written as in the rows of {self._table}?")
+        if not self._ask(until):
+            return [
+                Place(
+                    f"topic {self._topics[0]}", "kept",
+                    f"connector {self._config.name} has not erased the key within {within_s:g} s: does it run? is "
+                    "it paused? The command waits until it goes on (cdc run, cdc resume CONNECTOR.yaml); then run this "
+                    "again",
+                )
+            ]  # fmt: skip
+        erased, _ = self._parted()
+        return self._compacted({identifier_of(record) for record in erased}, until, within_s)
+
+    def _ask(self, until: float) -> bool:
+        """Have the connector erase the key; whether it has."""
+        config, identifier = self._sink, uuid4().hex
+        asked_ms = time.time_ns() // 1_000_000
+        command = Command(shred=self._subject, by=asked_by(), asked_ms=asked_ms).to_bytes(identifier)
+        send_command(config, self._config.name, identifier.encode(), command)
+        with closing(Commands(config.bootstrap_servers, config.options, self._topics[1])) as commands:
+            told = False
+            while any(key == identifier.encode() for key, _ in commands.waiting()):
+                if time.monotonic() > until:
+                    return False
+                if not told:
+                    self._say(f"waiting for connector {self._config.name} to erase the key")
+                    told = True
+                time.sleep(_ANSWER_EVERY_S)
+        return True
+
+    def _compacted(self, erased: set[bytes], until: float, within_s: float) -> list[Place]:
+        compaction = Compaction(self._sink, self._config.name)
+        with compaction.hurried(compacted=self._topics, logs=()):
+            compaction.wait_until_old()
+            compaction.close_segments({topic: list(self._partitions(topic)) for topic in self._topics})
+            while left := {identifier_of(record) for record in self._records() if record is not None} & erased:
+                if time.monotonic() > until:
+                    break
+                self._say(f"waiting for the broker to compact {self._topics[0]}")
+                time.sleep(LOOK_EVERY_S)
+            asked = self._asked()
+            while asked and time.monotonic() < until:
+                self._say(f"waiting for the broker to compact {self._topics[1]}")
+                time.sleep(LOOK_EVERY_S)
+                asked = self._asked()
+        closed_ms = time.time_ns() // 1_000_000
+        places = []
+        for topic, is_left in zip(self._topics, (left, asked), strict=True):
+            if is_left:
+                what = f"the broker has not compacted it within {within_s:g} s: log.cleaner.enable and its log say why"
+                places.append(Place(f"topic {topic}", "kept", f"{what}; then run this again"))
+                continue
+            gone_ms = closed_ms + int(compaction.settings(topic).get("file.delete.delay.ms", "60000"))
+            what = "no record has it; the broker removes the old files a little later"
+            if topic == self._topics[0]:
+                what = f"no record has the key, {'which was there' if erased else 'and none had one before'}; {what}"
+            places.append(Place(f"topic {topic}", "will be gone", what, gone_ms))
+        if self._parted()[1]:
+            places.append(
+                Place(
+                    f"new key in topic {self._topics[0]}", "kept",
+                    "rows of the subject have been written since, under a new key: delete them at the source, then run "
+                    "this again",
+                )
+            )  # fmt: skip
+        places += self._elsewhere(places[0], had=bool(erased))
+        counts = Counter[str](place.verdict for place in places)
+        about = {"table": self._table, "subject": True, **counts}
+        note(self._sink, self._sink.prefix, self._config.name,
+             Act(action="erase", by=asked_by(), asked_ms=closed_ms, about=about, outcome=DONE))  # fmt: skip
+        return places
+
+    def _elsewhere(self, of_key: Place, *, had: bool) -> Iterator[Place]:
+        columns = ", ".join(self._columns)
+        for table, topic in sorted(self._named.tables.items()):
+            logs = [log for log in (log_of(topic),) if log in self._there]
+            what = f"what it has of encrypted columns ({columns} in {self._table}) cannot be read without the key"
+            if not had:
+                what = f"it had nothing that was encrypted for the subject ({columns} in {self._table})"
+            for place in (f"topic {topic}", *(f"log {log}" for log in logs)):
+                yield Place(place, of_key.verdict, f"{what}; other columns stay as they are", of_key.by_ms)
+            if table in self._named.plainly:
+                yield Place(
+                    f"older events of {table}", "cannot be proved",
+                    "they were written before encrypt named all of its columns, with the values as they were: "
+                    "cdc erase --key makes those of a deleted row go",
+                )  # fmt: skip
+        letters = log_topic(self._sink.prefix, self._config.name, "dead-letter")
+        if letters in self._there:
+            yield Place(f"log {letters}", of_key.verdict, "encrypted, as in the tables' topics", of_key.by_ms)
+        yield Place("connector", "cannot be proved", "it has forgotten the key; its memory is the system's to clean")
+        yield Place("readers", "cannot be proved", "what they have decrypted, and copies of the key topic or backups")
+        yield Place("source", "cannot be proved", "its rows, log, replicas and backups: delete the rows there, too")
+
+    def _parted(self) -> tuple[list[bytes], list[bytes]]:
+        """Return the subject's keys that were erased, and those that have come since, as far as the topic has them."""
+        records = self._records()
+        at = max((number for number, record in enumerate(records) if record is None), default=-1)
+        parts = records[: at + 1], records[at + 1 :]
+        erased, since = ([record for record in part if record is not None] for part in parts)
+        return erased, since
+
+    def _records(self) -> list[bytes | None]:
+        """Return the records of the subject's keys that the key topic has, in order, committed or not."""
+        return [
+            message.value()
+            for partition in self._partitions(self._topics[0])
+            for message in self._read(self._topics[0], partition)
+            if message.key() == self._subject
+        ]
+
+    def _asked(self) -> bool:
+        """Whether the signal topic has a command about the subject."""
+        found = (m.value() for at in self._partitions(self._topics[1]) for m in self._read(self._topics[1], at))
+        return any(self._subject in value for value in found if value is not None)
+
+    def _read(self, topic: str, partition: int) -> Iterator[Any]:
+        return read_partition(self._sink.bootstrap_servers, self._sink.options, topic, partition, 0)
+
+    def _partitions(self, topic: str) -> Sequence[int]:
+        bounds = offset_bounds(self._sink.bootstrap_servers, self._sink.options, topic, "read_uncommitted")
+        return sorted(bounds)
+
+
+def _rule(rules: CaptureRules, table: str) -> EncryptRule | None:
+    """Return how a table is encrypted."""
+    of = rules.of(table)
+    return None if of is None or of.columns is None else of.columns.encrypt
