@@ -1,0 +1,72 @@
+"""Approximate aggregates as Spark 4.0 has them: the same value as the embedded engine's, by functions of its own.
+
+A sketch of a union of a sketch with itself is estimated from its registers alone, whatever the order in which it grew.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Final
+
+from sqlglot import exp
+
+from spark_apply.views.sql.expressions.approximate import lg_k_of, most_of, quantile_of
+from spark_apply.views.sql.expressions.carrier import call, case, integer
+from spark_apply.views.sql.reading.written import HllSketchAgg, HllSketchEstimate, Written
+
+MOST_FREQUENT: Final = "cdc_most_frequent"
+"""The function of the session that `most_frequent` is."""
+
+_OURS: Final = (exp.ApproxDistinct, exp.ApproxQuantile, exp.ApproxTopK, HllSketchAgg, HllSketchEstimate)
+
+
+_SKETCHES: Final = {"hll_sketch_agg": HllSketchAgg, "hll_sketch_estimate": HllSketchEstimate}
+
+
+def most_frequent(values: list[object], most: int) -> list[int]:
+    """Return the places of the most frequent ones of sorted values; of equally frequent ones the smaller first."""
+    runs, at = [], 0
+    for _, run in groupby(values):
+        size = sum(1 for _ in run)
+        runs.append((-size, at))
+        at += size
+    return [place for _, place in sorted(runs)[:most]]
+
+
+def as_spark(tree: exp.Expr) -> exp.Expr:
+    """Return an expression or a query with its approximate functions written for Spark."""
+    return tree.transform(_known).transform(_written)
+
+
+def _known(node: exp.Expr) -> exp.Expr:
+    """Return what Spark's dialect has parsed without knowing it."""
+    kind = _SKETCHES.get(node.name.lower()) if isinstance(node, exp.Anonymous) else None
+    return node if kind is None else kind.from_arg_list(node.expressions)
+
+
+def _written(node: exp.Expr) -> exp.Expr:
+    if isinstance(node, exp.Filter) and isinstance(node.this, _OURS):
+        only = case((node.expression.this.copy(), node.this.this.copy()))
+        made = node.this.copy()
+        made.set("this", only)
+        return _written(made)
+    if not isinstance(node, _OURS):
+        return node
+    value, sql = node.this.copy(), Written("", "")
+    if isinstance(node, HllSketchEstimate):
+        value = as_spark(value)
+        return call("hll_sketch_estimate", call("hll_union", value, value.copy()))
+    if isinstance(node, exp.ApproxDistinct | HllSketchAgg):
+        text = call("concat", exp.Literal.string("_"), value)
+        sketch = HllSketchAgg(this=text, expression=integer(lg_k_of(node, sql)))
+        if isinstance(node, HllSketchAgg):
+            return sketch
+        return call("hll_sketch_estimate", call("hll_union", sketch, sketch.copy()))
+    values = call("array_sort", exp.ArrayAgg(this=value, nulls_excluded=True))
+    if isinstance(node, exp.ApproxQuantile):
+        rank = exp.Mul(this=exp.Count(this=value.copy()), expression=exp.Literal.number(quantile_of(node, sql)))
+        place = call("greatest", exp.Sub(this=call("ceil", rank), expression=integer(1)), integer(0))
+        return call("get", values, exp.cast(place, "int"))
+    places = call(MOST_FREQUENT, values, integer(most_of(node, sql)))
+    taken = exp.Lambda(this=call("get", values.copy(), exp.Var(this="_i")), expressions=[exp.Identifier(this="_i")])
+    return call("transform", places, taken)
