@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from cdc.model.change import Kind
 from spark_apply.views.embedded.sketches import register
 from spark_apply.views.model.uses import TableUse
-from spark_apply.views.planning.output_types import let_spark_compute, spark_text
+from spark_apply.views.planning.output_types import spark_text
 from spark_apply.views.proof.reading import as_used
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.view_plan import Relation
@@ -538,7 +538,6 @@ def test_functions_give_sparks_values(
     by, tail = asked
     schema = ", ".join(f"{name} {spark}" for name, (_, spark, _) in COLUMNS.items())
     zoned = [tuple(_zoned(name, value) for name, value in zip(COLUMNS, row, strict=True)) for row in rows]
-    let_spark_compute(apply_spark)
     apply_spark.createDataFrame(zoned, schema).coalesce(1).createOrReplaceTempView("view_functions")
     relations = {"public.t": Relation("public.t", {name: kind for name, (kind, *_) in COLUMNS.items()}, ("id",))}
     listed = lines(expressions)

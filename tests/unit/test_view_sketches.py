@@ -16,7 +16,6 @@ from cdc.model.errors import ConfigError
 from spark_apply.views.embedded import sketches
 from spark_apply.views.embedded.sketches import estimate, sketch, union
 from spark_apply.views.planning.view import View
-from spark_apply.views.sql.expressions.in_spark import most_frequent
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.view_plan import Relation
 from tests.views.steps import Steps, position
@@ -58,13 +57,8 @@ def test_an_estimate_is_within_the_bound_of_the_library(lg_k: int) -> None:
 
 def test_values_that_are_null_or_repeated_count_as_they_do_in_count_distinct() -> None:
     assert estimate(sketch(["_", "_a", None, "_a", "_"], 12)) == 2
-    assert (estimate(sketch(None, 12)), estimate(union([None], 12)), estimate(None)) == (0, 0, None)
-
-
-def test_the_most_frequent_ones_come_first_and_of_equally_frequent_ones_the_smaller() -> None:
-    values: list[object] = [1, 2, 2, 3, 3, 4]
-    assert [values[at] for at in most_frequent(values, 3)] == [2, 3, 1]
-    assert most_frequent([], 3) == []
+    assert (estimate(sketch(None, 12)), estimate(union([None], 12))) == (0, 0)
+    assert (union(None, 12), estimate(None)) == (None, None)
 
 
 def test_where_datasketches_is_not_installed_a_view_with_a_sketch_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,11 +30,13 @@ def sketch(values: Sequence[str | None] | None, lg_k: int) -> bytes:
     return _settled(made, lg_k)
 
 
-def union(sketches: Sequence[bytes | None] | None, lg_k: int) -> bytes:
-    """Return the sketch of all that sketches are of; NULL is none."""
+def union(sketches: Sequence[bytes | None] | None, lg_k: int) -> bytes | None:
+    """Return the sketch of all that sketches are of; NULL is none, and without any row there is no answer."""
+    if sketches is None:
+        return None
     library = _library()
     made = library.hll_union(lg_k)
-    for each in filter(None, sketches or ()):
+    for each in filter(None, sketches):
         made.update(library.hll_sketch.deserialize(each))
     return _settled(made.get_result(library.HLL_8), lg_k)
 

@@ -18,21 +18,11 @@ from spark_apply.spark.failures import spark_failure
 from spark_apply.spark.names import quoted
 from spark_apply.views.model.uses import TableUse
 from spark_apply.views.model.values import Columns, may_be_published
-from spark_apply.views.sql.expressions.in_spark import MOST_FREQUENT, as_spark, most_frequent
+from spark_apply.views.sql.expressions.in_spark import as_spark
 from spark_apply.views.sql.reading.lookups import as_read
 from spark_apply.views.sql.reading.written import Written
 
 _ANY_TIME = dt.datetime(2000, 1, 1)  # noqa: DTZ001 - timestamps without a zone, in UTC
-
-
-def let_spark_compute(spark: SparkSession) -> None:
-    """Give a session the functions that views' SQL is written with for Spark and that it does not have."""
-
-    def places(values: list[object], most: int) -> list[int]:  # a function of its own is sent to executors whole
-        return found(values, most)
-
-    found = most_frequent
-    spark.udf.register(MOST_FREQUENT, places, "array<int>")
 
 
 def spark_text(

@@ -22,7 +22,7 @@ from spark_apply.model.types import common_kind, spark_type
 from spark_apply.spark.session import open_session
 from spark_apply.views.model.uses import TIMES, TableUse, Way, uses_of
 from spark_apply.views.planning.forms import plan_config, relations_named
-from spark_apply.views.planning.output_types import let_spark_compute, output_columns
+from spark_apply.views.planning.output_types import output_columns
 from spark_apply.views.planning.streams import Stream, require_topics, streams_of
 from spark_apply.views.planning.view import View, relation_of
 from spark_apply.views.sql.plan import plan_view
@@ -56,7 +56,6 @@ class Planned:
 def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
     """Check every view against the schema topic, changing nothing. Raises ConfigError for the first that is wrong."""
     engine = engine_of(config, spark.sparkContext.master)
-    let_spark_compute(spark)
     versions = schema_versions(config.source)
     captured = {name: of for name, of in versions.items() if of[-1].connector != config.name}
     relations: dict[str, Relation] = {}

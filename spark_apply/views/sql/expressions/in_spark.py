@@ -5,7 +5,6 @@ A sketch of a union of a sketch with itself is estimated from its registers alon
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import Final
 
 from sqlglot import exp
@@ -14,23 +13,14 @@ from spark_apply.views.sql.expressions.approximate import lg_k_of, most_of, quan
 from spark_apply.views.sql.expressions.carrier import call, case, integer
 from spark_apply.views.sql.reading.written import HllSketchAgg, HllSketchEstimate, Written
 
-MOST_FREQUENT: Final = "cdc_most_frequent"
-"""The function of the session that `most_frequent` is."""
-
 _OURS: Final = (exp.ApproxDistinct, exp.ApproxQuantile, exp.ApproxTopK, HllSketchAgg, HllSketchEstimate)
-
-
 _SKETCHES: Final = {"hll_sketch_agg": HllSketchAgg, "hll_sketch_estimate": HllSketchEstimate}
 
-
-def most_frequent(values: list[object], most: int) -> list[int]:
-    """Return the places of the most frequent ones of sorted values; of equally frequent ones the smaller first."""
-    runs, at = [], 0
-    for _, run in groupby(values):
-        size = sum(1 for _ in run)
-        runs.append((-size, at))
-        at += size
-    return [place for _, place in sorted(runs)[:most]]
+_MOST_FREQUENT: Final = """_l -> get(transform(array(
+filter(transform(_l, (_v, _i) -> _i), _i -> _i = 0 OR get(_l, _i) <> get(_l, _i - 1))), _s ->
+transform(slice(array_sort(transform(_s, (_p, _j) ->
+struct(_p - coalesce(get(_s, _j + 1), size(_l)) AS n, get(_l, _p) AS v))), 1, {}), _r -> _r.v)), 0)"""
+"""Of a sorted list, the values of its longest runs: where each begins is `_s`. A list of one element names a value."""
 
 
 def as_spark(tree: exp.Expr) -> exp.Expr:
@@ -61,12 +51,12 @@ def _written(node: exp.Expr) -> exp.Expr:
         sketch = HllSketchAgg(this=text, expression=integer(lg_k_of(node, sql)))
         if isinstance(node, HllSketchAgg):
             return sketch
-        return call("hll_sketch_estimate", call("hll_union", sketch, sketch.copy()))
+        found = call("hll_sketch_estimate", call("hll_union", sketch, sketch.copy()))
+        return call("coalesce", found, integer(0))  # of no rows at all there is no sketch
     values = call("array_sort", exp.ArrayAgg(this=value, nulls_excluded=True))
     if isinstance(node, exp.ApproxQuantile):
         rank = exp.Mul(this=exp.Count(this=value.copy()), expression=exp.Literal.number(quantile_of(node, sql)))
         place = call("greatest", exp.Sub(this=call("ceil", rank), expression=integer(1)), integer(0))
         return call("get", values, exp.cast(place, "int"))
-    places = call(MOST_FREQUENT, values, integer(most_of(node, sql)))
-    taken = exp.Lambda(this=call("get", values.copy(), exp.Var(this="_i")), expressions=[exp.Identifier(this="_i")])
-    return call("transform", places, taken)
+    longest = exp.Var(this=_MOST_FREQUENT.format(most_of(node, sql)).replace("\n", " "))
+    return call("get", call("transform", call("array", values), longest), integer(0))
