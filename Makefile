@@ -135,6 +135,7 @@ bench-library: $(JARS) ## a million rows to Arrow, as a table, as changes, and w
 bench-views: $(JARS) ## a step of a view job in each engine alone, by how much it changes
 	$(BIN)/python -m bench.derived.views
 	$(BIN)/python -m bench.derived.views --engine spark
+	$(BIN)/python -m bench.derived.sketches
 
 clean:           ## remove what the targets made (servers' state too)
 	test ! -x $(BIN)/cdc || $(BIN)/cdc dev down

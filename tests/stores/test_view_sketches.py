@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc.config.views import ViewConfig
+from spark_apply.views.proof.explain import explain_view
 from spark_apply.views.proof.verify import verify_views
 from tests.views.bench import EITHER, ViewBench
 from tests.views.cases import INT, TEXT, TIME, at
@@ -87,6 +88,9 @@ def test_approximate_values_follow_their_rows(
     found = write(*(("d", row) for row in list(rows.values()) if row["page"] is None))
     assert [(op, key) for op, key, _ in found["uniques"]] == [("d", (None,))]
     assert all(of.agrees for of in verify_views(bench.config))
+    told = explain_view(bench.config, "uniques", '{"page": "a"}')
+    assert (told.outcome, told.unit) == ("row", {"page": "a"})
+    assert told.rows
     shutil.rmtree(tmp_path / "state")
     assert bench.run().stopped == {}
     assert {name: bench.events(name) for name in views} == {name: [] for name in views}

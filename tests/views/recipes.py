@@ -228,12 +228,12 @@ RECIPES: Sequence[Recipe] = (
         "FROM hours GROUP BY date_trunc('DAY', hour)",
         ("day",),
         [
-            ("visits", "c", (1, "ann", at("09:00"))),
-            ("visits", "c", (2, "bob", at("09:30"))),
+            ("visits", "c", (1, "ann", at("9:00"))),
+            ("visits", "c", (2, "bob", at("9:30"))),
             ("visits", "c", (3, "ann", at("10:00"))),
         ],
-        "A visit by Dan of 9:40 arrives, and Bob’s turns out to be one by Ann:",
-        [("visits", "c", (4, "dan", at("09:40"))), ("visits", "u", (2, "ann", at("09:30")))],
+        "A visit by Dan of 9:40 arrives, Ann’s second one is taken back:",
+        [("visits", "c", (4, "dan", at("9:40"))), ("visits", "d", (3,))],
     ),
     Recipe(
         "Placed, and not paid within ten minutes",

@@ -52,7 +52,10 @@ def _written(node: exp.Expr) -> exp.Expr:
         if isinstance(node, HllSketchAgg):
             return sketch
         found = call("hll_sketch_estimate", call("hll_union", sketch, sketch.copy()))
-        return call("coalesce", found, integer(0))  # of no rows at all there is no sketch
+        none = exp.EQ(this=exp.Count(this=value.copy()), expression=integer(0))
+        return case(
+            (none, integer(0)), default=found
+        )  # Spark plans NULL for a sketch of a table that it knows is empty
     values = call("array_sort", exp.ArrayAgg(this=value, nulls_excluded=True))
     if isinstance(node, exp.ApproxQuantile):
         rank = exp.Mul(this=exp.Count(this=value.copy()), expression=exp.Literal.number(quantile_of(node, sql)))
