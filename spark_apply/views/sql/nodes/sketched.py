@@ -31,7 +31,8 @@ def has_sketches(block: Block) -> bool:
 
 def over_sketches(block: Block, node: Callable[[Block], Input], written: Written) -> Block:
     """Return a block over kept sketches that gives what `block` gives; `node` makes a node of a block."""
-    groups = {f"_g{number}": value for number, value in enumerate(block.group or ())}
+    known = {value: name for name, value in reversed(block.outputs.items())}
+    groups = {known.get(value, f"_g{number}"): value for number, value in enumerate(block.group or ())}
     parts = _Parts(dict(groups), written)
     outputs = {name: parts.replaced(value) for name, value in block.outputs.items()}
     having = tuple(parts.replaced(value) for value in block.having)
@@ -76,7 +77,7 @@ class _Parts:
         if isinstance(bare, SKETCHED):
             return self._sketch(value, bare)
         if isinstance(bare, exp.AggFunc):
-            return _placed(column(_EXACT, _named(self.exact, "_e", value)), value)
+            return _placed(column(_EXACT, self._named(self.exact, "_e", value)), value)
         made = value.copy()
         for child, own in zip(list(made.iter_expressions()), list(value.iter_expressions()), strict=True):
             child.replace(self.replaced(own))
@@ -90,16 +91,17 @@ class _Parts:
         kept: exp.Expr = made
         if value is not bare:
             kept = exp.Filter(this=made, expression=value.args["expression"].copy())
-        found = _placed(column(_SKETCHES, _named(self.sketches, "_s", kept)), bare)
+        found = _placed(column(_SKETCHES, self._named(self.sketches, "_s", kept)), bare)
         return found if isinstance(bare, HllSketchAgg) else HllSketchEstimate(this=found)
 
-
-def _named(known: dict[str, exp.Expr], prefix: str, value: exp.Expr) -> str:
-    found = next((name for name, of in known.items() if of == value), None)
-    if found is None:
-        found = f"{prefix}{len(known)}"
-        known[found] = value
-    return found
+    def _named(self, known: dict[str, exp.Expr], prefix: str, value: exp.Expr) -> str:
+        found = next((name for name, of in known.items() if of == value), None)
+        if found is None:
+            found = f"{prefix}{len(known)}"
+            while found in {name.casefold() for name in self.groups}:
+                found = f"_{found}"
+            known[found] = value
+        return found
 
 
 def _placed(made: exp.Expr, at: exp.Expr) -> exp.Expr:
