@@ -31,7 +31,7 @@ def has_sketches(block: Block) -> bool:
 
 def over_sketches(block: Block, node: Callable[[Block], Input], written: Written) -> Block:
     """Return a block over kept sketches that gives what `block` gives; `node` makes a node of a block."""
-    known = {value: name for name, value in reversed(block.outputs.items())}
+    known = {value: name for name, value in reversed(list(block.outputs.items()))}
     groups = {known.get(value, f"_g{number}"): value for number, value in enumerate(block.group or ())}
     parts = _Parts(dict(groups), written)
     outputs = {name: parts.replaced(value) for name, value in block.outputs.items()}
