@@ -140,6 +140,7 @@ bench-library: $(JARS) ## a million rows to Arrow, as a table, as changes, and w
 bench-views: $(JARS) ## a step of a view job in each engine alone, by how much it changes
 	$(BIN)/python -m bench.derived.views
 	$(BIN)/python -m bench.derived.views --engine spark
+	$(BIN)/python -m bench.derived.sketches
 
 bench-flink: $(JARS) $(FLINK) ## a view job beside Flink SQL over the same topics: a timeline, and a bank whose sum never changes
 	$(BIN)/python -m bench.derived.beside_flink

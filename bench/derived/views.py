@@ -46,7 +46,8 @@ STEPS = (1, 1_000, 50_000)
 SENDERS = 50_000
 
 
-def _position(commit: int) -> str:
+def position(commit: int) -> str:
+    """Return the position of a commit, by its number."""
     return f"00000001.{commit:016x}.00000000"
 
 
@@ -54,6 +55,7 @@ class Bench:
     """A state with both tables and both views."""
 
     engine = "duckdb"
+    tables = TABLES
 
     def __init__(self, folder: Path) -> None:
         self.state = self.opened(folder)
@@ -78,7 +80,7 @@ class Bench:
         return ViewState(folder, memory="400MB")
 
     def new_step(self, stale: list[str]) -> StepOfViews:
-        return Step(self.state, _position(self.commit), 0, 0, stale)
+        return Step(self.state, position(self.commit), 0, 0, stale)
 
     def end(self, step: StepOfViews) -> None:
         """Take over what the step has made."""
@@ -89,7 +91,7 @@ class Bench:
         self.state.execute(
             f"INSERT INTO {place('pending', table.relation)} (_cdc_key, _cdc_position, _cdc_op, {columns}) "
             f"SELECT '{{\"id\":' || id || '}}', ?, 'u', * FROM ({rows})",
-            [_position(self.commit)],
+            [position(self.commit)],
         )
 
     def step(self, *, stale: bool = False) -> float:
@@ -97,11 +99,11 @@ class Bench:
         begun = time.perf_counter()
         with self.state.transaction():
             step = self.new_step([v.name for v in self.views] if stale else [])
-            for table in TABLES:
+            for table in self.tables:
                 step.fold(table, reload=False)
             for view in self.views:
                 step.compute(view)
-            step.apply(TABLES, self.views)
+            step.apply(self.tables, self.views)
             self.events = self.state.rows("SELECT count(*) FROM outbox")[0][0]
             self.state.execute("DELETE FROM outbox")
         self.end(step)
@@ -122,7 +124,7 @@ class OnExecutors(Bench):
         return self.file
 
     def new_step(self, stale: list[str]) -> StepOfViews:
-        on = Running(self.lake.spark, self.lake, self.file, _position(self.commit))
+        on = Running(self.lake.spark, self.lake, self.file, position(self.commit))
         return ClusterStep(on, 0, 0, stale, self.kept)
 
     def end(self, step: StepOfViews) -> None:

@@ -13,7 +13,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc.model.change import Kind
+from spark_apply.views.embedded.sketches import register
 from spark_apply.views.model.uses import TableUse
+from spark_apply.views.planning.output_types import spark_text
 from spark_apply.views.proof.reading import as_used
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.view_plan import Relation
@@ -451,6 +453,26 @@ count(*) FILTER (WHERE l > 3)
 max(j) + min(l)
 sum(j) / count(j)
 sum(CASE WHEN b THEN 1 ELSE 0 END)
+approx_count_distinct(j)
+approx_count_distinct(l, 0.2)
+approx_count_distinct(s)
+approx_count_distinct(d)
+approx_count_distinct(dt)
+approx_count_distinct(ts)
+approx_count_distinct(tz)
+approx_count_distinct(b) FILTER (WHERE c)
+approx_count_distinct(s) + count(DISTINCT j)
+approx_percentile(j, 0.5)
+approx_percentile(l, 0.07)
+approx_percentile(x, 0.9)
+approx_percentile(d, 0)
+percentile_approx(e, 1, 100)
+approx_percentile(dt, .3)
+approx_percentile(tz, 0.25) FILTER (WHERE b)
+approx_top_k(j, 3)
+approx_top_k(s, 2)
+approx_top_k(b, 2) FILTER (WHERE c)
+approx_top_k(l, 1)
 """
 
 
@@ -489,6 +511,7 @@ def rows() -> list[tuple[Any, ...]]:
 @pytest.fixture(scope="module")
 def engine(rows: list[tuple[Any, ...]]) -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect()
+    register(connection)
     connection.execute("SET TimeZone = 'UTC'; CREATE SCHEMA after")
     columns = ", ".join(f'"{name}" {of}' for name, (_, _, of) in COLUMNS.items())
     connection.execute(f'CREATE TABLE after."public.t" ({columns})')
@@ -522,9 +545,12 @@ def test_functions_give_sparks_values(
         part = listed[start : start + 60]
         outputs = ", ".join(f"{text} AS c{number}" for number, text in enumerate(part))
         sql = f"SELECT {by}, {outputs} FROM public.t{tail}"
-        whole = plan_view("v", sql, [by.rpartition(" ")[2]], relations).nodes[-1].whole
-        ours = {row[0]: row for row in engine.execute(whole).fetchall()}
-        theirs = {row[0]: row for row in apply_spark.sql(sql.replace("public.t", "view_functions")).collect()}
+        *inner, last = plan_view("v", sql, [by.rpartition(" ")[2]], relations).nodes
+        for node in inner:
+            engine.execute(f'CREATE OR REPLACE TABLE after."{node.name}" AS {node.whole}')
+        ours = {row[0]: row for row in engine.execute(last.whole).fetchall()}
+        of_spark = spark_text(sql, {"public.t": "view_functions"}, EPOCH)
+        theirs = {row[0]: row for row in apply_spark.sql(of_spark).collect()}
         assert set(ours) == set(theirs)
         differing = {
             text: (key, ours[key][number], theirs[key][number])

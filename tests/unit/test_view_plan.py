@@ -280,6 +280,77 @@ REFUSED: list[tuple[str, str, str]] = [
         "clock() stands in the ON of a LEFT JOIN",
         "in WHERE or in a CASE",
     ),
+    # approximate aggregates
+    (
+        "SELECT id, approx_count_distinct(x) AS r FROM public.t GROUP BY id",
+        "APPROX_COUNT_DISTINCT(t.x) is of double: NaN and minus zero have texts of their own",
+        "cast it to DECIMAL",
+    ),
+    (
+        "SELECT id, approx_count_distinct(DISTINCT n) AS r FROM public.t GROUP BY id",
+        "APPROX_COUNT_DISTINCT(DISTINCT t.n) has DISTINCT in it",
+        "leave DISTINCT out",
+    ),
+    (
+        "SELECT id, approx_top_k(DISTINCT n, 2) AS r FROM public.t GROUP BY id",
+        "APPROX_TOP_K(DISTINCT t.n, 2) has DISTINCT in it",
+        "make the distinct rows in a CTE",
+    ),
+    (
+        "SELECT id, approx_count_distinct(n, 0.5) AS r FROM public.t GROUP BY id",
+        "should be a relative standard error from 0.001 to 0.26",
+        "as 0.01",
+    ),
+    (
+        "SELECT id, approx_top_k(n) AS r FROM public.t GROUP BY id",
+        "APPROX_TOP_K(t.n): the second argument should say how many values",
+        "approx_top_k(x, 10)",
+    ),
+    (
+        "SELECT id, approx_percentile(n, 1.5) AS r FROM public.t GROUP BY id",
+        "the second argument should be a number from 0 to 1",
+        "as 0.95",
+    ),
+    (
+        "SELECT id, approx_percentile(n, array(0.5, 0.9)) AS r FROM public.t GROUP BY id",
+        "the second argument should be a number from 0 to 1",
+        "approx_percentile(x, 0.5) AS p50",
+    ),
+    (
+        "SELECT id, approx_percentile(g, 0.5) AS r FROM public.t GROUP BY id",
+        "t.g is string; it should be a number, a date or a timestamp",
+        "write it in another way",
+    ),
+    (
+        "SELECT id, approx_count_distinct(n) OVER (PARTITION BY g) AS r FROM public.t",
+        "an approximate value is a group's, not a window's",
+        "make it in a CTE with GROUP BY",
+    ),
+    (
+        "SELECT id, hll_sketch_agg(n, 30) AS r FROM public.t GROUP BY id",
+        "the second argument should be a whole number from 4 to 21",
+        "left out, it is 12",
+    ),
+    (
+        "SELECT id, hll_sketch_agg(n) AS r FROM public.t GROUP BY id",
+        "the output column r is a sketch, which no event has",
+        "output hll_sketch_estimate(s)",
+    ),
+    (
+        "SELECT id, hll_sketch_estimate(n) AS r FROM public.t",
+        "t.n is bigint; it should be a sketch: hll_sketch_agg(x) makes one",
+        "write it in another way",
+    ),
+    (
+        "WITH s AS (SELECT id, hll_sketch_agg(n) AS s FROM public.t GROUP BY id) SELECT id, s IS NULL AS r FROM s",
+        "is a sketch, which can only be merged and estimated",
+        "hll_union_agg(s) merges",
+    ),
+    (
+        "SELECT 1 AS id, hll_sketch_agg(n) AS s FROM public.t UNION ALL SELECT 2, hll_sketch_agg(n, 10) FROM public.t",
+        "the branches of UNION have sketch of 2^12 and sketch of 2^10 as s",
+        "as many registers",
+    ),
 ]
 KEYS = {"SELECT id, who": ["id", "who"]}
 

@@ -12,11 +12,12 @@ import sqlglot
 from sqlglot import exp
 
 from cdc.model.change import Kind
+from spark_apply.views.embedded.sketches import register
 from spark_apply.views.sql.view_plan import Node, Relation, ViewPlan
 
 Row = tuple[Any, ...]
 START = datetime(2026, 1, 1)  # noqa: DTZ001 - in UTC, as clocks are
-SCHEMAS = ("before", "after", "both", "changed", "units")
+SCHEMAS = ("before", "after", "both", "changed", "coming", "units")
 TYPES = {
     "int64": "BIGINT",
     "string": "VARCHAR",
@@ -42,6 +43,7 @@ class SmallEngine:
         self.clock = START
         self.duck = duckdb.connect()
         self.duck.execute("SET threads = 1; SET TimeZone = 'UTC'")
+        register(self.duck)
         for schema in SCHEMAS:
             self.duck.execute(f"CREATE SCHEMA {quoted(schema)}")
         for name in plan.reads:
@@ -70,17 +72,22 @@ class SmallEngine:
             f'CREATE VIEW "both".{table} AS SELECT * FROM before.{table} UNION ALL SELECT * FROM after.{table}'
         )
         self.duck.execute(f"CREATE TABLE changed.{table} ({some}); CREATE TABLE units.{table} ({some})")
+        same = " AND ".join(f"c.{quoted(each)} IS NOT DISTINCT FROM r.{quoted(each)}" for each in change_columns)
+        same = "true" if "_whole" in change_columns else same
+        differ = f"SELECT 1 FROM changed.{table} c WHERE {same}"
+        self.duck.execute(f"CREATE VIEW coming.{table} AS SELECT * FROM after.{table} r WHERE EXISTS ({differ})")
 
     def _fill(self, table: str, rows: Sequence[Row]) -> None:
         self.duck.execute(f"DELETE FROM {table}")
         if rows:
             marks = ", ".join("(" + ", ".join("?" * len(row)) + ")" for row in rows)
-            self.duck.execute(f"INSERT INTO {table} VALUES {marks}", [value for row in rows for value in row])
+            self.duck.execute(f"INSERT INTO {table} VALUES {marks}", [_listed(value) for row in rows for value in row])
 
     def _rows(self, statement: str, before: datetime | None = None) -> list[Row]:
         clocks = {"clock_before": before, "clock_after": self.clock}
         given = {name: value for name, value in clocks.items() if f"${name}" in statement}
-        return self.duck.execute(statement, given or None).fetchall()
+        found = self.duck.execute(statement, given or None).fetchall()
+        return [tuple(map(_hashable, row)) for row in found]
 
     def step(self, tables: Mapping[str, Sequence[Row]], clock: datetime) -> None:
         """Go to another state of the tables and another clock."""
@@ -149,7 +156,40 @@ class SmallEngine:
         for call in list(tree.find_all(exp.Anonymous)):
             if call.name.casefold() == "clock":
                 call.replace(exp.cast(exp.Literal.string(str(self.clock)), "TIMESTAMP_NTZ"))
-        return Counter(self.duck.execute(tree.sql("duckdb")).fetchall())
+        return Counter(self._rows(tree.transform(_exact).sql("duckdb")))
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+_SKETCHES = {
+    "hll_sketch_agg": "list(DISTINCT {})",
+    "hll_union_agg": "list_distinct(flatten(list({})))",
+    "hll_sketch_estimate": "len({})",
+}
+"""A sketch as the values that it is of: of few ones it tells all apart, but NULL, which `len` does not count here."""
+
+_TOP = """coalesce(list_transform(list_slice(list_sort(list_transform(list_distinct(list({0})),
+lambda v: {{'n': -len(list_filter(list({0}), lambda w: w = v)), 'v': v}})), 1, {1}), lambda r: r.v), [])"""
+
+
+def _exact(node: exp.Expr) -> exp.Expr:
+    """Return what an approximate function is about, counted."""
+    if isinstance(node, exp.ApproxDistinct):
+        return exp.Count(this=exp.Distinct(expressions=[node.this]))
+    if isinstance(node, exp.ApproxQuantile):
+        return exp.AnonymousAggFunc(this="quantile_disc", expressions=[node.this, node.args["quantile"]])
+    if isinstance(node, exp.ApproxTopK):
+        return sqlglot.parse_one(_TOP.format(node.this.sql("duckdb"), node.expression.sql()), read="duckdb")
+    if isinstance(node, exp.Anonymous) and node.name.lower() in _SKETCHES:
+        of = _exact(node.expressions[0]).sql("duckdb")
+        return sqlglot.parse_one(_SKETCHES[node.name.lower()].format(of), read="duckdb")
+    return node
 
 
 def _differing(old: Sequence[Row], new: Sequence[Row]) -> set[Row]:

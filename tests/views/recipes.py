@@ -216,6 +216,26 @@ RECIPES: Sequence[Recipe] = (
         [("transfers", "d", (2,))],
     ),
     Recipe(
+        "Visitors by day, of sketches by hour",
+        "Who came in several hours counts once. A [sketch](views.md#approximate-aggregates) is kept for each hour; a "
+        "day merges its 24, and reads no visit again.",
+        {"visits": _VISITS},
+        "WITH hours AS (\n"
+        "  SELECT date_trunc('HOUR', at) AS hour, count(*) AS visits, hll_sketch_agg(visitor) AS visitors\n"
+        "  FROM public.visits GROUP BY date_trunc('HOUR', at))\n"
+        "SELECT date_trunc('DAY', hour) AS day, sum(visits) AS visits,\n"
+        "       hll_sketch_estimate(hll_union_agg(visitors)) AS visitors\n"
+        "FROM hours GROUP BY date_trunc('DAY', hour)",
+        ("day",),
+        [
+            ("visits", "c", (1, "ann", at("9:00"))),
+            ("visits", "c", (2, "bob", at("9:30"))),
+            ("visits", "c", (3, "ann", at("10:00"))),
+        ],
+        "A visit by Dan of 9:40 arrives, Ann’s second one is taken back:",
+        [("visits", "c", (4, "dan", at("9:40"))), ("visits", "d", (3,))],
+    ),
+    Recipe(
         "Placed, and not paid within ten minutes",
         "A [pattern](views.md#patterns): an alert comes when the ten minutes have passed, though nothing happens then.",
         {"orders": _ORDERS},

@@ -14,6 +14,30 @@ RELATIONS = {
 }
 
 _SHAPES = """
+sketches: g
+    SELECT g, approx_count_distinct(n) AS v, approx_count_distinct(k, 0.1) AS w FROM public.a GROUP BY g
+
+sketches, not of all rows: g
+    SELECT g, approx_count_distinct(n) FILTER (WHERE k > 1) AS v FROM public.a WHERE n < 3 GROUP BY g
+
+sketches beside others: g
+    SELECT g, count(*) AS c, avg(n) AS s, approx_count_distinct(k) AS v, approx_percentile(n, 0.5) AS p,
+        approx_top_k(k, 2) AS t
+    FROM public.a GROUP BY g HAVING approx_count_distinct(k) + min(n) > 1
+
+sketches over a join: k
+    SELECT a.k, approx_count_distinct(b.z) AS v FROM public.a a LEFT JOIN public.b b ON b.k = a.k GROUP BY a.k
+
+sketches merged: g
+    WITH by_k AS (SELECT g, k, hll_sketch_agg(n) AS s FROM public.a WHERE n IS NOT NULL GROUP BY g, k)
+    SELECT g, hll_sketch_estimate(hll_union_agg(s)) AS v, count(*) AS c FROM by_k GROUP BY g
+
+sketches and time: g
+    SELECT g, approx_count_distinct(n) AS v FROM public.a WHERE at <= clock() GROUP BY g
+
+sketches of everything: v
+    SELECT approx_count_distinct(n) AS v, approx_top_k(g, 2) AS t FROM public.a
+
 inner: id, b
     SELECT a.id, b.id AS b, a.g, b.z FROM public.a a JOIN public.b b ON b.k = a.k
 

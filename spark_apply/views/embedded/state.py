@@ -29,6 +29,7 @@ import pyarrow as pa
 
 from cdc.config.views import STREAM_SCHEMA
 from cdc.model.errors import OperatorError
+from spark_apply.views.embedded.sketches import register
 from spark_apply.views.model.values import Columns, engine_type, quoted
 
 SHAPE: Final = "2"
@@ -121,6 +122,7 @@ class ViewState:
         try:
             connection.execute("SET TimeZone = 'UTC'")
             connection.execute("SET lock_configuration = true")
+            register(connection)
             self._prepare(connection)
         except BaseException:
             connection.close()

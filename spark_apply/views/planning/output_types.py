@@ -18,6 +18,7 @@ from spark_apply.spark.failures import spark_failure
 from spark_apply.spark.names import quoted
 from spark_apply.views.model.uses import TableUse
 from spark_apply.views.model.values import Columns, may_be_published
+from spark_apply.views.sql.expressions.in_spark import as_spark
 from spark_apply.views.sql.reading.lookups import as_read
 from spark_apply.views.sql.reading.written import Written
 
@@ -39,7 +40,7 @@ def spark_text(
     for call in list(tree.find_all(exp.Anonymous)):
         if call.name.lower() == "clock":
             call.replace(sqlglot.parse_one(f"CAST('{clock}' AS TIMESTAMP_NTZ)", read="spark"))
-    return tree.sql(dialect="spark")
+    return as_spark(tree).sql(dialect="spark")
 
 
 def output_columns(

@@ -8,7 +8,7 @@ from sqlglot.errors import SqlglotError
 
 from spark_apply.views.model.uses import TableUse
 from spark_apply.views.sql.expressions.dialects import written_for
-from spark_apply.views.sql.expressions.types import INTERVALS, NULL
+from spark_apply.views.sql.expressions.types import INTERVALS, NULL, is_sketch
 from spark_apply.views.sql.nodes.graph import Graph
 from spark_apply.views.sql.nodes.node import Branch, common_types, node_of
 from spark_apply.views.sql.nodes.units import Made, last_units
@@ -18,6 +18,9 @@ from spark_apply.views.sql.reading.written import Written, did_you_mean
 from spark_apply.views.sql.view_plan import Relation, ViewPlan
 
 _NOT_UNIQUE = "rows with one key ({}) may differ in {}: where two are there at once, they go into quarantine"
+
+_INTERVAL = "compare it, or output both of its instants"
+_SKETCH = "keep it in a CTE, and output hll_sketch_estimate(s)"
 
 _BROKEN = (AttributeError, LookupError, TypeError, ValueError, RecursionError, SqlglotError)
 
@@ -61,14 +64,14 @@ def _plan(
     graph = Graph(written, relations, full=full)
     blocks = [graph.carry(each) for each in graph.branches(as_read(written.parse(), uses, written), {}, top=True)]
     for column, kind in common_types(blocks, written).items():
-        if kind in (*INTERVALS, NULL):
-            what = "an interval" if kind in INTERVALS else "always NULL"
+        if kind in (*INTERVALS, NULL) or is_sketch(kind):
+            what = "an interval" if kind in INTERVALS else "always NULL" if kind == NULL else "a sketch"
             raise written.refuse(
                 f"the output column {column} is {what}, which no event has",
                 at=blocks[0].outputs[column],
-                hint=f"cast it: CAST({column} AS STRING)"
-                if kind == NULL
-                else "compare it, or output both of its instants",
+                hint={NULL: f"cast it: CAST({column} AS STRING)", **dict.fromkeys(INTERVALS, _INTERVAL)}.get(
+                    kind, _SKETCH
+                ),
             )
     outputs = blocks[0].outputs
     for column in key:
@@ -87,7 +90,7 @@ def _plan(
         nodes=nodes,
         reads=tuple(sorted(graph.reads)),
         uses_clock=any(node.due for node in nodes),
-        null_keys=all(block.group is not None for block in blocks),
+        null_keys=all(block.group is not None or block.groups for block in blocks),
         unique_key=len(blocks) == 1 and not more,
         warnings=tuple(graph.warnings),
     )

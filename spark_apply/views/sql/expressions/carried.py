@@ -12,6 +12,7 @@ from typing import Final
 from sqlglot import exp
 
 from spark_apply.views.sql.expressions.aggregates import AGGREGATES
+from spark_apply.views.sql.expressions.approximate import APPROXIMATE
 from spark_apply.views.sql.expressions.carrier import Carrier, Rule
 from spark_apply.views.sql.expressions.casts import CASTS
 from spark_apply.views.sql.expressions.functions import FUNCTIONS
@@ -28,6 +29,7 @@ _RULES: Final[dict[type[exp.Expr], Rule]] = {
     **LETTERS,
     **INSTANT_FUNCTIONS,
     **AGGREGATES,
+    **APPROXIMATE,
 }
 
 
@@ -35,7 +37,7 @@ def carried(block: Block, written: Written) -> tuple[Block, tuple[str, ...]]:
     """Return a block with its expressions as the engine has them, and warnings."""
     types = {(source.alias, name): kind for source in block.sources for name, kind in source.input.columns.items()}
     carry = Carrier(written, _RULES, types)
-    outputs = {name: carry(value) for name, value in block.outputs.items()}
+    outputs = {name: carry.output(value) for name, value in block.outputs.items()}
 
     def conditions(parts: tuple[exp.Expr, ...]) -> tuple[exp.Expr, ...]:
         return tuple(carry.boolean(each).sql for each in parts)

@@ -16,6 +16,7 @@ from spark_apply.views.sql.expressions.types import (
     common_type,
     engine_type,
     is_number,
+    is_sketch,
 )
 from spark_apply.views.sql.reading.blocks import CLOCK
 from spark_apply.views.sql.reading.written import ABBREVIATED, Written, as_written
@@ -53,7 +54,26 @@ class Carrier:
         of = self._types.get((node.table, node.name))
         if of is None:
             raise self.unknown(node)
+        if is_sketch(of):
+            raise self.written.refuse(
+                f"{shown(node)} is a sketch, which can only be merged and estimated",
+                at=node,
+                hint="hll_union_agg(s) merges sketches of several rows, hll_sketch_estimate(s) says how many values",
+            )
         return Typed(node.copy(), of)
+
+    def sketch(self, node: exp.Expr) -> Typed:
+        """Carry over what must be a sketch."""
+        of = self._types.get((node.table, node.name)) if isinstance(node, exp.Column) else None
+        if of is not None and is_sketch(of):
+            return Typed(node.copy(), of)
+        found = self(node)
+        return found if is_sketch(found.type) else self.wrong(node, found.type, "a sketch: hll_sketch_agg(x) makes one")
+
+    def output(self, node: exp.Expr) -> Typed:
+        """Carry over an output column: it may be a sketch, for what reads it."""
+        of = self._types.get((node.table, node.name), "") if isinstance(node, exp.Column) else ""
+        return self.sketch(node) if is_sketch(of) else self(node)
 
     def number(self, node: exp.Expr) -> Typed:
         """Carry over what must be a number."""

@@ -12,9 +12,17 @@ from typing import Final
 
 from sqlglot import exp
 
+from spark_apply.views.sql.expressions.approximate import check_approximate
 from spark_apply.views.sql.expressions.carrier import NEVER, NEVER_BY_NAME, UNORDERED, UNSTABLE, shown
+from spark_apply.views.sql.expressions.in_spark import as_spark
 from spark_apply.views.sql.reading.blocks import Block
-from spark_apply.views.sql.reading.written import ABBREVIATED, Written
+from spark_apply.views.sql.reading.written import (
+    ABBREVIATED,
+    HllSketchAgg,
+    HllSketchEstimate,
+    HllUnionAgg,
+    Written,
+)
 
 ANY: Final = "of Spark"
 """The type of every output: Spark says which it is, when it is asked for the view's columns."""
@@ -25,7 +33,10 @@ _UNKNOWN: Final = (
     "write it in another way: what can be used is in docs/views-sql.md",
 )
 _ROWS: Final = frozenset({"stack", "inline", "inline_outer", "json_tuple", "explode_outer", "posexplode_outer"})
-_UNORDERED: Final = (exp.ApproxQuantile, exp.Mode)
+_SKETCHES: Final = (
+    "is a sketch, which `engine: spark` does not keep",
+    "write approx_count_distinct(x) over the rows, or say `engine: duckdb`",
+)
 
 ONE_ROW: Final = frozenset(
     re.findall(
@@ -53,10 +64,18 @@ def checked(block: Block, written: Written) -> tuple[Block, tuple[str, ...]]:
     """Return a block as it is, with the types of its outputs left to Spark; raises for what is refused."""
     for expression in block.expressions():
         for node in expression.walk():
+            check_approximate(node, written)
             reason = _reason(node)
             if reason is not None:
                 raise written.refuse(f"{shown(node)} {reason[0]}", at=node, hint=reason[1])
-    return replace(block, types=dict.fromkeys(block.outputs, ANY)), ()
+    made = replace(
+        block,
+        outputs={name: as_spark(value) for name, value in block.outputs.items()},
+        having=tuple(map(as_spark, block.having)),
+        order=tuple(map(as_spark, block.order)),
+        types=dict.fromkeys(block.outputs, ANY),
+    )
+    return made, ()
 
 
 def _reason(node: exp.Expr) -> tuple[str, str] | None:
@@ -64,8 +83,10 @@ def _reason(node: exp.Expr) -> tuple[str, str] | None:
         return f"has the unit {node.meta[ABBREVIATED]}, which Spark does not know", "write it out, as DAY or MONTH"
     if type(node) in NEVER:
         return NEVER[type(node)]
-    if isinstance(node, _UNORDERED):
+    if isinstance(node, exp.Mode):
         return UNORDERED
+    if isinstance(node, HllSketchAgg | HllUnionAgg | HllSketchEstimate):
+        return _SKETCHES
     now = isinstance(node, exp.StrToUnix) and node.this is None
     if now or type(node).__name__.startswith(("Current", "Localtime")):
         return UNSTABLE

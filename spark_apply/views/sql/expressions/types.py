@@ -31,6 +31,8 @@ INTEGERS: Final = ("int", "bigint")
 FLOATS: Final = ("float", "double")
 INSTANTS: Final = ("timestamp_ntz", "timestamp")
 MONTHS, DAYS, TIME = "interval months", "interval days", "interval time"
+SKETCH: Final = "sketch of 2^"
+"""What the name of a sketch's type begins with; the logarithm of its registers follows."""
 INTERVALS: Final = (MONTHS, DAYS, TIME)
 """Intervals by what they are measured in: whole months, whole days, or parts of a day."""
 NULL: Final = "null"
@@ -72,6 +74,11 @@ def precision_scale(of: str) -> tuple[int, int]:
     if found:
         return int(found[1]), int(found[2])
     return {"int": (10, 0), "bigint": (20, 0)}[of]
+
+
+def is_sketch(of: str) -> bool:
+    """Whether this is a sketch: values of a group, that can be merged and estimated, and nothing else."""
+    return of.startswith(SKETCH)
 
 
 def common_type(one: str, other: str) -> str | None:

@@ -12,6 +12,7 @@ from spark_apply.views.sql.expressions.checked import checked
 from spark_apply.views.sql.expressions.dialects import SPARK, current
 from spark_apply.views.sql.expressions.types import type_of
 from spark_apply.views.sql.nodes.node import common_types, node_of
+from spark_apply.views.sql.nodes.sketched import growing, has_sketches, over_sketches
 from spark_apply.views.sql.nodes.units import internal_units
 from spark_apply.views.sql.reading.blocks import Block, Input, Side, Source, column
 from spark_apply.views.sql.reading.from_clause import FromClause, Item
@@ -68,6 +69,8 @@ class Graph:
             self._written, item=lambda what: self._item(what, ctes), node=self._node_of_block, full=full
         )
         block = block_of(query, clause, self._written, top=full, named=named)
+        if current() is not SPARK and has_sketches(block):
+            block = over_sketches(block, lambda inner: self.node((inner,)), self._written)
         if block.distinct and (block.group is not None or block.windows):
             inner = replace(block, distinct=False, order=(), limit=None)
             return (replace(over(self._node_of_block(inner)), distinct=True, order=block.order, limit=block.limit),)
@@ -186,7 +189,7 @@ class Graph:
         engine = [self.carry(each) for each in blocks]
         made = internal_units(engine, self._written)
         types = common_types(engine, self._written)
-        self.nodes.append(node_of(name, made.branches, made.names, self._written))
+        self.nodes.append(growing(node_of(name, made.branches, made.names, self._written), made.branches))
         unique = unique_outputs(engine[0]) if len(engine) == 1 else None
         return Input(name, types, made.names, unique, whole=not made.names)
 

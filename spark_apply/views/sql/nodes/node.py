@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from spark_apply.views.sql.expressions.types import common_type
+from spark_apply.views.sql.expressions.types import common_type, is_sketch
 from spark_apply.views.sql.reading.blocks import Block, aliases
 from spark_apply.views.sql.reading.written import Written
 from spark_apply.views.sql.statements import block as to
@@ -82,7 +82,9 @@ def common_types(blocks: Sequence[Block], written: Written) -> dict[str, str]:
             if joint is None:
                 value: exp.Expr = list(blocks[1].outputs.values())[number]
                 raise written.refuse(
-                    f"the branches of UNION have {common} and {other} as {name}", at=value, hint="cast one of them"
+                    f"the branches of UNION have {common} and {other} as {name}",
+                    at=value,
+                    hint="make both with as many registers" if is_sketch(common) else "cast one of them",
                 )
             common = joint
         found[name] = common

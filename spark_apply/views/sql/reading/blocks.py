@@ -69,6 +69,8 @@ class Block:
     order: tuple[exp.Expr, ...] = ()
     limit: exp.Expr | None = None
     windows: tuple[exp.Window, ...] = field(default=())
+    groups: bool = False
+    """Whether its rows are groups that a node has, whose key may be null, though it has no GROUP BY itself."""
 
     @property
     def plain(self) -> bool:

@@ -49,6 +49,24 @@ def _with_unit(name: str) -> Callable[[list[exp.Expr]], exp.Expr]:
     return built
 
 
+class HllSketchAgg(exp.Expression, exp.AggFunc):
+    """``hll_sketch_agg(x)``, of which the parser knows nothing: a sketch of the distinct values of a group."""
+
+    arg_types = {"this": True, "expression": False}  # noqa: RUF012 - as the base class has it
+
+
+class HllUnionAgg(exp.Expression, exp.AggFunc):
+    """``hll_union_agg(s)``: the sketch of what all sketches of a group are of."""
+
+    arg_types = {"this": True}  # noqa: RUF012 - as the base class has it
+
+
+class HllSketchEstimate(exp.Expression, exp.Func):
+    """``hll_sketch_estimate(s)``: about how many distinct values a sketch is of."""
+
+    arg_types = {"this": True}  # noqa: RUF012 - as the base class has it
+
+
 class _AnsiSpark(Spark):
     """Spark's dialect as the job's sessions have it (ANSI): a cast that fails is an error, not NULL."""
 
@@ -58,6 +76,9 @@ class _AnsiSpark(Spark):
             **SparkParser.FUNCTIONS,
             "EVERY": exp.LogicalAnd.from_arg_list,
             "SOME": exp.LogicalOr.from_arg_list,
+            "HLL_SKETCH_AGG": HllSketchAgg.from_arg_list,
+            "HLL_UNION_AGG": HllUnionAgg.from_arg_list,
+            "HLL_SKETCH_ESTIMATE": HllSketchEstimate.from_arg_list,
             **{name: _with_unit(name) for name in _UNIT_AT},
         }
 

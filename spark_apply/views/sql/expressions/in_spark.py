@@ -1,0 +1,65 @@
+"""Approximate aggregates as Spark 4.0 has them: the same value as the embedded engine's, by functions of its own.
+
+A sketch of a union of a sketch with itself is estimated from its registers alone, whatever the order in which it grew.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlglot import exp
+
+from spark_apply.views.sql.expressions.approximate import lg_k_of, most_of, quantile_of
+from spark_apply.views.sql.expressions.carrier import call, case, integer
+from spark_apply.views.sql.reading.written import HllSketchAgg, HllSketchEstimate, Written
+
+_OURS: Final = (exp.ApproxDistinct, exp.ApproxQuantile, exp.ApproxTopK, HllSketchAgg, HllSketchEstimate)
+_SKETCHES: Final = {"hll_sketch_agg": HllSketchAgg, "hll_sketch_estimate": HllSketchEstimate}
+
+_MOST_FREQUENT: Final = """_l -> get(transform(array(
+filter(transform(_l, (_v, _i) -> _i), _i -> _i = 0 OR get(_l, _i) <> get(_l, _i - 1))), _s ->
+transform(slice(array_sort(transform(_s, (_p, _j) ->
+struct(_p - coalesce(get(_s, _j + 1), size(_l)) AS n, get(_l, _p) AS v))), 1, {}), _r -> _r.v)), 0)"""
+"""Of a sorted list, the values of its longest runs: where each begins is `_s`. A list of one element names a value."""
+
+
+def as_spark(tree: exp.Expr) -> exp.Expr:
+    """Return an expression or a query with its approximate functions written for Spark."""
+    return tree.transform(_known).transform(_written)
+
+
+def _known(node: exp.Expr) -> exp.Expr:
+    """Return what Spark's dialect has parsed without knowing it."""
+    kind = _SKETCHES.get(node.name.lower()) if isinstance(node, exp.Anonymous) else None
+    return node if kind is None else kind.from_arg_list(node.expressions)
+
+
+def _written(node: exp.Expr) -> exp.Expr:
+    if isinstance(node, exp.Filter) and isinstance(node.this, _OURS):
+        only = case((node.expression.this.copy(), node.this.this.copy()))
+        made = node.this.copy()
+        made.set("this", only)
+        return _written(made)
+    if not isinstance(node, _OURS):
+        return node
+    value, sql = node.this.copy(), Written("", "")
+    if isinstance(node, HllSketchEstimate):
+        value = as_spark(value)
+        return call("hll_sketch_estimate", call("hll_union", value, value.copy()))
+    if isinstance(node, exp.ApproxDistinct | HllSketchAgg):
+        text = call("concat", exp.Literal.string("_"), value)
+        sketch = HllSketchAgg(this=text, expression=integer(lg_k_of(node, sql)))
+        if isinstance(node, HllSketchAgg):
+            return sketch
+        found = call("hll_sketch_estimate", call("hll_union", sketch, sketch.copy()))
+        none = exp.EQ(this=exp.Count(this=value.copy()), expression=integer(0))
+        return case(
+            (none, integer(0)), default=found
+        )  # Spark plans NULL for a sketch of a table that it knows is empty
+    values = call("array_sort", exp.ArrayAgg(this=value, nulls_excluded=True))
+    if isinstance(node, exp.ApproxQuantile):
+        rank = exp.Mul(this=exp.Count(this=value.copy()), expression=exp.Literal.number(quantile_of(node, sql)))
+        place = call("greatest", exp.Sub(this=call("ceil", rank), expression=integer(1)), integer(0))
+        return call("get", values, exp.cast(place, "int"))
+    longest = exp.Var(this=_MOST_FREQUENT.format(most_of(node, sql)).replace("\n", " "))
+    return call("get", call("transform", call("array", values), longest), integer(0))
