@@ -61,10 +61,14 @@ def _restriction(branch: Branch, rows: str) -> tuple[dict[str, list[str]], list[
     if not branch.number:
         return restriction(branch.block, branch.units, rows)
     number = next(value for name, value in branch.units if name == branch.number)
-    own = [(name, value) for name, value in branch.units if name != branch.number and not isinstance(value, exp.Null)]
+    own = [(name, value) for name, value in branch.units if name != branch.number and not _is_null(value)]
     is_of_branch = to.where([exp.EQ(this=to.name(branch.number), expression=number.copy())])
     of_branch = f"(SELECT * FROM {rows}{is_of_branch})"
     return restriction(branch.block, own, of_branch)
+
+
+def _is_null(value: exp.Expr) -> bool:
+    return isinstance(value.this if isinstance(value, exp.Cast) else value, exp.Null)
 
 
 def _union_all(queries: Sequence[str]) -> str:
