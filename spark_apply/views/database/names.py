@@ -1,9 +1,9 @@
 """Where things are in the job's schema, and how a statement of a plan is made one that runs. Pure.
 
-    "<schema>"."public.tweets"         rows of a captured table at the position
-    "<schema>"."view.timeline"         rows of a view; of a node inside it, "timeline#1"
-    "<schema>"."pending public.tweets" events that wait behind the position
-    pg_temp."changed …", "was …", "coming …", "units …", "work …"   of the step that is being computed
+"<schema>"."public.tweets"         rows of a captured table at the position
+"<schema>"."view.timeline"         rows of a view; of a node inside it, "timeline#1"
+"<schema>"."pending public.tweets" events that wait behind the position
+pg_temp."changed …", "was …", "coming …", "units …", "work …"   of the step that is being computed
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rows that are looked up among others by columns that may be NULL, so that PostgreSQL can hash or index it. Pure.
 
-``IS NOT DISTINCT FROM`` compares each row with each. An equality says the same where no value is NULL, and finds its rows
-by an index; of two arrays of one value, NULLs are equal, and they are hashed. So what is looked for is divided.
+``IS NOT DISTINCT FROM`` compares each row with each. An equality says the same where no value is NULL, and finds its
+rows by an index; of two arrays of one value, NULLs are equal, and they are hashed. So what is looked for is divided.
 """
 
 from __future__ import annotations

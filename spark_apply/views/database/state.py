@@ -1,11 +1,11 @@
-"""Keeps a view job's state in a schema of PostgreSQL: rows of tables and views at one position, for others to read, too.
+"""Keeps a view job's state in a schema of PostgreSQL: tables and views at one position, for others to read, too.
 
     meta, tables, views, outbox, late, streams, quarantine    as `spark_apply.views.embedded.state` has them
     kept                 the relations of captured tables that have a place
     published            rows that a view's topic holds, while it is compared with them
     "R", "pending R"     rows at the position, and events that wait: see `spark_apply.views.database.names`
 
-Whoever reads these tables in one snapshot (one statement, or a transaction of REPEATABLE READ) has all of them at the
+Who reads these tables in one snapshot (one statement, or a transaction of REPEATABLE READ) has all of them at the
 position that `meta` says: what a step changes is one transaction.
 
 One copy of the job writes. ``meta.owner`` names it: the one that was started last. Each transaction locks that row
@@ -27,8 +27,8 @@ import pyarrow as pa
 from cdc.model.errors import BugError, FencedError, OperatorError
 from spark_apply.stores.postgres.server import Server
 from spark_apply.stores.postgres.tables import Cursor
-from spark_apply.views.database.names import ERROR_FUNCTION, base, schema_of, waiting
-from spark_apply.views.database.values import declared, kept, type_of
+from spark_apply.views.database.names import ERROR_FUNCTION, base, schema_of, short, waiting
+from spark_apply.views.database.values import declared, kept, shown_type
 from spark_apply.views.embedded.state import KEY, OP, POSITION, SOURCE_MS, ViewState
 from spark_apply.views.model.values import Columns, quoted
 
@@ -58,6 +58,8 @@ CREATE TABLE quarantine (
 CREATE TABLE published (view {_TEXT} NOT NULL, key {_TEXT} NOT NULL, row {_TEXT} NOT NULL)
 """
 _AT_ONCE: Final = 50_000
+_NO_TEXTS: Final = "no_indexes_of_texts"
+_LONG: Final = ("text", "bytea")
 _OURS: Final = ("tables", "views", "kept", "outbox", "streams", "late", "quarantine", "published")
 _BEGIN: Final = "SELECT set_config('search_path', %s, true), set_config('jit', 'off', true)"
 
@@ -100,7 +102,7 @@ class DatabaseState(ViewState):
         there = self._names(cursor)
         if "meta" not in there:
             if there:
-                msg = f"store: the schema {self.schema} has tables that are none of a view job: {sorted(there)[0]}"
+                msg = f"store: the schema {self.schema} has tables that are none of a view job: {min(there)}"
                 raise OperatorError(msg, hint="give the view job another name, or move these tables elsewhere")
             self._make(cursor, job)
         cursor.execute("SELECT name, value FROM meta")
@@ -153,10 +155,14 @@ class DatabaseState(ViewState):
             yield self._cursor
             return
         with self.transaction():
-            assert self._cursor is not None  # noqa: S101 - for the type checker
-            yield self._cursor
+            yield self._current()
 
-    def execute(self, statement: str, parameters: object = None) -> Any:
+    def _current(self) -> Cursor:
+        if self._cursor is None:
+            raise BugError("no transaction of the views' state is open")
+        return self._cursor
+
+    def execute(self, statement: str, parameters: object = None) -> Any:  # noqa: ANN401 - another driver's cursor
         """Run a statement; with `parameters`, of which each is a ``?``, it may name nothing that a user has named."""
         with self._open() as cursor:
             _run(cursor, statement, parameters)
@@ -181,7 +187,7 @@ class DatabaseState(ViewState):
         listed = ", ".join(quoted(name) for name in columns)
         self.copy(f"{at} ({listed})", io.BytesIO(lines.encode()))
 
-    def copy(self, into: str, lines: io.BufferedIOBase | Any) -> None:
+    def copy(self, into: str, lines: io.BytesIO) -> None:
         """Insert rows that are written as COPY has them."""
         with self._open() as cursor:
             cursor.copy_expert(f"COPY {into} FROM STDIN", lines)
@@ -197,8 +203,7 @@ class DatabaseState(ViewState):
     def begin_again(self, *, seq: int, step: int) -> None:
         """Forget everything: a new identity makes the job read the topics from their beginning."""
         with self.transaction():
-            assert self._cursor is not None  # noqa: S101 - for the type checker
-            for name in self._names(self._cursor) - {"meta", *_OURS}:
+            for name in self._names(self._current()) - {"meta", *_OURS}:
                 self.execute(f"DROP TABLE {quoted(name)}")
             for table in _OURS:
                 self.execute(f"DELETE FROM {table}")
@@ -216,11 +221,15 @@ class DatabaseState(ViewState):
         """Return the columns of a relation's rows with their types, in order; nothing where it has no place."""
         return self._columns(base(relation))
 
-    def _columns(self, at: str) -> dict[str, str]:
+    def of_step(self, at: str) -> dict[str, str]:
+        """Return the columns of a table of the step."""
+        return self._columns(at, "")
+
+    def _columns(self, at: str, schema: str | None = None) -> dict[str, str]:
         found = self.rows(
             "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
             "WHERE attrelid = to_regclass(?) AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
-            [f"{quoted(self.schema)}.{at}"],
+            [f"{quoted(self.schema)}.{at}" if schema is None else at],
         )
         return dict(found)
 
@@ -233,22 +242,42 @@ class DatabaseState(ViewState):
         own = [f"{quoted(name)} {_TEXT}" for name in (KEY, POSITION, OP)]
         listed = kept(columns)
         self._make_or_widen(waiting(relation), listed, [*own, f"{quoted(SOURCE_MS)} bigint"])
-        self._make_or_widen(base(relation), listed, [f"{quoted(POSITION)} {_TEXT} NOT NULL"], key)
+        self._make_or_widen(base(relation), listed, [f"{quoted(POSITION)} {_TEXT} NOT NULL"])
+        self.index(relation, key)
         self.execute("INSERT INTO kept VALUES (?) ON CONFLICT DO NOTHING", [relation])
 
+    def index(self, relation: str, columns: Sequence[str]) -> None:
+        """Have an index by these columns, as far as there can be one: a long text has no place in an index."""
+        types = self.columns(relation)
+        if self.get(_NO_TEXTS) is not None:
+            columns = [name for name in columns if types[name] not in _LONG]
+        if columns:
+            name = quoted(short(f"by {' '.join(columns)} of {relation}"))
+            self.execute(f"CREATE INDEX IF NOT EXISTS {name} ON {base(relation)} ({', '.join(map(quoted, columns))})")
+
+    def without_indexes_of_texts(self) -> None:
+        """Drop the indexes by texts, for good: there is one that is too long for them."""
+        with self.transaction():
+            for (name,) in self.rows(
+                "SELECT DISTINCT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid "
+                "JOIN pg_attribute a ON a.attrelid = c.oid JOIN pg_namespace n ON n.oid = c.relnamespace "
+                "WHERE n.nspname = ? AND c.relname LIKE 'by %' AND format_type(a.atttypid, NULL) IN ('text', 'bytea')",
+                [self.schema],
+            ):
+                self.execute(f"DROP INDEX {quoted(name)}")
+            self.put(**{_NO_TEXTS: 1})
+
     def _make_or_widen(  # type: ignore[override]
-        self, at: str, columns: Columns, ours: Sequence[str], key: Sequence[str] = ()
+        self, at: str, columns: Columns, ours: Sequence[str]
     ) -> None:
         found = self._columns(at)
         if not found:
-            unique = [f"PRIMARY KEY ({', '.join(map(quoted, key))})"] if key else []
-            parts = [*ours, *(declared(name, kind) for name, kind in columns), *unique]
+            parts = [*ours, *(declared(name, kind) for name, kind in columns)]
             self.execute(f"CREATE TABLE {at} ({', '.join(parts)})")
             return
         for name, kind in columns:
-            wanted = type_of(kind).lower()
-            there = found.get(name, "").replace("timestamp without time zone", "timestamp")
-            if not there:
+            wanted, there = shown_type(kind), found.get(name)
+            if there is None:
                 self.execute(f"ALTER TABLE {at} ADD COLUMN {declared(name, kind)}")
             elif there != wanted:
                 made = declared(name, kind).removeprefix(f"{quoted(name)} ")
@@ -278,15 +307,11 @@ class DatabaseState(ViewState):
         numbered, read = enumerate(records), "pg_temp.records"
         with self.transaction():
             self.execute("DELETE FROM published WHERE view = ?", [view])
-            self.execute(
-                f"CREATE TEMP TABLE records (key {_TEXT}, row {_TEXT}, number bigint) ON COMMIT DROP"
-            )
+            self.execute(f"CREATE TEMP TABLE records (key {_TEXT}, row {_TEXT}, number bigint) ON COMMIT DROP")
             while some := list(itertools.islice(numbered, _AT_ONCE)):
                 self.insert(read, ("key", "row", "number"), [(key, row, number) for number, (key, row) in some])
             newest = f"SELECT DISTINCT ON (key) key, row FROM {read} ORDER BY key, number DESC"
-            self.execute(
-                f"INSERT INTO published SELECT ?, key, row FROM ({newest}) n WHERE row IS NOT NULL", [view]
-            )
+            self.execute(f"INSERT INTO published SELECT ?, key, row FROM ({newest}) n WHERE row IS NOT NULL", [view])
 
     def close(self) -> None:
         """Close the connection; safe to call twice."""
@@ -301,12 +326,8 @@ def _run(cursor: Cursor, statement: str, parameters: object) -> None:
         cursor.execute(statement.replace("%", "%%").replace("?", "%s"), parameters)
 
 
-
-
 def _cell(value: object) -> str:
     """Write a value as COPY's text format has it."""
     if value is None:
         return "\\N"
     return str(value).replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
-
-

@@ -15,14 +15,15 @@ from functools import partial
 from typing import Final
 
 import psycopg2
+import psycopg2.errors
 
-from cdc.model.errors import BugError
+from cdc.model.errors import BugError, OperatorError
 from spark_apply.stores.postgres.server import passes
 from spark_apply.views.database import fold, sides
 from spark_apply.views.database.names import asks_for, base, filled, temporary
 from spark_apply.views.database.publishing import publish
 from spark_apply.views.database.state import DatabaseState
-from spark_apply.views.database.values import converted, declared, unit_name
+from spark_apply.views.database.values import converted, declared, shown_type, unit_name
 from spark_apply.views.embedded import step as in_file
 from spark_apply.views.embedded.containment import WHOLE, WHY, Range, Search
 from spark_apply.views.embedded.fold import SourceTable
@@ -38,8 +39,14 @@ _CHANGED: Final = ("changed", "before_changed", "after_changed", "both_changed")
 _EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the engine's timestamps are in UTC, without a zone
 MOST_NULLS: Final = 200
 """Where more units have a NULL, a view is computed whole: each of them is compared with every row."""
-_WORTH_ANALYZING: Final = 1_000
 _DISTINCT: Final = "IS NOT DISTINCT FROM"
+
+
+class LongTextError(OperatorError):
+    """A text is too long for an index: without indexes of texts the step can be taken."""
+
+    def __init__(self, position: str) -> None:
+        super().__init__(f"a text is too long for an index of PostgreSQL, at {position}", hint="start the job again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,8 @@ class DatabaseStep:
     """By view, why units of it could not be computed, and how many; 0: it has none, and is left out as a whole."""
     _units: dict[str, bool] = field(default_factory=dict)
     """The nodes of which units are known, and whether a value of one is NULL."""
+    _made: set[str] = field(default_factory=set)
+    """Tables of the step that there are."""
 
     def fold(self, table: SourceTable, *, reload: bool) -> None:
         """Fold in what the waiting events before the limit change in a table.
@@ -89,22 +98,22 @@ class DatabaseStep:
         count = fold.find_changes(table, self.state, self.limit, reload=reload)
         if count:
             self._note(table.relation, fold.columns_of(table), table.row_key, count)
-        fold.take_over(table, self.state, self.limit)
+        try:
+            fold.take_over(table, self.state, self.limit)
+        except psycopg2.errors.ProgramLimitExceeded as exc:
+            raise LongTextError(self.limit) from exc
 
     def _note(self, relation: str, columns: Sequence[str], by: Sequence[str], count: int) -> None:
         """Note that rows of a relation have changed, of as many keys or units, and whether that is most of it."""
         changed, rows = temporary("changed", relation), base(relation)
-        nulls = bool(by) and bool(
-            self.state.rows(f"SELECT 1 FROM {changed} c WHERE {sides.has_null('c', by)} LIMIT 1")
-        )
+        nulls = bool(by) and bool(self.state.rows(f"SELECT 1 FROM {changed} c WHERE {sides.has_null('c', by)} LIMIT 1"))
         self.changed[relation] = Changed(tuple(columns), tuple(by), nulls)
         enough = math.ceil(count / in_file.MOST_TOUCHED)
         ((kept,),) = self.state.rows(f"SELECT count(*) FROM (SELECT 1 FROM {rows} LIMIT {enough}) r")
         if kept < count / in_file.MOST_TOUCHED:
             self.whole.add(relation)
-        if count > _WORTH_ANALYZING:
-            for what in ("changed", "was", "coming"):
-                self.state.execute(f"ANALYZE {temporary(what, relation)}")
+        for what in ("changed", "was", "coming"):  # else few rows are taken for many, and tables read from end to end
+            self.state.execute(f"ANALYZE {temporary(what, relation)}")
 
     def compute(self, view: View) -> None:
         """Compute a view: its rows are then those after the step, and its events are in the outbox.
@@ -114,6 +123,8 @@ class DatabaseStep:
         """
         try:
             self._compute(view)
+        except psycopg2.errors.ProgramLimitExceeded as exc:
+            raise LongTextError(self.limit) from exc
         except psycopg2.Error as exc:
             if passes(exc):
                 raise  # the server, not this view
@@ -188,7 +199,9 @@ class DatabaseStep:
     def _make(self, what: str, relation: str, query: str) -> str:
         """Fill a table of the step, in place of one that there was; return its name."""
         at = temporary(what, relation)
-        self.state.execute(f"DROP TABLE IF EXISTS {at}")
+        if at in self._made:
+            self.state.execute(f"DROP TABLE {at}")
+        self._made.add(at)
         self.state.execute(f"CREATE TEMP TABLE {at.removeprefix('pg_temp.')} ON COMMIT DROP AS {query}")
         return at
 
@@ -210,8 +223,7 @@ class DatabaseStep:
         with_null = sides.has_null("u", node.units)
         ((count, nulls),) = self.state.rows(f"SELECT count(*), count(*) FILTER (WHERE {with_null}) FROM {at} u")
         self._units[node.name] = nulls > 0
-        if count > _WORTH_ANALYZING:
-            self.state.execute(f"ANALYZE {at}")
+        self.state.execute(f"ANALYZE {at}")
         return None if not count else nulls <= MOST_NULLS
 
     def _query(self, node: Node, *, whole: bool) -> str:
@@ -230,7 +242,14 @@ class DatabaseStep:
         units = temporary("units", node.name)
         return sides.among(listed, base(node.name), units, node.units, nulls=self._units[node.name], where=where)
 
+    def _index(self, node: Node) -> None:
+        """Have what a node looks up by values found by an index."""
+        for relation, column in node.lookups:
+            self.state.index(relation, [column])
+
     def _compute_node(self, node: Node, *, stale: bool) -> None:
+        if stale:
+            self._index(node)
         columns = [*(name for name in node.units if name not in node.columns), *node.columns]
         whole, rows = self._is_whole(node, stale=stale), base(node.name)
         if not whole:
@@ -240,9 +259,7 @@ class DatabaseStep:
             whole = not by_units
         new = self._make("work", node.name, self._query(node, whole=whole))
         if stale:
-            self.state.execute(f"DROP TABLE IF EXISTS {rows}")
-            self.state.execute(f"CREATE TABLE {rows} AS SELECT * FROM {new} WITH NO DATA")
-            self._index(node.name, node.units)
+            self._begin(node.name, self.state.of_step(new), f"AS SELECT * FROM {new} WITH NO DATA", node.units)
         listed = ", ".join(map(quoted, columns))
         old = self._make("old", node.name, self._old(node, listed, whole=whole))
         by = node.units
@@ -273,24 +290,32 @@ class DatabaseStep:
             self.whole.add(relation)
         for statement in sides.deletes(rows, changed, by, nulls=nulls > 0):
             self.state.execute(statement)
-        self.state.execute(
-            f"INSERT INTO {rows} ({listed}) SELECT {listed} FROM {temporary('coming', relation)}"
-        )
-        if count > _WORTH_ANALYZING:
+        self.state.execute(f"INSERT INTO {rows} ({listed}) SELECT {listed} FROM {temporary('coming', relation)}")
+        if stale:
             self.state.execute(f"ANALYZE {rows}")
         return True
 
-    def _index(self, relation: str, by: Sequence[str]) -> None:
-        if by:
-            self.state.execute(f"CREATE INDEX ON {base(relation)} ({', '.join(map(quoted, by))})")
+    def _begin(self, relation: str, columns: Mapping[str, str], made: str, by: Sequence[str]) -> None:
+        """Have no rows of a relation, of these columns, before it is computed whole.
+
+        Rows are deleted, not truncated, and the table stays where it can: an older snapshot still has them.
+        """
+        rows = base(relation)
+        if self.state.columns(relation) == columns:
+            self.state.execute(f"DELETE FROM {rows}")
+        else:
+            self.state.execute(f"DROP TABLE IF EXISTS {rows}")
+            self.state.execute(f"CREATE TABLE {rows} {made}")
+        self.state.index(relation, by)
 
     def _compute_view(self, view: View, *, stale: bool) -> None:
         node, relation, state = view.last, view.relation, self.state
         whole, rows = self._is_whole(node, stale=stale), base(relation)
         if stale:
-            state.execute(f"DROP TABLE IF EXISTS {rows}")
-            state.execute(f"CREATE TABLE {rows} ({', '.join(declared(name, kind) for name, kind in view.columns)})")
-            self._index(relation, view.plan.key)
+            self._index(node)
+            columns = ", ".join(declared(name, kind) for name, kind in view.columns)
+            types = {name: shown_type(kind) for name, kind in view.columns}
+            self._begin(relation, types, f"({columns})", view.plan.key)
         if not whole:
             by_units = self._find_units(node, rows)
             if by_units is None:
@@ -300,16 +325,16 @@ class DatabaseStep:
         failed = self._select_view(view, whole=whole)
         self._leave_out_bad(view, failed, whole=whole)
         listed, keys = (", ".join(quoted(name) for name, _ in of) for of in (view.columns, view.key))
-        bad = f"{unit_name(view, 'b')} NOT IN (SELECT unit FROM quarantine WHERE view = {text(view.name)})"
+        bad = "true"
+        if is_held(state, view):
+            bad = f"{unit_name(view, 'b')} NOT IN (SELECT unit FROM quarantine WHERE view = {text(view.name)})"
         old = self._make("old", node.name, self._old_of(view, listed, whole=whole, where=bad))
         gone, fresh = f"SELECT {listed} FROM {old}", f"SELECT {listed} FROM {temporary('work', node.name)}"
         self._make(
             "changed", relation,
             f"SELECT DISTINCT {keys} FROM (({gone} EXCEPT ({fresh})) UNION ALL ({fresh} EXCEPT ({gone}))) d",
         )  # fmt: skip
-        differs = self._replace(
-            node.name, relation, [name for name, _ in view.columns], view.plan.key, stale=stale
-        )
+        differs = self._replace(node.name, relation, [name for name, _ in view.columns], view.plan.key, stale=stale)
         if stale and relation not in self.changed:
             self.changed[relation] = Changed(tuple(name for name, _ in view.columns), view.plan.key, nulls=False)
             self.whole.add(relation)
@@ -385,9 +410,10 @@ class DatabaseStep:
         )
         here = "" if whole else f" AND unit IN (SELECT {unit_name(view, 'u')} FROM {temporary('units', node.name)} u)"
         held = {**dict(found), **failed}
-        state.execute(f"DELETE FROM quarantine WHERE view = {text(view.name)}{here}")
-        hold(state, view, held, self.limit, of=" AND false")
+        if is_held(state, view):
+            state.execute(f"DELETE FROM quarantine WHERE view = {text(view.name)}{here}")
         if held:
+            hold(state, view, held, self.limit, of=" AND false")
             bad = f"SELECT unit FROM quarantine WHERE view = {text(view.name)}"
             state.execute(f"DELETE FROM {new} n WHERE {unit} IN ({bad})")
 
@@ -400,5 +426,3 @@ def _without_values(exc: psycopg2.Error) -> str:
     if isinstance(exc, psycopg2.DataError):
         return WHY
     return f"the engine does not take its statement ({type(exc).__name__})"
-
-

@@ -15,7 +15,7 @@ from spark_apply.spark.names import quoted as spark_quoted
 from spark_apply.stores.postgres.types import copy_line, copy_text, escaped
 from spark_apply.views.database.names import waiting
 from spark_apply.views.database.state import DatabaseState
-from spark_apply.views.database.step import DatabaseStep
+from spark_apply.views.database.step import DatabaseStep, LongTextError
 from spark_apply.views.database.values import kept
 from spark_apply.views.model.values import quoted
 from spark_apply.views.running.step import StepOfViews
@@ -54,6 +54,13 @@ class DatabaseStore(ViewStore):
                 listed = ", ".join(map(quoted, (*ours, *names)))
                 cast("DatabaseState", self.state).copy(f"{waiting(use.relation)} ({listed})", io.BytesIO(text.encode()))
         self._marks.take_in(batch.table, batch.position)
+
+    def _step(self, limit: str, before_ms: int | None, clock_ms: int | None) -> None:
+        try:
+            super(DatabaseStore, self)._step(limit, before_ms, clock_ms)
+        except LongTextError:
+            cast("DatabaseState", self.state).without_indexes_of_texts()
+            super(DatabaseStore, self)._step(limit, before_ms, clock_ms)
 
     def _new_step(self, limit: str, before_ms: int | None, clock_ms: int | None, stale: set[str]) -> StepOfViews:
         state = cast("DatabaseState", self.state)

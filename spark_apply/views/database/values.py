@@ -7,6 +7,7 @@ alone are others.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import orjson
@@ -38,10 +39,16 @@ def type_of(kind: Kind) -> str:
     return _TYPES.get(found, found.replace("DECIMAL", "numeric"))
 
 
+def shown_type(kind: Kind) -> str:
+    """Return the same as PostgreSQL writes it."""
+    of = type_of(kind).lower()
+    return "timestamp without time zone" if of == "timestamp" else of
+
+
 def declared(name: str, kind: Kind) -> str:
     """Return a column as a table declares it."""
     of = type_of(kind)
-    return f'{quoted(name)} {of}{_COLLATED if of == "text" else ""}'
+    return f"{quoted(name)} {of}{_COLLATED if of == 'text' else ''}"
 
 
 _COLLATED: Final = ' COLLATE "C"'
@@ -96,7 +103,8 @@ def _value_of(kind: Kind, column: str) -> str:
                 f"WHEN strpos({digits}, '.') > 0 THEN {digits} ELSE {digits} || '.0' END"
             )
         case "decimal" | "uint64":
-            return f"'\"' || {cast} || '\"'"
+            digits = f"regexp_replace({cast}, '^(-?)0[.]', '\\1.')" if _is_fraction(kind) else cast
+            return f"'\"' || {digits} || '\"'"
         case "bytes":
             return f"'\"' || translate(encode({column}, 'base64'), E'\\n', '') || '\"'"
         case "date":
@@ -107,6 +115,12 @@ def _value_of(kind: Kind, column: str) -> str:
             return _instant(column)
         case _:
             return f"to_json({column})::text"
+
+
+def _is_fraction(kind: Kind) -> bool:
+    """Whether all digits are behind the point: then the embedded engine writes none before it."""
+    found = re.fullmatch(r"numeric\((\d+),(\d+)\)", type_of(kind))
+    return found is not None and found[1] == found[2]
 
 
 def _instant(column: str) -> str:

@@ -1,7 +1,7 @@
 """Expressions for PostgreSQL: which of those that the embedded engine takes, and how each is written there.
 
-What is taken gives the values that the embedded engine gives, so those of Spark: a test runs every function of both over
-one table. Everything else is refused by name. What PostgreSQL does in its own way:
+What is taken gives the values that the embedded engine gives, so those of Spark: a test runs every function of both
+over one table. Everything else is refused by name. What PostgreSQL does in its own way:
 
     texts        compared and sorted by code point, as each text has the collation "C"
     case         upper and lower are not taken: in that collation they know ASCII alone
@@ -209,9 +209,7 @@ def _make_timestamp(given: _Arguments) -> exp.Expr:
     rest = exp.Mod(this=micros.copy(), expression=integer(_DAY_MICROS))
     first = _timestamp(exp.Literal.string("1970-01-01"))
     at = exp.Add(this=first, expression=exp.Mul(this=exp.paren(days), expression=_interval(1, "DAY")))
-    return exp.paren(
-        exp.Add(this=at, expression=exp.Mul(this=exp.paren(rest), expression=_interval(1, "MICROSECOND")))
-    )
+    return exp.paren(exp.Add(this=at, expression=exp.Mul(this=exp.paren(rest), expression=_interval(1, "MICROSECOND"))))
 
 
 def _epoch_us(given: _Arguments) -> exp.Expr:
