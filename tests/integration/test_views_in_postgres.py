@@ -6,6 +6,7 @@ import datetime as dt
 import math
 import random
 import shutil
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from datetime import timedelta
@@ -152,6 +153,45 @@ _ONE = relation("public.x", ["k"], k="string", v="int64")
 def _one_view() -> list[View]:
     sql = "SELECT k, count(*) AS n, sum(v) AS s FROM public.x GROUP BY k"
     return [view_of("sums", sql, ["k"], {_ONE.name: _ONE}, "postgres")]
+
+
+def test_no_reader_sees_two_positions(postgres18: Database) -> None:
+    """Amounts move from key to key while a reader polls: the sum stays, and the view is that of the table beside it."""
+    rng, amounts, stop = random.Random(2), dict.fromkeys("abcdef", 100), threading.Event()
+    seen, wrong = set[object](), list[object]()
+    asked = (
+        'SELECT (SELECT sum(v) FROM {0}."public.x"), (SELECT sum(s) FROM {0}."view.sums"), '
+        '(SELECT count(*) FROM {0}."view.sums" JOIN {0}."public.x" x USING (k) WHERE s = x.v), '
+        "(SELECT string_agg(v::text, ',' ORDER BY k) FROM {0}.\"public.x\")"
+    ).format("cdc_views_steps")
+
+    def poll() -> None:
+        with closing(postgres18.connect()) as connection, connection.cursor() as cursor:
+            while not stop.is_set():
+                cursor.execute(asked)
+                ((table, view, same, amounts_then),) = cursor.fetchall()
+                seen.add(amounts_then)
+                if (table, view, same) != (600, 600, 6):
+                    wrong.append((table, view, same))
+
+    with closing(DatabaseSteps(postgres18.url, [_ONE], _one_view())) as steps:
+        steps.write(_ONE.name, {(key,): [amount] for key, amount in amounts.items()})
+        steps.step()
+        reader = threading.Thread(target=poll)
+        reader.start()
+        try:
+            for _ in range(12):
+                one, other = rng.sample("abcdef", 2)
+                amount = rng.randrange(1, 50)
+                amounts[one] -= amount
+                amounts[other] += amount
+                steps.write(_ONE.name, {(key,): [amounts[key]] for key in (one, other)})
+                assert len(steps.step()) == 2
+        finally:
+            stop.set()
+            reader.join(60)
+    assert wrong == []
+    assert len(seen) > 2
 
 
 def test_a_text_too_long_for_an_index_costs_the_indexes_of_texts(postgres18: Database) -> None:
