@@ -181,8 +181,12 @@ def test_readers_of_the_database_see_tables_and_views_of_one_position(
     reader.start()
     rng = random.Random(4)
     for turn in range(60):
-        if turn % 20 == 19:  # a step of its own for what came so far
+        if turn % 20 == 19:  # a step of its own for what came so far, once without a connection
             until(partial(_reached, bench, failed), within_s=120)
+            postgres18.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND application_name = 'cdc apply'"
+            )
         one, other = rng.sample(sorted(rows), 2)
         amount = rng.randrange(1, 50)
         rows[one]["balance"], rows[other]["balance"] = (
@@ -267,3 +271,26 @@ def test_the_commands(apply_spark: SparkSession, kafka: str, postgres18: Databas
     assert bench.signs("timeline") == ["+ann,1", "-ann,1"]
     assert postgres18.rows(f'SELECT count(*) FROM {_SCHEMA}."view.timeline"') == [(0,)]
     cdc("verify", str(file))
+
+
+@pytest.mark.full  # tests/stores/test_containment.py has tables that are set aside
+def test_a_text_that_postgres_cannot_keep_stops_the_views_of_its_table_alone(
+    apply_spark: SparkSession, kafka: str, postgres18: Database, tmp_path: Path
+) -> None:
+    views = {
+        "senders": view("SELECT sender, count(*) AS n FROM public.t GROUP BY sender", "sender"),
+        "sums": view("SELECT g, sum(v) AS s FROM public.x GROUP BY g", "g"),
+    }
+    tables = {name: TABLES[name] for name in ("t", "x")}
+    bench = ViewBench(kafka, tmp_path, tables, views, engine="postgres", store=postgres18.url)
+    bench.transaction(("t", "c", {"id": 1, "sender": "bob", "likes": 0}), ("x", "c", {"id": 1, "g": "a", "v": 1}))
+    assert bench.run().stopped == {}
+    bench.transaction(("t", "c", {"id": 2, "sender": "a\0b", "likes": 0}), ("x", "c", {"id": 2, "g": "a", "v": 1}))
+    stopped = bench.run().stopped
+    assert list(stopped) == ["senders"]
+    assert "U+0000" in stopped["senders"]
+    assert (bench.signs("senders"), bench.signs("sums")) == (["+bob"], ["+a", "~a"])
+    bench.transaction(("t", "u", {"id": 2, "sender": "ann", "likes": 0}), ("x", "d", {"id": 1}))
+    bench.run()
+    assert bench.run().stopped == {}
+    assert (bench.signs("senders"), bench.signs("sums")) == (["+ann"], ["~a"])

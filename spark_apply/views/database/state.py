@@ -2,6 +2,7 @@
 
     meta, tables, views, outbox, late, streams, quarantine    as `spark_apply.views.embedded.state` has them
     kept                 the relations of captured tables that have a place
+    sizes                how many rows views have
     published            rows that a view's topic holds, while it is compared with them
     "R", "pending R"     rows at the position, and events that wait: see `spark_apply.views.database.names`
 
@@ -10,7 +11,7 @@ position that `meta` says: what a step changes is one transaction.
 
 One copy of the job writes. ``meta.owner`` names it: the one that was started last. Each transaction locks that row
 before it does anything, so of two copies one waits for the other, and one that finds another name ends at once. That
-holds behind a pooler, and wherever the copies run; a lock of the session would not.
+holds wherever the copies run, and whatever becomes of their sessions.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from spark_apply.stores.postgres.tables import Cursor
 from spark_apply.views.database.names import ERROR_FUNCTION, base, schema_of, short, waiting
 from spark_apply.views.database.values import declared, kept, shown_type
 from spark_apply.views.embedded.state import KEY, OP, POSITION, SOURCE_MS, ViewState
-from spark_apply.views.model.values import Columns, quoted
+from spark_apply.views.model.values import Columns, quoted, text
 
 SHAPE: Final = "postgres-1"
 """The version of the tables: those of another one are dropped, and made again from the topics."""
@@ -55,13 +56,18 @@ CREATE TABLE late (relation {_TEXT} PRIMARY KEY, events bigint NOT NULL);
 CREATE TABLE quarantine (
     view {_TEXT} NOT NULL, unit {_TEXT} NOT NULL, reason {_TEXT} NOT NULL, position {_TEXT} NOT NULL
 );
+CREATE TABLE sizes (relation {_TEXT} PRIMARY KEY, rows bigint NOT NULL);
 CREATE TABLE published (view {_TEXT} NOT NULL, key {_TEXT} NOT NULL, row {_TEXT} NOT NULL)
 """
 _AT_ONCE: Final = 50_000
 _NO_TEXTS: Final = "no_indexes_of_texts"
 _LONG: Final = ("text", "bytea")
-_OURS: Final = ("tables", "views", "kept", "outbox", "streams", "late", "quarantine", "published")
-_BEGIN: Final = "SELECT set_config('search_path', %s, true), set_config('jit', 'off', true)"
+_OURS: Final = ("tables", "views", "kept", "sizes", "outbox", "streams", "late", "quarantine", "published")
+_BEGIN: Final = (
+    "SELECT set_config('search_path', %s, true), set_config('jit', 'off', true), set_config('TimeZone', 'UTC', true), "
+    "set_config('DateStyle', 'ISO', true), set_config('extra_float_digits', '1', true)"
+)
+"""What the texts of values rest on is said in each transaction: a pooler may give each another session."""
 
 
 class DatabaseState(ViewState):
@@ -300,8 +306,16 @@ class DatabaseState(ViewState):
         self.execute(f"DELETE FROM {waiting(relation)}")
 
     def count(self, relation: str) -> int:
-        ((rows,),) = self.rows(f"SELECT count(*) FROM {base(relation)}")
-        return int(rows)
+        found = self.rows("SELECT rows FROM sizes WHERE relation = ?", [relation])
+        return int(found[0][0]) if found else 0
+
+    def grow(self, relation: str, rows: str, fewer: str) -> None:
+        """Note that a relation has the rows of one table more, and those of another fewer: to count takes long."""
+        self.execute(
+            f"INSERT INTO sizes SELECT {text(relation)}, "
+            f"(SELECT count(*) FROM {rows}) - (SELECT count(*) FROM {fewer}) "
+            "ON CONFLICT (relation) DO UPDATE SET rows = sizes.rows + excluded.rows"
+        )
 
     def keep_published(self, view: str, records: Iterable[tuple[str, str | None]]) -> None:
         numbered, read = enumerate(records), "pg_temp.records"

@@ -291,6 +291,7 @@ class DatabaseStep:
         for statement in sides.deletes(rows, changed, by, nulls=nulls > 0):
             self.state.execute(statement)
         self.state.execute(f"INSERT INTO {rows} ({listed}) SELECT {listed} FROM {temporary('coming', relation)}")
+        self.state.grow(relation, temporary("coming", relation), temporary("was", relation))
         if stale:
             self.state.execute(f"ANALYZE {rows}")
         return True
@@ -306,6 +307,7 @@ class DatabaseStep:
         else:
             self.state.execute(f"DROP TABLE IF EXISTS {rows}")
             self.state.execute(f"CREATE TABLE {rows} {made}")
+        self.state.execute("DELETE FROM sizes WHERE relation = ?", [relation])
         self.state.index(relation, by)
 
     def _compute_view(self, view: View, *, stale: bool) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final, cast
 
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
-from cdc.model.errors import OperatorError
+from cdc.model.errors import OperatorError, RetryableError
 from spark_apply.events.typed import KEY, OP, POSITION, SOURCE_MS
-from spark_apply.model.store import Batch, CopyError
+from spark_apply.model.store import Applied, Batch, CopyError, Visibility
 from spark_apply.spark.names import quoted as spark_quoted
 from spark_apply.stores.postgres.types import copy_line, copy_text, escaped
 from spark_apply.views.database.names import waiting
@@ -54,6 +55,13 @@ class DatabaseStore(ViewStore):
                 listed = ", ".join(map(quoted, (*ours, *names)))
                 cast("DatabaseState", self.state).copy(f"{waiting(use.relation)} ({listed})", io.BytesIO(text.encode()))
         self._marks.take_in(batch.table, batch.position)
+
+    def fold(self, batches: Collection[Batch], visibility: Mapping[str, Visibility]) -> dict[str, Applied]:
+        try:
+            return super(DatabaseStore, self).fold(batches, visibility)
+        except RetryableError as exc:  # if it was committed, its position says so, and nothing is done twice
+            self.output.tell(f"warning: the store was lost, trying once more: {exc.message}")
+            return super(DatabaseStore, self).fold(batches, visibility)
 
     def _step(self, limit: str, before_ms: int | None, clock_ms: int | None) -> None:
         try:
