@@ -108,9 +108,10 @@ class DatabaseStep:
         changed, rows = temporary("changed", relation), base(relation)
         nulls = bool(by) and bool(self.state.rows(f"SELECT 1 FROM {changed} c WHERE {sides.has_null('c', by)} LIMIT 1"))
         self.changed[relation] = Changed(tuple(columns), tuple(by), nulls)
-        enough = math.ceil(count / in_file.MOST_TOUCHED)
+        most = in_file.MOST_TOUCHED
+        enough = math.ceil(count / most) if most else 0
         ((kept,),) = self.state.rows(f"SELECT count(*) FROM (SELECT 1 FROM {rows} LIMIT {enough}) r")
-        if kept < count / in_file.MOST_TOUCHED:
+        if count > most * kept:  # of more rows than that it does not matter how many there are
             self.whole.add(relation)
         for what in ("changed", "was", "coming"):  # else few rows are taken for many, and tables read from end to end
             self.state.execute(f"ANALYZE {temporary(what, relation)}")
