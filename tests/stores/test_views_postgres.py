@@ -299,7 +299,3 @@ def test_a_text_that_postgres_cannot_keep_stops_the_views_of_its_table_alone(
     assert list(stopped) == ["senders"]
     assert "U+0000" in stopped["senders"]
     assert (bench.signs("senders"), bench.signs("sums")) == (["+bob"], ["+a", "~a"])
-    bench.transaction(("t", "u", {"id": 2, "sender": "ann", "likes": 0}), ("x", "d", {"id": 1}))
-    bench.run()
-    assert bench.run().stopped == {}
-    assert (bench.signs("senders"), bench.signs("sums")) == (["+ann"], ["~a"])

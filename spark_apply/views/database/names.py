@@ -20,10 +20,10 @@ LONGEST: Final = 63
 """So many bytes of a name PostgreSQL keeps; the rest it cuts off without an error."""
 
 ERROR_FUNCTION: Final = (
-    "CREATE OR REPLACE FUNCTION cdc_error(text) RETURNS text LANGUAGE plpgsql VOLATILE AS "
+    "CREATE OR REPLACE FUNCTION cdc_error(text) RETURNS text LANGUAGE plpgsql STABLE AS "
     "$$ BEGIN RAISE EXCEPTION USING ERRCODE = '22000', MESSAGE = $1; END $$"
 )
-"""A value that is an error where it is needed: volatile, so that nothing asks for it before."""
+"""A value that is an error where it is needed. Immutable, plans would ask for it; volatile, it is made unread, too."""
 
 _PLACEHOLDER: Final = re.compile(f"{PLACEHOLDER}([a-z_]+){PLACEHOLDER}([^{PLACEHOLDER}]*){PLACEHOLDER}")
 
