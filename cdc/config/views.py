@@ -24,7 +24,8 @@ STREAM_SCHEMA: Final = "stream"
 READS_AT: Final = ("now", "event", "arrival")
 ON_LOSS: Final = ("stop", "go_on")
 REFRESHES: Final = ("units", "full")
-ENGINES: Final = ("duckdb", "spark")
+ENGINES: Final = ("duckdb", "spark", "postgres")
+_URLS: Final = ("postgresql://", "postgres://")
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 _VIEW: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _TIME: Final = re.compile(r"([1-9]\d{0,8})([smhd])")
@@ -174,6 +175,8 @@ class ViewsConfig:
     """What computes the views; None: `duckdb` where Spark's master is local, else `spark`. See `engine_of`."""
     tables: str | None = None
     """Where the engine `spark` keeps its tables: a folder or URI that all executors reach; None: in `state`."""
+    store: str | None = field(default=None, repr=False)
+    """The URL of the database in which the engine `postgres` keeps tables and views, and computes them."""
     memory: str = "1GB"
     """The most that the engine keeps in memory; beyond it, it uses the disk beside the state."""
     sink: ViewSink = field(default_factory=ViewSink)
@@ -196,9 +199,24 @@ class ViewsConfig:
         )
         require(self.tables is None or self.tables.strip(), "tables is empty", "tables: s3a://shop/views")
         require(
-            self.tables is None or self.engine != "duckdb",
-            "tables: the engine duckdb keeps everything in state",
+            self.tables is None or self.engine in (None, "spark"),
+            f"tables: the engine {self.engine} keeps everything in {'store' if self.engine == 'postgres' else 'state'}",
             "leave it out, or say engine: spark",
+        )
+        require(
+            self.engine != "postgres" or self.store is not None,
+            "store is missing: the engine postgres keeps tables and views there",
+            "store: postgresql://views:${PASSWORD}@db.example/shop",
+        )
+        require(
+            self.engine == "postgres" or self.store is None,
+            "store goes with the engine postgres alone",
+            "say engine: postgres, or leave it out: apply.yaml copies a view into a store",
+        )
+        require(
+            self.store is None or self.store.startswith(_URLS),
+            "store is no URL of PostgreSQL",
+            "store: postgresql://views:${PASSWORD}@db.example/shop",
         )
         require(_MEMORY.fullmatch(self.memory), f"memory: “{self.memory}” is no amount", "memory: 1GB, or 500MB")
         for name in self.streams:

@@ -26,6 +26,8 @@ from spark_apply.views.cluster.lake import Lake
 from spark_apply.views.cluster.state import ClusterState
 from spark_apply.views.cluster.store import ClusterStore
 from spark_apply.views.cluster.stream_reader import ClusterStreamReader
+from spark_apply.views.database.state import DatabaseState
+from spark_apply.views.database.store import DatabaseStore
 from spark_apply.views.embedded.state import ViewState
 from spark_apply.views.model.uses import Way, followed
 from spark_apply.views.planning.definitions import Text, refuse_changed, texts_of, with_texts
@@ -169,10 +171,12 @@ def open_state(
 ) -> ViewStore:
     """Open the state, fence other copies off, and publish what a killed job has left; `rebuilt` are computed whole."""
     folder = Path(config.state)
-    state = (ClusterState if planned.engine == "spark" else ViewState)(folder, memory=config.memory)
+    state = _state_of(config, planned.engine)
     lake = Lake(spark, config.tables or str(folder / "tables"))
     if state.set_aside is not None:
         tell(f"warning: the state could not be used; it is kept as {state.set_aside}, and made again from the topics")
+    if isinstance(state, DatabaseState) and state.made_again:
+        tell("warning: the tables in the store are of another version; they are made again from the topics")
     prefix, origin = config.source.topic_prefix, origin_of(config.source, planned.connector)
     sink = registry.sink(sink_config(config), config.name)
     output = ViewOutput(sink, config.name, prefix, state, planned.views, tell, origin, texts_of(config))
@@ -190,6 +194,9 @@ def open_state(
         store: ViewStore
         if isinstance(state, ClusterState):
             store = ClusterStore(*given, ClusterStreamReader(*read, lake=lake), how, lake=lake)
+        elif isinstance(state, DatabaseState):
+            folder.mkdir(parents=True, exist_ok=True)
+            store = DatabaseStore(*given, StreamReader(*read), how)
         else:
             store = ViewStore(*given, StreamReader(*read), how)
         store.rebuilt = set(rebuilt)
@@ -199,6 +206,12 @@ def open_state(
         state.close()
         raise
     return store
+
+
+def _state_of(config: ViewsConfig, engine: str) -> ViewState:
+    if engine == "postgres":
+        return DatabaseState(config.store or "", job=config.name, prefix=config.source.topic_prefix)
+    return (ClusterState if engine == "spark" else ViewState)(Path(config.state), memory=config.memory)
 
 
 def _apply_config(config: ViewsConfig, planned: Planned, store: ViewStore) -> ApplyConfig:

@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_apply.spark.session import open_session
+from tests.views.bench import Stores
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +17,13 @@ def apply_spark() -> Iterator[SparkSession]:
     spark = open_session("tests", settings)
     yield spark
     spark.stop()
+
+
+@pytest.fixture(autouse=True)
+def store_of_views(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Of a test's parameter `engine`: a database for views, where it is postgres."""
+    callspec = getattr(request.node, "callspec", None)
+    if callspec is not None and callspec.params.get("engine") == "postgres":
+        Stores.url = request.getfixturevalue("postgres18").url
+    yield
+    Stores.url = None

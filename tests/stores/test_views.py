@@ -38,7 +38,7 @@ from tests.pushes import some_each_push
 from tests.spark.kinds import EVERY_KIND, every_kind_rows
 from tests.spark.laws import until
 from tests.spark.records import position
-from tests.views.bench import EITHER, ViewBench
+from tests.views.bench import EACH, EITHER, ViewBench
 from tests.views.cases import CASES, INT, TABLES, TEXT, at
 from tests.views.one_job import BATCHES, Cases, killed, named
 
@@ -271,7 +271,7 @@ def test_a_view_is_a_table_for_all_that_reads_topics(apply_spark: SparkSession, 
     assert bench.events("sizes")[-2:] == [("d", ("ann",), None), ("u", ("dan",), {"follower": "dan", "n": 1})]
 
 
-@EITHER
+@EACH
 def test_every_kind_of_value_and_names_that_need_quotes(
     apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str
 ) -> None:
@@ -328,7 +328,7 @@ def _stored(kind: str, value: Any) -> Any:
     return value
 
 
-@EITHER
+@EACH
 def test_no_reader_sees_half_a_transfer(apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str) -> None:
     """Money moves between two tables while the job follows them: after each step of the views, none is missing."""
     account = {"id": INT, "balance": INT}

@@ -22,7 +22,7 @@ from spark_apply.views.publishing.status import view_status
 from tests.conftest import FULL
 from tests.spark.laws import forget, until
 from tests.spark.records import position
-from tests.views.bench import EITHER, ViewBench
+from tests.views.bench import EACH, EITHER, ViewBench
 from tests.views.cases import CASES, INT, TABLES, TEXT, at, lookup
 
 pytest_plugins = ["tests.spark.fixtures"]
@@ -31,7 +31,7 @@ _AMOUNT: Mapping[str, Any] = {"kind": "decimal", "precision": 12, "scale": 2}
 _COUNTS = ViewConfig(sql="SELECT g, count(*) AS n FROM public.x GROUP BY g", key=("g",))
 
 
-@EITHER
+@EACH
 def test_deletes_that_compaction_has_removed(
     apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str
 ) -> None:
@@ -57,7 +57,7 @@ def test_deletes_that_compaction_has_removed(
     assert all(of.agrees for of in verify_views(bench.config))
 
 
-@EITHER
+@EACH
 def test_tables_and_views_that_change(apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str) -> None:
     """A column more in a table; another SQL for a view, a view more, a view less: only what differs is published."""
     views = {
@@ -123,7 +123,7 @@ def test_a_table_that_is_read_in_another_way(
     assert view_status(bench.config)["views"]["tax"]["late"] == 1
 
 
-@EITHER
+@EACH
 def test_a_column_that_is_dropped_stops_the_views_that_use_it(
     apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str
 ) -> None:
@@ -193,7 +193,7 @@ def test_a_column_that_is_dropped_stops_the_views_that_use_it(
     assert [of.agrees for of in verify_views(bench.config)] == [True] * 6
 
 
-@EITHER
+@EACH
 def test_a_topic_of_a_view_that_is_deleted_is_filled_again(
     apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str
 ) -> None:

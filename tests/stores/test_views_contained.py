@@ -20,9 +20,10 @@ from spark_apply.views.publishing.status import view_status
 from spark_apply.views.running import running_views
 from tests.spark.laws import until
 from tests.spark.records import position
-from tests.views.bench import EITHER, ViewBench, most_over
+from tests.views.bench import EITHER, Stores, ViewBench, most_over
 from tests.views.cases import TABLES
 from tests.views.contained import BATCHES, HALF, LARGEST, ROWS, cases_of, planned
+from tests.views.database import DatabaseSteps
 from tests.views.steps import ClusterSteps, Steps
 
 pytest_plugins = ["tests.spark.fixtures"]
@@ -31,6 +32,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning
 
 def _steps(engine: str, folder: Path, spark: SparkSession) -> Steps:
     views = planned(spark, engine)
+    if engine == "postgres":
+        return DatabaseSteps(Stores.url or "", [ROWS], views)
     return Steps(folder, [ROWS], views) if engine == "duckdb" else ClusterSteps(folder, [ROWS], views, spark=spark)
 
 
@@ -40,6 +43,7 @@ WAYS = pytest.mark.parametrize(
     [
         ("duckdb", "by units"),
         ("duckdb", "whole"),
+        pytest.param("postgres", "by units", marks=pytest.mark.full),
         *(pytest.param("spark", how, marks=_SPARK) for how in ("by units", "whole", "in the lake")),
     ],
 )

@@ -38,6 +38,21 @@ EITHER = pytest.mark.parametrize(
     "engine", [pytest.param("duckdb"), pytest.param("spark", marks=[pytest.mark.full, pytest.mark.timeout(1800)])]
 )
 """A test of both engines: on the embedded one with each push, on Spark in `make test-all`."""
+EACH = pytest.mark.parametrize(
+    "engine",
+    [
+        pytest.param("duckdb"),
+        pytest.param("spark", marks=[pytest.mark.full, pytest.mark.timeout(1800)]),
+        pytest.param("postgres", marks=pytest.mark.full),
+    ],
+)
+"""The same of PostgreSQL too, which does not have all that the others have."""
+
+
+class Stores:
+    """Where views are kept by the engine `postgres`, if a test does not say."""
+
+    url: str | None = None
 
 
 def most_over(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
@@ -62,12 +77,16 @@ class ViewBench:
     logs: frozenset[str] = frozenset()
     """The tables that have a log."""
     streams: Mapping[str, StreamConfig] = field(default_factory=dict)
+    store: str | None = None
+    """The URL of the database, with `engine` postgres."""
     partitions: int = 3
     """Of the tables' topics; of many tables each is a task of each batch."""
     commit: int = 10
     seen: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.engine == "postgres":
+            self.store = self.store or Stores.url
         self.publisher = Publisher(self.bootstrap, self.prefix)
         self.tables = {
             name: SourceTable(self.prefix, name, columns, key=tuple(self.keys.get(name, list(columns)[:1])))
@@ -83,6 +102,7 @@ class ViewBench:
             state=str(self.folder / "state"),
             views=self.views,
             engine=self.engine,
+            store=self.store,
             streams=self.streams,
         )
 

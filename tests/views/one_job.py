@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from cdc.config.views import ViewConfig
 from sinks.kafka import KafkaSink
 from spark_apply.views.cluster.step import ClusterStep
+from spark_apply.views.database.step import DatabaseStep
 from spark_apply.views.embedded.step import Step
 from tests.conftest import FULL
 from tests.spark.records import Record
@@ -34,7 +35,13 @@ class Cases:
     """Cases in one job: each has tables and a view of its own."""
 
     def __init__(
-        self, kafka: str, folder: Path, cases: Mapping[str, Case] = CASES, *, engine: str | None = None
+        self,
+        kafka: str,
+        folder: Path,
+        cases: Mapping[str, Case] = CASES,
+        *,
+        engine: str | None = None,
+        store: str | None = None,
     ) -> None:
         self.cases = cases
         columns: dict[str, Mapping[str, Any]] = {}
@@ -47,7 +54,7 @@ class Cases:
             views[named(number)] = view
         partitions = 3 if FULL else 1
         self.bench = ViewBench(
-            kafka, folder, columns, views, logs=frozenset(logs), engine=engine, partitions=partitions
+            kafka, folder, columns, views, logs=frozenset(logs), engine=engine, store=store, partitions=partitions
         )
 
     def records(self, batch: int) -> Iterator[Record]:
@@ -142,7 +149,7 @@ def killed(patched: pytest.MonkeyPatch, point: str) -> None:
         die()
 
     if point == "before the state":
-        for step in (Step, ClusterStep):
+        for step in (Step, ClusterStep, DatabaseStep):
             patched.setattr(step, "apply", die)
     elif point == "before Kafka":
         patched.setattr(KafkaSink, "commit", die)

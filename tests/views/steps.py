@@ -36,7 +36,8 @@ class Steps:
         with self.state.transaction():
             for of in self.tables:
                 self.state.prepare_table(of.relation, of.columns, (), of.key)
-            self.state.execute("CREATE TABLE work.published (view VARCHAR, key VARCHAR, row VARCHAR)")
+        for view in views:
+            self.state.keep_published(view.name, ())
         self.commit = 1
         self.tries = 0
         """How often a step had to be taken again."""

@@ -35,6 +35,7 @@ from spark_apply.views.model.values import Columns, engine_type, quoted
 SHAPE: Final = "2"
 """The version of the file's shape: a file of another one is set aside, and made again from the topics."""
 
+_AT_ONCE: Final = 50_000
 KEY, POSITION, OP, SOURCE_MS = "_cdc_key", "_cdc_position", "_cdc_op", "_cdc_source_ms"
 
 _SCHEMAS: Final = ("pending", "before", "after", "both", "changed", "coming", "units", "work")
@@ -345,6 +346,34 @@ class ViewState:
                 self.execute(f"DROP VIEW IF EXISTS {place(schema, relation)}")
             for schema in ("before", "changed", "coming", "units", "work"):
                 self.execute(f"DROP TABLE IF EXISTS {place(schema, relation)}")
+
+    def forget_table(self, relation: str) -> None:
+        """Drop the rows of a captured table, and its events that wait."""
+        self.forget([relation])
+        self.execute(f"DROP TABLE IF EXISTS {place('pending', relation)}")
+
+    def clear_waiting(self, relation: str) -> None:
+        """Remove the events of a captured table that wait: they come again."""
+        self.execute(f"DELETE FROM {place('pending', relation)}")
+
+    def count(self, relation: str) -> int:
+        """Return how many rows a relation has."""
+        ((rows,),) = self.rows(f"SELECT count(*) FROM {place('before', relation)}")
+        return int(rows)
+
+    def keep_published(self, view: str, records: Iterable[tuple[str, str | None]]) -> None:
+        """Keep the rows that a view's topic holds, as JSON by key: of several with one key the last one counts."""
+        at, read = place("work", "published"), place("work", "records")
+        numbered = enumerate(records)
+        with self.transaction():
+            self.execute(f"CREATE TABLE IF NOT EXISTS {at} (view VARCHAR, key VARCHAR, row VARCHAR)")
+            self.execute(f"CREATE OR REPLACE TABLE {read} (key VARCHAR, row VARCHAR, number BIGINT)")
+            self.execute(f"DELETE FROM {at} WHERE view = ?", [view])
+            while some := list(itertools.islice(numbered, _AT_ONCE)):
+                self.insert(read, ("key", "row", "number"), [[key, row, number] for number, (key, row) in some])
+            newest = f"SELECT key, arg_max_null(row, number) AS row FROM {read} GROUP BY key"
+            self.execute(f"INSERT INTO {at} SELECT ?, key, row FROM ({newest}) WHERE row IS NOT NULL", [view])
+            self.execute(f"DROP TABLE {read}")
 
     def close(self) -> None:
         """Close the file; safe to call twice."""

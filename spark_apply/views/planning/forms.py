@@ -9,7 +9,9 @@ from cdc.config.views import ViewConfig
 from cdc.model.errors import ConfigError
 from spark_apply.views.model.uses import TableUse
 from spark_apply.views.pattern.plan import plan_pattern
+from spark_apply.views.planning.kept_in_postgres import refuse_elsewhere
 from spark_apply.views.search.plan import Match, match_of, plan_match
+from spark_apply.views.sql.expressions.dialects import POSTGRES
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.reading.written import tables_named
 from spark_apply.views.sql.view_plan import Relation, ViewPlan
@@ -45,6 +47,8 @@ def plan_config(
 
     Raises ConfigError where it cannot be kept up to date, with the way out.
     """
+    if engine == POSTGRES.name:
+        refuse_elsewhere(name, view, uses)
     own = f"view.{name}"
     if view.sql is None and own in relations_named(name, view):
         raise ConfigError(f"views.{name}: the view reads itself: {own}", hint="read captured tables or other views")

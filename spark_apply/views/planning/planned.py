@@ -22,9 +22,11 @@ from spark_apply.model.types import common_kind, spark_type
 from spark_apply.spark.session import open_session
 from spark_apply.views.model.uses import TIMES, TableUse, Way, uses_of
 from spark_apply.views.planning.forms import plan_config, relations_named
+from spark_apply.views.planning.kept_in_postgres import refuse_long_names
 from spark_apply.views.planning.output_types import output_columns
 from spark_apply.views.planning.streams import Stream, require_topics, streams_of
 from spark_apply.views.planning.view import View, relation_of
+from spark_apply.views.sql.expressions.dialects import POSTGRES
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.view_plan import Relation
 
@@ -93,6 +95,8 @@ def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
         read = {**relations, **{use.relation: _used(relations[use.table], use) for use in uses.values()}}
         plan, sql, match = plan_config(name, view, read, uses, engine=engine)
         columns = output_columns(spark, name, sql, {of: list(read[of].columns.items()) for of in plan.reads}, uses)
+        if engine == POSTGRES.name:
+            refuse_long_names(name, {*dict(columns), *(column for of in plan.reads for column in read[of].columns)})
         views.append(View(plan, columns, sql, uses, match))
         relations[relation_of(name)] = Relation(relation_of(name), dict(columns), tuple(view.key))
     own = {view.relation for view in views}

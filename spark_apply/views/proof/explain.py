@@ -138,7 +138,7 @@ def _planned(config: ViewsConfig) -> Planned:
     """
     spark = open_session(config.name, config.spark)
     try:
-        return plan_views(replace(config, engine="duckdb", tables=None), spark)
+        return plan_views(replace(config, engine="duckdb", tables=None, store=None), spark)
     except ConfigError as exc:
         plan_views(config, spark)
         msg = f"views are explained by the engine duckdb, which does not take one of them: {exc.message}"

@@ -16,7 +16,6 @@ number: it is made again.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,7 +35,7 @@ from cdc.model.interfaces import Sink
 from cdc.model.ledger import loss, to_record
 from cdc.model.state import Phase, State
 from spark_apply.job.watermarks.progress import ORIGIN
-from spark_apply.views.embedded.state import ViewState, place
+from spark_apply.views.embedded.state import ViewState
 from spark_apply.views.planning.definitions import Definition, Text
 from spark_apply.views.planning.view import View
 
@@ -49,7 +48,6 @@ _FOREIGN = "null"
 MOST_CHARACTERS = 7_500_000
 """So much of two rows is in an event, which topics take to 32 MiB; of more, the old row is left out."""
 _PATIENCE_S = 120.0
-_AT_ONCE = 50_000
 _NUMBERS = 1 << 32
 
 Progress = Callable[[str], None]
@@ -207,20 +205,7 @@ class ViewOutput:
 
     def load(self, view: View) -> None:
         """Read what a view's topic holds into the state, to publish only what differs from it."""
-        at, read = place("work", "published"), place("work", "records")
-        with self.state.transaction():
-            self.state.execute(f"CREATE TABLE IF NOT EXISTS {at} (view VARCHAR, key VARCHAR, row VARCHAR)")
-            self.state.execute(f"CREATE OR REPLACE TABLE {read} (key VARCHAR, row VARCHAR, number BIGINT)")
-            self.state.execute(f"DELETE FROM {at} WHERE view = ?", [view.name])
-            records = enumerate(self.published(view))
-            while some := list(itertools.islice(records, _AT_ONCE)):
-                rows = [[key, row, number] for number, (key, row) in some]
-                self.state.insert(read, ("key", "row", "number"), rows)
-            newest = f"SELECT key, arg_max_null(row, number) AS row FROM {read} GROUP BY key"
-            self.state.execute(
-                f"INSERT INTO {at} SELECT ?, key, row FROM ({newest}) WHERE row IS NOT NULL", [view.name]
-            )
-            self.state.execute(f"DROP TABLE {read}")
+        self.state.keep_published(view.name, self.published(view))
 
     def flush(self) -> None:
         """Send what the outbox has and Kafka does not; empty it. Tries again for two minutes where that may help.

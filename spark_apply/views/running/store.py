@@ -127,8 +127,7 @@ class ViewStore:
         with self.state.transaction():
             for relation in self.state.kept_tables():
                 if relation not in used:
-                    self.state.forget([relation])
-                    self.state.execute(f"DROP TABLE {place('pending', relation)}")
+                    self.state.forget_table(relation)
             known = self._marks.known()
             if any(use.table in known and not self.state.has(relation) for relation, use in used.items()):
                 self.state.read_again()
@@ -369,8 +368,7 @@ class ViewStore:
 
     def _count(self, view: View) -> int:
         """Return how many rows a view has."""
-        ((rows,),) = self.state.rows(f"SELECT count(*) FROM {place('before', view.relation)}")
-        return int(rows)
+        return self.state.count(view.relation)
 
     def _known(self, name: str) -> tuple[Mark | None, bool]:
         table = self._tables.get(name)
@@ -387,7 +385,7 @@ class ViewStore:
         with self.state.transaction():
             if not mark.ends:  # the topic is read from its beginning
                 for use in self._running.uses_of(name):
-                    self.state.execute(f"DELETE FROM {place('pending', use.relation)}")
+                    self.state.clear_waiting(use.relation)
                     self.state.execute("DELETE FROM late WHERE relation = ?", [use.relation])  # they come again
                 self._marks.reload(table, due=True)
                 if self.state.get("again") == self._asked_before:

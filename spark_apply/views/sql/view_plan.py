@@ -101,6 +101,8 @@ class Node:
     """The same of all units."""
     computed: Computed | None = None
     """Finds what is then in ``work."N#found"``; None: the statements are all there is."""
+    lookups: tuple[tuple[str, str], ...] = ()
+    """Relations, and columns of them by which the statements look rows up: where an engine has indexes, these help."""
     held_by: tuple[str, ...] = ()
     """Columns by which rows go into quarantine together; empty: `units`."""
 

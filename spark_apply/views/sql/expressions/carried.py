@@ -15,10 +15,12 @@ from spark_apply.views.sql.expressions.aggregates import AGGREGATES
 from spark_apply.views.sql.expressions.approximate import APPROXIMATE
 from spark_apply.views.sql.expressions.carrier import Carrier, Rule
 from spark_apply.views.sql.expressions.casts import CASTS
+from spark_apply.views.sql.expressions.dialects import POSTGRES, current
 from spark_apply.views.sql.expressions.functions import FUNCTIONS
 from spark_apply.views.sql.expressions.instants import INSTANT_FUNCTIONS
 from spark_apply.views.sql.expressions.letters import LETTERS
 from spark_apply.views.sql.expressions.operators import OPERATORS
+from spark_apply.views.sql.expressions.postgres import in_postgres, refusal
 from spark_apply.views.sql.reading.blocks import Block
 from spark_apply.views.sql.reading.written import Written
 
@@ -36,7 +38,8 @@ _RULES: Final[dict[type[exp.Expr], Rule]] = {
 def carried(block: Block, written: Written) -> tuple[Block, tuple[str, ...]]:
     """Return a block with its expressions as the engine has them, and warnings."""
     types = {(source.alias, name): kind for source in block.sources for name, kind in source.input.columns.items()}
-    carry = Carrier(written, _RULES, types)
+    on_postgres = current() is POSTGRES
+    carry = Carrier(written, _RULES, types, refusal if on_postgres else None)
     outputs = {name: carry.output(value) for name, value in block.outputs.items()}
 
     def conditions(parts: tuple[exp.Expr, ...]) -> tuple[exp.Expr, ...]:
@@ -52,5 +55,24 @@ def carried(block: Block, written: Written) -> tuple[Block, tuple[str, ...]]:
         having=conditions(block.having),
         order=tuple(carry(each).sql for each in block.order),
     )
+    if on_postgres:
+        made = _translated(made)
     windows = [each for value in [*made.outputs.values(), *made.order] for each in value.find_all(exp.Window)]
     return replace(made, windows=tuple(windows)), tuple(carry.warnings)
+
+
+def _translated(block: Block) -> Block:
+    """Return a block of the embedded engine as PostgreSQL has it."""
+
+    def every(parts: tuple[exp.Expr, ...]) -> tuple[exp.Expr, ...]:
+        return tuple(in_postgres(each) for each in parts)
+
+    return replace(
+        block,
+        sources=tuple(replace(source, on=every(source.on)) for source in block.sources),
+        outputs={name: in_postgres(value) for name, value in block.outputs.items()},
+        where=every(block.where),
+        group=None if block.group is None else every(block.group),
+        having=every(block.having),
+        order=every(block.order),
+    )

@@ -22,6 +22,7 @@ from spark_apply.views.sql.reading.blocks import CLOCK
 from spark_apply.views.sql.reading.written import ABBREVIATED, Written, as_written
 
 ELSEWHERE = "write it in another way, or say `engine: spark`, which runs it"
+_ON_DUCKDB = "write it in another way, or say `engine: duckdb`, which runs it"
 
 
 class Typed(NamedTuple):
@@ -35,11 +36,18 @@ class Carrier:
     """Carries expressions over the sources of one block."""
 
     def __init__(
-        self, written: Written, rules: Mapping[type[exp.Expr], Rule], types: Mapping[tuple[str, str], str]
+        self,
+        written: Written,
+        rules: Mapping[type[exp.Expr], Rule],
+        types: Mapping[tuple[str, str], str],
+        refusal: Refusal | None = None,
     ) -> None:
         self.written = written
         self._rules = rules
         self._types = types
+        self._refusal = refusal
+        self._found: dict[int, tuple[exp.Expr, Typed]] = {}
+        """What was carried over, by the identity of the expression, which is kept so that no other one gets it."""
         self.warnings: dict[str, None] = {}
 
     def __call__(self, node: exp.Expr) -> Typed:
@@ -47,7 +55,20 @@ class Carrier:
         rule = self._rules.get(type(node))
         if rule is None:
             raise self.unknown(node)
-        return rule(self, node)
+        found = rule(self, node)
+        if self._refusal is not None:
+            self._found[id(node)] = node, found
+            why = self._refusal(self, node, found.type)
+            if why is not None:
+                raise self.written.refuse(
+                    f"{shown(node)} is not known to give Spark's value in PostgreSQL: {why}", at=node, hint=_ON_DUCKDB
+                )
+        return found
+
+    def type_of(self, node: exp.Expr) -> str:
+        """Return the type in Spark of a part of what is carried over."""
+        known = self._found.get(id(node))
+        return known[1].type if known is not None else self(node).type
 
     def column(self, node: exp.Column) -> Typed:
         """Return a column with its type."""
@@ -133,6 +154,8 @@ class Carrier:
 
 
 Rule = Callable[[Carrier, exp.Expr], Typed]
+Refusal = Callable[[Carrier, exp.Expr, str], str | None]
+"""Says why an expression of a type, which one engine takes, is not taken by another."""
 
 
 class Rules(dict[type[exp.Expr], Rule]):

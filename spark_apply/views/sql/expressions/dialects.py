@@ -1,4 +1,4 @@
-"""In whose SQL a node's statements are written. The rule is the same for both engines; names and the clock differ."""
+"""In whose SQL a node's statements are written. The rule is the same for all engines; names and the clock differ."""
 
 from __future__ import annotations
 
@@ -30,6 +30,10 @@ class Dialect:
     """Whether the rows that differ are tables of their own: ``before_changed``, ``after_changed``, ``both_changed``."""
     inner_first: bool
     """Whether in a subquery `a.b` is part b of a column a of its own, if it has one, before column b of a table a."""
+    same: str = "IS NOT DISTINCT FROM"
+    """Says of two values that they are equal, or both NULL."""
+    semi_joins: bool = True
+    """Whether there are SEMI JOIN and ANTI JOIN."""
 
 
 def _in_schema(schema: str, relation: str) -> str:
@@ -57,7 +61,29 @@ SPARK: Final = Dialect(
     changed_rows=True,
     inner_first=True,
 )
-DIALECTS: Final = {of.name: of for of in (DUCKDB, SPARK)}
+PLACEHOLDER: Final = "\x1a"
+"""Begins and ends what is filled in when a statement of `POSTGRES` is run; no SQL of a view has this character."""
+
+
+def placeholder(what: str, relation: str = "") -> str:
+    """Return what stands in a statement of `POSTGRES` for a relation's rows of a schema, or for a word."""
+    return f"{PLACEHOLDER}{what}{PLACEHOLDER}{relation}{PLACEHOLDER}"
+
+
+SAME: Final = "same"
+"""In statements of `POSTGRES`, an operator: equality by which rows are looked up, as long as no value is NULL."""
+POSTGRES: Final = Dialect(
+    "postgres",
+    placeholder,
+    placeholder(CLOCK_BEFORE.removeprefix("$")),
+    placeholder(CLOCK_AFTER.removeprefix("$")),
+    "TIMESTAMP",
+    changed_rows=True,
+    inner_first=False,
+    same=placeholder(SAME),
+    semi_joins=False,
+)
+DIALECTS: Final = {of.name: of for of in (DUCKDB, SPARK, POSTGRES)}
 
 _current: Final[ContextVar[Dialect]] = ContextVar("dialect", default=DUCKDB)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sqlglot import exp
@@ -54,17 +54,32 @@ def node_of(name: str, branches: Sequence[Branch], units: Sequence[str], written
         next_due=tuple(dict.fromkeys(found["next_due"])),
         restricted=_union_all(found["restricted"]),
         whole=_union_all(found["whole"]),
+        lookups=tuple(dict.fromkeys(each for branch in branches for each in _lookups(branch))),
     )
+
+
+def _lookups(branch: Branch) -> Iterator[tuple[str, str]]:
+    """Yield the columns of sources that are compared with others, or that divide them into units."""
+    inputs = {source.alias: source.input.name for source in branch.block.sources}
+    conditions = [*branch.block.where, *(each for source in branch.block.sources for each in source.on)]
+    sides = [side for each in conditions if isinstance(each, exp.EQ) for side in (each.this, each.expression)]
+    for value in (*sides, *(value for _, value in branch.units)):
+        if isinstance(value, exp.Column):
+            yield inputs[value.table], value.name
 
 
 def _restriction(branch: Branch, rows: str) -> tuple[dict[str, list[str]], list[str]]:
     if not branch.number:
         return restriction(branch.block, branch.units, rows)
     number = next(value for name, value in branch.units if name == branch.number)
-    own = [(name, value) for name, value in branch.units if name != branch.number and not isinstance(value, exp.Null)]
+    own = [(name, value) for name, value in branch.units if name != branch.number and not _is_null(value)]
     is_of_branch = to.where([exp.EQ(this=to.name(branch.number), expression=number.copy())])
     of_branch = f"(SELECT * FROM {rows}{is_of_branch})"
     return restriction(branch.block, own, of_branch)
+
+
+def _is_null(value: exp.Expr) -> bool:
+    return isinstance(value.this if isinstance(value, exp.Cast) else value, exp.Null)
 
 
 def _union_all(queries: Sequence[str]) -> str:

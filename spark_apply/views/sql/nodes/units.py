@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from spark_apply.views.sql.expressions.carrier import cast
+from spark_apply.views.sql.expressions.dialects import POSTGRES, current
+from spark_apply.views.sql.expressions.types import NULL
 from spark_apply.views.sql.nodes.node import Branch
 from spark_apply.views.sql.reading.blocks import Block, Side, column
 from spark_apply.views.sql.reading.written import FULL, Written, as_written
@@ -49,12 +52,33 @@ def internal_units(blocks: Sequence[Block], written: Written) -> Made:
         for branch, values in enumerate(own)
     ]
     every = (_hidden("branch", blocks), *(name for of_branch in names for name in of_branch))
+    nulls = {
+        name: _null_like(block, value, written)
+        for block, named, finest in zip(blocks, names, own, strict=True)
+        for name, value in zip(named, finest or (), strict=True)
+    }
     branches = []
     for branch, (block, finest) in enumerate(zip(blocks, own, strict=True)):
         mine = dict(zip(names[branch], finest or (), strict=True))
-        units = [(every[0], exp.Literal.number(branch)), *((name, mine.get(name, exp.Null())) for name in every[1:])]
+        units = [(every[0], exp.Literal.number(branch)), *((name, mine.get(name, nulls[name])) for name in every[1:])]
         branches.append(Branch(block, tuple(units), every[0]))
     return Made(tuple(branches), every)
+
+
+def _null_like(block: Block, value: exp.Expr, written: Written) -> exp.Expr:
+    """Return NULL for a unit that a branch does not have: PostgreSQL takes the types of a UNION from left to right."""
+    if current() is not POSTGRES:
+        return exp.Null()
+    of = next((block.types[name] for name, output in block.outputs.items() if output == value), None)
+    if isinstance(value, exp.Column):
+        of = next(source.input.columns[value.name] for source in block.sources if source.alias == value.table)
+    if of in (None, NULL):
+        raise written.refuse(
+            "PostgreSQL needs to know the type of what a branch of UNION is grouped by",
+            at=value,
+            hint="make it a column of the branch, or say `engine: duckdb`",
+        )
+    return cast(exp.Null(), str(of))
 
 
 def _finest(block: Block, written: Written) -> tuple[exp.Expr, ...] | None:

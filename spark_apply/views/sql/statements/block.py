@@ -68,7 +68,7 @@ def is_one_of(rows: str, values: Sequence[tuple[str, str]], never_null: frozense
         listed = ", ".join(f"{quoted(name)} AS {own}" for (name, _), own in zip(values, inner, strict=True))
         rows, columns = f"(SELECT {listed} FROM {rows})", inner
     plain = never_null if current().changed_rows else frozenset()
-    equal = ["=" if name in plain else "IS NOT DISTINCT FROM" for name, _ in values]
+    equal = ["=" if name in plain else current().same for name, _ in values]
     pairs = zip(columns, equal, values, strict=True)
     same = " AND ".join(f"{column} {equals} ({value})" for column, equals, (_, value) in pairs)
     return f"EXISTS (SELECT 1 FROM {rows} AS {_OTHER}{where([same])})"
@@ -122,6 +122,10 @@ def from_clause(
             parts.append(f"CROSS JOIN {rows}")
         else:
             side = Side.INNER if source.alias in inner else source.side
+            if side in (Side.SEMI, Side.ANTI) and not current().semi_joins:
+                found = f"{'NOT ' if side is Side.ANTI else ''}EXISTS (SELECT 1 FROM {rows}{where(on)})"
+                parts.append(f"CROSS JOIN LATERAL (SELECT 1 WHERE {found}) AS {quoted(f'_found_{number}')}")
+                continue
             parts.append(f"{side.value} {rows} ON {conjunction(on)}")
     return " FROM " + " ".join(parts)
 

@@ -32,6 +32,7 @@ _PASSES: Final[dict[type[exp.Expr], type[exp.Expr]]] = {
 }
 """A comparison, and the same one with its sides exchanged."""
 
+_MICROSECOND: Final = "INTERVAL '1 MICROSECOND'"
 _BY_MONTHS = ("MONTH", "YEAR", "QUARTER")
 
 
@@ -79,7 +80,7 @@ def next_due(block: Block, deadline: Deadline) -> str:
         sources = connected(block, own)
     rows = to.from_clause(sources, to.AFTER, keep=lambda each: not has_clock(each))
     later = f"{instant} {'>=' if deadline.passed else '>'} {current().clock_after}"
-    first = f"min({instant}) + INTERVAL 1 MICROSECOND" if deadline.passed else f"min({instant})"
+    first = f"min({instant}) + {_MICROSECOND}" if deadline.passed else f"min({instant})"
     return f"SELECT {first} AS next_due{rows}{to.where([*conditions_over(block, sources), later])}"
 
 

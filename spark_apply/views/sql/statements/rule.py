@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 
 from sqlglot import exp
 
+from spark_apply.views.sql.expressions.dialects import POSTGRES, current
 from spark_apply.views.sql.reading.blocks import Block, Source, aliases, has_clock, without_clock
 from spark_apply.views.sql.statements import block as to
 
@@ -73,7 +74,8 @@ def _by_roots(block: Block, units: Units, source: Source, needed: frozenset[str]
     else:
         columns = ", ".join(f"{to.quoted(root.alias)}.{to.quoted(name)}" for name in key)
         roots = f"(SELECT DISTINCT {columns}{_matches(block, source)})"
-        is_root = to.is_one_of(roots, [(name, f"{to.ROW}.{to.quoted(name)}") for name in key])
+        never_null = frozenset(key) if root.input.keyed and current() is POSTGRES else frozenset[str]()
+        is_root = to.is_one_of(roots, [(name, f"{to.ROW}.{to.quoted(name)}") for name in key], never_null)
     sources = connected(block, needed)
     for schema in (to.BEFORE, to.AFTER):
         rows = to.from_clause(sources, schema, restrictions={root.alias: [is_root]})

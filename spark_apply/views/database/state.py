@@ -1,0 +1,347 @@
+"""Keeps a view job's state in a schema of PostgreSQL: tables and views at one position, for others to read, too.
+
+    meta, tables, views, outbox, late, streams, quarantine    as `spark_apply.views.embedded.state` has them
+    kept                 the relations of captured tables that have a place
+    sizes                how many rows views have
+    published            rows that a view's topic holds, while it is compared with them
+    "R", "pending R"     rows at the position, and events that wait: see `spark_apply.views.database.names`
+
+Who reads these tables in one snapshot (one statement, or a transaction of REPEATABLE READ) has all of them at the
+position that `meta` says: what a step changes is one transaction.
+
+One copy of the job writes. ``meta.owner`` names it: the one that was started last. Each transaction locks that row
+before it does anything, so of two copies one waits for the other, and one that finds another name ends at once. That
+holds wherever the copies run, and whatever becomes of their sessions.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NoReturn
+
+import pyarrow as pa
+
+from cdc.model.errors import BugError, FencedError, OperatorError
+from spark_apply.stores.postgres.server import Server
+from spark_apply.stores.postgres.tables import Cursor
+from spark_apply.views.database.names import ERROR_FUNCTION, base, schema_of, short, waiting
+from spark_apply.views.database.values import declared, kept, shown_type
+from spark_apply.views.embedded.state import KEY, OP, POSITION, SOURCE_MS, ViewState
+from spark_apply.views.model.values import Columns, quoted, text
+
+SHAPE: Final = "postgres-1"
+"""The version of the tables: those of another one are dropped, and made again from the topics."""
+LEAST_VERSION: Final = 140000
+"""The first server whose ``extract`` counts microseconds without rounding."""
+
+_TEXT: Final = 'text COLLATE "C"'
+_TABLES: Final = f"""
+CREATE TABLE meta (name {_TEXT} PRIMARY KEY, value {_TEXT} NOT NULL);
+CREATE TABLE tables (name {_TEXT} PRIMARY KEY, mark {_TEXT}, reload boolean NOT NULL, position {_TEXT});
+CREATE TABLE views (name {_TEXT} PRIMARY KEY, fingerprint {_TEXT} NOT NULL);
+CREATE TABLE kept (relation {_TEXT} PRIMARY KEY);
+CREATE TABLE outbox (
+    seq bigint NOT NULL, view {_TEXT} NOT NULL, op {_TEXT} NOT NULL, key {_TEXT} NOT NULL,
+    before {_TEXT}, after {_TEXT}
+);
+CREATE TABLE streams (
+    name {_TEXT} PRIMARY KEY, topic {_TEXT} NOT NULL, definition {_TEXT} NOT NULL, offsets {_TEXT} NOT NULL,
+    unreadable bigint NOT NULL
+);
+CREATE TABLE late (relation {_TEXT} PRIMARY KEY, events bigint NOT NULL);
+CREATE TABLE quarantine (
+    view {_TEXT} NOT NULL, unit {_TEXT} NOT NULL, reason {_TEXT} NOT NULL, position {_TEXT} NOT NULL
+);
+CREATE TABLE sizes (relation {_TEXT} PRIMARY KEY, rows bigint NOT NULL);
+CREATE TABLE published (view {_TEXT} NOT NULL, key {_TEXT} NOT NULL, row {_TEXT} NOT NULL)
+"""
+_AT_ONCE: Final = 50_000
+_NO_TEXTS: Final = "no_indexes_of_texts"
+_LONG: Final = ("text", "bytea")
+_OURS: Final = ("tables", "views", "kept", "sizes", "outbox", "streams", "late", "quarantine", "published")
+_BEGIN: Final = (
+    "SELECT set_config('search_path', %s, true), set_config('jit', 'off', true), set_config('TimeZone', 'UTC', true), "
+    "set_config('DateStyle', 'ISO', true), set_config('extra_float_digits', '1', true)"
+)
+"""What the texts of values rest on is said in each transaction: a pooler may give each another session."""
+
+
+class DatabaseState(ViewState):
+    """The schema. Not thread-safe. Raises OperatorError for a database that cannot be used."""
+
+    def __init__(self, url: str, *, job: str, prefix: str) -> None:
+        self.set_aside = None
+        self.schema = schema_of(job)
+        self.made_again = False
+        """Whether the tables were of another shape, and are empty now."""
+        self._server = Server(url, "store")
+        self._cursor: Cursor | None = None
+        self._owner = ""
+        try:
+            with self._server.transaction("opening the state of views") as cursor:
+                self._take_over(cursor, f"{prefix} {job}")
+        except BaseException:
+            self.close()
+            raise
+
+    def _take_over(self, cursor: Cursor, job: str) -> None:
+        """Make what is missing, and become the owner: another copy of the job finds that out before it writes."""
+        cursor.execute("SELECT current_setting('server_version_num')::int, current_setting('server_encoding')")
+        ((version, encoding),) = cursor.fetchall()
+        if version < LEAST_VERSION:
+            raise OperatorError(
+                f"store: the server is PostgreSQL {version // 10000}, and views take 14 or later",
+                hint="name another server, or say engine: duckdb",
+            )
+        if encoding != "UTF8":
+            msg = f"store: the database has the encoding {encoding}, in which not every text has a place"
+            raise OperatorError(msg, hint="create one for the views: CREATE DATABASE views ENCODING 'UTF8'")
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"cdc views {self.schema}",))
+        cursor.execute("SELECT count(*) FROM pg_namespace WHERE nspname = %s", (self.schema,))
+        if cursor.fetchall() == [(0,)]:
+            cursor.execute(f"CREATE SCHEMA {quoted(self.schema)}")
+        cursor.execute(_BEGIN, (quoted(self.schema),))
+        there = self._names(cursor)
+        if "meta" not in there:
+            if there:
+                msg = f"store: the schema {self.schema} has tables that are none of a view job: {min(there)}"
+                raise OperatorError(msg, hint="give the view job another name, or move these tables elsewhere")
+            self._make(cursor, job)
+        cursor.execute("SELECT name, value FROM meta")
+        known: dict[str, str] = dict(cursor.fetchall())
+        if known["job"] != job:
+            prefix, _, name = known["job"].partition(" ")
+            msg = f"store: the schema {self.schema} is of the view job {name} over the topics of {prefix}"
+            raise OperatorError(msg, hint="give this view job another name, or another database")
+        if known["shape"] != SHAPE:
+            self.made_again = True
+            for name in there:
+                cursor.execute(f"DROP TABLE {quoted(name)} CASCADE")
+            self._make(cursor, job)
+        self._owner = uuid.uuid4().hex
+        cursor.execute("DELETE FROM meta WHERE name = 'owner'")
+        cursor.execute("INSERT INTO meta VALUES ('owner', %s)", (self._owner,))
+
+    def _make(self, cursor: Cursor, job: str) -> None:
+        for statement in (*_TABLES.strip().split(";\n"), ERROR_FUNCTION):
+            cursor.execute(statement)
+        first = {"shape": SHAPE, "job": job, "identity": str(uuid.uuid4()), "seq": "0"}
+        for pair in first.items():
+            cursor.execute("INSERT INTO meta VALUES (%s, %s)", pair)
+
+    def _names(self, cursor: Cursor) -> set[str]:
+        cursor.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (self.schema,))
+        return {name for (name,) in cursor.fetchall()}
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit what the block does, or roll it back. Raises FencedError where another copy has taken over."""
+        if self._cursor is not None:
+            raise BugError("a transaction of the views' state in another one")
+        with self._server.transaction("keeping the state of views") as cursor:
+            cursor.execute(_BEGIN, (quoted(self.schema),))
+            cursor.execute("SELECT value FROM meta WHERE name = 'owner' FOR UPDATE")
+            if cursor.fetchall() != [(self._owner,)]:
+                msg = "another copy of this view job was started, and goes on in place of this one"
+                raise FencedError(msg, hint="let one copy run; nothing is lost")
+            self._cursor = cursor
+            try:
+                yield
+            finally:
+                self._cursor = None
+
+    @contextmanager
+    def _open(self) -> Iterator[Cursor]:  # type: ignore[override]
+        """Give the cursor of the transaction that is open, or of one of its own."""
+        if self._cursor is not None:
+            yield self._cursor
+            return
+        with self.transaction():
+            yield self._current()
+
+    def _current(self) -> Cursor:
+        if self._cursor is None:
+            raise BugError("no transaction of the views' state is open")
+        return self._cursor
+
+    def execute(self, statement: str, parameters: object = None) -> Any:  # noqa: ANN401 - another driver's cursor
+        """Run a statement; with `parameters`, of which each is a ``?``, it may name nothing that a user has named."""
+        with self._open() as cursor:
+            _run(cursor, statement, parameters)
+        return cursor
+
+    def rows(self, statement: str, parameters: object = None) -> list[Any]:
+        """Return all rows of a query."""
+        with self._open() as cursor:
+            _run(cursor, statement, parameters)
+            return list(cursor.fetchall())
+
+    def batches(self, statement: str, rows: int = 10_000) -> Iterator[list[Any]]:
+        """Yield the rows of a query, so many at a time."""
+        with self._open() as cursor, cursor.connection.cursor(name="cdc_views") as many:
+            many.execute(statement)
+            while found := many.fetchmany(rows):
+                yield list(found)
+
+    def insert(self, at: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """Insert many rows of texts and numbers."""
+        lines = "".join("\t".join(_cell(value) for value in row) + "\n" for row in rows)
+        listed = ", ".join(quoted(name) for name in columns)
+        self.copy(f"{at} ({listed})", io.BytesIO(lines.encode()))
+
+    def copy(self, into: str, lines: io.BytesIO) -> None:
+        """Insert rows that are written as COPY has them."""
+        with self._open() as cursor:
+            cursor.copy_expert(f"COPY {into} FROM STDIN", lines)
+
+    def registered(self, name: str, table: object) -> NoReturn:
+        """Not taken: there are no tables beside those of the server."""
+        raise BugError(f"the views' state in PostgreSQL reads no {name} of {type(table).__name__}")
+
+    def reader(self, statement: str, rows: int = 10_000) -> pa.RecordBatchReader:
+        """Not taken: what is not computed by SQL is refused before."""
+        raise BugError(f"nothing is computed beside PostgreSQL: {rows} rows of {len(statement)} characters")
+
+    def begin_again(self, *, seq: int, step: int) -> None:
+        """Forget everything: a new identity makes the job read the topics from their beginning."""
+        with self.transaction():
+            for name in self._names(self._current()) - {"meta", *_OURS}:
+                self.execute(f"DROP TABLE {quoted(name)}")
+            for table in _OURS:
+                self.execute(f"DELETE FROM {table}")
+            self.put(identity=uuid.uuid4(), seq=seq, step=step, position=None, clock_ms=None, outbox=None)
+
+    def kept_tables(self) -> list[str]:
+        """Return the relations of captured tables that have a place."""
+        return [name for (name,) in self.rows("SELECT relation FROM kept")]
+
+    def has(self, relation: str) -> bool:
+        """Whether there is a place for a captured table's events."""
+        return bool(self.rows("SELECT 1 FROM kept WHERE relation = ?", [relation]))
+
+    def columns(self, relation: str) -> dict[str, str]:
+        """Return the columns of a relation's rows with their types, in order; nothing where it has no place."""
+        return self._columns(base(relation))
+
+    def of_step(self, at: str) -> dict[str, str]:
+        """Return the columns of a table of the step."""
+        return self._columns(at, "")
+
+    def _columns(self, at: str, schema: str | None = None) -> dict[str, str]:
+        found = self.rows(
+            "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
+            "WHERE attrelid = to_regclass(?) AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
+            [f"{quoted(self.schema)}.{at}" if schema is None else at],
+        )
+        return dict(found)
+
+    def prepare_table(self, relation: str, columns: Columns, hidden: Columns, key: Sequence[str]) -> None:
+        """Make a captured table's place, or add the columns that it does not have.
+
+        Where a column has become text, all topics are read again at the next start: events write values in another way.
+        """
+        del hidden
+        own = [f"{quoted(name)} {_TEXT}" for name in (KEY, POSITION, OP)]
+        listed = kept(columns)
+        self._make_or_widen(waiting(relation), listed, [*own, f"{quoted(SOURCE_MS)} bigint"])
+        self._make_or_widen(base(relation), listed, [f"{quoted(POSITION)} {_TEXT} NOT NULL"])
+        self.index(relation, key)
+        self.execute("INSERT INTO kept VALUES (?) ON CONFLICT DO NOTHING", [relation])
+
+    def index(self, relation: str, columns: Sequence[str]) -> None:
+        """Have an index by these columns, as far as there can be one: a long text has no place in an index."""
+        types = self.columns(relation)
+        if self.get(_NO_TEXTS) is not None:
+            columns = [name for name in columns if types[name] not in _LONG]
+        if columns:
+            name = quoted(short(f"by {' '.join(columns)} of {relation}"))
+            self.execute(f"CREATE INDEX IF NOT EXISTS {name} ON {base(relation)} ({', '.join(map(quoted, columns))})")
+
+    def without_indexes_of_texts(self) -> None:
+        """Drop the indexes by texts, for good: there is one that is too long for them."""
+        with self.transaction():
+            for (name,) in self.rows(
+                "SELECT DISTINCT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid "
+                "JOIN pg_attribute a ON a.attrelid = c.oid JOIN pg_namespace n ON n.oid = c.relnamespace "
+                "WHERE n.nspname = ? AND c.relname LIKE 'by %' AND format_type(a.atttypid, NULL) IN ('text', 'bytea')",
+                [self.schema],
+            ):
+                self.execute(f"DROP INDEX {quoted(name)}")
+            self.put(**{_NO_TEXTS: 1})
+
+    def _make_or_widen(  # type: ignore[override]
+        self, at: str, columns: Columns, ours: Sequence[str]
+    ) -> None:
+        found = self._columns(at)
+        if not found:
+            parts = [*ours, *(declared(name, kind) for name, kind in columns)]
+            self.execute(f"CREATE TABLE {at} ({', '.join(parts)})")
+            return
+        for name, kind in columns:
+            wanted, there = shown_type(kind), found.get(name)
+            if there is None:
+                self.execute(f"ALTER TABLE {at} ADD COLUMN {declared(name, kind)}")
+            elif there != wanted:
+                made = declared(name, kind).removeprefix(f"{quoted(name)} ")
+                using = f"CAST({quoted(name)} AS {wanted})"
+                self.execute(f"ALTER TABLE {at} ALTER COLUMN {quoted(name)} TYPE {made} USING {using}")
+                if wanted == "text":  # the engine writes values in another way than events do
+                    self.read_again()
+
+    def forget(self, relations: Iterable[str]) -> None:
+        """Drop the rows of relations."""
+        for relation in relations:
+            self.execute(f"DROP TABLE IF EXISTS {base(relation)}")
+
+    def forget_table(self, relation: str) -> None:
+        self.forget([relation])
+        self.execute(f"DROP TABLE IF EXISTS {waiting(relation)}")
+        self.execute("DELETE FROM kept WHERE relation = ?", [relation])
+
+    def clear_waiting(self, relation: str) -> None:
+        self.execute(f"DELETE FROM {waiting(relation)}")
+
+    def count(self, relation: str) -> int:
+        found = self.rows("SELECT rows FROM sizes WHERE relation = ?", [relation])
+        return int(found[0][0]) if found else 0
+
+    def grow(self, relation: str, rows: str, fewer: str) -> None:
+        """Note that a relation has the rows of one table more, and those of another fewer: to count takes long."""
+        self.execute(
+            f"INSERT INTO sizes SELECT {text(relation)}, "
+            f"(SELECT count(*) FROM {rows}) - (SELECT count(*) FROM {fewer}) "
+            "ON CONFLICT (relation) DO UPDATE SET rows = sizes.rows + excluded.rows"
+        )
+
+    def keep_published(self, view: str, records: Iterable[tuple[str, str | None]]) -> None:
+        numbered, read = enumerate(records), "pg_temp.records"
+        with self.transaction():
+            self.execute("DELETE FROM published WHERE view = ?", [view])
+            self.execute(f"CREATE TEMP TABLE records (key {_TEXT}, row {_TEXT}, number bigint) ON COMMIT DROP")
+            while some := list(itertools.islice(numbered, _AT_ONCE)):
+                self.insert(read, ("key", "row", "number"), [(key, row, number) for number, (key, row) in some])
+            newest = f"SELECT DISTINCT ON (key) key, row FROM {read} ORDER BY key, number DESC"
+            self.execute(f"INSERT INTO published SELECT ?, key, row FROM ({newest}) n WHERE row IS NOT NULL", [view])
+
+    def close(self) -> None:
+        """Close the connection; safe to call twice."""
+        self._server.close()
+
+
+def _run(cursor: Cursor, statement: str, parameters: object) -> None:
+    if parameters is None:
+        cursor.execute(statement)
+    else:
+        assert isinstance(parameters, list)  # noqa: S101 - for the type checker
+        cursor.execute(statement.replace("%", "%%").replace("?", "%s"), parameters)
+
+
+def _cell(value: object) -> str:
+    """Write a value as COPY's text format has it."""
+    if value is None:
+        return "\\N"
+    return str(value).replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")

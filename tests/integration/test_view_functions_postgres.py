@@ -1,0 +1,114 @@
+"""Every function that views take on PostgreSQL gives the embedded engine's value, which is Spark's."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+import duckdb
+import psycopg2.extras
+import pytest
+
+from cdc.model.errors import ConfigError
+from spark_apply.views.database.names import ERROR_FUNCTION
+from spark_apply.views.sql.plan import plan_view
+from spark_apply.views.sql.view_plan import Relation
+from tests.conftest import Database
+from tests.stores.test_view_functions import COLUMNS, OF_GROUPS, OF_ROWS, lines, made_rows, same
+from tests.stores.test_view_queries import _TABLES, _ours, _plain, _queries
+
+_RELATIONS = {"public.t": Relation("public.t", {name: kind for name, (kind, *_) in COLUMNS.items()}, ("id",))}
+_TYPES = {"VARCHAR": 'text COLLATE "C"', "DOUBLE": "double precision", "FLOAT": "real"}
+
+REFUSED = """
+x + y
+x * i
+f + f
+f + x
+d + x
+x / nullif(y, 0)
+x / 2
+lower(s)
+upper(t)
+upper(s)
+cast(l * 1.5e0 AS decimal(14,0))
+cast(CASE WHEN x < 1e8 THEN x * 0.01 END AS decimal(38,20))
+cast(CASE WHEN s = '2020-01-31' THEN s END AS date)
+upper(concat(s, t))
+lower(t)
+try_divide(x, y)
+round(x * 0.1, 3)
+sum(x)
+max(b)
+"""
+"""What the embedded engine takes, and PostgreSQL does not give Spark's value for."""
+
+
+def _filled(database: Database, *tables: str) -> None:
+    columns = ", ".join(f'"{name}" {_TYPES.get(of, of)}' for name, (_, _, of) in COLUMNS.items())
+    connection = database.connect()
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(ERROR_FUNCTION)
+            for table in tables:
+                cursor.execute(f'CREATE TABLE "{table}" ({columns})')
+                insert = f'INSERT INTO "{table}" VALUES %s'
+                psycopg2.extras.execute_values(cursor, insert, made_rows())
+    finally:
+        connection.close()
+
+
+def _statement(text: str) -> str:
+    """A statement over tables that are named as their relations."""
+    return re.sub("\x1a\\w+\x1a([^\x1a]+)\x1a", r'"\1"', text)
+
+
+@pytest.mark.parametrize(
+    ("expressions", "asked"),
+    [(OF_ROWS, ("id", "")), (OF_GROUPS, ("i", " GROUP BY i")), (OF_GROUPS, ("'all' AS k", " WHERE id < 0"))],
+    ids=["rows", "groups", "no rows"],
+)
+def test_functions_give_the_embedded_engines_values(
+    postgres18: Database, expressions: str, asked: tuple[str, str]
+) -> None:
+    by, tail = asked
+    _filled(postgres18, "public.t")
+    duck = duckdb.connect()
+    duck.execute("SET TimeZone = 'UTC'; CREATE SCHEMA after")
+    columns = ", ".join(f'"{name}" {of}' for name, (_, _, of) in COLUMNS.items())
+    duck.execute(f'CREATE TABLE after."public.t" ({columns})')
+    duck.executemany(f'INSERT INTO after."public.t" VALUES ({", ".join("?" * len(COLUMNS))})', made_rows())
+    differing = {}
+    for text in lines(expressions):
+        sql = f"SELECT {by}, {text} AS r FROM public.t{tail}"
+        ours = plan_view("v", sql, [by.rpartition(" ")[2]], _RELATIONS).nodes[-1].whole
+        key = [by.rpartition(" ")[2]]
+        if text in lines(REFUSED):
+            with pytest.raises(ConfigError, match="in PostgreSQL") as error:
+                plan_view("v", sql, key, _RELATIONS, engine="postgres")
+            assert "engine: duckdb" in (error.value.hint or "")
+            continue
+        theirs = plan_view("v", sql, key, _RELATIONS, engine="postgres").nodes[-1].whole
+        expected = {row[0]: row[1] for row in duck.execute(ours).fetchall()}
+        found: dict[Any, Any] = dict(postgres18.rows("SET TimeZone = 'UTC'; " + _statement(theirs)))  # type: ignore[arg-type]
+        wrong = {k: (found.get(k), expected[k]) for k in expected if same(found.get(k)) != same(expected[k])}
+        if wrong or found.keys() != expected.keys():
+            differing[text] = dict(list(wrong.items())[:2])
+    assert differing == {}
+
+
+def test_queries_give_the_embedded_engines_rows(postgres18: Database) -> None:
+    _filled(postgres18, "public.t", "public.u")
+    differing = {}
+    for key, full, sql in _queries():
+        plan = plan_view("v", sql, key, _TABLES, refresh_full=full, engine="postgres")
+        postgres18.execute(*(f'DROP TABLE IF EXISTS "{node.name}"' for node in plan.nodes))
+        for node in plan.nodes:
+            postgres18.execute(f'CREATE TABLE "{node.name}" AS {_statement(node.whole)}')
+        listed = ", ".join(f'"{name}"' for name in plan.nodes[-1].columns)
+        found = Counter(map(_plain, postgres18.rows(f'SELECT {listed} FROM "v"')))
+        expected = _ours(sql, key, made_rows(), full=full)
+        if found != expected:
+            differing[sql] = (list(found - expected)[:2], list(expected - found)[:2])
+    assert differing == {}

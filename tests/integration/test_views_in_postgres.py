@@ -1,0 +1,238 @@
+"""Views in PostgreSQL: step by step the events of the embedded engine, and rows that anybody may read."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import random
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import psycopg2.extras
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+import spark_apply.views.embedded.step
+from cdc.model.change import Kind
+from cdc.model.errors import ConfigError, FencedError, OperatorError
+from spark_apply.views.database.state import DatabaseState
+from spark_apply.views.database.step import LongTextError
+from spark_apply.views.database.values import declared, object_of
+from spark_apply.views.model.values import engine_type, quoted
+from spark_apply.views.model.values import object_of as embedded_object
+from spark_apply.views.planning.view import View
+from spark_apply.views.sql.plan import plan_view
+from tests.conftest import FULL, Database
+from tests.pushes import some_each_push
+from tests.views.database import DatabaseSteps, view_of
+from tests.views.engine import START, relation
+from tests.views.queries import Query, queries
+from tests.views.shapes import RELATIONS, SHAPES
+from tests.views.steps import Steps
+
+_WORDS = [None, "x", "y", "Z", "é"]
+_MINUTES = [None, *(START + timedelta(minutes=n) for n in range(8))]
+
+
+def _batch(rng: random.Random) -> dict[str, dict[tuple[Any, ...], Any]]:
+    """Rows by key that are written, or deleted where there is none."""
+    small = [None, 0, 1, 2, 3]
+
+    def row(table: str) -> list[Any]:
+        if table == "public.a":
+            return [rng.choice(small), rng.choice(_WORDS), rng.choice(small), rng.choice(_MINUTES)]
+        if table == "public.b":
+            return [rng.choice(small), rng.choice(small), rng.choice(_MINUTES)]
+        return [rng.choice(_WORDS)]
+
+    found: dict[str, dict[tuple[Any, ...], Any]] = {}
+    for table in rng.sample(list(RELATIONS), rng.choice([0, 1, 1, 2, 3])):
+        keys = [(rng.randrange(4), rng.randrange(3)) if table == "public.c" else (rng.randrange(5),) for _ in range(3)]
+        found[table] = {key: None if rng.random() < 0.3 else row(table) for key in keys}
+    return found
+
+
+def _clock(at: Any) -> int:
+    return round((at - START).total_seconds() * 1000) + 1_767_225_600_000
+
+
+def _same_events(postgres: Database, tmp_path: Path, shapes: Mapping[str, Any], steps: int, seed: int) -> None:
+    names = {shape: f"v{number}" for number, shape in enumerate(shapes)}
+    made = [
+        [view_of(names[shape], sql, key, RELATIONS, engine) for shape, (sql, key) in shapes.items()]
+        for engine in ("duckdb", "postgres")
+    ]
+    ours = Steps(tmp_path, list(RELATIONS.values()), made[0])
+    theirs = DatabaseSteps(postgres.url, list(RELATIONS.values()), made[1])
+    rng, minute = random.Random(seed), 0
+    try:
+        for number in range(steps):
+            for table, rows in _batch(rng).items():
+                ours.write(table, rows)
+                theirs.write(table, rows)
+            minute += rng.randrange(2)
+            clock = _clock(START + timedelta(minutes=minute))
+            expected, found = ours.step(clock), theirs.step(clock)
+            for shape, name in names.items():
+                mine, other = ([each for each in of if each[0] == name] for of in (expected, found))
+                assert other == mine, (shape, number)
+    finally:
+        ours.close()
+        theirs.close()
+
+
+_SOME = {shape: of for number, (shape, of) in enumerate(SHAPES.items()) if number % 9 == 1}
+"""What each push asks: an outer join, an aggregate, windows, a UNION, a clock among them."""
+
+
+@pytest.mark.parametrize("whole", some_each_push([False, True], False), ids=["by units", "whole"])
+def test_events_of_shapes(postgres18: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: bool) -> None:
+    monkeypatch.setattr(spark_apply.views.embedded.step, "MOST_TOUCHED", 0.001 if whole else math.inf)
+    _same_events(postgres18, tmp_path, SHAPES if FULL else _SOME, 10 if FULL else 5, 7)
+
+
+@pytest.mark.full  # tests/property/test_view_laws.py has the plans, and the test above their statements
+@given(query=queries(), seed=st.integers(0, 10**6))
+@settings(
+    max_examples=25, deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much],
+)  # fmt: skip
+def test_events_of_random_views(postgres18: Database, tmp_path: Path, query: Query, seed: int) -> None:
+    try:
+        plan_view("v0", query.sql, query.key, RELATIONS, engine="postgres")
+    except ConfigError:
+        assume(False)
+    postgres18.execute("DROP SCHEMA IF EXISTS cdc_views_steps CASCADE")
+    shutil.rmtree(tmp_path / "state", ignore_errors=True)
+    _same_events(postgres18, tmp_path / "state", {"random": (query.sql, list(query.key))}, 6, seed)
+
+
+def test_json_has_the_embedded_engines_bytes(postgres18: Database) -> None:
+    """So a view goes over from one engine to the other, and nothing is published again."""
+    rng = random.Random(3)
+    values: dict[Kind, list[Any]] = {
+        Kind("float64"): [0.0, -0.0, 1.0, -2.5, 1e15, 1e16, 123456789012345678.0, 1e-4, 1e-5]
+        + [math.nan, math.inf, -math.inf]
+        + [rng.choice([1, -1]) * rng.random() * 10 ** rng.randrange(-9, 22) for _ in range(60)],
+        Kind("float32"): [0.0, 1.5, 1e6, 16777216.0, 3e38, 1e-30, 0.1, 123456.7, 1e16],
+        Kind("decimal", 12, 3): [Decimal("0.000"), Decimal("-0.001"), Decimal("123456789.120")],
+        Kind("decimal", 3, 3): [Decimal("0.123"), Decimal("-0.100")],
+        Kind("uint64"): [Decimal(2**64 - 1), Decimal(0)],
+        Kind("bytes"): [b"", b"\0\xff" * 70, b"abc"],
+        Kind("date"): [dt.date(1, 1, 1), dt.date(1969, 12, 31), dt.date(9999, 12, 31)],
+        Kind("timestamp_micros"): [dt.datetime(1, 1, 1), dt.datetime(2020, 2, 29, 1, 2, 3, 4), dt.datetime(1969, 1, 1)],  # noqa: DTZ001
+        Kind("timestamptz"): [dt.datetime(1, 1, 1), dt.datetime(2020, 2, 29, 1, 2, 3, 40), dt.datetime(9999, 1, 1)],  # noqa: DTZ001
+        Kind("string"): ["", 'a"b', "\\", "/", "é👍", "\n\t\r\b\f\x01", "\x7f\u2028", "{}"],
+        Kind("boolean"): [True, False],
+        Kind("int64"): [2**63 - 1, -(2**63), 0],
+    }  # fmt: skip
+    duck = duckdb.connect()
+    for number, (kind, some) in enumerate(values.items()):
+        name = f'c"{number} é'
+        duck.execute(f"CREATE TABLE t{number} (n INTEGER, {quoted(name)} {engine_type(kind)})")
+        duck.executemany(f"INSERT INTO t{number} VALUES (?, ?)", [list(each) for each in enumerate([*some, None])])
+        expected = duck.execute(f"SELECT {embedded_object([(name, kind)], 'r')} FROM t{number} r ORDER BY n").fetchall()
+        with closing(postgres18.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute(f"CREATE TABLE t{number} (n integer, {declared(name, kind)})")
+            psycopg2.extras.execute_values(cursor, f"INSERT INTO t{number} VALUES %s", list(enumerate([*some, None])))
+            cursor.execute(f"SELECT {object_of([(name, kind)], 'r')} FROM t{number} r ORDER BY n")
+            assert cursor.fetchall() == expected, kind
+
+
+_ONE = relation("public.x", ["k"], k="string", v="int64")
+
+
+def _one_view() -> list[View]:
+    sql = "SELECT k, count(*) AS n, sum(v) AS s FROM public.x GROUP BY k"
+    return [view_of("sums", sql, ["k"], {_ONE.name: _ONE}, "postgres")]
+
+
+def test_no_reader_sees_two_positions(postgres18: Database) -> None:
+    """Amounts move from key to key while a reader polls: the sum stays, and the view is that of the table beside it."""
+    rng, amounts, stop = random.Random(2), dict.fromkeys("abcdef", 100), threading.Event()
+    seen, wrong = set[object](), list[object]()
+    asked = (
+        'SELECT (SELECT sum(v) FROM {0}."public.x"), (SELECT sum(s) FROM {0}."view.sums"), '
+        '(SELECT count(*) FROM {0}."view.sums" JOIN {0}."public.x" x USING (k) WHERE s = x.v), '
+        "(SELECT string_agg(v::text, ',' ORDER BY k) FROM {0}.\"public.x\")"
+    ).format("cdc_views_steps")
+
+    def poll() -> None:
+        with closing(postgres18.connect()) as connection, connection.cursor() as cursor:
+            while not stop.is_set():
+                cursor.execute(asked)
+                ((table, view, same, amounts_then),) = cursor.fetchall()
+                seen.add(amounts_then)
+                if (table, view, same) != (600, 600, 6):
+                    wrong.append((table, view, same))
+
+    with closing(DatabaseSteps(postgres18.url, [_ONE], _one_view())) as steps:
+        steps.write(_ONE.name, {(key,): [amount] for key, amount in amounts.items()})
+        steps.step()
+        reader = threading.Thread(target=poll)
+        reader.start()
+        try:
+            for _ in range(12):
+                one, other = rng.sample("abcdef", 2)
+                amount = rng.randrange(1, 50)
+                amounts[one] -= amount
+                amounts[other] += amount
+                steps.write(_ONE.name, {(key,): [amounts[key]] for key in (one, other)})
+                assert len(steps.step()) == 2
+        finally:
+            stop.set()
+            reader.join(60)
+    assert wrong == []
+    assert len(seen) > 2
+
+
+def test_a_text_too_long_for_an_index_costs_the_indexes_of_texts(postgres18: Database) -> None:
+    rng = random.Random(1)
+    long = "".join(chr(rng.randrange(0x4E00, 0x9000)) for _ in range(4_000))
+    with closing(DatabaseSteps(postgres18.url, [_ONE], _one_view())) as steps:
+        steps.write(_ONE.name, {("a",): [1], (long,): [2]})
+        with pytest.raises(LongTextError):
+            steps.step()
+        assert isinstance(steps.state, DatabaseState)
+        steps.state.without_indexes_of_texts()
+        assert [(op, key, row["s"]) for _, op, key, row in steps.step()] == [("c", ("a",), 1), ("c", (long,), 2)]
+        steps.write(_ONE.name, {(long,): [3]})
+        assert [(op, row["s"]) for _, op, _, row in steps.step()] == [("u", 3)]
+
+
+def test_a_schema_has_one_writer_and_is_ours(postgres18: Database, servers: Callable[[str], str]) -> None:
+    first = DatabaseState(postgres18.url, job="shop-views", prefix="shop")
+    second = DatabaseState(postgres18.url, job="shop-views", prefix="shop")
+    with pytest.raises(FencedError, match="another copy of this view job"), first.transaction():
+        first.put(position="1")
+    second.put(position="2")
+    with pytest.raises(FencedError):
+        first.rows("SELECT 1")
+    assert second.get("position") == "2"
+    with pytest.raises(OperatorError, match="is of the view job shop-views over the topics of shop"):
+        DatabaseState(postgres18.url, job="shop_views", prefix="shop")
+    postgres18.execute("CREATE SCHEMA cdc_views_other", "CREATE TABLE cdc_views_other.mine ()")
+    with pytest.raises(OperatorError, match="tables that are none of a view job: mine"):
+        DatabaseState(postgres18.url, job="other", prefix="shop")
+    postgres18.execute("UPDATE cdc_views_shop_views.meta SET value = 'older' WHERE name = 'shape'")
+    third = DatabaseState(postgres18.url, job="shop-views", prefix="shop")
+    assert (third.made_again, third.get("position")) == (True, None)
+    with pytest.raises(OperatorError, match=r"store: keeping the state of views: .*does not exist"):
+        third.rows('SELECT * FROM "not there"')
+    for state in (first, second, third):
+        state.close()
+    name = f"latin_{postgres18.name}"
+    postgres18.execute(f"CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+    try:
+        with pytest.raises(OperatorError, match="the database has the encoding LATIN1"):
+            DatabaseState(postgres18.url.rpartition("/")[0] + f"/{name}", job="shop-views", prefix="shop")
+    finally:
+        postgres18.execute(f"DROP DATABASE {name} WITH (FORCE)")

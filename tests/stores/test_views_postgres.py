@@ -1,0 +1,301 @@
+"""Views in PostgreSQL on a real broker: the cases of the other engines, and what its readers see."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import shutil
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+import spark_apply.views.embedded.step
+from cdc.cli.main import cdc as command
+from cdc.config.views import MatchConfig, ReadConfig, StreamConfig, ViewConfig
+from cdc.model.errors import CdcError, ConfigError, FencedError
+from spark_apply.views.job import run_views
+from spark_apply.views.planning.planned import plan_views
+from spark_apply.views.proof.explain import explain_view
+from spark_apply.views.proof.verify import verify_views
+from spark_apply.views.publishing.status import view_status
+from tests.conftest import FULL, Database
+from tests.spark.laws import until
+from tests.spark.records import position
+from tests.views.bench import ViewBench
+from tests.views.cases import CASES, INT, TABLES, TEXT, lookup, view
+from tests.views.one_job import BATCHES, Cases, killed, named
+
+pytest_plugins = ["tests.spark.fixtures"]
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+_TAKEN = {
+    name: case
+    for name, case in CASES.items()
+    if case.view.match is None and all(read.keep is None and read.at == "now" for read in case.view.reads.values())
+}
+"""What this engine takes: all but searches, what comes too late, and rows as they were."""
+_SOME = {
+    name: CASES[name]
+    for name in (
+        "5 sender changed",
+        "22 outer join: matches come and go",
+        "28 a deadline passes while nothing happens, 29 a straggler",
+        "the best two of each group",
+    )
+}
+"""What each push asks; steps of every form are in tests/integration/test_views_in_postgres.py."""
+_SCHEMA = "cdc_views_shop_views"
+
+
+def test_cases_batch_by_batch(
+    apply_spark: SparkSession, kafka: str, postgres18: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unit by unit, however much of these small tables has changed; then nothing, whatever of the state is lost."""
+    cases = Cases(kafka, tmp_path, _TAKEN if FULL else _SOME, engine="postgres", store=postgres18.url)
+    with monkeypatch.context() as patched:
+        patched.setattr(spark_apply.views.embedded.step, "MOST_TOUCHED", math.inf)
+        for batch in range(BATCHES):
+            cases.publish(batch)
+            assert cases.bench.run().stopped == {}
+            found, expected = cases.found(), cases.expected(batch)
+            assert {name: of for name, of in found.items() if of != expected[name]} == {}, batch
+    status = view_status(cases.bench.config)
+    assert status["engine"] == "postgres"
+    assert {of["computed"] for of in status["views"].values()} <= {"units", None}
+    shutil.rmtree(cases.bench.folder / "state")
+    assert cases.bench.run().events == 0
+    postgres18.execute(f"DROP SCHEMA {_SCHEMA} CASCADE")
+    assert cases.bench.run().events == 0
+
+
+@pytest.mark.full
+def test_cases_at_once_in_any_order_and_again(
+    apply_spark: SparkSession, kafka: str, postgres18: Database, tmp_path: Path
+) -> None:
+    cases = Cases(kafka, tmp_path, _TAKEN, engine="postgres", store=postgres18.url)
+    cases.publish(*range(BATCHES), shuffled=5)
+    cases.bench.run()
+    assert cases.rows() == cases.answers(apply_spark)
+    cases.found()
+    cases.bench.commit = 10  # every event comes again, under its old position
+    cases.publish(*range(BATCHES), shuffled=6)
+    assert cases.bench.run().events == 0
+    assert {name: signs for name, signs in cases.found().items() if signs} == {}
+    for number, name in enumerate(cases.cases):
+        (verified,) = verify_views(cases.bench.config, only=named(number))
+        assert verified.agrees, (name, verified)
+
+
+@pytest.mark.full  # tests/stores/test_views.py
+@pytest.mark.parametrize("point", ["before the state", "before Kafka", "after Kafka"])
+def test_killed_at_each_commit(
+    kafka: str, postgres18: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    bench = _timeline(kafka, tmp_path, postgres18)
+    bench.transaction(("t", "c", {"id": 1, "sender": "bob", "likes": 0}))
+    bench.run()
+    bench.transaction(("f", "c", {"id": 1, "follower": "ann", "followee": "bob"}))
+    with monkeypatch.context() as patched:
+        killed(patched, point)
+        with suppress(CdcError):  # what is done again in the same process has to find out, too
+            bench.run()
+    bench.run()
+    bench.transaction(("f", "d", {"id": 1}))
+    bench.run()
+    assert [op for op, _, _ in bench.events("timeline")] == ["c", "d"]
+
+
+def _timeline(kafka: str, folder: Path, database: Database) -> ViewBench:
+    views = {"timeline": CASES["1 tweet first"].view}
+    tables = {"t": TABLES["t"], "f": TABLES["f"]}
+    return ViewBench(kafka, folder, tables, views, engine="postgres", store=database.url)
+
+
+@pytest.mark.full  # tests/integration/test_views_in_postgres.py fences a state
+def test_a_second_job_fences_the_first(
+    apply_spark: SparkSession, kafka: str, postgres18: Database, tmp_path: Path
+) -> None:
+    first = _timeline(kafka, tmp_path / "first", postgres18)
+    first.transaction(("t", "c", {"id": 1, "sender": "bob", "likes": 0}))
+    stop, ended = threading.Event(), []
+
+    def follow() -> None:
+        try:
+            run_views(first.config, once=False, stop=stop)
+        except CdcError as exc:
+            ended.append(exc)
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    until((tmp_path / "first" / "state" / "status.json").exists, within_s=120)
+    second = replace(first.config, state=str(tmp_path / "second"))
+    run_views(second, once=True)
+    first.transaction(("f", "c", {"id": 1, "follower": "ann", "followee": "bob"}))
+    thread.join(120)
+    stop.set()
+    assert [type(error) for error in ended] == [FencedError]
+    assert first.events("timeline") == []
+    assert run_views(second, once=True).events == 1
+    assert [op for op, _, _ in first.events("timeline")] == ["c"]
+
+
+@pytest.mark.full  # that steps are transactions is tested in test_views_in_postgres.py
+def test_readers_of_the_database_see_tables_and_views_of_one_position(
+    apply_spark: SparkSession, kafka: str, postgres18: Database, tmp_path: Path
+) -> None:
+    """Money moves while a reader polls: no sum is ever wrong, and views are those of the tables beside them."""
+    account = {"id": INT, "half": TEXT, "balance": INT}
+    views = {
+        "halves": view("SELECT half, sum(balance) AS s FROM public.here GROUP BY half", "half"),
+        "all": view("SELECT 'all' AS k, sum(s) AS s FROM view.halves", "k"),
+    }
+    bench = ViewBench(kafka, tmp_path, {"here": account}, views, engine="postgres", store=postgres18.url)
+    money = dict.fromkeys(range(10), 100)
+    rows = {n: {"id": n, "half": "one" if n % 2 else "other", "balance": 100} for n in money}
+    bench.transaction(*(("here", "c", row) for row in rows.values()))
+    stop, failed, seen = threading.Event(), list[Exception](), set[str]()
+    wrong = list[object]()
+
+    def follow() -> None:
+        try:
+            run_views(bench.config, once=False, stop=stop)
+        except Exception as exc:  # noqa: BLE001 - shown by the test
+            failed.append(exc)
+
+    def poll() -> None:
+        asked = (
+            f"SELECT (SELECT value FROM {_SCHEMA}.meta WHERE name = 'position'), "
+            f'(SELECT sum(balance) FROM {_SCHEMA}."public.here"), (SELECT sum(s) FROM {_SCHEMA}."view.halves"), '
+            f'(SELECT s FROM {_SCHEMA}."view.all"), (SELECT count(*) FROM {_SCHEMA}."view.halves" v JOIN '
+            f'(SELECT half, sum(balance) AS s FROM {_SCHEMA}."public.here" GROUP BY half) h USING (half, s))'
+        )
+        while not stop.is_set():
+            ((at, *sums),) = postgres18.rows(asked)
+            seen.add(str(at))
+            if sums != [1_000, 1_000, 1_000, 2]:
+                wrong.append((at, sums))
+
+    job, reader = threading.Thread(target=follow), threading.Thread(target=poll)
+    job.start()
+    until(lambda: bool(failed) or (tmp_path / "state" / "status.json").exists(), within_s=120)
+    reader.start()
+    rng = random.Random(4)
+    for turn in range(60):
+        if turn % 20 == 19:  # a step of its own for what came so far, once without a connection
+            until(partial(_reached, bench, failed), within_s=120)
+            postgres18.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND application_name = 'cdc apply'"
+            )
+        one, other = rng.sample(sorted(rows), 2)
+        amount = rng.randrange(1, 50)
+        rows[one]["balance"], rows[other]["balance"] = (
+            int(str(rows[one]["balance"])) - amount, int(str(rows[other]["balance"])) + amount,
+        )  # fmt: skip
+        bench.transaction(("here", "u", rows[one]), ("here", "u", rows[other]))
+    until(partial(_reached, bench, failed), within_s=120)
+    stop.set()
+    job.join(60)
+    reader.join(60)
+    assert failed == []
+    assert wrong == []
+    assert len(seen) > 2
+    explained = explain_view(bench.config, view="all", key='{"k": "all"}')
+    assert (explained.outcome, explained.published) == ("row", {"k": "all", "s": 1_000})
+
+
+def _reached(bench: ViewBench, failed: list[Exception]) -> bool:
+    return bool(failed) or view_status(bench.config)["position"] >= position(bench.commit + 1, 0)
+
+
+def test_what_postgres_does_not_take_is_refused_with_the_way_out(
+    apply_spark: SparkSession, kafka: str, postgres18: Database, tmp_path: Path
+) -> None:
+    bench = ViewBench(
+        kafka, tmp_path, {name: TABLES[name] for name in ("t", "s", "sale", "rate")}, {"v": lookup("now")},
+        engine="postgres", store=postgres18.url, logs=frozenset({"rate"}),
+        streams={"k": StreamConfig(topic="k", schema="id BIGINT, at TIMESTAMP", key=("id",))},
+    )  # fmt: skip
+    search = MatchConfig(queries="public.t", query="sender", docs="public.t", fields=("sender",))
+    kept = {"public.s": ReadConfig(time="at", keep="30m")}
+    of_stream = "SELECT t.id, k.at FROM public.t t JOIN stream.k k ON k.id = t.id"
+    refused = {
+        "views.v.match: PostgreSQL finds no searches": ViewConfig(match=search, key=("query", "doc")),
+        "views.v.from.public.s.keep: PostgreSQL": ViewConfig(sql="SELECT id FROM public.s", key=("id",), reads=kept),
+        "views.v.from.public.rate.at: PostgreSQL": lookup("event"),
+        "views.v.stream.k: PostgreSQL reads captured tables": ViewConfig(sql=of_stream, key=("id",)),
+        "views.v.sql: line 1: UPPER": ViewConfig(sql="SELECT id, upper(sender) AS s FROM public.t", key=("id",)),
+        "views.v: the column aaa": ViewConfig(sql=f"SELECT id, sender AS {'a' * 64} FROM public.t", key=("id",)),
+    }
+    for message, one in refused.items():
+        with pytest.raises(ConfigError) as error:
+            plan_views(replace(bench.config, views={"v": one}), apply_spark)
+        assert error.value.message.startswith(message)
+        assert "engine: duckdb" in (error.value.hint or "")
+    assert postgres18.rows("SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'cdc%'") == [(0,)]
+
+
+@pytest.mark.full  # tests/stores/test_views_command.py, tests/stores/test_view_rebuild.py
+def test_the_commands(apply_spark: SparkSession, kafka: str, postgres18: Database, tmp_path: Path) -> None:
+    bench = _timeline(kafka, tmp_path, postgres18)
+    bench.transaction(
+        ("t", "c", {"id": 1, "sender": "bob", "likes": 0}), ("f", "c", {"id": 1, "follower": "ann", "followee": "bob"})
+    )
+    file, of = tmp_path / "views.yaml", CASES["1 tweet first"].view
+    made = {
+        "name": "shop-views",
+        "source": {"bootstrap_servers": kafka, "topic_prefix": bench.prefix},
+        "state": str(tmp_path / "state"),
+        "engine": "postgres",
+        "store": postgres18.url,
+        "views": {"timeline": {"sql": of.sql, "key": list(of.key)}},
+    }
+    file.write_text(yaml.safe_dump(made))
+
+    def cdc(*words: str) -> Any:
+        found = CliRunner().invoke(command, ["view", *words, "--json"], catch_exceptions=False)
+        assert found.exit_code == 0
+        return json.loads(found.stdout)
+
+    assert cdc("check", str(file)) == cdc("plan", str(file))
+    assert cdc("plan", str(file))["engine"] == "postgres"
+    assert cdc("run", str(file), "--once")["events"] == 1
+    assert cdc("status", str(file))["views"]["timeline"]["rows"] == 1
+    assert cdc("verify", str(file))["agree"]
+    key = '{"follower": "ann", "tweet": 1}'
+    assert cdc("explain", str(file), "--view", "timeline", "--key", key)["outcome"] == "row"
+    edited = f"{of.sql} WHERE t.likes > 0"
+    file.write_text(yaml.safe_dump({**made, "views": {"timeline": {"sql": edited, "key": list(of.key)}}}))
+    assert cdc("rebuild", str(file), "--dry-run")["views"][0]["removed"] == 1
+    assert cdc("rebuild", str(file))["views"][0]["generation"] == 2
+    assert bench.signs("timeline") == ["+ann,1", "-ann,1"]
+    assert postgres18.rows(f'SELECT count(*) FROM {_SCHEMA}."view.timeline"') == [(0,)]
+    assert cdc("verify", str(file))["agree"]
+
+
+@pytest.mark.full  # tests/stores/test_containment.py has tables that are set aside
+def test_a_text_that_postgres_cannot_keep_stops_the_views_of_its_table_alone(
+    apply_spark: SparkSession, kafka: str, postgres18: Database, tmp_path: Path
+) -> None:
+    views = {
+        "senders": view("SELECT sender, count(*) AS n FROM public.t GROUP BY sender", "sender"),
+        "sums": view("SELECT g, sum(v) AS s FROM public.x GROUP BY g", "g"),
+    }
+    tables = {name: TABLES[name] for name in ("t", "x")}
+    bench = ViewBench(kafka, tmp_path, tables, views, engine="postgres", store=postgres18.url)
+    bench.transaction(("t", "c", {"id": 1, "sender": "bob", "likes": 0}), ("x", "c", {"id": 1, "g": "a", "v": 1}))
+    assert bench.run().stopped == {}
+    bench.transaction(("t", "c", {"id": 2, "sender": "a\0b", "likes": 0}), ("x", "c", {"id": 2, "g": "a", "v": 1}))
+    stopped = bench.run().stopped
+    assert list(stopped) == ["senders"]
+    assert "U+0000" in stopped["senders"]
+    assert (bench.signs("senders"), bench.signs("sums")) == (["+bob"], ["+a", "~a"])
