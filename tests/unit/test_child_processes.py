@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cdc.cli.running.supervise import supervise
+from cdc.machine.stop_signals import HangUps
 from cdc.model.errors import OperatorError
 from sinks.client.options import weakness
 
@@ -16,7 +17,7 @@ def test_a_module_of_the_current_folder_is_not_run(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     files = (tmp_path / "a.yaml", tmp_path / "b.yaml")
     with pytest.raises(OperatorError, match="the connector ended with an error"):
-        supervise(files, ["--until-caught-up"])
+        supervise(files, ["--until-caught-up"], HangUps())
     assert not (tmp_path / "run").exists()
 
 

@@ -206,14 +206,11 @@ class DatabaseState(ViewState):
         """Not taken: what is not computed by SQL is refused before."""
         raise BugError(f"nothing is computed beside PostgreSQL: {rows} rows of {len(statement)} characters")
 
-    def begin_again(self, *, seq: int, step: int) -> None:
-        """Forget everything: a new identity makes the job read the topics from their beginning."""
-        with self.transaction():
-            for name in self._names(self._current()) - {"meta", *_OURS}:
-                self.execute(f"DROP TABLE {quoted(name)}")
-            for table in _OURS:
-                self.execute(f"DELETE FROM {table}")
-            self.put(identity=uuid.uuid4(), seq=seq, step=step, position=None, clock_ms=None, outbox=None)
+    def _forget_all(self) -> None:
+        for name in self._names(self._current()) - {"meta", *_OURS}:
+            self.execute(f"DROP TABLE {quoted(name)}")
+        for table in _OURS:
+            self.execute(f"DELETE FROM {table}")
 
     def kept_tables(self) -> list[str]:
         """Return the relations of captured tables that have a place."""
