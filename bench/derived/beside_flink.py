@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from bench.measure import PROJECT, tell
 from bench.measure.meter import Topic, Usage
@@ -321,18 +322,18 @@ def _measured(
 ) -> Figure:
     """Measure from `begin` to the last record; its topics must hold the right rows then."""
     topics = [Topic(side.kafka, name, PARTITIONS) for name in side.topics]
+    admin, there = AdminClient({"bootstrap.servers": side.kafka}), False
     cpu_before = sum(of.seconds(look=True) for of in side.usage())
     at = begin()
     seen, last, cpu = -1, at, cpu_before
     deadline = at + PATIENCE_S
     while True:
-        ends, now = sum(sum(topic.ends()) for topic in topics), time.time()
-        if not ends:  # a client that has not found a topic does not look for it again
-            topics = [Topic(side.kafka, name, PARTITIONS) for name in side.topics]
+        there = there or set(side.topics) <= set(admin.list_topics(timeout=10).topics)
+        ends, now = sum(sum(topic.ends()) for topic in topics) if there else 0, time.time()
         if ends != seen:
             seen, last = ends, now
             cpu = sum(of.seconds(look=True) for of in side.usage())
-        elif now - last > QUIET_S and all(folded(side.kafka, name) == rows for name, rows in right.items()):
+        elif ends and now - last > QUIET_S and all(folded(side.kafka, name) == rows for name, rows in right.items()):
             break
         if (failed := side.failure()) is not None:
             raise OperatorError(f"{side.name} has ended", hint=failed)

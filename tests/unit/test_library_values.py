@@ -197,7 +197,8 @@ def test_a_row_that_nobody_can_read_is_not_left_out_of_a_table() -> None:
     """Its schema is not at the registry: the table without it would look whole. One that was deleted is no matter."""
     table = object.__new__(Table)
     lost = b"\0\0\0\0\x07x"
-    table._place, table._newest = "p.s.t", {lost: (lost, None, None), b"k": (b'{"id":1}', event({"id": 1}), None)}
+    table._place, table._decrypt = "p.s.t", None
+    table._newest = {lost: (lost, None, None), b"k": (b'{"id":1}', event({"id": 1}), None)}
     assert table._live() == ([b'{"id":1}'], [event({"id": 1})])
     table._newest[lost] = (lost, lost, None)
     with pytest.raises(OperatorError, match=r"p\.s\.t has a row whose schema is not at the registry"):
