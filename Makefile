@@ -37,7 +37,7 @@ demo: $(JARS)    ## start the servers, change rows, watch copies and views follo
 test: $(JARS)    ## everything that is asked of each push, on real servers; lint and types among it
 	$(BIN)/python -m pytest -n $(WORKERS) --durations=20 --maxfail=50
 
-test-all: $(JARS) ## everything at full strength, hours of it; goes on where it was stopped; docs/test-all.json
+test-all: $(JARS) $(FLINK) ## everything at full strength, hours of it; goes on where it was stopped; docs/test-all.json
 	$(BIN)/python -m tests.everything
 
 test-quick: $(STAMP)  ## what needs no server
@@ -97,7 +97,7 @@ bench: $(JARS) $(PLOT) ## ours beside Debezium: streams, snapshots, latency; the
 	$(BIN)/python -m bench.capture.growth
 	$(BIN)/python -m bench.capture.hotpath
 
-readers: $(JARS) ## which readers read what a connector writes, each compared with SELECT
+readers: $(JARS) $(FLINK) ## which readers read what a connector writes, each compared with SELECT
 	$(BIN)/python -m bench.readers
 
 bench-quick: $(JARS) $(PLOT) ## the same in five minutes: fewer events, one run of each

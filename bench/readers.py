@@ -21,6 +21,8 @@ from typing import Any, Final
 
 import psycopg2
 
+from bench.measure.meter import Topic
+from bench.peers import flink
 from bench.peers.debezium import Worker
 from cdc.dev import jars, stack
 from cdc.model.errors import CdcError
@@ -97,7 +99,7 @@ class World:
             "source": {"type": "postgres", "url": self.postgres, "tables": list(tables)},
             "sink": {
                 "type": "kafka", "bootstrap_servers": self.kafka, "partitions": 2, "formats": tables,
-                "registry": {"url": self.registry},
+                "before": "topic", "registry": {"url": self.registry},
             },
         }  # fmt: skip
         file = self.folder / "connector.yaml"
@@ -329,6 +331,40 @@ def debezium_unwrapped(world: World, table: str) -> list[Row]:
     return debezium_sink(world, table, unwrapped=True)
 
 
+def flink_changes(world: World, table: str) -> list[Row]:
+    """Flink SQL, debezium-json."""
+    return _by_flink(world, table, "'connector' = 'kafka', 'format' = 'debezium-json', {}")
+
+
+def flink_rows(world: World, table: str) -> list[Row]:
+    """Flink SQL, upsert-kafka."""
+    return _by_flink(world, table, "'connector' = 'upsert-kafka', 'key.format' = 'json', 'value.format' = 'json', {}")
+
+
+def _by_flink(world: World, table: str, form: str) -> list[Row]:
+    """Have Flink write what it reads to a topic of its own, in its own JSON."""
+    columns = ", ".join(f"`{of.split()[0]}` {of.split()[1]}" for of in _OF_SPARK.split(", "))
+    made = Topic(world.kafka, f"flink.{table}.{time.time_ns()}", 1)
+    made.create()
+    at = "'topic' = '{}', 'properties.bootstrap.servers' = '" + world.kafka + "'"
+    read = (
+        f"{at.format(world.topic(table))}, 'scan.bounded.mode' = 'latest-offset', 'properties.group.id' = 'flink', "
+        "'properties.isolation.level' = 'read_committed'"
+    )
+    read = form.format(read if "upsert" in form else f"{read}, 'scan.startup.mode' = 'earliest-offset'")
+    written = f"'connector' = 'upsert-kafka', 'key.format' = 'json', 'value.format' = 'json', {at.format(made.name)}"
+    tables = [
+        f"CREATE TABLE {name} ({columns}, PRIMARY KEY (id) NOT ENFORCED) WITH ({with_})"
+        for name, with_ in (("source_", read), ("sink_", written))
+    ]
+    with flink.Cluster(world.folder / made.name, flink.KAFKA) as cluster:
+        cluster.submit(tables, ["INSERT INTO sink_ SELECT * FROM source_"])
+        cluster.finished(_WITHIN_S)
+    messages = read_to_end(world.kafka, {}, made.name, "read_committed")
+    newest = _newest((message.key() or b"", message.value()) for message in messages)
+    return [_as_selected(json.loads(value)) for value in newest]
+
+
 READERS: Final[Sequence[tuple[Callable[[World, str], list[Row]], str]]] = (
     (confluent_avro, "avro"),
     (confluent_avro, "flat_avro"),
@@ -345,9 +381,11 @@ READERS: Final[Sequence[tuple[Callable[[World, str], list[Row]], str]]] = (
     (spark, "flat_avro"),
     (debezium_sink, "connect"),
     (debezium_unwrapped, "connect"),
+    (flink_changes, "plain"),
+    (flink_rows, "flat"),
 )
 LEFT: Final = (
-    "Flink debezium-json and upsert-kafka", "Iceberg's sink for Kafka Connect", "Hudi's sources",
+    "Iceberg's sink for Kafka Connect", "Hudi's sources",
     "OpenSearch's sink for Kafka Connect",
 )  # fmt: skip
 """Readers that are not tried: their packages are not among those that are installed here."""

@@ -106,18 +106,18 @@ class Topic:
 
     def __init__(self, bootstrap_servers: str, name: str, partitions: int) -> None:
         self._servers = bootstrap_servers
-        self._name = name
+        self.name = name
         self._partitions = range(partitions)
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers}, logger=_quiet)
 
     def create(self) -> None:
         """Create the topic, compacted as ours are."""
-        made = NewTopic(self._name, len(self._partitions), 1, config={"cleanup.policy": "compact"})
-        self._admin.create_topics([made])[self._name].result(30)
+        made = NewTopic(self.name, len(self._partitions), 1, config={"cleanup.policy": "compact"})
+        self._admin.create_topics([made])[self.name].result(30)
 
     def ends(self) -> list[int]:
         """Return the last stable offset of each partition."""
-        asked = {TopicPartition(self._name, p): _LATEST for p in self._partitions}
+        asked = {TopicPartition(self.name, p): _LATEST for p in self._partitions}
         found = self._admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=10)
         ends = {}
         for partition, offset in found.items():
@@ -153,9 +153,9 @@ class Topic:
             elif visible >= expected and now - last.at_s > QUIET_S:
                 return first if first.visible < last.visible else began, last
             if now > deadline:
-                raise OperatorError(f"{self._name}: {visible} of {expected} records after {within_s:.0f} s")
+                raise OperatorError(f"{self.name}: {visible} of {expected} records after {within_s:.0f} s")
             if not alive():
-                raise OperatorError(f"{self._name}: what writes to it has ended after {visible} of {expected} records")
+                raise OperatorError(f"{self.name}: what writes to it has ended after {visible} of {expected} records")
             time.sleep(POLL_S)
 
     def count(self, begin: Sequence[int]) -> Counted:
@@ -169,7 +169,7 @@ class Topic:
         }
         records, size, keys = 0, 0, set()
         with closing(Consumer(settings, logger=_quiet)) as consumer:
-            assigned = [TopicPartition(self._name, p, begin[p]) for p in left]
+            assigned = [TopicPartition(self.name, p, begin[p]) for p in left]
             consumer.assign(assigned)
             heard_s = time.monotonic()
             while left:
@@ -184,5 +184,5 @@ class Topic:
                     if at.offset >= left.get(at.partition, at.offset + 1):
                         del left[at.partition]
                 if time.monotonic() - heard_s > 30:
-                    raise OperatorError(f"{self._name} cannot be read to its end")
+                    raise OperatorError(f"{self.name} cannot be read to its end")
         return Counted(records, len(keys), size)

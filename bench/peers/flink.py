@@ -152,7 +152,7 @@ class Cluster:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             new = [job for job in self.ask("/jobs/overview")["jobs"] if job["jid"] not in before]
-            if new and new[0]["state"] == "RUNNING":
+            if new and new[0]["state"] in ("RUNNING", "FINISHED"):
                 return float(new[0]["start-time"]) / 1000
             if not new or new[0]["state"] == "FAILED":
                 break
@@ -160,6 +160,16 @@ class Cluster:
         raise OperatorError(
             f"Flink did not take {file}", hint=f"{said.stdout[-3000:]}{said.stderr[-3000:]}{self.failure()}"
         )
+
+    def finished(self, within_s: float) -> None:
+        """Wait until each job has read its bounded topics to their ends. Raises OperatorError."""
+        deadline = time.monotonic() + within_s
+        while any(job["state"] != "FINISHED" for job in self.ask("/jobs/overview")["jobs"]):
+            if (why := self.failure()) is not None:
+                raise OperatorError("a job of Flink has failed", hint=why)
+            if time.monotonic() > deadline:
+                raise OperatorError(f"a job of Flink goes on after {within_s:.0f} s")
+            time.sleep(0.2)
 
     def failure(self) -> str | None:
         """Return why a job has failed; None: none has."""

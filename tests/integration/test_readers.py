@@ -23,6 +23,8 @@ CHEAP = [
     (readers.confluent_protobuf, "flat_proto"),
 ]
 """Those that start nothing."""
+NOT_INSTALLED = ("not run: No module named 'chdb'", "not run: the wheel apache-flink-libraries is not installed")
+"""What `make readers` and `make test-all` install besides, or nothing does."""
 
 
 def _world(database: Database, kafka: str, registry: str, prefix: str, folder: Path) -> readers.World:
@@ -39,10 +41,10 @@ def test_some_that_start_nothing(postgres18: Database, kafka: str, registry: str
 
 @pytest.mark.full
 def test_all_of_them(postgres18: Database, kafka: str, registry: str, prefix: str, tmp_path: Path) -> None:
-    """Spark and Kafka Connect are started."""
+    """Spark, Kafka Connect and Flink are started."""
     world = _world(postgres18, kafka, registry, prefix, tmp_path)
     found = {_named(read, table): readers.tried(world, read, table).found for read, table in readers.READERS}
-    missing = {name for name, what in found.items() if what.startswith("not run: No module named 'chdb'")}
+    missing = {name for name, what in found.items() if what.startswith(NOT_INSTALLED)}
     assert {**found, **dict.fromkeys(missing, "")} == {
         name: "" if name in missing else "as SELECT: 2 rows" for name in found
     }
