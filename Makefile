@@ -142,8 +142,9 @@ bench-views: $(JARS) ## a step of a view job in each engine alone, by how much i
 	$(BIN)/python -m bench.derived.views --engine spark
 	$(BIN)/python -m bench.derived.sketches
 
-bench-flink: $(JARS) $(FLINK) ## a view job beside Flink SQL over the same topics: a timeline, and a bank whose sum never changes
+bench-flink: $(JARS) $(FLINK) ## a view job, and the apply job into PostgreSQL and Iceberg, beside Flink SQL over the same topics
 	$(BIN)/python -m bench.derived.beside_flink
+	$(BIN)/python -m bench.derived.apply_beside_flink
 
 clean:           ## remove what the targets made (servers' state too)
 	test ! -x $(BIN)/cdc || $(BIN)/cdc dev down

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from confluent_kafka import Producer
 
-from tests.spark.records import Publisher, SourceTable, position
+from tests.spark.records import Publisher, SourceTable, dumps, position
 
 PARTITIONS: Final = 6
 COLUMNS: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -38,9 +38,13 @@ def table(prefix: str) -> SourceTable:
 class Backlog:
     """The topics of one table, and what is written to them; positions go up from call to call."""
 
-    def __init__(self, bootstrap: str, of: SourceTable) -> None:
+    def __init__(self, bootstrap: str, of: SourceTable, *, with_before: bool = False) -> None:
+        """`with_before`: updates have a whole row as `before`, for readers that insist; it is the row after it."""
         self._of = of
         self._commit = 0
+        self._with_before = with_before
+        self.statuses: dict[int, int] = {}
+        """The number that ends the newest status of each key."""
         publisher = Publisher(bootstrap, of.prefix)
         publisher.create([of], partitions=PARTITIONS)
         self._producer = Producer(
@@ -68,8 +72,11 @@ class Backlog:
 
     def _write(self, op: str, keys: Iterable[int]) -> None:
         topic = self._of.topic
-        for number, (key, value) in enumerate(records(self._of, op, keys, self._commit)):
+        wanted = list(keys)
+        made = records(self._of, op, wanted, self._commit, with_before=self._with_before)
+        for number, (of, (key, value)) in enumerate(zip(wanted, made, strict=True)):
             self._commit += 1
+            self.statuses[of] = self._commit % 7
             if number % _TRANSACTION == 0:
                 if number:
                     self._producer.commit_transaction(60)
@@ -80,10 +87,14 @@ class Backlog:
         self._producer.commit_transaction(60)
 
 
-def records(of: SourceTable, op: str, keys: Iterable[int], commit: int) -> Iterator[tuple[bytes, bytes]]:
+def records(
+    of: SourceTable, op: str, keys: Iterable[int], commit: int, *, with_before: bool = False
+) -> Iterator[tuple[bytes, bytes]]:
     """Yield key and value of an event for each key, at the positions behind `commit`, as of `SourceTable.event`."""
     ((_, key, value),) = of.event(op, row(_SLOT, _STATUS), position(_COMMIT))
     assert value is not None
+    if with_before and op == "u":
+        value = value.replace(b'"before":null', b'"before":' + dumps(row(_SLOT, _STATUS)), 1)
     key_template, template = key.replace(b"%", b"%%"), value.replace(b"%", b"%%")
     key_template = key_template.replace(b"%d" % _SLOT, b"%d")
     for mark, slot in (
@@ -94,7 +105,7 @@ def records(of: SourceTable, op: str, keys: Iterable[int], commit: int) -> Itera
     ):
         template = template.replace(mark, slot)
     for at, number in enumerate(keys, commit + 1):
-        yield key_template % number, template % {b"id": number, b"status": number % 7, b"commit": at}
+        yield key_template % number, template % {b"id": number, b"status": at % 7, b"commit": at}
 
 
 def row(key: int, status: str) -> dict[str, object]:

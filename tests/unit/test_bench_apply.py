@@ -17,9 +17,11 @@ def test_a_template_gives_what_a_connector_would_have_written() -> None:
     of = made_table("bench")
     found = list(records(of, "u", [3, 1_000_000], 41))
     for (key, value), number, commit in zip(found, (3, 1_000_000), (42, 43), strict=True):
-        ((_, wanted_key, wanted),) = of.event("u", row(number, f"status {number % 7}"), position(commit))
+        ((_, wanted_key, wanted),) = of.event("u", row(number, f"status {commit % 7}"), position(commit))
         assert (key, value) == (wanted_key, wanted)
         assert json.loads(value)["after"]["id"] == number
+    ((_, value),) = records(of, "u", [3], 41, with_before=True)
+    assert json.loads(value)["before"] == json.loads(value)["after"] == row(3, "status 0")
 
 
 def test_a_commit_is_seen_where_the_store_is_first_complete_up_to_it() -> None:
