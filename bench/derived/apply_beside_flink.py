@@ -3,10 +3,10 @@
     python -m bench.derived.apply_beside_flink [--rows 200000] [--updates 400000] [--stores postgres,iceberg]
 
 A table of nine columns (`bench/derived/backlog.py`) is in its topic: an insert of each key, then updates of random
-keys. Each side reads the topic from its beginning to its end into an empty table and ends: `cdc apply --once`, and a job with
-Flink's JDBC sink (upserts) or Iceberg's (``write.upsert.enabled``), exactly once where the sink can be, in a cluster
-that is up already. For ours, time and CPU count from the start of the process, so with the start of Spark. Then the
-table has to have each row as its last event has it.
+keys. Each side reads the topic from its beginning to its end into an empty table and ends: `cdc apply --once`, and a
+job with Flink's JDBC sink (upserts) or Iceberg's (``write.upsert.enabled``), exactly once where the sink can be, in a
+cluster that is up already. For ours, time and CPU count from the start of the process, so with the start of Spark.
+Then the table has to have each row as its last event has it.
 """
 
 from __future__ import annotations
