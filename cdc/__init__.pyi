@@ -1,9 +1,12 @@
 from cdc.library.api import follow as follow
+from cdc.library.api import inbox as inbox
 from cdc.library.api import spark as spark
 from cdc.library.api import table as table
 from cdc.library.changes import Change as Change
 from cdc.library.changes import Transaction as Transaction
 from cdc.library.follow import Follow as Follow
+from cdc.library.inbox import Inbox as Inbox
+from cdc.library.inbox import Received as Received
 from cdc.library.table import Table as Table
 from cdc.library.topics import Topics as Topics
 from cdc.library.values import UNCHANGED as UNCHANGED
@@ -22,12 +25,15 @@ __all__ = [
     "ConfigError",
     "Follow",
     "GapError",
+    "Inbox",
     "OperatorError",
+    "Received",
     "RetryableError",
     "Table",
     "Topics",
     "Transaction",
     "follow",
+    "inbox",
     "spark",
     "table",
 ]
