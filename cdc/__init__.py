@@ -4,6 +4,7 @@
     for batch in cdc.follow("connector.yaml", since="2026-11-24T00:00Z").arrow(rows=50_000): ...
     cdc.table("connector.yaml", "public.orders").to_pandas()
     cdc.spark(spark, "connector.yaml", "public.orders")
+    cdc.inbox("mailer", connection, kafka="127.0.0.1:9092", topics=["outbox.event.order"])
 
 docs/library.md has all of it. A name is loaded when it is first used, so that `import cdc` costs nothing.
 """
@@ -21,13 +22,16 @@ __all__ = [
     "Decrypt",
     "Follow",
     "GapError",
+    "Inbox",
     "OperatorError",
+    "Received",
     "RetryableError",
     "Table",
     "Topics",
     "Transaction",
     "decrypt",
     "follow",
+    "inbox",
     "spark",
     "table",
 ]
@@ -42,12 +46,15 @@ _WHERE = {
     "ConfigError": "cdc.model.errors",
     "Follow": "cdc.library.follow",
     "GapError": "cdc.model.errors",
+    "Inbox": "cdc.library.inbox",
     "OperatorError": "cdc.model.errors",
+    "Received": "cdc.library.inbox",
     "RetryableError": "cdc.model.errors",
     "Table": "cdc.library.table",
     "Topics": "cdc.library.topics",
     "Transaction": "cdc.library.changes",
     "follow": "cdc.library.api",
+    "inbox": "cdc.library.api",
     "spark": "cdc.library.api",
     "table": "cdc.library.api",
 }

@@ -20,6 +20,7 @@ from cdc.capture.snapshots.throttle import Throttle
 from cdc.capture.starting.descriptions import open_versions
 from cdc.capture.window_writer import WindowWriter
 from cdc.encode.dead_letters import DeadLetters
+from cdc.encode.envelope.cloud_events import CloudEvents
 from cdc.encode.event_writer import EventWriter
 from cdc.encode.schema_versions import SchemaVersions
 from cdc.encode.topic_contents.toast import ToastValues
@@ -103,6 +104,7 @@ def open_parts(
         not_asked=across.not_asked,
         emptied=rereads.emptied,
         key_headers=settings.key_headers,
+        cloud_events=CloudEvents(settings.formats) if settings.cloud_events else None,
         unsent=settings.unsent,
         outbox=OutboxWriter(settings.outbox, sink, letters) if settings.outbox is not None else None,
         held=held,

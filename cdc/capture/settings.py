@@ -41,6 +41,8 @@ class Settings:
     """What makes formats that are not plain JSON."""
     key_headers: bool = False
     """Whether the records of a key change name the other key in a header."""
+    cloud_events: bool = False
+    """Whether records have CloudEvents' attributes in headers."""
     before_of_topic: bool = False
     """Whether `before` is the row that the topic holds, where the log does not have the whole old row."""
     idle_position_s: float = 10.0

@@ -8,6 +8,7 @@ from typing import Final, Protocol, cast
 
 from cdc.encode.dead_letters import DeadLetters, PoisonRecord, too_large
 from cdc.encode.deferred_keys import DeferredKeys
+from cdc.encode.envelope.cloud_events import CloudEvents
 from cdc.encode.envelope.frame import Frame
 from cdc.encode.envelope.table_encoder import TableEncoder
 from cdc.encode.event_records import EventRecords
@@ -68,6 +69,7 @@ class EventWriter:
         not_asked: set[str],
         emptied: Callable[[Table], None],
         key_headers: bool = False,
+        cloud_events: CloudEvents | None = None,
         unsent: bytes | None = None,
         outbox: Outbox | None = None,
         held: TopicRows | None = None,
@@ -76,9 +78,10 @@ class EventWriter:
 
         `reread` is told of rows that have changed without events. The source is not asked for left-out values of the
         tables `not_asked`, to which tables are added. `emptied` has a table read from here on, because the rows it had
-        are gone. `key_headers`: the records of a key change name the other key in a header. `unsent`: the sink keeps no
-        rows; this JSON stands for values that are not known, and a TRUNCATE is an event. `held` finds the rows that
-        topics hold, for the `before` of events whose old row the log does not have.
+        are gone. `key_headers`: the records of a key change name the other key in a header. `cloud_events`
+        makes the headers of all events. `unsent`: the sink keeps no rows; this JSON stands for values that are not
+        known, and a TRUNCATE is an event. `held` finds the rows that topics hold, for the `before` of events whose old
+        row the log does not have.
         """
         self._key_headers = key_headers
         self._outbox = outbox
@@ -100,7 +103,7 @@ class EventWriter:
             unsent=unsent,
         )
         self._answered = self._left_out.answered
-        self._records, self._held = EventRecords(sink, held), held
+        self._records, self._held = EventRecords(sink, held, cloud_events), held
         self._truncates = Truncates(sink, self._records, logged=logged, emptied=emptied, whole=unsent is not None)
         self._deferred = DeferredKeys()
         self._filtered = FilteredRows()
@@ -239,6 +242,8 @@ class EventWriter:
         """
         encoder = self._versions.known(table)
         if encoder is None or table.deferred_key or (self._held is not None and encoder.flat is None):
+            return "", _decline
+        if self._records.headed:
             return "", _decline
         if encoder.published is not None and encoder.published.judge is not None:
             return "", _decline

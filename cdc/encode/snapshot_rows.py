@@ -56,7 +56,7 @@ class SnapshotRows:
         rows = encoder.shown(rows)
         topic, key, encode = encoder.topic, encoder.key, encoder.row
         fast, at = read_fast_path(encoder, self._sink.write), 0
-        as_a_rule = not self._letters.refuses
+        as_a_rule = not self._letters.refuses and not self._records.headed
         while (at := fast(rows, at, frame, lsn) if as_a_rule else at) < len(rows):
             row = rows[at]
             at += 1

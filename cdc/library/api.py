@@ -11,6 +11,7 @@ from cdc.config import registry
 from cdc.config.config import load_connector
 from cdc.library.decrypt import Decrypt
 from cdc.library.follow import Follow, configured
+from cdc.library.inbox import Inbox
 from cdc.library.packages import require
 from cdc.library.table import Table
 from cdc.library.topics import Topics
@@ -101,6 +102,29 @@ def decrypt(file: str | Path) -> Decrypt:
     A value whose key was erased is `cdc.ERASED`. Raises OperatorError if the file's master key is not the connector's.
     """
     return Decrypt(load_connector(Path(file)))
+
+
+def inbox(
+    name: str,
+    connection: Any,  # noqa: ANN401 - any driver's
+    *,
+    kafka: str | Mapping[str, str],
+    topics: str | Sequence[str],
+) -> Inbox:
+    """Read topics so that each record takes effect once in the database of `connection`.
+
+        with cdc.inbox("mailer", connection, kafka="127.0.0.1:9092", topics=["outbox.event.order"]) as inbox:
+            while True:
+                with inbox.batch() as messages:  # a transaction of the connection, committed with the block
+                    for message in messages: ...
+
+    `name` is the consumer group's, and that of the inbox's rows in the table ``cdc_inbox``, which is made if it is
+    missing. `connection` is one of psycopg2, psycopg, PyMySQL or sqlite3, not in autocommit, for the inbox and its
+    blocks alone. `kafka` is the bootstrap servers, or properties of librdkafka. A topic that is not there yet is waited
+    for. A new name begins at the beginning of the topics. Raises ConfigError for what makes no sense.
+    """
+    of = {"bootstrap.servers": kafka} if isinstance(kafka, str) else kafka
+    return Inbox(name, connection, [topics] if isinstance(topics, str) else topics, of)
 
 
 def table(file: str | Path, name: str, *, text: Collection[str] = (), decrypt: bool = False) -> Table:

@@ -6,6 +6,7 @@
 | `aggregateid` | the record's key |
 | `payload` | the record's value; NULL is null |
 | `id`, `type` | the headers `id` and `eventType` |
+| `tracingspancontext`, if there is one | the headers `traceparent` and `tracestate` |
 
 https://debezium.io/documentation/reference/stable/transformations/outbox-event-router.html
 
@@ -17,6 +18,7 @@ hides elsewhere is not hidden here, and an insert is published although its row 
 
 from __future__ import annotations
 
+import re
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -28,6 +30,10 @@ from cdc.model.interfaces import Headers
 from cdc.rules.changed_values import plain
 
 COLUMNS: Final = ("id", "aggregatetype", "aggregateid", "type", "payload")
+TRACING: Final = "tracingspancontext"
+"""Debezium's name of an optional column, in which a tracer leaves its context as Java's properties."""
+_TRACEPARENT: Final = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_PROPERTY: Final = re.compile(rb"\s*(traceparent|tracestate)\s*[=:]\s*(.*?)\s*")
 
 
 class Routed(NamedTuple):
@@ -51,7 +57,7 @@ def route(table: Table, row: Row) -> Routed:
     """Return what a row becomes. Raises NotRoutedError where a part of it is missing, ValueError as encoders do."""
     found: dict[str, bytes | None] = {}
     for column, value in zip(table.columns, row, strict=True):
-        if column.name not in COLUMNS or value is UNCHANGED:
+        if (column.name not in COLUMNS and column.name != TRACING) or value is UNCHANGED:
             continue
         text = None if value is None else plain(column.encode(value))
         if text is not None and column.kind.name == "bytes":
@@ -63,9 +69,16 @@ def route(table: Table, row: Row) -> Routed:
     missing = tuple(name for name in ("id", "aggregatetype", "aggregateid") if not found.get(name))
     if missing:
         raise NotRoutedError(f"a message of the outbox without {', '.join(missing)}", missing)
-    headers = [("id", found["id"] or b""), ("eventType", found["type"] or b"")]
+    headers = [("id", found["id"] or b""), ("eventType", found["type"] or b""), *_tracing(found.get(TRACING))]
     aggregate_type = (found["aggregatetype"] or b"").decode()
     return Routed(aggregate_type, found["aggregateid"] or b"", found["payload"], headers)
+
+
+def _tracing(context: bytes | None) -> Headers:
+    """Return W3C's trace context; nothing where the text is none: a message is worth more than its trace."""
+    lines = [_PROPERTY.fullmatch(line) for line in (context or b"").splitlines()]
+    found = {line[1].decode(): re.sub(rb"\\(.)", rb"\1", line[2]) for line in lines if line is not None}
+    return tuple(sorted(found.items())) if _TRACEPARENT.fullmatch(found.get("traceparent", b"")) else ()
 
 
 def refusals(outbox: OutboxConfig | None, tables: Sequence[Table]) -> Iterator[OperatorError]:

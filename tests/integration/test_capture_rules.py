@@ -13,7 +13,10 @@ from typing import Any, Final
 
 import pytest
 
+from cdc.rules.flat import is_flat
+from sinks.topics.records.read_back import read_to_end
 from tests.canary import Watch
+from tests.cloud_events import attributes
 from tests.conftest import Database, MySQLDatabase
 from tests.integration.connector import Connector
 from tests.integration.running import rows as selected
@@ -223,7 +226,7 @@ def test_flat(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> 
         )
     connector = Connector(
         tmp_path, prefix, postgres18.url, kafka, ["public.flat", "public.whole"],
-        sink={"formats": {"public.f*": "flat"}, "headers": ["key_change"]},
+        sink={"formats": {"public.f*": "flat"}, "headers": ["key_change", "cloudevents"]},
     )  # fmt: skip
 
     def compare() -> list[dict[str, Any]]:
@@ -254,6 +257,23 @@ def test_flat(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> 
     connector.file.write_text(connector.file.read_text().replace('"flat"}', '"envelope"}'))
     assert "sink.format has changed for it: its rows are read again" in connector.catch_up()
     assert connector.fold("public.flat") == connector.fold("public.whole")
+    _cloud_events(connector)
+
+
+def _cloud_events(connector: Connector) -> None:
+    """Each record but tombstones behind a `d` has valid attributes, and no other has its identity."""
+    identities = []
+    for table in ("public.flat", "public.whole"):
+        for message in read_to_end(connector.kafka, {}, f"{connector.name}.{table}", "read_committed"):
+            told = attributes(message.headers() or [], message.value())
+            assert (told is None) == (message.value() is None and not is_flat(message.headers()))
+            if told is None:
+                continue
+            assert told["type"] == "io.debezium.connector.postgresql.DataChangeEvent"
+            assert (told["source"], told["subject"]) == (f"/debezium/postgresql/{connector.name}", table)
+            assert (told["iodebeziumop"] == "r") <= (told["iodebeziumsnapshot"] != "false")
+            identities.append((told["source"], told["id"]))
+    assert len(set(identities)) == len(identities) > 20
 
 
 def test_what_is_refused_by_collation(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -121,6 +122,13 @@ def test_the_examples_of_the_page(
     (tmp_path / "connector.yaml").write_text(shop.file.read_text())
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHOP_POSTGRES_URL", shop.url)
+    monkeypatch.setenv("SHOP_KAFKA", shop.connector.kafka)
+    admin = AdminClient({"bootstrap.servers": shop.connector.kafka})
+    admin.create_topics([NewTopic("outbox.event.order", 1, 1)])["outbox.event.order"].result(30)
+    producer = Producer({"bootstrap.servers": shop.connector.kafka})
+    for number in (b"1001", b"1002"):
+        producer.produce("outbox.event.order", b"{}", number, headers=[("id", number), ("eventType", b"OrderCreated")])
+    assert producer.flush(30) == 0
     known = {"spark": apply_spark, "Decimal": Decimal}
     examples = doctest.DocTestParser().get_doctest(PAGE.read_text(encoding="utf-8"), known, "library.md", str(PAGE), 0)
     said: list[str] = []

@@ -103,6 +103,35 @@ def test_bytes_are_published_as_they_are() -> None:
     assert bench.messages()[0].value == b"\0\xff"
 
 
+_TRACE = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+@pytest.mark.parametrize(
+    ("context", "headers"),
+    [
+        (b"#Fri Nov 27 06:00:00 UTC 2026\ntraceparent=" + _TRACE + b"\n", {"traceparent": _TRACE}),
+        (
+            b"traceparent: " + _TRACE + b"\r\ntracestate=a\\=1,b\\=2\r\nx=y",
+            {"traceparent": _TRACE, "tracestate": b"a=1,b=2"},
+        ),
+        (b"traceparent=" + _TRACE.upper(), {}),
+        (b"tracestate=a", {}),
+        (_TRACE, {}),
+        (b"", {}),
+        (None, {}),
+    ],
+)  # fmt: skip
+def test_a_trace_goes_on(context: bytes | None, headers: dict[str, bytes]) -> None:
+    """By Debezium's column; what is no trace context is none, and the message is published all the same."""
+    table = text_table("outbox", ["id", "aggregatetype", "aggregateid", "type", _JSON, "tracingspancontext"])
+    bench = Bench()
+    bench.run(table)
+    bench.log.commit(insert(table, (*_row(1), context)))
+    bench.run(table)
+    (message,) = bench.messages()
+    assert dict(message.headers) == {"id": b"1", "eventType": b"Created", **headers}
+
+
 def test_what_is_tidied_up_at_once_is_published_too(caplog: pytest.LogCaptureFixture) -> None:
     """In the same transaction, or by TRUNCATE; an update is warned of, once."""
     bench = Bench()

@@ -199,6 +199,7 @@ def _parts(config: ConnectorConfig, how: _How, followed: Followed) -> Parts:
             subjects=config.sink.registry.subjects if config.sink.registry is not None else "topic",
         ),
         key_headers="key_change" in config.sink.headers,
+        cloud_events="cloudevents" in config.sink.headers,
         before_of_topic=config.sink.before == "topic",
         unsent=None if config.into is None else orjson.dumps(UNSENT),
     )

@@ -16,7 +16,7 @@ PRECISE: Final = ("avro", "protobuf")
 """Encodings that have decimals."""
 FLAT_METADATA = ("op", "position", "ts_ms", "deleted")
 """What a flat value may have besides the row, with __ before it."""
-HEADERS = ("key_change",)
+HEADERS = ("key_change", "cloudevents")
 """What records may tell in headers."""
 SUBJECTS: Final = ("topic", "record", "topic-record")
 DECIMALS: Final = ("precise", "string")
