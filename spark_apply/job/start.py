@@ -42,7 +42,7 @@ class Start:
 
     def open(self, chosen: Chosen, unusable: Mapping[str, Unusable], *, lose_history: bool) -> None:
         """Open all copies. Raises the first error if none can go on."""
-        targets, unfit = usable_targets(chosen, self.spark)
+        targets, unfit = usable_targets(self.config, chosen, self.spark)
         copies = [(made, name) for table, made in targets.items() for name in chosen[table][0].stores]
         self.topics = FollowedTopics(self.config.source, {made.topic: made for made in targets.values()})
         self.topics.begin()
