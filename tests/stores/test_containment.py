@@ -12,20 +12,26 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from opensearchpy import OpenSearch
 from pyspark.sql import SparkSession
 
 from cdc.cli.inspecting.verify import report
 from cdc.cli.main import cdc
-from cdc.config.apply_config import StoreConfig
+from cdc.config.apply_config import ApplySource, StoreConfig
 from cdc.config.config import load_apply
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import Phase, State
+from spark_apply.events.kafka.client import unreachable
 from spark_apply.events.quarantine import read_entries
 from spark_apply.events.set_aside import read_set_aside
+from spark_apply.job import job as job_module
+from spark_apply.job import start
 from spark_apply.job.catch_up import new_tables
 from spark_apply.job.job import ApplySummary, run_apply
+from spark_apply.job.topics import compacted_deletes
+from spark_apply.job.topics.identity import FollowedTopics
 from spark_apply.model.store import open_store
 from spark_apply.rebuild import rebuild
 from spark_apply.rebuild.quarantine_retry import run_retry
@@ -370,6 +376,28 @@ def test_a_mark_that_is_damaged_is_of_one_copy(
         assert setting.contents(of) == setting.folded(of, [*records, *more])
 
 
+QUESTIONS = (
+    (job_module, "without_topics"), (job_module, "read_set_aside"), (start, "require_deletes"),
+    (FollowedTopics, "begin"), (compacted_deletes, "ends_by_topic"),
+)  # fmt: skip
+
+
+def _fail_once(
+    monkeypatch: pytest.MonkeyPatch, where: Any, name: str, away: set[str], begun: Callable[[], bool]
+) -> None:
+    """Have Kafka give no answer to a question, the first time after something has begun."""
+    real = getattr(where, name)
+
+    def asked(*args: Any, **more: Any) -> Any:
+        if begun() and name not in away:
+            away.add(name)
+            source = ApplySource(bootstrap_servers="nowhere:1", topic_prefix="p")
+            raise unreachable(source, KafkaException(KafkaError(KafkaError._TRANSPORT)))
+        return real(*args, **more)
+
+    monkeypatch.setattr(where, name, asked)
+
+
 def test_tables_that_come_while_the_job_runs_are_taken_up(warehouse: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is read again for them; one that the file does not fit is set aside, told once, and stops no other."""
     monkeypatch.setattr(new_tables, "LOOK_EVERY_S", 0.2)
@@ -395,6 +423,10 @@ def test_tables_that_come_while_the_job_runs_are_taken_up(warehouse: Setting, mo
         except BaseException as exc:  # noqa: BLE001 - asserted below
             ended.append(exc)
 
+    away = set[str]()
+    for where, name in QUESTIONS:
+        _fail_once(monkeypatch, where, name, away, lambda: any(line.startswith("taking up ") for line in lines))
+
     def come(*tables: SourceTable, at: int) -> list[Record]:
         wanted = [NewTopic(of.topic, 1, 1) for of in tables]
         for future in admin.create_topics(wanted).values():
@@ -418,7 +450,8 @@ def test_tables_that_come_while_the_job_runs_are_taken_up(warehouse: Setting, mo
         stop.set()
         job.join(180)
     (done,) = ended
-    assert isinstance(done, ApplySummary)
+    assert isinstance(done, ApplySummary), done
+    assert away == {name for _, name in QUESTIONS}, "Kafka was away at each question between the two queries"
     events = {of: counts["copy"].events for of, counts in done.tables.items()}
     once = {"public.orders": 2, "public.later": 2, "public.last": 1, "public.named": 1}
     assert events == once, "nothing is read again"
