@@ -94,9 +94,9 @@ class Setting:
         return restore
 
     @contextmanager
-    def running(self, checkpoint: str) -> Iterator[Job]:
+    def running(self, checkpoint: str, config: ApplyConfig | None = None) -> Iterator[Job]:
         """A job that follows the topics by a checkpoint of its own, until the block ends."""
-        job = Job(replace(self.config(), checkpoint=str(self.folder / checkpoint)))
+        job = Job(replace(config or self.config(), checkpoint=str(self.folder / checkpoint)))
         job.start()
         try:
             yield job
