@@ -62,6 +62,13 @@ def fitting(config: ApplyConfig, versions: Mapping[str, Sequence[Version]], *, b
     return Fitting(chosen, {table: made[table] for table in sorted(made)}, errors)
 
 
+def fitting_one(config: ApplyConfig, versions: Mapping[str, Sequence[Version]], table: str) -> Fitting:
+    """Do what `fitting` does for one table, and those that have a target with it."""
+    chosen = choose(config.tables, versions)
+    places = {*_places(versions[table], chosen[table])}
+    return fitting(config, versions, but={of for of in chosen if not places & {*_places(versions[of], chosen[of])}})
+
+
 def stops_all(config: ApplyConfig, table: str, error: CdcError) -> bool:
     """Whether an error of a table is one of the file: of what it names, and not by a pattern alone."""
     return isinstance(error, ConfigError) and table in config.tables

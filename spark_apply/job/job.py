@@ -144,7 +144,7 @@ def run_apply(
                     behind, held = _follow(start, begin, meter, how)
                 except (
                     NoAnswerError
-                ) as exc:  # the job was following: a broker that is away for a moment does not end it
+                ) as exc:  # a job that was following does not end where a broker is away for a moment
                     if held is None or time.monotonic() > held_at + AWAY_S:
                         raise
                     tell(f"warning: {exc.message}; it is asked again")

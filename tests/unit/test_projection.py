@@ -11,7 +11,7 @@ from cdc.config.apply_config import ApplySource, ApplyTable, StoreConfig
 from cdc.config.config import ApplyConfig
 from cdc.model.change import Kind
 from cdc.model.errors import ConfigError, OperatorError
-from spark_apply.events.fitting import fitting
+from spark_apply.events.fitting import fitting, fitting_one
 from spark_apply.events.projection import fingerprint, followed_table, projected_table
 from spark_apply.model.identity import identity_of, stamp
 from spark_apply.model.target_table import Partition, TargetTable, Version
@@ -128,6 +128,9 @@ def test_what_a_pattern_brings_stops_no_other(tables: dict[str, Any], left: dict
     assert set(judged.made) == set(judged.settings) - set(judged.errors)
     for name, said in left.items():
         assert said in judged.errors[f"public.{name}"].message
+    for name in judged.settings:
+        alone = fitting_one(job(**{name: follow(**of) for name, of in tables.items()}), known("z", "b", "a"), name)
+        assert (name in alone.errors) == (name in judged.errors)
 
 
 def test_a_table_that_cannot_go_on_keeps_its_place() -> None:

@@ -12,7 +12,7 @@ from cdc.config.config import ApplyConfig
 from cdc.encode.table_log import log_of
 from cdc.model.errors import CdcError, OperatorError
 from spark_apply.events.expressions import resolved
-from spark_apply.events.fitting import fitting, stops_all
+from spark_apply.events.fitting import fitting, fitting_one, stops_all
 from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.events.kafka.topics import existing_topics
 from spark_apply.events.projection import followed_table
@@ -73,7 +73,7 @@ def choose_tables(config: ApplyConfig) -> Chosen:
 def newest(config: ApplyConfig, spark: SparkSession, table: str) -> TargetTable:
     """Return a table at its newest version. Raises CdcError if no copy of it can be made."""
     versions = schema_versions(config.source)
-    judged = fitting(config, versions)
+    judged = fitting_one(config, versions, table)
     if table in judged.errors:
         raise judged.errors[table]
     return followed_table(versions[table], judged.settings[table], lambda of: resolved(of, spark))
