@@ -47,7 +47,10 @@ def check(
     try:
         wanted = sink.wanted(tables)
     except CdcError as exc:
-        findings.append(refused("topics", exc))
+        each = [list(probed("topics", partial(_has_topic, sink, table))) for table in tables]
+        findings += [found for of in each for found in of] or [refused("topics", exc)]
+        tables = [table for table, found in zip(tables, each, strict=True) if not found]
+        wanted = sink.wanted(tables) if any(each) else []
     try:
         topics = Topics(config.bootstrap_servers, config.options, spread=sink.spread)
     except CdcError as exc:
@@ -63,6 +66,16 @@ def check(
         for about, probe in probes:
             findings += probed(about, probe)
     return findings
+
+
+def topic_of(config: KafkaConfig, connector: str) -> Callable[[Table], str]:
+    """Return what gives a table's topic, without asking Kafka. It raises ConfigError where there can be none."""
+    return KafkaSink(config, connector).topic
+
+
+def _has_topic(sink: KafkaSink, table: Table) -> Iterator[Finding]:
+    sink.wanted([table])
+    yield from ()
 
 
 def _broker(topics: Topics, config: KafkaConfig) -> Iterator[Finding]:

@@ -9,12 +9,11 @@ session begins with a new producer and goes on from the position in Kafka: docs/
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -24,6 +23,7 @@ from cdc.capture.control import signals
 from cdc.capture.control.commands import RestartSession
 from cdc.capture.session import Session
 from cdc.capture.settings import Settings
+from cdc.capture.starting.left_out import begins_without, could_begin_without, those_named
 from cdc.capture.starting.stand_by import StandBy
 from cdc.capture.starting.startup import Startup
 from cdc.encode.dead_letters import refusal
@@ -239,15 +239,13 @@ class Pipeline:
     def _does_without(self, error: CdcError) -> bool:
         """Whether tables that just a pattern brings have led to this: the others go on without them.
 
-        Those that have come while the log was followed, and at a start those that an error names. One that was captured
-        before is not left out: its changes would be lost, and nobody would know.
+        Those that have come while the log was followed, and at a start those that an error names.
         """
         if self._leaving_out is None or isinstance(error, (FencedError, GapError)):
             return False
-        new = self._named(self._new, error) or self._new
+        new = those_named(self._new, self._tables, self._sink.topic, error.message) or self._new
         if not new and not isinstance(error, BugError):
-            new = self._named(self._could_begin_without(), error)
-            new = new if len(new) < len(self._tables) else frozenset()
+            new = begins_without(self._tables, self._could_begin_without(), self._sink.topic, error.message)
         if not new:
             return False
         self._new, self._left_out = self._new - new, self._left_out | new
@@ -257,28 +255,15 @@ class Pipeline:
         log.error("%s; %s", said, error.hint) if error.hint else log.error("%s", said)
         return True
 
-    def _named(self, names: Collection[str], error: CdcError) -> frozenset[str]:
-        """Return those that an error names, or whose topics it names."""
-        tables = {table.qualified: table for table in self._tables}
-        found = set[str]()
-        for name in names:
-            called = [name]
-            with suppress(ConfigError):  # it has no topic: that is the error
-                called += [self._sink.topic(tables[name])] if name in tables else []
-            pattern = "|".join(map(re.escape, called))
-            if re.search(rf"(?<![\w-])(?:{pattern})(?![\w-])", error.message):
-                found.add(name)
-        return frozenset(found)
-
     def _could_begin_without(self) -> frozenset[str]:
-        """Return the tables of a start that just a pattern brings, and that were never captured."""
-        brought = {table.qualified for table in self._tables if self._settings.by_pattern(table.qualified)}
+        if not could_begin_without(self._tables, self._settings.by_pattern, ()):
+            return frozenset()
         try:
-            state = self._sink.peek() if brought else None
+            state = self._sink.peek()
         except CdcError as exc:
             log.debug("which tables were captured before is not known: %s", exc.message)
             return frozenset()
-        return frozenset(brought - {*(state.tables if state is not None else ())})
+        return could_begin_without(self._tables, self._settings.by_pattern, state.tables if state is not None else ())
 
     def _goes_back(self, error: CdcError) -> bool:
         """Whether a file that was read again has led to this before anything was committed: then it is as it was."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from cdc.model.change import Table
@@ -48,7 +48,12 @@ def refused(about: str, error: CdcError) -> Finding:
 
 def left_out(about: str, error: CdcError) -> Finding:
     """Make a finding of an error of what a pattern brings, which a run leaves out."""
-    return Finding(Level.WARNING, about, f"{error.message}; a pattern brings it, and it is left out", error.hint)
+    return as_left_out(refused(about, error))
+
+
+def as_left_out(finding: Finding) -> Finding:
+    """Return an error's finding as that of what a pattern brings, which a run leaves out."""
+    return replace(finding, level=Level.WARNING, what=f"{finding.what}; a pattern brings it, and it is left out")
 
 
 def probed(about: str, probe: Callable[[], Iterable[Finding]]) -> list[Finding]:

@@ -17,9 +17,6 @@ from cdc.model.errors import CdcError, ConfigError, OperatorError
 from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import RESERVED, Partition, Projection, TargetTable, Version, derived
 
-PARTITIONED = frozenset({"iceberg"})
-"""The types of stores that have partitions."""
-
 _FUNCTIONS: Mapping[str, bool] = {
     "years": False,
     "months": False,
@@ -86,23 +83,6 @@ def fingerprint(settings: ApplyTable) -> str:
         return ""
     said = [sorted(settings.columns), settings.rename, settings.where, settings.computed]
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def check_places(tables: Mapping[str, tuple[ApplyTable, TargetTable]], types: Mapping[str, str]) -> None:
-    """Refuse two tables with one target, and partitions in a store without them; `types` are the stores' by name.
-
-    Raises ConfigError.
-    """
-    taken: dict[tuple[str, str, str], str] = {}
-    for name, (settings, made) in sorted(tables.items()):
-        for store in settings.stores:
-            other = taken.setdefault((store, made.schema, made.copy_name), name)
-            if other != name:
-                msg = f"tables.{name} and tables.{other}: both would be {made.schema}.{made.copy_name} in store {store}"
-                raise ConfigError(msg, hint="give one of them another target")
-            if made.partition_by and types[store] not in PARTITIONED:
-                msg = f"tables.{name}.partition_by: store {store}, of type {types[store]}, has no partitions"
-                raise ConfigError(msg, hint=f"leave it out; stores that have: {', '.join(sorted(PARTITIONED))}")
 
 
 def _check_names(at: str, source: TargetTable, settings: ApplyTable) -> None:

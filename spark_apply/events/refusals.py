@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from cdc.config.apply_config import ApplyTable
 from cdc.config.config import ApplyConfig
 from cdc.model.errors import ConfigError, OperatorError
@@ -11,14 +9,13 @@ from spark_apply.model.store import HISTORIES, STORES
 from spark_apply.model.target_table import TargetTable
 
 
-def refuse_histories(config: ApplyConfig, tables: Mapping[str, tuple[ApplyTable, TargetTable]]) -> None:
-    """Raise ConfigError for a history in a store that keeps none; `tables` by ``schema.table``."""
-    for name, (settings, table) in tables.items():
-        for store in settings.stores:
-            kind = config.stores[store].type
-            if table.history and kind in STORES and kind not in HISTORIES:
-                msg = f"tables.{name}: store {store} ({kind}) keeps no history"
-                raise ConfigError(msg, hint=f"mode: history is kept by stores of type {', '.join(HISTORIES)}")
+def refuse_history(config: ApplyConfig, name: str, settings: ApplyTable, table: TargetTable) -> None:
+    """Raise ConfigError for a history in a store that keeps none."""
+    for store in settings.stores:
+        kind = config.stores[store].type
+        if table.history and kind in STORES and kind not in HISTORIES:
+            msg = f"tables.{name}: store {store} ({kind}) keeps no history"
+            raise ConfigError(msg, hint=f"mode: history is kept by stores of type {', '.join(HISTORIES)}")
 
 
 def without_log(table: str, topic: str) -> OperatorError:

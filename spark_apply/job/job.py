@@ -23,6 +23,7 @@ from cdc.config.config import ApplyConfig
 from cdc.machine.stop_signals import stopping
 from cdc.model.errors import CdcError
 from cdc.model.meter import NO_JOB_METER, JobMeter, JobState
+from spark_apply.events.kafka.client import NoAnswerError
 from spark_apply.events.kafka.offsets import await_markers, ends_by_topic
 from spark_apply.events.kafka.stream import stream_topics
 from spark_apply.events.quarantine import Quarantine
@@ -42,7 +43,7 @@ from spark_apply.job.pace import JobFigures, Pace
 from spark_apply.job.retry import fold_batch
 from spark_apply.job.start import Start
 from spark_apply.job.topics.compacted_deletes import UnreadDeletes
-from spark_apply.job.topics.identity import patiently
+from spark_apply.job.topics.identity import AWAY_S
 from spark_apply.job.topics.retention import recovery_command
 from spark_apply.job.watermarks.barriers import PositionWatcher
 from spark_apply.job.watermarks.publisher import WatermarkPublisher
@@ -119,30 +120,40 @@ def run_apply(
         tell("starting Spark")
         spark = open_session(config.name, config.spark)
         stores, counts, batches = dict[str, Store](), dict[Key, TableCount](), 0
-        behind, held, quarantine, refused = False, None, None, dict[str, Unusable]()
+        behind, held, held_at, quarantine, refused = False, None, 0.0, None, dict[str, Unusable]()
         try:
             while True:
-                every = [*(settings for settings, _ in chosen.values()), *(of.settings for of in unusable.values())]
-                stores |= open_stores(config, every, spark, but=stores)
-                quarantine = quarantine or Quarantine(config)
-                asides = AsideCopies({}, quarantine, tell, once)
-                asides.known = read_set_aside(config)
-                evolve = functools.partial(evolved, config, spark, asides)
-                applier = Applier(asides.routes, evolve, asides.quarantine, counts, batches, asides=asides)
-                if stop.is_set():
-                    break
-                start = Start(config, spark, stores, tell, asides, applier)
-                usable = {table: of for table, of in chosen.items() if table not in lost}
-                start.open(usable, {**unusable, **lost, **refused}, lose_history=lose_history)
-                how = _How(
-                    once=once, stop=stop, reset_checkpoint=reset_checkpoint and held is None, held=held, refused=refused
-                )
-                behind, held = _follow(start, begin, meter, how)
+                try:
+                    if held is not None:
+                        chosen, unusable = choose_usable(config, but=refused)
+                        lost = without_topics(config, chosen)
+                    every = [*(settings for settings, _ in chosen.values()), *(of.settings for of in unusable.values())]
+                    stores |= open_stores(config, every, spark, but=stores)
+                    quarantine = quarantine or Quarantine(config)
+                    asides = AsideCopies({}, quarantine, tell, once)
+                    asides.known = read_set_aside(config)
+                    evolve = functools.partial(evolved, config, spark, asides)
+                    applier = Applier(asides.routes, evolve, asides.quarantine, counts, batches, asides=asides)
+                    if stop.is_set():
+                        break
+                    start = Start(config, spark, stores, tell, asides, applier)
+                    usable = {table: of for table, of in chosen.items() if table not in lost}
+                    start.open(usable, {**unusable, **lost, **refused}, lose_history=lose_history)
+                    reset = reset_checkpoint and held is None
+                    how = _How(once=once, stop=stop, reset_checkpoint=reset, held=held, refused=refused)
+                    behind, held = _follow(start, begin, meter, how)
+                except (
+                    NoAnswerError
+                ) as exc:  # a job that was following does not end where a broker is away for a moment
+                    if held is None or time.monotonic() > held_at + AWAY_S:
+                        raise
+                    tell(f"warning: {exc.message}; it is asked again")
+                    if stop.wait(1):
+                        break
+                    continue
                 if held is None:
                     break
-                batches = applier.batches
-                chosen, unusable = patiently(lambda: choose_usable(config, but=refused))
-                lost = without_topics(config, chosen)
+                batches, held_at = applier.batches, time.monotonic()
         finally:
             for store in stores.values():
                 store.close()

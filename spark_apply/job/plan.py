@@ -100,7 +100,7 @@ def run_plan(config: ApplyConfig) -> Plan:
     lost = {table: of for table, of in without_topics(config, chosen).items() if table not in unlogged}
     chosen = {table: of for table, of in chosen.items() if table not in lost}
     spark = open_session(config.name, config.spark)
-    made, unfit = usable_targets(chosen, spark)
+    made, unfit = usable_targets(config, chosen, spark)
     stores = open_stores(config, [settings for settings, _ in chosen.values()], spark)
     try:
         now = identities(config.source, [of.topic for of in made.values()])

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from cdc.config.config import ApplyConfig
 from cdc.model.errors import CdcError, OperatorError
+from spark_apply.events.kafka.client import NoAnswerError
 from spark_apply.events.set_aside import aside_id
 from spark_apply.job.batch.counts import TableCount
 from spark_apply.job.batch.microbatch import Applier
@@ -42,7 +43,7 @@ class Start:
 
     def open(self, chosen: Chosen, unusable: Mapping[str, Unusable], *, lose_history: bool) -> None:
         """Open all copies. Raises the first error if none can go on."""
-        targets, unfit = usable_targets(chosen, self.spark)
+        targets, unfit = usable_targets(self.config, chosen, self.spark)
         copies = [(made, name) for table, made in targets.items() for name in chosen[table][0].stores]
         self.topics = FollowedTopics(self.config.source, {made.topic: made for made in targets.values()})
         self.topics.begin()
@@ -62,6 +63,8 @@ class Start:
                     if error is None and not isinstance(self.stores[name], RereadStore):
                         store = self.stores[name]
                         require_deletes_read(self.spark, self.config.source, made, name, store, found=unread)
+            except NoAnswerError:
+                raise
             except CdcError as exc:
                 error = error or exc
             if error is None:
@@ -93,6 +96,8 @@ class Start:
                 self.tell(f"warning: {exc.message}: all topics are read again from their beginnings")
                 store.read_again()
                 again.add(name)
+            except NoAnswerError:
+                raise
             except CdcError as exc:
                 failed[made.qualified, name] = exc
         return failed
@@ -102,6 +107,8 @@ class Start:
             every = [(made, {name: self.stores[name]}) for made, name in copies]
             require_same_topics(self.topics.begun, every)
             require_deletes(self.config.source, every)
+        except NoAnswerError:
+            raise
         except Exception:  # noqa: BLE001 - of which copies it is, is found out one by one
             found: dict[tuple[str, str], CdcError] = {}
             for made, name in copies:

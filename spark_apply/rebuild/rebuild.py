@@ -286,7 +286,7 @@ def opened(
                 stack.enter_context(_locked(config, name, follower))
         tell("starting Spark")
         spark = open_session(config.name, config.spark)
-        targets, unfit = usable_targets(chosen, spark)
+        targets, unfit = usable_targets(config, chosen, spark)
         errors = {name: of.error for name, of in {**unusable, **unfit}.items()}
         if not targets:
             raise next(iter(errors.values()))

@@ -54,6 +54,8 @@ class ComparedCopy:
     """Rows of the source that were not found equal."""
     quarantined: list[str] = field(default_factory=list)
     """Of the keys that differ, those with an event in quarantine."""
+    not_compared: str | None = None
+    """Why the copy was not compared: there can be none as table and file are now."""
 
     @property
     def differences(self) -> list[Difference]:
@@ -61,7 +63,7 @@ class ComparedCopy:
 
     @property
     def agrees(self) -> bool:
-        return not (self.differences or self.unchecked or self.unwritable)
+        return not (self.differences or self.unchecked or self.unwritable or self.not_compared)
 
     def as_json(self) -> dict[str, object]:
         """Return the stable JSON of ``cdc verify --json``."""
@@ -77,6 +79,7 @@ class ComparedCopy:
             "quarantined": [orjson.loads(key) for key in self.quarantined],
             "unchecked": self.unchecked,
             "unwritable": self.unwritable,
+            "not_compared": self.not_compared,
         }
 
 

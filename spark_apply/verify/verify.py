@@ -13,15 +13,15 @@ import orjson
 
 from cdc.capture.snapshots.published_rows import PublishedRow, PublishedTables
 from cdc.config.config import ApplyConfig
-from cdc.model.errors import ConfigError, OperatorError
+from cdc.model.errors import CdcError, ConfigError, OperatorError
 from cdc.model.state import State, key_to_json
 from spark_apply.events.expressions import resolved
+from spark_apply.events.fitting import fitting, stops_all
 from spark_apply.events.kafka.schema_topic import schema_versions
-from spark_apply.events.projection import projected_table
 from spark_apply.events.quarantine import read_entries
 from spark_apply.model.store import Store, open_store
 from spark_apply.model.suggestion import did_you_mean
-from spark_apply.model.target_table import TargetTable, choose
+from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.session import open_session
 from spark_apply.verify.canonical_row import CanonicalForm
 from spark_apply.verify.compared import ComparedCopy, ComparedTable, Context
@@ -48,12 +48,15 @@ def verify(
 ) -> list[ComparedCopy]:
     """Compare all copies that `config` keeps of the tables of `published`, or only those of `table`, or in `store`.
 
-    `standing` reads the connector's position. Raises ConfigError for an unknown table or store, and OperatorError when
+    `standing` reads the connector's position. A table that no copy can be made of is told, unless it is all there is.
+    Raises ConfigError for an unknown table or store, and OperatorError when
     connector or job make no progress while rows differ.
     """
     tell = progress or (lambda _line: None)
     context = Context(config.source, published, standing, tell, lambda: read_entries(config).values())
-    chosen = _choose(config, published, table, store)
+    chosen, errors = _choose(config, published, table, store)
+    if not chosen:
+        raise next(iter(errors.values()))[1]
     tell("starting Spark")
     spark = open_session(config.name, config.spark)
     names = sorted({follower for _, followers, _ in chosen.values() for follower in followers})
@@ -63,48 +66,68 @@ def verify(
     try:
         for name, (shape, followers, texts) in chosen.items():
             here = published.tables[name]
-            if shape.source_key != here.key:
-                raise OperatorError(
-                    f"{name}: its key is ({', '.join(here.key)}), "
-                    f"that of its copies is ({', '.join(shape.source_key)})",
-                    hint="the connector has not published the rows under it yet: cdc run CONNECTOR.yaml; then the job "
-                    "sets the copies aside, and cdc rebuild APPLY.yaml makes them again",
-                )
-            made = resolved(shape, spark)
+            try:
+                _require_key(here.key, shape)
+                made = resolved(shape, spark)
+            except CdcError as exc:
+                if stops_all(config, name, exc):
+                    raise
+                errors[name] = (followers, exc)
+                continue
             form = CanonicalForm(made, {column.name: column.kind for column in here.columns}, texts=texts)
             compared = ComparedTable(here, made, form, {follower: stores[follower] for follower in followers}, spark)
             copies += _compare(context, compared)
     finally:
         for opened in stores.values():
             opened.close()
-    return copies
+    if not copies:
+        raise next(iter(errors.values()))[1]
+    left = [(name, one, exc.message) for name, (followers, exc) in sorted(errors.items()) for one in followers]
+    return copies + [ComparedCopy(name, one, not_compared=why) for name, one, why in left]
 
 
 _Chosen = dict[str, tuple[TargetTable, tuple[str, ...], tuple[str, ...]]]
 """By table: the table that its copies hold, the stores that have one, and the columns kept as text."""
 
+_Errors = dict[str, tuple[tuple[str, ...], CdcError]]
+"""By table: the stores that have no copy of it to compare, and why."""
 
-def _choose(config: ApplyConfig, published: PublishedTables, table: str | None, store: str | None) -> _Chosen:
-    versions = schema_versions(config.source)
-    known = choose(config.tables, versions)
+
+def _choose(
+    config: ApplyConfig, published: PublishedTables, table: str | None, store: str | None
+) -> tuple[_Chosen, _Errors]:
+    judged = fitting(config, schema_versions(config.source))
+    known = judged.settings
     if table is not None:
         _require(table, known, "table", f"the apply job {config.name} keeps no copy of it")
         _require(table, published.tables, "table", "this connector does not capture it")
     if store is not None:
         _require(store, config.stores, "store", f"the apply job {config.name} has no such store")
     chosen: _Chosen = {}
+    errors: _Errors = {}
     for name, settings in sorted(known.items()):
         stores = tuple(one for one in settings.stores if store in (None, one))
         if name in published.tables and table in (None, name) and stores:
-            made = projected_table(versions[name], settings)
-            chosen[name] = (made, stores, tuple(settings.types))
-    if not chosen:
+            if name in judged.errors:
+                errors[name] = (stores, judged.errors[name])
+            else:
+                chosen[name] = (judged.made[name], stores, tuple(settings.types))
+    if not chosen and not errors:
         raise ConfigError(
             f"the apply job {config.name} keeps no copy of any table of this connector"
             + (f" in store {store}" if store else ""),
             hint=f"captured: {', '.join(published.tables) or 'none'}; copied: {', '.join(known)}",
         )
-    return chosen
+    return chosen, errors
+
+
+def _require_key(key: tuple[str, ...], of: TargetTable) -> None:
+    if of.source_key != key:
+        raise OperatorError(
+            f"{of.qualified}: its key is ({', '.join(key)}), that of its copies is ({', '.join(of.source_key)})",
+            hint="the connector has not published the rows under it yet: cdc run CONNECTOR.yaml; then the job "
+            "sets the copies aside, and cdc rebuild APPLY.yaml makes them again",
+        )
 
 
 def _require(name: str, known: Iterable[str], what: str, why: str) -> None:

@@ -5,34 +5,47 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from opensearchpy import OpenSearch
 from pyspark.sql import SparkSession
 
+from cdc.cli.inspecting.verify import report
 from cdc.cli.main import cdc
-from cdc.config.apply_config import StoreConfig
+from cdc.config.apply_config import ApplySource, StoreConfig
 from cdc.config.config import load_apply
 from cdc.model.errors import ConfigError, OperatorError
-from cdc.model.state import Phase
+from cdc.model.state import Phase, State
+from spark_apply.events.kafka.client import unreachable
 from spark_apply.events.quarantine import read_entries
 from spark_apply.events.set_aside import read_set_aside
+from spark_apply.job import job as job_module
+from spark_apply.job import start
 from spark_apply.job.catch_up import new_tables
 from spark_apply.job.job import ApplySummary, run_apply
+from spark_apply.job.topics import compacted_deletes
+from spark_apply.job.topics.identity import FollowedTopics
 from spark_apply.model.store import open_store
 from spark_apply.rebuild import rebuild
 from spark_apply.rebuild.quarantine_retry import run_retry
 from spark_apply.rebuild.rebuild import run_rebuild
 from spark_apply.stores.opensearch.fields import field_name
+from spark_apply.verify.verify import verify
 from tests.conftest import Database
 from tests.pushes import some_each_push
 from tests.spark.laws import ORDERS, Record, Setting, order, until
 from tests.spark.records import SourceTable, position
+from tests.stores.test_shaping import Held
+
+if TYPE_CHECKING:
+    from cdc.capture.snapshots.published_rows import PublishedTables
 
 pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
@@ -363,6 +376,28 @@ def test_a_mark_that_is_damaged_is_of_one_copy(
         assert setting.contents(of) == setting.folded(of, [*records, *more])
 
 
+QUESTIONS = (
+    (job_module, "without_topics"), (job_module, "read_set_aside"), (start, "require_deletes"),
+    (FollowedTopics, "begin"), (compacted_deletes, "ends_by_topic"),
+)  # fmt: skip
+
+
+def _fail_once(
+    monkeypatch: pytest.MonkeyPatch, where: Any, name: str, away: set[str], begun: Callable[[], bool]
+) -> None:
+    """Have Kafka give no answer to a question, the first time after something has begun."""
+    real = getattr(where, name)
+
+    def asked(*args: Any, **more: Any) -> Any:
+        if begun() and name not in away:
+            away.add(name)
+            source = ApplySource(bootstrap_servers="nowhere:1", topic_prefix="p")
+            raise unreachable(source, KafkaException(KafkaError(KafkaError._TRANSPORT)))
+        return real(*args, **more)
+
+    monkeypatch.setattr(where, name, asked)
+
+
 def test_tables_that_come_while_the_job_runs_are_taken_up(warehouse: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is read again for them; one that the file does not fit is set aside, told once, and stops no other."""
     monkeypatch.setattr(new_tables, "LOOK_EVERY_S", 0.2)
@@ -388,6 +423,10 @@ def test_tables_that_come_while_the_job_runs_are_taken_up(warehouse: Setting, mo
         except BaseException as exc:  # noqa: BLE001 - asserted below
             ended.append(exc)
 
+    away = set[str]()
+    for where, name in QUESTIONS:
+        _fail_once(monkeypatch, where, name, away, lambda: any(line.startswith("taking up ") for line in lines))
+
     def come(*tables: SourceTable, at: int) -> list[Record]:
         wanted = [NewTopic(of.topic, 1, 1) for of in tables]
         for future in admin.create_topics(wanted).values():
@@ -411,7 +450,8 @@ def test_tables_that_come_while_the_job_runs_are_taken_up(warehouse: Setting, mo
         stop.set()
         job.join(180)
     (done,) = ended
-    assert isinstance(done, ApplySummary)
+    assert isinstance(done, ApplySummary), done
+    assert away == {name for _, name in QUESTIONS}, "Kafka was away at each question between the two queries"
     events = {of: counts["copy"].events for of, counts in done.tables.items()}
     once = {"public.orders": 2, "public.later": 2, "public.last": 1, "public.named": 1}
     assert events == once, "nothing is read again"
@@ -419,6 +459,66 @@ def test_tables_that_come_while_the_job_runs_are_taken_up(warehouse: Setting, mo
     assert len([line for line in lines if line.startswith("taking up ")]) == 2
     for of in (table, later, last):
         assert setting.contents(of) == setting.folded(of, records), of.name
+
+
+def test_what_a_pattern_brings_stops_no_other_table(warehouse: Setting, postgres18: Database) -> None:
+    """Neither a start nor any other command: a column that is not there, another's target, an expression."""
+    setting, publisher = warehouse, warehouse.publisher()
+    names = ("fine", "twin", "twin_2", "unlike", "unread")
+    shapes = {"unlike": {"id": {"kind": "int64"}}}
+    tables = {name: setting.table(name, shapes.get(name, ORDERS)) for name in names}
+    publisher.create(tables.values(), partitions=1)
+    records = [r for of in tables.values() for r in of.event("c", {**order(1), "_": 0}, position(10))]
+    publisher.stand(Phase.STREAM, 20, tables.values(), records)
+    stores = {"stores": ["copy"]}
+    patterns = {
+        "public.twin*": {**stores, "target": "twins"},
+        "public.unl*": {**stores, "rename": {"status": "state"}},
+        "public.unr*": {**stores, "where": "lenght(status) > 1"},
+        "public.*": stores,
+    }
+    file, left = job_file(setting, postgres18.url, tables=patterns), {"public.twin_2", "public.unlike", "public.unread"}
+    code, out, _ = run("apply", file, "--plan", "--json")
+    plan = {copy["table"]: copy["action"] for copy in json.loads(out)["copies"]}
+    assert (code, plan) == (1, {f"public.{name}": "make" for name in ("fine", "twin")} | dict.fromkeys(left, "refused"))
+    for at in (30, 50):
+        code, out, err = run("apply", file, "--once", "--json")
+        aside = {table: of["copy"] for table, of in json.loads(out)["aside"].items()}
+        assert (code, set(aside)) == (1, left)
+        assert "both would be public.twins in store copy" in aside["public.twin_2"]
+        assert "tables.public.unlike.rename.status: the table has no such column" in aside["public.unlike"]
+        assert "tables.public.unread.where" in aside["public.unread"]
+        status = json.loads(run("status", file, "--json")[1])["stores"]["copy"][setting.prefix]
+        assert set(status["aside"]) == left
+        for name, copied in (("fine", "fine"), ("twin", "twins")):
+            rows = [(row["id"], row["status"]) for row in setting.folded(tables[name], records).values()]
+            assert postgres18.rows(f"SELECT id, status FROM {copied}") == rows
+        events = {of: counts["copy"]["events"] for of, counts in json.loads(out)["tables"].items()}
+        assert events == {"public.fine": 1, "public.twin": 1}, "nothing is read again"
+        assert err.count("is set aside, the others go on") == (3 if at == 30 else 0), "it is told once"
+        more = [
+            r for name in ("fine", "twin", "twin_2") for r in tables[name].event("u", order(1, f"{at}"), position(at))
+        ]
+        publisher.stand(Phase.STREAM, at + 10, tables.values(), more)
+        records += more
+    with pytest.raises(
+        OperatorError, match=r"some copies are not rebuilt: .*Rebuilt are: public\.fine in copy, public"
+    ):
+        run("rebuild", file)
+    published = cast("PublishedTables", Held(tables["fine"], [order(1, "50")], also=[tables["unlike"]]))
+    standing = State(connector=setting.prefix, identity={}, phase=Phase.STREAM, epoch=1, commit=60)
+    assert run("apply", file, "--once")[0] == 1
+    fine, unlike = verify(load_apply(file), published, lambda: standing)
+    assert (fine.table, fine.agrees, fine.rows) == ("public.fine", True, 1)
+    assert (unlike.table, unlike.agrees) == ("public.unlike", False)
+    assert [
+        line for line in report([unlike.as_json()]) if "public.unlike in copy was not compared: tables.public" in line
+    ]
+    for name in left:
+        named = {name: next(of for pattern, of in patterns.items() if fnmatch(name, pattern)), **patterns}
+        named |= {"public.twin": patterns["public.twin*"]}
+        with pytest.raises(ConfigError, match=name.replace(".", "[.]")):
+            run("apply", job_file(setting, postgres18.url, tables=named), "--once")
 
 
 @pytest.fixture

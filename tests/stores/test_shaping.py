@@ -127,10 +127,12 @@ def test_a_copy_holds_shaped_rows_whatever_becomes_of_them(shaped: Shaped) -> No
 class Held:
     """A source whose rows are what a test says: what `PublishedTables` is to a database."""
 
-    def __init__(self, table: SourceTable, rows: Sequence[dict[str, Any]]) -> None:
+    def __init__(self, table: SourceTable, rows: Sequence[dict[str, Any]], also: Sequence[SourceTable] = ()) -> None:
         kinds = {"int64": Kind("int64"), "string": Kind("string"), "decimal": Kind("decimal", 10, 2)}
-        columns = tuple((name, kinds[about["kind"]]) for name, about in table.columns.items())
-        self.tables = {table.qualified: cast("Table", _Captured(table.qualified, ("id",), columns))}
+        self.tables: dict[str, Table] = {}
+        for of in (table, *also):
+            columns = tuple((name, kinds[about["kind"]]) for name, about in of.columns.items())
+            self.tables[of.qualified] = cast("Table", _Captured(of.qualified, ("id",), columns))
         self._rows = rows
 
     def read(self, name: str) -> Iterator[PublishedWindow]:

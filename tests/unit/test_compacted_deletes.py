@@ -49,7 +49,9 @@ ROW, DELETE, GONE = '{"op":"u"}', '{"op":"d"}', None
         ([("b", ROW), ("a", GONE), ("a", ROW)], []),
         ([("b", ROW), ("a", GONE), ("a", DELETE), ("a", GONE)], []),
         ([("a", DELETE), ("a", GONE), ("a", ROW), ("a", GONE)], ["a"]),
-        ([("a", GONE), ("b", GONE)], ["b"]),  # the first one's delete may be the last that was read
+        ([("a", GONE), ("b", GONE)], ["a", "b"]),  # what was read last is no delete of it
+        ([("z", GONE), ("b", GONE)], ["b"]),  # the first one's delete is the last that was read
+        ([("b", ROW), ("z", GONE)], ["z"]),
         ([("b", "no event"), ("a", "[1]"), ("a", GONE), (None, ROW)], ["a"]),
         ([("b", ROW), ("c", GONE), ("a", GONE), ("c", GONE)], ["c", "a"]),
     ],
@@ -58,7 +60,7 @@ def test_a_tombstone_without_its_delete_is_found(
     records: list[tuple[str | None, str | None]], buried: list[str]
 ) -> None:
     read: Any = [Record(10 + number, key, text) for number, (key, text) in enumerate(records)]
-    assert buried_keys(read, {0: 10}) == buried
+    assert buried_keys(read, {0: 10}, lambda number, key: (number, key) == (0, "z")) == buried
 
 
 @dataclass

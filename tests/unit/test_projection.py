@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from cdc.config.apply_config import ApplyTable
+from cdc.config.apply_config import ApplySource, ApplyTable, StoreConfig
+from cdc.config.config import ApplyConfig
 from cdc.model.change import Kind
 from cdc.model.errors import ConfigError, OperatorError
-from spark_apply.events.projection import check_places, fingerprint, followed_table, projected_table
+from spark_apply.events.fitting import fitting, fitting_one
+from spark_apply.events.projection import fingerprint, followed_table, projected_table
 from spark_apply.model.identity import identity_of, stamp
 from spark_apply.model.target_table import Partition, TargetTable, Version
 
@@ -85,18 +88,60 @@ def test_partitions_are_columns_or_functions_of_one() -> None:
     )
 
 
+def known(*names: str) -> dict[str, list[Version]]:
+    """As the schema topic has them: in the order in which they came."""
+    return {f"public.{name}": [Version("shop", "public", name, f"t.{name}", 1, ("id",), COLUMNS)] for name in names}
+
+
+def job(kind: str = "iceberg", **tables: ApplyTable) -> ApplyConfig:
+    source, path = ApplySource(bootstrap_servers="nowhere:1", topic_prefix="t"), "/tmp/unused"
+    shapes = {f"public.{name}": of for name, of in tables.items()}
+    stores = {"lake": StoreConfig(type=kind, path=path)}
+    return ApplyConfig(name="job", source=source, stores=stores, tables=shapes, checkpoint="/checkpoints")
+
+
 def test_two_tables_have_two_places_in_a_store_and_partitions_only_where_there_are_any() -> None:
-    tables = {f"public.{name}": (follow(target=target), shape(name, target=target)) for name, target in PLACES}
+    places = {"orders": follow(), "items": follow(target="orders")}
     with pytest.raises(ConfigError, match=r"both would be public\.orders in store lake"):
-        check_places(tables, {"lake": "iceberg"})
-    check_places({"public.orders": tables["public.orders"]}, {"lake": "iceberg"})
-    parted = {"public.orders": (follow(), shape(partition_by=("id",)))}
-    check_places(parted, {"lake": "iceberg"})
+        fitting(job(**places), known("orders", "items"))
+    assert list(fitting(job(**places), known("orders", "items"), but=("public.items",)).made) == ["public.orders"]
+    parted = {"orders": follow(partition_by=("id",))}
+    assert fitting(job(**parted), known("orders")).errors == {}
     with pytest.raises(ConfigError, match="store lake, of type tantivy, has no partitions"):
-        check_places(parted, {"lake": "tantivy"})
+        fitting(job("tantivy", **parted), known("orders"))
 
 
-PLACES = (("orders", None), ("items", "orders"))
+@pytest.mark.parametrize(
+    ("tables", "left"),
+    [
+        ({"*": {"target": "one"}}, {"b": "both would be public.one", "a": "both would be public.one"}),
+        ({"*": {"target": "one"}, "b": {"target": "one"}}, {"z": "tables.public.b", "a": "tables.public.b"}),
+        ({"*": {}, "b": {"target": "a"}}, {"a": "both would be public.a"}),
+        ({"z": {"target": "a"}, "*": {"rename": {"no": "x"}}}, {"b": "rename.no", "a": "public.z: both would be"}),
+        ({"b*": {"columns": ("no",), "target": "a"}, "*": {}}, {"b": "columns: no"}),
+    ],
+)
+def test_what_a_pattern_brings_stops_no_other(tables: dict[str, Any], left: dict[str, str]) -> None:
+    """A name has a place before a pattern, and of two patterns' tables the one that came first."""
+    judged = fitting(job(**{name: follow(**of) for name, of in tables.items()}), known("z", "b", "a"))
+    assert {name.removeprefix("public.") for name in judged.errors} == set(left)
+    assert set(judged.made) == set(judged.settings) - set(judged.errors)
+    for name, said in left.items():
+        assert said in judged.errors[f"public.{name}"].message
+    for name in judged.settings:
+        alone = fitting_one(job(**{name: follow(**of) for name, of in tables.items()}), known("z", "b", "a"), name)
+        assert (name in alone.errors) == (name in judged.errors)
+
+
+def test_a_table_that_cannot_go_on_keeps_its_place() -> None:
+    """Another one would write into its copy."""
+    versions = known("z", "a")
+    more = (*COLUMNS, ("state", Kind("string")))
+    versions["public.z"].append(replace(versions["public.z"][0], number=2, columns=more))
+    both = job(**{"*": follow(rename={"status": "state"}, target="one")})
+    judged = fitting(both, versions)
+    assert "since version 1" in judged.errors["public.z"].message
+    assert "both would be public.one" in judged.errors["public.a"].message
 
 
 def test_a_copy_is_known_by_its_shape_but_not_by_its_place() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -11,9 +12,10 @@ import click
 import orjson
 
 from cdc.capture.starting import verdicts
+from cdc.capture.starting.left_out import begins_without, could_begin_without, those_named
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector
-from cdc.config.findings import Checked, Finding, Level, probed, refused
+from cdc.config.findings import Checked, Finding, Level, as_left_out, probed, refused
 from cdc.config.table_patterns import named
 from cdc.model.change import Table
 from cdc.model.errors import CdcError
@@ -86,7 +88,29 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
     ask = registry.part("sinks.client.schema_registry:check")
     findings += probed("registry", lambda: ask(config.sink))
     findings += probed("kafka", lambda: look(config.sink, config.name, tables, state=state, identity=checked.identity))
+    captured = {*state.tables} if state is not None else set[str]()
+    if known:
+        findings = _as_a_run_takes_them(config, findings, checked.tables, captured)
     return list({_told(finding): finding for finding in findings}.values())
+
+
+def _as_a_run_takes_them(
+    config: ConnectorConfig, findings: Sequence[Finding], tables: Sequence[Table], captured: Collection[str]
+) -> list[Finding]:
+    """Make warnings of the errors of tables that `cdc run` begins without."""
+    topic = registry.part("sinks.check:topic_of")(config.sink, config.name)
+    could = could_begin_without(tables, lambda table: not config.names(table), captured)
+    found, left = list[Finding](), frozenset[str]()
+    for finding in findings:
+        if finding.level is Level.ERROR:
+            rest = [table for table in tables if table.qualified not in left]
+            new = begins_without(rest, could - left, topic, finding.what)
+            left |= new
+            if new or those_named(left, tables, topic, finding.what):
+                found.append(as_left_out(finding))
+                continue
+        found.append(finding)
+    return found
 
 
 def _told(finding: Finding) -> tuple[str, ...]:

@@ -153,6 +153,8 @@ def report(copies: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         for what in ("missing", "extra", "undecided"):
             for key in copy[what]:
                 yield f"{what:<9}  {where}  {_key(key)}{_held(key, held)}"
+        if copy["not_compared"]:
+            yield f"{where} was not compared: {copy['not_compared']}"
         if copy["unchecked"]:
             yield f"{where}: {copy['unchecked']:,} more rows differed at first and were not looked at again"
         if copy["unwritable"]:

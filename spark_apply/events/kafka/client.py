@@ -39,11 +39,15 @@ def client_settings(source: ApplySource) -> dict[str, str | int | float | bool]:
     return {**soon, **source.options, "bootstrap.servers": source.bootstrap_servers, "log_level": 0}
 
 
-def unreachable(source: ApplySource, exc: KafkaException) -> OperatorError:
+class NoAnswerError(OperatorError):
+    """Kafka does not answer a question: it concerns no table, and may pass."""
+
+
+def unreachable(source: ApplySource, exc: KafkaException) -> NoAnswerError:
     """Translate the client's error to OperatorError."""
     reason = exc.args[0].name() if exc.args and hasattr(exc.args[0], "name") else type(exc).__name__
     msg = f"Kafka at {source.bootstrap_servers} does not answer ({reason})"
-    return OperatorError(msg, hint="is the broker up, and source.bootstrap_servers right? cdc dev up starts one here")
+    return NoAnswerError(msg, hint="is the broker up, and source.bootstrap_servers right? cdc dev up starts one here")
 
 
 def ask_leader(ask: Callable[[], _Answer]) -> _Answer:

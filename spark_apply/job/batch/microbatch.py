@@ -180,7 +180,7 @@ class Applier:
             except CopyError as exc:
                 (topic,) = (topic for topic, route in routes.items() if route.table.qualified == exc.table)
                 with self.contained(topic, name):
-                    raise
+                    raise exc.error from exc
             except Exception as exc:  # the whole store is away, or refuses us
                 if self.asides is None or not self.asides.contains(exc):
                     raise

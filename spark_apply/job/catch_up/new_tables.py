@@ -84,14 +84,16 @@ class TableWatch:
         try:
             versions = schema_versions(self.config.source)
             others = [other for other in versions if other not in self.known or other in self.refused]
-            chosen, _ = choose_usable(self.config, but=others)
-            usable_targets({table: chosen[table]} if table in chosen else {}, self.spark)
+            chosen, unusable = choose_usable(self.config, but=others)
+            new = {table: chosen[table]} if table in chosen else {}
+            unusable |= usable_targets(self.config, new, self.spark)[1]
         except OperatorError:
             self.known.discard(table)
             raise
-        except ConfigError as exc:
-            self.refused[table] = Unusable(settings, topic, exc, lost=True)
+        unfit = unusable.get(table)
+        if unfit is not None and isinstance(unfit.error, ConfigError):
+            self.refused[table] = Unusable(settings, topic, unfit.error, lost=True)
             for name in settings.stores:
                 store = self.stores.get(name) or next(iter(self.stores.values()))  # which is never written to
-                self.asides.refused(topic, name, table, store, exc, for_good=True)
+                self.asides.refused(topic, name, table, store, unfit.error, for_good=True)
                 self.asides.note(topic, name)

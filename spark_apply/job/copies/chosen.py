@@ -10,16 +10,17 @@ from pyspark.sql import SparkSession
 from cdc.config.apply_config import ApplyTable
 from cdc.config.config import ApplyConfig
 from cdc.encode.table_log import log_of
-from cdc.model.errors import CdcError, ConfigError, OperatorError
+from cdc.model.errors import CdcError, OperatorError
 from spark_apply.events.expressions import resolved
+from spark_apply.events.fitting import fitting, fitting_one, stops_all
 from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.events.kafka.topics import existing_topics
-from spark_apply.events.projection import check_places, followed_table
-from spark_apply.events.refusals import refuse_histories, without_log
+from spark_apply.events.projection import followed_table
+from spark_apply.events.refusals import without_log
 from spark_apply.job.copies.route import Route
 from spark_apply.job.copies.set_aside import AsideCopies
 from spark_apply.model.store import Store, open_store
-from spark_apply.model.target_table import TargetTable, Version, choose
+from spark_apply.model.target_table import TargetTable, Version
 from spark_apply.spark.environment import require_paths
 
 Chosen = dict[str, tuple[ApplyTable, list[Version]]]
@@ -41,27 +42,17 @@ def choose_usable(config: ApplyConfig, *, but: Container[str] = ()) -> tuple[Cho
     """Return the tables of apply.yaml with their versions in the schema topic, and those that cannot be copied.
 
     The tables of `but`, by ``schema.table``, are passed over.
-    Raises CdcError for what is wrong in the file.
+    Raises CdcError for what the file names and does not fit.
     """
     places = [(f"stores.{name}.path", store.path) for name, store in config.stores.items() if store.path]
     require_paths([*places, ("checkpoint", config.checkpoint)])
     versions = schema_versions(config.source)
-    chosen: Chosen = {}
-    tables: dict[str, tuple[ApplyTable, TargetTable]] = {}
-    unusable: dict[str, Unusable] = {}
-    for table, settings in choose(config.tables, versions).items():
-        if table in but:
-            continue
-        try:
-            tables[table] = (settings, followed_table(versions[table], settings))
-        except ConfigError:
-            raise
-        except CdcError as exc:
-            unusable[table] = Unusable(settings, topic_of(settings, versions[table]), exc)
-        else:
-            chosen[table] = (settings, versions[table])
-    refuse_histories(config, tables)
-    check_places(tables, {name: store.type for name, store in config.stores.items()})
+    judged = fitting(config, versions, but=but)
+    chosen = {table: (judged.settings[table], versions[table]) for table in judged.made}
+    unusable = {
+        table: Unusable(judged.settings[table], topic_of(judged.settings[table], versions[table]), error)
+        for table, error in judged.errors.items()
+    }
     return chosen, unusable
 
 
@@ -82,23 +73,27 @@ def choose_tables(config: ApplyConfig) -> Chosen:
 def newest(config: ApplyConfig, spark: SparkSession, table: str) -> TargetTable:
     """Return a table at its newest version. Raises CdcError if no copy of it can be made."""
     versions = schema_versions(config.source)
-    settings = choose(config.tables, versions)[table]
-    return followed_table(versions[table], settings, lambda of: resolved(of, spark))
+    judged = fitting_one(config, versions, table)
+    if table in judged.errors:
+        raise judged.errors[table]
+    return followed_table(versions[table], judged.settings[table], lambda of: resolved(of, spark))
 
 
-def usable_targets(chosen: Chosen, spark: SparkSession) -> tuple[dict[str, TargetTable], dict[str, Unusable]]:
-    """Return what copies of the tables hold, and the tables whose expressions do not fit them any more.
+def usable_targets(
+    config: ApplyConfig, chosen: Chosen, spark: SparkSession
+) -> tuple[dict[str, TargetTable], dict[str, Unusable]]:
+    """Return what copies of the tables hold, and the tables whose expressions do not fit them.
 
-    Raises ConfigError for the first expression that never fitted.
+    Raises ConfigError for the first expression that never fitted a table which the file names.
     """
     made: dict[str, TargetTable] = {}
     unusable: dict[str, Unusable] = {}
     for table, (settings, versions) in sorted(chosen.items()):
         try:
             made[table] = followed_table(versions, settings, lambda of: resolved(of, spark))
-        except ConfigError:
-            raise
         except CdcError as exc:
+            if stops_all(config, table, exc):
+                raise
             unusable[table] = Unusable(settings, topic_of(settings, versions), exc)
     return made, unusable
 

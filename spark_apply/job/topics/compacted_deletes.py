@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, TypeAlias
 
 import orjson
@@ -78,7 +79,8 @@ def require_deletes_read(
     found = {} if found is None else found
     at = (table.topic, tuple(sorted(has.items())))
     if at not in found:
-        found[at] = buried_keys(records_between(source, table.topic, has, committed_ends(source, table.topic)), has)
+        unread = records_between(source, table.topic, has, committed_ends(source, table.topic))
+        found[at] = buried_keys(unread, has, partial(_delete_before, source, table.topic, has))
     _require_none_kept(spark, table, name, store, found[at])
 
 
@@ -98,11 +100,12 @@ def _require_none_kept(spark: SparkSession, table: TargetTable, name: str, store
             )
 
 
-def buried_keys(records: Iterable[Message], begin: Offsets) -> list[str]:
+def buried_keys(records: Iterable[Message], begin: Offsets, delete_before: Callable[[int, str], bool]) -> list[str]:
     """Return the keys whose last record is a tombstone, and whose delete is not among the records before it.
 
     `records` are those from `begin` on, in order within each partition. A tombstone right at the beginning of a
-    partition may be that of a delete that was read before.
+    partition may be that of a delete that was read before: `delete_before` says of partition and key whether one is
+    there. If it is not, compaction has removed it, before it was read or since: what a copy has tells that.
     """
     deleted: set[bytes] = set()
     buried: dict[bytes, None] = {}
@@ -113,7 +116,9 @@ def buried_keys(records: Iterable[Message], begin: Offsets) -> list[str]:
         if value is None:
             if key in deleted:
                 deleted.discard(key)  # the two are a pair
-            elif record.offset() != begin.get(record.partition() or 0, 0):
+            elif record.offset() != begin.get(number := record.partition() or 0, 0) or not delete_before(
+                number, key.decode(errors="replace")
+            ):
                 buried[key] = None
             continue
         buried.pop(key, None)
@@ -122,6 +127,19 @@ def buried_keys(records: Iterable[Message], begin: Offsets) -> list[str]:
         else:
             deleted.discard(key)
     return [key.decode(errors="replace") for key in buried]
+
+
+def _delete_before(source: ApplySource, topic: str, begin: Offsets, number: int, key: str) -> bool:
+    """Whether the last record before the beginning of a partition is a delete of a key; it was read, as it is there."""
+    end = begin.get(number, 0)
+    before = records_between(source, topic, {number: end - 1}, {number: end}) if end else ()
+    return any(
+        isinstance(of := record.key(), bytes)
+        and of.decode(errors="replace") == key
+        and (value := record.value()) is not None
+        and _is_delete(value)
+        for record in before
+    )
 
 
 @dataclass(slots=True)
@@ -212,7 +230,9 @@ class UnreadDeletes:
         found = keyed.where((F.col("gone") > F.coalesce("last", F.lit(-1))) & ~F.col("op").eqNullSafe("d"))
         buried: dict[str, list[str]] = {}
         for row in found.toLocalIterator() if topics else ():
-            if row["gone"] != self.begins(row["topic"]).get(row["partition"], 0):
+            begin, number = self.begins(row["topic"]), row["partition"]
+            first = row["gone"] == begin.get(number, 0)
+            if not (first and _delete_before(self.source, row["topic"], begin, number, row["key"])):
                 buried.setdefault(row["topic"], []).append(row["key"])
         return buried
 

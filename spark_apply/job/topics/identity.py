@@ -19,7 +19,7 @@ from spark_apply.events.kafka.topic_identity import TopicAsker, TopicNow, differ
 from spark_apply.model.store import Store
 from spark_apply.model.target_table import TargetTable
 
-_AWAY_S = 120.0
+AWAY_S = 120.0
 """So long brokers may not answer before the job ends, as in `spark_apply.job.watermarks.barriers`."""
 
 Answer = TypeVar("Answer")
@@ -61,7 +61,7 @@ def require_same_topics(now: Mapping[str, TopicNow], tables: Iterable[tuple[Targ
 
 def patiently(ask: Callable[[], Answer]) -> Answer:
     """Ask, and wait for brokers that do not answer, up to two minutes. Raises OperatorError."""
-    until = time.monotonic() + _AWAY_S
+    until = time.monotonic() + AWAY_S
     while True:
         try:
             return ask()

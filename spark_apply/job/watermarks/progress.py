@@ -12,16 +12,16 @@ from cdc.config.apply_config import ApplySource
 from cdc.config.config import ApplyConfig
 from cdc.config.views import VIEW_SCHEMA
 from cdc.model.change import Position
-from cdc.model.errors import ConfigError, OperatorError
+from cdc.model.errors import ConfigError
 from cdc.model.state_records import StateReader
+from spark_apply.events.fitting import fitting
 from spark_apply.events.kafka.records import committed_records
 from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.events.kafka.topic_identity import difference, identities
 from spark_apply.events.kafka.topics import existing_topics, position_topic
-from spark_apply.events.projection import followed_table
 from spark_apply.model.completeness import Complete, Mark, lowest
 from spark_apply.model.store import Store, open_store
-from spark_apply.model.target_table import TargetTable, choose
+from spark_apply.model.target_table import TargetTable
 
 ORIGIN = "origin"
 """What the identity in a view job's position calls the connector that its positions are of."""
@@ -52,17 +52,15 @@ class Reader:
         versions = schema_versions(config.source)
         self._unusable: dict[str, dict[str, list[str]]] = {name: {} for name in config.stores}
         roots: dict[str, str] = {}
-        for table, settings in sorted(choose(config.tables, versions).items()):
-            try:
-                made = followed_table(versions[table], settings)
-            except OperatorError:  # the job sets it aside
-                for store in settings.stores:
-                    self._unusable[store].setdefault(versions[table][-1].connector, []).append(table)
-                continue
+        judged = fitting(config, versions)
+        for table in sorted(judged.errors):  # the job sets it aside
+            for store in judged.settings[table].stores:
+                self._unusable[store].setdefault(versions[table][-1].connector, []).append(table)
+        for table, made in judged.made.items():
             connector = made.connector
             if made.schema == VIEW_SCHEMA:
                 connector = roots.setdefault(connector, origin_of(config.source, connector))
-            for store in settings.stores:
+            for store in judged.settings[table].stores:
                 self._followed[store].setdefault(connector, []).append(made)
         followed = (table for of in self._followed.values() for tables in of.values() for table in tables)
         self._topics = identities(config.source, [table.topic for table in followed])

@@ -26,7 +26,7 @@ from spark_apply.model.store import Applied, Batch, CopyError, Refused, Visibili
 from spark_apply.stores.postgres import tables
 from spark_apply.stores.postgres.copy_text import CopyText
 from spark_apply.stores.postgres.history import TYPES
-from spark_apply.stores.postgres.server import passes
+from spark_apply.stores.postgres.server import is_locked, passes
 from spark_apply.stores.postgres.tables import COPY_BYTES, CopyState, Cursor, Tables
 from spark_apply.stores.postgres.types import pg_type
 
@@ -107,7 +107,7 @@ def _of_table(one: TableFold, translated: Callable[[psycopg2.Error], CdcError]) 
     try:
         yield
     except psycopg2.Error as exc:
-        if passes(exc):
+        if passes(exc) and not is_locked(exc):
             raise
         raise CopyError(one.of.table.qualified, translated(exc)) from exc
     except CdcError as exc:

@@ -13,6 +13,7 @@ from psycopg2 import sql
 
 from cdc.machine.hosts import is_local
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
+from spark_apply.stores.postgres.locks import wait_for_locks
 from spark_apply.stores.postgres.tables import Cursor
 
 _AWAY_S = 60.0
@@ -51,9 +52,13 @@ _UNQUOTED = {
 }
 """Words for SQLSTATE classes whose messages quote values."""
 _LOCKED = "55P03"
-"""What a ``lock_timeout`` of the role or the database says."""
+"""What a ``lock_timeout`` says: ours, or one of the role or the database."""
 _STANDBY = "25006"
 """What a server says that is a standby, as after a fail-over: the address may lead to another one soon."""
+
+
+class LockedError(RetryableError):
+    """Another session has kept a lock on a table, or on rows of it, for too long."""
 
 
 class Server:
@@ -101,6 +106,7 @@ class Server:
             connection.set_session(isolation_level="REPEATABLE READ", readonly=True)
             with connection.cursor() as cur, connection.cursor(name="cdc_rows") as many:
                 many.itersize = _ROWS_AT_ONCE
+                wait_for_locks(cur)
                 yield cur, many
         except psycopg2.Error as exc:
             raise self.translated(exc, doing) from exc
@@ -178,6 +184,14 @@ class Server:
     def translated(self, exc: psycopg2.Error, doing: str = "applying a batch") -> CdcError:
         """Translate an error without the server's DETAIL and without messages of data exceptions: they quote values."""
         code = exc.pgcode or ""
+        if is_locked(exc):
+            hint = (
+                "SELECT pid, usename, state, query FROM pg_stat_activity WHERE state <> 'idle' shows who may have it; "
+            )
+            return LockedError(
+                f"{self._where}: {doing}: another session keeps a table, or rows of it, locked ({code})",
+                hint=f"{hint}it goes on once the lock is gone",
+            )
         if passes(exc):
             said = f"{exc.diag.message_primary} ({code})" if code else "the connection was lost"
             hint = "is PostgreSQL up, with room on its disk? Start again: what was done is whole, the rest comes again"
@@ -186,6 +200,11 @@ class Server:
         reason = f"{reason} ({code})"
         missing = "grant what is missing to this user" if code == "42501" else None
         return OperatorError(f"{self._where}: {doing}: {reason}", hint=missing)
+
+
+def is_locked(exc: psycopg2.Error) -> bool:
+    """Whether a lock was waited for in vain: that concerns the one table."""
+    return exc.pgcode == _LOCKED
 
 
 def passes(exc: psycopg2.Error) -> bool:

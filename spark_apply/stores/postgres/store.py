@@ -47,9 +47,9 @@ from spark_apply.model.target_table import TargetColumn, TargetTable
 from spark_apply.stores.postgres import tables
 from spark_apply.stores.postgres.careful import DeferredError, TableFold, fold_carefully
 from spark_apply.stores.postgres.copies import BESIDE, LIVE, PREVIOUS, Copies, Copy
-from spark_apply.stores.postgres.locks import lock_exclusively
+from spark_apply.stores.postgres.locks import lock_exclusively, wait_for_locks
 from spark_apply.stores.postgres.others import lost, refuse_altered, refuse_views
-from spark_apply.stores.postgres.server import Server
+from spark_apply.stores.postgres.server import LockedError, Server
 from spark_apply.stores.postgres.tables import OURS, CopyState, Cursor, Tables, columns_of, moved_on
 from spark_apply.stores.postgres.types import documents, pg_type
 
@@ -121,20 +121,24 @@ class PostgresStore:
     def _fold_all(self, batches: Collection[Batch], visibility: Mapping[str, Visibility]) -> dict[str, Applied]:
         try:
             return self._fold_at_once(batches, visibility)
-        except OperatorError:  # of a row, of a table, or of all: that is found out
+        except (OperatorError, LockedError):  # of a row, of a table, or of all: that is found out
             return self._fold_carefully(batches, visibility)
 
     def _fold_at_once(self, batches: Collection[Batch], visibility: Mapping[str, Visibility]) -> dict[str, Applied]:
         by_table, done = {batch.table.qualified: batch for batch in batches}, {}
         try:
             with self._server.transaction("applying a batch") as cur:
-                for name, visible in sorted(visibility.items()):
-                    one, copy = self._opened(cur, name, by_table.get(name), visible)
+                opened = {
+                    name: self._opened(cur, name, by_table.get(name), visible)
+                    for name, visible in sorted(visibility.items())
+                }
+                wait_for_locks(cur)
+                for name, (one, copy) in opened.items():
                     staged = (self._server.session, copy.number, one.of.table.version)
                     if self._staged.get(name) != staged:
                         tables.make_stage(cur, one.of)
                         self._staged[name] = staged
-                    done[name] = tables.fold(cur, one.of, one.batch, visible.limit, one.had)
+                    done[name] = tables.fold(cur, one.of, one.batch, one.visible.limit, one.had)
                     self._note_fold(cur, copy, one)
         except BaseException:
             self._staged.clear()  # staging tables that it created are rolled back
@@ -154,6 +158,7 @@ class PostgresStore:
                         except CdcError as exc:
                             raise CopyError(name, exc) from exc
                         opened[name][0].immediate = name in immediate
+                    wait_for_locks(cur)
                     fold_carefully(cur, [one for one, _ in opened.values()], self._server.translated)
                     for one, copy in opened.values():
                         self._note_fold(cur, copy, one)
@@ -173,7 +178,9 @@ class PostgresStore:
         copy = self._copies.find(cur, table, self._role)
         if copy is None or copy.relation is None:
             msg = f"PostgreSQL table {table.schema}.{table.copy_name} was dropped or recreated while the job wrote it"
-            raise OperatorError(msg, hint="start the job again: it fills the table from the topics")
+            raise OperatorError(
+                msg, hint="a job that runs makes it again, and fills it from its topic; so does a new start"
+            )
         if self._role == LIVE:  # a rebuild may have swapped in another shape
             identity_of(copy.identity, table, f"PostgreSQL table {table.schema}.{table.copy_name}")
         before = copy.mark.complete if copy.mark else None

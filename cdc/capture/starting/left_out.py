@@ -1,0 +1,47 @@
+"""Says which tables a start can do without when something refuses it: one rule for `cdc run` and `cdc check`. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+
+from cdc.model.change import Table
+from cdc.model.errors import ConfigError
+
+
+def those_named(
+    names: Collection[str], tables: Sequence[Table], topic: Callable[[Table], str], message: str
+) -> frozenset[str]:
+    """Return those of the names, as ``schema.table``, that a message has, or whose topics it has."""
+    known = {table.qualified: table for table in tables}
+    found = set[str]()
+    for name in names:
+        called = [name]
+        with suppress(ConfigError):  # it has no topic: that is the error
+            called += [topic(known[name])] if name in known else []
+        pattern = "|".join(map(re.escape, called))
+        if re.search(rf"(?<![\w-])(?:{pattern})(?![\w-])", message):
+            found.add(name)
+    return frozenset(found)
+
+
+def could_begin_without(
+    tables: Sequence[Table], by_pattern: Callable[[str], bool], captured: Collection[str]
+) -> frozenset[str]:
+    """Return the tables that just a pattern brings, and that were never captured.
+
+    One that was captured before is not left out: its changes would be lost, and nobody would know.
+    """
+    return frozenset({table.qualified for table in tables if by_pattern(table.qualified)} - {*captured})
+
+
+def begins_without(
+    tables: Sequence[Table], could: Collection[str], topic: Callable[[Table], str], message: str
+) -> frozenset[str]:
+    """Return the tables that a start with `tables` is begun without when it is refused; empty: it ends.
+
+    `could` are those that can be left out. What is all there is, is not.
+    """
+    new = those_named(could, tables, topic, message)
+    return new if len(new) < len(tables) else frozenset()

@@ -1,0 +1,132 @@
+"""Whatever somebody does to the target of one table while the job runs, the other tables go on, and are told right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdc.config.apply_config import StoreConfig
+from cdc.model.state import Phase
+from spark_apply.events.quarantine import read_entries
+from spark_apply.events.set_aside import read_set_aside
+from spark_apply.rebuild.quarantine_retry import run_retry
+from spark_apply.stores.postgres import locks
+from spark_apply.stores.postgres.locks import wait_for_locks
+from spark_apply.stores.postgres.server import LockedError, Server
+from tests.conftest import Database
+from tests.spark.laws import Setting, order, until
+from tests.spark.records import position
+
+pytest_plugins = ["tests.spark.fixtures"]
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
+
+
+@contextmanager
+def user(database: Database) -> Iterator[str]:
+    """A role that is no superuser, whose rights can be taken away; the URL of its sessions."""
+    name = f"app_{database.name}"
+    database.execute(
+        f"CREATE ROLE {name} LOGIN PASSWORD 'secret'",
+        f"GRANT CREATE ON DATABASE {database.name} TO {name}",
+        f"GRANT ALL ON SCHEMA public TO {name}",
+    )
+    try:
+        scheme, _, rest = database.url.partition("://")
+        yield f"{scheme}://{name}:secret@{rest.rpartition('@')[2]}"
+    finally:
+        database.execute(f"DROP OWNED BY {name} CASCADE", f"DROP ROLE {name}")
+
+
+def test_a_lock_of_somebody_is_waited_for_only_so_long(postgres18: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what writes a copy, and by what reads it; the hint shows who has it."""
+    monkeypatch.setattr(locks, "_FOLDING_MS", 200)
+    postgres18.execute("CREATE TABLE public.locked (n int)")
+    holder, server = postgres18.connect(), Server(postgres18.url, "stores.copy")
+    holder.cursor().execute("BEGIN; LOCK TABLE public.locked IN ACCESS EXCLUSIVE MODE")
+
+    def write() -> None:
+        with server.transaction("applying a batch") as cur:
+            wait_for_locks(cur)
+            cur.execute("INSERT INTO public.locked VALUES (1)")
+
+    def read() -> None:
+        with server.reading("reading") as (_, many):
+            many.execute("SELECT n FROM public.locked")
+
+    with pytest.raises(LockedError, match=r"keeps a table, or rows of it, locked \(55P03\)") as told:
+        write()
+    with pytest.raises(LockedError):
+        read()
+    asked, _, _ = (told.value.hint or "").partition(" shows who")
+    assert holder.info.backend_pid in [pid for (pid, *_) in postgres18.rows(asked)]
+    holder.close()
+    write()
+    read()
+    server.close()
+
+
+@pytest.mark.full  # the other one is the quick one
+def test_targets_in_postgresql(
+    *, apply_spark: SparkSession, kafka: str, postgres18: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock that is held, rights that are revoked, a schema that is renamed, a column that is altered."""
+    monkeypatch.setattr(locks, "_FOLDING_MS", 500)
+    with user(postgres18) as url:
+        setting = Setting(apply_spark, kafka, tmp_path, lambda _: StoreConfig(type="postgres", url=url))
+        names = ("fine", "locked", "revoked", "strict", "retyped")
+        tables = {name: setting.table(name) for name in names} | {"moved": setting.table("moved", schema="other")}
+        publisher = setting.publisher()
+        publisher.create(tables.values(), partitions=1)
+        records = [r for of in tables.values() for n in (1, 2) for r in of.event("c", order(n), position(10))]
+        publisher.stand(Phase.STREAM, 20, tables.values(), records)
+        first, config = len(records), setting.config("public.*", "other.*")
+        holder = postgres18.connect()
+        with setting.running("checkpoints", config) as job:
+            until(lambda: job.said("batch 1"), 240)
+            until(lambda: all(mark and mark.complete for mark in setting.marks(*tables.values())), 120)
+            holder.cursor().execute("BEGIN; LOCK TABLE public.locked IN ACCESS EXCLUSIVE MODE")
+            postgres18.execute(
+                f"REVOKE ALL ON public.revoked FROM app_{postgres18.name}",
+                "ALTER SCHEMA other RENAME TO gone",
+                "ALTER TABLE public.strict ADD COLUMN own text NOT NULL DEFAULT 'x'",
+                "ALTER TABLE public.strict ALTER COLUMN own DROP DEFAULT",
+                "ALTER TABLE public.retyped ALTER COLUMN status TYPE integer USING 1",
+            )
+            more = [r for of in tables.values() for r in of.event("u", order(1, "x"), position(30))]
+            more += [r for of in tables.values() for r in of.event("c", order(3, "y"), position(31))]
+            publisher.stand(Phase.STREAM, 40, tables.values(), more)
+            records += more
+            until(lambda: setting.marks(tables["fine"])[0].complete.position == position(40, 0), 120)
+            assert setting.contents(tables["fine"]) == setting.folded(tables["fine"], records)
+            until(lambda: len(read_set_aside(config)) == 4)
+            told = {of.table.partition(".")[2]: (of.reason, of.hint) for of in read_set_aside(config).values()}
+            for name, (why, hint) in {
+                "locked": ("another session keeps a table, or rows of it, locked (55P03)", "pg_stat_activity"),
+                "revoked": ("permission denied for table revoked (42501)", "grant what is missing"),
+                "moved": ("PostgreSQL table other.moved was dropped or recreated", "makes it again"),
+                "retyped": ("status", ""),
+            }.items():
+                assert why in told[name][0], told
+                assert hint in (told[name][1] or ""), told
+            holder.cursor().execute("ROLLBACK")
+            holder.close()
+            postgres18.execute(
+                f"GRANT ALL ON public.revoked TO app_{postgres18.name}",
+                "ALTER TABLE public.strict ALTER COLUMN own DROP NOT NULL",
+                "ALTER TABLE public.retyped ALTER COLUMN status TYPE text USING 'new'",
+            )
+            until(lambda: all(mark and mark.complete for mark in setting.marks(*tables.values())), 120)
+            until(lambda: {m.complete.position for m in setting.marks(*tables.values())} == {position(40, 0)}, 120)
+            assert job.failure is None
+        for name, of in tables.items():
+            wanted = records[:first] if name == "strict" else records
+            assert setting.contents(of) == setting.folded(of, wanted), name
+        entries = read_entries(config).values()
+        assert {(of.table, of.key) for of in entries} == {("public.strict", '{"id":1}'), ("public.strict", '{"id":3}')}
+        assert all("not null violation (23502), column own" in of.reason for of in entries)
+        run_retry(config)
+        assert setting.contents(tables["strict"]) == setting.folded(tables["strict"], records)
