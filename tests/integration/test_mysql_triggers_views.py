@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from cdc.testing import Faults, Killed
+from connectors.mysql.catalog.catalog import Captured
+from connectors.triggers.mysql.change_log import ChangeLog
 from connectors.triggers.mysql.rounds import Pins
 from snapshot.mysql.snapshotter import MysqlSnapshotter
 from tests.conftest import MySQLDatabase
@@ -88,5 +90,30 @@ def test_killed_again_and_again_in_the_snapshot(mysql_database: MySQLDatabase, m
                 interrupted[exc.args[0]] += 1
     assert interrupted["view"]
     assert interrupted["sink.commit"]
+    shop.run()
+    laws.each_event_follows_the_one_before(shop, *TABLES)
+
+
+ALTERED = (
+    "ALTER TABLE orders DROP COLUMN n",
+    "ALTER TABLE orders RENAME COLUMN status TO state",
+    "DROP TABLE orders; CREATE TABLE orders (id int PRIMARY KEY, x int); INSERT INTO orders VALUES (7, 7)",
+)
+
+
+def test_altered_while_its_triggers_are_made(mysql_database: MySQLDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triggers that name a column, or a table, that has just gone are refused by the server: it is looked at again."""
+    laws.at_once(monkeypatch)
+    shop, lay, left = shop_of(mysql_database), ChangeLog._lay, list(ALTERED)
+
+    def altered(changes: ChangeLog, one: Captured, *of: Any) -> None:
+        if left and one.table.name == "orders":
+            shop.do(left.pop(0))
+        lay(changes, one, *of)
+
+    monkeypatch.setattr(ChangeLog, "_lay", altered)
+    shop.run()
+    assert not left
+    shop.do("UPDATE orders SET x = 8")
     shop.run()
     laws.each_event_follows_the_one_before(shop, *TABLES)
