@@ -48,7 +48,7 @@ SEED    ?= 1
 SOURCE  ?= postgres18
 PRODUCER ?= own
 
-soak: $(JARS)    ## faults for SECONDS=600 by SEED=1 on SOURCE=postgres18, mysql, mariadb or triggers-postgres: nothing lost, doubled, torn
+soak: $(JARS)    ## faults for SECONDS=600 by SEED=1 on SOURCE=postgres18, mysql, mariadb or triggers-mysql …: nothing lost, doubled, torn
 	$(BIN)/python -m tests.faults --source $(SOURCE) --producer $(PRODUCER) --seconds $(SECONDS) --seed $(SEED) --folder .cdc-soak --json .cdc-soak/report.json
 
 soak-views: $(JARS)    ## the same for views: SECONDS=600 by SEED=1; each view is Spark's answer, no sum is ever torn

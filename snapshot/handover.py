@@ -27,9 +27,10 @@ Why no change is lost and none is undone:
 5. The rule ends. The log's end is read after each view is taken, so all that a view sees has its commit before that
    end. Behind the last of these ends nothing can be hidden (`spent`).
 
-MySQL's views (`snapshot.mysql.visibility`) know only a part of what they see: the GTIDs executed before the view was
-taken or, without GTIDs, all commits below a place in the log. By 2 that part too has the first transactions of each
+Views of MySQL's log (`snapshot.mysql.visibility`) know only a part of what they see: the GTIDs executed before the view
+was taken or, without GTIDs, all commits below a place in the log. By 2 that part too has the first transactions of each
 key, so the rest of what was seen is published again, in order, and the last event of each key is still the right one.
+All other views know the whole of it.
 
 PostgreSQL: https://www.postgresql.org/docs/current/logicaldecoding-explanation.html (exported snapshots) and
 https://www.postgresql.org/docs/current/functions-info.html (``pg_snapshot``). The watermarks of DBLog (Andreakis and

@@ -30,13 +30,15 @@ class RangeRows(NamedTuple):
     key_range: KeyRange[Any]
     lines: list[Any]
     last: bool
+    session: int
+    """Which session has read them; the first is 0."""
 
 
 class RowBuffer:
     """Collects what a session reads, and sends it on in chunks."""
 
-    def __init__(self, key_range: KeyRange[Any], put: Callable[[RangeRows], None]) -> None:
-        self._key_range = key_range
+    def __init__(self, key_range: KeyRange[Any], put: Callable[[RangeRows], None], session: int) -> None:
+        self._key_range, self._session = key_range, session
         self._put = put
         self._lines: list[Any] = []
         self._bytes = 0
@@ -56,11 +58,11 @@ class RowBuffer:
             self._send()
 
     def _send(self) -> None:
-        self._put(RangeRows(self._key_range, self._lines, last=False))
+        self._put(RangeRows(self._key_range, self._lines, last=False, session=self._session))
         self._lines, self._bytes = [], 0
 
     def end(self) -> None:
-        self._put(RangeRows(self._key_range, self._lines, last=True))
+        self._put(RangeRows(self._key_range, self._lines, last=True, session=self._session))
 
 
 class ParallelReaders(Generic[C]):
@@ -84,8 +86,11 @@ class ParallelReaders(Generic[C]):
         self._queue: queue.Queue[RangeRows | BaseException] = queue.Queue(_QUEUED_CHUNKS * len(connections))
         self._stopped = threading.Event()
         self._threads = [
-            (connection, threading.Thread(target=self._run, args=(connection,), name=f"cdc-snapshot-{n}", daemon=True))
-            for n, connection in enumerate(connections, 1)
+            (
+                connection,
+                threading.Thread(target=self._run, args=(connection, n), name=f"cdc-snapshot-{n + 1}", daemon=True),
+            )
+            for n, connection in enumerate(connections)
         ]
 
     def __iter__(self) -> Iterator[RangeRows]:
@@ -99,14 +104,14 @@ class ParallelReaders(Generic[C]):
             self._unfinished -= got.last
             yield got
 
-    def _run(self, connection: C) -> None:
+    def _run(self, connection: C, session: int) -> None:
         try:
             while not self._stopped.is_set():
                 try:
                     key_range = self._key_ranges.popleft()
                 except IndexError:
                     return
-                rows = RowBuffer(key_range, self.put)
+                rows = RowBuffer(key_range, self.put, session)
                 self._read(connection, key_range, rows)
                 rows.end()
         except _StoppedError:
@@ -142,20 +147,25 @@ class ParallelReaders(Generic[C]):
 
 
 def chunks(
-    readers: ParallelReaders[C], done: Progress, *, view: int, parse: Callable[[Table, list[Any]], Sequence[Row]]
+    readers: ParallelReaders[C],
+    done: Progress,
+    *,
+    views: Sequence[int],
+    parse: Callable[[Table, list[Any]], Sequence[Row]],
 ) -> Iterator[Chunk]:
-    """Give what the readers read under the view numbered `view` as chunks, each with the progress after it.
+    """Give what the readers read as chunks, each with the progress after it; `views`: the number of each session's.
 
-    `done` is the progress before. `parse` makes a table's rows of what its key ranges gave.
+    `done` is the progress before. `parse` makes a table's rows of what its key ranges gave. A chunk has the greatest of
+    the numbers, whichever session has read it: so the positions of rows rise in each partition.
     """
     reached: dict[int, Key | None] = {}
-    for key_range, read, last in readers:
+    for key_range, read, last, session in readers:
         table = key_range.table
         rows = parse(table, read)
         after = reached.get(id(key_range), key_range.after)
         upto = reached[id(key_range)] = key_range.upto if last else key_of(table, rows[-1])
-        done = done.with_table(table, done.of(table).read(after=after, upto=upto, view=view, rows=len(rows)))
-        yield Chunk(table, rows, done.to_json(), view, time.time_ns() // 1_000_000)
+        done = done.with_table(table, done.of(table).read(after=after, upto=upto, view=views[session], rows=len(rows)))
+        yield Chunk(table, rows, done.to_json(), max(views), time.time_ns() // 1_000_000)
 
 
 def release(readers: ParallelReaders[C] | None, sessions: Sequence[C], close: Callable[[C], None]) -> None:

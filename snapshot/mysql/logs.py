@@ -34,7 +34,7 @@ class Log(Protocol):
     def parse(self, text: str) -> ReadView:
         """Parse what a view's `text` gave."""
 
-    def take_view(
+    def take_views(
         self,
         sessions: Sequence[session.Connection],
         tables: Sequence[Table],
@@ -43,8 +43,12 @@ class Log(Protocol):
         over: Callable[[], bool],
         all_: bool,
         exact: bool,
-    ) -> tuple[View, int]:
-        """Begin a view on each session; see `views.take_view`."""
+    ) -> tuple[Sequence[View], int]:
+        """Begin a view on each session; return them, and a commit position that none saw beyond. See `views.take_view`.
+
+        Those of a log that tells of truncates are equal: which of several a row was read under, its position does not
+        say.
+        """
 
     def end(self, connection: session.Connection) -> int:
         """Return a commit position behind every statement by now that may have given columns other names."""
@@ -59,7 +63,7 @@ class BinaryLog:
     def parse(self, text: str) -> ReadView:
         return BinlogView.parse(text)
 
-    def take_view(
+    def take_views(
         self,
         sessions: Sequence[session.Connection],
         tables: Sequence[Table],
@@ -68,8 +72,9 @@ class BinaryLog:
         over: Callable[[], bool],
         all_: bool,
         exact: bool,
-    ) -> tuple[View, int]:
-        return views.take_view(sessions, tables, connect, over=over, all_=all_, exact=exact)
+    ) -> tuple[Sequence[View], int]:
+        taken, end = views.take_view(sessions, tables, connect, over=over, all_=all_, exact=exact)
+        return [taken] * len(sessions), end
 
     def end(self, connection: session.Connection) -> int:
         return server.status(connection, server.look(connection))[0].commit

@@ -65,19 +65,19 @@ class MysqlSnapshotter:
             planned += found
         while len(self._sessions) < min(self._workers, len(planned)):
             self._session()
-        taken, end = self._log.take_view(
+        taken, end = self._log.take_views(
             self._sessions, remaining, self._connect, over=self._closed.is_set, all_=True, exact=True
         )
-        number = len(done.views) + 1
+        numbers = {text: n for n, text in enumerate(dict.fromkeys(view.text for view in taken), len(done.views) + 1)}
         rows_before = sum(at.rows for at in done.tables.values())
         done = replace(
             done,
-            views={**done.views, number: (taken.text, end)},
+            views={**done.views, **{number: (text, end) for text, number in numbers.items()}},
             started_at_ms=_now_ms(),
             rows_before=rows_before,
         )
         readers = self._readers = ParallelReaders(self._sessions, planned, self._read, session.break_off)
-        yield from chunks(readers, done, view=number, parse=lambda _, rows: rows)
+        yield from chunks(readers, done, views=[numbers[view.text] for view in taken], parse=lambda _, rows: rows)
         self._end()
 
     def _connect(self) -> session.Connection:
@@ -165,7 +165,7 @@ class MysqlSnapshotter:
         """Read under a new view; `rows`: as many as `statement` asks for, None if no more rows can follow."""
         if self._log.catalog(connection).find(table.schema, table.name, self._config.source.keys) is None:
             return None
-        taken, end = self._log.take_view(
+        (taken,), end = self._log.take_views(
             [connection], [table], self._connect, over=self._closed.is_set, all_=first, exact=False
         )
         now = self._log.catalog(connection).find(table.schema, table.name, self._config.source.keys)

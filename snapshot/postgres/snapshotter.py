@@ -107,7 +107,7 @@ class PostgresSnapshotter:
         while len(self._sessions) < min(self._workers, len(planned)):
             _begin(self._session(), shared)
         readers = self._readers = ParallelReaders(self._sessions, planned, _read, _cancel)
-        yield from chunks(readers, done, view=number, parse=_parse)
+        yield from chunks(readers, done, views=[number] * len(self._sessions), parse=_parse)
         self._end()
 
     def _session(self) -> psycopg2.extensions.connection:

@@ -13,13 +13,13 @@ from connectors.mysql import session
 from connectors.mysql.catalog import server
 from connectors.mysql.catalog.catalog import Catalog
 from connectors.triggers.mysql.change_log import ChangeLog
-from connectors.triggers.mysql.rounds import Pins
+from connectors.triggers.mysql.rounds import Pins, behind
 from snapshot.mysql.snapshotter import MysqlSnapshotter
 
 
 @dataclass(frozen=True, slots=True)
 class RoundView:
-    """A view that saw all rounds up to one; what it saw besides is in the next one."""
+    """A view that saw all rounds up to one, and nothing besides."""
 
     last: int
 
@@ -50,7 +50,7 @@ class ChangeTables:
     def parse(self, text: str) -> RoundView:
         return RoundView.parse(text)
 
-    def take_view(
+    def take_views(
         self,
         sessions: Sequence[session.Connection],
         tables: Sequence[Table],
@@ -59,22 +59,22 @@ class ChangeTables:
         over: Callable[[], bool],
         all_: bool,
         exact: bool,
-    ) -> tuple[RoundView, int]:
-        """Make a round of all that is committed, and take the views: the first one at its end, the others behind it."""
+    ) -> tuple[Sequence[RoundView], int]:
+        """Take each view at the end of a round of its own: what it saw is in rounds up to there, and nothing else is.
+
+        No two sessions can take one view, and what is committed between two of them would be in the rows of the later
+        one and in a round behind the earlier one: it would be told twice.
+        """
         del tables, over, all_, exact  # nothing is waited for
-        first, *others = sessions
+        views: list[RoundView] = []
         with closing(connect()) as locking:
             changes = ChangeLog(locking, self._name, server.look(locking))
-            begin = (*session.VIEW, "SAVEPOINT pin")
             pins, change_tables = Pins(locking, changes.names), changes.change_tables()
-            last = pins.pin(first, begin, change_tables)
-            session.rows(first, "taking a view", "ROLLBACK TO SAVEPOINT pin")  # lets go of the change tables
-            for other in others:
-                for statement in session.VIEW:
-                    session.rows(other, "taking a view", statement)
             for each in sessions:
+                views.append(RoundView(pins.pin(each, (*session.VIEW, "SAVEPOINT pin"), change_tables)))
+                session.rows(each, "taking a view", "ROLLBACK TO SAVEPOINT pin")  # lets go of the change tables
                 session.check_settings(each)
-            return RoundView(last), pins.end(change_tables)
+        return views, behind(views[-1].last)
 
     def end(self, connection: session.Connection) -> int:
         """Nothing is to be waited for: triggers write by names, and those of another name are made again."""

@@ -32,6 +32,8 @@ VERDICTS: Final = (
     "change tables made again",
     "database behind",
     "another database",
+    "rounds deleted",
+    "numbers went back",
     "is damaged",
     "Traceback",
     "please report",

@@ -27,7 +27,7 @@ from tests.faults.reading import Positions, Reader, topics_of
 from tests.faults.report import Report
 from tests.faults.servers import Servers
 from tests.faults.stage import Stage, StuckError
-from tests.faults.triggers import TriggersPostgres
+from tests.faults.triggers import TriggersMysql, TriggersPostgres
 from tests.faults.workload import Workload
 
 ORIGINS: Final[Mapping[str, Callable[[Path], Origin]]] = {
@@ -36,6 +36,8 @@ ORIGINS: Final[Mapping[str, Callable[[Path], Origin]]] = {
     "mysql": partial(Mysql, kind="mysql"),
     "mariadb": partial(Mysql, kind="mariadb"),
     "triggers-postgres": partial(TriggersPostgres, major=18),
+    "triggers-mysql": partial(TriggersMysql, kind="mysql"),
+    "triggers-mariadb": partial(TriggersMysql, kind="mariadb"),
 }
 
 _SAMPLE_EVERY_S: Final = 0.1

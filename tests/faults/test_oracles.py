@@ -93,6 +93,19 @@ def test_a_transaction_without_its_ledger_row() -> None:
     assert counts(found) == (1, 0, 1, 0)
 
 
+def test_a_round_of_several_transactions() -> None:
+    """It has the events of all its ledger rows; one whose ledger row does not say how many is not counted."""
+    behind = [account(10, 4, 2, 100), account(10, 5, 1, 100), ledger(10, 6, 2, 3)]
+    assert counts(judged(*START, *FIRST, *behind)) == (0, 0, 0, 0)
+    found = judged(*START, *FIRST, behind[0], behind[2])
+    assert any("5 events of 6" in said for said in found.said)
+    assert counts(found) == (1, 0, 2, 0)
+    silent = [*FIRST[:2], ledger(10, 3, 1, None)]
+    found = judged(*START, *silent, behind[0], behind[2])
+    assert not any("events of" in said for said in found.said)
+    assert counts(found) == (2, 0, 1, 0), "the sum and the rows tell of it"
+
+
 def test_rows_that_say_that_they_have_no_ledger_row() -> None:
     """They may come whole, without one; in a transaction with others they may not."""
     by_hand = event("evolving", 30, 1, "c", {"id": 9, "v": f"{HOSTILE}9"})

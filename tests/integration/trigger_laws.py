@@ -170,6 +170,20 @@ def each_event_came_once(shop: Shop) -> None:
     assert shop.fold() == shop.rows()
     changes = [event["source"]["change"] for event in shop.events() if event["transaction"] is not None]
     assert len(changes) == len(set(changes))
+    each_event_follows_the_one_before(shop, "orders")
+
+
+def each_event_follows_the_one_before(shop: Shop, *tables: str) -> None:
+    """Nothing is told that was told before: a change begins with the row that is there, and rows are read once."""
+    for table in tables:
+        rows: dict[Any, dict[str, Any]] = {}
+        for event in shop.events(table):
+            before, after, op = event["before"], event["after"], event["op"]
+            key = (after or before)["id"]
+            assert rows.pop(key, None) == before, f"{table} {key} at {event['source']['position']}: {op}"
+            if after is not None:
+                rows[key] = after
+        assert [rows[key] for key in sorted(rows)] == shop.rows(f"SELECT * FROM {table} ORDER BY id")
 
 
 def two_tables_in_the_order_of_writing(shop: Shop) -> None:

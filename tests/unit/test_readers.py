@@ -50,7 +50,8 @@ def test_every_key_range_comes_whole_and_in_order(sessions: int, count: int) -> 
     readers, _ = _readers(sessions, key_ranges, read)
     found: dict[int, list[bytes]] = {id(key_range): [] for key_range in key_ranges}
     ended = []
-    for key_range, lines, last in readers:
+    for key_range, lines, last, session in readers:
+        assert session < sessions
         assert id(key_range) not in ended
         found[id(key_range)] += lines
         ended += [id(key_range)] if last else []

@@ -168,8 +168,15 @@ class ChangeLog:
         try:
             for trigger in (*triggers.guards(self.names, number), *triggers.triggers(self.names, number, shape)):
                 self._create(trigger)
+        except OperatorError:
+            self._still(one, shape)
+            raise
         finally:
             self._do("SET SESSION sql_mode = ''")
+        self._still(one, shape)
+
+    def _still(self, one: Captured, shape: Shape) -> None:
+        """Raise ChangedError if a table is not what its triggers were written for: the server may have refused them."""
         if self._shape_of(one) != shape:
             raise ChangedError(f"table {shape.qualified} was altered while its triggers were made: looking again")
 
