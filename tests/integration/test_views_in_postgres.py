@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 import spark_apply.views.embedded.step
 from cdc.model.change import Kind
-from cdc.model.errors import ConfigError, FencedError, OperatorError
+from cdc.model.errors import ConfigError, FencedError, OperatorError, RetryableError
 from spark_apply.views.database.state import DatabaseState
 from spark_apply.views.database.step import LongTextError
 from spark_apply.views.database.values import declared, object_of
@@ -32,7 +32,7 @@ from spark_apply.views.planning.view import View
 from spark_apply.views.sql.plan import plan_view
 from tests.conftest import FULL, Database
 from tests.pushes import some_each_push
-from tests.views.database import DatabaseSteps, view_of
+from tests.views.database import Breaking, DatabaseSteps, view_of
 from tests.views.engine import START, relation
 from tests.views.queries import Query, queries
 from tests.views.shapes import RELATIONS, SHAPES
@@ -89,14 +89,15 @@ def _same_events(postgres: Database, tmp_path: Path, shapes: Mapping[str, Any], 
         theirs.close()
 
 
-_SOME = {shape: of for number, (shape, of) in enumerate(SHAPES.items()) if number % 9 == 1}
+_TAKEN = {shape: of for shape, of in SHAPES.items() if "approx" not in of[0] and "hll_" not in of[0]}
+_SOME = {shape: of for number, (shape, of) in enumerate(_TAKEN.items()) if number % 9 == 1}
 """What each push asks: an outer join, an aggregate, windows, a UNION, a clock among them."""
 
 
 @pytest.mark.parametrize("whole", some_each_push([False, True], False), ids=["by units", "whole"])
 def test_events_of_shapes(postgres18: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: bool) -> None:
     monkeypatch.setattr(spark_apply.views.embedded.step, "MOST_TOUCHED", 0.001 if whole else math.inf)
-    _same_events(postgres18, tmp_path, SHAPES if FULL else _SOME, 10 if FULL else 5, 7)
+    _same_events(postgres18, tmp_path, _TAKEN if FULL else _SOME, 10 if FULL else 3, 7)
 
 
 @pytest.mark.full  # tests/property/test_view_laws.py has the plans, and the test above their statements
@@ -180,7 +181,7 @@ def test_no_reader_sees_two_positions(postgres18: Database) -> None:
         reader = threading.Thread(target=poll)
         reader.start()
         try:
-            for _ in range(12):
+            for _ in range(8):
                 one, other = rng.sample("abcdef", 2)
                 amount = rng.randrange(1, 50)
                 amounts[one] -= amount
@@ -206,6 +207,19 @@ def test_a_text_too_long_for_an_index_costs_the_indexes_of_texts(postgres18: Dat
         assert [(op, key, row["s"]) for _, op, key, row in steps.step()] == [("c", ("a",), 1), ("c", (long,), 2)]
         steps.write(_ONE.name, {(long,): [3]})
         assert [(op, row["s"]) for _, op, _, row in steps.step()] == [("u", 3)]
+
+
+def test_a_step_that_lost_its_connection_is_taken_again(postgres18: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it is there, and the next one has all of it."""
+    breaking = Breaking(postgres18, monkeypatch)
+    with closing(DatabaseSteps(postgres18.url, [_ONE], _one_view())) as steps:
+        for number, point in enumerate(("_cdc_differs", "ANALYZE", "SAVEPOINT attempt", "INSERT INTO outbox")):
+            steps.write(_ONE.name, {(f"k{number}",): [1]})
+            breaking.point = point
+            with pytest.raises(RetryableError, match="store: keeping the state of views"):
+                steps.step()
+            assert [(op, key) for _, op, key, _ in steps.step()] == [("c", (f"k{number}",))]
+        assert steps.state.count("view.sums") == 4
 
 
 def test_a_schema_has_one_writer_and_is_ours(postgres18: Database, servers: Callable[[str], str]) -> None:

@@ -102,13 +102,14 @@ id
 
 def test_queries_give_sparks_rows(apply_spark: SparkSession) -> None:
     rows = made_rows()
+    connection = filled(rows)
     schema = ", ".join(f"{name} {spark}" for name, (_, spark, _) in COLUMNS.items() if name != "tz")
     place = list(COLUMNS).index("tz")
     frame = apply_spark.createDataFrame([row[:place] + row[place + 1 :] for row in rows], schema).coalesce(1)
     frame.cache().createOrReplaceTempView("view_queries")
     differing = {}
     for key, full, sql in _queries():
-        ours = _ours(sql, key, rows, full=full)
+        ours = _ours(connection, sql, key, full=full)
         named = re.sub(r"\bpublic\.([tu])\b(?! [tu]\b)", r"public.\1 \1", sql)
         theirs = Counter(
             _plain(row) for row in apply_spark.sql(re.sub(r"\bpublic\.[tu]\b", "view_queries", named)).collect()
@@ -133,19 +134,27 @@ def _queries() -> list[tuple[list[str], bool, str]]:
     return found
 
 
-def _ours(sql: str, key: list[str], rows: list[tuple[Any, ...]], *, full: bool) -> Counter[tuple[Any, ...]]:
-    plan = plan_view("v", sql, key, _TABLES, refresh_full=full)
+def filled(rows: list[tuple[Any, ...]]) -> duckdb.DuckDBPyConnection:
+    """The embedded engine, with the rows in each table."""
     connection = duckdb.connect()
     connection.execute("SET TimeZone = 'UTC'; CREATE SCHEMA after")
     columns = ", ".join(f"{quoted(name)} {of}" for name, (_, _, of) in COLUMNS.items())
-    for table in plan.reads:
+    for table in _TABLES:
         connection.execute(f"CREATE TABLE after.{quoted(table)} ({columns})")
         marks = ", ".join("?" * len(COLUMNS))
         connection.executemany(f"INSERT INTO after.{quoted(table)} VALUES ({marks})", rows)
+    return connection
+
+
+def _ours(connection: duckdb.DuckDBPyConnection, sql: str, key: list[str], *, full: bool) -> Counter[tuple[Any, ...]]:
+    plan = plan_view("v", sql, key, _TABLES, refresh_full=full)
+    connection.begin()
     for node in plan.nodes:
         connection.execute(f"CREATE TABLE after.{quoted(node.name)} AS {node.whole}")
     listed = ", ".join(map(quoted, plan.nodes[-1].columns))
-    return Counter(map(_plain, connection.execute(f"SELECT {listed} FROM after.v").fetchall()))
+    found = Counter(map(_plain, connection.execute(f"SELECT {listed} FROM after.v").fetchall()))
+    connection.rollback()
+    return found
 
 
 def _plain(row: Any) -> tuple[Any, ...]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import psycopg2
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql import SparkSession
 
-from cdc.config.views import ViewConfig
+from cdc.config.views import ViewConfig, ViewsConfig
 from cdc.model.errors import FencedError, OperatorError
 from cdc.model.state import Phase
 from spark_apply.views.job import run_views
@@ -22,27 +24,52 @@ from tests.views.cases import OUTCOME, TABLES, at
 pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 _ROWS = ViewConfig(sql="SELECT id, g FROM public.x", key=("id",))
+STATES = pytest.mark.parametrize("engine", ["duckdb", pytest.param("postgres", marks=pytest.mark.full)])
+
+
+def _copied(bench: ViewBench, name: str) -> ViewsConfig:
+    """Copy the state to another place, as somebody may who moves a job; return the file of the job there."""
+    state = str(bench.folder / name)
+    if bench.store is None:
+        shutil.copytree(bench.folder / "state", state)
+        return replace(bench.config, state=state)
+    of, _, database = bench.store.rpartition("/")
+    _run(bench.store, f"CREATE DATABASE {name}_{database} TEMPLATE {database}")
+    return replace(bench.config, state=state, store=f"{of}/{name}_{database}")
+
+
+def _lost(bench: ViewBench) -> None:
+    shutil.rmtree(bench.folder / "state")
+    if bench.store is not None:
+        _run(bench.store, "DROP SCHEMA cdc_views_shop_views CASCADE")
+
+
+def _run(url: str, statement: str) -> None:
+    with closing(psycopg2.connect(url)) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        cursor.execute(statement)
 
 
 @pytest.mark.full  # tests/unit/test_view_output.py
+@STATES
 def test_two_states_that_came_to_one_step(
-    apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
     """The state was copied to another machine, where the job took a step; the first one did so, too, and was fenced.
 
     Both are at the same number, the first one with more rows: it must not take them for published.
     """
-    bench = ViewBench(kafka, tmp_path, {"x": TABLES["x"]}, {"rows": _ROWS})
+    bench = ViewBench(kafka, tmp_path, {"x": TABLES["x"]}, {"rows": _ROWS}, engine=engine)
     bench.transaction(("x", "c", {"id": 1, "g": "a", "v": 1}))
     bench.run()
-    shutil.copytree(tmp_path / "state", tmp_path / "moved")
+    moved = _copied(bench, "moved")
     bench.transaction(("x", "c", {"id": 2, "g": "a", "v": 1}))
     begin = ViewOutput.begin
 
     def begin_while_another_goes_on(output: ViewOutput) -> object:
         found = begin(output)
         patched.setattr(ViewOutput, "begin", begin)
-        run_views(replace(bench.config, state=str(tmp_path / "moved")), once=True)
+        run_views(moved, once=True)
         bench.transaction(("x", "c", {"id": 3, "g": "a", "v": 1}))
         return found
 
@@ -54,21 +81,24 @@ def test_two_states_that_came_to_one_step(
     assert bench.signs("rows") == ["+1", "+2", "+3"]
 
 
-def test_nothing_goes_back_without_the_state(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+@STATES
+def test_nothing_goes_back_without_the_state(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str
+) -> None:
     """Neither the clock, where the source's was set back, nor the position, where its topics have lost their end."""
     views = {"outcome": ViewConfig(sql=OUTCOME, key=("id",))}
-    bench = ViewBench(kafka, tmp_path, {"s": TABLES["s"], "c": TABLES["c"]}, views)
+    bench = ViewBench(kafka, tmp_path, {"s": TABLES["s"], "c": TABLES["c"]}, views, engine=engine)
     bench.transaction(("s", "c", {"id": 1, "at": at("10:00")}), at_ms=at("10:01") // 1000)
     bench.transaction(at_ms=at("10:50") // 1000)
     bench.run()
     assert bench.signs("outcome") == ["+1"]
     bench.transaction(at_ms=at("10:20") // 1000)
-    shutil.rmtree(tmp_path / "state")
+    _lost(bench)
     assert bench.run().events == 0
     assert verify_views(bench.config)[0].agrees
     reached, bench.commit = bench.commit, 12
     bench.stand(at_ms=at("10:20") // 1000)
-    shutil.rmtree(tmp_path / "state")
+    _lost(bench)
     told: list[str] = []
     assert run_views(bench.config, once=True, progress=told.append).steps == 0
     assert sum("and views are published up to" in line for line in told) == 1
@@ -98,20 +128,23 @@ def test_a_views_topic_with_more_partitions_is_refused_with_a_way_out(
 
 
 @pytest.mark.full
+@STATES
 def test_a_state_that_is_not_of_its_checkpoint_is_read_again(
-    apply_spark: SparkSession, kafka: str, tmp_path: Path
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str
 ) -> None:
     """Of the same step, but older than what Spark has read since; then with a checkpoint that a crash has cut."""
-    bench = ViewBench(kafka, tmp_path, {"x": TABLES["x"]}, {"rows": _ROWS}, partitions=1)
+    bench = ViewBench(kafka, tmp_path, {"x": TABLES["x"]}, {"rows": _ROWS}, engine=engine, partitions=1)
     bench.transaction(("x", "c", {"id": 1, "g": "a", "v": 1}))
     bench.run()
     state = tmp_path / "state"
-    older = (state / "state.duckdb").read_bytes()
+    older = _copied(bench, "older")
     at = bench.commit + 1
     early = bench.records([("x", "c", {"id": 2, "g": "b", "v": 1})])
     bench.publisher.stand(Phase.STREAM, at, bench.tables.values(), early)  # behind the position: it waits in the state
     assert bench.run().steps == 0
-    (state / "state.duckdb").write_bytes(older)
+    if engine == "duckdb":
+        shutil.copy(tmp_path / "older" / "state.duckdb", state)
+    bench.store = older.store
     bench.stand()
     bench.run()
     assert bench.signs("rows") == ["+1", "+2"]

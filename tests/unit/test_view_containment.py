@@ -107,3 +107,16 @@ def test_every_unit_is_computed_or_told(bad: set[int], count: int, held: int) ->
     assert sorted(left_out) == sorted(number for number in bad if number < count)
     computed = sorted(number for units in good for number in range(*units))
     assert computed == [number for number in range(count) if number not in bad]
+
+
+def test_how_long_the_step_took_before_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first rows of a large table take longer than units are looked for."""
+    now = [0.0]
+    monkeypatch.setattr(containment.time, "monotonic", lambda: now[0])
+    search = Search(longest_s=30.0)
+    now[0] = 1_000.0
+    assert search.is_worth_it("v", None)
+    now[0] += 29.0
+    assert search.is_worth_it("v", (0, 9))
+    now[0] += 2.0
+    assert not search.is_worth_it("v", (0, 4))

@@ -69,6 +69,29 @@ def test_where_datasketches_is_not_installed_a_view_with_a_sketch_says_so(monkey
     planned("SELECT page, approx_top_k(visitor, 2) AS n FROM public.visits GROUP BY page")
 
 
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ("approx_count_distinct(visitor)", "APPROX_COUNT_DISTINCT(visits.visitor)"),
+        ("approx_count_distinct(visitor, 0.1) FILTER (WHERE id > 1)", "APPROX_COUNT_DISTINCT(visits.visitor, 0.1)"),
+        ("1 + approx_percentile(seconds, 0.5)", "PERCENTILE_APPROX(visits.seconds, 0.5)"),
+        ("size(approx_top_k(visitor, 2))", "APPROX_TOP_K(visits.visitor, 2)"),
+        ("hll_sketch_estimate(hll_sketch_agg(visitor))", "HLL_SKETCH_AGG(visits.visitor)"),
+        ("hll_sketch_estimate(hll_sketch_agg(visitor, 8))", "HLL_SKETCH_AGG(visits.visitor, 8)"),
+    ],
+)
+def test_postgres_has_nothing_approximate_and_says_which_engine_has(
+    monkeypatch: pytest.MonkeyPatch, value: str, named: str
+) -> None:
+    """As it is written, and before a package is asked for that would not help."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    sql = f"SELECT page, {value} AS n FROM public.visits GROUP BY page"
+    with pytest.raises(ConfigError) as refused:
+        plan_view("pages", sql, ["page"], {VISITS.name: VISITS}, engine="postgres")
+    assert refused.value.message.endswith(f"{named} is approximate, which `engine: postgres` does not have")
+    assert (refused.value.hint or "").startswith("say `engine: duckdb`")
+
+
 def planned(sql: str) -> View:
     plan = plan_view("pages", sql, ["page"], {VISITS.name: VISITS})
     return View(plan, [(name, INT) for name in plan.nodes[-1].columns], sql)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import psycopg2.extensions
+import pytest
 
 from cdc.model.change import Kind
+from spark_apply.stores.postgres.server import Server
 from spark_apply.views.database.names import waiting
 from spark_apply.views.database.state import DatabaseState
 from spark_apply.views.database.step import DatabaseStep
@@ -21,6 +24,7 @@ from spark_apply.views.planning.view import View
 from spark_apply.views.running.step import StepOfViews
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.view_plan import Relation
+from tests.conftest import Database
 from tests.views.engine import TYPES
 from tests.views.steps import Steps, position
 
@@ -55,6 +59,46 @@ class DatabaseSteps(Steps):
     def _new_step(self, before: int | None, stale: Sequence[str], search: Search) -> StepOfViews:
         assert isinstance(self.state, DatabaseState)
         return DatabaseStep(self.state, position(self.commit), before, self.clock_ms, stale, search=search)
+
+
+class Breaking:
+    """Ends a session of ours once: before a statement with the text `point`, or at the commit of a step."""
+
+    def __init__(self, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.database, self.point = database, ""
+        connect: Callable[[Server], psycopg2.extensions.connection] = Server._connect
+
+        def connected(server: Server) -> psycopg2.extensions.connection:
+            found = connect(server)
+            found.cursor_factory = self._cursor()
+            return found
+
+        monkeypatch.setattr(Server, "_connect", connected)
+
+    def _cursor(self) -> type[psycopg2.extensions.cursor]:
+        lose = self._lose
+
+        class Cursor(psycopg2.extensions.cursor):
+            def execute(self, query: Any, vars: Any = None) -> None:  # noqa: A002 - the driver's name
+                lose(self, str(query), None)
+                super().execute(query, vars)
+                lose(self, str(query), vars)
+
+            def copy_expert(self, sql: Any, file: Any, size: int = 8192) -> None:
+                lose(self, str(sql), None)
+                super().copy_expert(sql, file, size)
+
+        return Cursor
+
+    def _lose(self, cursor: psycopg2.extensions.cursor, statement: str, given: Any) -> None:
+        if given is None:
+            found = bool(self.point) and self.point in statement
+        else:
+            found = self.point.startswith("COMMIT") and "INSERT INTO meta" in statement and "outbox" in given
+        if found:
+            self.point = ""
+            pid = cursor.connection.info.backend_pid
+            assert self.database.rows(f"SELECT pg_terminate_backend({pid}, 30000)") == [(True,)]
 
 
 def view_of(

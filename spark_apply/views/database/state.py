@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
+import psycopg2
 import pyarrow as pa
 
 from cdc.model.errors import BugError, FencedError, OperatorError
@@ -153,6 +154,17 @@ class DatabaseState(ViewState):
                 yield
             finally:
                 self._cursor = None
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Undo what the block does where it fails for a value; the transaction goes on."""
+        self.execute("SAVEPOINT attempt")
+        try:
+            yield
+        except psycopg2.DataError:
+            self.execute("ROLLBACK TO SAVEPOINT attempt; RELEASE SAVEPOINT attempt")
+            raise
+        self.execute("RELEASE SAVEPOINT attempt")
 
     @contextmanager
     def _open(self) -> Iterator[Cursor]:  # type: ignore[override]

@@ -28,7 +28,7 @@ from spark_apply.views.embedded import step as in_file
 from spark_apply.views.embedded.containment import WHOLE, WHY, Range, Search
 from spark_apply.views.embedded.fold import SourceTable
 from spark_apply.views.embedded.held import hold, is_held, is_one_unit
-from spark_apply.views.embedded.step import UnitsError, ViewError
+from spark_apply.views.embedded.step import ViewError
 from spark_apply.views.model.uses import Way
 from spark_apply.views.model.values import quoted, text
 from spark_apply.views.planning.view import View
@@ -119,8 +119,7 @@ class DatabaseStep:
     def compute(self, view: View) -> None:
         """Compute a view: its rows are then those after the step, and its events are in the outbox.
 
-        Raises ViewError, after which the transaction must be rolled back; UnitsError, if the same step will go further
-        with the `search` of this one.
+        Raises ViewError, after which the transaction must be rolled back.
         """
         try:
             self._compute(view)
@@ -133,23 +132,38 @@ class DatabaseStep:
 
     def _compute(self, view: View) -> None:
         stale = view.name in self.stale
-        whole = is_one_unit(view) and not stale
-        if whole and view.name in self.search.failed:
-            # its nodes before the last may be at different positions then: they are computed again with it
+        if stale or not is_one_unit(view):
+            self._compute_nodes(view, stale=stale, again=False)
+        elif view.name in self.search.failed or not self._is_computed(
+            view, None, partial(self._compute_nodes, view, stale=False, again=is_held(self.state, view))
+        ):  # its nodes before the last may be at different positions then: they are computed again with it
             hold(self.state, view, {WHOLE: WHY}, self.limit)
             self.left_out[view.name] = WHY, 0
-            return
-        again = whole and is_held(self.state, view) and any(map(self._is_touched, view.plan.nodes))
+
+    def _compute_nodes(self, view: View, *, stale: bool, again: bool) -> None:
+        again &= any(map(self._is_touched, view.plan.nodes))
+        for node in view.plan.nodes[:-1]:
+            if stale or again or self._is_touched(node):
+                self._compute_node(node, stale=stale or again)
+        if stale or again or self._is_touched(view.last):
+            self._compute_view(view, stale=stale)
+
+    def _is_computed(self, view: View, units: Range | None, compute: Callable[[], None]) -> bool:
+        """Compute what may fail for values of a few units; return whether it did not, else all of it is undone.
+
+        An error ends nothing here, behind a savepoint: so the search goes on in this very transaction, and what it
+        takes is a query for each half, not the step again. Raises what failed where the search takes too long.
+        """
+        was = self.changed.copy(), self.whole.copy(), self.computed.copy(), self._units.copy(), self._made.copy()
         try:
-            for node in view.plan.nodes[:-1]:
-                if stale or again or self._is_touched(node):
-                    self._compute_node(node, stale=stale or again)
-            if stale or again or self._is_touched(view.last):
-                self._compute_view(view, stale=stale)
-        except psycopg2.DataError as exc:
-            if whole and self.search.is_worth_it(view.name, None):
-                raise UnitsError(view.name, f"view {view.name}: {WHY}") from exc
-            raise
+            with self.state.savepoint():
+                compute()
+        except psycopg2.DataError:
+            self.changed, self.whole, self.computed, self._units, self._made = was
+            if not self.search.is_worth_it(view.name, units):
+                raise
+            return False
+        return True
 
     def _is_touched(self, node: Node) -> bool:
         return bool(node.due and self.clock_before_ms != self.clock_after_ms) or any(
@@ -359,8 +373,11 @@ class DatabaseStep:
     def _select_view(self, view: View, *, whole: bool) -> dict[str, str]:
         """Select a view's rows; return the units, by name, that cannot be computed, and why."""
         node, search = view.last, self.search
-        if view.name not in search.failed:
-            self._tried(view, None, lambda: self._select(view, "work", whole=whole))
+        select = partial(self._select, view, "work", whole=whole)
+        if not node.units:
+            select()
+            return {}
+        if view.name not in search.failed and self._is_computed(view, None, select):
             return {}
         state, units, every = self.state, temporary("units", node.name), temporary("every", node.name)
         names = ", ".join(quoted(name) for name in node.units)
@@ -372,17 +389,16 @@ class DatabaseStep:
             f"FROM ({found}) u",
         )  # fmt: skip
         ((count, known),) = state.rows(f"SELECT count(*), count(*) FILTER (WHERE _held) FROM {every}")
-        good, bad = search.divided(view.name, count, known)
-        for first, end in [(0, 0), *good]:  # none at first: what fails then is not for its units
-            at = self._make(
-                "units", node.name,
-                f"SELECT {names} FROM {every} WHERE _number >= {first} AND _number < {end}",
-            )  # fmt: skip
-            self._known_units(node, at)
-            select = partial(self._select, view, "part" if end else "work", whole=False)
-            self._tried(view, (first, end), select) if end else select()
-            if end:
+        self._select_some(view, "work", (0, 0))  # none: what fails then is not for its units
+        done = set[Range]()
+        while True:
+            good, bad = search.divided(view.name, count, known)
+            one = next((each for each in good if each not in done), None)
+            if one is None:
+                break
+            if self._is_computed(view, one, partial(self._select_some, view, "part", one)):
                 state.execute(f"INSERT INTO {temporary('work', node.name)} TABLE {temporary('part', node.name)}")
+                done.add(one)
         self._known_units(node, self._make("units", node.name, f"SELECT {names} FROM {every}"))
         if not bad:
             return {}
@@ -392,14 +408,14 @@ class DatabaseStep:
         )
         return {unit: WHY for (unit,) in failed}
 
-    def _tried(self, view: View, units: Range | None, select: Callable[[], None]) -> None:
-        """Select rows. Raises UnitsError if it fails for values that may be of a few units."""
-        try:
-            select()
-        except psycopg2.DataError as exc:
-            if view.last.units and self.search.is_worth_it(view.name, units):
-                raise UnitsError(view.name, f"view {view.name}: {WHY}") from exc
-            raise
+    def _select_some(self, view: View, what: str, units: Range) -> None:
+        """Select the rows of the units that have these numbers."""
+        node, (first, end) = view.last, units
+        names = ", ".join(quoted(name) for name in node.units)
+        numbers = f"_number >= {first} AND _number < {end}"
+        at = self._make("units", node.name, f"SELECT {names} FROM {temporary('every', node.name)} WHERE {numbers}")
+        self._known_units(node, at)
+        self._select(view, what, whole=False)
 
     def _leave_out_bad(self, view: View, failed: Mapping[str, str], *, whole: bool) -> None:
         """Put units into quarantine of which a key is null or not unique, or that failed; leave them as they were."""

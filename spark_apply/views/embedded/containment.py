@@ -5,8 +5,8 @@ this step alone, which gives the units the same numbers each time, those that ar
 are tried by themselves at once, as one that stays wrong is the rule.
 
 An error ends a transaction of the embedded engine: there the step is taken again, from its beginning, with what is
-known of the units by then. An error of Spark ends nothing, so the same search goes on where it is. Of a view without
-units the whole is one: it is left out as soon as it fails.
+known of the units by then. An error of Spark ends nothing, and one of PostgreSQL only what came behind a savepoint: so
+the same search goes on where it is. Of a view without units the whole is one: it is left out as soon as it fails.
 """
 
 from __future__ import annotations
@@ -48,13 +48,16 @@ class Search:
     """The units that could not be computed together; None: nobody has looked at units yet."""
     tries: int = 0
     longest_s: float = field(default_factory=lambda: LONGEST_S)
-    begun: float = field(default_factory=time.monotonic)
+    begun: float | None = None
+    """When the first of it failed: how long the step had taken by then does not count."""
 
     def is_worth_it(self, view: str, units: Range | None) -> bool:
         """Note what could not be computed; return whether to go on looking."""
         self.failed.setdefault(view, set()).add(units)
         self.tries += 1
-        return self.tries <= MOST_TRIES and time.monotonic() - self.begun < self.longest_s
+        now = time.monotonic()
+        self.begun = now if self.begun is None else self.begun
+        return self.tries <= MOST_TRIES and now - self.begun < self.longest_s
 
     def divided(self, view: str, count: int, held: int = 0) -> tuple[list[Range], list[int]]:
         """Divide so many units, of which the first are in quarantine, into ranges to compute and single bad ones."""

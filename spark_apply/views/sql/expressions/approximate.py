@@ -38,12 +38,13 @@ _MOST_K: Final = 1000
 SKETCHED: Final = (exp.ApproxDistinct, HllSketchAgg)
 """Aggregates that are kept as a sketch of each group."""
 _AGGREGATES: Final = (*SKETCHED, HllUnionAgg, exp.ApproxQuantile, exp.ApproxTopK)
-_OURS: Final = (*_AGGREGATES, HllSketchEstimate)
+OURS: Final = (*_AGGREGATES, HllSketchEstimate)
+"""All approximate functions, and those of sketches."""
 
 
 def check_approximate(node: exp.Expr, written: Written) -> None:
     """Raise ConfigError for an approximate function with arguments that it cannot have."""
-    if not isinstance(node, _OURS):
+    if not isinstance(node, OURS):
         return
     if isinstance(node.this, exp.Distinct):
         way = "leave DISTINCT out: it counts distinct values" if isinstance(node, SKETCHED) else "make the distinct "

@@ -12,8 +12,8 @@ from typing import Final
 from sqlglot import exp
 
 from spark_apply.views.sql.expressions.aggregates import AGGREGATES
-from spark_apply.views.sql.expressions.approximate import APPROXIMATE
-from spark_apply.views.sql.expressions.carrier import Carrier, Rule
+from spark_apply.views.sql.expressions.approximate import APPROXIMATE, AS, OURS
+from spark_apply.views.sql.expressions.carrier import Carrier, Rule, shown
 from spark_apply.views.sql.expressions.casts import CASTS
 from spark_apply.views.sql.expressions.dialects import POSTGRES, current
 from spark_apply.views.sql.expressions.functions import FUNCTIONS
@@ -39,6 +39,8 @@ def carried(block: Block, written: Written) -> tuple[Block, tuple[str, ...]]:
     """Return a block with its expressions as the engine has them, and warnings."""
     types = {(source.alias, name): kind for source in block.sources for name, kind in source.input.columns.items()}
     on_postgres = current() is POSTGRES
+    if on_postgres:
+        _refuse_approximate(block, written)
     carry = Carrier(written, _RULES, types, refusal if on_postgres else None)
     outputs = {name: carry.output(value) for name, value in block.outputs.items()}
 
@@ -59,6 +61,18 @@ def carried(block: Block, written: Written) -> tuple[Block, tuple[str, ...]]:
         made = _translated(made)
     windows = [each for value in [*made.outputs.values(), *made.order] for each in value.find_all(exp.Window)]
     return replace(made, windows=tuple(windows)), tuple(carry.warnings)
+
+
+def _refuse_approximate(block: Block, written: Written) -> None:
+    """Raise ConfigError for what takes a sketch or a count of every value, before it is asked for anything else."""
+    for expression in block.expressions():
+        for node in expression.walk():
+            if isinstance(node, OURS):
+                raise written.refuse(
+                    f"{node.meta.get(AS) or shown(node)} is approximate, which `engine: postgres` does not have",
+                    at=node,
+                    hint="say `engine: duckdb`, which keeps what it takes; count(DISTINCT x) is exact, with any engine",
+                )
 
 
 def _translated(block: Block) -> Block:
