@@ -69,11 +69,12 @@ class MysqlWriter(Writer):
     truncates_alone = True
     emptying: ClassVar = threading.Lock()
     """Held while a table is emptied: a MariaDB that is killed then may have done so without a word in its log."""
+    client_flags: ClassVar = 0
     _xa: Literal["", "active", "prepared"] = ""
 
     @classmethod
     def connect(cls, url: str) -> pymysql.Connection[Any]:
-        connection = _connect(url)
+        connection = _connect(url, client_flag=cls.client_flags)
         try:
             with connection.cursor() as cursor:
                 cursor.execute("SET SESSION innodb_lock_wait_timeout = 2, lock_wait_timeout = 2")

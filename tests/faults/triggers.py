@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from typing import Any, ClassVar, Final
 
+from pymysql.constants import CLIENT
+
 from cdc.config.config import ConnectorConfig
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.source_config import SourceConfig
@@ -103,6 +105,8 @@ class TriggersMysqlWriter(MysqlWriter):
         "small": (4, _small),
     }
     read_again: ClassVar[frozenset[str]] = frozenset({"evolving", "small"})
+    client_flags: ClassVar = CLIENT.FOUND_ROWS
+    """A trigger is called for each row that an UPDATE has found, also where nothing of it changes."""
 
 
 class TriggersMysql(Mysql):
