@@ -191,7 +191,7 @@ def _follow(start: Start, begin: Ends | None, meter: JobMeter, how: _How) -> tup
     with watcher, at_work(config.checkpoint):
         checkpoint = start.checkpoint(reset=how.reset_checkpoint)
         publisher = WatermarkPublisher(applier, watcher, start.topics.identities)
-        applier.unread = UnreadDeletes(spark, config.source, publisher.ends)
+        applier.unread = UnreadDeletes(spark, config.source, publisher.ends, start.held)
         asides.containing = True
         for key in list(asides):
             asides.note(*key)

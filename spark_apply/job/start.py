@@ -20,8 +20,8 @@ from spark_apply.job.copies.route import Route
 from spark_apply.job.copies.set_aside import AsideCopies
 from spark_apply.job.topics.compacted_deletes import Buried, require_deletes_read
 from spark_apply.job.topics.identity import FollowedTopics, require_same_topics
-from spark_apply.job.topics.retention import MissedDeletesError, require_deletes
-from spark_apply.model.store import RereadStore, Store
+from spark_apply.job.topics.retention import MissedDeletesError, held_offsets, require_deletes
+from spark_apply.model.store import Offsets, RereadStore, Store
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.query_failures import opening_errors
 from spark_apply.spark.remedies import reaching
@@ -40,6 +40,8 @@ class Start:
     topics: FollowedTopics = field(init=False)
     identities: dict[str, dict[str, str | None]] = field(default_factory=dict)
     """By table, then by store; None: the copy cannot be opened."""
+    held: dict[tuple[str, str], Offsets] = field(default_factory=dict)
+    """By topic and store, the offsets up to which a copy had its topic; one that was rebuilt is ahead of the job."""
 
     def open(self, chosen: Chosen, unusable: Mapping[str, Unusable], *, lose_history: bool) -> None:
         """Open all copies. Raises the first error if none can go on."""
@@ -60,6 +62,7 @@ class Start:
             try:
                 with opening_errors(made.qualified):
                     known[name] = self.stores[name].open(made)
+                    self.held[made.topic, name] = held_offsets(self.stores[name], made)
                     if error is None and not isinstance(self.stores[name], RereadStore):
                         store = self.stores[name]
                         require_deletes_read(self.spark, self.config.source, made, name, store, found=unread)

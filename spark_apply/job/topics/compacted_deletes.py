@@ -150,6 +150,8 @@ class UnreadDeletes:
     source: ApplySource
     begins: Callable[[str], Offsets]
     """Returns the offsets from which a topic is read next; empty: from its beginning, into copies without rows."""
+    held: Mapping[tuple[str, str], Offsets] = field(default_factory=dict)
+    """By topic and store, what copies had of their topics when the job began; this was judged then."""
     filling: dict[str, Offsets] = field(default_factory=dict)
     """The ends of topics when copies began to be filled with them, until they are filled so far."""
     _kept_until_s: float = float("-inf")
@@ -184,10 +186,15 @@ class UnreadDeletes:
         there = patiently(lambda: extents(self.source, old))
         for topic in old:
             table, stores = followed[topic]
-            for name in list(stores):
-                why = missed_deletes(f"{table.qualified} in {name}", self.begins(topic), there[topic])
-                if why is not None:
-                    with contained(topic, name):
+            for name, store in list(stores.items()):
+                with contained(topic, name):
+                    has = (held_offsets(store, table), self.held.get((topic, name), {}))
+                    at = {
+                        number: max(end, *(ends.get(number, 0) for ends in has))
+                        for number, end in self.begins(topic).items()
+                    }  # a copy that was rebuilt is ahead of what the job reads next, whatever its mark says by then
+                    why = missed_deletes(f"{table.qualified} in {name}", at, there[topic])
+                    if why is not None:
                         raise MissedDeletesError(why, hint=repair_command(table, name))
 
     def _is_filled(self, table: TargetTable) -> bool:
