@@ -1,6 +1,6 @@
 """Measures the apply job beside Flink's sinks, from the same topic: `make bench-flink`.
 
-    python -m bench.derived.apply_beside_flink [--rows 200000] [--updates 400000] [--stores postgres,iceberg]
+    python -m bench.derived.apply_beside_flink [--rows 100000] [--updates 200000] [--stores postgres,iceberg]
 
 A table of nine columns (`bench/derived/backlog.py`) is in its topic: an insert of each key, then updates of random
 keys. Each side reads the topic from its beginning to its end into an empty table and ends: `cdc apply --once`, and a
@@ -204,8 +204,8 @@ def _sums_of(store: str, folder: Path, warehouse: str) -> Mapping[str, Callable[
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=200_000, help="of the table (default: %(default)s)")
-    parser.add_argument("--updates", type=int, default=400_000, help="of random keys (default: %(default)s)")
+    parser.add_argument("--rows", type=int, default=100_000, help="of the table (default: %(default)s)")
+    parser.add_argument("--updates", type=int, default=200_000, help="of random keys (default: %(default)s)")
     parser.add_argument("--stores", default=",".join(STORES), help="comma-separated (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
     given = parser.parse_args()

@@ -1,6 +1,6 @@
 """Measures a view job beside Flink SQL, over the same topics, both exactly once: `make bench-flink`.
 
-    python -m bench.derived.beside_flink [--tweets 200000] [--changes 100000] [--transfers 20000] [--json FILE]
+    python -m bench.derived.beside_flink [--tweets 40000] [--changes 20000] [--transfers 2000] [--json FILE]
 
 *Everything, first*: tweets and who follows whom are in their topics. A timeline (their join) and a count by sender are
 computed, from the start of `cdc view run`, or of a job in a Flink cluster that is up already, to the last record that a
@@ -407,11 +407,9 @@ def bank(folder: Path, kafka: str, *, transfers: int) -> Iterator[Bank]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--tweets", type=int, default=200_000, help="and a tenth as many follows (default: %(default)s)"
-    )
-    parser.add_argument("--changes", type=int, default=100_000, help="of tweets (default: %(default)s)")
-    parser.add_argument("--transfers", type=int, default=20_000, help="of the bank (default: %(default)s)")
+    parser.add_argument("--tweets", type=int, default=40_000, help="and a tenth as many follows (default: %(default)s)")
+    parser.add_argument("--changes", type=int, default=20_000, help="of tweets (default: %(default)s)")
+    parser.add_argument("--transfers", type=int, default=2_000, help="of the bank (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
     given = parser.parse_args()
     os.environ.setdefault("KAFKA_JVM_PERFORMANCE_OPTS", _BROKER)

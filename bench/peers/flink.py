@@ -51,7 +51,7 @@ jobmanager: {{rpc: {{address: 127.0.0.1, port: {rpc}}}, bind-host: 127.0.0.1}}
 taskmanager: {{bind-host: 127.0.0.1, host: 127.0.0.1, numberOfTaskSlots: 8}}
 rest: {{address: 127.0.0.1, bind-address: 127.0.0.1, port: {rest}}}
 parallelism: {{default: 2}}
-restart-strategy: {{type: none}}
+restart-strategy: {{type: fixed-delay, fixed-delay: {{attempts: 10, delay: 1 s}}}}
 """
 SETTINGS: Final = {
     "execution.checkpointing.interval": "1s",
@@ -174,9 +174,9 @@ class Cluster:
     def failure(self) -> str | None:
         """Return why a job has failed; None: none has."""
         for job in self.ask("/jobs/overview")["jobs"]:
-            if job["state"] in ("FAILED", "FAILING"):
-                told = self.ask(f"/jobs/{job['jid']}/exceptions")["exceptionHistory"]["entries"]
-                return "\n".join(str(of["stacktrace"])[:2000] for of in told[:1]) or job["state"]
+            if job["state"] == "FAILED":
+                told = self.ask(f"/jobs/{job['jid']}/exceptions")
+                return str(told.get("root-exception") or told["exceptionHistory"]["entries"])[:4000]
         return None
 
 
