@@ -8,8 +8,8 @@ from cdc.library.changes import Transaction as Transaction
 from cdc.library.decrypt import ERASED as ERASED
 from cdc.library.decrypt import Decrypt as Decrypt
 from cdc.library.follow import Follow as Follow
-from cdc.library.inbox import Inbox as Inbox
-from cdc.library.inbox import Received as Received
+from cdc.library.inbox.inbox import Inbox as Inbox
+from cdc.library.inbox.inbox import Received as Received
 from cdc.library.table import Table as Table
 from cdc.library.topics import Topics as Topics
 from cdc.library.values import UNCHANGED as UNCHANGED

@@ -11,7 +11,7 @@ from cdc.config import registry
 from cdc.config.config import load_connector
 from cdc.library.decrypt import Decrypt
 from cdc.library.follow import Follow, configured
-from cdc.library.inbox import Inbox
+from cdc.library.inbox.inbox import Inbox
 from cdc.library.packages import require
 from cdc.library.table import Table
 from cdc.library.topics import Topics

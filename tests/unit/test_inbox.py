@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import cdc
-from cdc.library.inbox_marks import Mark, Marks
+from cdc.library.inbox.marks import Mark, Marks
 
 NOWHERE = "127.0.0.1:1"
 

@@ -43,7 +43,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from cdc.config import registry
-from cdc.library.inbox_marks import TABLE, Mark, Marks, Place
+from cdc.library.inbox.marks import TABLE, Mark, Marks, Place
 from cdc.model.errors import ConfigError, GapError, OperatorError, RetryableError
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
