@@ -142,9 +142,7 @@ def run_apply(
                     reset = reset_checkpoint and held is None
                     how = _How(once=once, stop=stop, reset_checkpoint=reset, held=held, refused=refused)
                     behind, held = _follow(start, begin, meter, how)
-                except (
-                    NoAnswerError
-                ) as exc:  # a job that was following does not end where a broker is away for a moment
+                except NoAnswerError as exc:  # no reason to end a job that was following: it may be back in a moment
                     if held is None or time.monotonic() > held_at + AWAY_S:
                         raise
                     tell(f"warning: {exc.message}; it is asked again")

@@ -20,7 +20,7 @@ from spark_apply.job.copies.route import Route
 from spark_apply.job.copies.set_aside import AsideCopies
 from spark_apply.job.topics.compacted_deletes import Buried, require_deletes_read
 from spark_apply.job.topics.identity import FollowedTopics, require_same_topics
-from spark_apply.job.topics.retention import MissedDeletesError, held_offsets, require_deletes
+from spark_apply.job.topics.retention import MissedDeletesError, require_deletes
 from spark_apply.model.store import Offsets, RereadStore, Store
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.query_failures import opening_errors
@@ -62,7 +62,6 @@ class Start:
             try:
                 with opening_errors(made.qualified):
                     known[name] = self.stores[name].open(made)
-                    self.held[made.topic, name] = held_offsets(self.stores[name], made)
                     if error is None and not isinstance(self.stores[name], RereadStore):
                         store = self.stores[name]
                         require_deletes_read(self.spark, self.config.source, made, name, store, found=unread)
@@ -109,7 +108,7 @@ class Start:
         try:
             every = [(made, {name: self.stores[name]}) for made, name in copies]
             require_same_topics(self.topics.begun, every)
-            require_deletes(self.config.source, every)
+            require_deletes(self.config.source, every, self.held)
         except NoAnswerError:
             raise
         except Exception:  # noqa: BLE001 - of which copies it is, is found out one by one
@@ -118,7 +117,7 @@ class Start:
                 try:
                     with reaching(f"{made.qualified} in {name}"):
                         self.require_same(made, name, self.stores[name])
-                        require_deletes(self.config.source, [(made, {name: self.stores[name]})])
+                        require_deletes(self.config.source, [(made, {name: self.stores[name]})], self.held)
                 except CdcError as exc:
                     found[made.qualified, name] = exc
             return found

@@ -9,7 +9,7 @@ goes on as it was.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,12 +18,13 @@ from pyspark.sql import SparkSession
 from cdc.config.apply_config import ApplyTable
 from cdc.config.config import ApplyConfig
 from cdc.model.errors import ConfigError, OperatorError
+from spark_apply.events.fitting import fitting_one
 from spark_apply.events.kafka.offsets import committed_ends
 from spark_apply.events.kafka.schema_topic import schema_topic, schema_versions
-from spark_apply.job.copies.chosen import Unusable, choose_usable, topic_of, usable_targets
+from spark_apply.job.copies.chosen import Unusable, topic_of, usable_targets
 from spark_apply.job.copies.set_aside import AsideCopies
 from spark_apply.model.store import Store
-from spark_apply.model.target_table import choose
+from spark_apply.model.target_table import Version, choose
 
 LOOK_EVERY_S: Final = 10.0
 
@@ -65,35 +66,32 @@ class TableWatch:
         new = sorted(fresh.keys() - self.known)
         if not new:
             return
-        try:
-            for table in new:
-                self._judge(table, fresh[table], topic_of(fresh[table], versions[table]))
-        except OperatorError:  # the broker does not answer
-            self._end = None
-            return
+        for table in new:
+            self.known.add(table)
+            error = self._unfit(table, fresh[table], versions)
+            if error is not None:
+                self._refuse(table, fresh[table], topic_of(fresh[table], versions[table]), error)
         taken = [table for table in new if table not in self.refused]
         self.found = bool(taken)
         if taken:
             self.asides.tell(f"taking up {', '.join(taken)}")
 
-    def _judge(self, table: str, settings: ApplyTable, topic: str) -> None:
-        """Set the copies of a new table aside if a start would not begin with it, as the file is."""
-        if table in self.known:
-            return
-        self.known.add(table)
+    def _unfit(self, table: str, settings: ApplyTable, versions: Mapping[str, Sequence[Version]]) -> ConfigError | None:
+        """Return why a start would not begin with a new table, as the file is; other errors are left to the start."""
+        there = {of: made for of, made in versions.items() if of in self.known and of not in self.refused}
         try:
-            versions = schema_versions(self.config.source)
-            others = [other for other in versions if other not in self.known or other in self.refused]
-            chosen, unusable = choose_usable(self.config, but=others)
-            new = {table: chosen[table]} if table in chosen else {}
-            unusable |= usable_targets(self.config, new, self.spark)[1]
-        except OperatorError:
-            self.known.discard(table)
-            raise
-        unfit = unusable.get(table)
-        if unfit is not None and isinstance(unfit.error, ConfigError):
-            self.refused[table] = Unusable(settings, topic, unfit.error, lost=True)
-            for name in settings.stores:
-                store = self.stores.get(name) or next(iter(self.stores.values()))  # which is never written to
-                self.asides.refused(topic, name, table, store, unfit.error, for_good=True)
-                self.asides.note(topic, name)
+            error = fitting_one(self.config, there, table).errors.get(table)
+            if error is None:
+                unfit = usable_targets(self.config, {table: (settings, [*versions[table]])}, self.spark)[1]
+                error = unfit[table].error if table in unfit else None
+        except ConfigError as exc:
+            error = exc
+        return error if isinstance(error, ConfigError) else None
+
+    def _refuse(self, table: str, settings: ApplyTable, topic: str, error: ConfigError) -> None:
+        """Set the copies of a new table aside until the next start."""
+        self.refused[table] = Unusable(settings, topic, error, lost=True)
+        for name in settings.stores:
+            store = self.stores.get(name) or next(iter(self.stores.values()))  # which is never written to
+            self.asides.refused(topic, name, table, store, error, for_good=True)
+            self.asides.note(topic, name)

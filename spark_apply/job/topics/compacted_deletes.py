@@ -18,7 +18,6 @@ younger than half of that, what is read in the other half is whole: so often the
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 from cdc.config.apply_config import ApplySource
+from cdc.machine.elapsed import Elapsed
 from spark_apply.events.kafka.offsets import committed_ends, ends_by_topic
 from spark_apply.events.kafka.records import records_between
 from spark_apply.events.projected import key_documents
@@ -154,8 +154,9 @@ class UnreadDeletes:
     """By topic and store, what copies had of their topics when the job began; this was judged then."""
     filling: dict[str, Offsets] = field(default_factory=dict)
     """The ends of topics when copies began to be filled with them, until they are filled so far."""
-    _kept_until_s: float = float("-inf")
-    """Until then, on the monotonic clock, nothing that is unread now is removed."""
+    _looked: Elapsed | None = None
+    """Since the last look, which found that for `_kept_s` nothing unread is removed; a machine may sleep meanwhile."""
+    _kept_s: float = 0.0
 
     def begin(self, topics: Collection[str]) -> None:
         """Note which topics are read from their beginnings. Raises OperatorError when the broker does not answer."""
@@ -172,16 +173,16 @@ class UnreadDeletes:
 
     def look(self, routes: Iterable[tuple[TargetTable, Mapping[str, Store]]], contained: Contained) -> None:
         """Have copies set aside that may have lagged behind for longer than their topics keep deletes."""
-        now_s = time.monotonic()
-        if now_s < self._kept_until_s:
+        if self._looked is not None and self._looked.longest_s() < self._kept_s:
             return
+        begun = Elapsed()
         followed = {table.topic: (table, stores) for table, stores in routes if stores and not self._is_filled(table)}
         topics = sorted(followed)
         there = patiently(lambda: extents(self.source, topics, within=0.5))
         kept_ms = [extent.retention_ms for of in there.values() for extent in of.values()]
         old = [topic for topic in topics if missed_deletes("", self.begins(topic), there[topic]) is not None]
         if not old:
-            self._kept_until_s = now_s + min(kept_ms, default=0) / 2000
+            self._looked, self._kept_s = begun, min(kept_ms, default=0) / 2000
             return
         there = patiently(lambda: extents(self.source, old))
         for topic in old:

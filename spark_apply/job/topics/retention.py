@@ -8,7 +8,7 @@ Offsets below the first one of a partition are missing for every reader.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -151,9 +151,18 @@ def missed_deletes(copy: str, has: Offsets, there: Mapping[int, Extent]) -> str 
     return None
 
 
-def require_deletes(config: ApplySource, tables: Iterable[tuple[TargetTable, Mapping[str, Store]]]) -> None:
-    """Raise MissedDeletesError for a copy that may miss deletes which its topic no longer has."""
+def require_deletes(
+    config: ApplySource,
+    tables: Iterable[tuple[TargetTable, Mapping[str, Store]]],
+    held: MutableMapping[tuple[str, str], Offsets] | None = None,
+) -> None:
+    """Raise MissedDeletesError for a copy that may miss deletes which its topic no longer has.
+
+    `held` takes what each copy has, by topic and store.
+    """
     copies = [(table, name, held_offsets(store, table)) for table, stores in tables for name, store in stores.items()]
+    if held is not None:
+        held.update({(table.topic, name): has for table, name, has in copies})
     behind = [copy for copy in copies if copy[2]]
     if not behind:
         return
