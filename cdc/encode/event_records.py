@@ -57,7 +57,7 @@ class EventRecords:
             if self._held is not None:
                 self._held.note(encoder, key, after)
             event = frame.event(encoder, op, before, after, lsn)
-            told = (*headers, *self._told(encoder, key, event, op))
+            told = headers if self._cloud_events is None else (*headers, *self._told(encoder, key, event, op))
             self._write(encoder.topic, key, event if wire is None else wire.value(event), told)
             if op == _DELETE:
                 self._write(encoder.topic, key, None, headers)

@@ -70,7 +70,7 @@ class Cluster:
         at = rest.index("-cp")
         return replace(launch, argv=(program, *rest[:at], _HEAP, *rest[at:]))
 
-    def mend(self) -> None:
+    def put_right(self) -> None:
         """Return when all nodes are up, and all replicas in sync."""
         for server in self.nodes.values():
             server.resume()

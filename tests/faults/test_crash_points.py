@@ -66,7 +66,7 @@ class Killed:
             f"INSERT INTO t VALUES ({10 * n}, {n}, 'again');"
             f"UPDATE t SET id = {KEYS + n} WHERE id = {10 * n + 1}; COMMIT"
         )
-        self._connector.mend()
+        self._connector.put_right()
         words = (point, str(times), str(self._connector.file), "--until-caught-up")
         done = subprocess.run(
             [sys.executable, "-m", "tests.faults.crashing", *words],

@@ -175,7 +175,7 @@ def writing(cluster: Cluster, prefix: str, **options: str) -> Iterator[Writer]:
     """A writer at work. In the end all that it wrote is compared."""
     writer = Writer(cluster.url, prefix, **options)
     writer.sink.create(TABLES)
-    cluster.mend()
+    cluster.put_right()
     writer.start()
     try:
         writer.goes_on()
@@ -191,7 +191,7 @@ def writing(cluster: Cluster, prefix: str, **options: str) -> Iterator[Writer]:
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with closing(Cluster(tmp_path_factory.mktemp("cluster"))) as made:
-        made.mend()
+        made.put_right()
         yield made
 
 
@@ -200,7 +200,7 @@ def cluster(nodes: Cluster, request: pytest.FixtureRequest, monkeypatch: pytest.
     """The cluster, whole, for a sink whose transactions go by this version of the protocol."""
     if request.param == 1:
         monkeypatch.setattr(coordinator, "_SECOND", 99)
-    nodes.mend()
+    nodes.put_right()
     return nodes
 
 
@@ -212,7 +212,7 @@ def test_every_broker_is_restarted(cluster: Cluster, prefix: str) -> None:
             cluster.stop(node)
             writer.goes_on()
             server.start()
-            cluster.mend()
+            cluster.put_right()
     assert writer.errors == []
 
 
@@ -224,7 +224,7 @@ def test_a_leader_is_killed(cluster: Cluster, prefix: str) -> None:
         killed = min(led - {coordinator})
         cluster.nodes[killed].kill()
         writer.goes_on()
-        cluster.mend()
+        cluster.put_right()
 
 
 @pytest.mark.full  # test_a_leader_is_killed; an unknown outcome is in test_a_crash_at_every_step
@@ -235,7 +235,7 @@ def test_the_coordinator_is_killed(cluster: Cluster, prefix: str) -> None:
         cluster.nodes[killed].kill()
         writer.goes_on()
         assert cluster.leader(COORDINATED) != killed
-        cluster.mend()
+        cluster.put_right()
 
 
 def test_a_leader_is_frozen(cluster: Cluster, prefix: str) -> None:
@@ -253,4 +253,4 @@ def test_a_leader_is_frozen(cluster: Cluster, prefix: str) -> None:
         finally:
             cluster.nodes[frozen].resume()
         patient.goes_on()
-        cluster.mend()
+        cluster.put_right()

@@ -50,7 +50,7 @@ class CaptureRole:
         finally:
             connection.close()
 
-    def mend(self, file: Path, environment: dict[str, str]) -> None:
+    def put_right(self, file: Path, environment: dict[str, str]) -> None:
         """Run as the owner what `cdc check` prints for the owner: grants, the publication."""
         if environment["TEST_DATABASE_URL"] != self.url:
             return  # a test of rights, or of another server

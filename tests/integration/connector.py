@@ -83,13 +83,13 @@ class Connector:
             login += "?ssl_mode=disabled"
         self.environment = {**os.environ, "TEST_DATABASE_URL": login}
 
-    def mend(self) -> None:
+    def put_right(self) -> None:
         """What `start` and `cdc` do before a run: let the owner grant and publish."""
         if self._role is not None:
-            self._role.mend(self.file, self.environment)
+            self._role.put_right(self.file, self.environment)
 
     def start(self, *flags: str) -> subprocess.Popen[str]:
-        self.mend()
+        self.put_right()
         return subprocess.Popen(
             [sys.executable, "-m", "cdc", "run", str(self.file), *flags],
             env=self.environment,
@@ -102,7 +102,7 @@ class Connector:
         """Any command, the file's path in place of FILE."""
         words = [str(self.file) if a == "FILE" else a for a in arguments]
         if arguments[0] == "run":
-            self.mend()
+            self.put_right()
         done = subprocess.run(
             [sys.executable, "-m", "cdc", *words],
             env=self.environment,
@@ -119,7 +119,7 @@ class Connector:
         words = [str(self.file) if a == "FILE" else a for a in arguments]
         if arguments[0] == "run":
             assert "--until-caught-up" in arguments, "nobody could stop it"
-            self.mend()
+            self.put_right()
         done = in_process.cdc(words, self.environment)
         WATCH.tee(arguments[0], done.stdout + done.stderr)
         return done

@@ -41,7 +41,7 @@ class MysqlUser:
             for statement in statements:
                 cursor.execute(statement)
 
-    def mend(self, file: Path, environment: dict[str, str]) -> None:
+    def put_right(self, file: Path, environment: dict[str, str]) -> None:
         """Run as the owner what `cdc check` prints for a server without GTIDs."""
         with environ(environment):
             found = check(load_connector(file), None)

@@ -128,7 +128,7 @@ class Life:
     """One run of the connector to its end, and how much memory it took at most."""
 
     def __init__(self, connector: Connector, *module: str) -> None:
-        connector.mend()
+        connector.put_right()
         command = [sys.executable, "-m", *module, str(connector.file), "--until-caught-up"]
         self.peak_mb = 0.0
         with subprocess.Popen(command, env=connector.environment, stderr=subprocess.PIPE, text=True) as process:

@@ -297,7 +297,7 @@ def test_killed_and_fenced(postgres18: Database, kafka: str, prefix: str, tmp_pa
     for number, (point, times) in enumerate([*beginning, *stream], start=1):
         if number > len(beginning):
             new(number)
-        connector.mend()
+        connector.put_right()
         done = subprocess.run(
             [sys.executable, "-m", "tests.faults.crashing", point, str(times), str(connector.file),
              "--until-caught-up"],

@@ -47,7 +47,7 @@ def test_the_connectors_of_a_fleet_read_their_references_again(
     """A member ended, and its connectors with it; as a unit's exit by SIGHUP it counted as clean."""
     postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
-    connector.mend()
+    connector.put_right()
     where = ("--fleet", prefix, "--bootstrap-servers", kafka)
     subprocess.run(
         (sys.executable, "-m", "cdc", "fleet", "add", str(connector.file), *where),

@@ -221,7 +221,7 @@ def test_a_table_made_while_it_runs(postgres18: Database, kafka: str, prefix: st
     with writing(postgres18, "public.t", keys=100), following(connector) as run:
         postgres18.execute("CREATE SCHEMA other", "CREATE TABLE other.x (id int PRIMARY KEY)")
         filled(postgres18, "public.fresh", keys=500)
-        connector.mend()
+        connector.put_right()
         refused = connector.here("snapshot", "start", "FILE", "--table", "other.x")
         assert refused.returncode == 1
         assert "table other.x is not one that" in refused.stderr

@@ -26,7 +26,7 @@ class Impatient(Connector):
     """Its process takes a silent server for dead after SILENT_S."""
 
     def start(self, *flags: str) -> subprocess.Popen[str]:
-        self.mend()
+        self.put_right()
         command = [sys.executable, "-m", "tests.integration.impatient", "run", str(self.file), *flags]
         return subprocess.Popen(
             command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -187,7 +187,7 @@ def test_a_table_that_another_user_must_publish(
     connector.catch_up()
     postgres18.execute("CREATE TABLE u (id int PRIMARY KEY)", "INSERT INTO u VALUES (1)", "INSERT INTO t VALUES (2)")
     with monkeypatch.context() as alone:
-        alone.setattr(Connector, "mend", lambda _: None)  # the owner does nothing
+        alone.setattr(Connector, "put_right", lambda _: None)  # the owner does nothing
         done = connector.here("run", "FILE", "--until-caught-up")
         assert done.returncode == 0, done.stderr
         assert "public.u is not in publication" in done.stderr

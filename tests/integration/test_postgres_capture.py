@@ -824,7 +824,7 @@ def test_two_connectors_in_one_command(postgres18: Database, kafka: str, prefix:
     postgres18.execute("INSERT INTO a VALUES (1)", "INSERT INTO b VALUES (2)")
     a = Connector(tmp_path, f"{prefix}a", postgres18.url, kafka, ["public.a"])
     b = Connector(tmp_path, f"{prefix}b", postgres18.url, kafka, ["public.b"])
-    b.mend()
+    b.put_right()
     done = a.cdc("run", "FILE", str(b.file), "--until-caught-up")
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert list(a.fold("public.a").values()) == [{"id": 1}]

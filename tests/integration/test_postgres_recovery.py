@@ -375,7 +375,7 @@ def test_ctrl_c_ends_several_cleanly(postgres18: Database, kafka: str, prefix: s
     postgres18.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
     both = [Connector(tmp_path, f"{prefix}{t}", postgres18.url, kafka, [f"public.{t}"]) for t in "ab"]
     for each in both:
-        each.mend()
+        each.put_right()
     process = subprocess.Popen(
         [sys.executable, "-m", "cdc", "run", *(str(c.file) for c in both)],
         env=both[0].environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,

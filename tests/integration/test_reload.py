@@ -22,7 +22,7 @@ def _write(connector: Connector, **changes: Any) -> None:
     for key, value in changes.items():
         file[key] = {**file.get(key, {}), **value} if isinstance(value, dict) else value
     connector.file.write_text(json.dumps(file))
-    connector.mend()  # the owner publishes, and grants
+    connector.put_right()  # the owner publishes, and grants
 
 
 def _rows(connector: Connector, table: str) -> int:

@@ -187,7 +187,7 @@ def test_postgres(
         tmp_path, f"{prefix}-2", postgres18.url, kafka, ["public.orders_2026"],
         sink={"topic_prefix": prefix, "route": ROUTE[:1]},
     )  # fmt: skip
-    neighbour.mend()
+    neighbour.put_right()
     for done in (neighbour.here("check", "FILE"), neighbour.here("run", "FILE", "--until-caught-up")):
         assert done.returncode == 1
         assert f"topic owned by another connector: {prefix}.orders is written by {prefix}" in done.stdout + done.stderr

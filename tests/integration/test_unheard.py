@@ -32,7 +32,7 @@ def test_nobody_reads_its_log(log_format: str, postgres18: Database, kafka: str,
     """
     postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (0)")
     connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
-    connector.mend()
+    connector.put_right()
     read, write = os.pipe()
     with Path("/dev/full").open("wb") as full, os.fdopen(write, "wb") as pipe:
         for number, stderr in enumerate((pipe, full), 1):

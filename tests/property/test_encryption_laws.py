@@ -213,7 +213,7 @@ def test_what_the_source_had_when_a_key_was_to_be_erased_is_published_under_that
 
 
 def test_another_master_key_is_refused_before_anything_is_written() -> None:
-    """Whoever holds the one could not read what comes, or what was."""
+    """Who holds the one could not read what comes, or what was."""
     world = World([PUT, PUT], [])
     world.act(1)
     world.run(Encrypted())

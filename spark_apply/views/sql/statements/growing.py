@@ -1,4 +1,4 @@
-"""A node of sketches that grow: a group's sketch takes in the rows that come, and is made anew where a value is lost.
+"""A node of sketches that grow: a group's sketch takes in the rows that come, and is made again where a value is lost.
 
 A sketch holds a set: taking a value in twice changes nothing, and none can be taken out. So of the groups that a step
 touches, those are told apart that have lost a value: one of a row that was there before and differs, which no row has
