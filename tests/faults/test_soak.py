@@ -24,6 +24,8 @@ _SECONDS: Final = 600 if FULL else 20
         pytest.param("mariadb", "own", marks=pytest.mark.full),
         pytest.param("postgres18", "librdkafka", marks=pytest.mark.full),
         pytest.param("triggers-postgres", "own", marks=pytest.mark.full),
+        pytest.param("triggers-mysql", "own", marks=pytest.mark.full),
+        pytest.param("triggers-mariadb", "own", marks=pytest.mark.full),
     ],
 )
 def test_minutes_of_faults(source: str, producer: str, tmp_path: Path) -> None:
