@@ -236,9 +236,21 @@ def test_a_schema_has_one_writer_and_is_ours(postgres18: Database, servers: Call
     postgres18.execute("CREATE SCHEMA cdc_views_other", "CREATE TABLE cdc_views_other.mine ()")
     with pytest.raises(OperatorError, match="tables that are none of a view job: mine"):
         DatabaseState(postgres18.url, job="other", prefix="shop")
-    postgres18.execute("UPDATE cdc_views_shop_views.meta SET value = 'older' WHERE name = 'shape'")
+    second.prepare_table("public.t", [("id", Kind("int64"))], (), ["id"])
+    postgres18.execute("CREATE TABLE cdc_views_shop_views.notes AS SELECT 'theirs' AS note")
+    second.begin_again(seq=0, step=0)
+    assert (second.kept_tables(), second.columns("public.t")) == ([], {})
+    second.prepare_table("public.t", [("id", Kind("int64"))], (), ["id"])
+    postgres18.execute(
+        'CREATE VIEW theirs AS SELECT id FROM cdc_views_shop_views."public.t"',
+        "UPDATE cdc_views_shop_views.meta SET value = 'older' WHERE name = 'shape'",
+    )
+    with pytest.raises(OperatorError, match="other objects depend on it"):
+        DatabaseState(postgres18.url, job="shop-views", prefix="shop")
+    postgres18.execute("DROP VIEW theirs")
     third = DatabaseState(postgres18.url, job="shop-views", prefix="shop")
     assert (third.made_again, third.get("position")) == (True, None)
+    assert third.rows("SELECT note FROM notes") == [("theirs",)]
     with pytest.raises(OperatorError, match=r"store: keeping the state of views: .*does not exist"):
         third.rows('SELECT * FROM "not there"')
     for state in (first, second, third):

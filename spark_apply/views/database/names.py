@@ -41,6 +41,11 @@ def short(name: str) -> str:
     return f"{kept}~{hashlib.sha256(name.encode()).hexdigest()[:16]}"
 
 
+def is_of_relation(table: str) -> bool:
+    """Whether a table of the schema has such a name as these here: another one is somebody else's."""
+    return table.startswith("pending ") or any(mark in table for mark in ".#~")
+
+
 def base(relation: str) -> str:
     """Return the quoted name of a relation's rows."""
     return quoted(short(relation))

@@ -29,7 +29,7 @@ import pyarrow as pa
 from cdc.model.errors import BugError, FencedError, OperatorError
 from spark_apply.stores.postgres.server import Server
 from spark_apply.stores.postgres.tables import Cursor
-from spark_apply.views.database.names import ERROR_FUNCTION, base, schema_of, short, waiting
+from spark_apply.views.database.names import ERROR_FUNCTION, base, is_of_relation, schema_of, short, waiting
 from spark_apply.views.database.values import declared, kept, shown_type
 from spark_apply.views.embedded.state import KEY, OP, POSITION, SOURCE_MS, ViewState
 from spark_apply.views.model.values import Columns, quoted, text
@@ -121,7 +121,8 @@ class DatabaseState(ViewState):
         if known["shape"] != SHAPE:
             self.made_again = True
             for name in there:
-                cursor.execute(f"DROP TABLE {quoted(name)} CASCADE")
+                if name in ("meta", *_OURS) or is_of_relation(name):
+                    cursor.execute(f"DROP TABLE {quoted(name)}")
             self._make(cursor, job)
         self._owner = uuid.uuid4().hex
         cursor.execute("DELETE FROM meta WHERE name = 'owner'")
@@ -219,7 +220,7 @@ class DatabaseState(ViewState):
         raise BugError(f"nothing is computed beside PostgreSQL: {rows} rows of {len(statement)} characters")
 
     def _forget_all(self) -> None:
-        for name in self._names(self._current()) - {"meta", *_OURS}:
+        for name in filter(is_of_relation, self._names(self._current())):
             self.execute(f"DROP TABLE {quoted(name)}")
         for table in _OURS:
             self.execute(f"DELETE FROM {table}")
