@@ -149,4 +149,4 @@ bench-flink: $(JARS) $(FLINK) ## a view job, and the apply job into PostgreSQL a
 clean:           ## remove what the targets made (servers' state too)
 	test ! -x $(BIN)/cdc || $(BIN)/cdc dev down
 	rm -f $(COMPILED:.pyx=.*.so) $(COMPILED:.pyx=.c)
-	rm -rf $(VENV) .cdc-dev .cdc-soak .cdc-view-soak .cdc-fleet-soak .cdc-fuzz .cdc-test-all .bench build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .cdc-dev .cdc-soak .cdc-view-soak .cdc-fleet-soak .cdc-fuzz .bench build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

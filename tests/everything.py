@@ -2,17 +2,18 @@
 
     python -m tests.everything [--only WORDS] [--fresh]
 
-It takes hours, and may be stopped at any time: the next run goes on with the part that was stopped. What came of it
-stands in docs/test-all.json: date, commit, and of each part its command, durations and counts.
+It takes hours, and may be stopped at any time: the next run goes on with what has not passed for its commit, first the
+parts that never ran, then the ones whose result is oldest. What came of it stands in docs/test-all.json, which is also
+where the next run reads it: of each part its commit, command, date, durations, counts and the tests that failed.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import xml.etree.ElementTree as ET  # of our own pytest's report
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,7 @@ from tests.servers import kafka_versions
 
 ROOT: Final = Path(__file__).parent.parent
 RESULT: Final = ROOT / "docs/test-all.json"
-STATE: Final = ROOT / ".cdc-test-all"
+_ITSELF: Final = f":!{RESULT.relative_to(ROOT)}"
 _PURE: Final = {"CDC_PURE": "1"}
 
 
@@ -87,30 +88,33 @@ class Outcome:
     """What came of a part."""
 
     name: str
+    commit: str
     command: str
     date: str
     seconds: int
     tests: int
-    failed: int
+    failed: Sequence[str]
+    """As pytest names them."""
     skipped: int
     passed: bool
     """Whether pytest said so: there were tests, and none of them failed."""
 
 
-def run(part: Part) -> Outcome:
+def run(part: Part, commit: str) -> Outcome:
     """Its output goes to the terminal."""
-    report = STATE / "report.xml"
-    report.unlink(missing_ok=True)
     begun, date = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n", f"{part.workers}", f"--junitxml={report}", "-q", *part.arguments],
-        cwd=ROOT,
-        env={**os.environ, "CI": "true", "CDC_TEST_ALL": "1", **part.environment},
-        check=False,
-    )
-    tests, failed, skipped = _counts(report)
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "report.xml")
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-n", f"{part.workers}", f"--junitxml={report}", "-q", *part.arguments],
+            cwd=ROOT,
+            env={**os.environ, "CI": "true", "CDC_TEST_ALL": "1", **part.environment},
+            check=False,
+        )
+        tests, failed, skipped = counts(report)
     return Outcome(
         name=part.name,
+        commit=commit,
         command=part.command,
         date=date,
         seconds=round(time.monotonic() - begun),
@@ -121,14 +125,17 @@ def run(part: Part) -> Outcome:
     )
 
 
-def _counts(report: Path) -> tuple[int, int, int]:
-    """Tests, failures with errors, skipped."""
+def counts(report: Path) -> tuple[int, list[str], int]:
+    """Tests, the names of those that failed, how many were skipped, from pytest's report."""
     if not report.exists():
-        return 0, 0, 0
-    suites = ET.parse(report).getroot().iter("testsuite")
-    found = [[int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped")] for suite in suites]
-    tests, failures, errors, skipped = (sum(column) for column in zip(*found, strict=True))
-    return tests, failures + errors, skipped
+        return 0, [], 0
+    cases = list(ET.parse(report).getroot().iter("testcase"))
+    failed = [_name(case) for case in cases if case.find("failure") is not None or case.find("error") is not None]
+    return len(cases), failed, sum(case.find("skipped") is not None for case in cases)
+
+
+def _name(case: ET.Element) -> str:
+    return f"{case.get('classname', '')}::{case.get('name', '')}"
 
 
 def _git(*words: str) -> str:
@@ -136,22 +143,46 @@ def _git(*words: str) -> str:
 
 
 def commit_under_test() -> str:
-    """Raises ClickException where what is tested is no commit: its result could not be told from another's."""
-    changed = [line for line in _git("status", "--porcelain").splitlines() if not line.endswith("docs/test-all.json")]
+    """The newest commit of anything but the result itself.
+
+    Raises ClickException where what is tested is no commit: its result could not be told from another's.
+    """
+    changed = _git("status", "--porcelain", "--", ".", _ITSELF).splitlines()
     if changed:
         found = f"{len(changed)} files differ from the commit, {changed[0].split()[-1]} is one"
         raise click.ClickException(f"{found}: commit first, then make test-all")
-    return _git("rev-parse", "HEAD")
+    return _git("log", "-1", "--format=%H", "--", ".", _ITSELF)
+
+
+def to_run(outcomes: Mapping[str, Outcome], commit: str) -> list[Part]:
+    """The parts that have not passed for the commit: those that never ran, then the oldest result first."""
+    waiting = [
+        part for part in PARTS if part.name not in outcomes or not _has_passed(outcomes[part.name], part, commit)
+    ]
+    return sorted(waiting, key=lambda part: outcomes[part.name].date if part.name in outcomes else "")
+
+
+def _has_passed(outcome: Outcome, part: Part, commit: str) -> bool:
+    return outcome.passed and outcome.commit == commit and outcome.command == part.command
+
+
+def read_result() -> dict[str, Outcome]:
+    """What is known of each part that there still is."""
+    if not RESULT.exists():
+        return {}
+    known = {made["name"]: Outcome(**made) for made in json.loads(RESULT.read_text())["parts"]}
+    return {part.name: known[part.name] for part in PARTS if part.name in known}
 
 
 def write_result(commit: str, outcomes: Mapping[str, Outcome]) -> None:
-    """Complete or not: what was run is told, and what was not."""
+    """Complete or not: what was run is told, for which commit, and what was not."""
     done = [outcomes[part.name] for part in PARTS if part.name in outcomes]
     body: dict[str, Any] = {
         "commit": commit,
         "date": datetime.now(UTC).date().isoformat(),
         "cpus": os.cpu_count(),
         "passed": len(done) == len(PARTS) and all(outcome.passed for outcome in done),
+        "commits": sorted({outcome.commit for outcome in done}),
         "tests": sum(outcome.tests for outcome in done),
         "seconds": sum(outcome.seconds for outcome in done),
         "not_run": [part.name for part in PARTS if part.name not in outcomes],
@@ -164,24 +195,21 @@ def write_result(commit: str, outcomes: Mapping[str, Outcome]) -> None:
 @click.option("--only", metavar="WORDS", default="", help="Only parts with these words in their names.")
 @click.option("--fresh", is_flag=True, help="Forget what has passed before.")
 def main(*, only: str, fresh: bool) -> None:
-    """Run every test at full strength, in parts; go on where the last run of this commit was stopped."""
+    """Run every test at full strength, in parts; go on where the last run was stopped."""
     commit = commit_under_test()
-    if fresh:
-        shutil.rmtree(STATE, ignore_errors=True)
-    STATE.mkdir(exist_ok=True)
-    kept = STATE / f"{commit}.json"
-    outcomes = {name: Outcome(**made) for name, made in json.loads(kept.read_text()).items()} if kept.exists() else {}
-    for part in PARTS:
-        if only not in part.name or (part.name in outcomes and outcomes[part.name].passed):
+    outcomes = {} if fresh else read_result()
+    for part in to_run(outcomes, commit):
+        if only not in part.name:
             continue
         click.echo(f"== {part.name}: {part.command}")
-        outcomes[part.name] = run(part)
-        kept.write_text(json.dumps({name: asdict(outcome) for name, outcome in outcomes.items()}))
+        outcomes[part.name] = run(part, commit)
         write_result(commit, outcomes)
-    wrong = [outcome.name for outcome in outcomes.values() if not outcome.passed]
     for outcome in outcomes.values():
-        verdict = "passed" if outcome.passed else f"{outcome.failed} FAILED"
-        click.echo(f"{outcome.name:<30} {outcome.tests:>6} tests {outcome.seconds:>6} s  {verdict}")
+        verdict = "passed" if outcome.passed else f"{len(outcome.failed)} FAILED"
+        click.echo(
+            f"{outcome.name:<30} {outcome.tests:>6} tests {outcome.seconds:>6} s  {outcome.commit[:9]} {verdict}"
+        )
+    wrong = [outcome.name for outcome in outcomes.values() if not outcome.passed]
     if wrong:
         raise click.ClickException(f"not passed: {', '.join(wrong)}; make test-all runs these again")
 

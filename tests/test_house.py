@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.everything import PARTS
+from tests.everything import PARTS, Outcome, counts, to_run
 from tests.shards import known_durations, shards
 
 ROOT = Path(__file__).parent.parent
@@ -41,6 +41,34 @@ def test_no_test_is_left_out_of_everything() -> None:
         named = tuple(word for word in part.arguments if not word.startswith("--"))
         covered |= {file for file in _tests() - ignored if file.startswith(named)}
     assert covered == _tests()
+
+
+def test_what_never_ran_is_run_first_then_the_oldest_result_and_what_has_passed_for_the_commit_is_not() -> None:
+    def outcome(number: int, commit: str, *, passed: bool, command: str = "") -> Outcome:
+        part = PARTS[number]
+        date = f"2026-11-{20 - number}"
+        return Outcome(part.name, commit, command or part.command, date, 1, 1, [], 0, passed=passed)
+
+    made = [
+        outcome(0, "new", passed=True),
+        outcome(1, "old", passed=True),
+        outcome(2, "new", passed=False),
+        outcome(3, "new", passed=True, command="pytest of another time"),
+    ]
+    waiting = to_run({each.name: each for each in made}, "new")
+    assert waiting == [*PARTS[4:], PARTS[3], PARTS[2], PARTS[1]]
+
+
+def test_the_tests_that_failed_are_named(tmp_path: Path) -> None:
+    report = tmp_path / "report.xml"
+    assert counts(report) == (0, [], 0)
+    report.write_text(
+        '<testsuites><testsuite name="pytest"><testcase classname="tests.a" name="good"/>'
+        '<testcase classname="tests.a" name="bad[1]"><failure/></testcase>'
+        '<testcase classname="tests.b" name="broken"><error/></testcase>'
+        '<testcase classname="tests.b" name="left"><skipped/></testcase></testsuite></testsuites>'
+    )
+    assert counts(report) == (4, ["tests.a::bad[1]", "tests.b::broken"], 1)
 
 
 def test_shards_are_of_files_that_are_there_and_begin_with_the_longest() -> None:
