@@ -82,12 +82,15 @@ class Place:
         return replace(self, revision=revision, key=event.key, mark=mark, seen=revision, keys=self.keys + made)
 
     def counted(self, gateway: Gateway, captured: Sequence[Captured]) -> Place:
-        """Return the place with the keys of these prefixes; those of others are not told of any more."""
+        """Return the place with the keys of these prefixes; those of others are not told of any more.
+
+        What they did up to the place no event has told, and none will: their rows are read. So all of it is seen.
+        """
         prefixes = _names(captured)
         if prefixes == self.prefixes:
             return self
         pages = [gateway.since(one.prefix, revision=self.revision, modified=self.revision) for one in captured]
-        return replace(self, keys=sum(page.count for page in pages), prefixes=prefixes)
+        return replace(self, seen=self.revision, keys=sum(page.count for page in pages), prefixes=prefixes)
 
 
 def made_by(event: Event) -> int:

@@ -50,6 +50,7 @@ _LOST: Final = frozenset(
     }
 )  # fmt: skip
 """What passes: connections cut, servers going down, locks not had in time. 1927, 4031: killed, idle for too long."""
+_LOCKED: Final = frozenset({ER.LOCK_WAIT_TIMEOUT, ER.LOCK_DEADLOCK})
 _NO_PASSWORD: Final = 1698
 _ANOTHER_HOST: Final = (62, 64)
 """X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH"""
@@ -311,7 +312,8 @@ def translate(exc: Exception, doing: str) -> CdcError:
         return RetryableError(f"{doing}: the connection broke inside the driver ({type(exc).__name__})", hint=GO_ON)
     code, words = _code_and_message(exc)
     if code in _LOST or code == 0 or isinstance(exc, (pymysql.InterfaceError, OSError)):
-        return RetryableError(f"{doing}: {words or 'the connection was lost'} ({code})", hint=GO_ON)
+        said = f"{doing}: {words or 'the connection was lost'} ({code})"
+        return RetryableError(said, hint=GO_ON, at_start=code in _LOCKED)
     hint = "grant what is missing to the connector's user" if code in _DENIED else _LOOK
     return OperatorError(f"{doing}: {words} ({code})", hint=hint)
 

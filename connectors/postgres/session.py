@@ -30,6 +30,8 @@ _ALSO_PASSING: Final = ("55006", "55P03", "25P03", "25P04", "72000")
 """In use, lock not had in time, a session ended by a timeout of its own, a snapshot that is too old."""
 _CORRUPTED: Final = ("XX001", "XX002")
 _LOCKED: Final = "55P03"
+_OTHERS: Final = frozenset({_LOCKED, "40P01", "40001"})
+"""What others are the cause of and leave by themselves: a lock, a deadlock, a transaction that crosses ours."""
 _HINTS: Final = {
     "42501": "grant what is missing to the connector's role",
     "53100": "make room on the server's disk",
@@ -231,7 +233,7 @@ def translate(exc: Exception, doing: str) -> CdcError:
 def of_sqlstate(code: str, reason: str, doing: str) -> CdcError:
     """Return what the server's code for an error means to us; without a code the connection was lost."""
     if code not in _CORRUPTED and (code[:2] in _PASSING or code in _ALSO_PASSING):
-        return RetryableError(f"{doing}: {reason}", hint=_HINTS.get(code, GO_ON), at_start=code == _LOCKED)
+        return RetryableError(f"{doing}: {reason}", hint=_HINTS.get(code, GO_ON), at_start=code in _OTHERS)
     if code[:2] == "22":  # data exceptions: their messages quote the value
         what = "a text is not valid UTF-8" if code == "22021" else "the server cannot read a value"
         return OperatorError(f"{doing}: {what} ({code})", hint="repair the row, or leave the table out")

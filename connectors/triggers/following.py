@@ -428,3 +428,11 @@ def unused_refusals(changes: ChangeTables[C], connector: str) -> Iterator[Operat
             hint="if the connector has run before, its position is lost: start over under a new connector name. "
             "docs/triggers.md says how what the old one has made is taken away",
         )
+
+
+def too_wide(name: str, columns: int, most: int) -> OperatorError:
+    """Return the error of a table with more columns than a change table can have beside its own."""
+    return OperatorError(
+        f"table {name} has {columns} columns, and a change table can be made for {most} at most",
+        hint=f'leave it out: source.tables: […, "!{name}"]',
+    )

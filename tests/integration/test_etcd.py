@@ -17,6 +17,7 @@ import connectors.etcd.source
 from cdc.capture.control.signals import Command
 from cdc.config.findings import Level
 from cdc.config.published.column_rules import ColumnRules
+from cdc.config.source_config import KeyedTable
 from cdc.model.errors import GapError, OperatorError
 from cdc.testing import Faults, Killed
 from connectors.etcd import check
@@ -340,6 +341,20 @@ def test_tables_are_added_and_left_out(shop: EtcdShop) -> None:
     shop.run()
     shop.run()
     assert (shop.fold(), shop.fold("items")) == (before, shop.there("items"))
+
+
+def test_a_table_that_is_added_and_stays_quiet_is_no_other_history(shop: EtcdShop) -> None:
+    """Its keys were written behind all that was told of the others; and so those of a prefix that is wider now."""
+    shop.etcd.put("items/1", b"x")
+    shop.run()
+    shop.tables = ("s.orders", "s.items")
+    for _ in range(2):
+        shop.run()
+    assert shop.fold("items") == shop.there("items")
+    shop.items = (KeyedTable(table="s.orders", prefix=shop.etcd.root, text=True),)
+    for _ in range(2):
+        shop.run()
+    assert shop.fold() == shop.there("items") + shop.there()
 
 
 def test_tables_are_read_again_while_it_runs(shop: EtcdShop) -> None:

@@ -362,6 +362,15 @@ def test_rows_as_wide_as_the_server_allows(mysql_database: MySQLDatabase) -> Non
     assert shop.fold("wide") == shop.rows("SELECT * FROM wide")
 
 
+def test_more_columns_than_a_change_table_can_have(mysql_database: MySQLDatabase) -> None:
+    """Beside its own: such a table is left out where a pattern brings it, and the others are captured."""
+    columns = ", ".join(f"c{n} tinyint" for n in range(1_014))
+    shop = MysqlShop(mysql_database, ORDERS, ROWS, f"CREATE TABLE wide (id int PRIMARY KEY, {columns})", tables=("*",))
+    shop.run()
+    assert shop.fold() == shop.rows()
+    assert shop.state().tables == (f"{shop.schema}.orders",)
+
+
 def test_connectors_side_by_side_and_taking_one_away(shop: MysqlShop) -> None:
     """Its database may go before its triggers: the application does not notice."""
     shop.do("DROP DATABASE IF EXISTS cdc_other")

@@ -85,3 +85,11 @@ def test_connecting_that_fails(exc: Exception, kind: type[Exception], said: str)
 )
 def test_statements_that_fail(code: int, kind: type[Exception]) -> None:
     assert type(translate(pymysql.OperationalError(code, "words"), "reading")) is kind
+
+
+@pytest.mark.parametrize("code", [1205, 1213])
+def test_a_lock_is_waited_for_at_the_first_start_too(code: int) -> None:
+    """Not had in time, or in a deadlock: who holds it lets go of it."""
+    error = translate(pymysql.err.OperationalError(code, "x"), "making triggers")
+    assert isinstance(error, RetryableError)
+    assert error.at_start

@@ -264,3 +264,11 @@ def test_an_option_of_the_url_that_the_server_does_not_know_is_no_outage() -> No
     refused = connect_failed({}, 'connection failed: FATAL:  unrecognized configuration parameter "nonsense"')
     assert isinstance(refused, OperatorError)
     assert "nonsense" in refused.message
+
+
+@pytest.mark.parametrize("code", ["55P03", "40P01", "40001"])
+def test_what_others_are_the_cause_of_is_waited_for_at_the_first_start_too(code: str) -> None:
+    """A lock, a deadlock, a transaction that crosses ours."""
+    error = session.of_sqlstate(code, "x", "making triggers")
+    assert isinstance(error, RetryableError)
+    assert error.at_start

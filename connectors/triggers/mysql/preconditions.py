@@ -10,6 +10,7 @@ from connectors.mysql import session
 from connectors.mysql.catalog import server
 from connectors.mysql.catalog.catalog import Captured
 from connectors.mysql.catalog.server import Server
+from connectors.triggers.following import too_wide
 from connectors.triggers.mysql.change_log import ChangeLog
 from connectors.triggers.mysql.rights import no_database, no_right, not_trusted
 
@@ -18,6 +19,8 @@ _VARIABLES: Final = (
     "group_replication_group_name", "group_replication_single_primary_mode", "read_only", "super_read_only",
 )  # fmt: skip
 _ON: Final = ("ON", "1")
+MOST_COLUMNS: Final = 1_017 - 4
+"""InnoDB's tables have at most 1,017 columns, and a change table has four of its own."""
 _NOT_CALLED: Final = "what it replicates calls no trigger here, and would never come"
 _PRIVILEGES: Final = """
 SELECT PRIVILEGE_TYPE FROM information_schema.USER_PRIVILEGES WHERE GRANTEE = {me}
@@ -85,6 +88,9 @@ def rights(connection: session.Connection, changes: ChangeLog, found: Server, ca
         rows = session.texts(connection, "reading rights", _PRIVILEGES.format(me=me), (schema, schema, table))
         return {name.upper() for (name,) in rows}
 
+    for one in captured:
+        if (width := len(one.table.columns)) > MOST_COLUMNS:
+            yield too_wide(one.table.qualified, width, MOST_COLUMNS)
     of, anywhere = variables(connection), may("", "")
     if _has_roles(connection):
         return

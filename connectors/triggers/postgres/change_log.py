@@ -27,11 +27,11 @@ from cdc.model.change import Offset
 from cdc.model.errors import ChangedError, GapError, OperatorError
 from connectors.postgres.catalog.catalog import Captured, Catalog
 from connectors.postgres.session import identifier
-from connectors.triggers.following import CLOSE_THE_GAP, LOCKS_S
+from connectors.triggers.following import CLOSE_THE_GAP, LOCKS_S, too_wide
 from connectors.triggers.postgres import triggers
 from connectors.triggers.postgres.shape import Equality, Shape, ShapeColumn, prints_exactly, stored_as
 from connectors.triggers.postgres.standing import Standing
-from connectors.triggers.postgres.triggers import EVENTS, FORGETS, Names
+from connectors.triggers.postgres.triggers import EVENTS, FORGETS, MOST_COLUMNS, Names
 
 ROOM: Final = 20
 """A commit position is a change's number with so many bits below it: see `rounds`."""
@@ -348,6 +348,9 @@ class ChangeLog:
                     f"user {user} may not make a schema in database {database}",
                     hint=f"GRANT CREATE ON DATABASE {identifier(database)} TO {identifier(user)}",
                 )
+        for one in captured:
+            if (width := len(one.table.columns)) > MOST_COLUMNS:
+                yield too_wide(one.table.qualified, width, MOST_COLUMNS)
         named = {one.oid: one.table for one in captured}
         for oid, _, _, may, _ in self._ask(_SECURITY, list(named)):
             if not may:

@@ -23,6 +23,8 @@ Each asks before it names the table or a column of it:
   again whenever the table was altered. In transactions that keep their snapshot the plan could be made by an old
   snapshot and be kept for later ones: there `shape_now` is called for each row.
 
+A row of a change has two images, and may be too big for a page where the table's own is not: that is caught.
+
 If the answer is no, it is noted that a change was missed, and the connector makes the functions again, with a change
 table that has missed none, and reads the table again.
 
@@ -116,6 +118,12 @@ def schema(names: Names, log: str, first: int) -> Iterator[str]:
     yield guard(names, "changes")
 
 
+_MANY: Final = 60
+"""So many columns have a change whose row is never too big: 8160 bytes hold two images of them, for no type of fixed
+length has more than 64 bytes, and what is longer than 24 of another one is moved out of the row."""
+MOST_COLUMNS: Final = (1600 - 4) // 2
+"""A table has at most 1,600 columns, and a change table two for each, and four of its own."""
+
 _SHAPE: Final = (
     "BEGIN RETURN (SELECT pg_catalog.string_agg(pg_catalog.concat(a.attnum, ' ', a.atttypid, ' ', a.attname), ',' "
     "ORDER BY a.attnum) FROM pg_catalog.pg_attribute a WHERE a.attrelid OPERATOR(pg_catalog.=) $1 "
@@ -204,6 +212,19 @@ class _Writer:
         self._from = self._table if shape.partitioned else f"ONLY {self._table}"
         self._into = names.of(names.change_table(number))
 
+    def _kept(self, statements: str) -> str:
+        """Note a miss where the row of a change is too big for a page, for tables that can have such rows.
+
+        The block is a subtransaction for each row, which the others are spared.
+        """
+        if len(self._shape.columns) <= _MANY:
+            return statements
+        return f"BEGIN {statements} EXCEPTION WHEN program_limit_exceeded THEN {self._missed} END;"
+
+    @property
+    def _missed(self) -> str:
+        return f"INSERT INTO {self._names.of('missed')} VALUES ({self._number});"
+
     def body(self, statements: str) -> str:
         oid = f"{self._shape.oid}::pg_catalog.oid"
         usage = f"pg_catalog.has_schema_privilege({self._shape.schema_oid}::pg_catalog.oid, 'USAGE')"
@@ -221,8 +242,8 @@ class _Writer:
             f"#variable_conflict use_column\nDECLARE same pg_catalog.bool; BEGIN IF {there} THEN "
             f"IF {usage} THEN IF {rights} AND {here} THEN "
             f"IF {fresh} THEN same := {planned}; ELSE same := {asked}; END IF; "
-            f"IF same THEN {statements} RETURN NULL; END IF; END IF; END IF; "
-            f"INSERT INTO {self._names.of('missed')} VALUES ({self._number}); END IF; RETURN NULL; END"
+            f"IF same THEN {self._kept(statements)} RETURN NULL; END IF; END IF; END IF; "
+            f"{self._missed} END IF; RETURN NULL; END"
         )
 
     def inserted(self) -> str:

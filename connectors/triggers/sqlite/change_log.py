@@ -132,10 +132,11 @@ class ChangeLog:
         if not self._exists("sqlite_sequence") or not self._exists(self.names.changes):
             return 0
         rows = self._ask(
-            f"SELECT max(seq, coalesce((SELECT max(seq) FROM {self._changes}), 0)) FROM sqlite_sequence WHERE name = ?",
+            "SELECT max(coalesce((SELECT seq FROM sqlite_sequence WHERE name = ?), 0), "
+            f"coalesce((SELECT max(seq) FROM {self._changes}), 0))",
             self.names.changes,
-        )  # a statement that ends with OR FAIL keeps its rows, and has not counted them yet
-        return int(rows[0][0]) if rows else 0
+        )  # OR FAIL keeps rows that are not counted yet, and an application may have all numbers begin at 1 again
+        return int(rows[0][0])
 
     def has(self, seq: int) -> bool:
         """Whether a row is there."""
