@@ -25,6 +25,7 @@ from tests.conftest import Database, MySQLDatabase
 from tests.integration.connector import Connector
 from tests.integration.running import eventually
 from tests.integration.running import rows as selected
+from tests.integration.test_postgres_recovery import delete_topic
 
 MASTER: Final = "0123456789abcdef" * 4
 VERDICTS: Final = ("gone", "will be gone", "kept", "cannot be proved")
@@ -162,6 +163,12 @@ def test_postgres(
     assert sorted(again, key=lambda row: row["id"]) == sorted(
         connector.fold("public.f").values(), key=lambda row: row["id"]
     ), "what cdc verify compares copies with"
+    delete_topic(kafka, f"{prefix}.key-{connector.name}")
+    said += connector.catch_up()
+    with _environment(connector):
+        again = [decrypt("public.f", row) for row in connector.fold("public.f").values()]
+    assert sorted(again, key=lambda row: row["id"]) == _fold(connector, "public.f"), "by a reader that runs for long"
+    check(connector, "public.f")
     _nowhere(connector, watch, said, tmp_path_factory.getbasetemp(), secret)
 
 
