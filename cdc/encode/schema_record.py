@@ -55,6 +55,7 @@ def schema_record(
         **({"value_form": wire.value_form} if wire is not None and wire.value_form else {}),
         **({"numbers": wire.numbers} if wire is not None and wire.numbers is not None else {}),
         **({"rules": published.rules} if published is not None else {}),
+        **({"subject": published.encrypted.subject} if published is not None and published.encrypted else {}),
         **(
             {"left_out": [list(of) for of in published.left_out]}
             if published is not None and published.left_out

@@ -52,12 +52,10 @@ class Decrypt:
         self._ready = OrderedDict[bytes, DataKey]()
         self._erased: set[bytes] = set()
         self._columns: dict[str, frozenset[str]] = {}
+        """The encrypted columns of the tables that are described."""
+        self._plain: set[tuple[str, str, bytes]] = set()
+        """Texts of columns that are not encrypted, which look as if they were."""
         self._looked_s = 0.0
-        if not self._reader.exists():
-            raise OperatorError(
-                f"connector {config.name} has no key topic: it has not encrypted anything",
-                hint="source.columns: encrypt in connector.yaml; cdc run CONNECTOR.yaml",
-            )
         self._look()
 
     def __call__(self, table: str, row: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -65,25 +63,54 @@ class Decrypt:
 
         A value whose key was erased is `cdc.ERASED`; what is not encrypted stays as it is. None stays None.
         """
-        if row is None:
-            return None
-        found = dict(row)
-        for name in self._encrypted(table) & found.keys():
-            value = found[name]
-            if isinstance(value, str) and (identifier := key_of(value.encode())) is not None:
-                json = self._opened(identifier, value.encode(), table, name)
-                found[name] = ERASED if json is None else orjson.loads(json)
-        return found
+        return None if row is None else {**row, **self._decrypted(table, row)}
 
     def event(self, table: str, event: bytes) -> bytes:
         """Decrypt `after` of an event to texts, as its columns are typed; a value whose key was erased is null."""
         read = orjson.loads(event)
-        row = self(table, read["after"])
+        row = read["after"]
         if row is not None:
-            for name in self._encrypted(table) & row.keys():
+            found = self._decrypted(table, row)
+            row |= found
+            for name in (self._columns.get(table, frozenset()) | found.keys()) & row.keys():
                 value = row[name]
                 row[name] = None if value is ERASED or value is None else _text(value)
         return orjson.dumps({**read, "after": row})
+
+    def _decrypted(self, table: str, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what is encrypted of a row.
+
+        A text that opens under its table and column is that, whatever is known of the table: it may have been described
+        a moment ago. One that does not is, if its column is.
+        """
+        found: dict[str, Any] = {}
+        for name, value in row.items():
+            if isinstance(value, str) and (identifier := key_of(value.encode())) is not None:
+                json = self._opened(identifier, value.encode(), table, name)
+                if json is not None:
+                    found[name] = orjson.loads(json)
+                elif self._is_encrypted(table, name, identifier):
+                    found[name] = ERASED
+        return found
+
+    def _is_encrypted(self, table: str, name: str, identifier: bytes) -> bool:
+        """Whether a column is encrypted. Raises ConfigError for a table that nobody has described."""
+        if name in self._columns.get(table, ()):
+            return True
+        if (table, name, identifier) in self._plain:
+            return False
+        self._look()  # a table is described in the Kafka transaction of its first event
+        if name in self._columns.get(table, ()):
+            return True
+        if table not in self._columns:
+            raise ConfigError(
+                f"cdc.decrypt: {table} is no table that connector {self._config.name} has described",
+                hint="the table's name as the source has it, with its schema: decrypt('public.customers', row)",
+            )
+        if len(self._plain) >= _READY:
+            self._plain.clear()
+        self._plain.add((table, name, identifier))
+        return False
 
     def _opened(self, identifier: bytes, text: bytes, table: str, column: str) -> bytes | None:
         if time.monotonic() - self._looked_s > _LOOK_S:
@@ -110,6 +137,16 @@ class Decrypt:
     def _look(self) -> None:
         """Read what has come to the key topic, and how tables are described now."""
         self._looked_s = time.monotonic()
+        again = self._reader.begins_again()
+        if again is None:
+            raise OperatorError(
+                f"connector {self._config.name} has no key topic: it has not encrypted anything, or the topic was "
+                "deleted, and all keys with it",
+                hint="source.columns: encrypt in connector.yaml; cdc run CONNECTOR.yaml",
+            )
+        if again:  # with other keys, and maybe under another master key
+            for known in (self._records, self._subjects, self._ready, self._erased):
+                known.clear()
         for subject, record in self._reader.more():
             before = self._records.pop(subject, None)
             if before is not None:
@@ -128,9 +165,6 @@ class Decrypt:
             named = columns.setdefault(f"{record['schema']}.{record['table']}", set())
             named |= {column["name"] for column in record["columns"] if column.get("encrypted")}
         self._columns = {table: frozenset(names) for table, names in columns.items()}
-
-    def _encrypted(self, table: str) -> frozenset[str]:
-        return self._columns.get(table, frozenset())
 
 
 def _text(value: Any) -> str:  # noqa: ANN401 - JSON

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 import orjson
 
@@ -40,6 +41,8 @@ class EncryptedRows:
                 hint=f"its key: {', '.join(table.key)}; another key, which has {rule.by} too: "
                 f"tables: [{{table: {table.qualified}, key: […]}}]",
             )
+        self.subject: Final = {"name": rule.subject or table.qualified, "by": list(by)}
+        """Whose keys the values are under: the schema topic tells it, for those that erase."""
         self._name, self._table, self._keys, self._judge, self._kept = (
             rule.subject or table.qualified, table.qualified, keys, judge, kept
         )  # fmt: skip

@@ -77,6 +77,10 @@ class Keyring:
                 self._ready.popitem(last=False)
         return found
 
+    def refresh(self) -> None:
+        """Hear of the keys that have come since, and of those that were erased: another process writes them."""
+        self._hear(self._more())
+
     def shred(self, subject: bytes) -> None:
         """Erase the key of a subject, in the open transaction."""
         self._forget(subject)

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 from uuid import uuid4
 
@@ -54,6 +55,10 @@ class _Named:
     """Their topics."""
     plainly: frozenset[str]
     """Those of which a version was published whose values were not encrypted."""
+    names: frozenset[str]
+    """How else the same subjects were called, when the rules were others."""
+    otherwise: frozenset[str]
+    """Tables of which a version was published under keys of subjects that were said by other columns."""
 
 
 def shred(
@@ -90,22 +95,14 @@ class _Shredding:
                 hint="cdc run CONNECTOR.yaml, with the file as it is",
             )
         described = [orjson.loads(value) for value in descriptions(self._sink)]
-        self._named = self._described(rules, described)
+        ours = [record for record in described if record["connector"] == config.name]
+        self._named = named(rules, ours, self._name)
         by = [rule.by] if rule.by is not None else self._key_of(described)
-        self._subject = subject_of(self._keys, self._name, values_of(text, table, by))
-
-    def _described(self, rules: CaptureRules, described: Sequence[Mapping[str, Any]]) -> _Named:
-        """Find the tables of the connector whose rows have the same subjects, and what was said of them."""
-        tables: dict[str, str] = {}
-        plainly = set[str]()
-        for record in described:
-            name = f"{record['schema']}.{record['table']}"
-            rule = _rule(rules, name) if record["connector"] == self._config.name else None
-            if rule is not None and (rule.subject or name) == self._name:
-                tables[name] = record["topic"]
-                if any(c["name"] in rule.columns and not c.get("encrypted") for c in record["columns"]):
-                    plainly.add(name)
-        return _Named(tables, frozenset(plainly))
+        values = values_of(text, table, by)
+        self._subject = subject_of(self._keys, self._name, values)
+        before = {subject_of(self._keys, name, values) for name in self._named.names}
+        there = self._records({self._subject, *before})
+        self._subjects = [self._subject, *sorted(before & there.keys())]
 
     def _key_of(self, described: Sequence[Mapping[str, Any]]) -> list[str]:
         keys = [list(record["key"]) for record in described if f"{record['schema']}.{record['table']}" == self._table]
@@ -127,7 +124,7 @@ class _Shredding:
         self._keys.begin(read_keys(self._sink, self._config.name))  # raises if another master key is given
         self._keys.close()
         until = time.monotonic() + within_s
-        if not any(self._records()):
+        if not any(any(records) for records in self._records(set(self._subjects)).values()):
             self._say(f"nobody has a key of this subject: is it written as in the rows of {self._table}?")
         if not self._ask(until):
             return [
@@ -143,13 +140,15 @@ class _Shredding:
 
     def _ask(self, until: float) -> bool:
         """Have the connector erase the key; whether it has."""
-        config, identifier = self._sink, uuid4().hex
-        asked_ms = time.time_ns() // 1_000_000
-        command = Command(shred=self._subject, by=asked_by(), asked_ms=asked_ms).to_bytes(identifier)
-        send_command(config, self._config.name, identifier.encode(), command)
+        config, asked_ms, sent = self._sink, time.time_ns() // 1_000_000, set[bytes]()
+        for subject in self._subjects:
+            identifier = uuid4().hex
+            command = Command(shred=subject, by=asked_by(), asked_ms=asked_ms).to_bytes(identifier)
+            send_command(config, self._config.name, identifier.encode(), command)
+            sent.add(identifier.encode())
         with closing(Commands(config.bootstrap_servers, config.options, self._topics[1])) as commands:
             told = False
-            while any(key == identifier.encode() for key, _ in commands.waiting()):
+            while any(key in sent for key, _ in commands.waiting()):
                 if time.monotonic() > until:
                     return False
                 if not told:
@@ -163,7 +162,7 @@ class _Shredding:
         with compaction.hurried(compacted=self._topics, logs=()):
             compaction.wait_until_old()
             compaction.close_segments({topic: list(self._partitions(topic)) for topic in self._topics})
-            while left := {identifier_of(record) for record in self._records() if record is not None} & erased:
+            while left := self._left() & erased:
                 if time.monotonic() > until:
                     break
                 self._say(f"waiting for the broker to compact {self._topics[0]}")
@@ -215,6 +214,12 @@ class _Shredding:
                     "they were written before encrypt named all of its columns, with the values as they were: "
                     "cdc erase --key makes those of a deleted row go",
                 )  # fmt: skip
+            if table in self._named.otherwise:
+                yield Place(
+                    f"older keys of {table}", "cannot be proved",
+                    "its values were encrypted under keys of whom other columns named: run this also with a copy of "
+                    "the file in which encrypt says by and subject as it did then",
+                )  # fmt: skip
         letters = log_topic(self._sink.prefix, self._config.name, "dead-letter")
         if letters in self._there:
             yield Place(f"log {letters}", of_key.verdict, "encrypted, as in the tables' topics", of_key.by_ms)
@@ -224,25 +229,31 @@ class _Shredding:
 
     def _parted(self) -> tuple[list[bytes], list[bytes]]:
         """Return the subject's keys that were erased, and those that have come since, as far as the topic has them."""
-        records = self._records()
-        at = max((number for number, record in enumerate(records) if record is None), default=-1)
-        parts = records[: at + 1], records[at + 1 :]
-        erased, since = ([record for record in part if record is not None] for part in parts)
+        erased, since = list[bytes](), list[bytes]()
+        for records in self._records(set(self._subjects)).values():
+            at = max((number for number, record in enumerate(records) if record is None), default=-1)
+            erased += (record for record in records[: at + 1] if record is not None)
+            since += (record for record in records[at + 1 :] if record is not None)
         return erased, since
 
-    def _records(self) -> list[bytes | None]:
-        """Return the records of the subject's keys that the key topic has, in order, committed or not."""
-        return [
-            message.value()
-            for partition in self._partitions(self._topics[0])
-            for message in self._read(self._topics[0], partition)
-            if message.key() == self._subject
-        ]
+    def _left(self) -> set[bytes]:
+        """Return the names of the subject's keys that the key topic has."""
+        records = chain.from_iterable(self._records(set(self._subjects)).values())
+        return {identifier_of(record) for record in records if record is not None}
+
+    def _records(self, subjects: Collection[bytes]) -> dict[bytes, list[bytes | None]]:
+        """Return the records of these subjects' keys that the key topic has, in order, committed or not."""
+        found: dict[bytes, list[bytes | None]] = {}
+        for partition in self._partitions(self._topics[0]):
+            for message in self._read(self._topics[0], partition):
+                if (key := message.key()) in subjects:
+                    found.setdefault(key, []).append(message.value())
+        return found
 
     def _asked(self) -> bool:
         """Whether the signal topic has a command about the subject."""
         found = (m.value() for at in self._partitions(self._topics[1]) for m in self._read(self._topics[1], at))
-        return any(self._subject in value for value in found if value is not None)
+        return any(subject in value for value in found if value is not None for subject in self._subjects)
 
     def _read(self, topic: str, partition: int) -> Iterator[Any]:
         return read_partition(self._sink.bootstrap_servers, self._sink.options, topic, partition, 0)
@@ -250,6 +261,32 @@ class _Shredding:
     def _partitions(self, topic: str) -> Sequence[int]:
         bounds = offset_bounds(self._sink.bootstrap_servers, self._sink.options, topic, "read_uncommitted")
         return sorted(bounds)
+
+
+def named(rules: CaptureRules, described: Sequence[Mapping[str, Any]], subject: str) -> _Named:
+    """Find the tables whose rows have subjects of this name, in records of the schema topic.
+
+    A rule may have been another one: keys that were made for the same values by another name are of the same subjects.
+    """
+    tables: dict[str, str] = {}
+    plainly, names, otherwise = set[str](), set[str](), set[str]()
+    keys = {f"{record['schema']}.{record['table']}": list(record["key"]) for record in described}
+    for record in described:
+        table = f"{record['schema']}.{record['table']}"
+        rule = _rule(rules, table)
+        if rule is None or (rule.subject or table) != subject:
+            continue
+        tables[table] = record["topic"]
+        if any(c["name"] in rule.columns and not c.get("encrypted") for c in record["columns"]):
+            plainly.add(table)
+        if not any(c.get("encrypted") for c in record["columns"]):
+            continue
+        of = record.get("subject", {})
+        if of.get("by") != ([rule.by] if rule.by is not None else keys[table]):
+            otherwise.add(table)
+        elif of["name"] != subject:
+            names.add(of["name"])
+    return _Named(tables, frozenset(plainly), frozenset(names), frozenset(otherwise))
 
 
 def _rule(rules: CaptureRules, table: str) -> EncryptRule | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import threading
 import time
@@ -66,8 +67,9 @@ def _require(error: object, _message: object) -> None:
 class Store:
     """A consumer's database: each effect is a row of `effects`, which has no key, so a second one is seen."""
 
-    def __init__(self, connect: Callable[[], Any], mark: str = "%s") -> None:
-        self.connect, self._mark = connect, mark
+    def __init__(self, connect: Callable[[], Any], mark: str = "%s", fails: str = "COMMIT") -> None:
+        """`fails` ends a transaction: an error that it does not outlive, or DDL."""
+        self.connect, self._mark, self.fails = connect, mark, fails
         connection = connect()
         connection.cursor().execute("CREATE TABLE effects (n int NOT NULL)")
         connection.commit()
@@ -93,7 +95,7 @@ def topic(kafka: str, prefix: str) -> Topic:
 
 
 def _sqlite(folder: Path) -> Store:
-    return Store(lambda: sqlite3.connect(folder / "store.db", timeout=30, check_same_thread=False), "?")
+    return Store(lambda: sqlite3.connect(folder / "store.db", timeout=30, check_same_thread=False), "?", "ROLLBACK")
 
 
 def _postgres(database: Database) -> Store:
@@ -133,7 +135,7 @@ def require_once(store: Store, topic: Topic) -> None:
 def _handle_badly(
     store: Store, connection: Any, inbox: cdc.Inbox, end: Callable[[], object]
 ) -> tuple[cdc.Received, ...]:
-    """A block with effects that ends badly: by an exception, or by a commit that is not its own to do."""
+    """A block with effects that ends badly: by an exception, or with another transaction than it began with."""
     given: list[cdc.Received] = []
 
     def handle() -> None:
@@ -142,7 +144,7 @@ def _handle_badly(
             store.take(connection, messages)
             end()
 
-    with pytest.raises((ZeroDivisionError, cdc.ConfigError), match=r"by zero|the block has ended its batch"):
+    with pytest.raises((ZeroDivisionError, cdc.ConfigError), match=r"by zero|the block has (ended its|caught an)"):
         handle()
     assert len(given) == 1
     return tuple(given)
@@ -159,6 +161,17 @@ def _faults(store: Store, topic: Topic) -> None:
             store.take(connection, again)
         take_all(store, connection, inbox, 20)
         topic.write(10)
+
+        def again_behind(end: Callable[[], object]) -> None:
+            """End the transaction, and go on in another one, which would be committed without the mark."""
+            with contextlib.suppress(Exception):
+                end()
+            with contextlib.suppress(Exception):  # PostgreSQL refuses all behind an error
+                connection.cursor().execute("DELETE FROM effects WHERE n < 0")
+
+        for ends in (connection.rollback, partial(connection.cursor().execute, store.fails)):
+            _handle_badly(store, connection, inbox, partial(again_behind, ends))
+        assert len(store.effects()) == 20
         _handle_badly(store, connection, inbox, connection.commit)
         batch = inbox.batch(wait_s=10)
         store.take(connection, batch.__enter__())
@@ -178,7 +191,7 @@ def _faults(store: Store, topic: Topic) -> None:
 )
 def test_postgres(driver: Any, postgres18: Database, topic: Topic) -> None:
     """By both drivers."""
-    _faults(Store(lambda: driver.connect(postgres18.url)), topic)
+    _faults(Store(lambda: driver.connect(postgres18.url), fails="SELECT 1 / 0"), topic)
 
 
 def test_sqlite(tmp_path: Path, topic: Topic) -> None:
@@ -187,7 +200,7 @@ def test_sqlite(tmp_path: Path, topic: Topic) -> None:
 
 @pytest.mark.full  # test_postgres; the statements differ
 def test_mysql(mysql_database: MySQLDatabase, topic: Topic) -> None:
-    _faults(Store(partial(mysql_database.connect, autocommit=False)), topic)
+    _faults(Store(partial(mysql_database.connect, autocommit=False), fails="ROLLBACK"), topic)
 
 
 class Losing(psycopg2.extensions.connection):

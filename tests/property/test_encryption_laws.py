@@ -212,6 +212,31 @@ def test_what_the_source_had_when_a_key_was_to_be_erased_is_published_under_that
     assert _fold(world) == {}
 
 
+def test_keys_that_change_while_copies_are_compared() -> None:
+    """A key is made, or erased and made again, behind the first look: what is looked at again is under the new one."""
+    other = Step("put", 1, 0, "paid", 1, long=True, whole=False, leave_out=False)
+    world, rules, reading = World([PUT, other, other], []), Encrypted(), Encrypted().made
+    world.act(1)
+    world.run(rules)
+    assert reading.keys is not None
+    known = [(r.key, r.value) for r in world.kafka.committed(KEYS)]
+    reading.keys.begin(known, more=lambda: [(r.key, r.value) for r in world.kafka.committed(KEYS)])
+    with PublishedTables([TABLE], world.snapshotter(), prefix="p", rules=reading) as published:
+
+        def found() -> list[object]:
+            return [orjson.loads(row.after or b"") for part in published.find("s.t", [(b"1",)]) for row in part.rows]
+
+        world.act(1)
+        assert found() != [world.fold().get("1")]
+        world.run(rules)
+        assert found() == [world.fold()["1"]]
+        _shred(world, 1)
+        world.run(rules)
+        world.act(1)
+        world.run(rules)
+        assert found() == [world.fold()["1"]]
+
+
 def test_another_master_key_is_refused_before_anything_is_written() -> None:
     """Who holds the one could not read what comes, or what was."""
     world = World([PUT, PUT], [])

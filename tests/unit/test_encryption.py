@@ -19,13 +19,14 @@ from cdc.config.source_config import SourceConfig
 from cdc.encode.dead_letters import DeadLetters, PoisonRecord
 from cdc.encode.envelope.table_encoder import TableEncoder
 from cdc.encode.schema_record import schema_record
-from cdc.model.change import UNCHANGED, Column, Kind, Op, Position
+from cdc.model.change import UNCHANGED, Column, Kind, Op, Position, Table
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.rules.capture_rules import CaptureRules
 from cdc.rules.encrypted_rows import subject_of
 from cdc.rules.encryption import MasterKey, key_of
 from cdc.rules.keyring import Keyring
 from sinks.erasure.keys import values_of
+from sinks.erasure.shred import named
 from tests.text_tables import text_table
 
 MASTER = "m" * 32
@@ -136,7 +137,37 @@ def test_the_schema_topic_says_what_it_is() -> None:
     columns = {column["name"]: column for column in orjson.loads(value)["columns"]}
     assert columns["n"] == {"name": "n", "type": "integer", "kind": "string", "encrypted": True}
     assert "encrypted" not in columns["id"]
+    assert orjson.loads(value)["subject"] == {"name": "s.people", "by": ["tenant", "id"]}
     assert published.rules != "" != _rules(by="id").of("s.people").published(PEOPLE).rules != published.rules  # type: ignore[union-attr]
+
+
+def test_subjects_that_rules_have_called_otherwise() -> None:
+    """Keys of another name are erased with those of the one that is asked for; of other columns it is told."""
+
+    def described(table: Table, **rule: str) -> dict[str, Any]:
+        of = _rules(**rule).of(table.qualified)
+        assert of is not None
+        _, value = schema_record(
+            table, connector="c", source="postgresql", database="d", topic="p", version=1, position=Position(1, 1, 1),
+            published=of.published(table),
+        )  # fmt: skip
+        found: dict[str, Any] = orjson.loads(value)
+        return found
+
+    def told(*records: dict[str, Any], **rule: str) -> tuple[frozenset[str], frozenset[str]]:
+        of = named(_rules(**rule), records, "person")
+        assert set(of.tables) == {"s.people"}
+        assert not of.plainly
+        return of.names, of.otherwise
+
+    now, whole = described(PEOPLE, by="id", subject="person"), described(PEOPLE, subject="person")
+    was = described(PEOPLE, by="id")
+    assert told(now, by="id", subject="person") == (frozenset(), frozenset())
+    assert told(was, now, by="id", subject="person") == ({"s.people"}, frozenset())
+    assert told(whole, now, by="id", subject="person") == (frozenset(), {"s.people"})
+    assert told(now, whole, subject="person") == (frozenset(), {"s.people"})
+    del now["subject"]
+    assert told(now, by="id", subject="person") == (frozenset(), {"s.people"})
 
 
 def test_a_row_that_cannot_be_written_is_a_dead_letter_of_texts() -> None:

@@ -55,7 +55,7 @@ class PublishedTables:
     ) -> None:
         """`reader` is closed with this. Raises OperatorError for rules that cannot be applied."""
         self._sources: Final = {table.qualified: table for table in tables}
-        self._reader = reader
+        self._reader, self._keys = reader, rules.keys
         of = {name: rules.of(name) for name in self._sources}
         self._encoders = {
             name: TableEncoder(
@@ -84,8 +84,11 @@ class PublishedTables:
     def find(self, name: str, keys: Sequence[Key]) -> Iterator[PublishedWindow]:
         """Read the rows with these keys; a key without a row is left out.
 
-        The views have seen every transaction that had begun before the call.
+        The views have seen every transaction that had begun before the call, and values are encrypted under the keys
+        that their subjects have by then: a key that was made here because there was none has given way to the topic's.
         """
+        if self._keys is not None:
+            self._keys.refresh()
         table, first = self._sources[name], True
         for at in range(0, len(keys), KEYS_AT_ONCE):
             asked = frozenset(self.event_key(name, key) for key in keys[at : at + KEYS_AT_ONCE])

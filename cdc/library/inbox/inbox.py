@@ -18,6 +18,8 @@ locked, only if its offset is not below the mark, and that transaction moves the
   through, the next batch locks the row and sees.
 - **A block that fails** is rolled back, and the next batch has the same records. None is passed over, for records leave
   the inbox only when they are committed.
+- **A block that ends its transaction** and goes on in another, or catches an error that has ended it, is told: a
+  savepoint behind the mark is gone then. What it does would else be committed without the mark.
 - **Rebalance and zombies**: two members may have the same records in hand for a while. The second waits for the lock of
   the first, then finds the mark moved, and leaves them out. And no gap comes of it: what a member has read begins at a
   mark and is handled in order, so its next record is never beyond the first that is new.
@@ -116,11 +118,8 @@ class Inbox:
         try:
             fresh = self._lock(taken, moved)
             yield fresh
-            if fresh and not self._marks.in_transaction():
-                raise ConfigError(
-                    "cdc.inbox: the block has ended its batch's transaction: what it did is not in the batch's",
-                    hint="leave commit and rollback to the block's end; savepoints are free",
-                )
+            if fresh:
+                self._marks.require_moved()
             self._marks.commit()
         except BaseException:
             self._marks.roll_back()

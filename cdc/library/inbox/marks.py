@@ -21,6 +21,7 @@ TABLE: Final = "cdc_inbox"
 _NAMES: Final = {"ascii": " CHARACTER SET ascii COLLATE ascii_bin", "engine": " ENGINE=InnoDB"}
 _OPEN: Final = (1, 2, 3)
 """libpq's ACTIVE, INTRANS and INERROR; of a connection that is broken it is UNKNOWN."""
+_FAILED: Final = 3
 _OF: Final = "inbox = %s AND topic = %s AND part = %s"
 
 Place: TypeAlias = tuple[str, int]
@@ -96,9 +97,36 @@ class Marks:
         return self._read(places, "" if self._driver == "sqlite3" else " FOR UPDATE")
 
     def move(self, offsets: Mapping[Place, int]) -> None:
-        """Note in the open transaction where partitions go on."""
+        """Note in the open transaction where partitions go on, and have `require_moved` know the transaction again."""
         for (topic, part), offset in sorted(offsets.items()):
             self._execute(f"UPDATE {TABLE} SET next_offset = %s WHERE {_OF}", (offset, self._inbox, topic, part))  # noqa: S608
+        self._execute(f"SAVEPOINT {TABLE}")
+
+    def require_moved(self) -> None:
+        """Raise ConfigError if the open transaction is not the one that `move` was called in.
+
+        Whatever ends a transaction takes its savepoints: commit and rollback, DDL on MySQL, a deadlock. What follows
+        would be committed without the marks, and the next batch would move them past what was rolled back.
+        """
+        if self._driver.startswith("psycopg") and int(self._connection.info.transaction_status) == _FAILED:
+            raise ConfigError(
+                "cdc.inbox: the block has caught an error of the database, behind which PostgreSQL rolls all of the "
+                "batch back",
+                hint="let the error out of the block; or do what may fail in a savepoint, and roll back to it",
+            )
+        there = self.in_transaction()
+        try:
+            if there:
+                self._execute(f"RELEASE SAVEPOINT {TABLE}")
+        except Exception as exc:
+            if TABLE not in str(exc):  # which all four say of a savepoint that is not there
+                raise
+            there = False
+        if not there:
+            raise ConfigError(
+                "cdc.inbox: the block has ended its batch's transaction: what it did is not in the batch's",
+                hint="leave commit and rollback to the block's end; savepoints are free",
+            )
 
     def commit(self) -> None:
         self._connection.commit()

@@ -28,11 +28,24 @@ class KeyReader:
 
     def __init__(self, config: KafkaConfig, connector: str) -> None:
         self._config, self._topic, self._at = config, key_topic(config, connector), 0
+        self._identity = ""
 
     def exists(self) -> bool:
         """Whether there is a key topic."""
         with Topics(self._config.bootstrap_servers, self._config.options) as topics:
             return topics.exists(self._topic)
+
+    def begins_again(self) -> bool | None:
+        """Whether the topic was made again since the last call: `more` then begins again; None: there is none."""
+        with Topics(self._config.bootstrap_servers, self._config.options) as topics:
+            found = topics.facts([self._topic]).get(self._topic)
+        if found is None:
+            return None
+        before, self._identity = self._identity, found.identity
+        if not before or before == found.identity:
+            return False
+        self._at = 0
+        return True
 
     def more(self) -> Iterator[tuple[bytes, bytes | None]]:
         """Give the records since the last call, also those that are not committed yet; none without the topic.
