@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from tests.conftest import MySQLDatabase
 from tests.integration.mysql_servers import own_server
 from tests.integration.mysql_work import connector_of, same
@@ -62,6 +64,7 @@ def test_switched_while_the_connector_is_stopped(tmp_path: Path, prefix: str, ka
         same(one, database, "t")
 
 
+@pytest.mark.full  # switched while it is stopped, above
 def test_switched_while_the_connector_runs(tmp_path: Path, prefix: str, kafka: str) -> None:
     """It keeps up through all modes; a position of any of them is one to go on from in the next."""
     with own_server("mysql", tmp_path) as own:

@@ -56,6 +56,7 @@ def dumps(database: MySQLDatabase) -> list[int]:
     return [number for (number,) in found]
 
 
+@pytest.mark.full  # tests/integration/test_postgres_upkeep.py, tests/unit/test_wire.py
 def test_a_half_open_connection(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
     """Frozen on the way, open at both ends: taken for dead after the stated silence, and followed on where it was."""
     database = mysql_database

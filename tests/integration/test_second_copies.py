@@ -89,6 +89,7 @@ def test_a_copy_that_is_told_to_takes_the_slot_of_a_frozen_one(
         third.await_line("is active for PID")
 
 
+@pytest.mark.full  # a second copy stands by, on PostgreSQL
 def test_a_second_copy_stands_by_at_mysql(
     mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
 ) -> None:

@@ -322,6 +322,7 @@ def test_a_start_goes_on_without_tables_that_the_source_has_changed(warehouse: S
         run("apply", job_file(setting, postgres18.url, tables=shapes), "--once")
 
 
+@pytest.mark.full  # tables that cannot go on, above
 def test_a_copy_without_its_primary_key_is_rebuilt(warehouse: Setting, postgres18: Database) -> None:
     """Dropped, deferrable, of other columns: nothing could be written, and a copy made like it would be no better."""
     setting, publisher = warehouse, warehouse.publisher()
@@ -620,6 +621,7 @@ def test_documents_that_opensearch_refuses_and_blocks_that_pass(
     assert setting.contents(table) == setting.folded(table, [*records, *later, *last])
 
 
+@pytest.mark.full  # tables that cannot go on, above
 @pytest.mark.parametrize("kind", some_each_push(["iceberg", "delta"], "iceberg"))
 def test_a_lake_table_that_is_put_back_while_the_job_runs(
     apply_spark: SparkSession, kafka: str, tmp_path: Path, kind: str
