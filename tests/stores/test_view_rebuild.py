@@ -212,7 +212,6 @@ def _definitions_that_are_refused(bench: ViewBench) -> None:
         rebuild_views(more, only=["new"])
 
 
-@pytest.mark.full  # a view that is edited, above
 def test_a_view_that_is_left_out_for_a_while(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
     """What it has missed is made up for, however little of the table has changed; so is that of a stopped view."""
     columns = {"x": TABLES["x"], "s": TABLES["s"]}
@@ -270,7 +269,6 @@ def test_what_a_topic_has_wrong_is_put_right(apply_spark: SparkSession, kafka: s
     assert (code, found["views"][0]["changed"], found["views"][0]["generation"]) == (1, 2, None)
 
 
-@pytest.mark.full  # a view that is edited, above
 def test_a_job_that_runs_takes_a_new_definition_over(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
     """And back again; one that cannot be computed it refuses, and goes on with what it had."""
     bench = _filled(kafka, tmp_path)
