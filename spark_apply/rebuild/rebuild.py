@@ -46,10 +46,10 @@ from spark_apply.model.completeness import Mark
 from spark_apply.model.store import Due, Store, is_whole
 from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import TargetTable
-from spark_apply.rebuild.diff import Differences, compare
+from spark_apply.rebuild.diff import Differences, compare, without_live
 from spark_apply.spark.failures import concerns_spark, spark_failure
 from spark_apply.spark.paths import local
-from spark_apply.spark.remedies import of_spark
+from spark_apply.spark.remedies import damaged, is_damaged, of_spark
 from spark_apply.spark.session import open_session
 
 Progress = Callable[[str], None]
@@ -96,14 +96,19 @@ def run_rebuild(
     Without `lose_history`, nothing is started if one of them has versions of rows that its log no longer has.
     """
     tell = progress or (lambda _line: None)
-    with opened(config, store, table, tell) as (spark, copies, unusable):
-        _require_versions(config, copies, tell, lose_history=lose_history)
+    with opened(config, store, table, tell) as (spark, selected, unusable):
         rebuilding = _Rebuilding(spark, config, tell)
+        copies = rebuilding.of_those_there(selected)
+        _require_versions(config, copies, tell, lose_history=lose_history)
         for name, error in unusable.items():
             rebuilding.leave(name, "", error)
         for made, stores in copies:
             rebuilding.rebuild(made, stores)
         return rebuilding.ended()
+
+
+Copies = list[tuple[TargetTable, dict[str, Store]]]
+"""Tables, each with its copies by store."""
 
 
 @dataclass(slots=True)
@@ -129,10 +134,30 @@ class _Rebuilding:
                     self.rebuild(table, {name: store})
                 return
             (name,) = stores
-            told = exc if isinstance(exc, CdcError) else of_spark(exc, f"{table.qualified} in {name}")
+            told = _told(exc, table, name)
             if told is None:
                 raise
             self.leave(table.qualified, name, told)
+
+    def of_those_there(self, copies: Copies) -> Copies:
+        """Return the copies that something was applied to; the others stop none of them."""
+        found: Copies = []
+        for table, stores in copies:
+            there = dict[str, Store]()
+            for name, store in stores.items():
+                try:
+                    if store.position(table) is None:
+                        msg = f"{table.qualified} in {name}: nothing was ever applied there"
+                        raise OperatorError(msg, hint="cdc apply fills it from the topics")
+                    there[name] = store
+                except Exception as exc:
+                    told = None if concerns_spark(exc) else _told(exc, table, name)
+                    if told is None:
+                        raise
+                    self.leave(table.qualified, name, told)
+            if there:
+                found.append((table, there))
+        return found
 
     def leave(self, table: str, store: str, why: CdcError) -> None:
         """Go on without a copy, or without all of a table, and say so."""
@@ -151,6 +176,13 @@ class _Rebuilding:
         msg = f"some copies are not rebuilt: {said}. Rebuilt are: {whole}"
         again = f"cdc rebuild APPLY.yaml --table {table} --store {store}"
         raise OperatorError(msg, hint=again if store else first.hint) from first
+
+
+def _told(exc: Exception, table: TargetTable, name: str) -> CdcError | None:
+    what, said = f"{table.qualified} in {name}", spark_failure(exc)
+    if not isinstance(exc, CdcError) and said is not None and is_damaged(exc):
+        return damaged(what, said, rebuild_command(table, name))
+    return exc if isinstance(exc, CdcError) else of_spark(exc, what)
 
 
 def _named(table: str, store: str) -> str:
@@ -196,13 +228,10 @@ def _require_versions(
     *,
     lose_history: bool,
 ) -> None:
-    """Raise OperatorError for a copy that does not exist, or whose rebuild would lose versions."""
+    """Raise OperatorError for a copy whose rebuild would lose versions."""
     known = table_logs(config.source, [table for table, _ in copies])
     for table, stores in copies:
         for name, store in stores.items():
-            if store.position(table) is None:
-                msg = f"{table.qualified} in {name}: nothing was ever applied there"
-                raise OperatorError(msg, hint="cdc apply fills it from the topics")
             of = rebuild_loss(table, known.get(table.topic), held_offsets(store, table))
             if of.loses and not lose_history:
                 raise _would_lose(table, name, f"a rebuild would lose {of.what}")
@@ -241,7 +270,7 @@ def _rebuild(
     for _ in ("from the beginning", "what came meanwhile"):
         end = fold(spark, config.source, applier, table.topic, end)
     tell(f"{table.qualified}: comparing")
-    differences = {name: compare(store, beside[name], table) for name, store in stores.items()}
+    differences = {name: _compared(name, store, beside[name], table, tell) for name, store in stores.items()}
     end = fold(spark, config.source, applier, table.topic, end)
     done = []
     for name, store in stores.items():
@@ -255,6 +284,19 @@ def _rebuild(
         events = applier.counts[table.qualified, name].events if applier.counts else 0
         done.append(Rebuilt(table.qualified, name, events, differences[name]))
     return done
+
+
+def _compared(name: str, live: Store, beside: Store, table: TargetTable, tell: Progress) -> Differences:
+    """Compare; a live copy of which files are gone has no say in whether it is replaced."""
+    try:
+        return compare(live, beside, table)
+    except Exception as exc:
+        if concerns_spark(exc) or not is_damaged(exc):
+            raise
+        tell(
+            f"warning: {table.qualified} in {name} is not compared: files that the live copy needs are gone or damaged"
+        )
+        return without_live(beside, table)
 
 
 def refuse_newer(route: Route) -> Route:

@@ -64,6 +64,27 @@ _CAUSES: Final[tuple[tuple[tuple[str, ...], tuple[str, str]], ...]] = (
 )  # fmt: skip
 
 
+_DAMAGED: Final = (
+    "FileNotFoundException", "NotFoundException", "ChecksumException", "is not a Parquet file",
+    "CANNOT_READ_FILE_FOOTER", "DELTA_TRUNCATED_TRANSACTION_LOG", "DELTA_STATE_RECOVER_ERROR",
+    "DELTA_VERSIONS_NOT_CONTIGUOUS", "JsonParseException", "JsonEOFException", "InvalidAvroMagicException",
+)  # fmt: skip
+
+
+def is_damaged(exc: Exception) -> bool:
+    """Whether files that a table of a lake needs are gone or damaged."""
+    return any(word in str(exc) for word in _DAMAGED)
+
+
+def damaged(what: str, said: str, rebuild: str) -> OperatorError:
+    """Return the error of such a table; `rebuild` is the command that makes it again."""
+    hint = (
+        f"{rebuild} makes it again from the topics. If it cannot be opened for that either, move its folder away: a "
+        "start makes it again"
+    )
+    return OperatorError(f"{what}: files that it needs are gone or damaged. {said}", hint=hint)
+
+
 def remedy(exc: Exception) -> tuple[str, str] | None:
     """Return what a failure means, and what to do; None for one that is not known."""
     text = str(exc)

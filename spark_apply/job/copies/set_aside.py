@@ -23,7 +23,7 @@ from spark_apply.events.set_aside import SetAside, aside_id
 from spark_apply.job.copies.route import Route
 from spark_apply.model.store import Due, JoiningStore, Offsets, Store
 from spark_apply.spark.failures import concerns_spark, spark_failure
-from spark_apply.spark.remedies import remedy
+from spark_apply.spark.remedies import damaged, is_damaged, remedy
 
 Key = tuple[str, str]
 """Topic and store."""
@@ -90,7 +90,9 @@ class AsideCopies:
         route = self.routes[topic]
         if name not in route.stores:
             return
-        aside = Aside(route.table.qualified, route.stores[name], told(exc), for_good=for_good)
+        aside = Aside(
+            route.table.qualified, route.stores[name], told(exc, route.table.qualified, name), for_good=for_good
+        )
         aside.due_at = time.monotonic() + aside.wait_s
         self.copies[topic, name] = aside
         _leave_out(aside)
@@ -102,7 +104,7 @@ class AsideCopies:
     def failed(self, topic: str, name: str, exc: Exception) -> None:
         """Note that trying a copy again has failed, and wait longer. Raises as `put` does."""
         aside = self.copies[topic, name]
-        aside.error, aside.route, aside.owed, aside.begun = told(exc), None, None, None
+        aside.error, aside.route, aside.owed, aside.begun = told(exc, aside.table, name), None, None, None
         aside.due_at = time.monotonic() + aside.wait_s
         aside.wait_s = min(2 * aside.wait_s, _LONGEST_WAIT_S)
         self.require_some()
@@ -162,11 +164,13 @@ def _leave_out(aside: Aside) -> None:
         aside.store.leave_out(aside.table, aside.error.message)
 
 
-def told(exc: Exception) -> CdcError:
-    """Return an error as one of ours, without the values that Spark's messages hold."""
+def told(exc: Exception, table: str, store: str) -> CdcError:
+    """Return an error of a copy as one of ours, without the values that Spark's messages hold."""
     if isinstance(exc, CdcError):
         return exc
     said, known = spark_failure(exc) or f"applying failed: {type(exc).__name__}", remedy(exc)
+    if known is None and is_damaged(exc):
+        return damaged(f"{table} in {store}", said, f"cdc rebuild APPLY.yaml --table {table} --store {store}")
     if known is not None:
         return OperatorError(f"{known[0]}. {said}", hint=known[1])
     return OperatorError(said, hint="the other tables go on; it is tried again, and goes on where it was")

@@ -56,6 +56,7 @@ from spark_apply.stores.lake.properties import (
     IDENTITY,
     MARK,
     due_in,
+    gone,
     mark_in,
     own_identity,
     put_back,
@@ -118,6 +119,8 @@ class DeltaStore(LakeStore):
         kept, spark = stored(batch.table), batch.rows.sparkSession
         if self._copy is None:
             log = self._log(batch.table)
+            if log.properties().get(IDENTITY) is None:
+                raise gone(f"Delta table {log.path}")
             _identity(log, batch.table)  # a rebuild may have swapped in another shape
             self._require_line(batch.table, log, int(log.snapshot().version()), log.properties().get(MARK))
         before = self._positions[batch.table.qualified]

@@ -160,7 +160,7 @@ class IcebergStore(LakeStore):
 
     def apply(self, batch: Batch) -> Applied:
         name, spark = self._copy_name(batch.table), batch.rows.sparkSession
-        spark.catalog.refreshTable(self.table_name(batch.table))  # each session caches what it last saw
+        self._tables.forget(batch.table, spark)
         if self._branch == MAIN:
             loaded = self._tables.loaded(batch.table)
             # a rebuild may have swapped in another shape

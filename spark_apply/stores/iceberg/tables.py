@@ -7,13 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cdc.model.errors import BugError
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.names import folder_name, quoted
+from spark_apply.stores.lake.properties import gone
 
 _CONFLICT = "CommitFailedException"
+_GONE = ("NoSuchTableException", "TABLE_OR_VIEW_NOT_FOUND", "UUID does not match", "Metadata file for version")
 _TRIES, _WAIT_S = 20, 0.02
 
 
@@ -53,7 +56,8 @@ class IcebergTables:
         return f"{self.namespace(table)}.{quoted(folder_name(table.copy_name))}"
 
     def is_there(self, table: TargetTable) -> bool:
-        """Whether the catalog has a table."""
+        """Whether the catalog has a table, now."""
+        self.forget(table)
         return self.spark.catalog.tableExists(self.name(table))
 
     def loaded(self, table: TargetTable) -> Any:  # noqa: ANN401 - Java's org.apache.iceberg.Table
@@ -62,9 +66,27 @@ class IcebergTables:
         if not self._catalog_known:  # Iceberg looks for it in the settings of whatever session the thread used last
             session.catalog.tableExists(self.name(table))
             self._catalog_known = True
-        loaded = self.java.spark.Spark3Util.loadIcebergTable(session._jsparkSession, self.name(table))  # noqa: SLF001
-        loaded.refresh()
+        try:
+            loaded = self.java.spark.Spark3Util.loadIcebergTable(session._jsparkSession, self.name(table))  # noqa: SLF001
+            loaded.refresh()
+        except (Py4JJavaError, PySparkException) as exc:
+            if not any(word in str(exc) for word in _GONE):
+                raise
+            raise gone(f"Iceberg table {self.name(table)}") from exc
         return loaded
+
+    def forget(self, table: TargetTable, session: SparkSession | None = None) -> None:
+        """Have a session ask the catalog for a table again: Iceberg keeps what it once found, also if it was removed.
+
+        Each session has a cache of its own. See https://iceberg.apache.org/docs/latest/spark-configuration/#catalogs.
+        """
+        of: Any = session or self.spark
+        namespace = of.sparkContext._gateway.new_array(of.sparkContext._jvm.java.lang.String, 1)  # noqa: SLF001
+        namespace[0] = folder_name(table.schema)
+        name = of.sparkContext._jvm.org.apache.spark.sql.connector.catalog.Identifier.of(  # noqa: SLF001
+            namespace, folder_name(table.copy_name)
+        )
+        of._jsparkSession.sessionState().catalogManager().catalog(self._catalog).invalidateTable(name)  # noqa: SLF001
 
     def commit(self, table: TargetTable, change: Callable[[Any], None]) -> None:
         """Change a table's branches and tags; after a conflict with another commit (the job's), try again."""

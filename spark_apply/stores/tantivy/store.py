@@ -30,7 +30,7 @@ import tantivy
 from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import StoreConfig
-from cdc.model.errors import ConfigError
+from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.events.typed import KEY, OP, POSITION
 from spark_apply.model.completeness import Mark
 from spark_apply.model.document import DOCUMENT, document_id, with_document
@@ -116,6 +116,8 @@ class TantivyStore:
                 made = new_folder(link)
                 create_index(made, fields, identity=stamp(table), rows=(), position=None)
                 point_link(link, made)
+            if not link.is_dir():  # somebody's file, which stays where it is
+                existing(link)
             folder = live_index(link)
             index = existing(folder)
             stamped, position, had = applied(index, folder)
@@ -157,6 +159,8 @@ class TantivyStore:
             opened.position = max(opened.position or "", batch.position)
             note_applied(opened.writer, opened.identity, opened.position, opened.fields)
             opened.writer.commit()
+        except (OSError, ValueError) as exc:
+            raise _unwritten(self.folder(batch.table), exc) from exc
         except BaseException:
             opened.writer.rollback()
             raise
@@ -173,11 +177,14 @@ class TantivyStore:
             return None
         try:
             return kept_mark((self.folder(table) / _MARK).read_bytes(), f"the index in {self.folder(table)}")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # `open` says what is there instead
             return None
 
     def set_mark(self, table: TargetTable, mark: Mark) -> None:
-        write_durably(self.folder(table).resolve() / _MARK, mark.to_json())
+        try:
+            write_durably(self.folder(table).resolve() / _MARK, mark.to_json())
+        except OSError as exc:
+            raise _unwritten(self.folder(table), exc) from exc
 
     def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
         index = existing(self.folder(table))
@@ -270,3 +277,12 @@ class TantivyStore:
     def folder(self, table: TargetTable) -> Path:
         """Return the link to the table's live index."""
         return self._folder or self._path / folder_name(table.schema) / folder_name(table.copy_name)
+
+
+def _unwritten(folder: Path, exc: Exception) -> OperatorError:
+    """Return the error of an index that cannot be written; its writer is closed by the next `open`."""
+    msg = f"the index in {folder} cannot be written ({type(exc).__name__})"
+    hint = (
+        "is there room on its disk? If files of it are gone, move the folder away: it is filled again from the topics"
+    )
+    return OperatorError(msg, hint=hint)

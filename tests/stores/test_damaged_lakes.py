@@ -1,0 +1,114 @@
+"""A copy whose folder is taken away, or whose files are gone or damaged, is told right, comes back, stops no other."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdc.config.apply_config import StoreConfig
+from cdc.model.errors import OperatorError
+from cdc.model.state import Phase
+from spark_apply.events.set_aside import read_set_aside
+from spark_apply.rebuild.rebuild import run_rebuild
+from tests.spark.laws import Setting, order, until
+from tests.spark.records import position
+
+pytest_plugins = ["tests.spark.fixtures"]
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
+
+NAMES = ("cut", "fine", "instead", "lost", "removed")
+NEWEST = {"delta": "_delta_log/*.json", "iceberg": "metadata/v*.metadata.json"}
+GONE = "was removed, renamed or made again by another hand while the job runs"
+
+
+def spoil(folder: Path, kind: str) -> None:
+    """Take a table's folder away, cut its newest metadata, take its data, put a file in its place."""
+    shutil.rmtree(folder / "removed")
+    newest = max((folder / "cut").glob(NEWEST[kind]), key=lambda path: path.stat().st_mtime_ns)
+    newest.write_bytes(newest.read_bytes()[:40])
+    for file in (folder / "lost").rglob("*.parquet"):
+        file.unlink()
+    shutil.rmtree(folder / "instead")
+    (folder / "instead").write_text("a file")
+
+
+@pytest.mark.full  # the other one is the quick one
+@pytest.mark.parametrize("kind", ["iceberg", "delta"])
+def test_a_lake_table_is_spoilt_while_the_job_runs(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, kind: str
+) -> None:
+    """What is gone is made again; what lost its data is rebuilt; what cannot be opened is made again where it lay."""
+    setting = Setting(apply_spark, kafka, tmp_path, lambda path: StoreConfig(type=kind, path=str(path)))
+    tables, publisher = {name: setting.table(name) for name in NAMES}, setting.publisher()
+    publisher.create(tables.values(), partitions=1)
+    records = [r for of in tables.values() for n in (1, 2) for r in of.event("c", order(n), position(10))]
+    publisher.stand(Phase.STREAM, 20, tables.values(), records)
+    config, folder = setting.config(), tmp_path / "copy" / "public"
+
+    def reached(*names: str) -> bool:
+        marks = setting.marks(*(tables[name] for name in names))
+        return all(mark and mark.complete and mark.complete.position == position(40, 0) for mark in marks)
+
+    with setting.running("checkpoints", config) as job:
+        until(lambda: job.said("batch 1"), 120)
+        spoil(folder, kind)
+        more = [r for of in tables.values() for r in of.event("u", order(1, "x"), position(30))]
+        publisher.stand(Phase.STREAM, 40, tables.values(), more)
+        records += more
+        until(lambda: reached("fine", "removed"), 120)
+        said = [line for line in job.lines if "public.removed in copy is set aside" in line]
+        assert len(said) == 1, said
+        assert GONE in said[0]
+        told = {of.table.partition(".")[2]: of for of in read_set_aside(config).values()}
+        assert set(told) == {"cut", "instead", "lost"}
+        for name in ("cut", "lost"):
+            assert "files that it needs are gone or damaged" in told[name].reason
+            assert f"cdc rebuild APPLY.yaml --table public.{name} --store copy" in (told[name].hint or "")
+        with pytest.raises(OperatorError, match=r"public\.cut in copy: files .*damaged.*Rebuilt are: public\.fine"):
+            run_rebuild(config)
+        until(lambda: reached("lost"), 120)
+        for name in ("cut", "instead"):
+            (folder / name).rename(folder / f"{name}_away")
+        until(lambda: reached(*NAMES), 120)
+        assert job.failure is None
+    for name, of in tables.items():
+        assert setting.contents(of) == setting.folded(of, records), name
+    assert setting.apply().aside == {}
+
+
+def test_an_index_of_a_table_is_spoilt(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    """Its files are gone while the job runs, or a file is in its place at a start: the others go on."""
+    setting = Setting(apply_spark, kafka, tmp_path, lambda path: StoreConfig(type="tantivy", path=str(path)))
+    tables, publisher = {name: setting.table(name) for name in ("fine", "instead", "removed")}, setting.publisher()
+    publisher.create(tables.values(), partitions=1)
+    records = [r for of in tables.values() for n in (1, 2) for r in of.event("c", order(n), position(10))]
+    publisher.stand(Phase.STREAM, 20, tables.values(), records)
+    folder = tmp_path / "copy" / "public"
+
+    def publish(at: int) -> None:
+        more = [r for of in tables.values() for r in of.event("u", order(1, f"at {at}"), position(at))]
+        publisher.stand(Phase.STREAM, at + 10, tables.values(), more)
+        records.extend(more)
+
+    with setting.running("checkpoints") as job:
+        until(lambda: job.said("batch 1"), 120)
+        shutil.rmtree((folder / "removed").resolve())
+        publish(30)
+        marks = lambda: setting.marks(*tables.values())  # noqa: E731
+        until(lambda: all(mark and mark.complete.position == position(40, 0) for mark in marks()), 60)
+        assert any("public.removed in copy is set aside" in line and "cannot be written" in line for line in job.lines)
+        assert job.failure is None
+    (folder / "instead").unlink()
+    (folder / "instead").write_text("a file")
+    publish(50)
+    aside = setting.apply().aside
+    assert list(aside) == ["public.instead"]
+    assert "instead is there and holds no index that can be opened" in aside["public.instead"]["copy"]
+    assert (folder / "instead").read_text() == "a file", "it stays where it is"
+    (folder / "instead").rename(folder / "instead_away")
+    assert setting.apply().aside == {}
+    for name, of in tables.items():
+        assert setting.contents(of) == setting.folded(of, records), name
