@@ -180,6 +180,10 @@ class EventWriter:
         if change.op is Op.READ:
             self._read_again(change)
             return
+        if change.before is not None and _names_no_row(change.before, change.table):
+            self._reread(change.table, None)
+            frame.skip()
+            return
         of_source = change
         if encoder.published is not None:
             change = _cut(change, encoder)
@@ -387,6 +391,15 @@ class EventWriter:
         if found is not None:
             return found
         return self._versions.add(table, self._sink.topic(table), position, self._sink.schema, self._resnapshot)
+
+
+def _names_no_row(before: Row, table: Table) -> bool:
+    """Tell whether the log has of an old row other columns than its key, and so does not say which row it was.
+
+    A partition of PostgreSQL sends the columns of its own replica identity, as if they were its root's. Where they are
+    not all of the row, what is not sent is UNCHANGED, but for columns of the root's identity: those are null.
+    """
+    return UNCHANGED in before and any(before[index] is None for index in table.key_indexes)
 
 
 def _cut(change: Change, encoder: TableEncoder) -> Change:

@@ -279,4 +279,57 @@ CHANGES: Final = (
         stopped=("ALTER TABLE t DROP g, ADD g VARCHAR(9) AS (CONCAT('v', a)) VIRTUAL AFTER id", "UPDATE t SET a = 4"),
         live=True,
     ),
+    Case(
+        name="names_in_brackets",  # MariaDB, as a session may have it; and quoted as Oracle does
+        before=(
+            *(*_TWO, "CREATE TABLE u (id INT PRIMARY KEY, v INT)", "INSERT INTO u VALUES (1, 1)"),
+            *("CREATE TABLE o (id INT PRIMARY KEY, v INT)", "INSERT INTO o VALUES (1, 1), (2, 2)"),
+        ),
+        stream=(
+            *(_mariadb("SET SESSION sql_mode = 'MSSQL'"), "TRUNCATE TABLE /*M! [t] */ /*!80000 t */"),
+            "ALTER TABLE /*M! [u] ADD COLUMN [w x] */ /*!80000 u ADD COLUMN `w x` */ INT DEFAULT 3",
+            *(_mariadb("SET SESSION sql_mode = 'ORACLE'"), 'TRUNCATE TABLE /*M! "o" DROP STORAGE */ /*!80000 o */'),
+            "INSERT INTO o VALUES (7, 7)",
+        ),
+        tables=("t", "u", "o"),
+        live=True,
+    ),
+    Case(
+        name="an_index_of_each_member_of_a_document",  # MySQL: in the log it is a column of a type that no table has
+        before=(
+            "CREATE TABLE t (id INT PRIMARY KEY, d JSON /*!80017 , KEY m ((CAST(d->'$.tags' AS UNSIGNED ARRAY))) */)",
+            """INSERT INTO t VALUES (1, '{"tags": [1, 2]}'), (2, NULL)""",
+        ),
+        stream=("""UPDATE t SET d = '{"tags": [3]}' WHERE id = 1""", """INSERT INTO t VALUES (3, '{"tags": []}')"""),
+        stopped=("UPDATE t SET id = id + 10",),
+        said=(),
+    ),
+    Case(
+        name="in_another_database_for_a_while",
+        before=_TWO,
+        stream=tuple(
+            one
+            for sql in (
+                "'CREATE DATABASE ', DATABASE(), 'x'",
+                "'RENAME TABLE t TO ', DATABASE(), 'x.outside'",
+                "'UPDATE ', DATABASE(), 'x.outside SET v = 9'",
+                "'RENAME TABLE ', DATABASE(), 'x.outside TO t'",
+                "'DROP DATABASE ', DATABASE(), 'x'",
+            )
+            for one in (f"SET @s = CONCAT({sql})", "PREPARE s FROM @s", "EXECUTE s")
+        ),
+        stopped=("INSERT INTO t VALUES (6, 6)",),
+        live=True,
+    ),
+    Case(
+        name="labels_that_are_none",  # what a session that is not strict makes of them; empty ones, those of numbers
+        before=(
+            "SET SESSION sql_mode = ''",
+            "CREATE TABLE t (id INT PRIMARY KEY, e ENUM('1', '0', '', 'a''b', 'x\\\\y'), s SET('a', '', 'c'))",
+            "INSERT INTO t VALUES (1, 'bad', 'bad'), (2, '', ''), (3, 2, 2), (4, '0', 7), (5, 0, 0)",
+        ),
+        stream=("SET SESSION sql_mode = ''", "INSERT INTO t VALUES (11, 'bad', 'bad'), (12, '', ''), (13, 2, 2)"),
+        stopped=("SET SESSION sql_mode = ''", "UPDATE t SET id = id + 100"),
+        said=(),
+    ),
 )

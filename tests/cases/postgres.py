@@ -63,14 +63,15 @@ class PostgresCases:
                 cursor.execute(f'SET search_path = "{_SCHEMA}{case}"')
                 cursor.execute(
                     "SELECT quote_ident(attname), format_type(atttypid, NULL) FROM pg_attribute"
-                    f" WHERE attrelid = '{table}'::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated = ''"
-                    " ORDER BY attnum"
+                    " WHERE attrelid = quote_ident(%s)::regclass AND attnum > 0 AND NOT attisdropped"
+                    " AND attgenerated = '' ORDER BY attnum",
+                    (table,),
                 )
                 columns = [
                     f"{_AS_EVENTS_HAVE_IT.get(type_, _PRINTED).format(name)} AS {name}"
                     for name, type_ in cursor.fetchall()
                 ]
-                cursor.execute(select or f"SELECT {', '.join(columns)} FROM {table}")
+                cursor.execute(select or f"SELECT {', '.join(columns)} FROM {_quoted(table)}")
                 names = [column.name for column in cursor.description or ()]
                 return [dict(zip(names, map(_as_json, row), strict=True)) for row in cursor.fetchall()]
         finally:
@@ -79,6 +80,10 @@ class PostgresCases:
     def connector(self, which: str) -> Capturing:
         name = f"{which}{self._database.name.removeprefix('test_')}"
         return Capturing(self._folder, name, self._database.url, self._kafka, [f"{_SCHEMA}*.*"])
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _as_json(value: Any) -> Any:

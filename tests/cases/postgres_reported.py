@@ -299,4 +299,115 @@ ENDED: Final = (
     ),
 )
 
-REPORTED: Final[tuple[Case, ...]] = (*TYPES_GONE, GENERATED, *KEYS_CHANGED, *STATEMENTS, *TABLES_CHANGED, *ENDED)
+_BY_CODE: Final = "ALTER TABLE z_1 REPLICA IDENTITY USING INDEX z_1_code"
+_BY_KEY: Final = "ALTER TABLE z_1 REPLICA IDENTITY DEFAULT"
+_REGIONS: Final = (
+    "CREATE TABLE t (region int, id int, code int NOT NULL, PRIMARY KEY (region, id)) PARTITION BY LIST (region)",
+    "CREATE TABLE z_1 PARTITION OF t FOR VALUES IN (1); CREATE TABLE z_2 PARTITION OF t FOR VALUES IN (2)",
+    "INSERT INTO t VALUES (1, 1, 11), (1, 2, 12), (2, 3, 13), (2, 4, 14)",
+    "CREATE UNIQUE INDEX z_1_code ON z_1 (code)",
+)
+PARTITIONS: Final = (
+    Case(
+        name="a_partition_of_another_identity_for_a_while",  # its rows are described as the root's; the root's stays
+        before=_REGIONS,
+        stopped=(_BY_CODE, "UPDATE t SET id = 5 WHERE id = 1", _BY_KEY),
+        said=("a partition had another replica identity for a time",),
+    ),
+    Case(
+        name="deletes_of_a_partition_of_another_identity",  # which do not say what was deleted
+        before=_REGIONS,
+        stream=(_BY_CODE, "DELETE FROM t WHERE id = 2", "UPDATE t SET code = 77, id = 9 WHERE id = 1", _BY_KEY),
+        stopped=(_BY_CODE, "DELETE FROM t WHERE id = 9", _BY_KEY, "INSERT INTO t VALUES (1, 9, 78)"),
+        live=True,
+    ),
+    Case(
+        name="a_partition_that_sends_whole_rows",
+        before=(*_REGIONS, "ALTER TABLE z_1 REPLICA IDENTITY FULL"),
+        stream=("UPDATE t SET id = 5 WHERE id = 1", _BY_KEY, "UPDATE t SET region = 2 WHERE id = 5"),
+        stopped=("DELETE FROM t WHERE id = 2", "UPDATE t SET region = 1, id = id + 10 WHERE region = 2"),
+        said=(),
+    ),
+)
+
+_IN_18: Final = "CREATE TABLE t (id int4range, valid daterange, v text, PRIMARY KEY (id, valid WITHOUT OVERLAPS))"
+_LABELS: Final = "ALTER TYPE mood RENAME VALUE 'a' TO 'aa'"
+UNUSUAL: Final = (
+    Case(
+        name="a_key_over_time",  # PostgreSQL 18
+        before=(
+            (
+                "DO $$ BEGIN IF current_setting('server_version_num')::int >= 180000 THEN "
+                f"EXECUTE '{_IN_18}'; ELSE EXECUTE '{_IN_18.replace(' WITHOUT OVERLAPS', '')}'; END IF; END $$"
+            ),
+            "INSERT INTO t SELECT int4range(n, n, '[]'), '[2020-01-01,2021-01-01)' FROM generate_series(1, 4) n",
+        ),
+        stream=(
+            "UPDATE t SET valid = daterange('2020-06-01', '2021-01-01') WHERE id @> 1",
+            "DELETE FROM t WHERE id @> 2",
+            "INSERT INTO t VALUES ('[1,2)', '[2019-01-01,2020-01-01)', 'x')",
+        ),
+        stopped=("UPDATE t SET v = 'y' WHERE id @> 3", "UPDATE t SET id = '[9,10)' WHERE id @> 4"),
+        said=(),
+    ),
+    Case(
+        name="types_named_as_those_of_extensions",
+        before=(
+            "CREATE TYPE hstore AS (a int, b text); CREATE TYPE vector AS (x float8, y float8)",
+            "CREATE TYPE geometry AS ENUM ('circle'); CREATE TYPE halfvec AS RANGE (subtype = int4)",
+            "CREATE TABLE t (id int PRIMARY KEY, h hstore, v vector, g geometry, r halfvec, hh hstore[])",
+            """INSERT INTO t VALUES (1, '(1,x)', '(1,2)', 'circle', '[1,5)', '{"(1,x)"}')""",
+        ),
+        stream=("UPDATE t SET id = 2", "INSERT INTO t (id) VALUES (7)"),
+        select={"t": "SELECT id, h::text, v::text, g::text, r::text, hh::text[] FROM t"},
+        said=(),
+    ),
+    Case(
+        name="ranges_of_labels",
+        before=(
+            "CREATE TYPE mood AS ENUM ('a', 'b')",
+            "CREATE TYPE moods AS RANGE (subtype = mood, multirange_type_name = many)",
+            "CREATE TABLE t (id int PRIMARY KEY, r moods, m many, a moods[])",
+            "INSERT INTO t VALUES (1, '[a,b]', '{[a,b]}', '{\"[a,b]\"}')",
+        ),
+        stopped=(_LABELS,),
+        select={"t": "SELECT id, r::text, m::text, a::text[] FROM t"},
+        said=("type mood has other labels",),
+    ),
+    Case(
+        name="a_row_of_another_table_as_a_value",
+        before=(*_PEOPLE, "CREATE TABLE u (id int PRIMARY KEY, r t)", "INSERT INTO u VALUES (1, '(1,a,1)'), (2, NULL)"),
+        stream=("ALTER TABLE t DROP COLUMN v",),
+        tables=("u",),
+        select={"u": "SELECT id, r::text FROM u"},
+        live=True,
+    ),
+    Case(
+        name="schemas_swapped",
+        before=(
+            *(*_PEOPLE, "CREATE SCHEMA case_schemas_swapped_b"),
+            "CREATE TABLE case_schemas_swapped_b.t (LIKE t INCLUDING ALL)",
+            "INSERT INTO case_schemas_swapped_b.t VALUES (1, 'other', 7), (50, 'other', 8)",
+        ),
+        stopped=(
+            "INSERT INTO t VALUES (3, 'c', 3)",
+            (
+                "BEGIN; ALTER SCHEMA case_schemas_swapped RENAME TO swapping; "
+                "ALTER SCHEMA case_schemas_swapped_b RENAME TO case_schemas_swapped; "
+                "ALTER SCHEMA swapping RENAME TO case_schemas_swapped_b; COMMIT"
+            ),
+            "INSERT INTO t VALUES (4, 'd', 4); INSERT INTO case_schemas_swapped_b.t VALUES (5, 'e', 5)",
+        ),
+    ),
+)
+
+REPORTED: Final[tuple[Case, ...]] = (
+    *TYPES_GONE,
+    GENERATED,
+    *KEYS_CHANGED,
+    *STATEMENTS,
+    *TABLES_CHANGED,
+    *ENDED,
+    *PARTITIONS,
+    *UNUSUAL,
+)

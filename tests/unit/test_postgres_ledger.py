@@ -160,7 +160,7 @@ def test_a_key_that_was_none_for_a_while(then: set[int], now: set[int], again: b
     said = difference(before, replace(TABLE, unique=frozenset(now)), "p")
     assert (said is not None and "dropped and made again" in said) == again
     assert difference(before, replace(TABLE, key="{2}", unique=frozenset(now)), "p") is None, "another key"
-    assert difference(" ".join(before.split(" ")[:-1]), replace(TABLE, unique=frozenset(now)), "p") is None, "older"
+    assert difference(" ".join(before.split(" ")[:-2]), replace(TABLE, unique=frozenset(now)), "p") is None, "older"
 
 
 def test_a_key_that_is_dropped_for_now_is_remembered() -> None:
@@ -170,3 +170,23 @@ def test_a_key_that_is_dropped_for_now_is_remembered() -> None:
     assert difference(between, none, "p") is None
     assert "dropped and made again" in (difference(record(none, between), has, "p") or "")
     assert difference(record(none, "9" + between), has, "p") is None, "that was another table"
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "differs"),
+    [
+        ("-", "-", False),
+        ("5:abcd", "5:abcd", False),
+        ("5:abcd,6:efgh", "5:abcd,6:wxyz", True),
+        ("5:abcd", "5:abcd,6:efgh", False),
+        ("5:abcd,6:efgh", "5:abcd", False),
+        ("-", "5:abcd", False),
+    ],
+)
+def test_a_partition_that_had_another_identity(then: str, now: str, differs: bool) -> None:
+    """An index that may have been one was written to; one that has come or gone says nothing, nor an older entry."""
+    entry = record(replace(TABLE, marks=then))
+    said = difference(entry, replace(TABLE, marks=now), "p")
+    assert (said is not None) == differs
+    assert said is None or "another replica identity" in said
+    assert difference(entry.rpartition(" ")[0], replace(TABLE, marks=now), "p") is None

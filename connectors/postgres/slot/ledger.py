@@ -16,6 +16,7 @@ all is refused in `slot`. The entry, with a space between its parts:
     types     enums and composite types in its columns: oid, number of labels, hash
     left      names that columns have lost since, each a hash and the attnum: rows may have values under them
     unique    a hash of the key's attnums, and oids of the constraints and indexes that make it unique
+    marks     of indexes that may have been a partition's replica identity: see `identity_marks`
 
 Descriptions in the schema topic tell of some of this too (`cdc.model.table_schema.stale_reason`), in the same words:
 they are compared as events come, and know neither which column had which name nor what lies between two of them. Of
@@ -43,6 +44,7 @@ from cdc.model.table_schema import REWRITTEN, renamed
 from connectors.postgres.catalog import queries
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.session import identifier
+from connectors.postgres.slot import identity_marks
 
 GENERATED: Final = "generated"
 """How a generated column is noted: events have none of it, until it is a column like others (DROP EXPRESSION)."""
@@ -51,9 +53,8 @@ _NOTHING: Final = "-"
 _PARTS: Final = 8
 """Of an entry without `left`, which older releases wrote."""
 _MADE: Final = 3
-"""Which part behind the first."""
 _COLUMNS_AT: Final = 4
-"""Likewise."""
+"""Which parts behind the first."""
 _LONG: Final = 6
 
 _PATHS: Final = """
@@ -162,6 +163,7 @@ class Facts:
     """The attnums of its columns."""
     unique: frozenset[int] = frozenset()
     """What makes the key unique: oids of indexes, and of their constraints."""
+    marks: str = identity_marks.NONE
 
     @property
     def files(self) -> str:
@@ -173,9 +175,8 @@ class Facts:
         numbers = range(1, max(self.columns, default=0) + 1)
         hashed = {n: _hash(name, 4) + _hash(printed, 3) for n, (name, printed) in self.columns.items()}
         columns = "".join(hashed.get(n, _NONE) for n in numbers)
-        types = ",".join(
-            f"{oid}:{len(of.defined)}:{_hash(','.join(of.defined), _LONG)}" for oid, of in self.types.items()
-        )
+        defined = {oid: f"{len(of.defined)}:{_hash(','.join(of.defined), _LONG)}" for oid, of in self.types.items()}
+        types = ",".join(f"{oid}:{of}" for oid, of in defined.items())
         parts = "".join(part.record for part in self.parts)
         return " ".join(
             text or _NOTHING
@@ -215,6 +216,7 @@ def look(catalog: Catalog, publication: str, tables: Mapping[int, str]) -> dict[
     types: dict[int, dict[int, _Type]] = {}
     for root, oid, name, defined, enum in catalog.rows("reading the catalog", _USED, (oids,)):
         types.setdefault(root, {})[oid] = _Type(name, tuple(defined or ()), enum)
+    marks = identity_marks.look(catalog.rows, oids)
     unique: dict[int, set[int]] = {}
     keys: dict[int, str] = {}
     for root, *made_by, keys[root] in catalog.rows("reading the catalog", queries.UNIQUE_BY, (oids,)):
@@ -231,6 +233,7 @@ def look(catalog: Catalog, publication: str, tables: Mapping[int, str]) -> dict[
             types=types.get(oid, {}),
             key=keys.get(oid, ""),
             unique=frozenset(unique.get(oid, ())),
+            marks=marks.get(oid, identity_marks.NONE),
         )
         for oid in columns
     }
@@ -247,7 +250,7 @@ def record(now: Facts, then: str = "") -> str:
     """Return a table's entry that follows `then`."""
     lost = ",".join(f"{name}{number}" for name, number in _lost(then, now).items())
     unique = ",".join((_hash(now.key, 4), *map(_number, sorted(now.unique)))) if now.unique else _had(then, now)
-    return f"{now.record} {lost or _NOTHING} {unique}"
+    return f"{now.record} {lost or _NOTHING} {unique} {now.marks}"
 
 
 def _had(then: str, now: Facts) -> str:
@@ -390,11 +393,11 @@ def _of_types(then: str, now: Mapping[int, _Type]) -> str | None:
 
 
 def _of_unique(then: Sequence[str], now: Facts) -> str | None:
-    """Compare the part that older releases did not write; of another key the table's description tells."""
+    """Compare the parts that older releases did not write; of another key the table's description tells."""
     key, *oids = then[0].split(",") if then else [""]
     if oids and now.unique and key == _hash(now.key, 4) and not {int(oid, 36) for oid in oids} & now.unique:
         return "its key was dropped and made again, and may not have been unique all the time"
-    return None
+    return identity_marks.difference(then[1], now.marks) if len(then) > 1 else None
 
 
 def refusals(found: Mapping[str, Facts]) -> Iterator[OperatorError]:
