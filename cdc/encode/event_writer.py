@@ -399,7 +399,7 @@ def _names_no_row(before: Row, table: Table) -> bool:
     A partition of PostgreSQL sends the columns of its own replica identity, as if they were its root's. Where they are
     not all of the row, what is not sent is UNCHANGED, but for columns of the root's identity: those are null.
     """
-    return UNCHANGED in before and any(before[index] is None for index in table.key_indexes)
+    return any(before[index] is None for index in table.key_indexes) and UNCHANGED in before
 
 
 def _cut(change: Change, encoder: TableEncoder) -> Change:
