@@ -480,11 +480,11 @@ def stopped(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> Co
 
 
 def verdict(connector: Connector, *words: str) -> None:
-    """It stops with exit 1 and these words, twice over, and has written nothing."""
+    """It stops with exit 4 and these words, twice over, and has written nothing."""
     before = connector.records("public.t")
     for _ in range(2):
         done = connector.here("run", "FILE", "--until-caught-up")
-        assert done.returncode == 1, done.stderr
+        assert done.returncode == 4, done.stderr
         assert done.stdout == ""
         for word in words:
             assert word in done.stderr
