@@ -18,7 +18,7 @@ from typing import IO, Final
 
 from cdc.files.position_file import Contents, PositionFile
 from cdc.files.topicless_sink import TopiclessSink, emptied, place_of, read_again
-from cdc.model.errors import BugError, OperatorError
+from cdc.model.errors import BugError, OperatorError, VerdictError
 from cdc.model.interfaces import Headers, Log
 from cdc.model.state import State
 
@@ -49,7 +49,7 @@ class JsonlSink(TopiclessSink):
         self._begin()
         state = self._contents.state
         if state is not None and state.connector != self._connector:
-            raise OperatorError(
+            raise VerdictError(
                 f"file {self._path} is written by connector {state.connector}",
                 hint=f"another sink.path for {self._connector}",
             )
@@ -83,8 +83,8 @@ class JsonlSink(TopiclessSink):
             more = there.st_size > self._contents.length
             raise self._changed("somebody else has written to it" if more else "lines were taken out of it")
 
-    def _changed(self, what: str) -> OperatorError:
-        return OperatorError(
+    def _changed(self, what: str) -> VerdictError:
+        return VerdictError(
             f"file {self._path} is not as this connector has left it: {what}",
             hint=_ANOTHER
             if what == _BEFORE

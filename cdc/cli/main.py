@@ -67,7 +67,7 @@ class _Lazy(click.Group):
 def cdc() -> None:
     """Change data capture: a database's log to compacted Kafka topics, exactly once; topics to derived stores.
 
-    Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 wrong use, 3 fenced.
+    Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 wrong use, 3 fenced, 4 a verdict.
     """
 
 

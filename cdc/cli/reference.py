@@ -35,14 +35,16 @@ same text in a terminal.
 | 1 | it failed, or the answer is no; each command below says what no means |
 | 2 | wrong use: an option, a file or an environment variable is wrong, and nothing was started |
 | 3 | `cdc run` was fenced: another copy of the connector has taken over, nothing is to be repaired |
+| 4 | a [verdict](guarantees.md#start-up-verdicts) that each start finds again: somebody has to decide |
 | 130 | interrupted (Ctrl-C) by a command that does not end at a point of its own choice |
 """
 
 EXITS: Final[Mapping[str, str]] = {
     "check": "0: a run can start. 1: something would stop it; the findings of level `error` say what.",
-    "run": "0: stopped by SIGTERM or Ctrl-C, or caught up. 1: an error that waiting does not cure. 3: "
-    "another copy of the connector has taken over. Of several connectors it is the code of the first that failed, and "
-    "comes when all have ended.",
+    "run": "0: stopped by SIGTERM or Ctrl-C, or caught up. 1: an error; the next start may go well, once a "
+    "server is put right. 3: another copy of the connector has taken over. 4: a verdict, which each start finds again. "
+    "Of several connectors it is the first code that a restart may help, else the first, and comes when all have "
+    "ended.",
     "fleet run": "0: stopped by SIGTERM or Ctrl-C, and out of the group. 1: Kafka refuses the member, or its name is "
     "another's.",
     "fleet add": "0: all are added. 2: a file is wrong, or does not go with another entry: none is added.",

@@ -3,7 +3,8 @@
     CdcError
     ├── ConfigError       the user corrects a file or a command line         exit 2
     ├── OperatorError     the operator does one step on a server             exit 1
-    │   ├── GapError          log after the position is gone
+    │   ├── VerdictError      position or topics do not go with what was found  exit 4
+    │   │   └── GapError          log after the position is gone
     │   ├── TooLargeError a record above the broker's limit; may be a dead letter instead
     │   └── FencedError   another copy of the connector has taken over     exit 3
     ├── RetryableError    nobody: the pipeline goes on from its position
@@ -19,6 +20,7 @@ value or a secret: names, counts and positions only.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Final
 
 
 def _text(given: str) -> str:
@@ -51,8 +53,26 @@ class OperatorError(CdcError):
     """A server is not as it must be; going on would lose data or cannot work until someone acts."""
 
 
-class GapError(OperatorError):
-    """The log after the position is gone, or cannot be followed: only reading the tables again can close the gap."""
+class VerdictError(OperatorError):
+    """The position, or the topics, do not go with what was found: each start finds the same until somebody decides.
+
+    What is put right at a server alone (a right, a setting) is no verdict: there the next start goes on by itself.
+    """
+
+    exit_code = 4
+
+
+class GapError(VerdictError):
+    """The log after the position is gone, or cannot be followed: only reading the tables again can close the gap.
+
+    `may_pass`: the next start may find it otherwise, so that the exit code asks for one.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None, may_pass: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        if may_pass:
+            self.exit_code = OperatorError.exit_code
+        self.may_pass = may_pass
 
 
 class TooLargeError(OperatorError):
@@ -69,6 +89,10 @@ class FencedError(OperatorError):
     """Another copy of the connector goes on in place of this one: nothing is lost, and nothing is to be repaired."""
 
     exit_code = 3
+
+
+FINAL: Final = frozenset({ConfigError.exit_code, FencedError.exit_code, VerdictError.exit_code})
+"""Exit codes that ask for no restart: it would end as this one has, or take over from a copy that is well."""
 
 
 class RetryableError(CdcError):

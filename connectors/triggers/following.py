@@ -30,6 +30,7 @@ from cdc.model.errors import (
     NewTablesError,
     OperatorError,
     RetryableError,
+    VerdictError,
     raise_first,
 )
 from cdc.model.interfaces import Start
@@ -422,7 +423,7 @@ class TriggerSource(ABC, Generic[C]):
 def unused_refusals(changes: ChangeTables[C], connector: str) -> Iterator[OperatorError]:
     """Give why a connector without a position cannot make its change tables: it cannot have made those there are."""
     if changes.exists():
-        yield OperatorError(
+        yield VerdictError(
             f"change tables re-made or foreign: {changes.place} is there already, but Kafka holds no position of "
             f"connector {connector}",
             hint="if the connector has run before, its position is lost: start over under a new connector name. "

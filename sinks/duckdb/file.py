@@ -15,7 +15,7 @@ import orjson
 import pyarrow as pa
 
 from cdc.files.position_file import Contents
-from cdc.model.errors import CdcError, OperatorError, RetryableError
+from cdc.model.errors import CdcError, OperatorError, RetryableError, VerdictError
 
 OURS: Final = "_cdc"
 """The schema of what is ours in the file."""
@@ -131,7 +131,7 @@ class DuckdbFile:
             return Contents(), {}
         rows = self.execute(f"SELECT contents, tables FROM {_POSITION}")
         if len(rows) != 1:
-            raise OperatorError(
+            raise VerdictError(
                 f"file {self.path}: its position is gone from {OURS}.position; going on from anywhere else would lose "
                 "or double changes",
                 hint="put back the file as it was; or another sink.path and another name, which begin with a snapshot",
@@ -144,7 +144,7 @@ class DuckdbFile:
         there = self.path.exists()
         if not there or not os.path.samestat(self.path.stat(), self._opened):
             what = "it was moved away, and another is in its place" if there else "it is not there any more"
-            raise OperatorError(
+            raise VerdictError(
                 f"file {self.path} is not as this connector has left it: {what}",
                 hint="put it back as it was; or another sink.path and another name, which begin with a new snapshot",
             )

@@ -17,7 +17,7 @@ from cdc.files.large_events import LargeEvents
 from cdc.files.position_file import Contents
 from cdc.files.topicless_sink import TopiclessSink, place_of, read_again
 from cdc.model.change import Table
-from cdc.model.errors import BugError, OperatorError
+from cdc.model.errors import BugError, VerdictError
 from cdc.model.interfaces import Headers, Log
 from cdc.model.state import Phase, State
 from sinks.duckdb.file import DuckdbFile
@@ -63,7 +63,7 @@ class DuckdbSink(TopiclessSink):
         self._open()
         state = self._contents.state
         if state is not None and state.connector != self._connector:
-            raise OperatorError(
+            raise VerdictError(
                 f"file {self._path} is written by connector {state.connector}",
                 hint=f"another sink.path for {self._connector}",
             )

@@ -17,7 +17,7 @@ import pyarrow as pa
 from cdc.library.arrow import OWN_INFINITIES, ArrowRows
 from cdc.library.values import kind_of
 from cdc.model.change import Kind, Table
-from cdc.model.errors import OperatorError
+from cdc.model.errors import OperatorError, VerdictError
 from cdc.model.table_schema import Description, carried
 from sinks.duckdb.file import OURS, STAGE, DuckdbFile, named, quoted, schema_of
 from sinks.duckdb.types import TEXT, duckdb_type, texts
@@ -91,7 +91,7 @@ class Tables:
             there = found.get((shape.record["schema"], shape.record["table"]))
             if there is None or dict(there) != shape.columns:
                 what = "it is gone" if there is None else "its columns are others"
-                raise OperatorError(
+                raise VerdictError(
                     f"file {file.path} is not as this connector has left it: table {shape.name}: {what}",
                     hint="another sink.path and another name begin with a new snapshot; this file stays as it is",
                 )
@@ -139,7 +139,7 @@ class Tables:
         columns = {c["name"]: duckdb_type(kind_of(c), key=c["name"] in record["key"]) for c in record["columns"]}
         shape = Shape(record, columns)
         if (record["schema"], record["table"]) in self._file.columns():
-            raise OperatorError(
+            raise VerdictError(
                 f"file {self._file.path} has a table {shape.name} that is not this connector's",
                 hint="another sink.path; or rename the table there: ALTER TABLE … RENAME TO …",
             )

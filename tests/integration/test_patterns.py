@@ -158,7 +158,7 @@ def test_a_start_goes_on_without_what_a_pattern_brings(
     assert len(_warnings(followed)) >= 2, "they are told after a run, too"
     for words in (("run", "FILE", "--until-caught-up"), ("check", "FILE", "--json")):
         done = connector(f"{schema}.t_*", f"{schema}.t_3").here(*words)
-        assert done.returncode == 1
+        assert done.returncode in (1, 4)
         assert "t_3 has 5 partitions" in done.stderr + done.stdout
     topic = f"{prefix}.{schema}.t_4"
     admin.delete_topics([topic])[topic].result(30)
@@ -166,7 +166,7 @@ def test_a_start_goes_on_without_what_a_pattern_brings(
     admin.create_topics([NewTopic(topic, 5, 1, config=config)])[topic].result(30)
     for words in (("run", "FILE", "--until-caught-up"), ("check", "FILE", "--json")):
         done = connector(f"{schema}.t_*").here(*words)
-        assert done.returncode == 1, "it was captured before"
+        assert done.returncode in (1, 4), "it was captured before"
         assert "t_4 has 5 partitions" in done.stderr + done.stdout
 
 

@@ -480,11 +480,11 @@ def stopped(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> Co
 
 
 def verdict(connector: Connector, *words: str) -> None:
-    """It stops with exit 1 and these words, twice over, and has written nothing."""
+    """It stops with exit 4 and these words, twice over, and has written nothing."""
     before = connector.records("public.t")
     for _ in range(2):
         done = connector.here("run", "FILE", "--until-caught-up")
-        assert done.returncode == 1, done.stderr
+        assert done.returncode == 4, done.stderr
         assert done.stdout == ""
         for word in words:
             assert word in done.stderr
@@ -554,7 +554,7 @@ def test_foreign_slot_at_the_first_start(postgres18: Database, kafka: str, prefi
     connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"], as_owner=True)
     at = slot_lsn(postgres18, connector)
     done = connector.here("run", "FILE", "--until-caught-up")
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (4, "")
     assert f"cdc_{prefix} exists" in done.stderr
     assert slot_lsn(postgres18, connector) == at
     assert postgres18.rows("SELECT pubname FROM pg_publication") == []

@@ -67,7 +67,7 @@ def _refused(connector: Connector, route: list[dict[str, str]], what: str) -> No
     connector.file.write_text(json.dumps(config))
     try:
         done = connector.here("run", "FILE", "--until-caught-up")
-        assert done.returncode == 1
+        assert done.returncode in (1, 4)
         assert what in done.stderr
         assert what in connector.here("check", "FILE").stdout
     finally:
@@ -189,7 +189,7 @@ def test_postgres(
     )  # fmt: skip
     neighbour.put_right()
     for done in (neighbour.here("check", "FILE"), neighbour.here("run", "FILE", "--until-caught-up")):
-        assert done.returncode == 1
+        assert done.returncode in (1, 4)
         assert f"topic owned by another connector: {prefix}.orders is written by {prefix}" in done.stdout + done.stderr
 
     # erased of one table, and not of the other that has the same key

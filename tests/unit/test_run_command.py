@@ -133,6 +133,19 @@ def test_one_that_fails_ends_no_other(tmp_path: Path, monkeypatch: pytest.Monkey
     assert done.exists()
 
 
+@pytest.mark.parametrize(("codes", "whole"), [((4, 1), 1), ((3, 1), 1), ((1, 4), 1), ((4, 3), 4), ((2, 137), 137)])
+def test_an_error_that_a_restart_may_help_goes_first(
+    codes: tuple[int, int], whole: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the unit of several connectors is not started again for the one that needs no more than that."""
+    first, then = codes
+    late = f"import time; time.sleep(0.5); raise SystemExit({then})"
+    files = _scripts(tmp_path, monkeypatch, f"raise SystemExit({first})", late)
+    with pytest.raises(OperatorError) as ended:
+        supervise(files, [], HangUps())
+    assert ended.value.exit_code == whole
+
+
 def test_all_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     supervise(_scripts(tmp_path, monkeypatch, "", ""), [], HangUps())
 

@@ -9,7 +9,7 @@ import pytest
 
 from cdc.capture.pipeline import Pipeline, Settings
 from cdc.model.change import Offset
-from cdc.model.errors import OperatorError
+from cdc.model.errors import FINAL, GapError, OperatorError, VerdictError
 from cdc.model.state import State
 from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, insert
 from connectors.postgres.lsn import lsn_number
@@ -158,3 +158,10 @@ def test_which_positions_a_promoted_server_continues(
     found = list(refusals(Answers(), then=then, now=now, lsn=lsn_number(lsn), snapshot_views=views))
     assert [e.message.partition(":")[0] for e in found] == ([verdict] if verdict else [])
     assert all(e.hint for e in found)
+
+
+def test_a_verdict_asks_for_no_restart_unless_it_may_pass() -> None:
+    """A slot that is gone is gone at the next start, too; a replica that is behind catches up."""
+    assert {GapError("gone").exit_code, VerdictError("another source").exit_code} == {4}
+    assert {4, 3, 2} == FINAL
+    assert GapError("behind, as it seems", may_pass=True).exit_code == OperatorError("a right").exit_code == 1

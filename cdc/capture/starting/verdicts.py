@@ -7,30 +7,30 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 import orjson
 
 from cdc.encode.table_log import log_of
-from cdc.model.errors import OperatorError
+from cdc.model.errors import VerdictError
 from cdc.model.interfaces import LINEAGE
 from cdc.model.ledger import TopicFacts, spread_otherwise
 from cdc.model.state import State
 
 
-def of_config(state: State, config: Mapping[str, str]) -> Iterator[OperatorError]:
+def of_config(state: State, config: Mapping[str, str]) -> Iterator[VerdictError]:
     """Refuse settings other than those that the position was made under."""
     for name, now in config.items():
         then = state.config.get(name, now)
         if then != now:
-            yield OperatorError(
+            yield VerdictError(
                 f"config changed: {name} is {now}, but connector {state.connector} stands at a position made with "
                 f"{then}",
                 hint=f"set {name}: {then} again; for {now}, start under a new connector name (a fresh snapshot)",
             )
 
 
-def of_source(state: State, identity: Mapping[str, str]) -> Iterator[OperatorError]:
+def of_source(state: State, identity: Mapping[str, str]) -> Iterator[VerdictError]:
     """Refuse another server, database or slot than the position's; the timeline is checked by the source."""
     for what, there in state.identity.items():
         here = identity.get(what)
         if here != there and what != LINEAGE:
-            yield OperatorError(
+            yield VerdictError(
                 f"another source: connector {state.connector} stands at a position of {what.replace('_', ' ')} "
                 f"{there}, source.url leads to {here}",
                 hint="point source.url at the server this connector began with; for a new server, a new name",
@@ -44,7 +44,7 @@ def of_neighbours(
     prefix: str,
     identity: Mapping[str, str],
     topics: Mapping[str, str],
-) -> Iterator[OperatorError]:
+) -> Iterator[VerdictError]:
     """Refuse topics that other connectors' positions claim, and another prefix than this connector has run under.
 
     `topics` are this connector's, by table.
@@ -52,7 +52,7 @@ def of_neighbours(
     for their_prefix, state in neighbours:
         if state.connector == connector and their_prefix != prefix:
             if {**state.identity, LINEAGE: ""} == {**identity, LINEAGE: ""}:
-                yield OperatorError(
+                yield VerdictError(
                     f"config changed: sink.topic_prefix is {prefix}, but connector {connector} stands at a position "
                     f"under {their_prefix}",
                     hint=f"set sink.topic_prefix: {their_prefix} again; for {prefix}, start under a new connector name "
@@ -62,12 +62,12 @@ def of_neighbours(
             yield from (_owned(topics[table], state.connector) for table in state.tables if table in topics)
 
 
-def of_topics(recorded: Mapping[str, TopicFacts], found: Mapping[str, TopicFacts]) -> Iterator[OperatorError]:
+def of_topics(recorded: Mapping[str, TopicFacts], found: Mapping[str, TopicFacts]) -> Iterator[VerdictError]:
     """Refuse topics that have another number of partitions than their records were spread over."""
     for topic, facts in found.items():
         was = recorded.get(topic)
         if was is not None and spread_otherwise(was, facts):
-            yield OperatorError(
+            yield VerdictError(
                 f"topic {topic} has {facts.partitions} partitions, {was.partitions} when its records were written: a "
                 "key's next record would be in another partition than its last",
                 hint="give the connector another name and another sink.topic_prefix (a fresh snapshot into new topics)",
@@ -76,7 +76,7 @@ def of_topics(recorded: Mapping[str, TopicFacts], found: Mapping[str, TopicFacts
 
 def of_records(
     occupied: Sequence[str], published: Iterable[bytes], connector: str, recorded: Container[str] = ()
-) -> Iterator[OperatorError]:
+) -> Iterator[VerdictError]:
     """Refuse topics with records when this connector has no position; the schema topic may name their owner.
 
     Those `recorded` beside its position are its own, unless another connector has described their tables since.
@@ -91,7 +91,7 @@ def of_records(
         if owner != connector:
             yield _owned(topic, owner)
         elif topic not in recorded or topic not in owners:
-            yield OperatorError(
+            yield VerdictError(
                 f"topic {topic} holds records already, and connector {connector} has no position for them: rows "
                 "deleted since they were written would stay in it for ever",
                 hint="give the connector another name and another sink.topic_prefix (a fresh snapshot into new "
@@ -99,8 +99,8 @@ def of_records(
             )
 
 
-def _owned(topic: str, owner: str) -> OperatorError:
-    return OperatorError(
+def _owned(topic: str, owner: str) -> VerdictError:
+    return VerdictError(
         f"topic owned by another connector: {topic} is written by {owner}",
         hint=f"give this connector another sink.topic_prefix, or leave the table out of it, or of {owner}",
     )

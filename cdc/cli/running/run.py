@@ -280,5 +280,5 @@ def _follow(
         except GapError as exc:
             if config.into is None:
                 raise
-            raise GapError(exc.message, hint=_BEGIN_AGAIN) from exc
+            raise GapError(exc.message, hint=_BEGIN_AGAIN, may_pass=exc.may_pass) from exc
     shown.done()

@@ -15,7 +15,7 @@ from types import FrameType
 from cdc.fleet import with_member
 from cdc.machine.child_processes import SAFE_PATH
 from cdc.machine.stop_signals import HangUps
-from cdc.model.errors import OperatorError
+from cdc.model.errors import FINAL, OperatorError
 
 _STOP_S = 30.0
 _BY_SIGNAL = 128
@@ -28,6 +28,8 @@ _log = logging.getLogger("cdc")
 
 def supervise(files: tuple[Path, ...], flags: list[str], hang_ups: HangUps) -> None:
     """Run one process for each file until all have ended; the error's exit code is that of the first that failed.
+
+    One that a restart may help goes before those that it does not: what starts this again starts all of them, or none.
 
     One that fails ends no other: what is wrong with one database is no reason to stop following another. They end with
     this process (Linux): those that outlived it would go by old files, and keep slots and ports from its successor's.
@@ -78,7 +80,7 @@ def supervise(files: tuple[Path, ...], flags: list[str], hang_ups: HangUps) -> N
         time.sleep(_LOOK_S)
     if failed:
         error = OperatorError(f"{', '.join(map(str, failed))}: the connector ended with an error, shown above")
-        error.exit_code = next(iter(failed.values()))
+        error.exit_code = min(failed.values(), key=FINAL.__contains__)
         raise error
 
 

@@ -15,7 +15,7 @@ from typing import Final
 from cdc.config.source_config import SourceConfig
 from cdc.config.table_patterns import chooses
 from cdc.model.change import Change, Described, Op, Table
-from cdc.model.errors import ChangedError, GapError, OperatorError
+from cdc.model.errors import ChangedError, GapError, OperatorError, VerdictError
 from cdc.model.table_schema import Description, stale_reason
 from connectors.mysql.binlog import events
 from connectors.mysql.binlog.positions import BinlogPosition
@@ -342,7 +342,7 @@ class Followed:
         for old in sorted(now.keys() - set(taken)):
             if old in self._now and not self._matches(now[old]) and not self._is_there(old, catalog):
                 was, is_ = self._now[old].qualified, ".".join(now[old])
-                raise OperatorError(
+                raise VerdictError(
                     f"table renamed: {was} is {is_} now, which source.tables does not name: what is written to it "
                     "since is not captured",
                     hint=f"in source.tables write {is_} in place of {was}: it is read into a topic of its own; or "

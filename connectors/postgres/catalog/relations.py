@@ -8,7 +8,7 @@ from typing import Final
 
 from cdc.config.config import ConnectorConfig
 from cdc.model.change import Table
-from cdc.model.errors import OperatorError, RetryableError
+from cdc.model.errors import OperatorError, RetryableError, VerdictError
 from cdc.model.table_schema import Description
 from cdc.rules.capture_rules import CaptureRules, refuse_another_name
 from connectors.postgres.catalog.catalog import Captured, Catalog
@@ -109,7 +109,7 @@ class Followed:
             return RetryableError(f"{said}: it is taken up under that name, in a topic of its own")
         take_back = f"ALTER TABLE {identifier(*now)} RENAME TO {identifier(was[1])}"
         publish = f"ALTER PUBLICATION {identifier(self._config.publication)} ADD TABLE ONLY {identifier(*was)}"
-        return OperatorError(
+        return VerdictError(
             f"{said}, which source.tables does not name: what is written to it since is not captured",
             hint=f"in source.tables write {new} in place of {old}: it is read into a topic of its own; or take the "
             f"name back: {take_back}; or, to follow the table that has the name {old} by now: {publish}; or say that "

@@ -334,6 +334,7 @@ def readable(frames: Iterator[_T], read_to: Callable[[], int]) -> Iterator[_T]:
             f"the log cannot be read behind {lsn_text(read_to())}: {exc.message} of a message",
             hint="start the connector again: it may have been garbled on its way. If it comes again, please report it "
             f"with the server's version, and {CLOSE_THE_GAP}",
+            may_pass=True,
         ) from exc
 
 

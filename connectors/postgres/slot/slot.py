@@ -34,7 +34,7 @@ from typing import Final
 from psycopg2 import errors, sql
 
 from cdc.model.change import Table
-from cdc.model.errors import ChangedError, GapError, OperatorError, RetryableError, raise_first
+from cdc.model.errors import ChangedError, GapError, OperatorError, RetryableError, VerdictError, raise_first
 from connectors.postgres.catalog import queries
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.lsn import lsn_number, lsn_text
@@ -102,7 +102,7 @@ def slot_refusals(catalog: Catalog, name: str, lsn: int) -> Iterator[OperatorErr
     if slot is None:
         yield GapError(f"slot missing: {name} is gone, and with it the log after {lsn_text(lsn)}", hint=CLOSE_THE_GAP)
     elif slot.plugin != "pgoutput":
-        yield OperatorError(
+        yield VerdictError(
             f"slot taken: {name} belongs to another tool (plugin {slot.plugin or 'none'})",
             hint="set source.slot to a name of its own",
         )
@@ -127,7 +127,7 @@ def slot_refusals(catalog: Catalog, name: str, lsn: int) -> Iterator[OperatorErr
 def unused_refusals(catalog: Catalog, name: str, connector: str) -> Iterator[OperatorError]:
     """Give why a connector without a position cannot take the slot's name: it cannot have made the slot."""
     if find_slot(catalog, name) is not None:
-        yield OperatorError(
+        yield VerdictError(
             f"slot re-made or foreign: {name} exists, but Kafka holds no position of connector {connector}",
             hint="if the connector has run before, its position topic is lost: start over under a new connector name; "
             "if another tool uses the slot, set source.slot to another name. Without the slot, what uses it can never "
