@@ -9,12 +9,13 @@ def is_local(host: str, address: str) -> bool:
     """Whether libpq's `host` and `hostaddr` (lists with commas; empty: a socket) name this machine only."""
     if address or host:
         hosts = (address or host).split(",")
-        return all(name.startswith("/") or name == "localhost" or _is_loopback(name) for name in hosts)
+        return all(name.startswith("/") or is_local_name(name) for name in hosts)
     return True
 
 
-def _is_loopback(host: str) -> bool:
+def is_local_name(host: str) -> bool:
+    """Whether one host, by its name or address, is this machine; names other than ``localhost`` are not looked up."""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False

@@ -6,7 +6,6 @@ only that machine's names are answered for: a page of another site could else be
 
 from __future__ import annotations
 
-import ipaddress
 import time
 from functools import partial
 from http import HTTPStatus
@@ -16,6 +15,7 @@ from typing import Any, Final
 import orjson
 from prometheus_client import CollectorRegistry
 
+from cdc.machine.hosts import is_local_name
 from cdc.monitor.commands import PageCommands, Refused
 from cdc.monitor.monitor import Monitor
 from cdc.monitoring.listening import Answering, Listening
@@ -52,20 +52,12 @@ class PageServer(Listening):
         files = {path: (page.joinpath(name).read_bytes(), kind) for path, (name, kind) in _FILES.items()}
         super().__init__(
             address,
-            partial(_Answer, files, monitor, registry, commands, _only_here(address[0])),
+            partial(_Answer, files, monitor, registry, commands, is_local_name(address[0])),
             option="--listen",
             warning="monitor: every address of this machine answers at port {port}, to everybody who reaches it: names "
             "of tables, positions and errors, no values of rows"
             + ("; and tokens of commands come without encryption" if commands is not None else ""),
         )
-
-
-def _only_here(host: str) -> bool:
-    """Whether an address is reached from this machine alone."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class _Answer(Answering):
@@ -144,7 +136,7 @@ class _Answer(Answering):
             return True
         name = self.headers.get("Host", "")
         host = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
-        return _only_here(host)
+        return is_local_name(host)
 
     def _tell(self, status: HTTPStatus, message: str) -> None:
         self.say(status, orjson.dumps({"error": message}), _JSON)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 import ssl
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qsl, unquote
 
+from cdc.machine.hosts import is_local_name
 from cdc.model.errors import ConfigError, OperatorError
 
 SCHEME: Final = "etcd://"
@@ -70,7 +70,7 @@ def address(url: str) -> Address:
             f"source.url has options that are not known: {', '.join(unknown)}",
             hint=f"known: {', '.join(sorted(OPTIONS))}",
         )
-    plain = all(_is_local(each.host) for each in endpoints) and not given
+    plain = all(is_local_name(each.host) for each in endpoints) and not given
     mode = given.get("ssl_mode", "disabled" if plain else "verify_identity").lower().replace("-", "_")
     if mode not in MODES:
         raise ConfigError(f"source.url: ssl_mode={mode} is not known", hint=f"one of {', '.join(MODES)}")
@@ -90,16 +90,9 @@ def _endpoint(text: str) -> Endpoint:
     return Endpoint(host, number)
 
 
-def _is_local(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def weakness(at: Address) -> str | None:
     """Return what connections that leave this machine leave unchecked; None where all is checked or local."""
-    if all(_is_local(each.host) for each in at.endpoints):
+    if all(is_local_name(each.host) for each in at.endpoints):
         return None
     return {
         "verify_identity": None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import ipaddress
 import logging
 import ssl
 import struct
@@ -20,6 +19,7 @@ import pymysql.connections
 import pymysql.cursors
 from pymysql.constants import CR, ER, SERVER_STATUS
 
+from cdc.machine.hosts import is_local_name
 from cdc.machine.keep_alive import keep_alive
 from cdc.machine.tls import was_cut
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
@@ -110,7 +110,7 @@ def address(url: str) -> Address:
             f"source.url has options that are not known: {', '.join(unknown)}",
             hint=f"known: {', '.join(sorted(_OPTIONS))}",
         )
-    local = "socket" in options or _is_local(host)
+    local = "socket" in options or is_local_name(host)
     mode = options.get("ssl_mode", "preferred" if local else "verify_identity").lower().replace("-", "_")
     if mode not in MODES:
         raise ConfigError(f"source.url: ssl_mode={mode} is not known", hint=f"one of {', '.join(MODES)}")
@@ -120,16 +120,9 @@ def address(url: str) -> Address:
     )  # fmt: skip
 
 
-def _is_local(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def weakness(at: Address) -> str | None:
     """Return what a connection that leaves this machine leaves unchecked; None where all is checked or local."""
-    if at.socket or _is_local(at.host):
+    if at.socket or is_local_name(at.host):
         return None
     return {
         "verify_identity": None,

@@ -23,8 +23,3 @@ class Place:
     def as_json(self) -> dict[str, Any]:
         """Return the stable JSON of ``cdc erase --json``."""
         return asdict(self)
-
-
-def all_gone(places: list[Place]) -> bool:
-    """Tell whether nothing is left for anybody to do: all that can be looked at is gone, or goes by itself."""
-    return all(place.verdict in ("gone", "will be gone") for place in places)

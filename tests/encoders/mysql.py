@@ -10,7 +10,6 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from cdc.model.change import Op
 from connectors.mysql.binlog import table_map
 from connectors.mysql.binlog.events import (
     AnnotateRows,
@@ -43,7 +42,6 @@ from connectors.mysql.binlog.events import (
 
 UTF8MB4 = 255
 COLLATIONS = {"utf8mb4": 255, "binary": 63, "latin1": 8, "gbk": 28, "utf16": 54}
-ROWS_V1 = {Op.CREATE: 23, Op.UPDATE: 24, Op.DELETE: 25}
 
 
 def framed(header: Header, body: bytes, *, checksum: bool) -> bytes:

@@ -96,7 +96,6 @@ class Connector:
     name: str = NAME
     producer: str = "own"
     copies: list[Copy] = field(default_factory=list)
-    expected_ends: int = 0
     alarms: list[str] = field(default_factory=list)
     """Verdicts and tracebacks that copies ended with."""
     ends: list[str] = field(default_factory=list)

@@ -16,7 +16,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, Literal, Self
 
 PRODUCE: Final = 0
-FETCH: Final = 1
 INIT_PRODUCER_ID: Final = 22
 ADD_PARTITIONS: Final = 24
 END_TXN: Final = 26

@@ -22,7 +22,7 @@ import spark_apply.views.embedded.step
 from cdc.config.apply_config import ApplyTable, StoreConfig
 from cdc.config.config import ApplyConfig
 from cdc.config.views import MatchConfig, ReadConfig, ViewConfig
-from cdc.model.errors import CdcError, ConfigError, FencedError
+from cdc.model.errors import CdcError, ConfigError
 from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.job.job import run_apply
 from spark_apply.job.watermarks.progress import Reader, origin_of
@@ -40,7 +40,7 @@ from tests.spark.laws import until
 from tests.spark.records import position
 from tests.views.bench import EACH, EITHER, ViewBench
 from tests.views.cases import CASES, INT, TABLES, TEXT, at
-from tests.views.one_job import BATCHES, Cases, killed, named
+from tests.views.one_job import BATCHES, Cases, fenced_by_a_second, killed, named
 
 pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -112,27 +112,7 @@ def test_killed_at_each_commit(
 def test_a_second_job_fences_the_first(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
     views = {"timeline": CASES["1 tweet first"].view}
     first = ViewBench(kafka, tmp_path / "first", {"t": TABLES["t"], "f": TABLES["f"]}, views)
-    first.transaction(("t", "c", {"id": 1, "sender": "bob", "likes": 0}))
-    stop, ended = threading.Event(), []
-
-    def follow() -> None:
-        try:
-            run_views(first.config, once=False, stop=stop)
-        except CdcError as exc:
-            ended.append(exc)
-
-    thread = threading.Thread(target=follow)
-    thread.start()
-    until((tmp_path / "first" / "state" / "status.json").exists, within_s=120)
-    second = replace(first.config, state=str(tmp_path / "second"))
-    run_views(second, once=True)
-    first.transaction(("f", "c", {"id": 1, "follower": "ann", "followee": "bob"}))
-    thread.join(120)
-    stop.set()
-    assert [type(error) for error in ended] == [FencedError]
-    assert first.events("timeline") == []
-    assert run_views(second, once=True).events == 1
-    assert [op for op, _, _ in first.events("timeline")] == ["c"]
+    fenced_by_a_second(first, tmp_path / "second")
 
 
 @pytest.mark.full  # tests/stores/test_views_contained.py, tests/unit/test_view_containment.py

@@ -23,7 +23,7 @@ import spark_apply.views.embedded.step
 from cdc.cli.main import cdc as command
 from cdc.config.apply_config import QuarantineConfig
 from cdc.config.views import MatchConfig, ReadConfig, StreamConfig, ViewConfig
-from cdc.model.errors import CdcError, ConfigError, FencedError
+from cdc.model.errors import CdcError, ConfigError
 from spark_apply.events.quarantine import read_entries
 from spark_apply.views.job import run_views
 from spark_apply.views.planning.planned import plan_views
@@ -35,7 +35,7 @@ from tests.spark.laws import until
 from tests.spark.records import position
 from tests.views.bench import ViewBench
 from tests.views.cases import CASES, INT, TABLES, TEXT, lookup, view
-from tests.views.one_job import BATCHES, Cases, killed, named
+from tests.views.one_job import BATCHES, Cases, fenced_by_a_second, killed, named
 
 pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -129,27 +129,7 @@ def test_a_second_job_fences_the_first(
     apply_spark: SparkSession, kafka: str, postgres18: Database, tmp_path: Path
 ) -> None:
     first = _timeline(kafka, tmp_path / "first", postgres18)
-    first.transaction(("t", "c", {"id": 1, "sender": "bob", "likes": 0}))
-    stop, ended = threading.Event(), []
-
-    def follow() -> None:
-        try:
-            run_views(first.config, once=False, stop=stop)
-        except CdcError as exc:
-            ended.append(exc)
-
-    thread = threading.Thread(target=follow)
-    thread.start()
-    until((tmp_path / "first" / "state" / "status.json").exists, within_s=120)
-    second = replace(first.config, state=str(tmp_path / "second"))
-    run_views(second, once=True)
-    first.transaction(("f", "c", {"id": 1, "follower": "ann", "followee": "bob"}))
-    thread.join(120)
-    stop.set()
-    assert [type(error) for error in ended] == [FencedError]
-    assert first.events("timeline") == []
-    assert run_views(second, once=True).events == 1
-    assert [op for op, _, _ in first.events("timeline")] == ["c"]
+    fenced_by_a_second(first, tmp_path / "second")
 
 
 @pytest.mark.full  # that steps are transactions is tested in test_views_in_postgres.py

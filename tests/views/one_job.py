@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc.config.views import ViewConfig
+from cdc.model.errors import CdcError, FencedError
 from sinks.kafka import KafkaSink
 from spark_apply.views.cluster.step import ClusterStep
 from spark_apply.views.database.step import DatabaseStep
 from spark_apply.views.embedded.step import Step
+from spark_apply.views.job import run_views
 from tests.conftest import FULL
+from tests.spark.laws import until
 from tests.spark.records import Record
 from tests.views.bench import ViewBench, oracle
 from tests.views.cases import CASES, CLOCKS, TABLES, Case, at, renamed, tables_of
@@ -155,3 +160,28 @@ def killed(patched: pytest.MonkeyPatch, point: str) -> None:
         patched.setattr(KafkaSink, "commit", die)
     else:
         patched.setattr(KafkaSink, "commit", commit_and_die)
+
+
+def fenced_by_a_second(first: ViewBench, state: Path) -> None:
+    """Run a second job of the case "1 tweet first", with a state of its own: the first ends, and publishes no more."""
+    first.transaction(("t", "c", {"id": 1, "sender": "bob", "likes": 0}))
+    stop, ended = threading.Event(), []
+
+    def follow() -> None:
+        try:
+            run_views(first.config, once=False, stop=stop)
+        except CdcError as exc:
+            ended.append(exc)
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    until((Path(first.config.state) / "status.json").exists, within_s=120)
+    second = replace(first.config, state=str(state))
+    run_views(second, once=True)
+    first.transaction(("f", "c", {"id": 1, "follower": "ann", "followee": "bob"}))
+    thread.join(120)
+    stop.set()
+    assert [type(error) for error in ended] == [FencedError]
+    assert first.events("timeline") == []
+    assert run_views(second, once=True).events == 1
+    assert [op for op, _, _ in first.events("timeline")] == ["c"]

@@ -209,10 +209,6 @@ class TableMap(NamedTuple):
         return bool(self.columns) and all(column.name is not None for column in self.columns)
 
 
-STATEMENT_END: Final = 1
-"""Flag of a Rows event: the last of its statement, table ids end here."""
-
-
 @lru_cache
 def _whole(columns: int, *images: bytes) -> bool:
     """Tell whether each image that there is has all columns; they are the same in nearly all events of a table."""
