@@ -26,6 +26,7 @@ from cdc.model.errors import ConfigError, FencedError, OperatorError, RetryableE
 from spark_apply.views.database.state import DatabaseState
 from spark_apply.views.database.step import LongTextError
 from spark_apply.views.database.values import declared, object_of
+from spark_apply.views.embedded.step import ViewError
 from spark_apply.views.model.values import engine_type, quoted
 from spark_apply.views.model.values import object_of as embedded_object
 from spark_apply.views.planning.view import View
@@ -207,6 +208,28 @@ def test_a_text_too_long_for_an_index_costs_the_indexes_of_texts(postgres18: Dat
         assert [(op, key, row["s"]) for _, op, key, row in steps.step()] == [("c", ("a",), 1), ("c", (long,), 2)]
         steps.write(_ONE.name, {(long,): [3]})
         assert [(op, row["s"]) for _, op, _, row in steps.step()] == [("u", 3)]
+
+
+@pytest.mark.full  # the test above has the same error
+def test_a_row_wider_than_a_page_stops_its_view_alone(postgres18: Database) -> None:
+    """It costs the indexes of texts, as the server says the same of a long text; then the step goes on without it."""
+    names = [f"c{number}" for number in range(250)]
+    table = relation("public.w", ["id"], id="int64", **dict.fromkeys(names, "string"))
+    listed = ", ".join(f"{side}.{name} AS {side}_{name}" for side in "ab" for name in names)
+    sql = f"SELECT a.id, {listed} FROM public.w a JOIN public.w b ON b.id = a.id"
+    view = view_of("wide", sql, ["id"], {table.name: table}, "postgres")
+    with closing(DatabaseSteps(postgres18.url, [table], [view])) as steps:
+        steps.write(table.name, {(1,): ["more than half a page of it"] * len(names)})
+        with pytest.raises(LongTextError):
+            steps.step()
+        assert isinstance(steps.state, DatabaseState)
+        steps.state.without_indexes_of_texts()
+        with pytest.raises(ViewError, match="view wide: a row of it is wider than PostgreSQL keeps"):
+            steps.step()
+        steps.write(table.name, {(1,): ["short"] * len(names)})
+        assert [(op, key) for _, op, key, _ in steps.step()] == [("c", (1,))]
+    with closing(DatabaseState(postgres18.url, job="steps", prefix="p")) as state:
+        assert not state.has_indexes_of_texts
 
 
 def test_a_step_that_lost_its_connection_is_taken_again(postgres18: Database, monkeypatch: pytest.MonkeyPatch) -> None:

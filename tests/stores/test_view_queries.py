@@ -96,6 +96,18 @@ id, i
     rank() OVER (PARTITION BY i ORDER BY x DESC) AS r FROM public.t
 
 id
+    SELECT id, i FROM public.t WHERE reverse(concat('', i)) <> '0' AND 10 / i > j
+
+id
+    SELECT t.id, u.x FROM (SELECT id, i, j FROM public.t WHERE reverse(concat('', i)) <> '0') t
+    LEFT JOIN public.u u ON u.id = t.id AND reverse(concat('', u.j)) <> '0' AND t.id div u.j > u.i WHERE 10 / t.i > t.j
+
+i
+    SELECT i, count(*) AS n FROM public.t GROUP BY i
+    HAVING reverse(concat('', sum(j), max(s))) > '5' AND reverse(concat('', max(i))) <> '0'
+    AND count(*) / max(i) > min(j)
+
+id
     SELECT id, 'it''s' AS a, '\\u0041\\101' AS b, 'a' 'b' AS c, "d" AS d, 'a\\qb' AS e FROM public.t
 """
 

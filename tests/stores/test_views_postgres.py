@@ -88,7 +88,9 @@ def test_cases_at_once_in_any_order_and_again(
     cases = Cases(kafka, tmp_path, _TAKEN, engine="postgres", store=postgres18.url)
     cases.publish(*range(BATCHES), shuffled=5)
     cases.bench.run()
-    assert cases.rows() == cases.answers(apply_spark)
+    rows, keys = cases.rows(), cases.keys()
+    assert {name: of for name, of in rows.items() if name not in keys} == cases.answers(apply_spark)
+    assert {name: {",".join(map(str, key)) for key in rows.get(name, ())} for name in keys} == keys
     cases.found()
     cases.bench.commit = 10  # every event comes again, under its old position
     cases.publish(*range(BATCHES), shuffled=6)
@@ -204,8 +206,9 @@ def _reached(bench: ViewBench, failed: list[Exception]) -> bool:
 def test_what_postgres_does_not_take_is_refused_with_the_way_out(
     apply_spark: SparkSession, kafka: str, postgres18: Database, tmp_path: Path
 ) -> None:
+    tables = {name: TABLES[name] for name in ("t", "s", "sale", "rate")} | {"own": {"id": INT, "ctid": INT}}
     bench = ViewBench(
-        kafka, tmp_path, {name: TABLES[name] for name in ("t", "s", "sale", "rate")}, {"v": lookup("now")},
+        kafka, tmp_path, tables, {"v": lookup("now")},
         engine="postgres", store=postgres18.url, logs=frozenset({"rate"}),
         streams={"k": StreamConfig(topic="k", schema="id BIGINT, at TIMESTAMP", key=("id",))},
     )  # fmt: skip
@@ -219,6 +222,16 @@ def test_what_postgres_does_not_take_is_refused_with_the_way_out(
         "views.v.stream.k: PostgreSQL reads captured tables": ViewConfig(sql=of_stream, key=("id",)),
         "views.v.sql: line 1: UPPER": ViewConfig(sql="SELECT id, upper(sender) AS s FROM public.t", key=("id",)),
         "views.v: the column aaa": ViewConfig(sql=f"SELECT id, sender AS {'a' * 64} FROM public.t", key=("id",)),
+        "views.v: the column bbb": ViewConfig(
+            sql=f"WITH c AS (SELECT sender, count(*) AS {'b' * 64} FROM public.t GROUP BY 1) SELECT sender FROM c",
+            key=("sender",),
+        ),
+        "views.v.sql: ccc": ViewConfig(sql=f"SELECT id FROM public.t {'c' * 64}", key=("id",)),
+        "views.v: the column xmin": ViewConfig(sql="SELECT id AS xmin FROM public.t", key=("xmin",)),
+        "views.v.sql: line 1: t.ctid": ViewConfig(sql="SELECT * FROM public.own t", key=("id",)),
+        "views.v: PostgreSQL keeps no table of": ViewConfig(
+            sql=f"SELECT id, {', '.join(f'id AS c{number}' for number in range(1_600))} FROM public.t", key=("id",)
+        ),
     }
     for message, one in refused.items():
         with pytest.raises(ConfigError) as error:
@@ -275,13 +288,16 @@ def test_what_postgres_cannot_keep_blocks_its_own_key_alone(
         "days": view("SELECT sender, count(*) AS n, max(day) AS last FROM public.t GROUP BY sender", "sender"),
         "again": view("SELECT a.id FROM public.t a JOIN public.t b ON a.id = b.id", "id"),
         "sums": view("SELECT g, sum(v) AS s FROM public.x GROUP BY g", "g"),
+        "firsts": view("SELECT id, c0 FROM public.wide", "id"),
     }
-    tables = {"t": {"id": INT, "sender": TEXT, "day": {"kind": "date"}}, "x": TABLES["x"]}
+    wide = [f"c{number}" for number in range(600)]
+    tables = {"t": {"id": INT, "sender": TEXT, "day": {"kind": "date"}, "xmin": INT}, "x": TABLES["x"]}
+    tables |= {"wide": {"id": INT, **dict.fromkeys(wide, TEXT)}}
     bench = ViewBench(kafka, tmp_path, tables, views, engine="postgres", store=postgres18.url)
     told: list[str] = []
 
     def row(number: int, sender: str, day: int = 1) -> dict[str, Any]:
-        return {"id": number, "sender": sender, "day": day}
+        return {"id": number, "sender": sender, "day": day, "xmin": number}
 
     def signs(limit: int = 1_000) -> tuple[dict[str, str], list[list[str]]]:
         config = replace(bench.config, quarantine=QuarantineConfig(limit=limit))
@@ -290,21 +306,28 @@ def test_what_postgres_cannot_keep_blocks_its_own_key_alone(
 
     long_ago = -2_500_000
     bench.transaction(*(("t", "c", row(number, "bob")) for number in range(4)), ("x", "c", {"id": 1, "g": "a", "v": 1}))
-    assert signs() == ({}, [["+bob"], ["+0", "+1", "+2", "+3"], ["+a"]])
+    assert signs() == ({}, [["+bob"], ["+0", "+1", "+2", "+3"], ["+a"], []])
     bench.transaction(
         ("t", "u", row(0, "a\0b")), ("t", "u", row(1, "ann", long_ago)), ("t", "u", row(2, "dan")),
         ("t", "d", row(3, "a\0b", long_ago)), ("t", "c", row(4, "\0")), ("x", "u", {"id": 1, "g": "a", "v": 2}),
     )  # fmt: skip
     stopped, found = signs(limit=0)
-    assert (sorted(stopped), found) == (["again", "days"], [[], [], ["~a"]])
+    assert (sorted(stopped), found) == (["again", "days"], [[], [], ["~a"], []])
     assert "left out" in stopped["days"]
     bench.transaction(("x", "u", {"id": 1, "g": "a", "v": 3}))
-    assert signs() == ({}, [["+dan", "~bob"], ["-3"], ["~a"]])
+    assert signs() == ({}, [["+dan", "~bob"], ["-3"], ["~a"], []])
     (line,) = [line for line in told if "PostgreSQL cannot keep" in line]
     assert "public.t: events in quarantine that PostgreSQL cannot keep: 3" in line
     assert not any("a\0b" in line for line in told)
     bench.transaction(("t", "u", row(0, "ann")), ("t", "u", row(1, "ann", 2)), ("t", "d", row(4, "\0")))
-    assert signs() == ({}, [["+ann", "-bob"], [], []])
+    assert signs() == ({}, [["+ann", "-bob"], [], [], []])
     assert all(verified.agrees for verified in verify_views(bench.config))
     job: Any = SimpleNamespace(name=bench.job, source=bench.config.source)
+    assert read_entries(job) == {}
+    too_wide = {"id": 1, **dict.fromkeys(wide, "more than a page of these")}
+    bench.transaction(("wide", "c", too_wide), ("wide", "c", {**dict.fromkeys(wide, "a"), "id": 2}))
+    assert signs() == ({}, [[], [], [], ["+2"]])
+    assert any("public.wide: events in quarantine that PostgreSQL cannot keep: 1;" in line for line in told)
+    bench.transaction(("wide", "d", too_wide), ("wide", "u", {**dict.fromkeys(wide, "b"), "id": 2}))
+    assert signs() == ({}, [[], [], [], ["~2"]])
     assert read_entries(job) == {}

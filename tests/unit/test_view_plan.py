@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import duckdb
 import pytest
 
 from cdc.model.change import Kind
@@ -448,8 +449,21 @@ def test_the_first_rows_of_a_view_refreshed_whole_need_a_total_order() -> None:
 
 def test_a_sum_of_floats_is_warned_of() -> None:
     plan = plan_view("v", "SELECT g, sum(x) AS s, avg(n) AS a FROM public.t GROUP BY g", ["g"], RELATIONS)
-    [warning] = plan.warnings
-    assert "order of addition" in warning
+    of_floats, of_integers = plan.warnings
+    assert "order of addition" in of_floats
+    assert "beyond 2^53" in of_integers
+
+
+def test_an_average_of_integers_is_one_whatever_the_order_of_rows() -> None:
+    sql = "SELECT 1 AS k, avg(n) AS a FROM public.t GROUP BY 1"
+    (node,) = plan_view("v", sql, ["k"], RELATIONS).nodes
+    duck, numbers = duckdb.connect(), [2**53 + 1, 2**53 + 1, 1, 1, 1, 1]
+    found = set()
+    for order in (sorted(numbers), numbers):
+        duck.execute('CREATE OR REPLACE TABLE "public.t" (n BIGINT)')
+        duck.executemany('INSERT INTO "public.t" VALUES (?)', [[number] for number in order])
+        found |= set(duck.execute(node.whole.replace('"after".', "")).fetchall())
+    assert found == {(1, float(2**54 + 6) / 6)}
 
 
 @pytest.mark.parametrize(

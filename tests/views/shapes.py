@@ -133,6 +133,13 @@ global: n
 distinct: g, k
     SELECT DISTINCT g, k FROM public.a
 
+distinct, one value twice: a, g
+    SELECT a, b, g FROM (SELECT DISTINCT k AS a, k AS b, g FROM public.a) WHERE a > 0
+
+top, divided by one value twice: id
+    SELECT g, id, rn FROM (SELECT g, id, rank() OVER (PARTITION BY g, k, g ORDER BY n) AS rn FROM public.a)
+    WHERE rn <= 2
+
 top: id
     SELECT g, id, rn FROM (SELECT g, id, row_number() OVER (PARTITION BY g ORDER BY n DESC, id) AS rn FROM
     public.a) WHERE rn <= 2

@@ -1,8 +1,8 @@
 """Adds a batch's events to those that wait; what PostgreSQL cannot keep goes into quarantine alone.
 
-All lines are tried at once. Where one of them is refused (a text with U+0000, a date that is too far away), they are
-halved behind savepoints until it is alone. A delete is tried without its row, of which the key is all that is needed;
-if that is refused, too, there is nothing here that it could delete.
+All lines are tried at once. Where one of them is refused (a text with U+0000, a date that is too far away, a row wider
+than a page), they are halved behind savepoints until it is alone. A delete is tried without its row, of which the key
+is all that is needed; if that is refused, too, there is nothing here that it could delete.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import psycopg2
+import psycopg2.errors
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
@@ -24,6 +25,8 @@ from spark_apply.views.database.state import DatabaseState
 from spark_apply.views.database.values import kept
 from spark_apply.views.model.values import quoted
 
+_OF_ROWS: Final = (psycopg2.DataError, psycopg2.errors.ProgramLimitExceeded)
+"""A value that the server does not take, or a row that is wider than its pages."""
 _SLICE: Final = 250_000
 """The number of rows in memory at a time."""
 _LINE: Final = "_cdc_line"
@@ -70,7 +73,7 @@ def _is_copied(state: DatabaseState, into: str, lines: Sequence[str]) -> bool:
     try:
         with state.savepoint():
             _copy(state, into, lines)
-    except psycopg2.DataError:
+    except _OF_ROWS:
         return False
     return True
 
@@ -84,7 +87,7 @@ def _copied_but(state: DatabaseState, into: str, lines: Sequence[str], names: Se
         try:
             with state.savepoint():
                 _copy(state, into, [lines[number] for number in numbers])
-        except psycopg2.DataError as exc:
+        except _OF_ROWS as exc:
             if len(numbers) == 1:
                 wrong[numbers[0]] = reason(exc)
             else:

@@ -15,9 +15,7 @@ from typing import Final
 
 from spark_apply.views.model.values import quoted
 from spark_apply.views.sql.expressions.dialects import PLACEHOLDER
-
-LONGEST: Final = 63
-"""So many bytes of a name PostgreSQL keeps; the rest it cuts off without an error."""
+from spark_apply.views.sql.expressions.postgres import LONGEST_NAME
 
 ERROR_FUNCTION: Final = (
     "CREATE OR REPLACE FUNCTION cdc_error(text) RETURNS text LANGUAGE plpgsql STABLE AS "
@@ -35,9 +33,9 @@ def schema_of(job: str) -> str:
 
 def short(name: str) -> str:
     """Return a name that PostgreSQL keeps whole: a longer one ends with a hash of it."""
-    if len(name.encode()) <= LONGEST:
+    if len(name.encode()) <= LONGEST_NAME:
         return name
-    kept = name.encode()[: LONGEST - 17].decode(errors="ignore")
+    kept = name.encode()[: LONGEST_NAME - 17].decode(errors="ignore")
     return f"{kept}~{hashlib.sha256(name.encode()).hexdigest()[:16]}"
 
 

@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
 import psycopg2
+import psycopg2.errors
 import pyarrow as pa
 
 from cdc.model.errors import BugError, FencedError, OperatorError
@@ -79,6 +80,8 @@ class DatabaseState(ViewState):
         self.schema = schema_of(job)
         self.made_again = False
         """Whether the tables were of another shape, and are empty now."""
+        self.has_indexes_of_texts = True
+        """Whether a text may be too long for an index: else what is beyond a limit of the server is a row."""
         self._server = Server(url, "store")
         self._cursor: Cursor | None = None
         self._owner = ""
@@ -124,6 +127,7 @@ class DatabaseState(ViewState):
                 if name in ("meta", *_OURS) or is_of_relation(name):
                     cursor.execute(f"DROP TABLE {quoted(name)}")
             self._make(cursor, job)
+        self.has_indexes_of_texts = _NO_TEXTS not in known
         self._owner = uuid.uuid4().hex
         cursor.execute("DELETE FROM meta WHERE name = 'owner'")
         cursor.execute("INSERT INTO meta VALUES ('owner', %s)", (self._owner,))
@@ -158,11 +162,11 @@ class DatabaseState(ViewState):
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """Undo what the block does where it fails for a value; the transaction goes on."""
+        """Undo what the block does where it fails for a value or a row's size; the transaction goes on."""
         self.execute("SAVEPOINT attempt")
         try:
             yield
-        except psycopg2.DataError:
+        except (psycopg2.DataError, psycopg2.errors.ProgramLimitExceeded):
             self.execute("ROLLBACK TO SAVEPOINT attempt; RELEASE SAVEPOINT attempt")
             raise
         self.execute("RELEASE SAVEPOINT attempt")
@@ -282,6 +286,7 @@ class DatabaseState(ViewState):
             ):
                 self.execute(f"DROP INDEX {quoted(name)}")
             self.put(**{_NO_TEXTS: 1})
+        self.has_indexes_of_texts = False
 
     def _make_or_widen(  # type: ignore[override]
         self, at: str, columns: Columns, ours: Sequence[str]

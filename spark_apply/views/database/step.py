@@ -124,7 +124,9 @@ class DatabaseStep:
         try:
             self._compute(view)
         except psycopg2.errors.ProgramLimitExceeded as exc:
-            raise LongTextError(self.limit) from exc
+            if self.state.has_indexes_of_texts:
+                raise LongTextError(self.limit) from exc
+            raise ViewError(view.name, f"view {view.name}: a row of it is wider than PostgreSQL keeps") from exc
         except psycopg2.Error as exc:
             if passes(exc):
                 raise  # the server, not this view

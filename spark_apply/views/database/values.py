@@ -16,6 +16,7 @@ from cdc.model.change import Kind
 from spark_apply.views.model.values import Columns, quoted, text
 from spark_apply.views.model.values import engine_type as embedded_type
 from spark_apply.views.planning.view import View
+from spark_apply.views.sql.expressions.postgres import SYSTEM_COLUMNS
 
 _TYPES: Final = {
     "VARCHAR": "text",
@@ -29,8 +30,8 @@ WHOLE: Final = "[]"
 
 
 def kept(columns: Columns) -> Columns:
-    """Return the columns that the engine keeps: those of others no view can read."""
-    return [(name, kind) for name, kind in columns if kind.name not in _LEFT_OUT]
+    """Return the columns that the engine keeps: others, of its kinds or by their names, no view can read."""
+    return [(name, kind) for name, kind in columns if kind.name not in _LEFT_OUT and name not in SYSTEM_COLUMNS]
 
 
 def type_of(kind: Kind) -> str:

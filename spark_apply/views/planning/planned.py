@@ -22,7 +22,7 @@ from spark_apply.model.types import common_kind, spark_type
 from spark_apply.spark.session import open_session
 from spark_apply.views.model.uses import TIMES, TableUse, Way, uses_of
 from spark_apply.views.planning.forms import plan_config, relations_named
-from spark_apply.views.planning.kept_in_postgres import refuse_long_names
+from spark_apply.views.planning.kept_in_postgres import refuse_columns
 from spark_apply.views.planning.output_types import output_columns
 from spark_apply.views.planning.streams import Stream, require_topics, streams_of
 from spark_apply.views.planning.view import View, relation_of
@@ -96,7 +96,7 @@ def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
         plan, sql, match = plan_config(name, view, read, uses, engine=engine)
         columns = output_columns(spark, name, sql, {of: list(read[of].columns.items()) for of in plan.reads}, uses)
         if engine == POSTGRES.name:
-            refuse_long_names(name, {*dict(columns), *(column for of in plan.reads for column in read[of].columns)})
+            refuse_columns(plan, [read[of] for of in plan.reads])
         views.append(View(plan, columns, sql, uses, match))
         relations[relation_of(name)] = Relation(relation_of(name), dict(columns), tuple(view.key))
     own = {view.relation for view in views}

@@ -107,7 +107,23 @@ def _average(carry: Carrier, node: exp.Expr, found: Typed, function: Callable[..
             return cast(exp.Mul(this=_rounded(total, count), expression=_power(scale + 4)), of)
 
         return Aggregate(function("sum"), of, exact, function("count"))
-    return Aggregate(function("avg", cast(found.sql, "double")), "double", _same)
+    if found.type in FLOATS:
+        return Aggregate(function("avg", cast(found.sql, "double")), "double", _same)
+    if found.type == "bigint":
+        carry.warnings[_ADDED.format(node.sql("spark"))] = None
+    return Aggregate(function("sum"), "double", _quotient, function("count"))
+
+
+_ADDED: Final = (
+    "{}: Spark adds BIGINTs as floats, so where their sum is beyond 2^53 its last digits may differ from the exact "
+    "average here; cast it to DECIMAL to have one value"
+)
+
+
+def _quotient(total: exp.Expr, count: exp.Expr) -> exp.Expr:
+    """Return an average of integers by their exact sum: one of floats would depend on the order of addition."""
+    of = call("nullif", count, integer(0))
+    return exp.paren(exp.Div(this=exp.paren(cast(total, "double")), expression=cast(of, "double")))
 
 
 def _rounded(total: exp.Expr, count: exp.Expr) -> exp.Expr:

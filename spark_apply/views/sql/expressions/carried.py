@@ -17,10 +17,11 @@ from spark_apply.views.sql.expressions.carrier import Carrier, Rule, shown
 from spark_apply.views.sql.expressions.casts import CASTS
 from spark_apply.views.sql.expressions.dialects import POSTGRES, current
 from spark_apply.views.sql.expressions.functions import FUNCTIONS
+from spark_apply.views.sql.expressions.guards import guarded
 from spark_apply.views.sql.expressions.instants import INSTANT_FUNCTIONS
 from spark_apply.views.sql.expressions.letters import LETTERS
 from spark_apply.views.sql.expressions.operators import OPERATORS
-from spark_apply.views.sql.expressions.postgres import in_postgres, refusal
+from spark_apply.views.sql.expressions.postgres import LONGEST_NAME, in_postgres, refusal
 from spark_apply.views.sql.reading.blocks import Block
 from spark_apply.views.sql.reading.written import Written
 
@@ -41,6 +42,7 @@ def carried(block: Block, written: Written) -> tuple[Block, tuple[str, ...]]:
     on_postgres = current() is POSTGRES
     if on_postgres:
         _refuse_approximate(block, written)
+        _refuse_long_aliases(block, written)
     carry = Carrier(written, _RULES, types, refusal if on_postgres else None)
     outputs = {name: carry.output(value) for name, value in block.outputs.items()}
 
@@ -57,6 +59,7 @@ def carried(block: Block, written: Written) -> tuple[Block, tuple[str, ...]]:
         having=conditions(block.having),
         order=tuple(carry(each).sql for each in block.order),
     )
+    made = guarded(made)
     if on_postgres:
         made = _translated(made)
     windows = [each for value in [*made.outputs.values(), *made.order] for each in value.find_all(exp.Window)]
@@ -73,6 +76,16 @@ def _refuse_approximate(block: Block, written: Written) -> None:
                     at=node,
                     hint="say `engine: duckdb`, which keeps what it takes; count(DISTINCT x) is exact, with any engine",
                 )
+
+
+def _refuse_long_aliases(block: Block, written: Written) -> None:
+    """Raise ConfigError for a table whose name in the query PostgreSQL would cut off: another one may be called so."""
+    for source in block.sources:
+        if len(source.alias.encode()) > LONGEST_NAME:
+            raise written.refuse(
+                f"{source.alias} is a name of more than {LONGEST_NAME} bytes, which PostgreSQL cuts off",
+                hint="give the table a shorter alias, or say `engine: duckdb`",
+            )
 
 
 def _translated(block: Block) -> Block:

@@ -8,6 +8,7 @@ from typing import Final
 from sqlglot import exp
 
 from spark_apply.views.sql.expressions.carrier import Carrier, Rules, Typed, as_type, call, case, cast, failing
+from spark_apply.views.sql.expressions.guards import may_fail
 from spark_apply.views.sql.expressions.types import (
     DAYS,
     FLOATS,
@@ -89,7 +90,7 @@ def _logic(carry: Carrier, node: exp.Expr) -> Typed:
         rest = rest.this
     parts.insert(0, carry.boolean(rest).sql)
     found = parts.pop()
-    fails = _may_fail(found)
+    fails = may_fail(found)
     while parts:
         part = parts.pop()
         joined: exp.Expr = kind(this=part, expression=found)
@@ -97,20 +98,8 @@ def _logic(carry: Carrier, node: exp.Expr) -> Typed:
             decided = exp.Boolean(this=kind is exp.Or)
             answered = exp.Is(this=operand(part.copy()), expression=decided)
             joined = case((answered, decided.copy()), default=joined)
-        found, fails = joined, fails or _may_fail(part)
+        found, fails = joined, fails or may_fail(part)
     return Typed(found, "boolean")
-
-
-def _may_fail(value: exp.Expr) -> bool:
-    """Whether an expression of the engine may be an error: a division, a cast, a result beyond its type."""
-    if any(each.name == "error" for each in value.find_all(exp.Anonymous)):
-        return True
-    if any(each.to.this in _NARROW for each in value.find_all(exp.Cast)):
-        return True
-    return any(not each.find(exp.Interval) for each in value.find_all(exp.Add, exp.Sub, exp.Mul))
-
-
-_NARROW: Final = (exp.DType.INT, exp.DType.BIGINT, exp.DType.DECIMAL)
 
 
 @OPERATORS.of(exp.Is)

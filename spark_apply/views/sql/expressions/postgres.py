@@ -41,6 +41,11 @@ _RANKS: Final = (
     exp.RowNumber, exp.Rank, exp.DenseRank, exp.Ntile, exp.FirstValue, exp.LastValue, exp.Lag, exp.Lead,
 )  # fmt: skip
 
+LONGEST_NAME: Final = 63
+"""So many bytes of a name PostgreSQL keeps; the rest it cuts off without an error."""
+SYSTEM_COLUMNS: Final = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
+"""Columns that each table of PostgreSQL has: no other one can be called so."""
+
 _BEYOND: Final = (
     "a float beyond the range is an error there, not infinity; cast to DECIMAL, or leave the sum to who reads the view"
 )
@@ -50,6 +55,8 @@ def refusal(carry: Carrier, node: exp.Expr, found: str) -> str | None:
     """Say why an expression that the embedded engine takes is none for PostgreSQL; None where it is."""
     if found in ("struct", "array"):
         return f"the engine postgres keeps no {found}"
+    if isinstance(node, exp.Column) and node.name in SYSTEM_COLUMNS:
+        return "each of its tables has a column of that name already"
     if isinstance(node, exp.Literal) and any(each in node.name for each in (PLACEHOLDER, "\0")):
         return "a text with U+0000 or U+001A"
     if isinstance(node, exp.Filter | exp.Window):

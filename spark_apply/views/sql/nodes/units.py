@@ -93,7 +93,7 @@ def _finest(block: Block, written: Written) -> tuple[exp.Expr, ...] | None:
             if source.side in (Side.INNER, Side.LEFT)
             for name in source.input.change_columns
         )
-    found = tuple(each for each in limits[0][1] if all(each in others for _, others in limits[1:]))
+    found = tuple(dict.fromkeys(each for each in limits[0][1] if all(each in others for _, others in limits[1:])))
     if not found and block.group != ():
         shown = " and ".join(clause for clause, _ in limits)
         raise written.refuse(
