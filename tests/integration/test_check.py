@@ -217,6 +217,7 @@ VERDICTS = {
     "publication cdc_{0} carries only some columns": "ALTER PUBLICATION cdc_{0} SET TABLE t (id, v)",
     "table public.t has REPLICA IDENTITY NOTHING": "ALTER TABLE t REPLICA IDENTITY NOTHING",
 }
+GAPS = {"slot missing", "slot re-made", "publication cdc_{0} no longer carries public.t"}
 
 
 @pytest.mark.parametrize(
@@ -230,7 +231,7 @@ def test_verdicts(verdict: str, ran: Connector, postgres18: Database) -> None:
     assert verdict.format(ran.name) in errors(found)
     assert (slots(postgres18), rows(postgres18, "SELECT * FROM pg_publication")) == before
     done = ran.here("run", "FILE", "--until-caught-up")
-    assert done.returncode == (4 if verdict.startswith("slot") else 1)  # the others are put right at the server alone
+    assert done.returncode == (4 if verdict in GAPS else 1)  # the others are put right at the server alone
     assert done.stderr.partition("\n")[0].removeprefix("error: ") in errors(found)
 
 
