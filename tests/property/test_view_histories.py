@@ -1,7 +1,8 @@
 """Laws of views' steps: whatever comes again, late, or is killed half way, a view is what its rows give, told once.
 
-A log of events is read in steps, on the embedded engine's own state. Each step has new events, some of the older ones
-again under their positions, and a clock; some are killed before they are committed, or find the state opened again.
+A log of events is read in steps, on the embedded engine's own state. Each step has new events, some of them again under
+their positions, and a clock; some are killed before they are committed, or find the state opened again. An event that an
+earlier step has folded in never comes to the state again: its reader leaves out what sorts before its mark.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ TIME, NUMBER = Kind("timestamp_micros"), Kind("int64")
 def _views() -> list[View]:
     found = []
     for name, pattern in PATTERNS.items():
-        plan, sql, _ = plan_config(name, ViewConfig(pattern=pattern, key=pattern.columns[:-1]), RELATIONS, {})
+        plan, sql, _ = plan_config(name, ViewConfig(pattern=pattern, key=pattern.columns), RELATIONS, {})
         kinds = {column: EVENTS.columns.get(column, TIME) for column in pattern.columns}
         found.append(View(plan, list(kinds.items()), sql))
     plan, sql, _ = plan_config("sessions", ViewConfig(sql=SESSIONS, key=("who", "session")), RELATIONS, {})
@@ -154,15 +155,16 @@ def _check(history: History, folder: Path, taken: Any) -> None:
     held: dict[Any, set[Any]] = {}
     clock_ms = int((START - datetime(1970, 1, 1)).total_seconds() * 1000)  # noqa: DTZ001 - in UTC
     for events, searches, again, passed, fate in taken:
-        for number in again:
-            if log:
-                history.wait(*log[number % len(log)])
+        folded_in = len(log)
         for name, changes in ((EVENTS.name, events), (SEARCHES.name, searches)):
             for key, row in changes if name in tables else ():
                 log.append((name, history.commit, key, row))
                 history.wait(*log[-1])
                 history.commit += 1
                 tables[name][key] = row
+        for number in again:
+            if waiting := log[folded_in:]:
+                history.wait(*waiting[number % len(waiting)])
         clock_ms += passed
         if fate.startswith("killed"):
             history.killed(clock_ms)
