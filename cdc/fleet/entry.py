@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -19,6 +19,7 @@ import yaml
 
 from cdc.config.config import ConnectorConfig, load_connector, parse_connector
 from cdc.config.yaml_binding import expand
+from cdc.fleet.clash import Held, clashes, held_by
 from cdc.fleet.secrets import literal_secrets
 from cdc.model.errors import CdcError, ConfigError
 
@@ -42,6 +43,8 @@ class Entry:
     yaml: str = field(repr=False)
     listen: str | None = None
     """The address of its metrics."""
+    held: Held = Held()
+    """What it holds elsewhere, by which entries are compared."""
 
     @property
     def digest(self) -> str:
@@ -113,6 +116,7 @@ def _entry(text: str, where: str, *, place: int, added_ms: int) -> Entry:
         added_ms=added_ms,
         yaml=yaml.serialize(node, Dumper=yaml.SafeDumper, allow_unicode=True),
         listen=config.metrics.listen,
+        held=held_by(config, _text(node, "source", "url") or ""),
     )
 
 
@@ -188,30 +192,6 @@ def _place(value: bytes) -> int | None:
     except (ValueError, KeyError, TypeError):
         return None
     return place if isinstance(place, int) and 0 <= place < _MOST_PLACE else None
-
-
-def clashes(entry: Entry, others: Iterable[Entry], *, fleet: str | None = None) -> Iterator[ConfigError]:
-    """Give why an entry cannot be beside others, which are those of `fleet`, if another one is named."""
-    where = "" if fleet is None else f" of fleet {fleet}"
-    for other in others:
-        if other.name == entry.name:
-            yield ConfigError(
-                f"connector {entry.name} is there already" + (f", in fleet {fleet}" if fleet else ""),
-                hint=f"cdc fleet remove {entry.name}, in that fleet"
-                if fleet
-                else "cdc fleet add --replace CONNECTOR.yaml takes its place",
-            )
-        elif other.prefix == entry.prefix:
-            yield ConfigError(
-                f"connector {entry.name}: its topic prefix {entry.prefix} is that of connector {other.name}{where}",
-                hint="set sink.topic_prefix to one of its own",
-            )
-        elif fleet is None and entry.listen is not None and other.listen == entry.listen:
-            yield ConfigError(
-                f"connector {entry.name}: metrics.listen {entry.listen} is that of connector {other.name}, and one "
-                "member may run both",
-                hint="give each connector a port of its own",
-            )
 
 
 def free_places(taken: Iterable[int], count: int) -> list[int]:

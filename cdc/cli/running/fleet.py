@@ -8,7 +8,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, TypeVar
@@ -20,7 +20,8 @@ from cdc.cli.logs import LOG_FORMAT, TEXT, errors_logged, log_to_stderr
 from cdc.cli.terminal import instant
 from cdc.config import registry
 from cdc.fleet.children import Children
-from cdc.fleet.entry import CONNECTOR, STATUS, Entries, Entry, clashes, entry_of, free_places, read_entries
+from cdc.fleet.clash import clashes, doubts
+from cdc.fleet.entry import CONNECTOR, STATUS, Entries, Entry, entry_of, free_places, read_entries
 from cdc.fleet.fleet_config import FleetConfig, load_fleet
 from cdc.fleet.member import Member
 from cdc.fleet.seams import Fleet
@@ -109,11 +110,19 @@ def run(
 @click.option(
     "--replace", is_flag=True, help="Take the place of an entry of the same name: its connector is restarted."
 )
-def add(files: tuple[Path, ...], *, name: str | None, servers: str | None, file: Path | None, replace: bool) -> None:
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Add what may be right: a name nearly that of another entry, a slot or server_id of another server.",
+)
+def add(
+    files: tuple[Path, ...], *, name: str | None, servers: str | None, file: Path | None, replace: bool, force: bool
+) -> None:
     """Add connectors: their files as they are now, without comments. The first one makes the fleet's topic.
 
-    All files are checked first, and beside the entries of every fleet of these brokers: if one is wrong, nothing is
-    added. A secret must be a reference, ${NAME} or ${file:/path}, which each member resolves where it runs.
+    All files are checked first, and beside the entries of every fleet of these brokers: if one is wrong, or shares with
+    another what just one may have, nothing is added. A secret must be a reference, ${NAME} or ${file:/path}, which each
+    member resolves where it runs.
     """
     config = load_fleet(file, fleet=name, bootstrap_servers=servers)
     found = _open(config)
@@ -130,11 +139,10 @@ def add(files: tuple[Path, ...], *, name: str | None, servers: str | None, file:
                 f"{there.refused[entry.name].message}",
                 hint="cdc fleet add --replace CONNECTOR.yaml takes its place",
             )
-        for clash in clashes(entry, [*beside, *added]):
-            raise ConfigError(f"{each}: {clash.message}", hint=clash.hint)
-        for other, of in others.items():
-            for clash in clashes(entry, of.good.values(), fleet=other):
-                raise ConfigError(f"{each}: {clash.message}", hint=clash.hint)
+        for rule in (clashes,) if force else (clashes, doubts):
+            _refuse(each, rule(entry, [*beside, *added]))
+            for other, of in others.items():
+                _refuse(each, rule(entry, of.good.values(), fleet=other))
         added.append(entry)
     found.make(max([*there.places(), *(entry.place for entry in added)]) + 1)
     for entry in added:
@@ -143,6 +151,11 @@ def add(files: tuple[Path, ...], *, name: str | None, servers: str | None, file:
     _keep_apart(found, [entry.name for entry in added])
     for entry in added:
         click.echo(f"added {entry.name}; cdc fleet status shows who runs it", err=True)
+
+
+def _refuse(file: Path, clashes_found: Iterable[ConfigError]) -> None:
+    for clash in clashes_found:
+        raise ConfigError(f"{file}: {clash.message}", hint=clash.hint)
 
 
 def _keep_apart(found: Fleet, added: Sequence[str]) -> None:
