@@ -9,14 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from cdc.config.config import ConnectorConfig
 from cdc.config.source_config import MEANINGLESS
 from cdc.model.errors import ConfigError
-
-if TYPE_CHECKING:
-    from cdc.fleet.entry import Entry
 
 _SERVER: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(?:.*@)?([^/?#]+)", re.DOTALL)
 _HOST: Final = re.compile(r"(?:^|\s)(host|hostaddr|port)\s*=\s*('[^']*'|\S+)")
@@ -35,6 +32,23 @@ class Held:
     """Key of the file and value, of what one connector of a server alone may have."""
     outbox: str | None = None
     """The first part of the names of its outbox's topics."""
+
+
+class Entered(Protocol):
+    """What is compared of an entry."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def prefix(self) -> str:
+        """The first part of the names of its topics."""
+
+    @property
+    def listen(self) -> str | None:
+        """The address of its metrics."""
+
+    @property
+    def held(self) -> Held: ...
 
 
 def held_by(config: ConnectorConfig, url: str) -> Held:
@@ -59,7 +73,7 @@ def _server(url: str) -> str:
     return at
 
 
-def clashes(entry: Entry, others: Iterable[Entry], *, fleet: str | None = None) -> Iterator[ConfigError]:
+def clashes(entry: Entered, others: Iterable[Entered], *, fleet: str | None = None) -> Iterator[ConfigError]:
     """Give why an entry cannot be beside others, which are those of `fleet`, if another one is named."""
     where = "" if fleet is None else f" of fleet {fleet}"
     for other in others:
@@ -71,10 +85,10 @@ def clashes(entry: Entry, others: Iterable[Entry], *, fleet: str | None = None) 
                 else "cdc fleet add --replace CONNECTOR.yaml takes its place",
             )
             continue
-        of = f"connector {other.name}{where}"
+        of = f"{other.name}{where}"
         if other.prefix == entry.prefix:
             yield ConfigError(
-                f"connector {entry.name}: its topic prefix {entry.prefix} is that of {of}",
+                f"connector {entry.name}: its topic prefix {entry.prefix} is that of connector {of}",
                 hint="set sink.topic_prefix to one of its own",
             )
         elif entry.held.outbox == other.prefix or other.held.outbox == entry.prefix:
@@ -87,43 +101,46 @@ def clashes(entry: Entry, others: Iterable[Entry], *, fleet: str | None = None) 
         for key, value in _shared(entry, other):
             if entry.held.server == other.held.server:
                 yield ConfigError(
-                    f"connector {entry.name}: {key} {value} is that of {of}, at the same server", hint=_own(key)
+                    f"connector {entry.name}: {key} {value} is that of connector {of}, at the same server",
+                    hint=_own(key),
                 )
         if fleet is None and _one_address(entry.listen, other.listen):
             yield ConfigError(
-                f"connector {entry.name}: metrics.listen {entry.listen} is that of {of}, and one member may run both",
+                f"connector {entry.name}: metrics.listen {entry.listen} is that of connector {of}, and "
+                "one member may run both",
                 hint="give each connector a port of its own, or none: a member shows its connectors' metrics, too",
             )
 
 
-def doubts(entry: Entry, others: Iterable[Entry], *, fleet: str | None = None) -> Iterator[ConfigError]:
+def doubts(entry: Entered, others: Iterable[Entered], *, fleet: str | None = None) -> Iterator[ConfigError]:
     """Give why an entry had better not be beside others, though it may be right: who says so has it added."""
     where = "" if fleet is None else f" of fleet {fleet}"
     for other in others:
         if other.name == entry.name:
             continue
-        of = f"connector {other.name}{where}"
+        of = f"{other.name}{where}"
         if _folded(entry.name) == _folded(other.name):
             yield ConfigError(
-                f"connector {entry.name} has nearly the name of {of}",
+                f"connector {entry.name} has nearly the name of connector {of}",
                 hint="give it another name: slots, locks and topics of the two are taken for each other's" + _FORCED,
             )
         elif _folded(entry.prefix) == _folded(other.prefix):
             yield ConfigError(
-                f"connector {entry.name}: its topic prefix {entry.prefix} is nearly that of {of}, {other.prefix}",
+                f"connector {entry.name}: its topic prefix {entry.prefix} is nearly that of connector {of}, "
+                f"{other.prefix}",
                 hint="set sink.topic_prefix to one that nobody takes for it" + _FORCED,
             )
         for key, value in _shared(entry, other):
             known = not (_REFERENCE.search(entry.held.server) or _REFERENCE.search(other.held.server))
             if entry.held.server != other.held.server and not known:
                 yield ConfigError(
-                    f"connector {entry.name}: {key} {value} is that of {of}, and whether their servers are the same "
-                    "cannot be told: a reference stands for one of them",
+                    f"connector {entry.name}: {key} {value} is that of connector {of}, and whether their "
+                    "servers are the same cannot be told: a reference stands for one of them",
                     hint=f"{_own(key)}; they may be two servers{_FORCED}",
                 )
 
 
-def _shared(entry: Entry, other: Entry) -> list[tuple[str, str]]:
+def _shared(entry: Entered, other: Entered) -> list[tuple[str, str]]:
     return [claim for claim in entry.held.claims if claim in other.held.claims]
 
 

@@ -24,7 +24,7 @@ from cdc.fleet.member import Member
 from cdc.fleet.report import Report
 from cdc.fleet.seams import Assigned, GroupMember, Lost, Revoked, clock_s
 from cdc.fleet.standing import NO_MEMBER, Status, standing
-from cdc.model.errors import OperatorError, RetryableError
+from cdc.model.errors import OperatorError, RetryableError, VerdictError
 from cdc.testing.fleet import MemoryBrokers, MemoryFleet, MemoryMembership
 
 YAML = """\
@@ -53,6 +53,8 @@ class MemoryChildren(Children):
         self.told.append(f"start {entry.name}{' over' * take_over}")
 
     def await_ready(self) -> None: ...
+
+    def hang_up(self, name: str) -> None: ...
 
     def stop(self, name: str) -> None:
         self.told.append(f"stop {name}")
@@ -238,6 +240,26 @@ def test_one_that_is_killed_shows_how_it_ended() -> None:
         assert said.error is not None
         assert said.error["message"] == "its process was ended by signal 9 and gave no reason"
         stage.until(lambda: "start a" in stage.children.told)  # by itself, without taking over
+
+
+def test_a_verdict_stops_a_connector_until_somebody_decides(caplog: pytest.LogCaptureFixture) -> None:
+    """It was started again every minute for ever. SIGHUP tries again."""
+    stage = Stage()
+    stage.add("a", 0)
+    with at_work(stage):
+        stage.tell(Assigned((0,), clock_s()))
+        stage.until(lambda: "a" in stage.children.there)
+        stage.children.to_say.append(
+            ("a", Report(None, {"kind": "GapError", "message": "gone", "hint": "cdc snapshot"}))
+        )
+        stage.children.to_end.append(("a", VerdictError.exit_code))
+        stage.until(lambda: (said := stage.status("a")) and said.state == "stopped")
+        said = stage.status("a")
+        assert said is not None
+        assert (said.again_ms, (said.error or {})["message"]) == (None, "gone")
+        assert "exit code 4; once it is decided what to do: cdc fleet restart a" in caplog.text
+        stage.member.hang_up()
+        stage.until(lambda: stage.children.told == ["start a over", "start a"])
 
 
 def test_a_child_that_cannot_be_started_is_alone_with_it() -> None:

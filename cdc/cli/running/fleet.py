@@ -24,6 +24,7 @@ from cdc.fleet.clash import clashes, doubts
 from cdc.fleet.entry import CONNECTOR, STATUS, Entries, Entry, entry_of, free_places, read_entries
 from cdc.fleet.fleet_config import FleetConfig, load_fleet
 from cdc.fleet.member import Member
+from cdc.fleet.roster import Reason
 from cdc.fleet.seams import Fleet
 from cdc.fleet.standing import Status, standing
 from cdc.machine.stop_signals import HangUps
@@ -183,10 +184,10 @@ def _keep_apart(found: Fleet, added: Sequence[str]) -> None:
 
 
 def _placed(entry: Entry, there: Entries, places: Any, *, replace: bool) -> Entry:  # noqa: ANN401 - an iterator
-    """Keep the place of what is replaced, and its age, by which it was there first."""
+    """Keep the place of what is replaced, and its age, by which it was there first; it is restarted in any case."""
     before = there.good.get(entry.name) if replace else None
     if before is not None:
-        return entry.moved(place=before.place, added_ms=before.added_ms)
+        return entry.moved(place=before.place, added_ms=before.added_ms).restarted(entry.added_ms)
     return entry.moved(place=next(places), added_ms=entry.added_ms)
 
 
@@ -202,7 +203,16 @@ def remove(names: tuple[str, ...], *, name: str | None, servers: str | None, fil
     config = load_fleet(file, fleet=name, bootstrap_servers=servers)
     found = _open(config)
     there = _entries(_records(found))
-    known = {**there.good, **there.refused}
+    _all_known(config, names, {**there.good, **there.refused})
+    for each in names:
+        found.write(f"{CONNECTOR}{each}", None)
+        found.write(f"{STATUS}{each}", None)
+        if each in there.good:
+            found.note(there.good[each].prefix, each, _act(config, "fleet remove"))
+        click.echo(f"removed {each}: it is stopped where it runs, and what it has written and holds stays", err=True)
+
+
+def _all_known(config: FleetConfig, names: Sequence[str], known: Mapping[str, object]) -> None:
     for each in names:
         if each not in known:
             near = difflib.get_close_matches(each, known, n=1, cutoff=0.5)
@@ -210,12 +220,30 @@ def remove(names: tuple[str, ...], *, name: str | None, servers: str | None, fil
                 f"fleet {config.fleet} has no connector {each}",
                 hint=f"did you mean {near[0]}?" if near else f"it has {', '.join(sorted(known)) or 'none'}",
             )
+
+
+@fleet.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@_of_fleet
+def restart(names: tuple[str, ...], *, name: str | None, servers: str | None, file: Path | None) -> None:
+    """Have connectors ended and started again, where they are: also those that are stopped until somebody decides.
+
+    What is to be decided, and by which command, is what `cdc fleet status` says beside them.
+    """
+    config = load_fleet(file, fleet=name, bootstrap_servers=servers)
+    found = _open(config)
+    there = _entries(_records(found))
+    _all_known(config, names, {**there.good, **there.refused})
     for each in names:
-        found.write(f"{CONNECTOR}{each}", None)
-        found.write(f"{STATUS}{each}", None)
-        if each in there.good:
-            found.note(there.good[each].prefix, each, _act(config, "fleet remove"))
-        click.echo(f"removed {each}: it is stopped where it runs, and what it has written and holds stays", err=True)
+        if each in there.refused:
+            raise ConfigError(
+                f"connector {each} is run by nobody: {there.refused[each].message}", hint=there.refused[each].hint
+            )
+    for each in names:
+        entry = there.good[each].restarted(time.time_ns() // 1_000_000)
+        found.write(f"{CONNECTOR}{each}", entry.to_bytes())
+        found.note(entry.prefix, each, _act(config, "fleet restart"))
+        click.echo(f"{each} is restarted by the member that has it; cdc fleet status shows it", err=True)
 
 
 @fleet.command("list")
@@ -282,6 +310,8 @@ def status_(*, name: str | None, servers: str | None, file: Path | None, as_json
         table.append((connector, row["state"], row["member"] or "-", since, error["message"] if error else "-"))
         if error and error["hint"]:
             table.append(("", "", "", "", f"hint: {error['hint']}"))
+        if row["state"] == Reason.STOPPED:
+            table.append(("", "", "", "", f"then: cdc fleet restart {connector}"))
     _table(("connector", "state", "member", "since", "last error"), table)
 
 
