@@ -12,16 +12,19 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from cdc.machine.sockets import short_name
 from cdc.model.errors import OperatorError
+from cdc.monitoring.merged import merged
 
 WITHIN_S: Final = 10.0
 """So long a client may take, from its connection to the end of the answer."""
@@ -51,24 +54,23 @@ class Listening:
 
     def __init__(
         self,
-        address: tuple[str, int],
+        address: tuple[str, int] | Path,
         answer: Callable[..., Any],
         *,
         option: str,
         warning: str,
         tick: Callable[[], None] = lambda: None,
     ) -> None:
-        """`answer` makes a handler, `tick` is called every half second.
+        """`answer` makes a handler, `tick` is called every half second. A path is that of a socket, which is replaced.
 
         Raises OperatorError, which names the `option`, for an address that cannot be listened on. One that is every
         address of the machine is warned of.
         """
-        host, port = address
         try:
-            family, *_, at = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-            self._server = _server(family)(at, answer, tick)
+            make = _at_path if isinstance(address, Path) else _at_address
+            self._server, at = make(address, answer, tick)
         except OSError as exc:
-            raise _not_listening(option, host, port, exc) from exc
+            raise _not_listening(option, address, exc) from exc
         if at[0] in ("0.0.0.0", "::"):  # noqa: S104 - it is asked for, and warned of
             log.warning("%s", warning.format(port=self.port))
         self._thread = threading.Thread(target=self._server.serve_forever, name="cdc-listening", daemon=True)
@@ -87,13 +89,16 @@ class Listening:
         self._thread.join()
 
 
-def _not_listening(option: str, host: str, port: int, exc: OSError) -> OperatorError:
+def _not_listening(option: str, address: tuple[str, int] | Path, exc: OSError) -> OperatorError:
+    reason = exc.strerror or "the address cannot be used"
+    if isinstance(address, Path):
+        return OperatorError(f"{option}: {address} cannot be listened on: {reason}", hint="is the folder still there?")
+    host, port = address
     at = f"{option}: {host}:{port}"
     if exc.errno == errno.EADDRINUSE:
         return OperatorError(f"{at}: another process listens there", hint=f"ss -ltnp 'sport = :{port}' says which")
     if exc.errno in (errno.EACCES, errno.EPERM):
         return OperatorError(f"{at}: this user may not listen there", hint="take a port above 1023")
-    reason = exc.strerror or "the address cannot be used"
     return OperatorError(f"{at} cannot be listened on: {reason}", hint="an address of this machine: ip address")
 
 
@@ -158,6 +163,29 @@ class _Server6(_Server):
     address_family = socket.AF_INET6
 
 
+class _AtPath(_Server):
+    """Listens on a socket of the file system, for other processes of this user."""
+
+    address_family = getattr(socket, "AF_UNIX", socket.AF_INET)
+    allow_reuse_address = False
+
+    def server_bind(self) -> None:
+        self.socket.bind(self.server_address)
+        self.server_name, self.server_port = "", 0
+
+
+def _at_address(address: Any, answer: Any, tick: Callable[[], None]) -> tuple[_Server, Any]:  # noqa: ANN401 - as above
+    host, port = address
+    family, *_, at = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    return _server(family)(at, answer, tick), at
+
+
+def _at_path(path: Any, answer: Any, tick: Callable[[], None]) -> tuple[_Server, Any]:  # noqa: ANN401 - the same
+    path.unlink(missing_ok=True)
+    with short_name(path) as name:
+        return _AtPath(name, answer, tick), (str(path),)
+
+
 class Answering(BaseHTTPRequestHandler):
     """Answers one request, then closes; repeats nothing of it, and logs nothing."""
 
@@ -178,10 +206,16 @@ class Answering(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    def say_metrics(self, registry: CollectorRegistry) -> None:
-        """Answer with metrics, in the text that the client asks for."""
-        encode, kind = choose_encoder(_OPENMETRICS if _wants_openmetrics(self.headers.get("Accept", "")) else "")
-        self.say(HTTPStatus.OK, encode(registry), kind)
+    def say_metrics(self, registry: CollectorRegistry, others: Callable[[str], Sequence[bytes]] | None = None) -> None:
+        """Answer with metrics, in the text that the client asks for; those of `others`, asked for it first, among them.
+
+        `others` is given what to `Accept`.
+        """
+        accept = _OPENMETRICS if _wants_openmetrics(self.headers.get("Accept", "")) else ""
+        encode, kind = choose_encoder(accept)
+        theirs = others(accept) if others is not None else ()
+        own = encode(registry)
+        self.say(HTTPStatus.OK, merged([own, *theirs]) if theirs else own, kind)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
         """Answer a request that is no HTTP, or of another method."""

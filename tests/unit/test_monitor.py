@@ -23,6 +23,7 @@ from cdc.config.kafka_config import KafkaConfig
 from cdc.config.metrics_config import MetricsConfig
 from cdc.config.source_config import SourceConfig
 from cdc.model.errors import ConfigError, OperatorError, RetryableError
+from cdc.model.state import Phase, State
 from cdc.monitor import process as processes
 from cdc.monitor import server as page_server
 from cdc.monitor.burrow import Status
@@ -33,9 +34,11 @@ from cdc.monitor.judged import STATES, Problem, Rate, level_of, log_left, proble
 from cdc.monitor.looks import FileNow, Look
 from cdc.monitor.monitor import Monitor
 from cdc.monitor.server import POLICY, PageServer
+from cdc.monitor.status import at_work, status_of
 from cdc.monitor.watched import Watched, WatchedConnector
 from cdc.monitoring.figures import Figures
 from cdc.monitoring.metrics import SEEN
+from sinks.topics.records.positions import Standing
 
 YAML = """\
 name: {0}
@@ -43,6 +46,11 @@ source: {{type: postgres, url: 'postgresql://u:{1}@h/d', tables: [public.t]}}
 sink: {{bootstrap_servers: 'h:1'}}
 """
 TOKEN = "0123456789abcdef-token"
+CONFIG = ConnectorConfig(
+    name="shop",
+    source=SourceConfig(type="postgres", url="postgresql://h/d", tables=("public.t",)),
+    sink=KafkaConfig(bootstrap_servers="h:1", topic_prefix="shop"),
+)
 
 
 def _status(**more: Any) -> dict[str, Any]:
@@ -133,6 +141,36 @@ def test_problems_come_with_a_command() -> None:
     idle = problems_of(_status(slot=_slot(retained_wal_bytes=5_000_000)), state="stopped", left_s=None, file="s.yaml")
     assert "keeps 5 MB of log" in idle[0].says
     assert problems_of(_status(), state="streaming", left_s=None, file="s.yaml") == []
+
+
+@pytest.mark.parametrize(
+    ("server", "age_s", "works"),
+    [
+        ({"reading": None, "changes": {}}, 5, True),  # triggers, etcd: shown as stopped while they ran
+        ({"reading": None, "changes": {}}, 60, False),
+        ({"reading": None, "binlog": {}}, 5, True),
+        ({"reading": True, "binlog": {}}, 60, True),
+        ({"reading": False, "binlog": {}}, 5, False),
+        ({"reading": False, "slot": None}, 5, False),
+        ({"reading": None, "slot": _slot()}, 60, True),
+        ({"unreachable": "why"}, 5, None),
+        ({}, 5, None),
+    ],
+)
+def test_who_is_at_work(server: dict[str, Any], age_s: int, works: bool | None) -> None:
+    """As its server tells; where that does not, by the age of the last commit."""
+    now_ms = time.time_ns() // 10**6
+    assert at_work(CONFIG, server, now_ms - age_s * 1000, now_ms) is works
+    state = State(connector="shop", identity={}, phase=Phase.STREAM, epoch=1)
+    found = status_of(CONFIG, Standing(state, now_ms - age_s * 1000, None), server)
+    assert found["running"] is bool(works)
+
+
+def test_what_a_server_never_keeps_is_not_missed() -> None:
+    """A binlog that is kept for two hours was a fault for ever."""
+    for left_s, levels in ((7000.0, []), (3000.0, ["bad"])):
+        found = problems_of(_status(), state="streaming", left_s=left_s, file="s.yaml", kept_s=7200.0)
+        assert [of.level for of in found] == levels
 
 
 def test_a_rate_begins_again_with_its_process() -> None:

@@ -17,6 +17,7 @@ import click
 import orjson
 
 from cdc.cli.logs import LOG_FORMAT, TEXT, errors_logged, log_to_stderr
+from cdc.cli.running.monitored import monitored_member
 from cdc.cli.terminal import instant
 from cdc.config import registry
 from cdc.fleet.children import Children
@@ -93,8 +94,12 @@ def run(
         called = member or f"{socket.gethostname().partition('.')[0]}-{secrets.token_hex(3)}"
         log_to_stderr(log_format, Place(fleet=config.fleet, member=called), verbose=verbose)
         flags = ["--verbose"] * verbose + ([] if log_format == TEXT else [f"--log-format={log_format}"])
-        with Children(flags) as children:
-            running = Member(_open(config), called, children)
+        found, metrics = _open(config), config.metrics.address is not None
+        with (
+            Children(flags, metrics=metrics) as children,
+            monitored_member(config, called, children.folder, found) as meter,
+        ):
+            running = Member(found, called, children, meter)
 
             def stop(_number: int, _frame: FrameType | None) -> None:
                 running.stop()

@@ -169,7 +169,7 @@ def _run(files: tuple[Path, ...], how: _How, place: Place, reporter: Reporter, h
         return
     place.is_of(connector=configs[0].name)
     followed = Followed(configs[0])
-    with monitored_connector(followed) as meter:
+    with monitored_connector(followed, os.environ) as meter:
         _follow(files[0], followed, how, place=place, to=to, meter=reporter.over(meter), hang_ups=hang_ups)
 
 
