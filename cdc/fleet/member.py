@@ -20,6 +20,7 @@ from cdc.fleet.report import Report
 from cdc.fleet.roster import Job, Jobs, Kill, Reason, Roster, Start, Stop
 from cdc.fleet.seams import Assigned, Away, Fleet, Lost, Membership, Records, Revoked, clock_s
 from cdc.fleet.standing import Status
+from cdc.machine.flag import Flag
 from cdc.model.errors import CdcError, OperatorError, RetryableError
 from cdc.model.meter import RunState
 
@@ -50,7 +51,7 @@ class Member:
         self._shown: set[str] = set()
         """The connectors of which the topic had a state when it was read last."""
         self._revoked: list[Revoked] = []
-        self._stop, self._hung_up = threading.Event(), threading.Event()
+        self._stop, self._hung_up = Flag(), Flag()
         self._told_s: dict[str, float] = {}
         self._overwritten = False
         """Whether the topic has another state of a connector that is this one's, or none any more."""
