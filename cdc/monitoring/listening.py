@@ -1,7 +1,7 @@
 """Listens on one address, for clients of which none can make another wait: on threads, few at a time, each for a while.
 
-A client is given a few seconds in all, and few are answered at a time: a slow or hostile one costs a thread that
-sleeps, and others an answer, but nobody else.
+A client is given a few seconds in all, and few are answered at a time. Where there is no room for one more, the one
+that has been asking for longest without having said what for makes room: so probes are answered beside slow clients.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ from cdc.monitoring.merged import merged
 WITHIN_S: Final = 10.0
 """So long a client may take, from its connection to the end of the answer."""
 MOST_CLIENTS: Final = 16
+_SLOW_S: Final = 0.5
+"""A client that asks at all has asked by then, as a rule."""
+_ROOM_S: Final = 0.5
 _TOLD_AGAIN_S: Final = 60.0
 TEXT: Final = "text/plain; charset=utf-8"
 _OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0"
@@ -117,19 +120,24 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, at: Any, answer: Any, tick: Callable[[], None]) -> None:  # noqa: ANN401 - as the standard library has them
         self._tick = tick
         self._until: dict[socket.socket, float] = {}
+        self._unheard: dict[socket.socket, float] = {}
+        """Since when those are there whose request is not known yet, the oldest first."""
         self._slots = threading.Semaphore(MOST_CLIENTS)
         self._told_s = float("-inf")
         super().__init__(at, answer)
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - the same
-        if not self._slots.acquire(blocking=False):
+        if not self._slots.acquire(blocking=False) and not (
+            self._makes_room() and self._slots.acquire(timeout=_ROOM_S)
+        ):
             self.shutdown_request(request)
             return
+        self._unheard[request] = time.monotonic()
         self._until[request] = time.monotonic() + WITHIN_S
         try:
             super().process_request(request, client_address)
         except RuntimeError:  # the machine gives no more threads
-            self._until.pop(request, None)
+            self._forget(request)
             self._slots.release()
             self.shutdown_request(request)
 
@@ -137,8 +145,24 @@ class _Server(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._until.pop(request, None)
+            self._forget(request)
             self._slots.release()
+
+    def heard(self, request: socket.socket) -> None:
+        """Note that a client has said what it asks for: it is answered, and makes no room."""
+        self._unheard.pop(request, None)
+
+    def _forget(self, request: socket.socket) -> None:
+        self._until.pop(request, None)
+        self._unheard.pop(request, None)
+
+    def _makes_room(self) -> bool:
+        """Cut off the client that is slowest to ask; return whether there was one."""
+        slow = [one for one, since in list(self._unheard.items()) if time.monotonic() - since > _SLOW_S]
+        for request in slow[:1]:
+            with suppress(OSError):
+                request.shutdown(socket.SHUT_RDWR)
+        return bool(slow)
 
     def service_actions(self) -> None:
         """Cut those off that take too long; called every half second."""
@@ -195,6 +219,11 @@ class Answering(BaseHTTPRequestHandler):
     METHODS: ClassVar[str] = "GET, HEAD"
     ALWAYS: ClassVar[tuple[tuple[str, str], ...]] = ()
     """Headers of every answer."""
+
+    def parse_request(self) -> bool:
+        understood = super().parse_request()  # with its headers, which may be slow in coming
+        self.server.heard(self.connection)  # type: ignore[attr-defined] # it is a `_Server`
+        return understood
 
     def say(self, status: HTTPStatus, body: bytes, kind: str = TEXT) -> None:
         self.send_response(status)

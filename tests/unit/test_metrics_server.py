@@ -339,6 +339,23 @@ def test_slow_clients_are_cut_off_and_others_answered(server: MetricsServer, mon
         time.sleep(0.05)
 
 
+def test_a_probe_is_answered_beside_slow_clients(server: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was hung up on for ten seconds, so that a client of no good will had the process restarted."""
+    monkeypatch.setattr(cdc.monitoring.listening, "_SLOW_S", 0.0)
+    most = cdc.monitoring.listening.MOST_CLIENTS
+    slow = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(most)]
+    for number, one in enumerate(slow):
+        one.sendall(b"GET /metr" if number % 2 else b"GET /metrics HTTP/1.1\r\nX: ")
+    deadline = time.monotonic() + 20
+    while threading.active_count() < most:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    for _ in range(3):
+        assert ask(server, "/livez")[:2] == (200, "alive\n")
+    for one in slow:
+        one.close()
+
+
 def test_health(server: MetricsServer, meter: ConnectorMeter, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not started, following, paused, standing still; a large transaction moves it, and a wait for locks is none."""
     assert [ask(server, path)[0] for path in ("/livez", "/readyz", "/startupz")] == [200, 503, 503]

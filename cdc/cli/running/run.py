@@ -232,7 +232,8 @@ def _follow(
         try:
             now = reread(file, config)
         except ConfigError as exc:
-            _log.error("the file is not taken up, the connector goes on as before: %s", exc.message)
+            hint = f"; {exc.hint}" if exc.hint else ""
+            _log.error("the file is not taken up, the connector goes on as before: %s%s", exc.message, hint)
             return None
         if now == followed.config:
             _log.info("connector %s: its file says nothing new", config.name)
