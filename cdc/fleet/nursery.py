@@ -30,6 +30,7 @@ import orjson
 
 from cdc.config.registry import SINKS, SOURCES
 from cdc.fleet.report import METRICS_SOCKET, REPORT_FD
+from cdc.machine.child_processes import AMONG_OTHERS
 
 READ_BYTES: Final = 65_536
 _MODULES: Final = ("cdc.cli.main", "cdc.cli.running.run", "sinks.topics.records.positions")
@@ -111,6 +112,7 @@ def _settle(nursery: int, name: str, report: int, metrics: str | None) -> None:
     """Become a process of its own, which ends with the nursery."""
     os.setsid()
     os.environ[REPORT_FD] = str(report)
+    os.environ[AMONG_OTHERS] = name
     if metrics is not None:
         os.environ[METRICS_SOCKET] = metrics
     if sys.platform == "linux":

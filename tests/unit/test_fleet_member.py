@@ -402,6 +402,11 @@ def test_children_tell_their_ends_and_die_with_their_member(tmp_path: Path) -> N
             assert time.monotonic() < deadline
             time.sleep(0.02)
         assert wrong != waits
+        assert process.stderr is not None
+        lines = [line for line in process.stderr.read().splitlines() if line]
+        assert any("ERROR   wrong: " in line for line in lines), lines
+        named = re.compile(r"\S+ (ERROR|WARNING|INFO) +(wrong|waits): ")
+        assert [line for line in lines if not named.match(line)] == [], "nobody knows whose line it is"
 
 
 def test_a_nursery_that_is_killed_takes_its_children_along_and_is_made_again() -> None:
