@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -31,7 +32,7 @@ from cdc.monitor.commands import PageCommands, Refused, read_token
 from cdc.monitor.consumers import Consumers, GroupStanding, TopicStanding
 from cdc.monitor.figures import MOST_PAIRS, MonitorFigures, tell_consumers
 from cdc.monitor.judged import STATES, Problem, Rate, level_of, log_left, problems_of, state_of
-from cdc.monitor.looks import FileNow, Look
+from cdc.monitor.looks import Answer, FileNow, Look
 from cdc.monitor.monitor import Monitor
 from cdc.monitor.server import POLICY, PageServer
 from cdc.monitor.status import at_work, status_of
@@ -164,6 +165,19 @@ def test_who_is_at_work(server: dict[str, Any], age_s: int, works: bool | None) 
     state = State(connector="shop", identity={}, phase=Phase.STREAM, epoch=1)
     found = status_of(CONFIG, Standing(state, now_ms - age_s * 1000, None), server)
     assert found["running"] is bool(works)
+
+
+def test_one_that_has_never_run_is_no_fault(tmp_path: Path) -> None:
+    """`CdcNobodyFollows` was raised for a connector for which its server keeps nothing yet."""
+    file = tmp_path / "s.yaml"
+    file.write_text(YAML.format("shop", "p"))
+    watched = WatchedConnector(file, load_connector(file))
+    now_ms = time.time_ns() // 10**6
+    state = State(connector="shop", identity={}, phase=Phase.STREAM, epoch=1)
+    watched._server = SimpleNamespace(answer=lambda: Answer({"reading": False, "slot": None}, 1, None))  # type: ignore[assignment]
+    for found, works in ((None, None), (Standing(state, now_ms, None), False)):
+        watched._kafka = SimpleNamespace(answer=lambda found=found: Answer((found, now_ms), 1, None))  # type: ignore[assignment,misc]
+        assert watched.at_work() is works
 
 
 def test_what_a_server_never_keeps_is_not_missed() -> None:
