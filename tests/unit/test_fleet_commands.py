@@ -9,6 +9,7 @@ import time
 from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
@@ -276,7 +277,9 @@ def test_the_commands_of_the_page_work(brokers: MemoryBrokers, tmp_path: Path, m
         file(tmp_path, name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cdc.cli.running.fleet.Member, "run", lambda self: None)
-    monkeypatch.setattr(cdc.cli.running.fleet, "Children", lambda flags: nullcontext())
+    monkeypatch.setattr(
+        cdc.cli.running.fleet, "Children", lambda *_, **__: nullcontext(SimpleNamespace(folder=tmp_path))
+    )
     for words in commands:
         assert run(*words).exit_code == 0, words
     brokers.groups["production"] = [GroupMember("m1", "m1-1", "h", (0,)), GroupMember("m2", "m2-1", "h", (1,))]
