@@ -9,7 +9,6 @@ session begins with a new producer and goes on from the position in Kafka: docs/
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -28,6 +27,7 @@ from cdc.capture.starting.stand_by import StandBy
 from cdc.capture.starting.startup import Startup
 from cdc.encode.dead_letters import refusal
 from cdc.encode.topic_contents.published_values import PublishedValues
+from cdc.machine.flag import Flag
 from cdc.model.audit import Act, asked_by
 from cdc.model.change import Table
 from cdc.model.errors import (
@@ -124,10 +124,10 @@ class Pipeline:
         self._observe = observe
         self._failed = failed
         self._meter = meter
-        self._stop = threading.Event()
+        self._stop = Flag()
         self._across = AcrossSessions(
             stop=self._stop,
-            reload=threading.Event(),
+            reload=Flag(),
             committed=self._committed,
             good=self._good,
             meter=meter,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import time
@@ -14,7 +15,8 @@ from typing import Final
 import click
 
 from cdc.cli.ending import INTERRUPTED, error_of
-from cdc.cli.terminal import UtcFormatter, tell
+from cdc.cli.terminal import UtcFormatter, instant, named, tell
+from cdc.machine.child_processes import AMONG_OTHERS
 from cdc.monitoring.json_log import JsonFormatter, Place, line
 
 TEXT: Final = "text"
@@ -33,7 +35,7 @@ LOG_FORMAT: Final = click.option(
 def log_to_stderr(log_format: str, place: Place, *, verbose: bool = False) -> logging.Handler:
     """Begin to log to stderr; return what writes the lines."""
     made = logging.StreamHandler(sys.stderr)
-    made.setFormatter(JsonFormatter(place) if log_format == JSON else UtcFormatter())
+    made.setFormatter(JsonFormatter(place) if log_format == JSON else UtcFormatter(lambda: _called(place)))
     made.addFilter(_worth_a_line)
     if log_format == JSON:  # what Python would print in lines of its own
         logging.captureWarnings(capture=True)
@@ -42,6 +44,12 @@ def log_to_stderr(log_format: str, place: Place, *, verbose: bool = False) -> lo
     for client in ("kafka", "cdc.kafka"):  # their errors are reported in one line of ours
         logging.getLogger(client).setLevel(logging.WARNING if verbose else logging.CRITICAL)
     return made
+
+
+def _called(place: Place) -> str:
+    """Return the connector's name if its lines are among those of others, else nothing."""
+    called = os.environ.get(AMONG_OTHERS, "")
+    return str(place.of().get("connector", called)) if called else ""
 
 
 def _of_a_thread(of: threading.ExceptHookArgs) -> None:
@@ -62,10 +70,16 @@ def errors_logged(log_format: str, place: Place) -> Iterator[None]:
     except (click.exceptions.Exit, BrokenPipeError):
         raise
     except (Exception, KeyboardInterrupt) as exc:
-        if log_format != JSON:
+        name = _called(place)
+        if log_format != JSON and not name:
             raise
         code, level, message, more = _told(exc)
-        tell(line(time.time(), level, message, place, **more))
+        if log_format == JSON:
+            tell(line(time.time(), level, message, place, **more))
+        else:
+            said = [message, *(f"{what}: {more[what]}" for what in ("hint", "exception") if what in more)]
+            for each in said:
+                tell(f"{instant(time.time())} {level.upper():<7} {named(each, name)}")
         click.get_current_context().exit(code)
 
 

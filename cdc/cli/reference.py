@@ -48,6 +48,8 @@ EXITS: Final[Mapping[str, str]] = {
     "fleet run": "0: stopped by SIGTERM or Ctrl-C, and out of the group. 1: Kafka refuses the member, or its name is "
     "another's.",
     "fleet add": "0: all are added. 2: a file is wrong, or does not go with another entry: none is added.",
+    "fleet restart": "0: all are asked for. 1: there is no such fleet. 2: a name is not known, or its entry is "
+    "wrong: none is.",
     "fleet remove": "0: all are removed. 1: there is no such fleet. 2: a name is not known: none is removed.",
     "fleet list": "0: it could be told. 1: there is no such fleet.",
     "fleet status": "0: it could be told, also of connectors that are down. 1: there is no such fleet.",

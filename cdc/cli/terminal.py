@@ -61,11 +61,24 @@ def instant(at_s: float) -> str:
         return f"{at_s:.3f} s since 1970"
 
 
-class UtcFormatter(logging.Formatter):
-    """Begins each line with the time in UTC, with its zone: lines of machines in several zones can be compared."""
+def named(message: str, name: str) -> str:
+    """Write a message as that of a connector, unless it begins so."""
+    return message if not name or message.startswith(f"{name}: ") else f"{name}: {message}"
 
-    def __init__(self) -> None:
+
+class UtcFormatter(logging.Formatter):
+    """Begins each line with the time in UTC, with its zone: lines of machines in several zones can be compared.
+
+    Where a process logs among others, what it is called goes before each message that does not begin with it.
+    """
+
+    def __init__(self, called: Callable[[], str] = lambda: "") -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(message)s")
+        self._called = called
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's
+        record.message = named(record.message, self._called())
+        return super().formatMessage(record)
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: ARG002, N802 - logging's
         return instant(record.created)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from pathlib import Path
 
 from cdc.config.config import ConnectorConfig
 from cdc.config.file_connector import load_any
+from cdc.config.kafka_config import KafkaConfig
+from cdc.config.source_config import SourceConfig
 from cdc.model.errors import ConfigError
 
 
@@ -27,8 +30,9 @@ def reread(path: Path, before: ConnectorConfig) -> ConnectorConfig:
         name
         for name, ours, theirs in (
             ("name", now.name, before.name),
-            ("source", free, of),
-            ("sink", (now.sink, now.into), (before.sink, before.into)),
+            *_keys("source", free, of),
+            *_keys("sink", now.sink, before.sink),
+            ("sink", now.into, before.into),
             ("on_error", now.on_error, before.on_error),
             ("metrics", now.metrics, before.metrics),
         )
@@ -40,3 +44,11 @@ def reread(path: Path, before: ConnectorConfig) -> ConnectorConfig:
             hint="start it again; source.url, tables, heartbeat_s and on_hole, and snapshot, can be",
         )
     return now
+
+
+def _keys(
+    of: str, now: SourceConfig | KafkaConfig, before: SourceConfig | KafkaConfig
+) -> Iterator[tuple[str, object, object]]:
+    """Give the keys of a part of the file, and what both files say there."""
+    for field in fields(now):
+        yield f"{of}.{field.name}", getattr(now, field.name), getattr(before, field.name)

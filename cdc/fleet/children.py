@@ -47,9 +47,9 @@ class _Child:
 class Children:
     """Starts, stops and hears them; all calls come from one thread, which lives as long as the member."""
 
-    def __init__(self, flags: Sequence[str] = ()) -> None:
-        """`flags` are further options of `cdc run`."""
-        self._flags = tuple(flags)
+    def __init__(self, flags: Sequence[str] = (), *, metrics: bool = False) -> None:
+        """`flags` are further options of `cdc run`; `metrics`: each shows its own at a socket in `folder`."""
+        self._flags, self._metrics = tuple(flags), metrics
         self._folder = Path(tempfile.mkdtemp(prefix="cdc-fleet-"))  # for its owner's eyes alone
         self._children: dict[str, _Child] = {}
         self._nursery: subprocess.Popen[bytes] | None = None
@@ -57,6 +57,11 @@ class Children:
         self._heard = b""
         self._ready = False
         self._open()
+
+    @property
+    def folder(self) -> Path:
+        """Where their files are, and their sockets: ``NAME.sock``."""
+        return self._folder
 
     def _open(self) -> socket.socket:
         """Return the way to the nursery, which is started if there is none."""
@@ -94,7 +99,10 @@ class Children:
         os.set_blocking(told, False)
         flags = [_WAIT, *([_TAKE_OVER] if take_over else []), *self._flags]
         child = self._children[entry.name] = _Child(0, file, told)
-        asked = orjson.dumps({"start": ["run", str(file), *flags], "name": entry.name}) + b"\n"
+        wanted = {"start": ["run", str(file), *flags], "name": entry.name}
+        if self._metrics:
+            wanted["socket"] = str(self._folder / f"{entry.name}.sock")
+        asked = orjson.dumps(wanted) + b"\n"
         try:
             socket.send_fds(self._open(), [asked], [tells])
             while child.code is None and child.pid == 0 and child.refused is None:
@@ -110,7 +118,8 @@ class Children:
     def _forget(self, name: str) -> None:
         child = self._children.pop(name)
         os.close(child.pipe)
-        child.file.unlink(missing_ok=True)
+        for file in (child.file, child.file.with_suffix(".sock")):
+            file.unlink(missing_ok=True)
 
     def _receive(self, newest: _Child | None = None) -> None:
         """Take up what the nursery says next. Raises OSError when it is gone."""

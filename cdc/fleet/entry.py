@@ -1,7 +1,8 @@
 """An entry is a connector of a fleet: its file as it was added, and its place. Pure, but for reading a file.
 
-The record's key is ``connector/NAME``, its value JSON: ``version``, ``place``, ``added_ms``, ``yaml``. What is compared
-between entries is read from the file each time, so a record that no `cdc fleet add` wrote is judged by the same rules.
+The record's key is ``connector/NAME``, its value JSON: ``version``, ``place``, ``added_ms``, ``yaml`` and, once a
+restart was asked for, ``restarted_ms``, by which it is another version of the entry. What is compared between entries
+is read from the file each time, so a record that no `cdc fleet add` wrote is judged by the same rules.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,7 @@ import yaml
 
 from cdc.config.config import ConnectorConfig, load_connector, parse_connector
 from cdc.config.yaml_binding import expand
+from cdc.fleet.clash import Held, clashes, held_by
 from cdc.fleet.secrets import literal_secrets
 from cdc.model.errors import CdcError, ConfigError
 
@@ -40,22 +42,30 @@ class Entry:
     place: int
     added_ms: int
     yaml: str = field(repr=False)
+    restarted_ms: int = 0
+    """When a restart was asked for last."""
     listen: str | None = None
     """The address of its metrics."""
+    held: Held = field(default_factory=Held)
+    """What it holds elsewhere, by which entries are compared."""
 
     @property
     def digest(self) -> str:
-        """Tell one version of the file from another."""
-        return hashlib.sha256(self.yaml.encode()).hexdigest()[:16]
+        """Tell one version of the entry from another."""
+        asked = f"{self.restarted_ms}\n" if self.restarted_ms else ""
+        return hashlib.sha256((asked + self.yaml).encode()).hexdigest()[:16]
 
     def moved(self, *, place: int, added_ms: int) -> Entry:
         """Return the same at another place."""
         return replace(self, place=place, added_ms=added_ms)
 
+    def restarted(self, at_ms: int) -> Entry:
+        """Return the same, whose connector is ended and started again."""
+        return replace(self, restarted_ms=at_ms)
+
     def to_bytes(self) -> bytes:
-        return orjson.dumps(
-            {"version": _VERSION, "place": self.place, "added_ms": self.added_ms, "yaml": self.yaml},
-        )
+        found = {"version": _VERSION, "place": self.place, "added_ms": self.added_ms, "yaml": self.yaml}
+        return orjson.dumps(found | ({"restarted_ms": self.restarted_ms} if self.restarted_ms else {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +123,7 @@ def _entry(text: str, where: str, *, place: int, added_ms: int) -> Entry:
         added_ms=added_ms,
         yaml=yaml.serialize(node, Dumper=yaml.SafeDumper, allow_unicode=True),
         listen=config.metrics.listen,
+        held=held_by(config, _text(node, "source", "url") or ""),
     )
 
 
@@ -169,8 +180,11 @@ def _read(name: str, value: bytes) -> Entry:
     if not isinstance(found, dict) or found.get("version") != _VERSION:
         raise ConfigError(f"{where} is no record of this release", hint="cdc fleet add --replace CONNECTOR.yaml")
     place, text, added_ms = found.get("place"), found.get("yaml"), found.get("added_ms")
+    restarted_ms = found.get("restarted_ms", 0)
     if not (
-        isinstance(place, int) and 0 <= place < _MOST_PLACE and isinstance(text, str) and isinstance(added_ms, int)
+        (isinstance(place, int) and 0 <= place < _MOST_PLACE and isinstance(text, str))
+        and isinstance(added_ms, int)
+        and isinstance(restarted_ms, int)
     ):
         raise ConfigError(f"{where} is damaged", hint="cdc fleet add --replace CONNECTOR.yaml")
     try:
@@ -179,7 +193,7 @@ def _read(name: str, value: bytes) -> Entry:
         raise ConfigError(f"{where}: lists or keys are nested too deeply to be read") from None
     if entry.name != name:
         raise ConfigError(f"{where} is the file of connector {entry.name}", hint="cdc fleet add CONNECTOR.yaml")
-    return entry
+    return entry.restarted(restarted_ms)
 
 
 def _place(value: bytes) -> int | None:
@@ -188,30 +202,6 @@ def _place(value: bytes) -> int | None:
     except (ValueError, KeyError, TypeError):
         return None
     return place if isinstance(place, int) and 0 <= place < _MOST_PLACE else None
-
-
-def clashes(entry: Entry, others: Iterable[Entry], *, fleet: str | None = None) -> Iterator[ConfigError]:
-    """Give why an entry cannot be beside others, which are those of `fleet`, if another one is named."""
-    where = "" if fleet is None else f" of fleet {fleet}"
-    for other in others:
-        if other.name == entry.name:
-            yield ConfigError(
-                f"connector {entry.name} is there already" + (f", in fleet {fleet}" if fleet else ""),
-                hint=f"cdc fleet remove {entry.name}, in that fleet"
-                if fleet
-                else "cdc fleet add --replace CONNECTOR.yaml takes its place",
-            )
-        elif other.prefix == entry.prefix:
-            yield ConfigError(
-                f"connector {entry.name}: its topic prefix {entry.prefix} is that of connector {other.name}{where}",
-                hint="set sink.topic_prefix to one of its own",
-            )
-        elif fleet is None and entry.listen is not None and other.listen == entry.listen:
-            yield ConfigError(
-                f"connector {entry.name}: metrics.listen {entry.listen} is that of connector {other.name}, and one "
-                "member may run both",
-                hint="give each connector a port of its own",
-            )
 
 
 def free_places(taken: Iterable[int], count: int) -> list[int]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from cdc.config.kafka_config import KafkaConfig
+from cdc.config.metrics_config import MetricsConfig
 from cdc.config.yaml_binding import load
 from cdc.model.errors import ConfigError
 
@@ -25,6 +26,7 @@ class FleetConfig:
     """Of the fleet's topic, when it is made; None: the broker's default."""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Client properties by librdkafka's names, as in `sink.options` of a connector."""
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.fleet):
@@ -46,12 +48,14 @@ class FleetConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetFile:
-    """What the file may say; each can be given as an option, too."""
+    """What the file may say; the first two can be given as options, too."""
 
     fleet: str | None = None
     bootstrap_servers: str | None = None
     replication_factor: int | None = None
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    """Where a member shows its own metrics and those of its connectors; it cannot be given as an option."""
 
 
 def load_fleet(path: Path | None, *, fleet: str | None, bootstrap_servers: str | None) -> FleetConfig:
@@ -71,6 +75,7 @@ def load_fleet(path: Path | None, *, fleet: str | None, bootstrap_servers: str |
             bootstrap_servers=servers,
             replication_factor=found.replication_factor,
             options=found.options,
+            metrics=found.metrics,
         )
     except ConfigError as exc:
         raise ConfigError(exc.message if path is None else f"{path}: {exc.message}", hint=exc.hint) from exc

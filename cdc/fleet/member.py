@@ -15,10 +15,12 @@ from typing import Final
 
 from cdc.fleet.children import Children
 from cdc.fleet.entry import CONNECTOR, STATUS, Entries, read_entries
+from cdc.fleet.meter import FleetMeter, NoFleetMeter
 from cdc.fleet.report import Report
 from cdc.fleet.roster import Job, Jobs, Kill, Reason, Roster, Start, Stop
 from cdc.fleet.seams import Assigned, Away, Fleet, Lost, Membership, Records, Revoked, clock_s
 from cdc.fleet.standing import Status
+from cdc.machine.flag import Flag
 from cdc.model.errors import CdcError, OperatorError, RetryableError
 from cdc.model.meter import RunState
 
@@ -40,15 +42,16 @@ log = logging.getLogger("cdc")
 class Member:
     """Runs connectors until it is stopped."""
 
-    def __init__(self, fleet: Fleet, name: str, children: Children) -> None:
+    def __init__(self, fleet: Fleet, name: str, children: Children, meter: FleetMeter | None = None) -> None:
         self._fleet, self._name, self._children = fleet, name, children
+        self._meter = meter or NoFleetMeter()
         self._roster = Roster()
         self._entries = Entries({}, {})
         self._said: dict[str, Status] = {}
         self._shown: set[str] = set()
         """The connectors of which the topic had a state when it was read last."""
         self._revoked: list[Revoked] = []
-        self._stop, self._hung_up = threading.Event(), threading.Event()
+        self._stop, self._hung_up = Flag(), Flag()
         self._told_s: dict[str, float] = {}
         self._overwritten = False
         """Whether the topic has another state of a connector that is this one's, or none any more."""
@@ -105,6 +108,7 @@ class Member:
 
     def _wait_for(self, begin: Callable[[], Records]) -> Records | None:
         while not self._stop.is_set():
+            self._meter.moves()
             try:
                 return begin()
             except RetryableError as exc:
@@ -113,8 +117,10 @@ class Member:
         return None
 
     def _turn(self, membership: Membership, records: Records, writer: StatusWriter) -> None:
+        self._meter.moves()
         news = membership.news(_TICK_S)
         while news is not None:
+            self._meter.hears(news)
             match news:
                 case Assigned(places, heard_s):
                     self._roster.assigned(places, heard_s)
@@ -139,11 +145,13 @@ class Member:
         self._hear(writer)
         if self._hung_up.is_set():
             self._hung_up.clear()
-            log.info("member %s: SIGHUP: %d connectors read their references again; entries are followed in any case",
-                     self._name, len(self._roster.running))  # fmt: skip
+            log.info("member %s: SIGHUP: %d connectors read their references again, those that wait are started; "
+                     "entries are followed in any case", self._name, len(self._roster.running))  # fmt: skip
+            self._roster.tries_again()
             for name in self._roster.running:
                 self._children.hang_up(name)
         self._act(writer)
+        self._meter.has(self._roster.owned())
         for revoked in list(self._revoked):
             if not self._roster.busy(revoked.places):
                 revoked.free.set()
@@ -167,7 +175,10 @@ class Member:
             other = name in self._shown if newest is None else newest != status.to_bytes()
             if other and self._roster.mine(name):
                 self._overwritten = True
-        self._shown = {key.removeprefix(STATUS) for key in found if key.startswith(STATUS)}
+        said = {key.removeprefix(STATUS): value for key, value in found.items() if key.startswith(STATUS)}
+        self._shown = set(said)
+        read = ((name, Status.from_bytes(value)) for name, value in said.items())
+        self._meter.sees(self._entries, {name: status for name, status in read if status is not None})
 
     def _hear(self, writer: StatusWriter) -> None:
         for name, report in self._children.reports():
@@ -180,16 +191,23 @@ class Member:
         if pause is None:
             log.info("member %s: connector %s has ended", self._name, name)
             return
+        self._meter.ends(pause.reason.value)
         wait_s = max(0.0, pause.until_s - clock_s())
+        stopped = pause.reason is Reason.STOPPED
         why = "was fenced off by another copy" if pause.reason is Reason.FENCED else f"ended with exit code {code}"
-        log.warning("member %s: connector %s %s; it is started again in %.0f s", self._name, name, why, wait_s)
-        state = RunState.FAILED.value if pause.reason is Reason.FAILED else Reason.FENCED.value
+        then = (
+            f"once it is decided what to do: cdc fleet restart {name}"
+            if stopped
+            else f"it is started again in {wait_s:.0f} s"
+        )
+        log.warning("member %s: connector %s %s; %s", self._name, name, why, then)
         status = self._said[name]
         if status.error is None:  # it was killed, or could not say why
             how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
             error = {"kind": "Ended", "message": f"its process {how} and gave no reason", "hint": _LOOK_INTO_LOG}
             status = _after(status, Report(None, error))
-        self._say(writer, name, replace(_in_state(status, state), again_ms=_now_ms() + round(wait_s * 1000)))
+        again_ms = None if stopped else _now_ms() + round(wait_s * 1000)
+        self._say(writer, name, replace(_in_state(status, pause.reason.value), again_ms=again_ms))
 
     def _act(self, writer: StatusWriter) -> None:
         for action in self._roster.decide(clock_s()):
@@ -207,6 +225,7 @@ class Member:
                         self._say(writer, name, _after(status, Report(None, error)))
                         self._ended(writer, name, OperatorError.exit_code)
                         continue
+                    self._meter.starts(take_over=take_over)
                     log.info("member %s: connector %s is started%s", self._name, name, " and takes over" * take_over)
                 case Stop(name):
                     log.info("member %s: connector %s is stopped", self._name, name)

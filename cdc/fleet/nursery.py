@@ -6,7 +6,7 @@ Loading what a connector is made of takes most of a second of CPU, and a member 
 fork takes milliseconds, and shares the memory. The nursery has one thread and talks to nobody but its member, over a
 socket, in lines of JSON. One child is asked for at a time, so its descriptor is the only one on its way:
 
-    member    {"start": argv, "name": …}, with the report pipe's descriptor · {"signal": number, "pid": …}
+    member    {"start": argv, "name": …, "socket": …}, with the report pipe's descriptor · {"signal": number, "pid": …}
     nursery   {"ready": pid}, once · {"started": pid} or {"refused": errno} · {"ended": pid, "code": …}
 
 The kernel ends it with its member, and the children with it (Linux); elsewhere it ends both when the socket is closed.
@@ -29,7 +29,8 @@ from typing import Final
 import orjson
 
 from cdc.config.registry import SINKS, SOURCES
-from cdc.fleet.report import REPORT_FD
+from cdc.fleet.report import METRICS_SOCKET, REPORT_FD
+from cdc.machine.child_processes import AMONG_OTHERS
 
 READ_BYTES: Final = 65_536
 _MODULES: Final = ("cdc.cli.main", "cdc.cli.running.run", "sinks.topics.records.positions")
@@ -86,7 +87,7 @@ def serve(channel: socket.socket) -> list[str]:
                 for descriptor in (woken, wake):
                     os.close(descriptor)
                 channel.close()
-                _settle(nursery, asked["name"], report)
+                _settle(nursery, asked["name"], report, asked.get("socket"))
                 arguments: list[str] = asked["start"]
                 return arguments
             os.close(report)
@@ -107,10 +108,13 @@ def _reap(channel: socket.socket, children: set[int]) -> None:
         _say(channel, {"ended": pid, "code": os.waitstatus_to_exitcode(status)})
 
 
-def _settle(nursery: int, name: str, report: int) -> None:
+def _settle(nursery: int, name: str, report: int, metrics: str | None) -> None:
     """Become a process of its own, which ends with the nursery."""
     os.setsid()
     os.environ[REPORT_FD] = str(report)
+    os.environ[AMONG_OTHERS] = name
+    if metrics is not None:
+        os.environ[METRICS_SOCKET] = metrics
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
         libc.prctl(_PR_SET_NAME, f"cdc-{name}".encode(), 0, 0, 0)

@@ -16,6 +16,8 @@ from cdc.model.state import State
 
 REPORT_FD: Final = "CDC_REPORT_FD"
 """The environment variable that names the pipe."""
+METRICS_SOCKET: Final = "CDC_METRICS_SOCKET"
+"""The one that names the socket at which a child shows its metrics to its member; none: it shows none."""
 
 
 @dataclass(frozen=True, slots=True)

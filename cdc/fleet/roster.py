@@ -14,14 +14,19 @@ one. A *tenure* is the time from a place's coming to its going. The rules, and w
   another member that has the place fences the child, and if none has, the child is right to go on. What is still not
   this member's when the group has spoken again is stopped.
 - A child that fails is started again after a pause of its own, which grows. Nothing of that touches the group.
+- A child that ended with a verdict would find the same at each start, until somebody decides. It is not started again
+  in this tenure, unless its entry changes (`cdc fleet restart`) or the member is told to try (SIGHUP).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, TypeAlias
+
+from cdc.model.errors import FencedError, VerdictError
 
 FRESH_S: Final = 5.0
 """For so long after it was told that a place is its own, a member's child takes over.
@@ -35,7 +40,6 @@ PAUSE_LONGEST_S: Final = 60.0
 LASTED_S: Final = 60.0
 """A child that has run for so long has not failed at the same thing again."""
 FENCED_S: Final = 15.0
-FENCED_CODE: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,8 @@ class Reason(StrEnum):
 
     FAILED = "failed"
     FENCED = "fenced"
+    STOPPED = "stopped"
+    """Somebody has to decide: see `VerdictError`."""
 
 
 @dataclass(slots=True)
@@ -168,6 +174,17 @@ class Roster:
         self._jobs = jobs
         self._pauses = {name: one for name, one in self._pauses.items() if name in jobs.by_name}
 
+    def owned(self) -> frozenset[str]:
+        """Return the connectors whose places are this member's, and those that still run here."""
+        theirs = (job.name for place in self._tenures for job in self._jobs.by_place.get(place, ()))
+        return frozenset((*theirs, *self._runs))
+
+    def tries_again(self) -> None:
+        """Start what has failed, or is stopped, at once; one that was fenced waits for the group's word."""
+        for name, pause in self._pauses.items():
+            if pause.reason is not Reason.FENCED:
+                self._pauses[name] = replace(pause, until_s=-math.inf)
+
     def busy(self, places: Iterable[int]) -> bool:
         """Whether a child of these places is still there."""
         wanted = set(places)
@@ -186,8 +203,10 @@ class Roster:
         tenure = self._tenures.get(run.job.place)
         before = self._pauses.get(name)
         failures = 1 if before is None or now_s - run.begun_s >= LASTED_S else before.failures + 1
-        if code == FENCED_CODE:
+        if code == FencedError.exit_code:
             reason, wait_s = Reason.FENCED, FENCED_S
+        elif code == VerdictError.exit_code:
+            reason, wait_s = Reason.STOPPED, math.inf
         else:
             reason, wait_s = Reason.FAILED, min(PAUSE_FIRST_S * 2 ** min(failures - 1, 16), PAUSE_LONGEST_S)
         pause = Pause(reason, now_s + wait_s, failures, tenure.number if tenure else 0, run.job.digest)

@@ -35,7 +35,7 @@ class Status:
     error: Mapping[str, object] | None = None
     """`at_ms`, `kind`, `message`, `hint` of the last error, until the log is followed without one."""
     again_ms: int | None = None
-    """When it is started again; None: it runs."""
+    """When it is started again; None: it runs, or is not started again by itself."""
 
     def to_bytes(self) -> bytes:
         return orjson.dumps(

@@ -29,7 +29,7 @@ class Act:
 
     action: str
     """``pause``, ``resume``, ``reload``, ``snapshot start``, ``snapshot stop``, ``read rows``, ``take-over``,
-    ``offsets import``, ``view rebuild``, ``erase``, ``fleet add``, ``fleet remove``."""
+    ``offsets import``, ``view rebuild``, ``erase``, ``fleet add``, ``fleet remove``, ``fleet restart``."""
     by: str | None = None
     """Who has asked, as the command says it: user and host; None: it does not say."""
     asked_ms: int | None = None

@@ -125,8 +125,14 @@ def log_left(slot: Mapping[str, Any] | None, binlog: Mapping[str, Any] | None, *
     return None, "not known"
 
 
-def problems_of(status: Mapping[str, Any], *, state: str, left_s: float | None, file: str) -> list[Problem]:
-    """Return what is to be done about a connector, the worst first."""
+def problems_of(
+    status: Mapping[str, Any], *, state: str, left_s: float | None, file: str, kept_s: float | None = None
+) -> list[Problem]:
+    """Return what is to be done about a connector, the worst first.
+
+    `kept_s` is how long its server keeps log in any case, where it says so: half of that is enough where that is short.
+    """
+    least_s = _ALERT_S if kept_s is None else min(_ALERT_S, kept_s / 2)
     found: list[Problem] = []
     slot, error = status["slot"], status["last_error"]
     if slot is not None and slot.get("wal_status") == "lost":
@@ -134,7 +140,7 @@ def problems_of(status: Mapping[str, Any], *, state: str, left_s: float | None, 
                              f"cdc snapshot start {file} --after-gap"))  # fmt: skip
     elif slot is not None and slot.get("warning"):
         found.append(Problem("bad", str(slot["warning"]), slot.get("hint")))
-    elif left_s is not None and left_s < _ALERT_S:
+    elif left_s is not None and left_s < least_s:
         found.append(Problem("bad", f"the log is kept for {duration(left_s)} more", _cure(state, file)))
     if state in ("stopped", "failed") and slot is not None and slot.get("retained_wal_bytes"):
         kept = int(slot["retained_wal_bytes"]) // _MB

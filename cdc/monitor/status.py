@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from cdc.capture.snapshots.snapshot_progress import SnapshotProgress, snapshot_progress, tables_being_read
 from cdc.config import registry
@@ -58,14 +59,33 @@ def connector_status(config: ConnectorConfig) -> dict[str, Any]:
     return status_of(config, kafka, server)
 
 
+_LATE_S: Final = 20.0
+"""Beside how often a position is committed where nothing happens: so late a commit may be of one that is at work."""
+
+
+def at_work(
+    config: ConnectorConfig, server: Mapping[str, Any], committed_at_ms: int, now_ms: int | None
+) -> bool | None:
+    """Tell whether somebody follows the log; where the server does not, by the age of the last commit.
+
+    None: it is not known, as the server does not answer, or neither it nor Kafka (`now_ms`) was asked yet.
+    """
+    if "unreachable" in server or not server:
+        return None
+    if server.get("reading") is not None or "slot" in server:
+        return bool((server.get("slot") or {}).get("active") or server.get("reading"))
+    late_ms = (_LATE_S + config.sink.idle_position_s) * 1000
+    return None if now_ms is None else now_ms - committed_at_ms < late_ms
+
+
 def status_of(config: ConnectorConfig, kafka: Any, server: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401 - Standing
     """Put together what Kafka and the source's server say; `server` may have `unreachable`, and why, alone."""
     state, server = kafka.state if kafka else None, dict(server)
     lag_bytes = server.pop("lag_bytes", None)
     now_ms = server.pop("clock_ms", None) or time.time_ns() // 1_000_000
     source_ms = source_ms_of(state, lag_bytes, now_ms)
-    slot = server.pop("slot", None)
-    running = bool(server.pop("reading", False) or (slot and slot["active"]))
+    running = bool(at_work(config, server, kafka.committed_at_ms if kafka else 0, time.time_ns() // 1_000_000))
+    slot, _ = server.pop("slot", None), server.pop("reading", None)
     snapshot = (
         snapshot_progress(state.snapshot, kafka.committed_at_ms) if state and kafka else SnapshotProgress({}, None)
     )

@@ -16,7 +16,7 @@ from cdc.monitor import process as processes
 from cdc.monitor.consumers import Consumers, read_consumers, topics_of
 from cdc.monitor.judged import Problem, Rate, level_of, log_left, problems_of, state_of
 from cdc.monitor.looks import Answer, Failure, FileNow, Look
-from cdc.monitor.status import instant, standing, status_of, stores_status
+from cdc.monitor.status import at_work, instant, standing, status_of, stores_status
 
 SERVER_S: Final = 2.0
 KAFKA_S: Final = 3.0
@@ -26,8 +26,6 @@ VIEWS_S: Final = 5.0
 CONSUMERS_S: Final = 15.0
 POINTS: Final = 300
 """So many points of each plot are kept: ten minutes."""
-_LATE_S: Final = 20.0
-"""Where the server does not say who follows its log, a connector whose last commit is older is not at work."""
 
 
 class Watched(Protocol):
@@ -104,11 +102,11 @@ class WatchedConnector:
         return [look for look in (self._server, self._kafka, self._process, self._consumers) if look is not None]
 
     def at_work(self) -> bool | None:
-        """Tell whether somebody follows the log now; None: it is not known."""
+        """Tell whether somebody follows the log now; None: it is not known, or the connector has never run."""
         server, kafka = self._server.answer(), self._kafka.answer()
-        if server.failure is not None or server.value is None or kafka.value is None:
+        if server.failure is not None or server.value is None or (kafka.value is not None and kafka.value[0] is None):
             return None
-        return self._at_work(status_of(self.config, kafka.value[0], dict(server.value)), dict(server.value))
+        return self._at_work(dict(server.value))
 
     def consumers(self) -> Consumers | None:
         """Return the groups, as they were looked at last."""
@@ -152,17 +150,20 @@ class WatchedConnector:
         if server.failure is not None:
             raw = {"unreachable": server.failure.message}
         found = status_of(self.config, kafka.value[0], raw) if kafka.value is not None else None
-        at_work = self._at_work(found, raw)
+        working = self._at_work(raw)
         if kafka.value is None and kafka.failure is None:
             state = "starting"  # nothing was answered yet
         else:
             state = state_of(
-                found, alive.state if alive is not None else None, server=server.failure is None, at_work=at_work
+                found, alive.state if alive is not None else None, server=server.failure is None, at_work=working
             )
         growth = self._log.a_second()
         left_s, left = log_left(found["slot"] if found else None, raw.get("binlog"), growth=growth,
-                                lag_s=found["lag_seconds"] if found else None)  # fmt: skip
-        problems = problems_of(found, state=state, left_s=left_s, file=self.file) if found is not None else []
+                                lag_s=_held_s(found, kafka.value))  # fmt: skip
+        kept_s = (raw.get("binlog") or {}).get("kept_for_seconds")
+        problems = (
+            problems_of(found, state=state, left_s=left_s, file=self.file, kept_s=kept_s) if found is not None else []
+        )
         problems = [*_failures(("Kafka", kafka), ("the source", server)), *problems]
         rate = self._events.a_second()
         entry = {
@@ -172,7 +173,7 @@ class WatchedConnector:
             "state": state,
             "level": level_of(state, problems),
             "phase": found["phase"] if found else None,
-            "running": at_work,
+            "running": working,
             "owner": raw.get("owner"),
             "standby": found["standby"] if found else None,
             "paused_at": found["paused_at"] if found else None,
@@ -194,17 +195,11 @@ class WatchedConnector:
         self._series.add(entry["lag_seconds"], entry["events_per_second"])
         return entry
 
-    def _at_work(self, found: dict[str, Any] | None, raw: dict[str, Any]) -> bool | None:
-        """Tell whether somebody follows the log; where the server does not, by the age of the last commit."""
-        if "unreachable" in raw or not raw:
-            return None
-        if raw.get("slot") is not None or raw.get("reading") is not None:
-            return bool((raw.get("slot") or {}).get("active") or raw.get("reading"))
+    def _at_work(self, raw: dict[str, Any]) -> bool | None:
+        """Tell whether somebody follows the log; a commit's age is told by Kafka's clock."""
         kafka = self._kafka.answer().value
-        if "binlog" in raw and kafka is not None and kafka[0] is not None and found is not None:
-            late_ms = (_LATE_S + self.config.sink.idle_position_s) * 1000
-            return bool(kafka[1] - kafka[0].committed_at_ms < late_ms)
-        return False
+        committed_ms = kafka[0].committed_at_ms if kafka is not None and kafka[0] is not None else 0
+        return at_work(self.config, raw, committed_ms, kafka[1] if kafka is not None else None)
 
     def _groups(self) -> dict[str, Any]:
         answer = self._consumers.answer()
@@ -224,6 +219,14 @@ class WatchedConnector:
 
     def series(self) -> dict[str, list[float | None]]:
         return self._series.as_json()
+
+
+def _held_s(found: dict[str, Any] | None, kafka: Any) -> float | None:  # noqa: ANN401 - Standing and Kafka's time
+    """Return how old the log is that the position needs: before all tables are read, from the snapshot's begin on."""
+    if found is None or found["lag_seconds"] is not None:
+        return found["lag_seconds"] if found else None
+    state = kafka[0].state if kafka[0] is not None else None
+    return (kafka[1] - state.source_ms) / 1000 if state is not None and state.source_ms else None
 
 
 def _failures(*asked: tuple[str, Answer[Any]]) -> list[Problem]:

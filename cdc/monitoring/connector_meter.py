@@ -55,8 +55,6 @@ class ConnectorMeter:
             "cdc_sink_pending_records": lambda: {(): self._pending()[0]},
             "cdc_sink_pending_bytes": lambda: {(): self._pending()[1]},
             "cdc_connector_tables": lambda: {(): len(self._of.tables)} if self._of else {},
-            "cdc_dead_letters_total": lambda: {(): self._of.dead_letters} if self._of else {},
-            "cdc_rereads_total": lambda: {(): self._of.rereads} if self._of else {},
             "cdc_snapshot_tables": self._snapshot_tables,
             "cdc_snapshot_rows": lambda: self._by_table(estimated=False),
             "cdc_snapshot_estimated_rows": lambda: self._by_table(estimated=True),
@@ -69,6 +67,7 @@ class ConnectorMeter:
             "cdc_slot_retained_bytes": lambda: self._of_slot(lambda slot: slot["retained_wal_bytes"] or 0),
             "cdc_slot_safe_bytes": lambda: self._of_slot(lambda slot: slot["safe_wal_size_bytes"]),
             "cdc_binlog_headroom_seconds": self._headroom,
+            "cdc_binlog_retention_seconds": self._retention,
         }
         for name, values in asked.items():
             figures.ask(name, values)
@@ -96,14 +95,15 @@ class ConnectorMeter:
 
     def opened(self, state: State, pending: Callable[[], tuple[int, int]]) -> None:
         self._pulse.moves()
-        self._of, self._pending = state, pending
+        self._goes_on_from(state)
+        self._pending = pending
         self.figures.add("cdc_connector_sessions_total", 1)
         if state.phase is Phase.STREAM:
             self._fresh_ms = max(self._fresh_ms, state.source_ms)
 
     def committed(self, commit: Commit) -> None:
         self._pulse.moves()
-        self._of = commit.state
+        self._goes_on_from(commit.state)
         figures, label = self.figures, self._tables.label
         for (table, op), many in commit.events.items():
             figures.add("cdc_source_events_total", many, label(table), op)
@@ -115,6 +115,16 @@ class ConnectorMeter:
         figures.set("cdc_sink_epochs_total", commit.epochs)
         figures.set("cdc_sink_commit_timestamp_seconds", time.time())
         figures.histogram("cdc_sink_commit_duration_seconds").observe_one(commit.took_s)
+
+    def _goes_on_from(self, state: State) -> None:
+        """Count on: the position's own counts fall where an older one was imported, or restored, meanwhile."""
+        before = self._of
+        for name, now, last in (
+            ("cdc_dead_letters_total", state.dead_letters, before.dead_letters if before else 0),
+            ("cdc_rereads_total", state.rereads, before.rereads if before else 0),
+        ):
+            self.figures.add(name, max(0, now - last))
+        self._of = state
 
     def _delayed(self, at_ms: list[int]) -> None:
         """Count when source transactions were committed, which is nearly in order."""
@@ -170,8 +180,17 @@ class ConnectorMeter:
 
     def _headroom(self) -> Values:
         """Tell from the setting as it was said last: while the server is away, binlog grows old all the same."""
+        kept_s = self._retention().get(())
+        if kept_s is None:
+            return {}
+        if self._fresh_ms or self._of is None or not self._of.source_ms:
+            return {(): kept_s - self._lag().get((), 0.0)}
+        # before all tables are read the position stays where the snapshot began, which is known
+        return {(): kept_s - (time.time_ns() // 1_000_000 + self._ahead_ms - self._of.source_ms) / 1000}
+
+    def _retention(self) -> Values:
         kept_s = (self._said.get("binlog") or {}).get("kept_for_seconds")
-        return {} if kept_s is None else {(): kept_s - self._lag().get((), 0.0)}
+        return {} if kept_s is None else {(): kept_s}
 
     def _not_committed(self) -> tuple[int, int]:
         return self._pending()

@@ -78,7 +78,8 @@ ROWS: Final = (
         Panel("Log kept for slots", "bytes", ((f"cdc_slot_retained_bytes{{{_OF}}}", "{{connector}}"),)),
         Panel("Log until a slot is lost", "bytes", ((f"cdc_slot_safe_bytes{{{_OF}}}", "{{connector}}"),),
               "Where max_slot_wal_keep_size is set."),
-        Panel("Binlog headroom", "s", ((f"cdc_binlog_headroom_seconds{{{_OF}}}", "{{connector}}"),),
+        Panel("Binlog headroom", "s", ((f"cdc_binlog_headroom_seconds{{{_OF}}}", "{{connector}}"),
+                                       (f"cdc_binlog_retention_seconds{{{_OF}}}", "{{connector}} kept")),
               "How long until binlog is removed that was not read."),
     )),
     Row("Snapshots", (
@@ -101,6 +102,19 @@ ROWS: Final = (
             (f"cdc_apply_aside_tables{{{_STORES}}}", "{{apply}} {{store}} set aside"),
         )),
         Panel("Quarantine", "none", ((f"cdc_apply_quarantined_events{{{_STORES}}}", "{{apply}} {{store}}"),)),
+    )),
+    Row("Fleets", (
+        Panel("Members", "none", (("cdc_fleet_members", "{{fleet}} by {{member}}"),
+                                  ("cdc_fleet_joined", "{{fleet}} {{member}} is in"))),
+        Panel("Connectors by state", "none", ((
+            "max by (fleet, state) (cdc_fleet_connectors) > 0", "{{fleet}} {{state}}"),)),
+        Panel("Connectors that do not answer", "none", (("cdc_fleet_connector_up == 0", "{{fleet}} {{connector}}"),)),
+        Panel("Rebalances", "cps", ((
+            "sum by (fleet) (rate(cdc_fleet_rebalances_total[$__rate_interval]))", "{{fleet}}"),)),
+        Panel("Ends that nobody had asked for", "cps", ((
+            "sum by (fleet, reason) (rate(cdc_fleet_ends_total[$__rate_interval]))", "{{fleet}} {{reason}}"),)),
+        Panel("Brokers heard", "s", ((
+            "time() - cdc_fleet_coordinator_timestamp_seconds", "{{fleet}} {{member}}"),), "How long ago."),
     )),
     Row("Seen from outside (cdc monitor)", (
         Panel("Connectors that somebody runs", "none", ((f"cdc_monitor_connector_running{{{_OF}}}", "{{connector}}"),)),

@@ -2,6 +2,7 @@
 
 Every one has the label ``connector``: a connector's name; of an apply job's own figures the prefix of its topics, which
 is the connector's name unless connector.yaml says otherwise. Those of apply jobs have ``apply`` too, the job's name.
+Those of a fleet's member have ``fleet`` and ``member`` in place of it.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ CONNECTOR: Final = (
            " max_slot_wal_keep_size."),
     _gauge("cdc_binlog_headroom_seconds", "How much older the server's binlog may become than the committed position is"
            " now, by binlog_expire_logs_seconds; none where it is kept for ever (MySQL, MariaDB)."),
+    _gauge("cdc_binlog_retention_seconds", "How long the server keeps binlog, by the same setting."),
 )  # fmt: skip
 
 APPLY: Final = (
@@ -119,6 +121,25 @@ APPLY: Final = (
     _gauge("cdc_apply_quarantined_events", "Events in quarantine.", "store"),
 )  # fmt: skip
 
+FLEET: Final = (
+    *PROCESS,
+    _gauge("cdc_fleet_members", "Members of the fleet's group, as its coordinator said last."),
+    _gauge("cdc_fleet_coordinator_timestamp_seconds", "When the group's coordinator last answered this member, which"
+           " asks it every 15 s."),
+    _gauge("cdc_fleet_joined", "1 while this member is in the group, 0 before and while it is out of it."),
+    _gauge("cdc_fleet_connectors", "Connectors of the whole fleet by state, as `cdc fleet status` tells; each member"
+           " shows the same.", "state"),
+    _gauge("cdc_fleet_connector_up", "1 for a connector of this member whose process answers, 0 for one that has none"
+           " or does not answer.", "connector"),
+    _counter("cdc_fleet_rebalances_total", "How often the group has given places to this member, or wanted some back."),
+    _counter("cdc_fleet_losses_total", "How often this member was out of the group, or could not hear it."),
+    _counter("cdc_fleet_starts_total", "Connectors' processes started here; take_over: in place of another member's"
+             " copy (yes), or again (no).", "take_over"),
+    _counter("cdc_fleet_ends_total", "Ends of connectors' processes that nobody had asked for, by what follows: failed"
+             " or fenced, and started again after a pause; stopped until somebody decides.", "reason"),
+    _gauge("cdc_fleet_moved_timestamp_seconds", "When the member's loop was last seen to move: what /livez judges."),
+)  # fmt: skip
+
 SEEN: Final = (
     _gauge("cdc_monitor_connector_running", "1 if somebody follows the source's log as this connector, as its server"
            " tells; of a server that does not tell, if a position was committed lately."),
@@ -137,7 +158,7 @@ VERIFIED: Final = (
     _gauge("cdc_verify_differing_rows", "Rows that differed then.", "store"),
 )  # fmt: skip
 
-EVERY: Final = tuple({metric.name: metric for metric in (*CONNECTOR, *APPLY, *SEEN, *VERIFIED)}.values())
+EVERY: Final = tuple({metric.name: metric for metric in (*CONNECTOR, *APPLY, *FLEET, *SEEN, *VERIFIED)}.values())
 
 
 def series_of(metric: Metric) -> tuple[str, ...]:

@@ -6,10 +6,11 @@ sleeps, and others an answer, but not the loop. Answers hold figures and words o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, TypeAlias
 
 from prometheus_client import CollectorRegistry
 
@@ -21,17 +22,26 @@ _JUDGES: Final[dict[str, Callable[[Health], Verdict]]] = {
     "/readyz": lambda health: health.ready(),
     "/startupz": lambda health: health.started(),
 }
+Others: TypeAlias = Callable[[str], Sequence[bytes]]
+"""Gives the texts of other processes' metrics, in the format that it is told to accept."""
 PATHS: Final = ("/metrics", *_JUDGES)
 
 
 class MetricsServer(Listening):
     """Listens from its making on, answers inside its `with`."""
 
-    def __init__(self, address: tuple[str, int], registry: CollectorRegistry, health: Health) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int] | Path,
+        registry: CollectorRegistry,
+        health: Health,
+        *,
+        others: Others | None = None,
+    ) -> None:
         """Raise OperatorError for an address that cannot be listened on."""
         super().__init__(
             address,
-            partial(_Answer, registry, health),
+            partial(_Answer, registry, health, others),
             option="metrics.listen",
             warning="metrics: every address of this machine answers at port {port}, to everybody who reaches it: names "
             "of tables and errors, no values of rows",
@@ -42,14 +52,14 @@ class MetricsServer(Listening):
 class _Answer(Answering):
     """Knows the paths."""
 
-    def __init__(self, registry: CollectorRegistry, health: Health, *more: Any) -> None:  # noqa: ANN401 - the same
-        self._registry, self._health = registry, health
+    def __init__(self, registry: CollectorRegistry, health: Health, others: Others | None, *more: Any) -> None:  # noqa: ANN401 - the same
+        self._registry, self._health, self._others = registry, health, others
         super().__init__(*more)
 
     def do_GET(self) -> None:  # noqa: N802 - the standard library's
         path = self.path.partition("?")[0]
         if path == "/metrics":
-            self.say_metrics(self._registry)
+            self.say_metrics(self._registry, self._others)
         elif path in _JUDGES:
             self._judge(_JUDGES[path](self._health))
         else:

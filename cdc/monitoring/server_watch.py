@@ -1,23 +1,24 @@
-"""Asks the source's server every 15 s what `cdc status` asks it, on a thread and connections of its own."""
+"""Asks a server every 15 s, on a thread and connections of its own: a source's what `cdc status` asks, or a group's."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Self
+from collections.abc import Callable
+from typing import Final, Generic, Self, TypeVar
 
 from cdc.model.errors import CdcError
 
 EVERY_S: Final = 15.0
 
+_T = TypeVar("_T")
 log = logging.getLogger("cdc")
 
 
-class ServerWatch:
+class ServerWatch(Generic[_T]):
     """Tells `heard` what `ask` gives; None where the server does not answer. Use as a context manager."""
 
-    def __init__(self, ask: Callable[[], Mapping[str, Any]], heard: Callable[[Mapping[str, Any] | None], None]) -> None:
+    def __init__(self, ask: Callable[[], _T], heard: Callable[[_T | None], None]) -> None:
         self._ask, self._heard = ask, heard
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cdc-server-watch", daemon=True)

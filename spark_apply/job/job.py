@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pyspark.sql import SparkSession
 
 from cdc.config.config import ApplyConfig
+from cdc.machine.flag import Flag
 from cdc.machine.stop_signals import stopping
 from cdc.model.meter import NO_JOB_METER, JobMeter
 from spark_apply.events.kafka.client import NoAnswerError
@@ -103,7 +104,7 @@ def run_apply(
         reset_checkpoint=reset_checkpoint,
         begin=begin,
         tell=progress or (lambda _line: None),
-        stop=stop or threading.Event(),
+        stop=stop or Flag(),
         meter=meter,
     )
     with stopping(job.stop):

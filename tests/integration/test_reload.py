@@ -93,7 +93,10 @@ def test_a_file_that_is_refused_changes_nothing(postgres18: Database, kafka: str
         running.await_following()
         wrong = (
             ("{", "the file is not taken up"),
-            (good.replace('"partitions": 3', '"partitions": 4'), "sink cannot be changed while the connector runs"),
+            (
+                good.replace('"partitions": 3', '"partitions": 4'),
+                "sink.partitions cannot be changed while the connector runs",
+            ),
             (good.replace('"public.t"', '"public.t", "public.gone"'), "the file as it is now is refused"),
         )
         for number, (text, told) in enumerate(wrong, 1):

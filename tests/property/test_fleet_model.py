@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc.fleet.roster import FENCED_CODE, Job, Jobs, Kill, Roster, Start, Stop
+from cdc.fleet.roster import Job, Jobs, Kill, Roster, Start, Stop
+from cdc.model.errors import FencedError
 from tests.conftest import FULL
 
 SESSION_S = 6.0
@@ -241,7 +242,7 @@ class World:
                 self._fence(member, copy)
             return
         if copy.epoch < newest:
-            self._end(member, copy.name, FENCED_CODE)
+            self._end(member, copy.name, FencedError.exit_code)
             return
         assert copy.epoch == newest >= self.committed[copy.name]
         self.committed[copy.name] = newest

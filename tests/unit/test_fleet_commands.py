@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import time
 from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
@@ -15,6 +17,7 @@ from click.testing import CliRunner, Result
 import cdc.cli.running.fleet
 from cdc.cli.running.fleet import fleet
 from cdc.config import registry
+from cdc.fleet.entry import read_entries
 from cdc.fleet.fleet_config import FleetConfig, load_fleet
 from cdc.fleet.seams import GroupMember
 from cdc.fleet.standing import Status
@@ -106,6 +109,49 @@ def test_two_that_add_at_once_keep_apart(
     assert {name: one["place"] for name, one in listed.items()} == {"a": 0, "b": 1, "x": 2, "y": 2, "c": 3}
     assert brokers.places["production"] == 4
     assert written == ["connector/c", "connector/c"], "y is looked after by who has added it"
+
+
+def test_a_restart_is_another_version_of_the_entry(brokers: MemoryBrokers, tmp_path: Path) -> None:
+    """Of a file that is added again as it was, too. A release before knows nothing of it, and reads the rest."""
+    shop = file(tmp_path, "a")
+    run("add", shop, file(tmp_path, "b"))
+
+    def digest() -> str:
+        return read_entries({"a": brokers.records["production"]["connector/a"]}).good["a"].digest
+
+    seen = [digest()]
+    for words in (("restart", "a"), ("add", "--replace", shop), ("restart", "a", "b")):
+        time.sleep(0.002)
+        assert run(*words).exit_code == 0
+        seen.append(digest())
+    assert len(set(seen)) == len(seen)
+    assert [act.action for _, connector, act in brokers.noted if connector == "a"] == [
+        "fleet add", "fleet restart", "fleet add", "fleet restart",
+    ]  # fmt: skip
+    error = refused("restart", "a", "c")
+    assert error.message == "fleet production has no connector c"
+    assert digest() == seen[-1]
+    brokers.records["production"]["connector/wrong"] = b"{"
+    assert "is run by nobody" in refused("restart", "wrong").message
+    stopped = Status(member="m", state="stopped", since_ms=1, error={"message": "gone", "hint": "cdc snapshot start"})
+    brokers.records["production"]["status/a"] = stopped.to_bytes()
+    brokers.groups["production"] = [GroupMember("m", "m-1", "h", (0, 1))]
+    shown = run("status").stdout
+    assert "hint: cdc snapshot start" in shown
+    assert "then: cdc fleet restart a" in shown
+    assert json.loads(run("status", "--json").stdout)["connectors"]["a"]["state"] == "stopped"
+
+
+def test_what_may_be_right_is_added_by_who_says_so(brokers: MemoryBrokers, tmp_path: Path) -> None:
+    """In another fleet, too; what cannot be right is not."""
+    assert run("add", file(tmp_path, "my-shop")).exit_code == 0
+    near = file(tmp_path, "myshop", url="${OTHER}")
+    assert "has nearly the name of connector my-shop" in refused("add", near).message
+    assert "of fleet production" in refused("add", "--fleet", "staging", near).message
+    assert run("add", "--force", near).exit_code == 0
+    same_slot = file(tmp_path, "my_shop")
+    assert "source.slot cdc_my_shop is that of connector my-shop" in refused("add", "--force", same_slot).message
+    assert names(brokers) == ["connector/my-shop", "connector/myshop"]
 
 
 def test_nothing_is_half_made(brokers: MemoryBrokers, tmp_path: Path) -> None:
@@ -231,7 +277,9 @@ def test_the_commands_of_the_page_work(brokers: MemoryBrokers, tmp_path: Path, m
         file(tmp_path, name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cdc.cli.running.fleet.Member, "run", lambda self: None)
-    monkeypatch.setattr(cdc.cli.running.fleet, "Children", lambda flags: nullcontext())
+    monkeypatch.setattr(
+        cdc.cli.running.fleet, "Children", lambda *_, **__: nullcontext(SimpleNamespace(folder=tmp_path))
+    )
     for words in commands:
         assert run(*words).exit_code == 0, words
     brokers.groups["production"] = [GroupMember("m1", "m1-1", "h", (0,)), GroupMember("m2", "m2-1", "h", (1,))]

@@ -8,7 +8,8 @@ import orjson
 import pytest
 import yaml
 
-from cdc.fleet.entry import Entry, clashes, entry_of, free_places, read_entries
+from cdc.fleet.clash import clashes, doubts
+from cdc.fleet.entry import Entry, entry_of, free_places, read_entries
 from cdc.fleet.secrets import literal_secrets
 from cdc.model.errors import ConfigError
 
@@ -156,6 +157,79 @@ def test_one_address_of_metrics_is_for_one_connector(tmp_path: Path) -> None:
     assert list(clashes(second, [first], fleet="elsewhere")) == []
     (clash,) = clashes(first, [first], fleet="elsewhere")
     assert clash.message == "connector a is there already, in fleet elsewhere"
+
+
+def postgres(url: str, more: str = "") -> str:
+    return f"source: {{type: postgres, url: '{url}', tables: [public.t]{more}}}"
+
+
+def mysql(url: str) -> str:
+    return f"source: {{type: mysql, url: '{url}', tables: [d.t], server_id: 7}}"
+
+
+AT = "postgresql://u:${P}@db.example:5432/one"
+OUTBOX = ", outbox: {table: public.t, topic_prefix: b.event}"
+SHARED = [  # names, sources, topic prefixes; what is said of it, and whether who says so has it added
+    (("my-shop", "my_shop"), (postgres(AT), postgres(AT)), None, "source.slot cdc_my_shop is that of", False),
+    (("my-shop", "myshop"), (postgres(AT), postgres(AT)), None, "has nearly the name of", True),
+    (("a", "b"), (postgres(AT, ", slot: s"), postgres(AT.replace("one", "two"), ", slot: s")), None,
+     "source.slot s is that of connector a, at the same server", False),
+    (("a", "b"), (postgres(AT, ", slot: s"), postgres(AT.replace("db.", "d2."), ", slot: s")), None, None, False),
+    (("a", "b"), (postgres("${A}", ", slot: s"), postgres("${A}", ", slot: s")), None, "at the same server", False),
+    (("a", "b"), (postgres("${A}", ", slot: s"), postgres("${B}", ", slot: s")), None, "cannot be told", True),
+    (("a", "b"), (postgres("host=h port=1 user=u", ", slot: s"), postgres("port=1 host=h", ", slot: s")), None,
+     "at the same server", False),
+    (("a", "b"), (mysql("mysql://u@DB/d"), mysql("mysql://v@db/e")), None, "source.server_id 7 is that of", False),
+    (("a", "b"), (postgres("${A}"), postgres("${A}")), ("Shop", "shop"), "prefix shop is nearly that of", True),
+    (("a", "b"), (postgres("${A}", OUTBOX), postgres("${A}")), None,
+     "the topics of a's outbox would look like those of tables of connector b: both begin with b.", False),
+    (("a", "b"), (postgres("${A}"), postgres("${A}")), None, None, False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("names", "sources", "prefixes", "said", "may_be_right"), SHARED)
+def test_what_two_entries_must_not_share_is_refused_by_the_other_ones_name(
+    tmp_path: Path,
+    names: tuple[str, str],
+    sources: tuple[str, str],
+    prefixes: tuple[str, str] | None,
+    said: str | None,
+    *,
+    may_be_right: bool,
+) -> None:
+    """Whichever comes first. What may be right is added with --force, and members then run both."""
+    entries = [
+        added(tmp_path, f"name: {name}\n{source}\nsink: {{bootstrap_servers: 'h:1', topic_prefix: {prefix}}}\n")
+        for name, source, prefix in zip(names, sources, prefixes or names, strict=True)
+    ]
+    for first, second in (entries, entries[::-1]):
+        refused = [*clashes(second, [first], fleet="other"), *doubts(second, [first], fleet="other")]
+        assert all(second.name in one.message and f" {first.name}" in one.message for one in refused)
+        assert bool(list(clashes(second, [first]))) == (said is not None and not may_be_right)
+        assert bool(list(doubts(second, [first]))) >= may_be_right
+        assert all("--force" in (one.hint or "") for one in doubts(second, [first]))
+    found = [one.message for one in (*clashes(entries[1], entries[:1]), *doubts(entries[1], entries[:1]))]
+    assert said is None or any(said in one for one in found), found
+    assert found == [] or said is not None
+    read = read_entries({entry.name: entry.to_bytes() for entry in entries})
+    assert len(read.good) == (2 if said is None or may_be_right else 1)
+
+
+@pytest.mark.parametrize(
+    ("mine", "other", "one"),
+    [
+        ("127.0.0.1:9187", "0.0.0.0:9187", True),
+        ("[::]:9187", "localhost:09187", True),
+        ("127.0.0.1:9187", "127.0.0.1:9188", False),
+        ("127.0.0.1:9187", "10.0.0.1:9187", False),
+    ],
+)
+def test_an_address_of_all_addresses_is_each_ones(tmp_path: Path, mine: str, other: str, *, one: bool) -> None:
+    entries = [
+        added(tmp_path, GOOD.replace("name: shop", f"name: {name}") + f"metrics: {{listen: '{at}'}}\n")
+        for name, at in (("a", mine), ("b", other))
+    ]
+    assert any("metrics.listen" in clash.message for clash in clashes(entries[1], entries[:1])) == one
 
 
 def test_places_are_filled_from_the_lowest() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from cdc.fleet.member import Member
 from cdc.fleet.report import Report
 from cdc.fleet.seams import Assigned, GroupMember, Lost, Revoked, clock_s
 from cdc.fleet.standing import NO_MEMBER, Status, standing
-from cdc.model.errors import OperatorError, RetryableError
+from cdc.model.errors import OperatorError, RetryableError, VerdictError
 from cdc.testing.fleet import MemoryBrokers, MemoryFleet, MemoryMembership
 
 YAML = """\
@@ -53,6 +54,8 @@ class MemoryChildren(Children):
         self.told.append(f"start {entry.name}{' over' * take_over}")
 
     def await_ready(self) -> None: ...
+
+    def hang_up(self, name: str) -> None: ...
 
     def stop(self, name: str) -> None:
         self.told.append(f"stop {name}")
@@ -240,6 +243,26 @@ def test_one_that_is_killed_shows_how_it_ended() -> None:
         stage.until(lambda: "start a" in stage.children.told)  # by itself, without taking over
 
 
+def test_a_verdict_stops_a_connector_until_somebody_decides(caplog: pytest.LogCaptureFixture) -> None:
+    """It was started again every minute for ever. SIGHUP tries again."""
+    stage = Stage()
+    stage.add("a", 0)
+    with at_work(stage):
+        stage.tell(Assigned((0,), clock_s()))
+        stage.until(lambda: "a" in stage.children.there)
+        stage.children.to_say.append(
+            ("a", Report(None, {"kind": "GapError", "message": "gone", "hint": "cdc snapshot"}))
+        )
+        stage.children.to_end.append(("a", VerdictError.exit_code))
+        stage.until(lambda: (said := stage.status("a")) and said.state == "stopped")
+        said = stage.status("a")
+        assert said is not None
+        assert (said.again_ms, (said.error or {})["message"]) == (None, "gone")
+        assert "exit code 4; once it is decided what to do: cdc fleet restart a" in caplog.text
+        stage.member.hang_up()
+        stage.until(lambda: stage.children.told == ["start a over", "start a"])
+
+
 def test_a_child_that_cannot_be_started_is_alone_with_it() -> None:
     stage = Stage()
     stage.add("a", 0)
@@ -321,9 +344,12 @@ CHILDREN = """
 import sys, time
 from cdc.fleet.children import Children
 from cdc.fleet.entry import Entry
+from cdc.monitoring.fleet_meter import FleetMeter
 yaml = "name: {0}\\nsource: {{type: postgres, url: '{1}', tables: [public.t]}}\\n" \\
     "sink: {{bootstrap_servers: '127.0.0.1:1'}}"
-with Children() as children:
+with Children(metrics=True) as children:
+    meter = FleetMeter("f", "m", children.folder)
+    meter.has(frozenset({"wrong", "waits"}))
     for name, url in (("wrong", "${NOWHERE}"), ("waits", "postgresql://127.0.0.1:1/d")):
         entry = Entry(name=name, prefix=name, place=0, added_ms=0, yaml=yaml.format(name, url))
         children.start(entry, take_over=False)
@@ -335,16 +361,24 @@ with Children() as children:
         ended = children.ended()
         time.sleep(0.05)
     print(ended, sorted(path.name for path in children._folder.iterdir()), flush=True)
+    while not meter.children(""):
+        time.sleep(1.1)
+    print(*(line for line in meter.children("")[0].decode().splitlines() if "retrying" in line), flush=True)
     sys.stdin.read()
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel is asked to end children with their parent on Linux")
-def test_children_tell_their_ends_and_die_with_their_member() -> None:
-    """One whose file is wrong ends 2, and says why; one that waits is gone at once when its member is killed."""
+def test_children_tell_their_ends_and_die_with_their_member(tmp_path: Path) -> None:
+    """One whose file is wrong ends 2, and says why; one that waits is gone at once when its member is killed.
+
+    It shows its metrics to the member, also where the folder's name is longer than what the kernel takes.
+    """
+    long = tmp_path / ("t" * 90)
+    long.mkdir()
     with subprocess.Popen(
         [sys.executable, "-P", "-c", CHILDREN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True,
+        text=True, env={**os.environ, "TMPDIR": str(long)},
     ) as process:  # fmt: skip
         assert process.stdout is not None
         lines: list[str] = []
@@ -353,7 +387,11 @@ def test_children_tell_their_ends_and_die_with_their_member() -> None:
             assert line, process.communicate()
             lines.append(line.strip())
         assert "wrong None  environment variable NOWHERE is not set" in lines
-        assert lines[-1] == "[('wrong', 2)] ['waits.yaml']"
+        assert lines[-1].startswith("[('wrong', 2)]")
+        assert "waits.yaml" in lines[-1]
+        assert "'wrong" not in lines[-1].partition("]")[2], "what it left is cleared away"
+        shown = process.stdout.readline().strip()
+        assert re.fullmatch(r'cdc_connector_state\{connector="waits",state="retrying"\} [01]\.0', shown), shown
         wrong, waits = (int(pid) for pid in lines[0].strip("[]").split(","))
         os.kill(waits, 0)
         assert Path(f"/proc/{waits}/comm").read_text() == "cdc-waits\n"
@@ -364,6 +402,11 @@ def test_children_tell_their_ends_and_die_with_their_member() -> None:
             assert time.monotonic() < deadline
             time.sleep(0.02)
         assert wrong != waits
+        assert process.stderr is not None
+        lines = [line for line in process.stderr.read().splitlines() if line]
+        assert any("ERROR   wrong: " in line for line in lines), lines
+        named = re.compile(r"\S+ (ERROR|WARNING|INFO) +(wrong|waits): ")
+        assert [line for line in lines if not named.match(line)] == [], "nobody knows whose line it is"
 
 
 def test_a_nursery_that_is_killed_takes_its_children_along_and_is_made_again() -> None:

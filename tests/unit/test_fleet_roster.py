@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from cdc.fleet.roster import (
@@ -13,10 +15,12 @@ from cdc.fleet.roster import (
     Job,
     Jobs,
     Kill,
+    Reason,
     Roster,
     Start,
     Stop,
 )
+from cdc.model.errors import FencedError, VerdictError
 
 A, B = Job("a", 0, "1"), Job("b", 1, "1")
 
@@ -131,6 +135,26 @@ def test_an_entry_that_is_replaced_is_started_again_with_no_pause() -> None:
     assert roster.decide(2.0) == [Stop("a")]
     roster.ended("a", 0, 2.5)
     assert roster.decide(2.5) == [Start("a", take_over=False)]
+
+
+def test_a_verdict_is_met_once_a_tenure() -> None:
+    """No pause ends it: an entry of another version does, another tenure, and who asks the member to try."""
+    roster = running(A, B)
+    steps: list[tuple[float, Callable[[], object]]] = [
+        (1.0, lambda: roster.entries(Jobs([Job("a", 0, "asked for"), B]))),
+        (1e9, roster.tries_again),
+        (2e9, lambda: (roster.revoked([0]), roster.assigned([0], 2e9))),
+    ]
+    for now, again in steps:
+        pause = roster.ended("a", VerdictError.exit_code, now)
+        assert pause is not None
+        assert pause.reason is Reason.STOPPED
+        assert roster.decide(now + 1e8) == []
+        again()
+        assert [one.name for one in roster.decide(now + 1e8)] == ["a"]
+    roster.ended("b", FencedError.exit_code, 3e9)
+    roster.tries_again()
+    assert roster.decide(3e9) == [], "who was fenced waits until the group has had the time to say why"
 
 
 @pytest.mark.parametrize("settled", [True, False])

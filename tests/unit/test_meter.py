@@ -431,9 +431,9 @@ def test_a_file_with_which_no_session_begins_is_given_up(
     [
         ("source: {type: postgres, url: 'postgresql://h/d2', tables: [public.t, public.u], heartbeat_s: 5}", ""),
         ("snapshot: {max_rows_per_second: 5}", ""),
-        ("name: d", "name, sink cannot be changed while the connector runs"),
-        ("sink: {bootstrap_servers: 'k:1', partitions: 3}", "sink cannot be changed"),
-        ("source: {type: postgres, url: 'postgresql://h/d', tables: [public.t], slot: other}", "source cannot be"),
+        ("name: d", "name, sink.topic_prefix cannot be changed while the connector runs"),
+        ("sink: {bootstrap_servers: 'k:1', partitions: 3}", "sink.partitions cannot be changed"),
+        ("source: {type: postgres, url: 'postgresql://h/d', tables: [public.t], slot: other}", "source.slot cannot be"),
         ("on_error: dead_letter", "on_error cannot be changed"),
         ("metrics: {listen: '127.0.0.1:9187'}", "metrics cannot be changed"),
         ("sink: [", "this is not YAML"),

@@ -151,6 +151,30 @@ def test_lag_is_by_the_clock_of_the_source(server: MetricsServer, meter: Connect
     assert found["cdc_source_delay_seconds_bucket", (("le", "10.0"),)] == 1
 
 
+def test_a_counter_falls_for_nobody(server: MetricsServer, meter: ConnectorMeter) -> None:
+    """After `cdc offsets import`, or a restore, the position counts less: an alert would see all of it as new."""
+    seen = []
+    for dead_letters, rereads in ((5, 2), (7, 2), (3, 0), (4, 1)):
+        state = replace(STATE, dead_letters=dead_letters, rereads=rereads)
+        if dead_letters == 3:
+            meter.opened(state, lambda: (0, 0))
+        else:
+            committed(meter, state=state)
+        found = samples(server)
+        seen.append((found["cdc_dead_letters_total", ()], found["cdc_rereads_total", ()]))
+    assert seen == [(5, 2), (7, 2), (7, 2), (8, 3)]
+
+
+def test_binlog_grows_old_while_tables_are_read(server: MetricsServer, meter: ConnectorMeter) -> None:
+    """The position stays where the snapshot began; all of the retention was shown as what is left."""
+    begun_ms = time.time_ns() // 10**6 - 1_000_000
+    meter.opened(replace(STATE, phase=Phase.SNAPSHOT, source_ms=begun_ms), lambda: (0, 0))
+    meter.looked({"lag_bytes": None, "binlog": {"kept_for_seconds": 3600.0}})
+    found = samples(server)
+    assert 2590 < found["cdc_binlog_headroom_seconds", ()] <= 2600
+    assert found["cdc_binlog_retention_seconds", ()] == 3600
+
+
 def test_what_a_server_says_is_shown_and_goes_with_it(server: MetricsServer, meter: ConnectorMeter) -> None:
     meter.opened(replace(STATE, source_ms=time.time_ns() // 10**6 - 100_000), lambda: (0, 0))
     slot = {"active": True, "wal_status": "extended", "retained_wal_bytes": 5, "safe_wal_size_bytes": None}
@@ -276,7 +300,7 @@ def test_a_bug_in_an_answer_is_told(
 ) -> None:
     """The client was hung up on, and nothing was logged: a probe that always failed left no word of why."""
 
-    def broken(_self: object, _registry: object) -> None:
+    def broken(*_: object) -> None:
         raise AttributeError("this is one")
 
     monkeypatch.setattr(Answering, "say_metrics", broken)
@@ -313,6 +337,23 @@ def test_slow_clients_are_cut_off_and_others_answered(server: MetricsServer, mon
     while threading.active_count() > before + 2:
         assert time.monotonic() < deadline + 10
         time.sleep(0.05)
+
+
+def test_a_probe_is_answered_beside_slow_clients(server: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was hung up on for ten seconds, so that a client of no good will had the process restarted."""
+    monkeypatch.setattr(cdc.monitoring.listening, "_SLOW_S", 0.0)
+    most = cdc.monitoring.listening.MOST_CLIENTS
+    slow = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(most)]
+    for number, one in enumerate(slow):
+        one.sendall(b"GET /metr" if number % 2 else b"GET /metrics HTTP/1.1\r\nX: ")
+    deadline = time.monotonic() + 20
+    while threading.active_count() < most:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    for _ in range(3):
+        assert ask(server, "/livez")[:2] == (200, "alive\n")
+    for one in slow:
+        one.close()
 
 
 def test_health(server: MetricsServer, meter: ConnectorMeter, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -23,6 +24,7 @@ from cdc.config.kafka_config import KafkaConfig
 from cdc.config.metrics_config import MetricsConfig
 from cdc.config.source_config import SourceConfig
 from cdc.model.errors import ConfigError, OperatorError, RetryableError
+from cdc.model.state import Phase, State
 from cdc.monitor import process as processes
 from cdc.monitor import server as page_server
 from cdc.monitor.burrow import Status
@@ -30,12 +32,14 @@ from cdc.monitor.commands import PageCommands, Refused, read_token
 from cdc.monitor.consumers import Consumers, GroupStanding, TopicStanding
 from cdc.monitor.figures import MOST_PAIRS, MonitorFigures, tell_consumers
 from cdc.monitor.judged import STATES, Problem, Rate, level_of, log_left, problems_of, state_of
-from cdc.monitor.looks import FileNow, Look
+from cdc.monitor.looks import Answer, FileNow, Look
 from cdc.monitor.monitor import Monitor
 from cdc.monitor.server import POLICY, PageServer
+from cdc.monitor.status import at_work, status_of
 from cdc.monitor.watched import Watched, WatchedConnector
 from cdc.monitoring.figures import Figures
 from cdc.monitoring.metrics import SEEN
+from sinks.topics.records.positions import Standing
 
 YAML = """\
 name: {0}
@@ -43,6 +47,11 @@ source: {{type: postgres, url: 'postgresql://u:{1}@h/d', tables: [public.t]}}
 sink: {{bootstrap_servers: 'h:1'}}
 """
 TOKEN = "0123456789abcdef-token"
+CONFIG = ConnectorConfig(
+    name="shop",
+    source=SourceConfig(type="postgres", url="postgresql://h/d", tables=("public.t",)),
+    sink=KafkaConfig(bootstrap_servers="h:1", topic_prefix="shop"),
+)
 
 
 def _status(**more: Any) -> dict[str, Any]:
@@ -133,6 +142,49 @@ def test_problems_come_with_a_command() -> None:
     idle = problems_of(_status(slot=_slot(retained_wal_bytes=5_000_000)), state="stopped", left_s=None, file="s.yaml")
     assert "keeps 5 MB of log" in idle[0].says
     assert problems_of(_status(), state="streaming", left_s=None, file="s.yaml") == []
+
+
+@pytest.mark.parametrize(
+    ("server", "age_s", "works"),
+    [
+        ({"reading": None, "changes": {}}, 5, True),  # triggers, etcd: shown as stopped while they ran
+        ({"reading": None, "changes": {}}, 60, False),
+        ({"reading": None, "binlog": {}}, 5, True),
+        ({"reading": True, "binlog": {}}, 60, True),
+        ({"reading": False, "binlog": {}}, 5, False),
+        ({"reading": False, "slot": None}, 5, False),
+        ({"reading": None, "slot": _slot()}, 60, True),
+        ({"unreachable": "why"}, 5, None),
+        ({}, 5, None),
+    ],
+)
+def test_who_is_at_work(server: dict[str, Any], age_s: int, works: bool | None) -> None:
+    """As its server tells; where that does not, by the age of the last commit."""
+    now_ms = time.time_ns() // 10**6
+    assert at_work(CONFIG, server, now_ms - age_s * 1000, now_ms) is works
+    state = State(connector="shop", identity={}, phase=Phase.STREAM, epoch=1)
+    found = status_of(CONFIG, Standing(state, now_ms - age_s * 1000, None), server)
+    assert found["running"] is bool(works)
+
+
+def test_one_that_has_never_run_is_no_fault(tmp_path: Path) -> None:
+    """`CdcNobodyFollows` was raised for a connector for which its server keeps nothing yet."""
+    file = tmp_path / "s.yaml"
+    file.write_text(YAML.format("shop", "p"))
+    watched = WatchedConnector(file, load_connector(file))
+    now_ms = time.time_ns() // 10**6
+    state = State(connector="shop", identity={}, phase=Phase.STREAM, epoch=1)
+    watched._server = SimpleNamespace(answer=lambda: Answer({"reading": False, "slot": None}, 1, None))  # type: ignore[assignment]
+    for found, works in ((None, None), (Standing(state, now_ms, None), False)):
+        watched._kafka = SimpleNamespace(answer=lambda found=found: Answer((found, now_ms), 1, None))  # type: ignore[assignment,misc]
+        assert watched.at_work() is works
+
+
+def test_what_a_server_never_keeps_is_not_missed() -> None:
+    """A binlog that is kept for two hours was a fault for ever."""
+    for left_s, levels in ((7000.0, []), (3000.0, ["bad"])):
+        found = problems_of(_status(), state="streaming", left_s=left_s, file="s.yaml", kept_s=7200.0)
+        assert [of.level for of in found] == levels
 
 
 def test_a_rate_begins_again_with_its_process() -> None:

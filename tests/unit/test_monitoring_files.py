@@ -46,14 +46,17 @@ def test_an_expression_names_metrics_and_labels_that_exist(what: str, expression
         metric = KNOWN[name]
         labels = set(re.findall(r"(\w+)=~?\"", selector))
         own = {"connector", "instance", "job", *metric.labels, *({"le"} if metric.kind == "histogram" else ())}
-        assert labels - (own | ({"apply"} if metric in metrics.APPLY else set())) == set(), what
+        own |= {"apply"} if metric in metrics.APPLY else set()
+        own |= {"fleet", "member"} if metric in metrics.FLEET else set()
+        assert labels - own == set(), what
 
 
 def test_states_that_are_named_exist() -> None:
+    from cdc.fleet.roster import Reason
     from cdc.model.meter import JobState, RunState
 
     slot = {"reserved", "extended", "unreserved", "lost"}
-    known = {state.value for state in (*RunState, *JobState)} | slot | {"waiting", "reading", "done"}
+    known = {state.value for state in (*RunState, *JobState)} | slot | {"waiting", "reading", "done"} | {*Reason}
     for _, expression in _expressions():
         for told in re.findall(r"state=~?\"([^\"]*)\"", expression):
             assert set(told.split("|")) <= known, expression

@@ -81,7 +81,7 @@ def test_figures_are_of_the_server_that_is_followed_now(tmp_path: Path, monkeypa
     monkeypatch.setattr(run_module.registry, "source", lambda _: lambda: None)
     followed, how = Followed(files[0]), _How(False, None, None, False, "text")
     before, now = (run_module._parts(config, how, followed) for config in files)
-    with monitored_connector(followed):
+    with monitored_connector(followed, {}):
         for parts, password in ((before, "old"), (now, "new"), (before, "old")):  # and back, where it is refused
             parts.open_source()
             while f"u:{password}@" not in asked.get(timeout=60):

@@ -25,7 +25,7 @@ def audit(file: Path, *, as_json: bool) -> None:
 
     These are pause, resume, reload, incremental snapshots, rows read again, take-overs, imports of offsets, rebuilds of
     views. Each record is in the Kafka transaction in which the command took effect: what is not here did not happen.
-    `cdc erase`, `cdc fleet add` and `cdc fleet remove` work beside the connector, and are noted beside it: no position.
+    `cdc erase` and `cdc fleet add`, `remove`, `restart` work beside the connector, are noted beside it: no position.
     So is what is done to an apply job: offsets import, rebuild, quarantine retry, --reset-checkpoint.
     FILE is connector.yaml, apply.yaml or views.yaml: its keys tell.
     """

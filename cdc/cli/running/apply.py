@@ -18,6 +18,7 @@ import click
 from cdc.cli.logs import JSON, LOG_FORMAT, errors_logged
 from cdc.cli.noted import note
 from cdc.cli.terminal import ALIVE_S, Alive, aligned, clear_progress, instant, show_progress, tell
+from cdc.machine.flag import Flag
 from cdc.machine.stop_signals import HangUps, stopping
 from cdc.model.errors import ConfigError
 from cdc.monitoring.json_log import Place, line
@@ -53,7 +54,7 @@ def apply(
     any time. SIGHUP changes nothing: FILE is read at the start. With --plan, exit code 1 says that it would not start.
     """
     place = Place()
-    stop = threading.Event()
+    stop = Flag()
     with (
         nullcontext() if plan else errors_logged(log_format, place),
         nullcontext() if plan else stopping(stop),  # before anything slow is imported

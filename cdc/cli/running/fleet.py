@@ -8,7 +8,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, TypeVar
@@ -17,12 +17,15 @@ import click
 import orjson
 
 from cdc.cli.logs import LOG_FORMAT, TEXT, errors_logged, log_to_stderr
+from cdc.cli.running.monitored import monitored_member
 from cdc.cli.terminal import instant
 from cdc.config import registry
 from cdc.fleet.children import Children
-from cdc.fleet.entry import CONNECTOR, STATUS, Entries, Entry, clashes, entry_of, free_places, read_entries
+from cdc.fleet.clash import clashes, doubts
+from cdc.fleet.entry import CONNECTOR, STATUS, Entries, Entry, entry_of, free_places, read_entries
 from cdc.fleet.fleet_config import FleetConfig, load_fleet
 from cdc.fleet.member import Member
+from cdc.fleet.roster import Reason
 from cdc.fleet.seams import Fleet
 from cdc.fleet.standing import Status, standing
 from cdc.machine.stop_signals import HangUps
@@ -91,8 +94,12 @@ def run(
         called = member or f"{socket.gethostname().partition('.')[0]}-{secrets.token_hex(3)}"
         log_to_stderr(log_format, Place(fleet=config.fleet, member=called), verbose=verbose)
         flags = ["--verbose"] * verbose + ([] if log_format == TEXT else [f"--log-format={log_format}"])
-        with Children(flags) as children:
-            running = Member(_open(config), called, children)
+        found, metrics = _open(config), config.metrics.address is not None
+        with (
+            Children(flags, metrics=metrics) as children,
+            monitored_member(config, called, children.folder, found) as meter,
+        ):
+            running = Member(found, called, children, meter)
 
             def stop(_number: int, _frame: FrameType | None) -> None:
                 running.stop()
@@ -109,11 +116,19 @@ def run(
 @click.option(
     "--replace", is_flag=True, help="Take the place of an entry of the same name: its connector is restarted."
 )
-def add(files: tuple[Path, ...], *, name: str | None, servers: str | None, file: Path | None, replace: bool) -> None:
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Add what may be right: a name nearly that of another entry, a slot or server_id of another server.",
+)
+def add(
+    files: tuple[Path, ...], *, name: str | None, servers: str | None, file: Path | None, replace: bool, force: bool
+) -> None:
     """Add connectors: their files as they are now, without comments. The first one makes the fleet's topic.
 
-    All files are checked first, and beside the entries of every fleet of these brokers: if one is wrong, nothing is
-    added. A secret must be a reference, ${NAME} or ${file:/path}, which each member resolves where it runs.
+    All files are checked first, and beside the entries of every fleet of these brokers: if one is wrong, or shares with
+    another what just one may have, nothing is added. A secret must be a reference, ${NAME} or ${file:/path}, which each
+    member resolves where it runs.
     """
     config = load_fleet(file, fleet=name, bootstrap_servers=servers)
     found = _open(config)
@@ -130,11 +145,10 @@ def add(files: tuple[Path, ...], *, name: str | None, servers: str | None, file:
                 f"{there.refused[entry.name].message}",
                 hint="cdc fleet add --replace CONNECTOR.yaml takes its place",
             )
-        for clash in clashes(entry, [*beside, *added]):
-            raise ConfigError(f"{each}: {clash.message}", hint=clash.hint)
-        for other, of in others.items():
-            for clash in clashes(entry, of.good.values(), fleet=other):
-                raise ConfigError(f"{each}: {clash.message}", hint=clash.hint)
+        for rule in (clashes,) if force else (clashes, doubts):
+            _refuse(each, rule(entry, [*beside, *added]))
+            for other, of in others.items():
+                _refuse(each, rule(entry, of.good.values(), fleet=other))
         added.append(entry)
     found.make(max([*there.places(), *(entry.place for entry in added)]) + 1)
     for entry in added:
@@ -143,6 +157,11 @@ def add(files: tuple[Path, ...], *, name: str | None, servers: str | None, file:
     _keep_apart(found, [entry.name for entry in added])
     for entry in added:
         click.echo(f"added {entry.name}; cdc fleet status shows who runs it", err=True)
+
+
+def _refuse(file: Path, clashes_found: Iterable[ConfigError]) -> None:
+    for clash in clashes_found:
+        raise ConfigError(f"{file}: {clash.message}", hint=clash.hint)
 
 
 def _keep_apart(found: Fleet, added: Sequence[str]) -> None:
@@ -170,10 +189,10 @@ def _keep_apart(found: Fleet, added: Sequence[str]) -> None:
 
 
 def _placed(entry: Entry, there: Entries, places: Any, *, replace: bool) -> Entry:  # noqa: ANN401 - an iterator
-    """Keep the place of what is replaced, and its age, by which it was there first."""
+    """Keep the place of what is replaced, and its age, by which it was there first; it is restarted in any case."""
     before = there.good.get(entry.name) if replace else None
     if before is not None:
-        return entry.moved(place=before.place, added_ms=before.added_ms)
+        return entry.moved(place=before.place, added_ms=before.added_ms).restarted(entry.added_ms)
     return entry.moved(place=next(places), added_ms=entry.added_ms)
 
 
@@ -189,7 +208,16 @@ def remove(names: tuple[str, ...], *, name: str | None, servers: str | None, fil
     config = load_fleet(file, fleet=name, bootstrap_servers=servers)
     found = _open(config)
     there = _entries(_records(found))
-    known = {**there.good, **there.refused}
+    _all_known(config, names, {**there.good, **there.refused})
+    for each in names:
+        found.write(f"{CONNECTOR}{each}", None)
+        found.write(f"{STATUS}{each}", None)
+        if each in there.good:
+            found.note(there.good[each].prefix, each, _act(config, "fleet remove"))
+        click.echo(f"removed {each}: it is stopped where it runs, and what it has written and holds stays", err=True)
+
+
+def _all_known(config: FleetConfig, names: Sequence[str], known: Mapping[str, object]) -> None:
     for each in names:
         if each not in known:
             near = difflib.get_close_matches(each, known, n=1, cutoff=0.5)
@@ -197,12 +225,30 @@ def remove(names: tuple[str, ...], *, name: str | None, servers: str | None, fil
                 f"fleet {config.fleet} has no connector {each}",
                 hint=f"did you mean {near[0]}?" if near else f"it has {', '.join(sorted(known)) or 'none'}",
             )
+
+
+@fleet.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@_of_fleet
+def restart(names: tuple[str, ...], *, name: str | None, servers: str | None, file: Path | None) -> None:
+    """Have connectors ended and started again, where they are: also those that are stopped until somebody decides.
+
+    What is to be decided, and by which command, is what `cdc fleet status` says beside them.
+    """
+    config = load_fleet(file, fleet=name, bootstrap_servers=servers)
+    found = _open(config)
+    there = _entries(_records(found))
+    _all_known(config, names, {**there.good, **there.refused})
     for each in names:
-        found.write(f"{CONNECTOR}{each}", None)
-        found.write(f"{STATUS}{each}", None)
-        if each in there.good:
-            found.note(there.good[each].prefix, each, _act(config, "fleet remove"))
-        click.echo(f"removed {each}: it is stopped where it runs, and what it has written and holds stays", err=True)
+        if each in there.refused:
+            raise ConfigError(
+                f"connector {each} is run by nobody: {there.refused[each].message}", hint=there.refused[each].hint
+            )
+    for each in names:
+        entry = there.good[each].restarted(time.time_ns() // 1_000_000)
+        found.write(f"{CONNECTOR}{each}", entry.to_bytes())
+        found.note(entry.prefix, each, _act(config, "fleet restart"))
+        click.echo(f"{each} is restarted by the member that has it; cdc fleet status shows it", err=True)
 
 
 @fleet.command("list")
@@ -269,6 +315,8 @@ def status_(*, name: str | None, servers: str | None, file: Path | None, as_json
         table.append((connector, row["state"], row["member"] or "-", since, error["message"] if error else "-"))
         if error and error["hint"]:
             table.append(("", "", "", "", f"hint: {error['hint']}"))
+        if row["state"] == Reason.STOPPED:
+            table.append(("", "", "", "", f"then: cdc fleet restart {connector}"))
     _table(("connector", "state", "member", "since", "last error"), table)
 
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 from cdc.config import registry
 from cdc.config.config import ApplyConfig, ConnectorConfig
 from cdc.config.views import ViewsConfig
+from cdc.fleet.fleet_config import FleetConfig
+from cdc.fleet.report import METRICS_SOCKET
+from cdc.fleet.seams import Fleet
 from cdc.model.errors import CdcError
 from cdc.model.meter import NO_METER, Meter
 from cdc.monitoring.apply_meter import ApplyMeter
 from cdc.monitoring.connector_meter import ConnectorMeter
+from cdc.monitoring.fleet_meter import FleetMeter
 from cdc.monitoring.json_log import Place
 from cdc.monitoring.server import MetricsServer
 from cdc.monitoring.server_watch import ServerWatch
@@ -29,24 +34,47 @@ class Followed:
 
 
 @contextmanager
-def monitored_connector(followed: Followed) -> Iterator[Meter]:
-    """Give the meter of a connector, shown while the block runs; one that forgets if its file gives no address.
+def monitored_connector(followed: Followed, environment: Mapping[str, str]) -> Iterator[Meter]:
+    """Give the meter of a connector, shown while the block runs; one that forgets if nobody wants to see it.
 
-    Its server is looked at where the connector follows it now.
+    It is shown at the address that its file gives, and to the member of a fleet whose child it is, which says so in the
+    environment. Its server is looked at where the connector follows it now.
 
     Raises OperatorError, before anything else is done, for an address that cannot be listened on.
     """
     config = followed.config
-    address = config.metrics.address
-    if address is None:
+    address, of_member = config.metrics.address, environment.get(METRICS_SOCKET)
+    places: list[tuple[str, int] | Path] = [Path(of_member)] if of_member else []
+    places += [address] if address is not None else []
+    if not places:
         yield NO_METER
         return
     meter, standing = ConnectorMeter(config), registry.standing(config)
+    with ExitStack() as shown:
+        for place in places:
+            shown.enter_context(MetricsServer(place, meter.figures.registry, meter))
+        shown.enter_context(ServerWatch(lambda: standing(followed.config, meter.committed_state()), meter.looked))
+        if address is not None:
+            log.info("%s: metrics and health at http://%s", config.name, config.metrics.listen)
+        yield meter
+
+
+@contextmanager
+def monitored_member(config: FleetConfig, member: str, children: Path, fleet: Fleet) -> Iterator[FleetMeter | None]:
+    """Give the meter of a fleet's member, shown while the block runs; None if fleet.yaml gives no address.
+
+    Raises OperatorError, before anything else is done, for an address that cannot be listened on.
+    """
+    address = config.metrics.address
+    if address is None:
+        yield None
+        return
+    meter = FleetMeter(config.fleet, member, children)
     with (
-        MetricsServer(address, meter.figures.registry, meter),
-        ServerWatch(lambda: standing(followed.config, meter.committed_state()), meter.looked),
+        MetricsServer(address, meter.figures.registry, meter, others=meter.children),
+        ServerWatch(fleet.members, meter.answered),
     ):
-        log.info("%s: metrics and health at http://%s", config.name, config.metrics.listen)
+        log.info("member %s: metrics and health at http://%s", member, config.metrics.listen)
         yield meter
 
 

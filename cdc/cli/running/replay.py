@@ -8,7 +8,6 @@ import importlib.util
 import json
 import re
 import sys
-import threading
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from cdc.cli.logs import JSON, LOG_FORMAT, errors_logged
 from cdc.cli.running.apply import Told, table_of_counts
 from cdc.cli.terminal import ALIVE_S, Alive, seconds_of
 from cdc.config.config import load_apply
+from cdc.machine.flag import Flag
 from cdc.machine.stop_signals import HangUps, stopping
 from cdc.model.change import Position
 from cdc.model.errors import ConfigError
@@ -67,7 +67,7 @@ def replay(file: Path, *, name: str, since: str | None, once: bool, plan: bool, 
 
     Started again with the same NAME it goes on from its own checkpoint, and needs no --from.
     """
-    place, stop = Place(), threading.Event()
+    place, stop = Place(), Flag()
     with errors_logged(log_format, place), stopping(stop), HangUps() as hang_ups:  # before anything slow is imported
         config = load_apply(file)
         place.is_of(apply=name, connector=config.source.topic_prefix)

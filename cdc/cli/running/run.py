@@ -169,7 +169,7 @@ def _run(files: tuple[Path, ...], how: _How, place: Place, reporter: Reporter, h
         return
     place.is_of(connector=configs[0].name)
     followed = Followed(configs[0])
-    with monitored_connector(followed) as meter:
+    with monitored_connector(followed, os.environ) as meter:
         _follow(files[0], followed, how, place=place, to=to, meter=reporter.over(meter), hang_ups=hang_ups)
 
 
@@ -232,7 +232,8 @@ def _follow(
         try:
             now = reread(file, config)
         except ConfigError as exc:
-            _log.error("the file is not taken up, the connector goes on as before: %s", exc.message)
+            hint = f"; {exc.hint}" if exc.hint else ""
+            _log.error("the file is not taken up, the connector goes on as before: %s%s", exc.message, hint)
             return None
         if now == followed.config:
             _log.info("connector %s: its file says nothing new", config.name)

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from cdc.fleet import with_member
-from cdc.machine.child_processes import SAFE_PATH
+from cdc.machine.child_processes import AMONG_OTHERS, SAFE_PATH
 from cdc.machine.stop_signals import HangUps
 from cdc.model.errors import FINAL, OperatorError
 
@@ -40,6 +40,7 @@ def supervise(files: tuple[Path, ...], flags: list[str], hang_ups: HangUps) -> N
                 *(sys.executable, "-I", "-S", with_member.__file__, str(os.getpid())),
                 *(sys.executable, *SAFE_PATH, "-m", "cdc", "run", str(path), *flags),
             ],
+            env={**os.environ, AMONG_OTHERS: str(path)},
             start_new_session=True,  # Ctrl-C in the terminal is for us alone: asked twice, a connector ends at once
         )
         for path in files

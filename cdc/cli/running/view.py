@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 import json
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from cdc.cli.logs import JSON, LOG_FORMAT, errors_logged
 from cdc.cli.running.apply import Told
 from cdc.cli.running.explained_view import told, why_no_record
 from cdc.cli.terminal import ALIVE_S, Alive, aligned, clear_progress, show_progress
+from cdc.machine.flag import Flag
 from cdc.machine.stop_signals import HangUps, stopping
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.monitoring.json_log import Place
@@ -56,7 +56,7 @@ def run(file: Path, *, once: bool, as_json: bool, log_format: str) -> int:
     Reads the tables' topics and follows them until Ctrl-C. May be stopped, killed and started again at any time. SIGHUP
     changes nothing: FILE is read at the start. Exit code 1 if a view is stopped at the end.
     """
-    place, stop = Place(), threading.Event()
+    place, stop = Place(), Flag()
     with errors_logged(log_format, place), stopping(stop), HangUps() as hang_ups:  # before anything slow is imported
         from cdc.cli.running.monitored import monitored_job  # noqa: PLC0415 - the command line must start fast
 

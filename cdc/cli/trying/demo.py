@@ -7,7 +7,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 import orjson
 
+from cdc.machine.flag import Flag
 from cdc.model.errors import BugError, ConfigError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _run(folder: Path, transactions: int) -> int:
         steps.begin("apply job", "cdc apply apply.yaml: the snapshot into warehouse and index")
         demo.await_first_batch()
         steps.begin("workload", f"{transactions:,} transactions of business, while connector and apply job follow")
-        stopped = threading.Event()
+        stopped = Flag()
         with ThreadPoolExecutor(1, thread_name_prefix="shop") as pool:
             trade = pool.submit(demo.shop.trade, transactions, per_second=100.0, stopped=stopped.is_set)
             try:

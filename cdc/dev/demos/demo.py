@@ -21,6 +21,7 @@ from cdc.dev.demos.shop import TABLES, Difference, Shop, difference
 from cdc.dev.servers.process import Launch, Server
 from cdc.dev.stack import DevServers
 from cdc.machine.child_processes import SAFE_PATH
+from cdc.machine.flag import Flag
 from cdc.model.errors import BugError, CdcError
 
 WAREHOUSE: Final = TABLES
@@ -165,7 +166,7 @@ class Demo:
         """End the following job after its batch, then apply all that is left."""
         self.stop_apply()
         self.check_apply()
-        asked = threading.Event()
+        asked = Flag()
         registry.part("spark_apply.job.job:run_apply")(self.apply_config, once=True, stop=asked)
         if asked.is_set():  # the job takes Ctrl-C for its own end; here it is the demo's
             raise KeyboardInterrupt

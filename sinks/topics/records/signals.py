@@ -79,8 +79,10 @@ def send_command(config: KafkaConfig, connector: str, key: bytes, value: bytes |
     try:
         write_record(config, topic, key, value, within_s=_ASK_S)
     except NoTopicError as exc:
-        msg = f"connector {connector} has never run: topic {topic} is not there"
-        raise OperatorError(msg, hint="cdc run first") from exc
+        msg = f"connector {connector} has never run, or topic {topic} was deleted: it is not there"
+        raise OperatorError(
+            msg, hint="cdc run CONNECTOR.yaml makes it; one that runs makes it again by itself"
+        ) from exc
     except NotTakenError as exc:
         raise OperatorError(
             f"Kafka at {broker}: topic {topic} takes nothing: {exc}",
