@@ -25,7 +25,7 @@ from typing import Final, cast
 import orjson
 
 from cdc.config.published.column_rules import ColumnRules
-from cdc.config.published.where import Condition, parse
+from cdc.config.published.where import Condition, parse, spaced
 from cdc.config.source_config import SourceConfig
 from cdc.config.table_patterns import is_pattern, matches
 from cdc.model.change import UNCHANGED, Row, Table, Unsent
@@ -379,7 +379,7 @@ def _cut(kept: Sequence[int]) -> Callable[[Row], Row]:
 
 
 def _fingerprint(rules: ColumnRules | None, where: str) -> str:
-    said: dict[str, object] = {"where": where.split()}
+    said: dict[str, object] = {"where": where.split(), **({"spaced": found} if (found := spaced(where)) else {})}
     if rules is not None:
         said |= {
             "exclude": sorted(rules.exclude),

@@ -129,6 +129,25 @@ def test_rules_that_do_not_fit_are_refused_before_anything_is_made(
     assert bench.log.held_from is None
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "same"),
+    [
+        ("name = 'a b'", "name  =\n'a b'", True),
+        ("name = 'a b'", "name = 'a  b'", False),
+        ("name = 'a b'", "name = 'a\tb'", False),
+        ("name = ' a'", "name = '  a'", False),
+        ("name = 'it''s  a'", "name = 'it''s a'", False),
+        ('"a b" = 1', '"a  b" = 1', False),
+        ("`a b` = 1", "`a  b` = 1", False),
+        ("name = '\"' AND id = 1 OR name = '\"'", "name = '\"'  AND id = 1 OR name = '\"'", True),
+    ],
+)
+def test_a_condition_that_says_something_else_is_another_rule(before: str, after: str, same: bool) -> None:
+    """Its table is read again then: rows that match it only now would never come."""
+    rules = [CaptureRules({}, {"s.t": text}).of("s.t") for text in (before, after)]
+    assert (rules[0] is not None and rules[1] is not None and rules[0].fingerprint == rules[1].fingerprint) is same
+
+
 def test_a_renamed_column_does_not_escape() -> None:
     """It stops the connector, in the log and at the next start, until the file says what the new column is."""
     bench = Bench()
