@@ -295,6 +295,27 @@ def test_a_rule_by_a_pattern_is_of_those_that_have_the_column() -> None:
         bench.run(USERS, rules, more=(plain,))
 
 
+@pytest.mark.parametrize(
+    "rule",
+    [
+        ColumnRules(exclude=("Email",)),
+        ColumnRules(mask=("Email",)),
+        ColumnRules(truncate={"Email": 3}),
+        ColumnRules(hash=HashRule(columns=("Email",), salt="s")),
+    ],
+    ids=["exclude", "mask", "truncate", "hash"],
+)
+def test_a_column_that_a_pattern_names_in_other_letters_does_not_escape(rule: ColumnRules) -> None:
+    """Where one table has Email and another email: each is what nobody should see. One that has both is as named."""
+    rules = CaptureRules({"s.*": rule}, {})
+    tables = [
+        text_table(name, ["id", *of]) for name, of in (("a", ["Email"]), ("b", ["email"]), ("c", ["Email", "email"]))
+    ]
+    (refused,) = rules.refusals(tables, first=True)
+    assert refused.message.startswith("source.columns: table s.b has email, which the rule calls Email")
+    assert list(rules.refusals([tables[0], tables[2]], first=True)) == []
+
+
 def test_a_renamed_column_that_a_condition_speaks_of() -> None:
     """Stops the connector; with the new name in the file, rows of the log from before are read as they are now."""
 
