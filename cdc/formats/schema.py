@@ -18,6 +18,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import orjson
+
 from cdc.model.errors import OperatorError
 
 DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
@@ -121,6 +123,38 @@ def _field(written: str, name: str, of: Schema, described: set[str]) -> dict[str
         **({"default": None} if of.optional else {}),
         **({"doc": name, ORIGINAL: name} if written != name else {}),
     }
+
+
+def swapped(before: str, now: str) -> list[tuple[str, str]]:
+    """Name fields that stand for another column than before, with the column, which now has another field.
+
+    A reader of the schema before would take the one's values for the other's, and no compatibility forbids it. Both are
+    texts of schemas in Avro; of others there are none.
+    """
+    try:
+        were, are = _records(orjson.loads(before)), _records(orjson.loads(now))
+    except ValueError:
+        return []
+    return [
+        (written, column)
+        for name, fields in were.items()
+        for written, column in fields.items()
+        if are.get(name, {}).get(written, column) != column and column in are[name].values()
+    ]
+
+
+def _records(of: Any) -> dict[str, dict[str, str]]:  # noqa: ANN401 - JSON
+    """Return what the fields of each record in a schema are called at the source."""
+    found: dict[str, dict[str, str]] = {}
+    if isinstance(of, list):
+        for part in of:
+            found |= _records(part)
+    elif isinstance(of, dict):
+        if of.get("type") == "record":
+            found[str(of.get("name"))] = {field["name"]: field.get(ORIGINAL, field["name"]) for field in of["fields"]}
+        for part in of.values():
+            found |= _records(part)
+    return found
 
 
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_]")

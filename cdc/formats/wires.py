@@ -56,10 +56,13 @@ class RegisteredWires:
         self._formats, self._registry, self._subjects = formats, registry, subjects
         self._source = self._database = ""
         self._made: dict[tuple[Table, str, bytes], Wire | None] = {}
+        self._topics: dict[str, str] = {}
+        """Topics by what their records are called."""
 
     def begin(self, source: str, database: str) -> None:
         self._source, self._database = source, database
         self._made.clear()
+        self._topics.clear()
         if self._registry is not None:
             self._registry.forget()
 
@@ -79,6 +82,12 @@ class RegisteredWires:
         flat = self._formats.of(table.qualified)
         precise = encoding in PRECISE and self._formats.decimals == "precise"
         name = schema.full_name(topic) if encoding in PRECISE else topic
+        if self._subjects == "record" and self._topics.setdefault(name, topic) != topic:
+            raise OperatorError(
+                f"records of topic {topic} would be called {name}, as those of topic {self._topics[name]} are: they "
+                "would share their subjects at the registry",
+                hint="sink.registry.subjects: topic, or topic-record; or another topic for one of them: sink.route",
+            )
         row = row_schema(table, name, precise=precise, metadata=flat.metadata if flat is not None else ())
         key = key_schema(table, name)
         value = row if flat is not None else event_schema(row, name, self._source, self._database)

@@ -45,12 +45,14 @@ class Decrypt:
             )
         self._config, self._master = config, MasterKey(config.source.master_key)
         self._reader = registry.part("sinks.topics.records.keys:KeyReader")(config.sink, config.name)
+        self._descriptions = registry.part("sinks.topics.records.bulk:Descriptions")(config.sink)
         self._records: dict[bytes, bytes] = {}
         """Records of the key topic by subject."""
         self._subjects: dict[bytes, bytes] = {}
         """Subjects by the names of their keys."""
         self._ready = OrderedDict[bytes, DataKey]()
         self._erased: set[bytes] = set()
+        """Names of keys that are not there: not more than `_READY`, for texts of others can name any."""
         self._columns: dict[str, frozenset[str]] = {}
         """The encrypted columns of the tables that are described."""
         self._plain: set[tuple[str, str, bytes]] = set()
@@ -120,6 +122,8 @@ class Decrypt:
             self._look()
             key = self._key(identifier)
             if key is None:  # a key is in the same Kafka transaction as the first value under it: it was there
+                if len(self._erased) >= _READY:
+                    self._erased.clear()
                 self._erased.add(identifier)
         return None if key is None else key.open(text, table, column)
 
@@ -160,8 +164,11 @@ class Decrypt:
                 )
             self._records[subject] = record
             self._subjects[identifier_of(record)] = subject
+        described = self._descriptions.changed()
+        if described is None:
+            return
         columns: dict[str, set[str]] = {}
-        for record in map(orjson.loads, registry.part("sinks.topics.records.bulk:descriptions")(self._config.sink)):
+        for record in map(orjson.loads, described):
             named = columns.setdefault(f"{record['schema']}.{record['table']}", set())
             named |= {column["name"] for column in record["columns"] if column.get("encrypted")}
         self._columns = {table: frozenset(names) for table, names in columns.items()}

@@ -25,7 +25,7 @@ from typing import Final, cast
 import orjson
 
 from cdc.config.published.column_rules import ColumnRules
-from cdc.config.published.where import Condition, parse
+from cdc.config.published.where import Condition, parse, spaced
 from cdc.config.source_config import SourceConfig
 from cdc.config.table_patterns import is_pattern, matches
 from cdc.model.change import UNCHANGED, Row, Table, Unsent
@@ -112,6 +112,7 @@ class TableRules:
                     hint=f"leave {name} out of the rule; or choose other columns, which tell rows apart: "
                     f"tables: [{{table: {table.qualified}, key: […]}}]",
                 )
+        self._refuse_another_case(table)
         judge: Judge | None = None if self.condition is None else _not_told
         if self.condition is not None and not (older and self.unjudged(table)):
             judge = judge_of(self.condition, table)
@@ -142,6 +143,18 @@ class TableRules:
         return Published(
             shown, cut, judge, frozenset(of.changed), self.fingerprint, left_out, encrypted=encrypted, encrypts=encrypts
         )
+
+    def _refuse_another_case(self, table: Table) -> None:
+        """Raise OperatorError for a column whose name a rule has in other letters: its values would be published."""
+        names = {column.name for column in table.columns}
+        for named in set(self.named) - names:
+            for name in names.difference(self.named):
+                if name.lower() == named.lower():
+                    raise OperatorError(
+                        f"source.columns: table {table.qualified} has {name}, which the rule calls {named}: what must "
+                        "not be published may be in there",
+                        hint=f"add {name} to the rule, letter by letter; names of columns are compared so",
+                    )
 
 
 class CaptureRules:
@@ -379,7 +392,7 @@ def _cut(kept: Sequence[int]) -> Callable[[Row], Row]:
 
 
 def _fingerprint(rules: ColumnRules | None, where: str) -> str:
-    said: dict[str, object] = {"where": where.split()}
+    said: dict[str, object] = {"where": where.split(), **({"spaced": found} if (found := spaced(where)) else {})}
     if rules is not None:
         said |= {
             "exclude": sorted(rules.exclude),

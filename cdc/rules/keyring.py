@@ -82,11 +82,20 @@ class Keyring:
         self._hear(self._more())
 
     def shred(self, subject: bytes) -> None:
-        """Erase the key of a subject, in the open transaction."""
-        self._forget(subject)
+        """Erase the key of a subject, in the open transaction; nothing is written for one that has none.
+
+        So a tombstone says that there was a key, and who misspells a subject is not told that it is erased.
+        """
         if self._write is None:
             raise BugError("the keys are only read: none can be erased")
-        self._write(subject, None)
+        if any(self._db.rows("SELECT 1 FROM wrapped WHERE subject = ?", (subject,))):
+            self._forget(subject)
+            self._write(subject, None)
+
+    def forget(self) -> None:
+        """Forget all keys, and hold those that are heard of from here on: the topic was made again."""
+        self._ready.clear()
+        self._db.run("DELETE FROM wrapped")
 
     def close(self) -> None:
         """Forget all keys."""

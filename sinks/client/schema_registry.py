@@ -7,6 +7,7 @@ https://docs.confluent.io/platform/current/schema-registry/develop/api.html
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -15,6 +16,7 @@ from cdc.config.kafka_config import KafkaConfig
 from cdc.config.published.record_format import RegistryConfig
 from cdc.formats import proto_text
 from cdc.formats.reading import PLAIN, Reading
+from cdc.formats.schema import swapped
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ class SchemaRegistry:
             self._refuse_others(
                 subject, newest.schema.schema_str or "", newest.schema.schema_type or "AVRO", type_, ours
             )
+            self._refuse_swapped(subject, newest.schema.schema_str or "", text)
         number = self._asked(subject, lambda: client.register_schema(subject, schema))
         if number is None:
             raise self._error(subject, f"it has no subject {subject}, and takes none", None)
@@ -141,6 +144,12 @@ class SchemaRegistry:
         except (ValueError, TypeError, LookupError, AttributeError) as exc:  # the client could not read it
             raise self._no_registry(what, type(exc).__name__) from exc
         except Exception as exc:  # the HTTP client's own
+            if _broken_tls(exc):
+                raise OperatorError(
+                    f"schema registry at {self._config.url}: its certificate is not trusted, or not of this name",
+                    hint="sink.registry.options: ssl.ca.location: the file of who has signed it; and sink.registry.url "
+                    "has the name that is in it",
+                ) from exc
             raise RetryableError(
                 f"schema registry at {self._config.url}: {what or 'asking'}: no answer: {type(exc).__name__}",
                 hint="does it run, and is sink.registry.url its address? Nothing is lost: it is asked again",
@@ -186,6 +195,23 @@ class SchemaRegistry:
             f"schema registry at {self._config.url}: subject {subject} has another schema: “{name}” ({type_})",
             hint="whose is it? sink.registry.subjects: topic-record, or another topic_prefix, gives another subject",
         )
+
+    def _refuse_swapped(self, subject: str, before: str, now: str) -> None:
+        """Raise OperatorError if a field would stand for another column than before: readers could not tell."""
+        for field, column in swapped(before, now):
+            raise OperatorError(
+                f"schema registry at {self._config.url}: subject {subject}: its field {field} is column “{column}”, "
+                "and another column wants that name now: readers would take the one for the other: no event is written",
+                hint="Avro has no such name: call the other column otherwise, or leave one of them out "
+                "(source.columns: exclude), or another format for this table (sink.formats)",
+            )
+
+
+def _broken_tls(exc: BaseException | None) -> bool:
+    """Whether a certificate was refused, which no waiting changes."""
+    while exc is not None and not isinstance(exc, ssl.SSLCertVerificationError):
+        exc = exc.__cause__ or exc.__context__
+    return exc is not None
 
 
 def _name_of(text: str) -> str:

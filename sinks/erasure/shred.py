@@ -51,14 +51,16 @@ _ANSWER_EVERY_S: Final = 0.3
 class _Named:
     """Tables whose rows can be about the subject, as the schema topic has them."""
 
-    tables: Mapping[str, str]
-    """Their topics."""
+    tables: Mapping[str, Sequence[str]]
+    """Their topics, also those that they were written to before."""
     plainly: frozenset[str]
     """Those of which a version was published whose values were not encrypted."""
     names: frozenset[str]
     """How else the same subjects were called, when the rules were others."""
     otherwise: frozenset[str]
     """Tables of which a version was published under keys of subjects that were said by other columns."""
+    apart: frozenset[str]
+    """Other tables that name subjects by their own names: one of them may be this one, before a RENAME."""
 
 
 def shred(
@@ -76,7 +78,9 @@ class _Shredding:
     def __init__(self, config: ConnectorConfig, table: str, text: str, say: Callable[[str], None]) -> None:
         self._config, self._sink, self._table, self._say = config, config.sink, table, say
         rules = CaptureRules.of_source(config.source)
-        rule = _rule(rules, table)
+        described = [orjson.loads(value) for value in descriptions(self._sink)]
+        ours = [record for record in described if record["connector"] == config.name]
+        rule = _rule(rules, table) or _described_rule(ours, table)
         if rule is None or rules.keys is None:
             raise ConfigError(
                 f"--subject: source.columns has no encrypt for {table}",
@@ -94,15 +98,18 @@ class _Shredding:
                 f"topic {self._topics[0]} is not there: connector {config.name} has not encrypted anything",
                 hint="cdc run CONNECTOR.yaml, with the file as it is",
             )
-        described = [orjson.loads(value) for value in descriptions(self._sink)]
-        ours = [record for record in described if record["connector"] == config.name]
         self._named = named(rules, ours, self._name)
         by = [rule.by] if rule.by is not None else self._key_of(described)
         values = values_of(text, table, by)
         self._subject = subject_of(self._keys, self._name, values)
         before = {subject_of(self._keys, name, values) for name in self._named.names}
-        there = self._records({self._subject, *before})
+        apart = {
+            subject_of(self._keys, name, values): name
+            for name in self._named.apart.difference(config.source.tables)  # which are called so now
+        }
+        there = self._records({self._subject, *before, *apart})
         self._subjects = [self._subject, *sorted(before & there.keys())]
+        self._apart = sorted(name for subject, name in apart.items() if there.get(subject, [None])[-1] is not None)
 
     def _key_of(self, described: Sequence[Mapping[str, Any]]) -> list[str]:
         keys = [list(record["key"]) for record in described if f"{record['schema']}.{record['table']}" == self._table]
@@ -135,8 +142,21 @@ class _Shredding:
                     "again",
                 )
             ]  # fmt: skip
-        erased, _ = self._parted()
+        erased, since = self._parted()
+        if not erased and not since and not self._records(set(self._subjects)):
+            return [
+                Place(
+                    f"topic {self._topics[0]}", "cannot be proved",
+                    f"nobody has, or had, a key of this subject{self._for_how_long()}: nothing was erased",
+                ),
+                *self._other_names(),
+            ]  # fmt: skip
         return self._compacted({identifier_of(record) for record in erased}, until, within_s)
+
+    def _for_how_long(self) -> str:
+        """Say since when an erased key would have left its tombstone."""
+        kept = Compaction(self._sink, self._config.name).settings(self._topics[0]).get("delete.retention.ms", "0")
+        return f", as far as its topic remembers ({int(kept) / 3_600_000:g} hours)"
 
     def _ask(self, until: float) -> bool:
         """Have the connector erase the key; whether it has."""
@@ -182,7 +202,7 @@ class _Shredding:
             gone_ms = closed_ms + int(compaction.settings(topic).get("file.delete.delay.ms", "60000"))
             what = "no record has it; the broker removes the old files a little later"
             if topic == self._topics[0]:
-                what = f"no record has the key, {'which was there' if erased else 'and none had one before'}; {what}"
+                what = f"no record has the key, {'which was there' if erased else 'which was erased before'}; {what}"
             places.append(Place(f"topic {topic}", "will be gone", what, gone_ms))
         if self._parted()[1]:
             places.append(
@@ -201,12 +221,12 @@ class _Shredding:
 
     def _elsewhere(self, of_key: Place, *, had: bool) -> Iterator[Place]:
         columns = ", ".join(self._columns)
-        for table, topic in sorted(self._named.tables.items()):
-            logs = [log for log in (log_of(topic),) if log in self._there]
+        for table, topics in sorted(self._named.tables.items()):
+            written = [place for topic in topics for place in (f"topic {topic}", f"log {log_of(topic)}")]
             what = f"what it has of encrypted columns ({columns} in {self._table}) cannot be read without the key"
             if not had:
                 what = f"it had nothing that was encrypted for the subject ({columns} in {self._table})"
-            for place in (f"topic {topic}", *(f"log {log}" for log in logs)):
+            for place in (of for of in written if of.partition(" ")[2] in self._there):
                 yield Place(place, of_key.verdict, f"{what}; other columns stay as they are", of_key.by_ms)
             if table in self._named.plainly:
                 yield Place(
@@ -220,12 +240,21 @@ class _Shredding:
                     "its values were encrypted under keys of whom other columns named: run this also with a copy of "
                     "the file in which encrypt says by and subject as it did then",
                 )  # fmt: skip
+        yield from self._other_names()
         letters = log_topic(self._sink.prefix, self._config.name, "dead-letter")
         if letters in self._there:
             yield Place(f"log {letters}", of_key.verdict, "encrypted, as in the tables' topics", of_key.by_ms)
         yield Place("connector", "cannot be proved", "it has forgotten the key; its memory is the system's to clean")
         yield Place("readers", "cannot be proved", "what they have decrypted, and copies of the key topic or backups")
         yield Place("source", "cannot be proved", "its rows, log, replicas and backups: delete the rows there, too")
+
+    def _other_names(self) -> Iterator[Place]:
+        for table in self._apart:
+            yield Place(
+                f"keys of {table}", "cannot be proved",
+                f"a subject with the same value has a key there: if {self._table} was called {table} before, run this "
+                f"also with --table {table}",
+            )  # fmt: skip
 
     def _parted(self) -> tuple[list[bytes], list[bytes]]:
         """Return the subject's keys that were erased, and those that have come since, as far as the topic has them."""
@@ -267,16 +296,22 @@ def named(rules: CaptureRules, described: Sequence[Mapping[str, Any]], subject: 
     """Find the tables whose rows have subjects of this name, in records of the schema topic.
 
     A rule may have been another one: keys that were made for the same values by another name are of the same subjects.
+    Of a table without a rule, as it was called before a RENAME, the records say how it was encrypted.
     """
-    tables: dict[str, str] = {}
-    plainly, names, otherwise = set[str](), set[str](), set[str]()
+    tables: dict[str, list[str]] = {}
+    plainly, names, otherwise, apart = set[str](), set[str](), set[str](), set[str]()
     keys = {f"{record['schema']}.{record['table']}": list(record["key"]) for record in described}
     for record in described:
         table = f"{record['schema']}.{record['table']}"
-        rule = _rule(rules, table)
-        if rule is None or (rule.subject or table) != subject:
+        rule = _rule(rules, table) or _described_rule(described, table)
+        if rule is None:
             continue
-        tables[table] = record["topic"]
+        if (rule.subject or table) != subject:
+            if rule.subject in (None, table):
+                apart.add(table)
+            continue
+        topics = tables.setdefault(table, [])
+        topics += [record["topic"]] if record["topic"] not in topics else []
         if any(c["name"] in rule.columns and not c.get("encrypted") for c in record["columns"]):
             plainly.add(table)
         if not any(c.get("encrypted") for c in record["columns"]):
@@ -286,7 +321,18 @@ def named(rules: CaptureRules, described: Sequence[Mapping[str, Any]], subject: 
             otherwise.add(table)
         elif of["name"] != subject:
             names.add(of["name"])
-    return _Named(tables, frozenset(plainly), frozenset(names), frozenset(otherwise))
+    return _Named(tables, frozenset(plainly), frozenset(names), frozenset(otherwise), frozenset(apart - names))
+
+
+def _described_rule(described: Sequence[Mapping[str, Any]], table: str) -> EncryptRule | None:
+    """Return how a table was encrypted that has no rule any more, by its newest record; None: it was not."""
+    for record in reversed(described):
+        if f"{record['schema']}.{record['table']}" == table and "subject" in record:
+            of = record["subject"]
+            by = of["by"][0] if of["by"] != list(record["key"]) else None
+            columns = tuple(column["name"] for column in record["columns"] if column.get("encrypted"))
+            return EncryptRule(columns=columns, by=by, subject=of["name"])
+    return None
 
 
 def _rule(rules: CaptureRules, table: str) -> EncryptRule | None:

@@ -224,7 +224,9 @@ def test_the_key_goes_from_the_files(
         eventually(lambda: not any(map(in_files, all_wrapped)), "the files have lost the key", within_s=60)
         for place in (f"topic {prefix}.public.p", f"log {prefix}.log.public.p"):
             assert "cannot be read without the key" in places[place]["what"]
-        assert "none had one before" in _shred(connector, "public.p", "70")[0]["what"]
+        assert "which was erased before" in _shred(connector, "public.p", "7")[0]["what"]
+        for _ in range(2):
+            assert "nobody has, or had, a key" in _shred(connector, "public.p", "70", code=1)[0]["what"]
     finally:
         process.terminate()
         process.communicate()
@@ -237,6 +239,38 @@ def test_the_key_goes_from_the_files(
     assert {act["action"] for act in acts} == {"erase key", "erase"}
     assert all(set(act["about"]) <= {"table", "subject", *VERDICTS} for act in acts)
     assert all(act["about"].get("subject", True) is True for act in acts)
+
+
+@pytest.mark.full  # tests/unit/test_encryption.py has what is told of such tables; this waits for a broker's cleaner
+def test_a_renamed_table_keeps_keys_under_its_old_name(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """The report of the new name tells of them, and they go by the old one, of which the file says nothing more."""
+    postgres18.execute(
+        "CREATE TABLE p (id int PRIMARY KEY, email text, note text, born date)",
+        "INSERT INTO p SELECT i, 'of ' || i FROM generate_series(1, 4) AS i",
+    )
+    settings = {"topic_config": {"file.delete.delay.ms": "500"}}
+    Connector(
+        tmp_path, prefix, postgres18.url, kafka, ["public.p*"], source=_rules(["public.p*"], tmp_path), sink=settings
+    ).catch_up()
+    postgres18.execute("ALTER TABLE p RENAME TO pq")
+    connector = Connector(
+        tmp_path, prefix, postgres18.url, kafka, ["public.p*"], source=_rules(["public.pq"], tmp_path), sink=settings
+    )
+    connector.catch_up()
+    process = connector.start()
+    try:
+        of_key, places = _shred(connector, "public.pq", "3")
+        assert "which was there" in of_key["what"]
+        assert places["keys of public.p"]["verdict"] == "cannot be proved"
+        of_key, places = _shred(connector, "public.p", "3")
+        assert "which was there" in of_key["what"]
+        assert f"topic {prefix}.public.p" in places
+        assert "keys of public.p" not in _shred(connector, "public.pq", "3")[1]
+    finally:
+        process.terminate()
+        process.communicate()
 
 
 @pytest.mark.full  # test_postgres, and the laws in tests/property/test_encryption_laws.py

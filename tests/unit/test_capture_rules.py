@@ -129,6 +129,25 @@ def test_rules_that_do_not_fit_are_refused_before_anything_is_made(
     assert bench.log.held_from is None
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "same"),
+    [
+        ("name = 'a b'", "name  =\n'a b'", True),
+        ("name = 'a b'", "name = 'a  b'", False),
+        ("name = 'a b'", "name = 'a\tb'", False),
+        ("name = ' a'", "name = '  a'", False),
+        ("name = 'it''s  a'", "name = 'it''s a'", False),
+        ('"a b" = 1', '"a  b" = 1', False),
+        ("`a b` = 1", "`a  b` = 1", False),
+        ("name = '\"' AND id = 1 OR name = '\"'", "name = '\"'  AND id = 1 OR name = '\"'", True),
+    ],
+)
+def test_a_condition_that_says_something_else_is_another_rule(before: str, after: str, same: bool) -> None:
+    """Its table is read again then: rows that match it only now would never come."""
+    rules = [CaptureRules({}, {"s.t": text}).of("s.t") for text in (before, after)]
+    assert (rules[0] is not None and rules[1] is not None and rules[0].fingerprint == rules[1].fingerprint) is same
+
+
 def test_a_renamed_column_does_not_escape() -> None:
     """It stops the connector, in the log and at the next start, until the file says what the new column is."""
     bench = Bench()
@@ -274,6 +293,27 @@ def test_a_rule_by_a_pattern_is_of_those_that_have_the_column() -> None:
     bench.log.commit(insert(text_table("users", ["id", "name", "pw"]), (b"2", b"b", b"SECRET")))
     with pytest.raises(OperatorError, match="has no column password any more, and has pw"):
         bench.run(USERS, rules, more=(plain,))
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        ColumnRules(exclude=("Email",)),
+        ColumnRules(mask=("Email",)),
+        ColumnRules(truncate={"Email": 3}),
+        ColumnRules(hash=HashRule(columns=("Email",), salt="s")),
+    ],
+    ids=["exclude", "mask", "truncate", "hash"],
+)
+def test_a_column_that_a_pattern_names_in_other_letters_does_not_escape(rule: ColumnRules) -> None:
+    """Where one table has Email and another email: each is what nobody should see. One that has both is as named."""
+    rules = CaptureRules({"s.*": rule}, {})
+    tables = [
+        text_table(name, ["id", *of]) for name, of in (("a", ["Email"]), ("b", ["email"]), ("c", ["Email", "email"]))
+    ]
+    (refused,) = rules.refusals(tables, first=True)
+    assert refused.message.startswith("source.columns: table s.b has email, which the rule calls Email")
+    assert list(rules.refusals([tables[0], tables[2]], first=True)) == []
 
 
 def test_a_renamed_column_that_a_condition_speaks_of() -> None:

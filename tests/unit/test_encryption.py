@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 
 import cdc
 from cdc.capture.control.signals import Command, parse
+from cdc.cli.repairing.erase import erase
+from cdc.config import registry
 from cdc.config.config import load_connector
 from cdc.config.file_connector import load_any
 from cdc.config.published.column_rules import ColumnRules
@@ -26,6 +29,7 @@ from cdc.rules.encrypted_rows import subject_of
 from cdc.rules.encryption import MasterKey, key_of
 from cdc.rules.keyring import Keyring
 from sinks.erasure.keys import values_of
+from sinks.erasure.places import Place
 from sinks.erasure.shred import named
 from tests.text_tables import text_table
 
@@ -156,8 +160,9 @@ def test_subjects_that_rules_have_called_otherwise() -> None:
 
     def told(*records: dict[str, Any], **rule: str) -> tuple[frozenset[str], frozenset[str]]:
         of = named(_rules(**rule), records, "person")
-        assert set(of.tables) == {"s.people"}
+        assert of.tables == {"s.people": ["p"]}
         assert not of.plainly
+        assert not of.apart
         return of.names, of.otherwise
 
     now, whole = described(PEOPLE, by="id", subject="person"), described(PEOPLE, subject="person")
@@ -168,6 +173,56 @@ def test_subjects_that_rules_have_called_otherwise() -> None:
     assert told(now, whole, subject="person") == (frozenset(), {"s.people"})
     del now["subject"]
     assert told(now, by="id", subject="person") == (frozenset(), {"s.people"})
+
+
+def test_a_table_that_has_had_another_name_or_topic() -> None:
+    """Its records say what keys its values are under, also without a rule: maybe another table's, before a RENAME."""
+    old = replace(PEOPLE, name="old")
+
+    def described(table: Table, topic: str, **rule: str) -> dict[str, Any]:
+        rules = CaptureRules(
+            {table.qualified: ColumnRules(encrypt=EncryptRule(columns=("email",), **rule))}, {},
+            keys=Keyring(MasterKey(MASTER)),
+        ).of(table.qualified)  # fmt: skip
+        assert rules is not None
+        _, value = schema_record(
+            table, connector="c", source="postgresql", database="d", topic=topic, version=1,
+            position=Position(1, 1, 1), published=rules.published(table),
+        )  # fmt: skip
+        found: dict[str, Any] = orjson.loads(value)
+        return found
+
+    records = [described(old, "p.old"), described(PEOPLE, "p.1"), described(PEOPLE, "p.2")]
+    now = named(_rules(), records, "s.people")
+    assert (now.tables, now.apart) == ({"s.people": ["p.1", "p.2"]}, {"s.old"})
+    was = named(_rules(), records, "s.old")
+    assert (was.tables, was.plainly, was.names, was.otherwise) == ({"s.old": ["p.old"]}, set(), set(), set())
+    together = [described(old, "p.old", subject="person", by="id"), described(PEOPLE, "p", subject="person", by="id")]
+    of_both = named(_rules(by="id", subject="person"), together, "person")
+    assert (set(of_both.tables), of_both.apart) == ({"s.old", "s.people"}, set())
+
+
+def test_only_a_key_that_is_there_is_erased() -> None:
+    """A tombstone for nobody would make a misspelt subject pass for erased."""
+    ring, written = _ring()
+    for subject in (b"0" * 32, b"1" * 32):
+        ring.key(subject, make=subject == b"0" * 32)
+        ring.shred(subject)
+    assert written == {b"0" * 32: None}
+
+
+def test_a_subject_of_nobody_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the command's end; one whose key is gone is."""
+    verdicts = ["cannot be proved", "will be gone"]
+    monkeypatch.setattr("cdc.cli.repairing.erase.load_connector", lambda _: None)
+    monkeypatch.setattr(registry, "part", lambda _: lambda *_, **__: [Place("topic p.key-c", verdicts.pop(0), "", 1)])
+    (tmp_path / "c.yaml").touch()
+    ask = partial(
+        erase.main, [str(tmp_path / "c.yaml"), "--table", "s.people", "--subject", "5", "--json"], standalone_mode=False
+    )
+    with pytest.raises(OperatorError, match=r"nobody has, or had, a key of this subject of s\.people"):
+        ask()
+    ask()
 
 
 def test_a_row_that_cannot_be_written_is_a_dead_letter_of_texts() -> None:

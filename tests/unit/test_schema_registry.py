@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
+import threading
 from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +25,7 @@ from cdc.model.errors import ConfigError, OperatorError, RetryableError
 from cdc.rules.flat import Formats
 from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, insert
 from sinks.client.schema_registry import SchemaRegistry, check
+from tests.integration.certificates import Authority
 from tests.scripted.registry import ScriptedRegistry, scripted_registry
 from tests.text_tables import text_table
 
@@ -100,6 +106,50 @@ def test_a_refused_schema_stops_before_the_event(server: ScriptedRegistry) -> No
     assert [value["id"] for value in bench.values()] == ["1", "2"]
 
 
+@pytest.mark.parametrize("shape", ["avro", "flat avro"])
+def test_a_field_does_not_come_to_be_another_column(server: ScriptedRegistry, shape: str) -> None:
+    """Avro has no “a-b”, which is a_b there: a column a_b would take its place, with any compatibility."""
+    odd, both = text_table("t", ["id", "a-b"]), text_table("t", ["id", "a-b", "a_b"])
+    bench = Bench(server)
+    bench.log.commit(insert(odd, (b"1", b"a")))
+    bench.run(odd, form=shape)
+    before = len(bench.kafka.committed("p.s.t"))
+    bench.log.commit(insert(both, (b"2", b"a", b"b")))
+    with pytest.raises(OperatorError, match=r"table s\.t: .*its field a_b is column “a-b”, and another column wants"):
+        bench.run(both, form=shape)
+    assert len(bench.kafka.committed("p.s.t")) == before
+    other = Bench(server, subjects="topic-record")
+    other.log.commit(insert(both, (b"2", b"a", b"b")))
+    other.run(both, form="json-schema")
+
+
+def test_two_tables_whose_records_would_have_one_name(server: ScriptedRegistry) -> None:
+    """By `record` they would share a subject: each would be a version of the other."""
+    tables = text_table("a-b", ["id"]), text_table("a_b", ["id", "note"])
+    with pytest.raises(OperatorError, match=r"would be called p\.s\.a_b, as those of topic p\.s\.a-b"):
+        Bench(server, subjects="record").run(*tables)
+    Bench(server, subjects="topic").run(*tables)
+    assert len(server.subjects["p.s.a_b-value"]) == 1
+
+
+def test_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:
+    """To try again would not help, and its hint would be the wrong one."""
+    both = Authority(tmp_path / "authority").certificate("registry.test")
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(both)
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection, suppress(OSError):
+                context.wrap_socket(connection, server_side=True)
+
+        threading.Thread(target=serve, daemon=True).start()
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(OperatorError, match="its certificate is not trusted"):
+            SchemaRegistry(RegistryConfig(url=url)).subjects()
+
+
 def test_another_schema_under_our_subject(server: ScriptedRegistry) -> None:
     """A registry without compatibility would take ours over it."""
     server.keep("p.s.t-value", {"schema": '{"type":"record","name":"Order","namespace":"acme","fields":[]}'})
@@ -150,6 +200,9 @@ def test_a_registry_made_anew_whose_keys_have_the_same_id(server: ScriptedRegist
         ({"login": "cdc:right"}, OperatorError, "refuses the login"),
         ({"status": 422}, OperatorError, "cannot read the schema"),
         ({"status": 422, "says": {"error_code": 42205, "message": "x"}}, OperatorError, "it is read-only"),
+        ({"status": 403}, OperatorError, "refuses the login, or what it asks for"),
+        ({"status": 429}, RetryableError, "HTTP 429"),
+        ({"status": 500, "says": {"error_code": 50001, "message": "store"}}, RetryableError, "HTTP 500: store"),
         ({"status": 404, "says": b"<html>Not found</html>"}, RetryableError, "not that of a schema registry: HTTP 404"),
         ({"status": 404, "says": {"error": "Not found"}}, RetryableError, "not that of a schema registry: HTTP 404"),
         ({"status": 302, "says": b""}, RetryableError, "not that of a schema registry: HTTP 302"),

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Self
+from functools import partial
+from typing import Final, NamedTuple, Protocol, Self
 
 from cdc.capture.snapshots.incremental_snapshot import FIRST_ROWS, KEYS_AT_ONCE, WINDOW_ROWS, next_window_rows
 from cdc.config import registry
@@ -19,6 +20,7 @@ from cdc.model.errors import RetryableError, raise_first
 from cdc.model.interfaces import Snapshotter, Window
 from cdc.model.state import Key
 from cdc.rules.capture_rules import NO_RULES, CaptureRules
+from cdc.rules.keyring import Keyring, Records
 
 
 class PublishedRow(NamedTuple):
@@ -134,6 +136,24 @@ def _published(encoder: TableEncoder, row: Row) -> PublishedRow | None:
         return PublishedRow(key, event_key, None, encoder.blame(row))
 
 
+class KeyTopic(Protocol):
+    """Is read while its connector writes it: `sinks.topics.records.keys.KeyReader`."""
+
+    def begins_again(self) -> bool | None:
+        """Whether all that is known is to be forgotten; None: there is no topic."""
+
+    def more(self) -> Records:
+        """Give the records since the last call."""
+
+
+def keys_since(keys: Keyring, topic: KeyTopic) -> Records:
+    """Give the records of the key topic since the last call; all of them, if those of before are none any more."""
+    again = topic.begins_again()
+    if again or again is None:
+        keys.forget()
+    return topic.more() if again is not None else ()
+
+
 def open_published(config: ConnectorConfig) -> PublishedTables:
     """Connect to a connector's source. Raises OperatorError where its run would."""
     source = registry.source(config)()
@@ -145,6 +165,7 @@ def open_published(config: ConnectorConfig) -> PublishedTables:
     rules = CaptureRules.of_source(config.source)
     raise_first(rules.refusals(tables, first=False))
     if rules.keys is not None:
-        keys = registry.part("sinks.topics.records.keys:KeyReader")(config.sink, config.name)
-        rules.keys.begin(keys.more(), more=keys.more)
+        reader = registry.part("sinks.topics.records.keys:KeyReader")(config.sink, config.name)
+        rules.keys.begin((), more=partial(keys_since, rules.keys, reader))
+        rules.keys.refresh()
     return PublishedTables(tables, registry.snapshotter(config)(), prefix=config.sink.prefix, rules=rules)

@@ -63,7 +63,7 @@ def erase(
     are kept for ever.
 
     Topics are compacted now, so that older events of the row are gone and not just replaced. Exit code 1 if something
-    is kept until somebody does something; the report says what.
+    is kept until somebody does something; the report says what. Also if nobody has, or had, a key of the subject.
     """
     if (key is None) == (subject is None):
         raise click.UsageError("one of --key and --subject is needed")
@@ -90,6 +90,12 @@ def erase(
         raise OperatorError(
             f"{kept} of {len(found)} places still have something of it",
             hint="the report says what, until when, and what to do",
+        )
+    if subject is not None and places[0].verdict == "cannot be proved":
+        raise OperatorError(
+            f"nobody has, or had, a key of this subject of {table}: nothing was erased",
+            hint=f"--subject as the rows of {table} have it, letter by letter; the report names other places. A "
+            "subject whose encrypted columns were always null has no key",
         )
 
 

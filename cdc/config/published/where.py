@@ -77,6 +77,7 @@ _TOKEN: Final = re.compile(
     r"\s*(?:(?P<text>'(?:[^']|'')*')|(?P<quoted>\"(?:[^\"]|\"\")+\"|`(?:[^`]|``)+`)"
     r"|(?P<number>[+-]?\d+(?:\.\d+)?(?![\w.]))|(?P<word>[^\W\d][\w$]*)|(?P<sign><>|!=|<=|>=|[=<>(),]))"
 )
+_QUOTED: Final = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")+\"|`(?:[^`]|``)+`")
 _COMPARED: Final = ("=", "<>", "<", "<=", ">", ">=")
 _WORDS: Final = frozenset(["AND", "OR", "NOT", "IS", "NULL", "IN", "BETWEEN", "TRUE", "FALSE", "COLLATE"])
 _ALLOWED: Final = (
@@ -89,6 +90,11 @@ _DEEPEST: Final = 50
 def parse(text: str) -> Condition:
     """Parse a condition. Raises ConfigError, which says where it is not understood."""
     return _Parser(text).whole()
+
+
+def spaced(text: str) -> list[str]:
+    """Return the quoted parts of a condition whose spaces say more than that words are apart."""
+    return [part for part in _QUOTED.findall(text) if " ".join(part.split()) != part]
 
 
 class _Parser:

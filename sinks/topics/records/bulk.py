@@ -18,6 +18,7 @@ from cdc.rules.routes import Routes
 from sinks.client.failures import DRIVER_ERRORS, translate
 from sinks.topics.names import schema_topic, table_topic
 from sinks.topics.records.read_back import FULL_WAIT_MS, TOO_EARLY, log, offset_bounds, read_to_end
+from sinks.topics.topics import Topics
 
 _AT_ONCE: Final = 10_000
 _WAIT_S: Final = 0.1
@@ -34,6 +35,26 @@ def descriptions(config: KafkaConfig) -> list[bytes]:
         config.bootstrap_servers, config.options, schema_topic(config.prefix), "read_committed", open_too=False
     )
     return [value for message in found if (value := message.value()) is not None]
+
+
+class Descriptions:
+    """Gives the records of the schema topic to who asks often: they are read again only if there are others."""
+
+    def __init__(self, config: KafkaConfig) -> None:
+        self._config = config
+        self._mark: tuple[object, ...] | None = None
+
+    def changed(self) -> list[bytes] | None:
+        """Return all committed records, in order; None: those of the last call are all."""
+        topic = schema_topic(self._config.prefix)
+        with Topics(self._config.bootstrap_servers, self._config.options) as topics:
+            found = topics.facts([topic]).get(topic)
+        mark = None if found is None else (found, found.ends)  # the marker of a commit moves an end, too
+        if mark is not None and mark == self._mark:
+            return None
+        records = descriptions(self._config)
+        self._mark = mark if mark is not None and mark[1] else None
+        return records
 
 
 def topic_of(config: KafkaConfig, schema: str, table: str) -> str:
