@@ -57,8 +57,8 @@ EXITS: Final[Mapping[str, str]] = {
     "would not start.",
     "rebuild": "0: every copy asked for was swapped or put back. 1: one was refused or failed; those before it are "
     "swapped.",
-    "replay": "0: stopped, or (`--once`) everything was taken. 1: the job stopped, a table is set aside, or the topics "
-    "do not have that span.",
+    "replay": "0: stopped, or (`--once`) everything was taken. 1: the job stopped, a table is set aside (with `--plan` "
+    "it would be), or the topics do not have that span.",
     "view rebuild": "0: it is published; with `--dry-run`: no row would change. 1: with `--dry-run`, rows would "
     "change; else it could not be published, and all is as it was.",
     "view explain": "0: the view's topic has records of the key. 1: it has none.",
@@ -100,7 +100,8 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "only in the new one, and different. With `--rollback`: `copies[table, store, live_until]`.",
     "replay": "as `cdc apply`, and `replay` with `name`, `checkpoint`, `targets` (table to the copies' name), `copies` "
     "(table to stores), `goes_on` (from its own checkpoint), `tables[table, topic, keeps, first_offsets, first_at, "
-    "begin_offsets, begin_at, offsets, says]`; with `--plan` that alone.",
+    "begin_offsets, begin_at, offsets, says]`, `left` (by table, `reason` and `hint`: what is set aside at the start); "
+    "with `--plan` that alone.",
     "snapshot start": "`id` of the command, `tables` that it asks for.",
     "snapshot stop": "`id` of the command, `tables` that it asks for.",
     "pause": "`id` of the command, `connector`, `log_seconds` (how long the server keeps its log, null where that is "

@@ -409,8 +409,11 @@ def test_tables_that_come_while_the_job_runs_are_taken_up(warehouse: Setting, mo
     records = [*table.event("c", order(1), position(10)), *named.event("c", order(1), position(10))]
     publisher.stand(Phase.STREAM, 20, [table, named], records)
     first, stores = len(records), {"stores": ["copy"]}
-    shapes = {"public.name*": {**stores, "rename": {"status": "state"}}, "public.*": stores}
-    file = job_file(setting, setting.config().stores["copy"].url or "", tables=shapes)
+    named_only, others = ({"rename": {"status": "state"}, "stores": [of]} for of in ("copy", "alone"))
+    shapes = {"public.named": named_only, "public.name*": others, "public.*": stores}
+    url, alone = setting.config().stores["copy"].url or "", {"type": "tantivy", "path": str(setting.folder / "alone")}
+    # no round opens the second store: no table uses it but the one that is refused
+    file = job_file(setting, url, tables=shapes, stores={"copy": {"type": "postgres", "url": url}, "alone": alone})
     stop, lines, ended = threading.Event(), list[str](), list[ApplySummary | BaseException]()
     admin = AdminClient({"bootstrap.servers": setting.bootstrap})
 
@@ -456,7 +459,7 @@ def test_tables_that_come_while_the_job_runs_are_taken_up(warehouse: Setting, mo
     events = {of: counts["copy"].events for of, counts in done.tables.items()}
     once = {"public.orders": 2, "public.later": 2, "public.last": 1, "public.named": 1}
     assert events == once, "nothing is read again"
-    assert len([line for line in lines if "public.namely in copy is set aside" in line]) == 1
+    assert len([line for line in lines if "public.namely in alone is set aside" in line]) == 1
     assert len([line for line in lines if line.startswith("taking up ")]) == 2
     for of in (table, later, last):
         assert setting.contents(of) == setting.folded(of, records), of.name
