@@ -583,12 +583,16 @@ def test_names_that_opensearch_takes_for_something_else(search: Setting, opensea
 def test_documents_that_opensearch_refuses_and_blocks_that_pass(
     search: Setting, opensearch: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An immense term blocks its own key; a full disk and a closed table delay nothing but what they are of."""
+    """An immense term blocks its own key; a full disk and a closed table delay nothing but what they are of.
+
+    An index that another hand deletes, or makes again with the same mapping, is filled again.
+    """
     setting, publisher = search, search.publisher()
-    table, other = setting.table("facts"), setting.table("other")
-    publisher.create([table, other], partitions=1)
-    records = [r for n in range(5) for of in (table, other) for r in of.event("c", order(n), position(10 + n))]
-    publisher.stand(Phase.STREAM, 20, [table, other], records)
+    table, other, deleted, remade = (setting.table(name) for name in ("facts", "other", "deleted", "remade"))
+    lost, every = (deleted, remade), (table, other, deleted, remade)
+    publisher.create(every, partitions=1)
+    records = [r for n in range(5) for of in every for r in of.event("c", order(n), position(10 + n))]
+    publisher.stand(Phase.STREAM, 20, every, records)
     setting.apply()
     client, alias = OpenSearch(opensearch), f"{setting.prefix}.public.facts"
     own = {"keyword": {"type": "keyword", "ignore_above": 256}, "whole": {"type": "keyword"}}
@@ -597,7 +601,7 @@ def test_documents_that_opensearch_refuses_and_blocks_that_pass(
         table.event("u", order(1, "x" * 40_000), position(21)),
         table.event("u", order(2, "ok"), position(22)),
     )
-    publisher.stand(Phase.STREAM, 30, [table, other], [*immense, *after])
+    publisher.stand(Phase.STREAM, 30, every, [*immense, *after])
     setting.apply()
     assert reasons(setting) == {'{"id":1}': "OpenSearch does not take it: illegal_argument_exception"}
     records += after
@@ -607,21 +611,29 @@ def test_documents_that_opensearch_refuses_and_blocks_that_pass(
         until(lambda: job.said("following"))
         client.indices.put_settings(index=alias, body={"index.blocks.read_only_allow_delete": True})
         later = [r for of in (table, other) for r in of.event("u", order(3, "later"), position(40))]
-        publisher.stand(Phase.STREAM, 50, [table, other], later)
+        publisher.stand(Phase.STREAM, 50, every, later)
         until(lambda: "waiting, disk usage exceeded flood-stage watermark" in caplog.text)
         client.indices.put_settings(index=alias, body={"index.blocks.read_only_allow_delete": None})
         until(lambda: all(mark.complete.position == position(50, 0) for mark in setting.marks(table, other)))
         assert job.failure is None
         client.indices.close(index=alias)
-        last = [r for of in (table, other) for r in of.event("u", order(4, "last"), position(60))]
-        publisher.stand(Phase.STREAM, 70, [table, other], last)
+        for of in lost:
+            named = f"{setting.prefix}.public.{of.name}"
+            ((index, about),) = client.indices.get(index=named).items()
+            client.indices.delete(index=index)
+            if of is remade:
+                client.indices.create(index=index, body={"mappings": about["mappings"], "aliases": {named: {}}})
+        last = [r for of in every for r in of.event("u", order(4, "last"), position(60))]
+        publisher.stand(Phase.STREAM, 70, every, last)
         until(lambda: job.said("warning: public.facts in copy is set aside"))
         until(lambda: setting.marks(other)[0].complete.position == position(70, 0))
         assert setting.contents(other) == setting.folded(other, [*records, *later, *last])
         client.indices.open(index=alias)
-        until(lambda: setting.marks(table)[0].complete.position == position(70, 0))
+        until(lambda: all(_is_complete(setting, of, position(70, 0)) for of in every))
+        assert any("remade was made again or restored by another hand" in line for line in job.lines)
         assert job.failure is None
-    assert setting.contents(table) == setting.folded(table, [*records, *later, *last])
+    for of in (table, *lost):
+        assert setting.contents(of) == setting.folded(of, [*records, *later, *last]), of.name
 
 
 @pytest.mark.full  # tables that cannot go on, above
