@@ -123,10 +123,13 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "(the age of `source_at`), `source_at` (up to when all that was committed at the source is in Kafka; null before "
     "all tables are read), `paused_at` (null while it is not paused), "
     "`standby` (copies that stand by, null where the server does not tell), `tables`, "
-    "`logged`, `snapshot`, `reading`, `eta_seconds`, `slot`, `dead_letters`, `rereads`, `source`, `last_error`. Of an "
+    "`logged`, `snapshot`, `reading`, `eta_seconds`, `slot`, `dead_letters`, `rereads`, `left_out` "
+    "(by table, `at_ms`, `reason`, `hint`: what the last start goes on without), `source`, `last_error`. Of an "
     "apply job: `name`, `stores.<store>.<connector>` with `position`, `freshness_seconds`, `source_at`, "
     "`published_at`, `tables`, `incomplete`, `remade` (tables whose copy is of a topic that was made again since), "
-    "`quarantined`, `aside` (`at_ms`, `reason`, `hint` of each table that is set aside).",
+    "`quarantined`, `aside` (`at_ms`, `reason`, `hint` of each table that is set aside), "
+    "`refused` (`reason`, `hint` of "
+    "each other table that cannot be copied as the file is, or whose copy cannot be read).",
     "fleet list": "`fleet`, `connectors.<name>` with `topic_prefix`, `place`, `added_at`, `yaml`, `error` (why it is "
     "run by nobody, else null).",
     "fleet status": "`fleet`, `members.<name>` with `host` and `places`, `connectors.<name>` with `state`, `member`, "
