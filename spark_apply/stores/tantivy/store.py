@@ -23,6 +23,7 @@ from __future__ import annotations
 import datetime as dt
 import shutil
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -281,7 +282,8 @@ class TantivyStore:
     def _close_index(self, table: str) -> None:
         opened = self._open.pop(table, None)
         if opened is not None:
-            opened.writer.wait_merging_threads()  # closes the writer, which releases its lock on the folder
+            with suppress(OSError, ValueError):  # of what it could not write: that was told by the commit
+                opened.writer.wait_merging_threads()  # closes the writer, which releases its lock on the folder
 
     def folder(self, table: TargetTable) -> Path:
         """Return the link to the table's live index."""
