@@ -485,6 +485,11 @@ def test_what_a_pattern_brings_stops_no_other_table(warehouse: Setting, postgres
     code, out, _ = run("apply", file, "--plan", "--json")
     plan = {copy["table"]: copy["action"] for copy in json.loads(out)["copies"]}
     assert (code, plan) == (1, {f"public.{name}": "make" for name in ("fine", "twin")} | dict.fromkeys(left, "refused"))
+    fitting = left - {"public.unread"}  # Spark alone says whether its expression fits
+    status = json.loads(run("status", file, "--json")[1])["stores"]["copy"][setting.prefix]
+    assert set(status["refused"]) == fitting, "before any start has said so"
+    assert "both would be public.twins" in status["refused"]["public.twin_2"]["reason"]
+    assert "refused: public.unlike: tables.public.unlike.rename.status" in run("status", file)[1]
     for at in (30, 50):
         code, out, err = run("apply", file, "--once", "--json")
         aside = {table: of["copy"] for table, of in json.loads(out)["aside"].items()}
@@ -493,7 +498,7 @@ def test_what_a_pattern_brings_stops_no_other_table(warehouse: Setting, postgres
         assert "tables.public.unlike.rename.status: the table has no such column" in aside["public.unlike"]
         assert "tables.public.unread.where" in aside["public.unread"]
         status = json.loads(run("status", file, "--json")[1])["stores"]["copy"][setting.prefix]
-        assert set(status["aside"]) == left
+        assert (set(status["aside"]), status["refused"]) == (left, {})
         for name, copied in (("fine", "fine"), ("twin", "twins")):
             rows = [(row["id"], row["status"]) for row in setting.folded(tables[name], records).values()]
             assert postgres18.rows(f"SELECT id, status FROM {copied}") == rows
