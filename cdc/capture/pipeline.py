@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ from cdc.model.errors import (
     UnreadableError,
     raise_first,
 )
-from cdc.model.interfaces import Freeing, Sink, Snapshotter, Source
+from cdc.model.interfaces import Choosing, Freeing, Sink, Snapshotter, Source
 from cdc.model.meter import NO_METER, Meter, RunState
 from cdc.model.state import Phase, State
 from cdc.rules import outbox
@@ -95,6 +95,7 @@ class Pipeline:
         sink: Sink,
         observe: Callable[[Report], None] = lambda _: None,
         failed: Callable[[CdcError], None] = lambda _: None,
+        left_out: Callable[[Mapping[str, CdcError]], None] = lambda _: None,
         executor: Callable[[], Executor] | None = None,
         meter: Meter = NO_METER,
         reread: Callable[[], Parts | None] = lambda: None,
@@ -102,6 +103,7 @@ class Pipeline:
     ) -> None:
         """`observe` is called with every commit, `failed` with every error that ends a session.
 
+        `left_out` is called with the tables that it does without, and why, where that may be any, as a session begins.
         `leaving_out` is as in `Parts`. `reread` reads the file again, when that is asked for: its parts, or None, after
         it has said why not.
         `executor` makes what a session reads rows on while it follows the log; a thread by default.
@@ -113,6 +115,9 @@ class Pipeline:
         """The tables that have come while the log was followed, until a session has committed with them."""
         self._left_out: frozenset[str] = frozenset()
         """Those of them that this process does without."""
+        self._why_left_out: dict[str, CdcError] = {}
+        self._said_left_out: Mapping[str, str] | None = None
+        self._tell_left_out = left_out
         self._leaving_out = leaving_out
         self._tables: Sequence[Table] = ()
         """Those that the session has found."""
@@ -235,6 +240,7 @@ class Pipeline:
         self._settings, self._open_source = parts.settings, parts.open_source
         self._open_snapshotter, self._leaving_out = parts.open_snapshotter, parts.leaving_out
         self._new = self._left_out = frozenset()
+        self._why_left_out = {}
 
     def _does_without(self, error: CdcError) -> bool:
         """Whether tables that just a pattern brings have led to this: the others go on without them.
@@ -249,11 +255,21 @@ class Pipeline:
         if not new:
             return False
         self._new, self._left_out = self._new - new, self._left_out | new
+        self._why_left_out |= dict.fromkeys(new, error)
         self._open_source = self._leaving_out(self._left_out)
         self._meter.fails(error)
         said = f"table {', '.join(sorted(new))} is left out until the next start: {error.message}"
         log.error("%s; %s", said, error.hint) if error.hint else log.error("%s", said)
         return True
+
+    def _say_left_out(self, source: Source) -> None:
+        """Tell which tables are left out; a start that leaves out none may follow one that did."""
+        why = {**(source.left_out() if isinstance(source, Choosing) else {}), **self._why_left_out}
+        said = {table: error.message for table, error in why.items()}
+        may = why or could_begin_without(self._tables, self._settings.by_pattern, ())
+        if may and said != self._said_left_out:
+            self._tell_left_out(why)
+            self._said_left_out = said
 
     def _could_begin_without(self) -> frozenset[str]:
         if not could_begin_without(self._tables, self._settings.by_pattern, ()):
@@ -356,6 +372,7 @@ class Pipeline:
                 until_caught_up=until_caught_up,
             )
             self._ran, self._stand_by.stood_by, self._is_read_again = True, False, False
+            self._say_left_out(source)
             with closing(session):
                 try:
                     if state.phase is Phase.SNAPSHOT:

@@ -59,8 +59,8 @@ EXITS: Final[Mapping[str, str]] = {
     "would not start.",
     "rebuild": "0: every copy asked for was swapped or put back. 1: one was refused or failed; those before it are "
     "swapped.",
-    "replay": "0: stopped, or (`--once`) everything was taken. 1: the job stopped, a table is set aside, or the topics "
-    "do not have that span.",
+    "replay": "0: stopped, or (`--once`) everything was taken. 1: the job stopped, a table is set aside (with `--plan` "
+    "it would be), or the topics do not have that span.",
     "view rebuild": "0: it is published; with `--dry-run`: no row would change. 1: with `--dry-run`, rows would "
     "change; else it could not be published, and all is as it was.",
     "view explain": "0: the view's topic has records of the key. 1: it has none.",
@@ -102,7 +102,8 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "only in the new one, and different. With `--rollback`: `copies[table, store, live_until]`.",
     "replay": "as `cdc apply`, and `replay` with `name`, `checkpoint`, `targets` (table to the copies' name), `copies` "
     "(table to stores), `goes_on` (from its own checkpoint), `tables[table, topic, keeps, first_offsets, first_at, "
-    "begin_offsets, begin_at, offsets, says]`; with `--plan` that alone.",
+    "begin_offsets, begin_at, offsets, says]`, `left` (by table, `reason` and `hint`: what is set aside at the start); "
+    "with `--plan` that alone.",
     "snapshot start": "`id` of the command, `tables` that it asks for.",
     "snapshot stop": "`id` of the command, `tables` that it asks for.",
     "pause": "`id` of the command, `connector`, `log_seconds` (how long the server keeps its log, null where that is "
@@ -124,10 +125,13 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "(the age of `source_at`), `source_at` (up to when all that was committed at the source is in Kafka; null before "
     "all tables are read), `paused_at` (null while it is not paused), "
     "`standby` (copies that stand by, null where the server does not tell), `tables`, "
-    "`logged`, `snapshot`, `reading`, `eta_seconds`, `slot`, `dead_letters`, `rereads`, `source`, `last_error`. Of an "
+    "`logged`, `snapshot`, `reading`, `eta_seconds`, `slot`, `dead_letters`, `rereads`, `left_out` "
+    "(by table, `at_ms`, `reason`, `hint`: what the last start goes on without), `source`, `last_error`. Of an "
     "apply job: `name`, `stores.<store>.<connector>` with `position`, `freshness_seconds`, `source_at`, "
     "`published_at`, `tables`, `incomplete`, `remade` (tables whose copy is of a topic that was made again since), "
-    "`quarantined`, `aside` (`at_ms`, `reason`, `hint` of each table that is set aside).",
+    "`quarantined`, `aside` (`at_ms`, `reason`, `hint` of each table that is set aside), "
+    "`refused` (`reason`, `hint` of "
+    "each other table that cannot be copied as the file is, or whose copy cannot be read).",
     "fleet list": "`fleet`, `connectors.<name>` with `topic_prefix`, `place`, `added_at`, `yaml`, `error` (why it is "
     "run by nobody, else null).",
     "fleet status": "`fleet`, `members.<name>` with `host` and `places`, `connectors.<name>` with `state`, `member`, "

@@ -12,6 +12,7 @@ from typing import Any, Final
 from cdc.capture.snapshots.snapshot_progress import SnapshotProgress, snapshot_progress, tables_being_read
 from cdc.config import registry
 from cdc.config.config import ApplyConfig, ConnectorConfig
+from cdc.config.table_patterns import chooses
 from cdc.model.errors import CdcError
 from cdc.model.state import Phase, State
 
@@ -31,6 +32,7 @@ def stores_status(config: ApplyConfig) -> dict[str, dict[str, Any]]:
             at["quarantined"] = dict(missing)
             mine = [one for one in asides if one.store == store and one.table in at["tables"]]
             at["aside"] = {one.table: one.as_json() for one in mine}
+            at["refused"] = {table: why for table, why in at["refused"].items() if table not in at["aside"]}
     return found
 
 
@@ -45,6 +47,7 @@ def _freshness(found: Any, now_ms: int) -> dict[str, Any]:  # noqa: ANN401 - spa
         "tables": list(found.tables),
         "incomplete": list(found.incomplete),
         "remade": list(found.remade),
+        "refused": {table: {"reason": error.message, "hint": error.hint} for table, error in found.refused.items()},
     }
 
 
@@ -90,6 +93,7 @@ def status_of(config: ConnectorConfig, kafka: Any, server: dict[str, Any]) -> di
         snapshot_progress(state.snapshot, kafka.committed_at_ms) if state and kafka else SnapshotProgress({}, None)
     )
     again = tables_being_read(state, kafka.committed_at_ms) if state and kafka else {}
+    left = kafka.left_out if kafka else {}
     again = {name: at for name, at in again.items() if at.phase != "initial"}
     return {
         "name": config.name,
@@ -110,6 +114,7 @@ def status_of(config: ConnectorConfig, kafka: Any, server: dict[str, Any]) -> di
         "slot": slot,
         "dead_letters": state.dead_letters if state else 0,
         "rereads": state.rereads if state else 0,
+        "left_out": {t: dict(of) for t, of in left.items() if chooses(config.source.tables, t)},
         "source": server,
         "last_error": kafka.error if kafka else None,
     }

@@ -84,7 +84,8 @@ class BatchLoop:
                 pass
             self._end(query)
         if self._failures or failed:
-            raise_failure(query, self._failures, recovery=recovery_command((), ()))
+            recovery, checkpoint = recovery_command((), ()), self.at.checkpoint
+            raise_failure(query, self._failures, recovery=recovery, checkpoint=checkpoint)
         self.publisher.publish_pending()
         self.maintenance.look(now=self.once and not self.stop.is_set())
         return self.publisher.every_end() if self.tables.found and not self.stop.is_set() else None

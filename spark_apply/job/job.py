@@ -79,13 +79,28 @@ class ApplySummary:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What the job of a replay begins with."""
+
+    begin: Ends
+    """Where topics are read from, where these copies have no checkpoint; they then have what has changed since."""
+    goes_on: bool
+    """Whether its copies have all before `begin` that they shall have."""
+    left: Mapping[str, Unusable]
+    """Tables that the file has not: they are set aside."""
+
+
+_NO_REPLAY = Replayed({}, goes_on=False, left={})
+
+
 def run_apply(
     config: ApplyConfig,
     *,
     once: bool,
     lose_history: bool = False,
     reset_checkpoint: bool = False,
-    begin: Ends | None = None,
+    replayed: Replayed = _NO_REPLAY,
     progress: Progress | None = None,
     stop: threading.Event | None = None,
     meter: JobMeter = NO_JOB_METER,
@@ -94,7 +109,7 @@ def run_apply(
 
     With `lose_history` also where a history misses versions that its log no longer has: they stay missing. With
     `reset_checkpoint` the checkpoint is set aside first, and the topics are read from their beginnings. Without a
-    checkpoint they are read from `begin` on, if that is given: copies then have what has changed since.
+    checkpoint those of a replay are read from where it begins.
     Everything that can be refused is refused before a store is touched. Raises CdcError.
     """
     job = _Job(
@@ -102,10 +117,12 @@ def run_apply(
         once=once,
         lose_history=lose_history,
         reset_checkpoint=reset_checkpoint,
-        begin=begin,
+        begin=replayed.begin or None,
         tell=progress or (lambda _line: None),
         stop=stop or Flag(),
         meter=meter,
+        _refused={**replayed.left},
+        _held=replayed.begin if replayed.goes_on else None,
     )
     with stopping(job.stop):
         return job.run()
@@ -129,7 +146,7 @@ class _Job:
     _chosen: Chosen = field(init=False)
     _unusable: dict[str, Unusable] = field(init=False)
     _refused: dict[str, Unusable] = field(default_factory=dict)
-    """Tables that have come and that no round begins with."""
+    """Tables that no round begins with: that have come, and that a replay is run without."""
     _quarantine: Quarantine | None = None
     _start: Start = field(init=False)
     """The newest round's, as it began."""
@@ -137,7 +154,7 @@ class _Job:
     _batches: int = 0
     """How many batches the rounds before have applied."""
     _held: Ends | None = None
-    """What all copies have that went on until new tables came; None in the first round."""
+    """What all copies have that went on until new tables came, or in an earlier run; None in a job's first round."""
     _held_at: float = 0.0
     """When the last round ended, on the monotonic clock."""
 

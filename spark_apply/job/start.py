@@ -77,7 +77,8 @@ class Start:
             if not of.lost:  # a checkpoint with its offsets cannot be read without the topic: it is not gone on from
                 self.identities[table] = dict.fromkeys(of.settings.stores)
             for name in of.settings.stores:
-                self.asides.refused(of.topic, name, table, self.stores[name], of.error, for_good=of.lost)
+                store = self.stores.get(name) or next(iter(self.stores.values()))  # which is never written to
+                self.asides.refused(of.topic, name, table, store, of.error, for_good=of.lost)
         self.asides.require_some()
 
     def _read_again(self, copies: Sequence[tuple[TargetTable, str]], unread: Buried) -> dict[tuple[str, str], CdcError]:

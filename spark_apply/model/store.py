@@ -100,9 +100,16 @@ class Due:
 
     @classmethod
     def from_json(cls, text: str) -> Due:
-        found = json.loads(text)
-        begin = {int(partition): at for partition, at in found["begin"].items()}
-        return cls(found["id"], begin, str(found.get("topic", "")))
+        """Read what `to_json` has written. Raises OperatorError for anything else: then nobody knows what is due."""
+        try:
+            found = json.loads(text)
+            begin = {int(partition): int(at) for partition, at in found["begin"].items()}
+            return cls(str(found["id"]), begin, str(found.get("topic", "")))
+        except (ValueError, KeyError, TypeError, AttributeError) as exc:
+            raise OperatorError(
+                "the note of what is due to a copy since its rebuild is damaged",
+                hint="cdc rebuild APPLY.yaml --table SCHEMA.TABLE makes the copy again, with another note",
+            ) from exc
 
 
 EVERYTHING = "~"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 
 from cdc.config.apply_config import ApplyTable
@@ -13,14 +13,12 @@ from spark_apply.model.store import STORES
 from spark_apply.model.target_table import HISTORY_SUFFIX, choose
 
 
-def beside(config: ApplyConfig, name: str, known: Iterable[str]) -> ApplyConfig:
-    """Return the file of a replay called `name`; `known` are the tables of the schema topic.
+def beside(config: ApplyConfig, name: str, known: Iterable[str], *, but: Container[str] = ()) -> ApplyConfig:
+    """Return the file of a replay called `name`; `known` are the tables of the schema topic, `but` those it has not.
 
     Copies are called as the live ones with the name behind. Raises ConfigError where one would be another table's, or a
     store may not tell copies of two names apart.
     """
-    if name == config.name:
-        raise ConfigError(f"--as {name}: that is the job itself", hint="another name: the replay runs beside it")
     for store, of in config.stores.items():
         if of.type not in STORES:
             raise ConfigError(
@@ -32,6 +30,8 @@ def beside(config: ApplyConfig, name: str, known: Iterable[str]) -> ApplyConfig:
     taken = {(table.partition(".")[0], copy_of(table, settings).lower()) for table, settings in live.items()}
     tables: dict[str, ApplyTable] = {}
     for table, settings in live.items():
+        if table in but:
+            continue
         target = f"{copy_of(table, settings)}_{name.replace('-', '_')}"
         if (table.partition(".")[0], target.lower()) in taken:
             raise ConfigError(
@@ -40,13 +40,14 @@ def beside(config: ApplyConfig, name: str, known: Iterable[str]) -> ApplyConfig:
             )
         tables[table] = replace(settings, target=target)
     _require_apart(tables)
-    return replace(
-        config,
-        name=name,
-        tables=tables,
-        checkpoint=f"{config.checkpoint.rstrip('/')}-{name}",
-        metrics=MetricsConfig(),
-    )
+    return replace(named(config, name), tables=tables)
+
+
+def named(config: ApplyConfig, name: str) -> ApplyConfig:
+    """Return the file with name and checkpoint of the replay alone. Raises ConfigError for the job's own name."""
+    if name == config.name:
+        raise ConfigError(f"--as {name}: that is the job itself", hint="another name: the replay runs beside it")
+    return replace(config, name=name, checkpoint=f"{config.checkpoint.rstrip('/')}-{name}", metrics=MetricsConfig())
 
 
 def copy_of(table: str, settings: ApplyTable) -> str:

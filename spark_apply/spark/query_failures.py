@@ -41,25 +41,28 @@ def opening_errors(table: str) -> Iterator[None]:
         raise OperatorError(f"{table}: its copies cannot be opened. {said}", hint=hint) from exc
 
 
-def raise_failure(query: StreamingQuery | None, failures: list[Exception], *, recovery: str) -> None:
-    """Raise the first failure of a query that has ended."""
+def raise_failure(query: StreamingQuery | None, failures: list[Exception], *, recovery: str, checkpoint: str) -> None:
+    """Raise the first failure of a query that has ended; one that is not of a batch is of `checkpoint`, or of Spark."""
     if failures:
         first = failures[0]
         raise first if isinstance(first, CdcError) else translated(first, recovery=recovery) from first
     failure = query.exception() if query is not None else None
     if failure is not None:
-        raise translated(failure, recovery=recovery) from failure
+        raise translated(failure, recovery=recovery, where=f"checkpoint {checkpoint}: ") from failure
 
 
-def translated(exc: Exception, *, recovery: str) -> CdcError:
-    """Translate a failure of Spark to CdcError; `recovery`: what to do about offsets that are gone."""
+def translated(exc: Exception, *, recovery: str, where: str = "") -> CdcError:
+    """Translate a failure of Spark to CdcError; `recovery`: what to do about offsets that are gone.
+
+    A failure whose remedy is known begins with `where` it was.
+    """
     text = str(exc)
     if "failOnDataLoss" in text or "KAFKA_DATA_LOSS" in text or "OffsetOutOfRange" in text:
         msg = "offsets that the checkpoint names are gone from the topics: they were deleted or recreated"
         return OperatorError(msg, hint=recovery)
     said, known = spark_failure(exc), remedy(exc)
     if said is not None and known is not None:
-        return OperatorError(f"{said}: {known[0]}", hint=known[1])
+        return OperatorError(f"{where}{said}: {known[0]}", hint=known[1])
     if said is not None:
         return OperatorError(said, hint="the stores hold whole batches; start again, it goes on where it was")
     return BugError(f"applying a batch failed: {type(exc).__name__}", hint="please report this")

@@ -55,6 +55,9 @@ def test_a_pattern_brings_what_can_be_captured(
     assert "tmp_a" not in said
     unlogged = f"table {schema}.unlogged is not in the log (unlogged): a pattern of source.tables brings it"
     assert (unlogged in said) == (server == "postgres18")
+    others = {f"{schema}.unlogged"} if server == "postgres18" else set[str]()
+    assert _left_out(connector).keys() == {f"{schema}.keyless"} | others
+    assert f"{schema}.keyless has no primary key" in _left_out(connector)[f"{schema}.keyless"]["reason"]
     check = connector.here("check", "FILE", "--json")
     assert check.returncode == 0, check.stdout
     assert f"{schema}.keyless has no primary key" in check.stdout
@@ -64,6 +67,7 @@ def test_a_pattern_brings_what_can_be_captured(
     database.execute("ALTER TABLE keyless ADD PRIMARY KEY (id)")
     connector.catch_up()
     assert tables() == [f"{schema}.keyless", f"{schema}.t"]
+    assert _left_out(connector).keys() == others, "of a start that leaves out less"
     assert connector.fold(f"{schema}.keyless") == {b'{"id":1}': {"id": 1}}
 
     gone = "DROP CONSTRAINT keyless_pkey" if server == "postgres18" else "DROP PRIMARY KEY"
@@ -151,6 +155,10 @@ def test_a_start_goes_on_without_what_a_pattern_brings(
     ):
         assert f"table {schema}.{left} is left out until the next start: " in said
         assert why in said
+        assert why in _left_out(followed)[f"{schema}.{left}"]["reason"]
+        assert f"{schema}.{left}: since " in followed.here("status", "FILE").stdout
+    assert _left_out(connector(f"{schema}.t_1", f"{schema}.t_4")) == {}, "nothing is left out of this file"
+    followed = connector(f"{schema}.t_*")
     for _ in range(2):
         assert {of["table"] for of in followed.descriptions()} == {"t_1", "t_4"}
         assert followed.fold(f"{schema}.t_1") == followed.fold(f"{schema}.t_4") == {b'{"id":1}': {"id": 1}}
@@ -176,6 +184,12 @@ def _warnings(connector: Connector) -> list[str]:
     found = json.loads(done.stdout)["findings"]
     assert (done.returncode, [of for of in found if of["level"] == "error"]) == (0, [])
     return [of["message"] for of in found if of["message"].endswith("a pattern brings it, and it is left out")]
+
+
+def _left_out(connector: Connector) -> dict[str, dict[str, str]]:
+    """What `cdc status` says that the last start goes on without."""
+    found: dict[str, dict[str, str]] = json.loads(connector.here("status", "FILE", "--json").stdout)["left_out"]
+    return found
 
 
 def test_a_table_that_another_user_must_publish(

@@ -409,8 +409,11 @@ def test_tables_that_come_while_the_job_runs_are_taken_up(warehouse: Setting, mo
     records = [*table.event("c", order(1), position(10)), *named.event("c", order(1), position(10))]
     publisher.stand(Phase.STREAM, 20, [table, named], records)
     first, stores = len(records), {"stores": ["copy"]}
-    shapes = {"public.name*": {**stores, "rename": {"status": "state"}}, "public.*": stores}
-    file = job_file(setting, setting.config().stores["copy"].url or "", tables=shapes)
+    named_only, others = ({"rename": {"status": "state"}, "stores": [of]} for of in ("copy", "alone"))
+    shapes = {"public.named": named_only, "public.name*": others, "public.*": stores}
+    url, alone = setting.config().stores["copy"].url or "", {"type": "tantivy", "path": str(setting.folder / "alone")}
+    # no round opens the second store: no table uses it but the one that is refused
+    file = job_file(setting, url, tables=shapes, stores={"copy": {"type": "postgres", "url": url}, "alone": alone})
     stop, lines, ended = threading.Event(), list[str](), list[ApplySummary | BaseException]()
     admin = AdminClient({"bootstrap.servers": setting.bootstrap})
 
@@ -456,7 +459,7 @@ def test_tables_that_come_while_the_job_runs_are_taken_up(warehouse: Setting, mo
     events = {of: counts["copy"].events for of, counts in done.tables.items()}
     once = {"public.orders": 2, "public.later": 2, "public.last": 1, "public.named": 1}
     assert events == once, "nothing is read again"
-    assert len([line for line in lines if "public.namely in copy is set aside" in line]) == 1
+    assert len([line for line in lines if "public.namely in alone is set aside" in line]) == 1
     assert len([line for line in lines if line.startswith("taking up ")]) == 2
     for of in (table, later, last):
         assert setting.contents(of) == setting.folded(of, records), of.name
@@ -482,6 +485,11 @@ def test_what_a_pattern_brings_stops_no_other_table(warehouse: Setting, postgres
     code, out, _ = run("apply", file, "--plan", "--json")
     plan = {copy["table"]: copy["action"] for copy in json.loads(out)["copies"]}
     assert (code, plan) == (1, {f"public.{name}": "make" for name in ("fine", "twin")} | dict.fromkeys(left, "refused"))
+    fitting = left - {"public.unread"}  # Spark alone says whether its expression fits
+    status = json.loads(run("status", file, "--json")[1])["stores"]["copy"][setting.prefix]
+    assert set(status["refused"]) == fitting, "before any start has said so"
+    assert "both would be public.twins" in status["refused"]["public.twin_2"]["reason"]
+    assert "refused: public.unlike: tables.public.unlike.rename.status" in run("status", file)[1]
     for at in (30, 50):
         code, out, err = run("apply", file, "--once", "--json")
         aside = {table: of["copy"] for table, of in json.loads(out)["aside"].items()}
@@ -490,7 +498,7 @@ def test_what_a_pattern_brings_stops_no_other_table(warehouse: Setting, postgres
         assert "tables.public.unlike.rename.status: the table has no such column" in aside["public.unlike"]
         assert "tables.public.unread.where" in aside["public.unread"]
         status = json.loads(run("status", file, "--json")[1])["stores"]["copy"][setting.prefix]
-        assert set(status["aside"]) == left
+        assert (set(status["aside"]), status["refused"]) == (left, {})
         for name, copied in (("fine", "fine"), ("twin", "twins")):
             rows = [(row["id"], row["status"]) for row in setting.folded(tables[name], records).values()]
             assert postgres18.rows(f"SELECT id, status FROM {copied}") == rows
@@ -580,12 +588,16 @@ def test_names_that_opensearch_takes_for_something_else(search: Setting, opensea
 def test_documents_that_opensearch_refuses_and_blocks_that_pass(
     search: Setting, opensearch: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An immense term blocks its own key; a full disk and a closed table delay nothing but what they are of."""
+    """An immense term blocks its own key; a full disk and a closed table delay nothing but what they are of.
+
+    An index that another hand deletes, or makes again with the same mapping, is filled again.
+    """
     setting, publisher = search, search.publisher()
-    table, other = setting.table("facts"), setting.table("other")
-    publisher.create([table, other], partitions=1)
-    records = [r for n in range(5) for of in (table, other) for r in of.event("c", order(n), position(10 + n))]
-    publisher.stand(Phase.STREAM, 20, [table, other], records)
+    table, other, deleted, remade = (setting.table(name) for name in ("facts", "other", "deleted", "remade"))
+    lost, every = (deleted, remade), (table, other, deleted, remade)
+    publisher.create(every, partitions=1)
+    records = [r for n in range(5) for of in every for r in of.event("c", order(n), position(10 + n))]
+    publisher.stand(Phase.STREAM, 20, every, records)
     setting.apply()
     client, alias = OpenSearch(opensearch), f"{setting.prefix}.public.facts"
     own = {"keyword": {"type": "keyword", "ignore_above": 256}, "whole": {"type": "keyword"}}
@@ -594,7 +606,7 @@ def test_documents_that_opensearch_refuses_and_blocks_that_pass(
         table.event("u", order(1, "x" * 40_000), position(21)),
         table.event("u", order(2, "ok"), position(22)),
     )
-    publisher.stand(Phase.STREAM, 30, [table, other], [*immense, *after])
+    publisher.stand(Phase.STREAM, 30, every, [*immense, *after])
     setting.apply()
     assert reasons(setting) == {'{"id":1}': "OpenSearch does not take it: illegal_argument_exception"}
     records += after
@@ -604,21 +616,29 @@ def test_documents_that_opensearch_refuses_and_blocks_that_pass(
         until(lambda: job.said("following"))
         client.indices.put_settings(index=alias, body={"index.blocks.read_only_allow_delete": True})
         later = [r for of in (table, other) for r in of.event("u", order(3, "later"), position(40))]
-        publisher.stand(Phase.STREAM, 50, [table, other], later)
+        publisher.stand(Phase.STREAM, 50, every, later)
         until(lambda: "waiting, disk usage exceeded flood-stage watermark" in caplog.text)
         client.indices.put_settings(index=alias, body={"index.blocks.read_only_allow_delete": None})
         until(lambda: all(mark.complete.position == position(50, 0) for mark in setting.marks(table, other)))
         assert job.failure is None
         client.indices.close(index=alias)
-        last = [r for of in (table, other) for r in of.event("u", order(4, "last"), position(60))]
-        publisher.stand(Phase.STREAM, 70, [table, other], last)
+        for of in lost:
+            named = f"{setting.prefix}.public.{of.name}"
+            ((index, about),) = client.indices.get(index=named).items()
+            client.indices.delete(index=index)
+            if of is remade:
+                client.indices.create(index=index, body={"mappings": about["mappings"], "aliases": {named: {}}})
+        last = [r for of in every for r in of.event("u", order(4, "last"), position(60))]
+        publisher.stand(Phase.STREAM, 70, every, last)
         until(lambda: job.said("warning: public.facts in copy is set aside"))
         until(lambda: setting.marks(other)[0].complete.position == position(70, 0))
         assert setting.contents(other) == setting.folded(other, [*records, *later, *last])
         client.indices.open(index=alias)
-        until(lambda: setting.marks(table)[0].complete.position == position(70, 0))
+        until(lambda: all(_is_complete(setting, of, position(70, 0)) for of in every))
+        assert any("remade was made again or restored by another hand" in line for line in job.lines)
         assert job.failure is None
-    assert setting.contents(table) == setting.folded(table, [*records, *later, *last])
+    for of in (table, *lost):
+        assert setting.contents(of) == setting.folded(of, [*records, *later, *last]), of.name
 
 
 @pytest.mark.full  # tables that cannot go on, above

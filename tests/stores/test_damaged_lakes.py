@@ -12,6 +12,7 @@ from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import OperatorError
 from cdc.model.state import Phase
 from spark_apply.events.set_aside import read_set_aside
+from spark_apply.job.watermarks.progress import Reader
 from spark_apply.rebuild.rebuild import run_rebuild
 from tests.spark.laws import Setting, order, until
 from tests.spark.records import position
@@ -79,10 +80,14 @@ def test_a_lake_table_is_spoilt_while_the_job_runs(
     assert setting.apply().aside == {}
 
 
+DAMAGED = "the note of what is due to a copy since its rebuild is damaged"
+
+
 def test_an_index_of_a_table_is_spoilt(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
     """Its files are gone while the job runs, or a file is in its place at a start: the others go on."""
     setting = Setting(apply_spark, kafka, tmp_path, lambda path: StoreConfig(type="tantivy", path=str(path)))
-    tables, publisher = {name: setting.table(name) for name in ("fine", "instead", "removed")}, setting.publisher()
+    names, publisher = ("damaged", "fine", "instead", "removed", "unreadable"), setting.publisher()
+    tables = {name: setting.table(name) for name in names}
     publisher.create(tables.values(), partitions=1)
     records = [r for of in tables.values() for n in (1, 2) for r in of.event("c", order(n), position(10))]
     publisher.stand(Phase.STREAM, 20, tables.values(), records)
@@ -103,12 +108,23 @@ def test_an_index_of_a_table_is_spoilt(apply_spark: SparkSession, kafka: str, tm
         assert job.failure is None
     (folder / "instead").unlink()
     (folder / "instead").write_text("a file")
+    (folder / "unreadable" / "cdc-due.json").mkdir()
+    (folder / "damaged" / "cdc-due.json").write_text('{"id": ')
     publish(50)
-    aside = setting.apply().aside
-    assert list(aside) == ["public.instead"]
-    assert "instead is there and holds no index that can be opened" in aside["public.instead"]["copy"]
+    with Reader(setting.config()) as reader:
+        told = reader.read("copy", setting.prefix).refused
+    assert {name: of.message for name, of in told.items()} == {
+        "public.damaged": DAMAGED,
+        "public.unreadable": f"the index in {folder / 'unreadable'} cannot be read (Is a directory)",
+    }  # fmt: skip
+    aside = {table.partition(".")[2]: of["copy"] for table, of in setting.apply().aside.items()}
+    assert aside.keys() == {"instead", "unreadable", "damaged"}
+    assert "instead is there and holds no index that can be opened" in aside["instead"]
+    assert (aside["damaged"], aside["unreadable"]) == tuple(of.message for _, of in sorted(told.items()))
     assert (folder / "instead").read_text() == "a file", "it stays where it is"
     (folder / "instead").rename(folder / "instead_away")
+    (folder / "unreadable" / "cdc-due.json").rmdir()
+    (folder / "damaged" / "cdc-due.json").unlink()
     assert setting.apply().aside == {}
     for name, of in tables.items():
         assert setting.contents(of) == setting.folded(of, records), name

@@ -9,8 +9,10 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import ApplyTable, StoreConfig
@@ -106,6 +108,80 @@ def test_a_replay_beside_the_live_job(
     assert postgres18.rows("SELECT id FROM orders_since_50 ORDER BY id") == [*late, (11,)]
     run_apply(config, once=True)
     assert postgres18.rows("SELECT status FROM orders WHERE id = 11") == [("later",)], "the live job goes on as before"
+
+
+def test_one_table_ends_no_replay(
+    apply_spark: SparkSession, kafka: str, postgres18: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One without a topic, one that the file does not fit, and one that comes later, which is not read from its start.
+
+    And with other tables it goes on where it was: it never reads what was before it.
+    """
+    monkeypatch.setenv("REPLAY_URL", postgres18.url)
+    setting = Setting(apply_spark, kafka, tmp_path, lambda path: StoreConfig(type="tantivy", path=str(path)))
+    names = ("orders", "goes", "gone", "twin", "twin_2", "unlike", "unread")
+    tables = {name: setting.table(name) for name in names} | {"unlike": setting.table("unlike", {"id": ID})}
+    publisher, admin = setting.publisher(), AdminClient({"bootstrap.servers": kafka})
+    publisher.create(tables.values(), partitions=1)
+    for at in (10, 50):
+        publisher.publish([r for of in tables.values() for r in of.event("c", order(at), position(at))])
+    _delete(admin, tables["gone"].topic)
+    stores = {"stores": ["pg"]}
+    job = {
+        "name": "law",
+        "source": {"bootstrap_servers": kafka, "topic_prefix": setting.prefix},
+        "stores": {"pg": {"type": "postgres", "url": "${REPLAY_URL}"}, "other": {"type": "tantivy", "path": "./x"}},
+        "tables": {
+            "public.twin*": {**stores, "target": "twins"},
+            "public.unl*": {"stores": ["other"], "rename": {"status": "state"}},
+            "public.unr*": {**stores, "where": "lenght(status) > 1"},
+            "public.*": stores,
+        },
+        "checkpoint": str(tmp_path / "checkpoint"),
+    }
+    file = tmp_path / "apply.yaml"
+    file.write_text(json.dumps(job))
+    left = {f"public.{name}": said for name, said in {
+        "gone": "does not exist", "twin_2": "both would be public.twins", "unlike": "no such column",
+        "unread": "tables.public.unread.where",
+    }.items()}  # fmt: skip
+
+    def replayed(*more: str) -> tuple[int, dict[str, str], dict[str, Any]]:
+        done = in_process.cdc(["replay", str(file), "--as", "r", "--json", *more], dict(os.environ))
+        assert done.stdout, done.stderr
+        found = json.loads(done.stdout)
+        told = found["left"] if "--plan" in more else {table: {"reason": of} for table, of in _aside(found).items()}
+        return done.returncode, {table: of["reason"] for table, of in told.items()}, found
+
+    for how in ("--plan", "--once"):
+        code, told, found = replayed("--from", position(50), how)
+        assert (code, told.keys()) == (1, left.keys())
+        assert all(said in told[table] for table, said in left.items()), told
+    assert {table: of["pg"]["events"] for table, of in found["tables"].items()} == {
+        "public.orders": 1, "public.goes": 1, "public.twin": 1,
+    }  # fmt: skip
+    assert postgres18.rows("SELECT id FROM orders_r ORDER BY id") == [(50,)]
+    _delete(admin, tables["goes"].topic)
+    later = setting.table("later")
+    admin.create_topics([NewTopic(later.topic, 1, 1)])[later.topic].result(30)
+    publisher.versions([later])
+    publisher.publish([r for of in (tables["orders"], later) for r in of.event("c", order(60), position(60))])
+    code, told, _ = replayed("--once")
+    assert (code, told.keys()) == (1, {*left, "public.goes", "public.later"})
+    assert "is new since the replay r began" in told["public.later"]
+    assert postgres18.rows("SELECT id FROM orders_r ORDER BY id") == [(50,), (60,)], "nothing of before is read"
+
+
+ID = {"kind": "int64"}
+
+
+def _delete(admin: AdminClient, topic: str) -> None:
+    for future in admin.delete_topics([topic]).values():
+        future.result(30)
+
+
+def _aside(summary: dict[str, Any]) -> dict[str, str]:
+    return {table: why for table, stores in summary["aside"].items() for why in stores.values()}
 
 
 @pytest.mark.full

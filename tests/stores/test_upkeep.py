@@ -15,7 +15,9 @@ from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import StoreConfig
 from cdc.model.state import Phase
+from spark_apply.model import clock
 from spark_apply.model.store import Due, open_store
+from spark_apply.model.upkeep import HOUR_MS
 from spark_apply.rebuild.rebuild import run_rollback
 from spark_apply.stores.iceberg.store import IcebergStore
 from spark_apply.verify.contents import contents
@@ -51,7 +53,9 @@ def _on_disk(folder: Path) -> set[Path]:
 
 
 @pytest.mark.parametrize("kind", ["iceberg", pytest.param("delta", marks=pytest.mark.full)])
-def test_a_worn_table_is_mended(kind: str, apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+def test_a_worn_table_is_mended(
+    kind: str, apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def config(path: Path) -> StoreConfig:
         return StoreConfig(type=kind, path=str(path), options={"upkeep": "off"})
 
@@ -110,6 +114,15 @@ def test_a_worn_table_is_mended(kind: str, apply_spark: SparkSession, kafka: str
     assert setting.marks(table) == [mark]
     assert store.position(made) == position(71)
     assert setting.contents(table) == setting.folded(table, records + more)
+    orphan.write_bytes(b"x")  # of a rebuild that runs, say
+    if kind == "delta":
+        os.utime(orphan, (old, old))  # Delta goes by the machine's clock, which stands as it is: it is not asked then
+    with monkeypatch.context() as set_forward:
+        month_ms, wall_ms = 30 * 24 * HOUR_MS, clock._wall_ms
+        set_forward.setattr(clock, "_wall_ms", lambda: wall_ms() + month_ms)
+        store._cleaned.at.clear()
+        store.maintain(made)
+    assert orphan.exists(), "the clock was set forward, and the file is no older for that"
     assert len(run_rollback(setting.config())) == 1
     assert setting.contents(table) == before
     assert store.position(made) == position(28)

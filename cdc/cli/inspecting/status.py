@@ -61,6 +61,10 @@ def _show_stores(config: ApplyConfig, *, as_json: bool) -> None:
                 click.echo(f"{'':<32}set aside: {table}: since {instant(why['at_ms'])}: {why['reason']}")
                 if why["hint"]:
                     click.echo(f"{'':<32}hint: {why['hint']}")
+            for table, why in at["refused"].items():
+                click.echo(f"{'':<32}refused: {table}: {why['reason']}")
+                if why["hint"]:
+                    click.echo(f"{'':<32}hint: {why['hint']}")
 
 
 def _rows(*, rows: int, estimate: int | None, done: bool) -> str:
@@ -116,6 +120,10 @@ def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append(("dead", f"{found['dead_letters']:,} events could not be written; they are dead letters"))
     if found["rereads"]:
         lines.append(("read again", f"{found['rereads']:,} times, because the log did not say what was changed"))
+    for table, why in found["left_out"].items():
+        lines.append(("left out", f"{table}: since {instant(why['at_ms'])}: {why['reason']}"))
+        if why["hint"]:
+            lines.append(("", f"hint: {why['hint']}"))
     lines.append(("last error", f"{instant(error['at_ms'])} {error['message']}" if error else "none"))
     if error and error["hint"]:
         lines.append(("", f"hint: {error['hint']}"))

@@ -63,9 +63,11 @@ def replay(file: Path, *, name: str, since: str | None, once: bool, plan: bool, 
     Its checkpoint is the live one's with -NAME behind it, its copies are called as the live ones with _NAME behind:
     the live job, its copies and its quarantine are not touched. Before anything is made it says for each table which
     events of that span are still there. A compacted topic has the newest change of each row: what a table's log keeps
-    (sink.log) is all that was. Copies have only the rows that have changed since.
+    (sink.log) is all that was. Copies have only the rows that have changed since. A table of which no copy can be made
+    is set aside, and the others are replayed; then the exit code is 1.
 
-    Started again with the same NAME it goes on from its own checkpoint, and needs no --from.
+    Started again with the same NAME it goes on from its own checkpoint, and needs no --from; it has the tables that it
+    began with.
     """
     place, stop = Place(), Flag()
     with errors_logged(log_format, place), stopping(stop), HangUps() as hang_ups:  # before anything slow is imported
@@ -85,14 +87,20 @@ def replay(file: Path, *, name: str, since: str | None, once: bool, plan: bool, 
             "targets": {table: of.target for table, of in prepared.config.tables.items()},
             "goes_on": not prepared.spans,
             "tables": [span.as_json() for span in prepared.spans],
+            "left": {
+                table: {"reason": of.error.message, "hint": of.error.hint} for table, of in prepared.begins.left.items()
+            },
         }
         for span in made["tables"]:
             click.echo(f"{span['table']}: {span['says']}", err=True)
         if not prepared.spans:
             click.echo(f"{name} goes on from its checkpoint {prepared.config.checkpoint}", err=True)
+        for table, why in made["left"].items():
+            click.echo(f"{table} is set aside, the others are replayed: {why['reason']}", err=True)
+            click.echo(f"  hint: {why['hint']}", err=True)
         if plan:
             click.echo(json.dumps(made) if as_json else "\n".join(f"{t} → {to}" for t, to in made["targets"].items()))
-            return 0
+            return int(bool(made["left"]))
         as_lines = log_format == JSON
         told = Told(name, live=sys.stderr.isatty() and not as_lines, place=place if as_lines else None)
         hang_ups.heard_by(told.hung_up)

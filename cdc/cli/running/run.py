@@ -252,6 +252,9 @@ def _follow(
         failed=partial(registry.part("sinks.topics.records.positions:leave_error"), config.sink, config.name)
         if config.into is None
         else lambda _: None,
+        left_out=partial(registry.part("sinks.topics.records.positions:leave_left_out"), config.sink, config.name)
+        if config.into is None
+        else lambda _: None,
         meter=meter,
         reread=read_again,
     )

@@ -42,6 +42,8 @@ class Standing:
     """When the state was committed; 0 without one."""
     error: Mapping[str, object] | None
     """`at_ms`, `kind`, `message`, `hint` of the last error, if it is younger than the state."""
+    left_out: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    """By ``schema.table``, `at_ms`, `reason`, `hint` of the tables that the last start goes on without."""
     topics: Mapping[str, TopicFacts] = field(default_factory=dict)
     """What is relied on of each topic."""
     schemas: Mapping[bytes, bytes] = field(default_factory=dict)
@@ -65,13 +67,15 @@ def read_standing(config: KafkaConfig, connector: str, *, fenced: bool = False) 
     servers, options = config.bootstrap_servers, config.options
     begin = topic_key(connector, ""), schema_key(connector, b"")
     beside: tuple[dict[bytes, bytes], dict[bytes, bytes]] = {}, {}
-    reached = b"{}"
+    reached = left_out = b"{}"
     for message in read_to_end(servers, options, topic, "read_committed", open_too=fenced):
         if states.hear(message.key(), message.value()):
             committed_at_ms, error = message.timestamp()[1], None
         elif message.key() == _error_key(connector):
             value = message.value()
             error = _error_of(value) if value is not None else None
+        elif message.key() == _left_out_key(connector):
+            left_out = message.value() or b"{}"
         elif message.key() == ends_key(connector):
             reached = message.value() or b"{}"
         else:
@@ -86,7 +90,8 @@ def read_standing(config: KafkaConfig, connector: str, *, fenced: bool = False) 
             f"topic {topic}: a record beside the position is damaged: what is relied on of topics cannot be told",
             hint="restore the topic, or start over under a new connector name (a fresh snapshot)",
         ) from exc
-    return Standing(state, committed_at_ms, error, topics, schemas, ends, states)
+    left = _left_out_of(left_out, state)
+    return Standing(state, committed_at_ms, error, left, topics, schemas, ends, states)
 
 
 def _note_beside(
@@ -128,13 +133,26 @@ def leave_error(config: KafkaConfig, connector: str, error: CdcError) -> None:
         "message": error.message,
         "hint": error.hint,
     }
+    _leave(config, connector, _error_key(connector), orjson.dumps(value))
+
+
+def leave_left_out(config: KafkaConfig, connector: str, tables: Mapping[str, CdcError]) -> None:
+    """Write which tables a connector goes on without, for `cdc status` to find, as `leave_error` does."""
+    at_ms = time.time_ns() // 1_000_000
+    value = {
+        name: {"at_ms": at_ms, "reason": error.message, "hint": error.hint} for name, error in sorted(tables.items())
+    }
+    _leave(config, connector, _left_out_key(connector), orjson.dumps(value) if value else None)
+
+
+def _leave(config: KafkaConfig, connector: str, key: bytes, value: bytes | None) -> None:
     topic = position_topic(config.prefix, connector)
     try:
-        write_record(config, topic, _error_key(connector), orjson.dumps(value), within_s=_REPORT_S)
+        write_record(config, topic, key, value, within_s=_REPORT_S)
     except NoTopicError:
         pass  # it has never run: there is nowhere to leave it, and nobody looks
     except (NotTakenError, *DRIVER_ERRORS) as exc:
-        log.debug("the error could not be left: %s", exc)
+        log.debug("it could not be left for cdc status: %s", exc)
 
 
 def _error_of(value: bytes) -> Mapping[str, object] | None:
@@ -144,6 +162,21 @@ def _error_of(value: bytes) -> Mapping[str, object] | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) and {"at_ms", "kind", "message", "hint"} <= found.keys() else None
+
+
+def _left_out_of(value: bytes, state: State | None) -> Mapping[str, Mapping[str, object]]:
+    """Read what `leave_left_out` has written; what the connector captures by now is not left out."""
+    try:
+        found = orjson.loads(value)
+    except ValueError:
+        return {}
+    tables = found.items() if isinstance(found, dict) else ()
+    captured = state.tables if state is not None else ()
+    return {
+        name: of
+        for name, of in tables
+        if name not in captured and isinstance(of, dict) and {"at_ms", "reason", "hint"} <= of.keys()
+    }
 
 
 def topic_key(connector: str, topic: str) -> bytes:
@@ -163,3 +196,7 @@ def ends_key(connector: str) -> bytes:
 
 def _error_key(connector: str) -> bytes:
     return f"{connector}/error".encode()
+
+
+def _left_out_key(connector: str) -> bytes:
+    return f"{connector}/left-out".encode()

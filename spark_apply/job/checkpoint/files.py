@@ -91,6 +91,15 @@ def ends_committed(spark: SparkSession | None, checkpoint: str) -> Ends | None:
     return None
 
 
+def began_at(spark: SparkSession | None, checkpoint: str) -> Ends | None:
+    """Return from where on a query reads that was killed in its first batch; None: not even that was written.
+
+    Raises OperatorError, as `ends_committed` does, which is asked first.
+    """
+    files, place = _files(spark), f"{checkpoint}/sources/0/0"
+    return _judged(files, place, _first_offsets) if files.there(place) else None
+
+
 def noted_topics(spark: SparkSession | None, checkpoint: str) -> dict[str, tuple[str, int]]:
     """Return the identities and partition counts of the topics that the offsets are of; empty if nothing is noted."""
     files, place = _files(spark), f"{checkpoint}/{_TOPICS}"

@@ -172,5 +172,5 @@ def told(exc: Exception, table: str, store: str) -> CdcError:
     if known is None and is_damaged(exc):
         return damaged(f"{table} in {store}", said, f"cdc rebuild APPLY.yaml --table {table} --store {store}")
     if known is not None:
-        return OperatorError(f"{known[0]}. {said}", hint=known[1])
+        return OperatorError(f"{table} in {store}: {known[0]}. {said}", hint=known[1])
     return OperatorError(said, hint="the other tables go on; it is tried again, and goes on where it was")

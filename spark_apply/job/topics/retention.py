@@ -7,7 +7,6 @@ Offsets below the first one of a partition are missing for every reader.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ from spark_apply.events.kafka.client import ask_leader, client_settings, unreach
 from spark_apply.events.kafka.offsets import offset_bounds
 from spark_apply.events.kafka.topics import topic_settings
 from spark_apply.job.topics.identity import RESET
+from spark_apply.model.clock import CLOCK
 from spark_apply.model.completeness import Ends
 from spark_apply.model.store import Offsets, Store
 from spark_apply.model.target_table import TargetTable
@@ -53,7 +53,7 @@ def extents(config: ApplySource, topics: Sequence[str], *, within: float = 1.0) 
     if not topics:
         return {}
     retention, compacted = _retention(config, topics)
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = CLOCK.later_ms()  # set back, it would say that deletes are there which are gone
     group = {"group.id": f"{config.topic_prefix}.apply-extents", "isolation.level": "read_committed"}
     consumer = Consumer({**client_settings(config), **group})
     found: dict[str, dict[int, Extent]] = {topic: {} for topic in topics}

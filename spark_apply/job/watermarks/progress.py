@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -12,7 +12,7 @@ from cdc.config.apply_config import ApplySource
 from cdc.config.config import ApplyConfig
 from cdc.config.views import VIEW_SCHEMA
 from cdc.model.change import Position
-from cdc.model.errors import ConfigError
+from cdc.model.errors import CdcError, ConfigError, OperatorError
 from cdc.model.state_records import StateReader
 from spark_apply.events.fitting import fitting
 from spark_apply.events.kafka.records import committed_records
@@ -40,6 +40,8 @@ class StoreProgress:
     """Tables without a position: not applied to their end yet, or being read at the source."""
     remade: Sequence[str] = field(default=())
     """Those of them whose copy is of another topic than there is now: deleted and made again, or on another cluster."""
+    refused: Mapping[str, CdcError] = field(default_factory=dict)
+    """Why there can be no copy of a table as file and table are now, or why its copy does not say how far it is."""
 
 
 class Reader:
@@ -50,12 +52,12 @@ class Reader:
         self._open: dict[str, Store] = {}
         self._followed: dict[str, dict[str, list[TargetTable]]] = {name: {} for name in config.stores}
         versions = schema_versions(config.source)
-        self._unusable: dict[str, dict[str, list[str]]] = {name: {} for name in config.stores}
+        self._unusable: dict[str, dict[str, dict[str, CdcError]]] = {name: {} for name in config.stores}
         roots: dict[str, str] = {}
         judged = fitting(config, versions)
         for table in sorted(judged.errors):  # the job sets it aside
             for store in judged.settings[table].stores:
-                self._unusable[store].setdefault(versions[table][-1].connector, []).append(table)
+                self._unusable[store].setdefault(versions[table][-1].connector, {})[table] = judged.errors[table]
         for table, made in judged.made.items():
             connector = made.connector
             if made.schema == VIEW_SCHEMA:
@@ -71,16 +73,19 @@ class Reader:
         return {store: sorted(connectors) for store, connectors in both.items() if connectors}
 
     def read(self, store: str, connector: str) -> StoreProgress:
-        """Return how far a store has applied a connector now."""
-        tables, unusable = self._followed[store].get(connector, []), self._unusable[store].get(connector, [])
-        found = [self._store(store).mark(table) for table in tables]
+        """Return how far a store has applied a connector now. Raises the first error if none of its copies tells."""
+        tables, unusable = self._followed[store].get(connector, []), self._unusable[store].get(connector, {})
+        refused = {**unusable}
+        found = [self._mark(self._store(store), table, refused) for table in tables]
+        if tables and len(refused) == len(tables) + len(unusable):
+            raise refused[tables[0].qualified]
         others = [mark is not None and self._of_another(table, mark) for table, mark in zip(tables, found, strict=True)]
         marks = [None if other else mark for mark, other in zip(found, others, strict=True)]
         remade = [table.qualified for table, other in zip(tables, others, strict=True) if other]
         silent = [table.qualified for table, mark in zip(tables, marks, strict=True) if not (mark and mark.complete)]
         complete = None if unusable else lowest(marks)
         names = [*(table.qualified for table in tables), *unusable]
-        return StoreProgress(complete, names, [*silent, *unusable], remade)
+        return StoreProgress(complete, names, [*silent, *unusable], remade, refused)
 
     def await_position(
         self, connector: str, position: str, stores: Sequence[str], *, timeout_s: float
@@ -116,6 +121,15 @@ class Reader:
 
     def _of_another(self, table: TargetTable, mark: Mark) -> bool:
         return difference(mark.topic, self._topics.get(table.topic, "")) is not None
+
+    @staticmethod
+    def _mark(store: Store, table: TargetTable, refused: dict[str, CdcError]) -> Mark | None:
+        """Return what a copy says of itself; of one that cannot be read `refused` has why. A server is away for all."""
+        try:
+            return store.mark(table)
+        except OperatorError as exc:
+            refused[table.qualified] = exc
+            return None
 
     def _store(self, name: str) -> Store:
         if name not in self._open:

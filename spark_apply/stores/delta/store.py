@@ -35,10 +35,11 @@ from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import BugError, ConfigError, OperatorError
 from spark_apply.events.history import DERIVED, SAID
 from spark_apply.events.typed import OP, POSITION, SOURCE_MS
+from spark_apply.model.clock import CLOCK
 from spark_apply.model.completeness import Mark
 from spark_apply.model.store import Applied, Batch, Due, only_options
 from spark_apply.model.target_table import TargetTable
-from spark_apply.model.upkeep import Upkeep, upkeep_of
+from spark_apply.model.upkeep import HOUR_MS, Upkeep, upkeep_of
 from spark_apply.spark.names import folder_name, quoted
 from spark_apply.spark.paths import located
 from spark_apply.spark.session import open_session
@@ -235,7 +236,7 @@ class DeltaStore(LakeStore):
             return
         log = self._log(table)
         worn = compact_if_worn(log, self.upkeep.files)
-        if worn or self._cleaned.is_due(table):
+        if (worn or self._cleaned.is_due(table)) and CLOCK.ahead_ms() < HOUR_MS:  # Delta goes by the clock as it is
             kept = [path for action in previous_files(log) for path in log.paths(action)]
             making = [name for name in log.folders() if DeltaLog(self._spark, f"{log.path}/{name}").exists()]
             clean(log, kept, making)

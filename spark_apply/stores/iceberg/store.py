@@ -22,7 +22,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -35,6 +34,7 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.events.typed import OP, POSITION
+from spark_apply.model.clock import CLOCK
 from spark_apply.model.completeness import Mark
 from spark_apply.model.foresight import Foreseen
 from spark_apply.model.store import Applied, Batch, Due, only_options
@@ -297,7 +297,7 @@ class IcebergStore(LakeStore):
         if compacted or self._cleaned.is_due(table):
             loaded.refresh()
             metadata = json.loads(self._tables.java.TableMetadataParser.toJson(loaded.operations().current()))
-            text, now_ms = metadata["properties"].get(MARK), time.time_ns() // 1_000_000
+            text, now_ms = metadata["properties"].get(MARK), CLOCK.earlier_ms()
             spoken_of = None if text is None else json.loads(text)["snapshot"]
             expire(loaded, unneeded(metadata, spoken_of, now_ms - self.upkeep.keep_hours * HOUR_MS))
             actions.deleteOrphanFiles(loaded).olderThan(now_ms - self.upkeep.orphan_hours * HOUR_MS).execute()

@@ -36,19 +36,20 @@ class Notes:
     def write(self, index: str, kind: str, note: Note) -> None:
         """Write a note about an index."""
         with translated("the applied position cannot be written"):
-            number = self._uuid(index)
+            number = self.uuid(index)
             self._client.index(index=self.index, id=_note_id(number, kind), body=note)
 
     def read(self, index: str, *kinds: str) -> list[Note | None]:
         """Read the last note of each kind about an index; None where note or index do not exist."""
         with translated("the applied position cannot be read"):
             try:
-                number = self._uuid(index)
+                number = self.uuid(index)
             except NotFoundError:
                 return [None for _ in kinds]
             return self._got([_note_id(number, kind) for kind in kinds])
 
-    def _uuid(self, index: str) -> str:
+    def uuid(self, index: str) -> str:
+        """Return the id that the server has given to an index, or to that of an alias: no other ever has it."""
         _, about = alone(index, self._client.indices.get_settings(index=index, name="index.uuid"))
         return str(about["settings"]["index"]["uuid"])
 

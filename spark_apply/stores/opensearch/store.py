@@ -74,6 +74,7 @@ class OpenSearchStore:
         self._settings = settings
         self._suffix = suffix
         self._beside: dict[str, str] = {}
+        self._opened: dict[str, str] = {}
         self._indexes = Indexes(client, settings)
         self._notes = Notes(client, f"{index_name(prefix)}.cdc-applied")
 
@@ -96,6 +97,7 @@ class OpenSearchStore:
             identity_of(self._indexes.identity(alias), table, f"index {alias}")
             self._indexes.evolve(table, alias)
             self._indexes.make_plain(self._notes.index)
+            self._opened[table.qualified] = self._notes.uuid(alias)
             return identity_of(self._indexes.identity(alias), table, f"index {alias}")
         except OpenSearchException as exc:
             error = as_ours(exc, f"index {alias} cannot hold {table.qualified}", alias)
@@ -107,6 +109,7 @@ class OpenSearchStore:
         with translated(f"index {index} cannot be looked at"):
             stamped = self._indexes.identity(index)  # a rebuild may have swapped another in
         identity_of(stamped, batch.table, f"index {index}")
+        self._require_opened(batch.table)
         rows = with_document(batch.rows, batch.table, field_name).select(*SENT).toLocalIterator()
         statuses: dict[tuple[str, int], int] = {}
         bulk = Bulk(self._client, index)
@@ -139,7 +142,23 @@ class OpenSearchStore:
         return kept_mark(found["complete"], f"index {self.index(table)}")
 
     def set_mark(self, table: TargetTable, mark: Mark) -> None:
+        self._require_opened(table)
         self._notes.write(self.index(table), COMPLETE, {"complete": mark.to_json()})
+
+    def _require_opened(self, table: TargetTable) -> None:
+        """Raise OperatorError if the live index is not the one that was opened, and no rebuild has swapped it in.
+
+        Somebody has made it again, or restored it from a backup: what was written before is not in it, and a mark
+        would say that it is. Its mapping, with our stamp, may be the same.
+        """
+        alias, opened = self.index(table), self._opened.get(table.qualified)
+        with translated(f"index {alias} cannot be looked at"):
+            other = opened is not None and self._notes.uuid(alias) != opened
+        if other and self.due(table) is None:
+            raise OperatorError(
+                f"index {alias} was made again or restored by another hand while the job runs",
+                hint="the job fills it from its topic; so does a new start",
+            )
 
     def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
         index = self.index(table)

@@ -10,6 +10,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from cdc.model.errors import OperatorError
+
+
+@contextmanager
+def reached(link: Path, done: str = "written") -> Iterator[None]:
+    """Raise OperatorError, with the folder's name, where the disk or the engine does not do it.
+
+    The engine raises ValueError for all that fails.
+    """
+    try:
+        yield
+    except (OSError, ValueError) as exc:
+        raise unreached(link, exc, done) from exc
+
+
+def unreached(link: Path, exc: Exception, done: str = "written") -> OperatorError:
+    """Return the error of an index that the disk or the engine does not read or write."""
+    said = exc.strerror if isinstance(exc, OSError) and exc.strerror else type(exc).__name__
+    return OperatorError(
+        f"the index in {link} cannot be {done} ({said})",
+        hint="is there room on its disk, and may this user use it? If files of it are gone, move the folder away: it "
+        "is filled again from the topics",
+    )
+
 
 def live_index(link: Path) -> Path:
     """Return the folder of the live index."""

@@ -23,6 +23,7 @@ from __future__ import annotations
 import datetime as dt
 import shutil
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +31,7 @@ import tantivy
 from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import StoreConfig
-from cdc.model.errors import ConfigError, OperatorError
+from cdc.model.errors import ConfigError
 from spark_apply.events.typed import KEY, OP, POSITION
 from spark_apply.model.completeness import Mark
 from spark_apply.model.document import DOCUMENT, document_id, with_document
@@ -49,6 +50,8 @@ from spark_apply.stores.tantivy.folders import (
     new_folder,
     point_link,
     previous_link,
+    reached,
+    unreached,
     write_durably,
 )
 from spark_apply.stores.tantivy.index import (
@@ -108,32 +111,33 @@ class TantivyStore:
         return Foreseen(identity_of(stamped, table, f"the index in {link}"), changes)
 
     def open(self, table: TargetTable) -> str:
-        link, fields = self.folder(table), fields_of(table)
-        self._close_index(table.qualified)
-        link.parent.mkdir(parents=True, exist_ok=True)
-        with locked(link):
-            if not link.exists():
-                made = new_folder(link)
-                create_index(made, fields, identity=stamp(table), rows=(), position=None)
-                point_link(link, made)
-            if not link.is_dir():  # somebody's file, which stays where it is
-                existing(link)
-            folder = live_index(link)
-            index = existing(folder)
-            stamped, position, had = applied(index, folder)
-            identity = identity_of(stamped, table, f"the index in {link}")
-            if had != fields:
-                made = new_folder(link)
-                create_index(made, fields, identity=stamped, rows=rows_of(index), position=position)
-                for name in (_MARK, _DUE, _CAUGHT_UP):
-                    if (folder / name).exists():
-                        shutil.copy(folder / name, made)
-                del index
-                point_link(link, made)
-                shutil.rmtree(folder)
-                index, folder = existing(made), made
-        self._open[table.qualified] = _OpenIndex(index, writer_of(index, folder), fields, stamped, position)
-        return identity
+        with reached(self.folder(table)):
+            link, fields = self.folder(table), fields_of(table)
+            self._close_index(table.qualified)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            with locked(link):
+                if not link.exists():
+                    made = new_folder(link)
+                    create_index(made, fields, identity=stamp(table), rows=(), position=None)
+                    point_link(link, made)
+                if not link.is_dir():  # somebody's file, which stays where it is
+                    existing(link)
+                folder = live_index(link)
+                index = existing(folder)
+                stamped, position, had = applied(index, folder)
+                identity = identity_of(stamped, table, f"the index in {link}")
+                if had != fields:
+                    made = new_folder(link)
+                    create_index(made, fields, identity=stamped, rows=rows_of(index), position=position)
+                    for name in (_MARK, _DUE, _CAUGHT_UP):
+                        if (folder / name).exists():
+                            shutil.copy(folder / name, made)
+                    del index
+                    point_link(link, made)
+                    shutil.rmtree(folder)
+                    index, folder = existing(made), made
+            self._open[table.qualified] = _OpenIndex(index, writer_of(index, folder), fields, stamped, position)
+            return identity
 
     def apply(self, batch: Batch) -> Applied:
         opened = self._open[batch.table.qualified]
@@ -159,8 +163,8 @@ class TantivyStore:
             opened.position = max(opened.position or "", batch.position)
             note_applied(opened.writer, opened.identity, opened.position, opened.fields)
             opened.writer.commit()
-        except (OSError, ValueError) as exc:
-            raise _unwritten(self.folder(batch.table), exc) from exc
+        except (OSError, ValueError) as exc:  # its writer is closed by the next `open`
+            raise unreached(self.folder(batch.table), exc) from exc
         except BaseException:
             opened.writer.rollback()
             raise
@@ -168,23 +172,23 @@ class TantivyStore:
         return Applied(written, deleted, stale)
 
     def position(self, table: TargetTable) -> str | None:
-        if not self.folder(table).exists():
-            return None
-        return applied(existing(self.folder(table)), self.folder(table))[1]
+        with reached(self.folder(table), "read"):
+            if not self.folder(table).exists():
+                return None
+            return applied(existing(self.folder(table)), self.folder(table))[1]
 
     def mark(self, table: TargetTable) -> Mark | None:
         if self.due(table) is not None:
             return None
-        try:
-            return kept_mark((self.folder(table) / _MARK).read_bytes(), f"the index in {self.folder(table)}")
-        except (FileNotFoundError, NotADirectoryError):  # `open` says what is there instead
-            return None
+        with reached(self.folder(table), "read"):
+            try:
+                return kept_mark((self.folder(table) / _MARK).read_bytes(), f"the index in {self.folder(table)}")
+            except (FileNotFoundError, NotADirectoryError):  # `open` says what is there instead
+                return None
 
     def set_mark(self, table: TargetTable, mark: Mark) -> None:
-        try:
+        with reached(self.folder(table)):
             write_durably(self.folder(table).resolve() / _MARK, mark.to_json())
-        except OSError as exc:
-            raise _unwritten(self.folder(table), exc) from exc
 
     def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
         index = existing(self.folder(table))
@@ -209,58 +213,64 @@ class TantivyStore:
         return [document for _, _, document in found_by(index, query, limit=limit)]
 
     def beside(self, table: TargetTable) -> TantivyStore:
-        link, fields = self.folder(table), fields_of(table)
-        with locked(link):
-            live = live_index(link)
-            identity = stamp(table, applied(existing(live), live)[0])
-            named = {live, previous_link(link).resolve()}
-            for folder in index_folders(link):
-                if folder.resolve() not in named:
-                    shutil.rmtree(folder)
-            made = new_folder(link)
-            create_index(made, fields, identity=identity, rows=(), position=None)
-        copy = self._beside[table.qualified] = TantivyStore(self._path, made)
-        index = existing(made)
-        copy._open[table.qualified] = _OpenIndex(index, writer_of(index, made), fields, identity, position=None)
-        return copy
+        with reached(self.folder(table)):
+            link, fields = self.folder(table), fields_of(table)
+            with locked(link):
+                live = live_index(link)
+                identity = stamp(table, applied(existing(live), live)[0])
+                named = {live, previous_link(link).resolve()}
+                for folder in index_folders(link):
+                    if folder.resolve() not in named:
+                        shutil.rmtree(folder)
+                made = new_folder(link)
+                create_index(made, fields, identity=identity, rows=(), position=None)
+            copy = self._beside[table.qualified] = TantivyStore(self._path, made)
+            index = existing(made)
+            copy._open[table.qualified] = _OpenIndex(index, writer_of(index, made), fields, identity, position=None)
+            return copy
 
     def swap(self, table: TargetTable, due: Due) -> None:
-        link, copy = self.folder(table), self._beside.pop(table.qualified)
-        made = copy.folder(table)
-        copy.close()
-        write_durably(made / _DUE, due.to_json())
-        with locked(link):
-            replaced, kept = link.resolve(), previous_link(link).resolve()
-            point_link(previous_link(link), replaced)
-            point_link(link, made)
-            if kept in index_folders(link) and kept != replaced:
-                shutil.rmtree(kept)
+        with reached(self.folder(table)):
+            link, copy = self.folder(table), self._beside.pop(table.qualified)
+            made = copy.folder(table)
+            copy.close()
+            write_durably(made / _DUE, due.to_json())
+            with locked(link):
+                replaced, kept = link.resolve(), previous_link(link).resolve()
+                point_link(previous_link(link), replaced)
+                point_link(link, made)
+                if kept in index_folders(link) and kept != replaced:
+                    shutil.rmtree(kept)
 
     def previous(self, table: TargetTable) -> dt.datetime | None:
-        link = self.folder(table)
-        previous = previous_link(link)
-        if not previous.exists() or previous.resolve() == link.resolve():  # the same: an unfinished swap
-            return None
-        return dt.datetime.fromtimestamp(previous.lstat().st_mtime, dt.UTC)
+        with reached(self.folder(table), "read"):
+            link = self.folder(table)
+            previous = previous_link(link)
+            if not previous.exists() or previous.resolve() == link.resolve():  # the same: an unfinished swap
+                return None
+            return dt.datetime.fromtimestamp(previous.lstat().st_mtime, dt.UTC)
 
     def roll_back(self, table: TargetTable, due: Due) -> None:
-        link = self.folder(table)
-        with locked(link):
-            kept = previous_link(link).resolve()
-            write_durably(kept / _DUE, due.to_json())
-            point_link(link, kept)
-            previous_link(link).unlink()  # the replaced index may still have a writer: the next `beside` removes it
+        with reached(self.folder(table)):
+            link = self.folder(table)
+            with locked(link):
+                kept = previous_link(link).resolve()
+                write_durably(kept / _DUE, due.to_json())
+                point_link(link, kept)
+                previous_link(link).unlink()  # the replaced index may still have a writer: the next `beside` removes it
 
     def due(self, table: TargetTable) -> Due | None:
-        folder = self.folder(table).resolve()
-        if not (folder / _DUE).exists():
-            return None
-        due = Due.from_json((folder / _DUE).read_text())
-        done = folder / _CAUGHT_UP
-        return None if done.exists() and done.read_text() == due.id else due
+        with reached(self.folder(table), "read"):
+            folder = self.folder(table).resolve()
+            if not (folder / _DUE).exists():
+                return None
+            due = Due.from_json((folder / _DUE).read_text())
+            done = folder / _CAUGHT_UP
+            return None if done.exists() and done.read_text() == due.id else due
 
     def caught_up(self, table: TargetTable, due: Due) -> None:
-        write_durably(self.folder(table).resolve() / _CAUGHT_UP, due.id)
+        with reached(self.folder(table)):
+            write_durably(self.folder(table).resolve() / _CAUGHT_UP, due.id)
 
     def close(self) -> None:
         for copy in self._beside.values():
@@ -272,17 +282,9 @@ class TantivyStore:
     def _close_index(self, table: str) -> None:
         opened = self._open.pop(table, None)
         if opened is not None:
-            opened.writer.wait_merging_threads()  # closes the writer, which releases its lock on the folder
+            with suppress(OSError, ValueError):  # of what it could not write: that was told by the commit
+                opened.writer.wait_merging_threads()  # closes the writer, which releases its lock on the folder
 
     def folder(self, table: TargetTable) -> Path:
         """Return the link to the table's live index."""
         return self._folder or self._path / folder_name(table.schema) / folder_name(table.copy_name)
-
-
-def _unwritten(folder: Path, exc: Exception) -> OperatorError:
-    """Return the error of an index that cannot be written; its writer is closed by the next `open`."""
-    msg = f"the index in {folder} cannot be written ({type(exc).__name__})"
-    hint = (
-        "is there room on its disk? If files of it are gone, move the folder away: it is filled again from the topics"
-    )
-    return OperatorError(msg, hint=hint)

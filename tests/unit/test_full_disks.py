@@ -1,0 +1,50 @@
+"""A disk that is full is told with the place that it is of, and ends nothing by another error than that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from py4j.protocol import Py4JError
+
+from cdc.model.errors import OperatorError
+from spark_apply.job.copies.set_aside import told
+from spark_apply.spark.query_failures import raise_failure
+from spark_apply.stores.tantivy.store import TantivyStore
+
+FULL = Py4JError("java.io.IOException: No space left on device")
+
+
+def test_a_checkpoint_is_named() -> None:
+    query: Any = SimpleNamespace(exception=lambda: FULL)
+    with pytest.raises(OperatorError, match=r"^checkpoint /c/1: Spark stopped: .*: its disk is full\n"):
+        raise_failure(query, [], recovery="", checkpoint="/c/1")
+
+
+def test_a_copy_is_named() -> None:
+    assert told(FULL, "public.orders", "lake").message.startswith("public.orders in lake: its disk is full. ")
+
+
+def test_an_index_whose_writer_has_failed_is_closed(tmp_path: Path) -> None:
+    """What it could not write was told by the commit; its error here would hide that one, and keep others open."""
+    closed: list[str] = []
+
+    def opened(table: str, exc: Exception | None) -> Any:
+        def close() -> None:
+            closed.append(table)
+            if exc is not None:
+                raise exc
+
+        return SimpleNamespace(writer=SimpleNamespace(wait_merging_threads=close))
+
+    store = TantivyStore(tmp_path)
+    held = cast("dict[str, Any]", store._open)
+    held |= {
+        "public.full": opened("public.full", ValueError("worker thread failed")),
+        "public.b": opened("public.b", None),
+    }
+    store.close()
+    store.close()
+    assert closed == ["public.full", "public.b"]
