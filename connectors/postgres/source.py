@@ -138,7 +138,7 @@ class PostgresSource:
         others = [table for table in self.tables() if table.qualified not in again]
         refusals = list(continuity.refusals(catalog, walsender, self._names, state, here=here, tables=others))
         if refusals:
-            self._require_same_tables(catalog)
+            self._followed.require_same(catalog)
         raise_first(refusals)
         if again:
             self._join(again)
@@ -188,6 +188,17 @@ class PostgresSource:
         return self._stale
 
     def _facts(self) -> dict[str, ledger.Facts]:
+        """Raise ChangedError where a captured table has just been dropped: a position must have an entry for each.
+
+        Without one, a table that is made again is not told from one that was taken out of the publication.
+        """
+        found = self._facts_now()
+        if gone := ", ".join(sorted({table.qualified for table in self.tables()} - found.keys())):
+            raise ChangedError(f"table {gone} has just been dropped: looking again")
+        return found
+
+    def _facts_now(self) -> dict[str, ledger.Facts]:
+        """Return what the catalog says of the captured tables that are still there."""
         named = {c.oid: c.table.qualified for c in self._captured}
         return ledger.look(self._catalog(), self._config.publication, named)
 
@@ -373,7 +384,7 @@ class PostgresSource:
             catalog, publication = self._catalog(), self._config.publication
             self._followed.look(catalog)
             self._joining.look(catalog)
-            found = self._facts()
+            found = self._facts_now()
             refusals = [
                 *ledger.refusals(found),
                 *slot.left(catalog, publication, found),
@@ -381,7 +392,7 @@ class PostgresSource:
             ]
         self._look_at_s = begun_s + max(_LOOK_S, (time.monotonic() - begun_s) * _LOOK_SHARE)
         if refusals and self._refused:
-            self._require_same_tables(catalog)
+            self._followed.require_same(catalog)
             raise refusals[0]
         self._refused = bool(refusals)
         if refusals:
@@ -393,17 +404,6 @@ class PostgresSource:
         if altered:
             raise ChangedError(f"table {', '.join(altered)} was altered: what its rows say is compared again")
         self._records = {**self._records, **ledger.records(found, self._records)}
-
-    def _require_same_tables(self, catalog: Catalog) -> None:
-        """Raise ChangedError where a captured table is none of its own any more, or another one has its name.
-
-        It became a partition, or it was made again a moment ago: the statements of a look see the catalog one by one.
-        """
-        of = self._config.source
-        there = {(c.oid, c.table.qualified) for c in catalog.captured(of.tables, of.keys, LeftOut(of.tables))}
-        gone = [c.table.qualified for c in self._captured if (c.oid, c.table.qualified) not in there]
-        if names := ", ".join(sorted(gone)):
-            raise ChangedError(f"table {names} is part of another one now, or another, or none: looking again")
 
     def position(self) -> tuple[Offset, int]:
         last = {} if self._last is None else {"last": str(self._last)}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from psycopg2 import extensions
 
 from cdc.config.config import ConnectorConfig
 from cdc.config.kafka_config import KafkaConfig
@@ -271,6 +272,35 @@ def test_a_table_that_is_made_again_while_a_start_looks(
     monkeypatch.setattr(PostgresSource, "connect", made_again_after)
     assert "public.t was made again" in connector.catch_up()
     assert [row["id"] for row in connector.fold("public.t").values()] == [2]
+
+
+def test_a_table_that_is_made_again_just_after_it_has_joined(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The publication has lost it before it was looked at: at the first start, as a new one, and as one made again."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.*"], as_owner=True)
+    ensure, once = slot.ensure_publication, list[str]()
+
+    def made_again_after(catalog: Catalog, *of: Any) -> bool:
+        made = ensure(catalog, *of)
+        is_rehearsed = catalog._connection.info.transaction_status == extensions.TRANSACTION_STATUS_INTRANS
+        if once and not is_rehearsed:
+            name = once.pop()
+            postgres18.execute(f"DROP TABLE {name}", f"CREATE TABLE {name} (id int PRIMARY KEY)")
+            postgres18.execute(f"INSERT INTO {name} VALUES (2)")
+        return made
+
+    monkeypatch.setattr(slot, "ensure_publication", made_again_after)
+    for name, before in (
+        ("t", ()),
+        ("u", ("CREATE TABLE u (id int PRIMARY KEY)",)),
+        ("t", ("DROP TABLE t", "CREATE TABLE t (id int PRIMARY KEY)")),
+    ):
+        postgres18.execute(*before)
+        once.append(name)
+        connector.catch_up()
+        assert [row["id"] for row in connector.fold(f"public.{name}").values()] == [2]
 
 
 def test_a_key_that_is_renamed_before_its_first_rows_are_decoded(postgres18: Database, prefix: str) -> None:

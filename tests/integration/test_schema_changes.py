@@ -367,12 +367,6 @@ def test_ddl_that_nobody_writes_after(postgres18: Database, kafka: str, prefix: 
     connector = Connector(tmp_path, prefix, postgres18.url, kafka, [f"public.{t}" for t in "abcd"])
     with Running(connector) as run:
         run.await_following()
-        postgres18.execute(
-            "ALTER TABLE a ALTER COLUMN v TYPE text USING upper(v)",
-            "ALTER TABLE b ADD COLUMN w int DEFAULT 7",
-            "ALTER TABLE c RENAME COLUMN v TO w",
-            "ALTER TABLE d ALTER COLUMN w SET EXPRESSION AS (v * 5)",
-        )
 
         def are_there() -> bool:
             return all(
@@ -380,7 +374,16 @@ def test_ddl_that_nobody_writes_after(postgres18: Database, kafka: str, prefix: 
                 for t in "abcd"
             )
 
-        eventually(are_there, "each topic is its table")
+        for statements in (
+            ["ALTER TABLE d ALTER COLUMN w SET EXPRESSION AS (v * 5)"],  # by itself: a look finds all there is
+            [
+                "ALTER TABLE a ALTER COLUMN v TYPE text USING upper(v)",
+                "ALTER TABLE b ADD COLUMN w int DEFAULT 7",
+                "ALTER TABLE c RENAME COLUMN v TO w",
+            ],
+        ):
+            postgres18.execute(*statements)
+            eventually(are_there, "each topic is its table")
         assert run.process.poll() is None, run.stderr
 
 

@@ -8,9 +8,10 @@ from typing import Final
 
 from cdc.config.config import ConnectorConfig
 from cdc.model.change import Table
-from cdc.model.errors import OperatorError, RetryableError, VerdictError
+from cdc.model.errors import ChangedError, OperatorError, RetryableError, VerdictError
 from cdc.model.table_schema import Description
 from cdc.rules.capture_rules import CaptureRules, refuse_another_name
+from connectors.captured_tables import LeftOut
 from connectors.postgres.catalog.catalog import Captured, Catalog
 from connectors.postgres.pgoutput.messages import Relation
 from connectors.postgres.session import identifier
@@ -71,6 +72,19 @@ class Followed:
             if oid not in now and oid not in self._gone:
                 self._gone.add(oid)
                 log.warning("table %s: %s", ".".join(was), _DROPPED)
+
+    def require_same(self, catalog: Catalog) -> None:
+        """Raise ChangedError where a captured table is none of its own any more, or another one has its name.
+
+        It became a partition, or it was made again a moment ago: the statements of a look see the catalog one by one.
+        """
+        of = self._config.source
+        captured = catalog.captured(of.tables, of.keys, LeftOut(of.tables))
+        there = {c.oid: (c.table.schema, c.table.name) for c in captured}
+        gone = sorted(".".join(name) for oid, name in self._names.items() if there.get(oid) != name)
+        if gone:
+            names = ", ".join(gone)
+            raise ChangedError(f"table {names} is part of another one now, or another, or none: looking again")
 
     def compare(self, before: Mapping[str, int], catalog: Catalog) -> None:
         """Say what has become of tables that were followed, by name and number, and that a start finds no more.

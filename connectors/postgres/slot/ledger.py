@@ -10,7 +10,7 @@ all is refused in `slot`. The entry, with a space between its parts:
     paths     by which it is in the publication, each with numbers that are new when it joins
     changed   the transaction that last changed the publication's own row: any ALTER of its options
     files     a hash of the files of all its partitions
-    made      a hash of the transactions that made its columns
+    made      a hash of the transactions that made the columns that events have, or gave them another expression
     columns   by attnum: hashes of the name, and of how values are printed or that it is generated; a point: no column
     parts     partitions that hold rows, or the table: oid, hashes of when it was attached, its file, its TOAST table
     types     enums and composite types in its columns: oid, number of labels, hash
@@ -74,11 +74,11 @@ _BY_SCHEMA: Final = """
 """
 """A table that is moved to another schema and back is out of this one meanwhile: pg_depend tells."""
 
-_COLUMNS: Final = """
-SELECT a.attrelid::int8, a.attnum, a.attname::text, a.atttypid::int8, a.atttypmod, a.xmin::text, a.attgenerated <> ''
-FROM pg_attribute a
-WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY 1, 2
-"""
+_COLUMNS: Final = f"""
+SELECT a.attrelid::int8, a.attnum, a.attname::text, a.atttypid::int8, a.atttypmod, a.xmin::text, a.attgenerated <> '',
+       a.attgenerated = '' OR (a.attgenerated = 's' AND ({queries.GENERATED_COLUMNS}))
+FROM pg_attribute a WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY 1, 2
+"""  # noqa: S608 - a constant
 
 _LEAVES: Final = """
 WITH RECURSIVE part(root, oid, attached, joined) AS (
@@ -204,11 +204,11 @@ def look(catalog: Catalog, publication: str, tables: Mapping[int, str]) -> dict[
     )
     columns: dict[int, dict[int, tuple[str, str]]] = {}
     made: dict[int, list[str]] = {}
-    rows = catalog.rows("reading the catalog", _COLUMNS, (oids,))
-    printed = catalog.printed((type_oid, typmod) for _, _, _, type_oid, typmod, _, _ in rows)
-    for oid, number, name, type_oid, typmod, xmin, generated in rows:
+    rows = catalog.rows("reading the catalog", _COLUMNS, (publication, oids))
+    printed = catalog.printed((type_oid, typmod) for _, _, _, type_oid, typmod, *_ in rows)
+    for oid, number, name, type_oid, typmod, xmin, generated, is_in_events in rows:
         columns.setdefault(oid, {})[number] = (name, GENERATED if generated else printed[type_oid, typmod])
-        if not generated:
+        if is_in_events:
             made.setdefault(oid, []).append(xmin)
     parts: dict[int, list[Part]] = {}
     for root, *part in catalog.rows("reading the catalog", _LEAVES, (oids,)):
