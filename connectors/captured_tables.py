@@ -167,6 +167,21 @@ def sorted_out(
     ]
 
 
+class _OfTable(Protocol):
+    @property
+    def table(self) -> Qualified: ...
+
+
+_C = TypeVar("_C", bound=_OfTable)
+
+
+def all_of(names: Sequence[str], captured: Callable[[Sequence[str]], Iterable[_C]]) -> list[_C]:
+    """Return tables by their names, in that order: one look at the catalog, however many there are."""
+    asked = [name for name in names if not name.startswith(LEFT_OUT)]
+    found = {one.table.qualified: one for one in captured(asked)}
+    return [found[name] for name in asked if name in found]
+
+
 def did_you_mean(name: str, names: Collection[str], *, most: int = 1) -> str | None:
     """Return a hint with the names that are most like this one, if any are."""
     near = difflib.get_close_matches(name, names, n=most, cutoff=0.5)

@@ -153,8 +153,10 @@ class KafkaSink:
         return read_neighbours(self._config, self.connector)
 
     def occupied(self, tables: Sequence[Table]) -> list[str]:
-        topics = self._tables.all(tables)
-        return [topic for topic in (*topics, *self._table_logs.all(topics)) if self._has_records(topic)]
+        names = [*(topics := self._tables.all(tables)), *self._table_logs.all(topics)]
+        with self._topics() as there:  # all at once: to begin to read each takes longer
+            ends = {name: facts.ends for name, facts in there.facts(names).items()}
+        return [name for name in names if (any(of := ends.get(name, ())) or not of) and self._has_records(name)]
 
     def _has_records(self, topic: str) -> bool:
         with closing(read_to_end(self._servers, self._config.options, topic, "read_committed")) as messages:

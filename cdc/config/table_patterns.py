@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 
@@ -11,8 +12,13 @@ LEFT_OUT = "!"
 
 def matches(pattern: str, name: str) -> bool:
     """Whether `pattern` names ``schema.table``: ``*`` is any run of characters, ``?`` any one."""
-    regex = "".join(".*" if c == "*" else "." if c == "?" else re.escape(c) for c in pattern)
-    return re.fullmatch(regex, name, re.DOTALL) is not None
+    return _compiled(pattern).fullmatch(name) is not None
+
+
+@functools.lru_cache(maxsize=4096)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """Of thousands of tables each is compared with each item, at each look at the catalog."""
+    return re.compile("".join(".*" if c == "*" else "." if c == "?" else re.escape(c) for c in pattern), re.DOTALL)
 
 
 def is_pattern(item: str) -> bool:

@@ -174,12 +174,13 @@ class _Check:
         refusals = catalog.refusals(self._config.source.tables, self._config.source.keys)
         good, found = captured_tables.sorted_out(refusals, self._config.source.tables, known)
         yield from found
-        for name in sorted(good):
-            for captured in catalog.captured((name,), self._config.source.keys):
-                table = captured.table
-                self._tables += (table,)
-                what = f"key ({', '.join(table.key)}), {len(table.columns)} columns, about {captured.rows:,} rows"
-                yield Finding(Level.OK, f"table {name}", what)
+        for captured in captured_tables.all_of(
+            sorted(good), lambda names: catalog.captured(names, self._config.source.keys)
+        ):
+            table = captured.table
+            self._tables += (table,)
+            what = f"key ({', '.join(table.key)}), {len(table.columns)} columns, about {captured.rows:,} rows"
+            yield Finding(Level.OK, f"table {table.qualified}", what)
 
     def _filters(self, connection: session.Connection) -> Iterator[Finding]:
         for refusal in filters.refusals(connection, self._server, self._tables, self._where):

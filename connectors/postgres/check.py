@@ -156,7 +156,7 @@ class _Check:
         refusals = catalog.refusals(self._config.source.tables, self._config.source.keys)
         good, found = captured_tables.sorted_out(refusals, self._config.source.tables, known)
         yield from found
-        there = [one for name in good for one in catalog.captured((name,), self._config.source.keys)]
+        there = captured_tables.all_of(good, lambda names: catalog.captured(names, self._config.source.keys))
         without = self._without(catalog, there, known)
         oids = []
         for captured in there:

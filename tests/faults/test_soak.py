@@ -32,7 +32,8 @@ def test_minutes_of_faults(source: str, producer: str, tmp_path: Path) -> None:
     """Whatever breaks, in whatever order: nothing is lost, doubled, torn or out of order, the slot never ahead."""
     seed = random.SystemRandom().randrange(1_000_000)
     print(f"again by make soak SOURCE={source} SECONDS={_SECONDS} SEED={seed} PRODUCER={producer}")
-    report = soak(Plan(seconds=_SECONDS, seed=seed, folder=tmp_path, source=source, producer=producer))
+    size = {} if FULL else {"accounts": 4_000, "opening": 3}
+    report = soak(Plan(seconds=_SECONDS, seed=seed, folder=tmp_path, source=source, producer=producer, **size))
     print(report.table())
     assert report.good
     assert report.faults.total() >= 2

@@ -52,7 +52,7 @@ from tests.property.test_pipeline_laws import (
     holds,
 )
 
-STEPS_IN_ALL: Final = 1_000_000 if FULL else 20_000
+STEPS_IN_ALL: Final = 1_000_000 if FULL else 10_000
 EACH = 50
 FAULTY = [point for point in POINTS if point != "source.idle"]
 EMPTY = Scenario(
@@ -406,7 +406,7 @@ def test_a_table_added_whose_first_view_fails_misses_nothing() -> None:
 
 @pytest.mark.timeout(14_400 if FULL else 900)
 def test_any_life_ends_with_every_law_kept() -> None:
-    """At least 20,000 steps; a million in `make test-all`."""
+    """At least 10,000 steps; a million in `make test-all`."""
     Life.steps = 0
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         Life,
@@ -463,12 +463,13 @@ def caught(lives: type[Life] = QuietLife) -> bool:
     return False
 
 
-@pytest.mark.full  # it takes long to find, and two that are found at once stand for it
+@pytest.mark.full  # it takes long to find, and one that is found at once stands for it
 def test_control_rows_over_events_that_their_view_did_not_see_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LoggedKeys, "unseen", lambda *_: False)
     assert caught(FaultlessLife)
 
 
+@pytest.mark.full  # it takes long to find, and one that is found at once stands for it
 def test_control_rows_before_the_log_has_come_by_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     read = MemorySnapshotter.window
 
@@ -480,7 +481,7 @@ def test_control_rows_before_the_log_has_come_by_are_caught(monkeypatch: pytest.
     assert caught(FaultlessLife)
 
 
-@pytest.mark.full  # it takes long to find, and two that are found at once stand for it
+@pytest.mark.full  # it takes long to find, and one that is found at once stands for it
 def test_control_a_first_view_that_does_not_wait_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was written before anyone noted keys may not be visible yet."""
     read = MemorySnapshotter.window

@@ -124,6 +124,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
         demo.kill()
 
 
+@pytest.mark.full  # test_every_block_does_what_the_page_says, test_no_false_alarm_every_difference_named_and_mended
 def test_the_demo_compares_repairs_follows_views_and_leaves_nothing(
     start: Callable[..., Running],
 ) -> None:

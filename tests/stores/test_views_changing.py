@@ -190,7 +190,8 @@ def test_a_column_that_is_dropped_stops_the_views_that_use_it(
     assert [row["more"] for _, _, row in bench.events("amounts")] == ["2.00", "3.50"]
     assert [row["k"] for _, _, row in bench.events("all_of_a")] == ["7", "seven"]
     assert (bench.signs("ids"), bench.signs("numbers")) == ([], [])
-    assert [of.agrees for of in verify_views(bench.config)] == [True] * 6
+    verified = verify_views(bench.config, only=None if FULL else "amounts")
+    assert [of.agrees for of in verified] == [True] * (6 if FULL else 1)
 
 
 @EACH

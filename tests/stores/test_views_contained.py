@@ -42,7 +42,7 @@ WAYS = pytest.mark.parametrize(
     ("engine", "how"),
     [
         ("duckdb", "by units"),
-        ("duckdb", "whole"),
+        pytest.param("duckdb", "whole", marks=pytest.mark.full),
         *(pytest.param("postgres", how, marks=pytest.mark.full) for how in ("by units", "whole")),
         *(pytest.param("spark", how, marks=_SPARK) for how in ("by units", "whole", "in the lake")),
     ],

@@ -107,7 +107,11 @@ def _embedded(folder: Path, table: SourceTable) -> tuple[set[Any], int]:
 
 
 @pytest.mark.parametrize("many", some_each_push([False, True], True), ids=["few", "many"])
-@pytest.mark.parametrize("use", [STREAM, _KEPT, HISTORY, _OTHERS], ids=["arrival", "stream", "history", "others"])
+@pytest.mark.parametrize(
+    "use",
+    some_each_push([STREAM, _KEPT, HISTORY, _OTHERS], _KEPT, HISTORY),
+    ids=["arrival", "stream", "history", "others"],
+)
 def test_driver_and_executors_fold_by_the_same_rules(
     apply_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: TableUse, many: bool
 ) -> None:

@@ -89,3 +89,21 @@ def test_a_key_that_may_not_be_unique_is_warned_of(caplog: pytest.LogCaptureFixt
     assert caplog.messages == [
         "table s.a: nothing makes its key (x, y) unique: of rows that share one, the topic keeps the newest"
     ]
+
+
+class Kept:
+    def __init__(self, table: Table) -> None:
+        self.table = table
+
+
+def test_tables_are_looked_at_once_however_many_there_are() -> None:
+    """In the order that is asked for; one that is gone by then is left out, and no name leaves others out."""
+    looks: list[Sequence[str]] = []
+
+    def look(names: Sequence[str]) -> list[Kept]:
+        looks.append(names)
+        return [Kept(A), Kept(Table("r", "z")), Kept(B)]
+
+    asked = [B.qualified, "!r.z", "gone.t", A.qualified]
+    assert [one.table for one in captured_tables.all_of(asked, look)] == [B, A]
+    assert looks == [[B.qualified, "gone.t", A.qualified]]
