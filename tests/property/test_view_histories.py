@@ -1,8 +1,8 @@
 """Laws of views' steps: whatever comes again, late, or is killed half way, a view is what its rows give, told once.
 
 A log of events is read in steps, on the embedded engine's own state. Each step has new events, some of them again under
-their positions, and a clock; some are killed before they are committed, or find the state opened again. An event that an
-earlier step has folded in never comes to the state again: its reader leaves out what sorts before its mark.
+their positions, and a clock; some are killed before they are committed, or find the state opened again. An event that
+an earlier step has folded in never comes to the state again: its reader leaves out what sorts before its mark.
 """
 
 from __future__ import annotations
