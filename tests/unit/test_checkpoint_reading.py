@@ -96,6 +96,7 @@ def test_a_place_that_the_disk_does_not_give(tmp_path: Path) -> None:
 def test_a_replay_that_goes_on_is_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     versions: dict[str, list[Any]] = {"public.orders": []}
     monkeypatch.setattr(spark_apply.replay.replay, "schema_versions", lambda _: versions)
+    monkeypatch.setattr(spark_apply.replay.replay, "_usable", lambda *_: ({}, {}))
     _written(tmp_path / "checkpoint-again", 3)
     assert prepare(_config(tmp_path / "checkpoint"), name="again", since=None).spans == ()
 
