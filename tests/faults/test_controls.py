@@ -49,7 +49,7 @@ class Bench:
     def refused(self, *verdicts: str) -> None:
         """As it is, it stops and says why, which is one of these."""
         copy = self.connector.start("--until-caught-up")
-        assert copy.process.wait(_ENDS_S) == 1, copy.said()
+        assert copy.process.wait(_ENDS_S) == 4, copy.said()
         assert any(verdict in copy.said() for verdict in verdicts), copy.said()
 
     def begin(self) -> None:
