@@ -48,7 +48,7 @@ def test_a_damaged_file_is_a_gap_that_can_be_closed(
         own.start()
 
         run = connector.here("run", "FILE", "--until-caught-up")
-        assert run.returncode == 4
+        assert run.returncode == (1 if how == "garbled" else 4), "what was garbled on its way is read well next time"
         assert f"error: {DAMAGES[how]}" in run.stderr
         assert "--after-gap" in run.stderr
         asked = connector.here("snapshot", "start", "FILE", "--after-gap")
