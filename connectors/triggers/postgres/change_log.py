@@ -29,12 +29,14 @@ from connectors.postgres.catalog.catalog import Captured, Catalog
 from connectors.postgres.session import identifier
 from connectors.triggers.following import CLOSE_THE_GAP, LOCKS_S, too_wide
 from connectors.triggers.postgres import triggers
+from connectors.triggers.postgres.looks import FUNCTIONS, SECURITY, TABLES, TRIGGERS, Looks
 from connectors.triggers.postgres.shape import Equality, Shape, ShapeColumn, prints_exactly, stored_as
-from connectors.triggers.postgres.standing import Standing
 from connectors.triggers.postgres.triggers import EVENTS, FORGETS, MOST_COLUMNS, Names
 
 ROOM: Final = 20
 """A commit position is a change's number with so many bits below it: see `rounds`."""
+TOO_GREAT: Final = 1 << (62 - ROOM)
+"""Numbers from here on have no commit position."""
 _DELETED_AT_ONCE: Final = 10_000
 _DELETING_S: Final = 0.5
 
@@ -56,27 +58,14 @@ JOIN pg_namespace n ON n.oid = o.oprnamespace
 WHERE i.indrelid = %s::oid AND i.indisprimary AND k.place <= i.indnkeyatts
 """
 _TEXTS: Final = ("text", "varchar")
-_TRIGGERS: Final = """
-SELECT t.tgrelid::int8, t.tgname::text, t.tgenabled::text, t.oid::text || '.' || t.xmin::text, t.tgfoid::regproc::text,
-       t.tgparentid <> 0
-FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
-WHERE t.tgname = ANY (%s) OR (t.tgname = 'kept' AND c.relnamespace = %s::oid)
-"""
-_FUNCTIONS: Final = """
-SELECT p.proname::text, p.oid::text || '.' || p.xmin::text, p.prosrc, p.prosecdef, p.proconfig::text
-FROM pg_proc p WHERE p.pronamespace = %s::oid
-"""
-_TABLES: Final = """
-SELECT c.oid::int8, c.relname::text FROM pg_class c WHERE c.relnamespace = %s::oid AND c.relkind IN ('r', 'S')
-"""
-_SECURITY: Final = """
-SELECT c.oid::int8, c.relrowsecurity OR c.relforcerowsecurity, c.relkind = 'p',
-       has_table_privilege(c.oid, 'TRIGGER'), pg_has_role(c.relowner, 'USAGE')
-FROM pg_class c WHERE c.oid = ANY (%s::oid[])
-"""
-_TREE: Final = (
-    "SELECT t.root::int8, p.relid::oid::int8 FROM unnest(%s::oid[]) AS t(root), pg_partition_tree(t.root) AS p"
-)
+
+
+def too_great(schema: str) -> GapError:
+    """Return the error of a sequence that somebody has set."""
+    return GapError(
+        f"numbers too great: the sequence of {schema} gives numbers above {TOO_GREAT}: somebody has set it forward",
+        hint=CLOSE_THE_GAP,
+    )
 
 
 class ChangeLog:
@@ -85,6 +74,7 @@ class ChangeLog:
     def __init__(self, connection: psycopg2.extensions.connection, connector: str) -> None:
         self._catalog = Catalog(connection, by_triggers=True)
         self.names = Names(connector)
+        self._looks = Looks(self._ask, self.names)
 
     @property
     def catalog(self) -> Catalog:
@@ -99,7 +89,7 @@ class ChangeLog:
         schema = self._schema()
         if schema is None:
             return None
-        there = {name for _, name in self._ask(_TABLES, schema)}
+        there = {name for _, name in self._ask(TABLES, schema)}
         if not {"changes", "log", "missed", "number", "shapes"} <= there:
             return None
         made = f"{triggers.literal(self.names.changes)}::regclass::oid::int8"
@@ -136,7 +126,7 @@ class ChangeLog:
         log = str(uuid.uuid4())
         self._take_triggers_away()
         with self._changing():
-            first = self.last() + 1  # what waits for a place in the old one finds it in the new one
+            first = self.last() % TOO_GREAT + 1  # what waits for a place in the old one finds it in the new one
             if self.exists():
                 self._do(f"DROP SCHEMA {triggers.quoted(self.names.schema)} CASCADE")
             for statement in triggers.schema(self.names, log, first):
@@ -152,10 +142,9 @@ class ChangeLog:
         DROP SCHEMA would lock all captured tables at once, and writers that have some of them would be in a deadlock
         with it, which may end their transactions.
         """
-        functions: dict[str, list[str]] = {}
-        for name, *_ in self._ask(_FUNCTIONS, self._schema()) if self.exists() else ():
-            event, _, oid = name.rpartition("_")
-            if event in EVENTS:
+        functions: dict[int, list[str]] = {}
+        for name, *_ in self._ask(FUNCTIONS, self._schema()) if self.exists() else ():
+            if (oid := self.names.table_of(name)) is not None:
                 functions.setdefault(oid, []).append(f"{self.names.of(name)}()")
         for each in functions.values():
             with self._changing():
@@ -166,6 +155,10 @@ class ChangeLog:
 
         Each table in a transaction of its own, as `make` does.
         """
+        if wrong := self._wrong():
+            with self._changing():
+                for statement in wrong:
+                    self._do(statement)
         with self._changing():
             self._free([one.oid for one in captured])
             self._drop_old_shapes({one.oid for one in captured})
@@ -186,7 +179,7 @@ class ChangeLog:
     def _install(self, one: Captured) -> None:
         schema, name = one.table.schema, one.table.name
         stub = Shape(one.oid, 0, schema, name, (), (), one.partitioned, (), (), (), "")
-        there = {proname for proname, *_ in self._ask(_FUNCTIONS, self._schema())}
+        there = {proname for proname, *_ in self._ask(FUNCTIONS, self._schema())}
         for event in EVENTS:
             function = self.names.function(one.oid, event)
             if function not in there:
@@ -239,9 +232,9 @@ class ChangeLog:
 
         Who may make a trigger on another's table may not drop it, and dropping it would wait for those who write.
         """
-        for name, _, body, *_ in self._ask(_FUNCTIONS, self._schema()):
-            event, _, oid = name.rpartition("_")
-            if event in EVENTS and int(oid) not in captured and body != triggers.NOTHING:
+        for name, _, body, *_ in self._ask(FUNCTIONS, self._schema()):
+            oid = self.names.table_of(name)
+            if oid is not None and oid not in captured and body != triggers.NOTHING:
                 self._do(triggers.create_function(self.names, name, triggers.NOTHING))
 
     def _drop_old_shapes(self, captured: set[int]) -> None:
@@ -267,13 +260,21 @@ class ChangeLog:
         rows = self._ask(f"SELECT shape, described FROM {self.names.of('shapes')}")
         return {number: Shape.from_json(described) for number, described in rows}
 
+    def missed(self, number: int) -> bool:
+        """Note that changes of a shape are lost; return whether it is of interest: its table has none that is newer."""
+        shapes = self.shapes()
+        if number not in shapes or any(of.oid == shapes[number].oid and n > number for n, of in shapes.items()):
+            return False
+        self._ask(f"INSERT INTO {self.names.of('missed')} VALUES (%s)", number)
+        return True
+
     def change_tables(self) -> dict[int, int]:
         """Return the shape's number of each change table, by the table's oid."""
         return {oid: number for number, oid in self._change_tables().items()}
 
     def _change_tables(self) -> dict[int, int]:
         found = {}
-        for oid, name in self._ask(_TABLES, self._schema()):
+        for oid, name in self._ask(TABLES, self._schema()):
             word, _, number = name.partition("_")
             if word == "changes" and number.isdigit():
                 found[int(number)] = oid
@@ -282,7 +283,7 @@ class ChangeLog:
     def last(self) -> int:
         """Return the greatest number that was given to a change; 0: there is no schema."""
         schema = self._schema()
-        if schema is None or not any(name == "number" for _, name in self._ask(_TABLES, schema)):
+        if schema is None or not any(name == "number" for _, name in self._ask(TABLES, schema)):
             return 0
         ((last, called),) = self._ask(f"SELECT last_value, is_called FROM {self.names.sequence}")
         return int(last) if called else int(last) - 1
@@ -294,11 +295,20 @@ class ChangeLog:
         ((drawn,),) = self._ask("SELECT nextval(%s::regclass)", self.names.sequence)
         return (int(drawn) + 1) << ROOM
 
-    def now(self) -> tuple[int, str]:
-        """Return the greatest number there is, and a snapshot that is taken after that was looked at."""
+    def now(self) -> tuple[int, int, str]:
+        """Return the greatest number there is, then the id of the next transaction, then a snapshot.
+
+        Each is looked at after the one before. Nothing but `age` tells that id: it counts from it, modulo 2**32.
+        """
         ((last, called),) = self._ask(f"SELECT last_value, is_called FROM {self.names.sequence}")
-        ((seen,),) = self._ask("SELECT pg_current_snapshot()::text")
-        return int(last) if called else int(last) - 1, str(seen)
+        ((age,),) = self._ask("SELECT age('3'::xid)")
+        ((seen, ended),) = self._ask(
+            "SELECT pg_current_snapshot()::text, pg_snapshot_xmax(pg_current_snapshot())::text::int8"
+        )
+        above = (int(age) + 3 - int(ended)) % (1 << 32)
+        if above >= 1 << 31:  # it ended after that was looked at
+            above -= 1 << 32
+        return int(last) if called else int(last) - 1, int(ended) + above, str(seen)
 
     def refusals(self, at: Offset) -> Iterator[OperatorError]:
         """Give why the change tables cannot be followed from a position without a gap."""
@@ -312,6 +322,9 @@ class ChangeLog:
                 f"change tables made again: schema {names.schema} is not the one that the position is of",
                 hint=CLOSE_THE_GAP,
             )
+            return
+        if self.last() >= TOO_GREAT:
+            yield too_great(names.schema)
             return
         seen = str(at.get("round", at["seen"]))
         ((ahead,),) = self._ask("SELECT pg_snapshot_xmax(%s) > pg_snapshot_xmax(pg_current_snapshot())", seen)
@@ -352,7 +365,7 @@ class ChangeLog:
             if (width := len(one.table.columns)) > MOST_COLUMNS:
                 yield too_wide(one.table.qualified, width, MOST_COLUMNS)
         named = {one.oid: one.table for one in captured}
-        for oid, _, _, may, _ in self._ask(_SECURITY, list(named)):
+        for oid, _, _, may, _ in self._ask(SECURITY, list(named)):
             if not may:
                 ((user,),) = self._ask("SELECT current_user::text")
                 table = named[oid]
@@ -365,50 +378,25 @@ class ChangeLog:
         """Give the tables whose triggers sessions with another `session_replication_role` would not call."""
         owned = self._owned(captured)
         wanted = [self.names.trigger(one.oid, event) for one in captured for event in EVENTS]
-        found = self._ask(_TRIGGERS, wanted, self._schema() or 0)
+        found = self._ask(TRIGGERS, wanted, self._schema() or 0)
         always = {relation for relation, _, enabled, *_ in found if enabled == "A"}
         yield from (one.table.qualified for one in captured if not owned[one.oid] and one.oid not in always)
 
     def _owned(self, captured: Sequence[Captured]) -> dict[int, bool]:
         """Tell which tables are this user's, who alone may say when their triggers are called."""
-        return {oid: owned for oid, *_, owned in self._ask(_SECURITY, [one.oid for one in captured])}
+        return {oid: owned for oid, *_, owned in self._ask(SECURITY, [one.oid for one in captured])}
 
     def standing(self, captured: Sequence[Captured]) -> dict[str, str | None]:
         """Return how the triggers of each table stand in the catalog; None: they are not as they were made."""
         schema = self._schema()
-        if self.identity() is None:
+        if schema is None or self.identity() is None or self._wrong():
             return {one.table.qualified: None for one in captured}
-        newest: dict[int, tuple[int, Shape]] = {}
-        for number, shape in sorted(self.shapes().items()):
-            newest[shape.oid] = (number, shape)
-        wanted = [self.names.trigger(one.oid, event) for one in captured for event in EVENTS]
-        look = Standing(
-            self.names,
-            tables=self._change_tables(),
-            functions={name: tuple(of) for name, *of in self._ask(_FUNCTIONS, schema)},
-            found=self._ask(_TRIGGERS, wanted, schema),
-            hidden={oid: hidden for oid, hidden, *_ in self._ask(_SECURITY, [one.oid for one in captured])},
-            owned=self._owned(captured),
-            partitions=self._partitions(captured),
-            missed={shape for (shape,) in self._ask(f"SELECT DISTINCT shape FROM {self.names.of('missed')}")},
-        )
-        found: dict[str, str | None] = {}
-        shapes = f"SELECT t.oid::int8, {self.names.of('shape_now')}(t.oid) FROM unnest(%s::oid[]) AS t(oid)"
-        shown = dict(self._ask(shapes, [one.oid for one in captured]))
-        for one in captured:
-            there, now = newest.get(one.oid), shown[one.oid]
-            same = there is not None and (there[1].now, there[1].qualified) == (now, one.table.qualified)
-            same = same and there is not None and there[1].key == one.table.key
-            found[one.table.qualified] = look.stands(*there) if same and there is not None else None
-        return found
+        return self._looks.standing(schema, captured, self.shapes(), self._change_tables())
 
-    def _partitions(self, captured: Sequence[Captured]) -> dict[int, list[int]]:
-        found: dict[int, list[int]] = {}
-        roots = [one.oid for one in captured if one.partitioned]
-        for root, oid in self._ask(_TREE, roots) if roots else ():
-            if oid != root:
-                found.setdefault(root, []).append(oid)
-        return found
+    def _wrong(self) -> Sequence[str]:
+        """Return the statements that set right what all tables share; empty: it is as it was made."""
+        schema = self._schema()
+        return self._looks.shared(schema).wrong if schema is not None else ()
 
     def forget(self, at: Offset) -> bool:
         """Delete what a position lies behind, some at a time; return whether all is gone. Nobody who writes waits."""

@@ -15,6 +15,10 @@ in which no row goes back:
 3. In the same round it comes first: what the second has written down of the key, it has written down after the first
    had ended, so its greatest number is greater than all of the first one's.
 
+All of this needs numbers that rise. Who sets the sequence back is found out. Before a round's snapshot the greatest
+number is looked at, and then the id of the next transaction: one that has that id or a later one has begun afterwards,
+so all of its numbers are greater than that one. And no number is given twice. ALTER SEQUENCE shows in the catalog.
+
 Which transactions are in a round, and their order, follows from the two snapshots alone, for all of them have ended: so
 a round is gone on with after a restart, behind the number that is in the position.
 
@@ -32,6 +36,7 @@ from __future__ import annotations
 
 import heapq
 import io
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
@@ -40,10 +45,13 @@ import psycopg2
 from psycopg2 import sql
 
 from cdc.model.change import Change, Offset, Op, Row, Table, Transaction, TransactionBatch
-from cdc.model.errors import BugError, ChangedError, OperatorError
+from cdc.model.errors import BugError, ChangedError, GapError, OperatorError
 from connectors.postgres.copy_text import parse_row
-from connectors.triggers.postgres.change_log import ROOM, ChangeLog
+from connectors.triggers.following import CLOSE_THE_GAP
+from connectors.triggers.postgres.change_log import ROOM, TOO_GREAT, ChangeLog, too_great
 from connectors.triggers.postgres.triggers import quoted
+
+log = logging.getLogger("cdc")
 
 _DROPPED: Final = ("42P01", "3F000", "42703")
 """SQLSTATEs: no such table, schema, column."""
@@ -58,6 +66,15 @@ FROM {changes}
 WHERE xid >= pg_snapshot_xmin({seen}) AND NOT pg_visible_in_snapshot(xid, {seen})
   AND pg_visible_in_snapshot(xid, {upto})
 GROUP BY xid HAVING max(seq) > {change} ORDER BY 2 LIMIT {limit}
+"""
+_BACK: Final = """
+WITH round AS (
+    SELECT xid, seq FROM {changes}
+    WHERE xid >= pg_snapshot_xmin({seen}) AND NOT pg_visible_in_snapshot(xid, {seen})
+      AND pg_visible_in_snapshot(xid, {upto})
+)
+SELECT seq FROM round WHERE seq <= {greatest} AND xid >= {following}::xid8
+UNION ALL (SELECT seq FROM round GROUP BY seq HAVING count(*) > 1) LIMIT 1
 """
 
 
@@ -87,6 +104,10 @@ class Place:
     """Where it ends."""
     change: int = 0
     """The greatest number of its last transaction."""
+    drawn: str = ""
+    """Just before `seen` was taken: the greatest number there was, and behind that the id that came next."""
+    drawn_upto: str = ""
+    """The same of `upto`."""
 
     def of_next(self, listed: Listed) -> int:
         """Return the commit position of the transaction that comes next."""
@@ -96,18 +117,20 @@ class Place:
         last = f"{listed.last} {listed.xid} {listed.at_us}"
         return replace(self, commit=self.of_next(listed) + 1, last=last, change=listed.last)
 
-    def begun(self, upto: str, greatest: int) -> Place:
-        return replace(self, upto=upto, end=(greatest + 1) << ROOM)
+    def begun(self, upto: str, greatest: int, following: int) -> Place:
+        return replace(self, upto=upto, end=(greatest + 1) << ROOM, drawn_upto=f"{greatest} {following}")
 
     def ended(self) -> Place:
-        return Place(self.log, self.upto, max(self.end, self.commit), self.last)
+        return Place(self.log, self.upto, max(self.end, self.commit), self.last, drawn=self.drawn_upto)
 
     def offset(self) -> Offset:
         found: Offset = {"log": self.log, "seen": self.seen, "number": self.commit}
         if self.last:
             found["last"] = self.last
+        if self.drawn:
+            found["drawn"] = self.drawn
         if self.change:
-            found |= {"round": self.upto, "end": self.end, "change": self.change}
+            found |= {"round": self.upto, "end": self.end, "change": self.change, "drawn_upto": self.drawn_upto}
         return found
 
     @classmethod
@@ -120,6 +143,8 @@ class Place:
             str(offset.get("round", "")),
             int(offset.get("end", 0)),
             int(offset.get("change", 0)),
+            str(offset.get("drawn", "")),
+            str(offset.get("drawn_upto", "")),
         )
 
 
@@ -138,16 +163,20 @@ class Rounds:
         try:
             yield from self._read()
         except OperatorError as exc:
-            if isinstance(exc.__cause__, psycopg2.Error) and exc.__cause__.pgcode in _DROPPED:
+            if _is_dropped(exc):
                 raise ChangedError(f"{exc.message}: it has just been dropped, looking again") from exc
             raise
 
     def _read(self) -> Iterator[Transaction | TransactionBatch]:
         if not self.place.upto:
-            last, seen = self._log.now()
-            self.place = self.place.begun(seen, last)
+            last, following, seen = self._log.now()
+            if last >= TOO_GREAT:
+                raise too_great(self._log.names.schema)
+            self.place = self.place.begun(seen, last, following)
         while True:
             listed = self._list()
+            if listed:
+                self._prove_numbers()
             for batch in _batches(listed):
                 if len(batch) == 1 and batch[0].changes > _SMALL:
                     yield self._large(batch[0])
@@ -168,6 +197,23 @@ class Rounds:
             limit=sql.Literal(_LISTED),
         )
         return [Listed(*row) for row in self._log.catalog.rows("reading changes", statement)]
+
+    def _prove_numbers(self) -> None:
+        """Raise GapError if the sequence was set back: then numbers are no order."""
+        greatest, following = self.place.drawn.split() or ("0", "0")
+        statement = sql.SQL(_BACK).format(
+            changes=sql.SQL(self._log.names.changes),
+            seen=sql.Literal(self.place.seen),
+            upto=sql.Literal(self.place.upto),
+            greatest=sql.Literal(int(greatest)),
+            following=sql.Literal(following),
+        )
+        for (number,) in self._log.catalog.rows("reading changes", statement):
+            raise GapError(
+                f"numbers went back: change {number} of {self._log.names.schema} has a number that was given before: "
+                "somebody has set the sequence back, and changes cannot be put in order",
+                hint=CLOSE_THE_GAP,
+            )
 
     def _batch(self, batch: Sequence[Listed]) -> list[Transaction]:
         """Read some small transactions, and move behind them."""
@@ -221,7 +267,17 @@ class Rounds:
             sql.SQL("" if limit is None else f" LIMIT {limit}"),
         )
         found = io.BytesIO()
-        self._log.catalog.copy(f"reading changes of table {table.qualified}", statement, found)
+        try:
+            self._log.catalog.copy(f"reading changes of table {table.qualified}", statement, found)
+        except OperatorError as exc:
+            if not _is_dropped(exc) or self._log.missed(self._tables[oid]):
+                raise
+            log.warning(
+                "table %s: changes that an older change table had cannot be read any more, for it was altered: its "
+                "rows are read again",
+                table.qualified,
+            )
+            return []
         return found.getvalue().splitlines(keepends=True)
 
     def _table(self, oid: int) -> Table | None:
@@ -241,6 +297,10 @@ class Rounds:
             if not (isinstance(xid, bytes) and isinstance(seq, bytes) and isinstance(op, bytes)):
                 raise BugError("a change without its number")
             yield xid.decode(), _change(table, op, int(seq), tuple(values[:width]), tuple(values[width:]))
+
+
+def _is_dropped(error: OperatorError) -> bool:
+    return isinstance(error.__cause__, psycopg2.Error) and error.__cause__.pgcode in _DROPPED
 
 
 def _change(table: Table, op: bytes, seq: int, before: Row, after: Row) -> Change:

@@ -70,8 +70,8 @@ class PostgresTriggers(TriggerSource[Captured]):
     def _make(self, held: Sequence[Captured]) -> Start:
         changes = self._log()
         made = changes.make(held)
-        last, seen = changes.now()
-        self._place = Place(made, seen, (last + 1) << ROOM)
+        last, following, seen = changes.now()
+        self._place = Place(made, seen, (last + 1) << ROOM, drawn=f"{last} {following}")
         return Start(self._place.offset(), self._place.commit, None)
 
     def tend(self) -> None:

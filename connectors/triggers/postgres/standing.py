@@ -26,7 +26,9 @@ class Standing:
         self,
         names: Names,
         *,
+        shared: str,
         tables: Mapping[int, int],
+        kept_as: Mapping[int, str],
         functions: Mapping[str, tuple[Any, ...]],
         found: Sequence[tuple[Any, ...]],
         hidden: Mapping[int, bool],
@@ -34,7 +36,9 @@ class Standing:
         partitions: Mapping[int, Sequence[int]],
         missed: Collection[int],
     ) -> None:
+        """`kept_as`: how each change table that is as it was made stands, by its number in the catalog."""
         self._names, self._tables, self._functions = names, tables, functions
+        self._shared, self._kept_as = shared, kept_as
         self._owned = owned
         self._hidden, self._partitions, self._missed = hidden, partitions, missed
         self._triggers = {(relation, name): tuple(of) for relation, name, *of in found}
@@ -43,13 +47,13 @@ class Standing:
         """Say in a word how a table's triggers stand; of its partitions, each by itself."""
         oid = self._tables.get(number)
         guard = self._triggers.get((oid, "kept")) if oid is not None else None
-        if oid is None or guard is None or guard[0] != "O" or number in self._missed:
+        if oid is None or oid not in self._kept_as or guard is None or guard[0] != "A" or number in self._missed:
             return None
-        parts = [str(oid), *map(str, guard), str(self._hidden.get(shape.oid))]
+        parts = [str(oid), *map(str, guard), str(self._hidden.get(shape.oid)), self._shared, self._kept_as[oid]]
         for event, body in triggers.functions(self._names, number, oid, shape).items():
             function = self._functions.get(self._names.function(shape.oid, event))
             trigger = self._triggers.get((shape.oid, self._names.trigger(shape.oid, event)))
-            if function is None or function[1:] != (body, True, _CONFIGURED) or not _is_on(trigger):
+            if function is None or function[1:4] != (body, True, _CONFIGURED) or not _is_on(trigger):
                 return None
             if self._owned.get(shape.oid) and trigger is not None and trigger[0] != "A":
                 return None  # it was switched off and on again, or is not called for all

@@ -83,6 +83,12 @@ class Names:
     def function(self, oid: int, event: str) -> str:
         return f"{event}_{oid}"
 
+    @staticmethod
+    def table_of(function: str) -> int | None:
+        """Return the number of the table whose function has a name; None: it is no function of a table."""
+        event, _, oid = function.rpartition("_")
+        return int(oid) if event in EVENTS and oid.isdecimal() else None
+
 
 def quoted(name: str) -> str:
     """Write a name as SQL does."""
@@ -109,13 +115,41 @@ def schema(names: Names, log: str, first: int) -> Iterator[str]:
     yield f"CREATE TABLE {names.of('missed')} (shape integer NOT NULL)"
     yield f"CREATE TABLE {names.of('log')} (id text NOT NULL, made bigint NOT NULL)"
     yield f"INSERT INTO {names.of('log')} VALUES ({literal(log)}, {literal(names.changes)}::regclass::oid::bigint)"
-    for name, volatility in (("shape", "IMMUTABLE"), ("shape_now", "STABLE")):
-        yield (
-            f"CREATE FUNCTION {names.of(name)}(pg_catalog.oid) RETURNS pg_catalog.text LANGUAGE plpgsql {volatility} "
-            f"AS {literal(_SHAPE)}"
-        )
-    yield f"CREATE FUNCTION {names.of('kept')}() RETURNS trigger LANGUAGE plpgsql AS {literal(_kept(names))}"
-    yield guard(names, "changes")
+    for function in shared_functions(names).values():
+        yield function.statement
+    for table in GUARDED:
+        yield from guard(names, table)
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Is a function that all tables share, and the statement that makes it, in place of one of its name."""
+
+    statement: str
+    body: str
+    volatility: str
+    """As the catalog has it."""
+
+
+def shared_functions(names: Names) -> dict[str, Shared]:
+    """Return the functions that all tables share, by their names."""
+    made = {}
+    for name, word, volatility in (("shape", "IMMUTABLE", "i"), ("shape_now", "STABLE", "s")):
+        of = f"{names.of(name)}(pg_catalog.oid) RETURNS pg_catalog.text LANGUAGE plpgsql {word}"
+        made[name] = Shared(f"CREATE OR REPLACE FUNCTION {of} AS {literal(_SHAPE)}", _SHAPE, volatility)
+    body = _kept(names)
+    of = f"{names.of('kept')}() RETURNS trigger LANGUAGE plpgsql"
+    made["kept"] = Shared(f"CREATE OR REPLACE FUNCTION {of} AS {literal(body)}", body, "v")
+    return made
+
+
+def numbering(names: Names) -> str:
+    """Return the statement that has the sequence give each number once, and rise, whatever somebody has set."""
+    return f"ALTER SEQUENCE {names.sequence} AS bigint INCREMENT BY 1 MINVALUE 1 NO MAXVALUE CACHE 1 NO CYCLE"
+
+
+GUARDED: Final = ("changes", "missed")
+"""The tables that all share and that nobody else may delete from."""
 
 
 _MANY: Final = 60
@@ -140,12 +174,13 @@ def _kept(names: Names) -> str:
     )
 
 
-def guard(names: Names, table: str) -> str:
-    """Return the statement that keeps others from deleting or altering changes."""
-    return (
-        f'CREATE TRIGGER "kept" BEFORE DELETE OR UPDATE OR TRUNCATE ON {names.of(table)} FOR EACH STATEMENT '
+def guard(names: Names, table: str) -> Iterator[str]:
+    """Give the statements that keep others from deleting or altering changes, in whatever role they replicate."""
+    yield (
+        f'CREATE OR REPLACE TRIGGER "kept" BEFORE DELETE OR UPDATE OR TRUNCATE ON {names.of(table)} FOR EACH STATEMENT '
         f"EXECUTE FUNCTION {names.of('kept')}()"
     )
+    yield f'ALTER TABLE {names.of(table)} ENABLE ALWAYS TRIGGER "kept"'
 
 
 def change_table(names: Names, number: int, shape: Shape) -> Iterator[str]:
@@ -159,7 +194,7 @@ def change_table(names: Names, number: int, shape: Shape) -> Iterator[str]:
         "WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0)"
     )
     yield f"CREATE INDEX ON {names.of(table)} (xid, seq)"
-    yield guard(names, table)
+    yield from guard(names, table)
 
 
 def functions(names: Names, number: int, oid: int, shape: Shape) -> dict[str, str]:
