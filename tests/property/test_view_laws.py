@@ -64,6 +64,9 @@ TIME_PASSES: Any = [
 ]
 """Rows that are there while minutes pass without any change, and with some."""
 
+A_GROUP_GROWS: Any = [({A: {(n,): (1, "x", n, _AT[0])}}, 0) for n in range(3)]
+"""A row of the same group more in each batch: what is kept of the group is then added to."""
+
 
 def _apply(table: dict[Row, Row], change: Any) -> None:
     if change == "truncate":
@@ -85,6 +88,7 @@ def _engine(shape: str) -> SmallEngine:
 @pytest.mark.parametrize("shape", SHAPES)
 @given(history=batches)
 @example(history=TIME_PASSES)
+@example(history=A_GROUP_GROWS)
 @settings(max_examples=12 if FULL else 5, deadline=None)
 def test_a_view_is_what_its_sql_gives(shape: str, history: Any) -> None:
     _check(_engine(shape), SHAPES[shape][0], history)

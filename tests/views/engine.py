@@ -60,8 +60,7 @@ class SmallEngine:
         for name in self.plan.reads:
             self._state(name, [], set())
         for node in self.plan.nodes:
-            self.rows[node.name] = self._rows(node.whole)
-            self._fill(f"after.{quoted(node.name)}", self.rows[node.name])
+            self._state(node.name, self._rows(node.whole), set())
 
     def _create(self, name: str, columns: Mapping[str, str], change_columns: Sequence[str]) -> None:
         every = ", ".join(f"{quoted(column)} {kind}" for column, kind in columns.items())
@@ -104,6 +103,7 @@ class SmallEngine:
     def _step(self, node: Node, before: datetime) -> None:
         places = _unit_places(node)
         old = self.rows[node.name]
+        self._fill(f"before.{quoted(node.name)}", old)
         if node.units:
             union = " UNION ".join(f"SELECT * FROM ({statement})" for statement in (*node.touched, *node.due))
             units = self._rows(union, before)
