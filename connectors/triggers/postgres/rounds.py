@@ -173,10 +173,9 @@ class Rounds:
             if last >= TOO_GREAT:
                 raise too_great(self._log.names.schema)
             self.place = self.place.begun(seen, last, following)
+        if listed := self._list():
+            self._prove_numbers()
         while True:
-            listed = self._list()
-            if listed:
-                self._prove_numbers()
             for batch in _batches(listed):
                 if len(batch) == 1 and batch[0].changes > _SMALL:
                     yield self._large(batch[0])
@@ -186,6 +185,7 @@ class Rounds:
                     yield TransactionBatch(given)
             if len(listed) < _LISTED:
                 break
+            listed = self._list()
         self.place = self.place.ended()
 
     def _list(self) -> list[Listed]:
