@@ -19,6 +19,7 @@ from spark_apply.events.typed import KEY, row_type
 from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import Partition, TargetColumn, TargetTable
 from spark_apply.model.types import kind_of, spark_type
+from spark_apply.spark.steadiness import differs_each_time
 
 _DATES: tuple[type[T.DataType], ...] = (T.DateType, T.TimestampType, T.TimestampNTZType)
 _WHOLE: tuple[type[T.DataType], ...] = (T.IntegerType, T.LongType)
@@ -98,7 +99,7 @@ def _judge(spark: SparkSession, table: TargetTable, expression: str, at: str) ->
     if not plain or plan.containsPattern(patterns.PLAN_EXPRESSION()) or len(found) != 1:
         msg = f"{at}: one value of one row is needed: no aggregate, window, subquery or list of columns"
         raise ConfigError(msg, hint="a view in the store, over the copy, can have those")
-    if not plan.deterministic() or plan.containsPattern(patterns.CURRENT_LIKE()):
+    if differs_each_time(frame):
         msg = f"{at}: it does not give the same value each time (the time now, a random number, the session's state)"
         raise ConfigError(msg, hint="rows are computed again in a replay: use the source's columns alone")
     return _Judged(found[0].dataType, frozenset(read))

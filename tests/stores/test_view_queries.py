@@ -8,12 +8,14 @@ from decimal import Decimal
 from typing import Any
 
 import duckdb
+import pytest
 from pyspark.sql import SparkSession
 
+from cdc.model.errors import ConfigError
 from spark_apply.views.planning.output_types import output_columns
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.view_plan import Relation
-from tests.stores.test_view_functions import COLUMNS, made_rows, same
+from tests.stores.test_view_functions import COLUMNS, lines, made_rows, same
 from tests.views.engine import quoted
 
 pytest_plugins = ["tests.spark.fixtures"]
@@ -77,6 +79,12 @@ k
     SELECT i AS k FROM public.t UNION SELECT d FROM public.u
 
 k
+    SELECT f AS k FROM public.t UNION SELECT d FROM public.u UNION SELECT l FROM public.u UNION SELECT x FROM public.t
+
+k
+    SELECT k, count(*) AS n FROM (SELECT l AS k FROM public.t UNION ALL SELECT f FROM public.u) z GROUP BY k
+
+k
     SELECT k, count(*) AS n FROM (SELECT dt AS k FROM public.t UNION ALL SELECT ts FROM public.u) z GROUP BY k
 
 id, u
@@ -136,6 +144,43 @@ def test_spark_knows_a_table_by_its_whole_name(apply_spark: SparkSession) -> Non
     every = list(_KINDS.items())
     assert plan_view("v", sql, ["id"], _TABLES).reads == ("public.t", "public.u")
     assert output_columns(apply_spark, "v", sql, dict.fromkeys(_TABLES, every)) == every
+
+
+def test_spark_reads_a_with_inside_another_by_its_own_names(apply_spark: SparkSession) -> None:
+    sql = """WITH a AS (SELECT id FROM public.t), b AS (WITH a AS (SELECT s FROM public.u) SELECT s FROM a)
+    SELECT a.id, b.s FROM a JOIN b ON b.s = concat('', a.id)"""
+    every = {name: list(_KINDS.items()) for name in _TABLES}
+    assert output_columns(apply_spark, "v", sql, every) == [("id", _KINDS["id"]), ("s", _KINDS["s"])]
+
+
+UNSTEADY = """
+ts < 'now'
+dt IN ('2020-01-01', ' Today ')
+to_date('yesterday') < dt
+to_timestamp('now') < tz
+try_cast('tomorrow' AS TIMESTAMP) < tz
+coalesce(ts, 'now') = ts
+year('today') = i
+session_user() = s
+shuffle(array(i, j))[0] = i
+randstr(3) = s
+"""
+STEADY = """
+s = 'now'
+concat(s, ' today') = 'x' AND dt < 'epoch'
+(SELECT max(now) FROM VALUES (1) AS w(now)) = i
+"""
+
+
+def test_what_differs_each_time_is_no_value_of_a_view(apply_spark: SparkSession) -> None:
+    """Spark reads some texts as times of its own clock, too, wherever a date or a timestamp is expected."""
+    every = {"public.t": list(_KINDS.items())}
+    columns = ", ".join(f"id + {number} AS c{number}" for number in range(40))  # Spark shows 25 of them as a rule
+    for text in lines(STEADY):
+        output_columns(apply_spark, "v", f"SELECT {columns}, {text} AS r FROM public.t", every)
+    for text in lines(UNSTEADY):
+        with pytest.raises(ConfigError, match="is not the same each time"):
+            output_columns(apply_spark, "v", f"SELECT {columns}, {text} AS r FROM public.t", every)
 
 
 def _queries() -> list[tuple[list[str], bool, str]]:

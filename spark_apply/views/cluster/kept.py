@@ -165,11 +165,13 @@ class Kept:
 
         Rows of tables are in the order of their keys: a search for keys reads those parts alone that may have them.
         """
-        rows = self.frame(spark)
-        if POSITION in self.schema.names:
-            key = [F.col(names.quoted(name)) for name in self.by]
-            rows = rows.repartitionByRange(*key).sortWithinPartitions(*key)
-        snapshot = lake.write(ROWS, self.relation, rows)
+        snapshot = self._changed_in_place(spark, lake, state)
+        if snapshot is None:
+            rows = self.frame(spark)
+            if POSITION in self.schema.names:
+                key = [F.col(names.quoted(name)) for name in self.by]
+                rows = rows.repartitionByRange(*key).sortWithinPartitions(*key)
+            snapshot = lake.write(ROWS, self.relation, rows)
         for schema in ("over", "gone"):
             state.execute(f"DROP TABLE IF EXISTS {place(schema, self.relation)}")
         made = replace(self, over=None, gone=None, changed=None, base=None)
@@ -177,6 +179,24 @@ class Kept:
             made = replace(made, base=lake.read(ROWS, self.relation, snapshot))
         made.note(state, snapshot)
         return made
+
+    def _changed_in_place(self, spark: SparkSession, lake: Lake, state: ClusterState) -> int | None:
+        """Write what is gone and what is over the snapshot alone, where it is a part of all rows; return the new one.
+
+        None: all rows are to be written.
+        """
+        if self.changed is not None or self.base is None or self.base.schema != self.schema:
+            return None
+        ((snapshot,),) = state.rows("SELECT snapshot FROM lake.kept WHERE name = ?", [self.relation])
+        gone, over = (of if of is not None and of.num_rows else None for of in (self.gone, self.over))
+        going = gone.num_rows if gone is not None else 0
+        if not lake.can_change(ROWS, self.relation, int(snapshot), going=going, number=self.number):
+            return None
+        keys = None if gone is None else frame(spark, gone, some(self.schema, self.by))
+        rows = None if over is None else frame(spark, over, self.schema)
+        if rows is not None and POSITION in self.schema.names:
+            rows = rows.coalesce(1).sortWithinPartitions(*(F.col(names.quoted(name)) for name in self.by))
+        return lake.change(ROWS, self.relation, keys, rows, null_safe=self.null_safe)
 
     def note(self, state: ClusterState, snapshot: int | None = None, *, new: bool = True) -> None:
         """Note the snapshot, or that its rows are as many now."""

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from typing import cast
+from typing import ClassVar, cast
 
 import sqlglot
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from sqlglot import exp
+from sqlglot.generators.spark import SparkGenerator
 
 from cdc.model.errors import ConfigError
 from spark_apply.model.types import kind_of, spark_type
 from spark_apply.spark.failures import spark_failure
 from spark_apply.spark.names import quoted
+from spark_apply.spark.steadiness import differs_each_time
 from spark_apply.views.model.uses import TableUse
 from spark_apply.views.model.values import Columns, may_be_published
 from spark_apply.views.sql.expressions.in_spark import as_spark
@@ -23,6 +25,12 @@ from spark_apply.views.sql.reading.lookups import as_read
 from spark_apply.views.sql.reading.written import Written
 
 _ANY_TIME = dt.datetime(2000, 1, 1)  # noqa: DTZ001 - timestamps without a zone, in UTC
+
+
+class _Nested(SparkGenerator):
+    """Writes WITH where it stands: moved to the top, as for Hive, two of one name would meet there."""
+
+    EXPRESSIONS_WITHOUT_NESTED_CTES: ClassVar[set[type[exp.Expr]]] = set()
 
 
 def spark_text(
@@ -40,7 +48,7 @@ def spark_text(
     for call in list(tree.find_all(exp.Anonymous)):
         if call.name.lower() == "clock":
             call.replace(sqlglot.parse_one(f"CAST('{clock}' AS TIMESTAMP_NTZ)", read="spark"))
-    return as_spark(tree).sql(dialect="spark")
+    return str(_Nested(dialect="spark").generate(as_spark(tree)))
 
 
 def output_columns(
@@ -56,13 +64,17 @@ def output_columns(
         stand_in = spark.range(0).select(*(F.lit(None).cast(spark_type(kind)).alias(name) for name, kind in columns))
         stand_in.createOrReplaceTempView(stand_ins[relation])
     try:
-        found = spark.sql(spark_text(sql, stand_ins, _ANY_TIME, uses)).schema
+        frame = spark.sql(spark_text(sql, stand_ins, _ANY_TIME, uses))
+        found, unsteady = frame.schema, differs_each_time(frame)
     except PySparkException as exc:
         msg = f"views.{view}.sql: Spark does not take it: {spark_failure(exc) or type(exc).__name__}"
         raise ConfigError(msg, hint="correct the SQL; it is Spark's dialect") from exc
     finally:
         for made in stand_ins.values():
             spark.catalog.dropTempView(made)
+    if unsteady:
+        msg = f"views.{view}.sql: it is not the same each time (the time now, 'today' as a date, a random number)"
+        raise ConfigError(msg, hint="use clock(), or a column that the application writes")
     found_columns = []
     for field in found.fields:
         kind = kind_of(field.dataType)

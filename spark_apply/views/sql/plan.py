@@ -10,7 +10,7 @@ from spark_apply.views.model.uses import TableUse
 from spark_apply.views.sql.expressions.dialects import written_for
 from spark_apply.views.sql.expressions.types import INTERVALS, NULL, is_sketch
 from spark_apply.views.sql.nodes.graph import Graph
-from spark_apply.views.sql.nodes.node import Branch, common_types, node_of
+from spark_apply.views.sql.nodes.node import Branch, alike, node_of
 from spark_apply.views.sql.nodes.units import Made, last_units
 from spark_apply.views.sql.reading.lookups import as_read
 from spark_apply.views.sql.reading.total_order import undetermined
@@ -62,8 +62,9 @@ def _plan(
     full: bool,
 ) -> ViewPlan:
     graph = Graph(written, relations, full=full)
-    blocks = [graph.carry(each) for each in graph.branches(as_read(written.parse(), uses, written), {}, top=True)]
-    for column, kind in common_types(blocks, written).items():
+    branches = graph.branches(as_read(written.parse(), uses, written), {}, top=True)
+    blocks, types = alike([graph.carry(each) for each in branches], written)
+    for column, kind in types.items():
         if kind in (*INTERVALS, NULL) or is_sketch(kind):
             what = "an interval" if kind in INTERVALS else "always NULL" if kind == NULL else "a sketch"
             raise written.refuse(

@@ -39,9 +39,11 @@ _NAMES: Final = {
     exp.DType.TIMESTAMPLTZ: "timestamp",
 }
 
+_AROUND: Final = r"[\x00-\x20\x7f]*"
+"""What Spark leaves out around a text before it reads it."""
+_NUMBER: Final = r"[+-]?[0-9]+"
 _PATTERNS: Final = {
-    "int": r"[+-]?[0-9]{1,19}",
-    "bigint": r"[+-]?[0-9]{1,19}",
+    **dict.fromkeys(("int", "bigint"), f"{_AROUND}[+-]?0*[0-9]{{1,19}}{_AROUND}"),
     "date": r"[0-9]{4}-[0-9]{2}-[0-9]{2}",
 }
 """Texts that both read alike; of others one may read what the other does not."""
@@ -70,7 +72,9 @@ def _cast(carry: Carrier, node: exp.Expr) -> Typed:
             raise carry.differs(node, f"the text is no {to.upper()}, or another one in Spark; a date is 2026-01-31")
         wrong = failing(f"a text is no {to.upper()}", to)
         missing = exp.Is(this=operand(found.sql.copy()), expression=exp.Null())
-        return Typed(case((missing, exp.Null()), (_reads(found.sql, to), cast(found.sql, to)), default=wrong), to)
+        return Typed(
+            case((missing, exp.Null()), (_reads(found.sql, to), cast(_bare(found.sql, to), to)), default=wrong), to
+        )
     return Typed(_converted(carry, node, found, to), to)
 
 
@@ -78,7 +82,7 @@ def _cast(carry: Carrier, node: exp.Expr) -> Typed:
 def _try_cast(carry: Carrier, node: exp.Expr) -> Typed:
     found, to = carry(node.this), _target(carry, node)
     if found.type == "string" and to in ("int", "bigint"):
-        made = exp.TryCast(this=call("trim", found.sql, exp.Literal.string(" ")), to=cast(found.sql, to).args["to"])
+        made = exp.TryCast(this=_bare(found.sql, to), to=cast(found.sql, to).args["to"])
         return Typed(case((_reads(found.sql, to), made)), to)
     if found.type == to or (found.type in INTEGERS and to == "bigint"):
         return Typed(_converted(carry, node, found, to), to)
@@ -87,7 +91,7 @@ def _try_cast(carry: Carrier, node: exp.Expr) -> Typed:
 
 def _is_one(text: str, to: str) -> bool:
     """Whether a text that is written out has the form that both read alike, and is a day that there is."""
-    if not re.fullmatch(_PATTERNS[to], text):
+    if not re.fullmatch(_PATTERNS[to].replace(_AROUND, ""), text):
         return False
     try:
         dt.date.fromisoformat(text) if to == "date" else int(text)
@@ -100,9 +104,18 @@ def _reads(text: exp.Expr, to: str) -> exp.Expr:
     return call("regexp_full_match", text.copy(), exp.Literal.string(_PATTERNS[to]))
 
 
+def _bare(text: exp.Expr, to: str) -> exp.Expr:
+    """Return a text without what stands around the number in it."""
+    return call("regexp_extract", text.copy(), exp.Literal.string(_NUMBER)) if to in INTEGERS else text.copy()
+
+
 def _written_instant(carry: Carrier, node: exp.Expr, found: Typed, to: str) -> Typed:
     if not (isinstance(node.this, exp.Literal) and re.fullmatch(_ISO_INSTANT, node.this.name)):
         raise carry.differs(node, "a text is cast to a timestamp only where it is written out, as 2026-01-31 10:00:00")
+    try:
+        dt.datetime.fromisoformat(node.this.name)
+    except ValueError as error:
+        raise carry.differs(node, "there is no such time") from error
     return Typed(cast(found.sql, to), to)
 
 

@@ -98,8 +98,10 @@ def _date_add(carry: Carrier, node: exp.Expr) -> Typed:
 
 @INSTANT_FUNCTIONS.of(exp.DateDiff, knows="this expression unit")
 def _date_diff(carry: Carrier, node: exp.Expr) -> Typed:
-    if node.args.get("unit") is not None and str(node.args["unit"]).upper() != "DAY":
-        raise carry.differs(node, "its unit is not DAY")
+    if node.args.get("unit") is not None:
+        if str(node.args["unit"]).upper() != "DAY":
+            raise carry.differs(node, "its unit is not DAY")
+        return _whole_units(carry, node, "DAY", timed=False)
     made = call("date_diff", exp.Literal.string("day"), _date(carry, node.expression), _date(carry, node.this))
     return Typed(cast(made, "int"), "int")
 
@@ -225,11 +227,15 @@ _MICROS: Final = {
 @INSTANT_FUNCTIONS.of(exp.TimestampDiff, knows="this expression unit")
 def _difference(carry: Carrier, node: exp.Expr) -> Typed:
     """Return the whole units between two instants: those of a fixed length."""
-    end, start = node.this, node.expression
-    micros = _MICROS.get(str(node.args.get("unit") or "").upper())
+    return _whole_units(carry, node, str(node.args.get("unit") or "").upper(), timed=True)
+
+
+def _whole_units(carry: Carrier, node: exp.Expr, unit: str, *, timed: bool) -> Typed:
+    micros = _MICROS.get(unit)
     if micros is None:
         raise carry.differs(node, "its unit has no fixed length")
-    sides = [call("epoch_us", cast(_moment(carry, each, timed=True).sql, "timestamp")) for each in (end, start)]
+    moments = [_moment(carry, each, timed=timed) for each in (node.this, node.expression)]
+    sides = [call("epoch_us", cast(each.sql, "timestamp")) for each in moments]
     between = exp.paren(exp.Sub(this=sides[0], expression=sides[1]))
     return Typed(exp.paren(exp.IntDiv(this=between, expression=integer(micros))), "bigint")
 

@@ -66,7 +66,7 @@ def refusal(carry: Carrier, node: exp.Expr, found: str) -> str | None:
         return _of_aggregate(carry, inner) if isinstance(inner, _AGGREGATES) else "it is not on the list"
     if isinstance(node, _AGGREGATES):
         return _of_aggregate(carry, node)
-    if not isinstance(node, _PLAIN):
+    if not isinstance(node, _PLAIN) or isinstance(node, exp.TryCast):
         return "it is not on the list"
     if isinstance(node, exp.Add | exp.Sub | exp.Mul) and found in FLOATS:
         return _BEYOND
@@ -236,8 +236,12 @@ def _isnan(given: _Arguments) -> exp.Expr:
 
 def _full_match(given: _Arguments) -> exp.Expr:
     pattern = next(iter(given[1].find_all(exp.Literal))).name
-    whole = text(exp.Literal.string(f"^(?:{pattern})$"))
+    whole = text(exp.Literal.string(f"^(?:{pattern})$".replace(r"\x00", r"\x01")))  # no text there has U+0000
     return exp.paren(exp.RegexpLike(this=exp.paren(given[0].copy()), expression=whole))
+
+
+def _extract(given: _Arguments) -> exp.Expr:
+    return call("substring", given[0].copy(), given[1].copy())
 
 
 def _suffix(given: _Arguments) -> exp.Expr:
@@ -288,6 +292,7 @@ _FUNCTIONS: Final[dict[str, _Made]] = {
     "date_diff": _date_diff,
     "isnan": _isnan,
     "regexp_full_match": _full_match,
+    "regexp_extract": _extract,
     "suffix": _suffix,
     "contains": _contains,
     "array_to_string": _joined,

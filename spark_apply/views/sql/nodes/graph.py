@@ -11,7 +11,7 @@ from spark_apply.views.sql.expressions.carried import carried
 from spark_apply.views.sql.expressions.checked import checked
 from spark_apply.views.sql.expressions.dialects import SPARK, current
 from spark_apply.views.sql.expressions.types import type_of
-from spark_apply.views.sql.nodes.node import common_types, node_of
+from spark_apply.views.sql.nodes.node import alike, node_of
 from spark_apply.views.sql.nodes.sketched import growing, has_sketches, over_sketches
 from spark_apply.views.sql.nodes.units import internal_units
 from spark_apply.views.sql.reading.blocks import Block, Input, Side, Source, column
@@ -186,9 +186,8 @@ class Graph:
     def node(self, blocks: Sequence[Block]) -> Input:
         """Make an inner node."""
         name = f"{self._written.view}#{len(self.nodes) + 1}"
-        engine = [self.carry(each) for each in blocks]
+        engine, types = alike([self.carry(each) for each in blocks], self._written)
         made = internal_units(engine, self._written)
-        types = common_types(engine, self._written)
         self.nodes.append(growing(node_of(name, made.branches, made.names, self._written), made.branches))
         unique = unique_outputs(engine[0]) if len(engine) == 1 else None
         return Input(name, types, made.names, unique, whole=not made.names)

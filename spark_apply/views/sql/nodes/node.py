@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from spark_apply.views.sql.expressions.types import common_type, is_sketch
+from spark_apply.views.sql.expressions.carrier import cast
+from spark_apply.views.sql.expressions.dialects import SPARK, current
+from spark_apply.views.sql.expressions.types import FLOATS, common_type, is_number, is_sketch
 from spark_apply.views.sql.reading.blocks import Block, aliases
 from spark_apply.views.sql.reading.written import Written
 from spark_apply.views.sql.statements import block as to
@@ -84,6 +86,25 @@ def _is_null(value: exp.Expr) -> bool:
 
 def _union_all(queries: Sequence[str]) -> str:
     return queries[0] if len(queries) == 1 else " UNION ALL ".join(f"({each})" for each in queries)
+
+
+def alike(blocks: Sequence[Block], written: Written) -> tuple[list[Block], dict[str, str]]:
+    """Return the branches of a UNION ALL with values of the same types, and these.
+
+    The engine would make a FLOAT of an exact number beside one, where Spark makes both a DOUBLE.
+    """
+    types = common_types(blocks, written)
+    if current() is SPARK:
+        return list(blocks), types
+    floats = {number for block in blocks for number, of in enumerate(block.types.values()) if of == "float"}
+    found = []
+    for block in blocks:
+        outputs = dict(block.outputs)
+        for number, (name, value) in enumerate(block.outputs.items()):
+            if number in floats and is_number(block.types[name]) and block.types[name] not in FLOATS:
+                outputs[name] = cast(value.copy(), "double")
+        found.append(replace(block, outputs=outputs))
+    return found, types
 
 
 def common_types(blocks: Sequence[Block], written: Written) -> dict[str, str]:
