@@ -134,6 +134,10 @@ ALTERED = {
     "alter the change table": "ALTER TABLE cdc_c.changes_{0} DROP COLUMN c2; DELETE FROM orders WHERE id = 4",
     "delete changes": "DELETE FROM orders WHERE id = 4; DROP TRIGGER cdc_c.`kept:{0}:delete`;"
     " DELETE FROM cdc_c.changes_{0}",
+    "rename the change table and back": "RENAME TABLE cdc_c.changes_{0} TO cdc_c.x; UPDATE orders SET n = 5;"
+    " RENAME TABLE cdc_c.x TO cdc_c.changes_{0}",
+    "a trigger on the change table": "CREATE TRIGGER cdc_c.forges BEFORE INSERT ON cdc_c.changes_{0} FOR EACH ROW"
+    " SET NEW.c2 = 'forged'; UPDATE orders SET n = 5 WHERE id > 2",
     "truncate": "TRUNCATE orders; INSERT INTO orders VALUES (7, 'seven', NULL)",
     "swap": "CREATE TABLE new LIKE orders; INSERT INTO new VALUES (5, 'five', 5);"
     " RENAME TABLE orders TO old, new TO orders; DELETE FROM old WHERE id = 1; INSERT INTO old VALUES (8, 'old', 0)",
@@ -141,7 +145,7 @@ ALTERED = {
     " (PARTITION p0 VALUES LESS THAN (100)); INSERT INTO p VALUES (50, 'fifty', 1);"
     " ALTER TABLE p EXCHANGE PARTITION p0 WITH TABLE orders",
 }
-OFTEN = ("drop a column", "swap", "truncate", "empty the change table")
+OFTEN = ("swap", "truncate", "a trigger on the change table", "rename the change table and back")
 
 
 @pytest.mark.parametrize(
@@ -274,9 +278,11 @@ TAMPERED = {
     "behind": ("UPDATE cdc_c.log SET round = 0", "behind the position"),
     "another database": ("UPDATE cdc_c.rounds SET token = 'another'", "another database"),
     "rounds deleted": ("DELETE FROM cdc_c.rounds", "another database"),
+    "rounds counted ahead": ("UPDATE cdc_c.log SET round = round + 5", "rounds"),
+    "shapes altered": ("UPDATE cdc_c.shapes SET described = '{}'", "table shapes"),
     "a clock that went back": ("UPDATE cdc_c.rounds SET greatest = 18446744073709551615", "numbers went back"),
 }
-TOO = ("database dropped", "behind", "another database")
+TOO = ("database dropped", "rounds counted ahead", "another database")
 
 
 @pytest.mark.parametrize("how", [pytest.param(how, marks=() if how in TOO else pytest.mark.full) for how in TAMPERED])
