@@ -368,13 +368,46 @@ def test_rows_as_wide_as_the_server_allows(mysql_database: MySQLDatabase) -> Non
     assert shop.fold("wide") == shop.rows("SELECT * FROM wide")
 
 
-def test_more_columns_than_a_change_table_can_have(mysql_database: MySQLDatabase) -> None:
-    """Beside its own: such a table is left out where a pattern brings it, and the others are captured."""
+def test_what_no_change_table_can_have(mysql_database: MySQLDatabase) -> None:
+    """More columns beside its own, or rows that fill a page's half: left out where a pattern brings such a table.
+
+    While it runs, too; the others are captured. One that is named is refused.
+    """
     columns = ", ".join(f"c{n} tinyint" for n in range(1_014))
     shop = MysqlShop(mysql_database, ORDERS, ROWS, f"CREATE TABLE wide (id int PRIMARY KEY, {columns})", tables=("*",))
+    full = _as_wide_as_can_be(shop)
     shop.run()
     assert shop.fold() == shop.rows()
     assert shop.state().tables == (f"{shop.schema}.orders",)
+    shop.do("CREATE TABLE later LIKE filled", "UPDATE orders SET n = 5", "ALTER TABLE filled COMMENT 'another'")
+    shop.run()
+    shop.run()
+    assert shop.fold() == shop.rows()
+    assert shop.state().tables == (f"{shop.schema}.orders",)
+    shop.do(f"ALTER TABLE later DROP COLUMN c{full - 1}, DROP COLUMN c{full - 2}")
+    with shop.running() as running:
+        running.eventually(lambda: f"{shop.schema}.later" in shop.state().tables)
+    assert running.raised is None
+    shop.tables = (f"{shop.schema}.orders", f"{shop.schema}.filled")
+    with pytest.raises(OperatorError, match="rows are so wide that no change table"):
+        shop.run()
+
+
+def _as_wide_as_can_be(shop: MysqlShop) -> int:
+    """Make a table whose rows take all that the server allows; return how many columns it has beside its key."""
+    fits, too_many = 100, 600
+    while too_many - fits > 1:
+        many = (fits + too_many) // 2
+        columns = ", ".join(f"c{n} text" for n in range(many))
+        try:
+            shop.do(f"CREATE TABLE filled_{many} (id int PRIMARY KEY, {columns})")
+        except pymysql.Error:
+            too_many = many
+        else:
+            shop.do(f"DROP TABLE IF EXISTS filled_{fits}")
+            fits = many
+    shop.do(f"RENAME TABLE filled_{fits} TO filled")
+    return fits
 
 
 def test_connectors_side_by_side_and_taking_one_away(shop: MysqlShop) -> None:

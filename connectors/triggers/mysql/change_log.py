@@ -48,6 +48,10 @@ _DELETING_S: Final = 0.5
 _BIN_LOGGED: Final = 1419
 """The servers' number for a trigger that may not be made because the binlog is on."""
 _TOO_WIDE: Final = (1118, 1117)
+_FREE: Final = 200
+"""So many bytes of a page's half that are free are more than what a change table has besides."""
+_TRIED: Final = 0
+"""The number of a change table that is made to be dropped at once."""
 
 _COLUMNS: Final = """
 SELECT COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME, COLLATION_NAME, IS_NULLABLE, EXTRA
@@ -61,6 +65,19 @@ def rounds_altered(names: Names, what: str) -> GapError:
     return GapError(f"rounds altered: {names.schema} was written to by somebody: {what}", hint=CLOSE_THE_GAP)
 
 
+def _is_too_wide(error: OperatorError) -> bool:
+    return session.code_of_exception(error.__cause__) in _TOO_WIDE
+
+
+def too_wide_rows(shape: Shape, error: OperatorError) -> OperatorError:
+    """Return the error of a table whose rows leave no room for what a change table has besides."""
+    return OperatorError(
+        f"table {shape.qualified}: its rows are so wide that no change table can have them beside a number: "
+        f"{error.message}",
+        hint=f'leave it out: source.tables: […, "!{shape.qualified}"]',
+    )
+
+
 class ChangeLog:
     """Is one connector's database, through a connection that stays the caller's."""
 
@@ -69,6 +86,7 @@ class ChangeLog:
         self.names = Names(connector)
         self.catalog = Catalog(connection, by_triggers=True)
         self._looks = Looks(self._ask, self.names, server)
+        self._judged: dict[Shape, OperatorError | None] = {}
 
     @property
     def place(self) -> str:
@@ -145,13 +163,7 @@ class ChangeLog:
         try:
             self._do(triggers.change_table(self.names, number, shape))
         except OperatorError as exc:
-            if session.code_of_exception(exc.__cause__) not in _TOO_WIDE:
-                raise
-            raise OperatorError(
-                f"table {shape.qualified}: its rows are so wide that no change table can have them beside a number: "
-                f"{exc.message}",
-                hint=f'leave it out: source.tables: […, "!{shape.qualified}"]',
-            ) from exc
+            raise too_wide_rows(shape, exc) if _is_too_wide(exc) else exc from exc.__cause__
         try:
             self._lay(one, number, shape)
         except RetryableError:  # it is locked: what was made for it is of no use, and it may be tried often
@@ -159,6 +171,23 @@ class ChangeLog:
                 self._do(f"DROP TABLE {self.names.of(self.names.change_table(number))}")
                 self._ask(f"DELETE FROM {self.names.of('shapes')} WHERE shape = %s", number)
             raise
+
+    def too_wide(self, one: Captured) -> OperatorError | None:
+        """Return why a table can have no change table; the server alone knows, and is asked where it is near."""
+        shape = self._shape_of(one)
+        if shape.least_free > _FREE:
+            return None
+        if shape not in self._judged:
+            self._do(triggers.create_database(self.names))
+            self._judged[shape] = None
+            try:
+                self._do(triggers.change_table(self.names, _TRIED, shape, temporary=True))
+            except OperatorError as exc:
+                if _is_too_wide(exc):
+                    self._judged[shape] = too_wide_rows(shape, exc)
+            else:
+                self._do(f"DROP TEMPORARY TABLE {self.names.of(self.names.change_table(_TRIED))}")
+        return self._judged[shape]
 
     def _lay(self, one: Captured, number: int, shape: Shape) -> None:
         """Make the triggers of a change table that is there."""

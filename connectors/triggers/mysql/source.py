@@ -66,7 +66,8 @@ class MysqlTriggers(TriggerSource[Captured]):
         return {"schema": changes.names.schema}
 
     def _rights(self, captured: Sequence[Captured]) -> Iterator[OperatorError]:
-        return preconditions.rights(self._connected(), self._log(), self._server, captured)
+        yield from preconditions.rights(self._connected(), self._log(), self._server, captured)
+        yield from (error for one in captured if (error := self._log().too_wide(one)) is not None)
 
     def _known(self) -> Collection[str]:
         return self._log().known()

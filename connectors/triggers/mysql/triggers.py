@@ -96,7 +96,7 @@ def literal(text: str) -> str:
 
 def schema(names: Names, first: int) -> Iterator[str]:
     """Give the statements that make what all tables share; `first` is the number of the first shape."""
-    yield f"CREATE DATABASE IF NOT EXISTS {quoted(names.schema)} CHARACTER SET utf8mb4"
+    yield create_database(names)
     yield (
         f"CREATE TABLE {names.of('log')} (one TINYINT NOT NULL PRIMARY KEY, id CHAR(36) NOT NULL, "
         f"round BIGINT UNSIGNED NOT NULL) {_of(names)}"
@@ -114,15 +114,21 @@ def schema(names: Names, first: int) -> Iterator[str]:
     yield f"CREATE TABLE {names.of('missed')} (shape INT NOT NULL) {_of(names)}"
 
 
+def create_database(names: Names) -> str:
+    """Return the statement that makes the database, if it is not there."""
+    return f"CREATE DATABASE IF NOT EXISTS {quoted(names.schema)} CHARACTER SET utf8mb4"
+
+
 def _of(names: Names) -> str:
     return f"ENGINE=InnoDB ROW_FORMAT=DYNAMIC CHARACTER SET utf8mb4 COMMENT = {literal(MARKED + names.connector)}"
 
 
-def change_table(names: Names, number: int, shape: Shape) -> str:
+def change_table(names: Names, number: int, shape: Shape, *, temporary: bool = False) -> str:
     """Return the statement that makes the change table of a shape."""
     columns = "".join(f", {quoted(stored(at))} {of.stored}" for at, of in enumerate(shape.columns, start=1))
+    create = "CREATE TEMPORARY TABLE" if temporary else "CREATE TABLE"
     return (
-        f"CREATE TABLE {names.of(names.change_table(number))} (seq BIGINT UNSIGNED NOT NULL PRIMARY KEY, "
+        f"{create} {names.of(names.change_table(number))} (seq BIGINT UNSIGNED NOT NULL PRIMARY KEY, "
         "pair BIGINT UNSIGNED NULL DEFAULT NULL, at TIMESTAMP(6) NULL DEFAULT NULL, "
         f"op CHAR(1) CHARACTER SET ascii NOT NULL{columns}) {_of(names)}"
     )
