@@ -31,7 +31,7 @@ from connectors.mysql import session
 from connectors.mysql.catalog.catalog import Captured, Catalog
 from connectors.mysql.catalog.server import Server
 from connectors.mysql.values.mapping import quoted_name as quoted
-from connectors.triggers.following import CLOSE_THE_GAP
+from connectors.triggers.change_tables import CLOSE_THE_GAP
 from connectors.triggers.mysql import triggers
 from connectors.triggers.mysql.looks import Looks
 from connectors.triggers.mysql.numbers import Numbers

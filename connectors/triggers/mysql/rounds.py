@@ -42,7 +42,7 @@ import pymysql.cursors
 from cdc.model.change import Change, Offset, Op, Row, Table, Transaction, TransactionBatch
 from cdc.model.errors import BugError, ChangedError, GapError, OperatorError
 from connectors.mysql import session
-from connectors.triggers.following import CLOSE_THE_GAP
+from connectors.triggers.change_tables import CLOSE_THE_GAP
 from connectors.triggers.mysql.change_log import rounds_altered
 from connectors.triggers.mysql.numbers import Numbers
 from connectors.triggers.mysql.shape import Shape

@@ -29,7 +29,7 @@ from typing import Any, Final
 
 from cdc.model.change import Offset
 from cdc.model.errors import ChangedError, GapError, OperatorError
-from connectors.triggers.following import CLOSE_THE_GAP
+from connectors.triggers.change_tables import CLOSE_THE_GAP
 from connectors.triggers.sqlite.catalog import SCHEMA, Catalog, Found, Shape
 from connectors.triggers.sqlite.session import Session, quoted
 from connectors.triggers.sqlite.triggers import MARK, NOW, SAFE, Names, guards, tables, triggers
