@@ -16,8 +16,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol
 
 from cdc.config.config import ConnectorConfig
 from cdc.config.table_patterns import LEFT_OUT, matches, named
@@ -30,14 +29,13 @@ from cdc.model.errors import (
     NewTablesError,
     OperatorError,
     RetryableError,
-    VerdictError,
     raise_first,
 )
 from cdc.model.interfaces import Start
 from cdc.model.state import State
 from cdc.model.table_schema import Description
-from connectors import captured_tables
 from connectors.captured_tables import LeftOut
+from connectors.triggers.change_tables import C, ChangeTables, Look, unused_refusals
 
 log = logging.getLogger("cdc")
 
@@ -57,91 +55,6 @@ _NEW_LOCKS_S: Final = 1.0
 SHORTEST_S: Final = 0.02
 """So long is waited for changes where some have just come, and longer and longer where none do."""
 LONGEST_S: Final = 0.25
-CLOSE_THE_GAP: Final = (
-    "what happened since is not in Kafka: cdc snapshot start CONNECTOR.yaml --after-gap, then run it: it makes new "
-    "change tables, reads every table again and deletes what has gone; or restore database and topics to one point"
-)
-
-
-class Captured(Protocol):
-    """Is a captured table, as a catalog has found it."""
-
-    @property
-    def table(self) -> Table: ...
-
-
-C = TypeVar("C", bound=Captured)
-C_co = TypeVar("C_co", bound=Captured, covariant=True)
-
-
-class Catalog(Protocol[C_co]):
-    """Finds tables."""
-
-    def captured(
-        self, patterns: Sequence[str], keys: Mapping[str, Sequence[str]], leave: captured_tables.Leave
-    ) -> tuple[C_co, ...]:
-        """Return the tables the patterns name; `leave` is called for those that cannot be captured."""
-
-    def brought(self, patterns: Sequence[str]) -> list[str]:
-        """Return the names of the tables that the patterns name, whether or not they can be captured."""
-
-
-class ChangeTables(Protocol[C]):
-    """Is what a connector keeps in the database."""
-
-    @property
-    def catalog(self) -> Catalog[C]: ...
-
-    @property
-    def place(self) -> str:
-        """What holds the changes, as messages call it."""
-
-    def exists(self) -> bool:
-        """Whether anything of it is there."""
-
-    def refusals(self, at: Offset) -> Iterator[OperatorError]:
-        """Give why the change tables cannot be followed from a position without a gap."""
-
-    def install(self, wanted: Sequence[C], captured: Sequence[C]) -> None:
-        """Make the triggers of tables, in place of theirs; those of others do nothing any more."""
-
-
-class Look(Protocol):
-    """Is how tables and their triggers stand at one time."""
-
-    @property
-    def standing(self) -> Mapping[str, str | None]:
-        """In a word, by table; None: not as they were made."""
-
-    def entries(self) -> dict[str, str]:
-        """Return what is kept with the position of each table whose triggers are as they were made."""
-
-    def differences(self, then: Mapping[str, str]) -> dict[str, str]:
-        """Return the tables whose rows may have changed without being written down, with the reason of each."""
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """Is a `Look` whose words say all."""
-
-    standing: Mapping[str, str | None]
-    otherwise: str
-    """What has happened to triggers that stand otherwise than they did."""
-
-    def entries(self) -> dict[str, str]:
-        return {name: stands for name, stands in self.standing.items() if stands is not None}
-
-    def differences(self, then: Mapping[str, str]) -> dict[str, str]:
-        return {
-            name: self._reason(then.get(name), stands)
-            for name, stands in self.standing.items()
-            if then.get(name) != stands or not stands
-        }
-
-    def _reason(self, then: str | None, stands: str | None) -> str:
-        if stands is None:
-            return "it was altered, or its triggers are not as they were made"
-        return "nothing is known of its triggers" if then is None else self.otherwise
 
 
 class Place(Protocol):
@@ -418,22 +331,3 @@ class TriggerSource(ABC, Generic[C]):
 
     def lag_bytes(self) -> int | None:
         return None
-
-
-def unused_refusals(changes: ChangeTables[C], connector: str) -> Iterator[OperatorError]:
-    """Give why a connector without a position cannot make its change tables: it cannot have made those there are."""
-    if changes.exists():
-        yield VerdictError(
-            f"change tables re-made or foreign: {changes.place} is there already, but Kafka holds no position of "
-            f"connector {connector}",
-            hint="if the connector has run before, its position is lost: start over under a new connector name. "
-            "docs/triggers.md says how what the old one has made is taken away",
-        )
-
-
-def too_wide(name: str, columns: int, most: int) -> OperatorError:
-    """Return the error of a table with more columns than a change table can have beside its own."""
-    return OperatorError(
-        f"table {name} has {columns} columns, and a change table can be made for {most} at most",
-        hint=f'leave it out: source.tables: […, "!{name}"]',
-    )

@@ -13,7 +13,7 @@ from cdc.model.errors import OperatorError
 from cdc.model.state import Phase, State
 from connectors import captured_tables
 from connectors.captured_tables import Leave
-from connectors.triggers.following import C, C_co, ChangeTables, Look, unused_refusals
+from connectors.triggers.change_tables import C, C_co, ChangeTables, Look, unused_refusals
 
 
 class Catalog(Protocol[C_co]):

@@ -124,19 +124,43 @@ def test_numbers_that_begin_at_1_again_are_none_of_ours(shop: Shop) -> None:
     assert shop.fold() == as_events(shop)
 
 
+UNGUARDED = 'DROP TRIGGER "kept:c:delete"; DROP TRIGGER "kept:c:update"; '
 TAMPERED = {
-    "a change deleted": ("DELETE FROM cdc_c_changes WHERE seq = (SELECT max(seq) - 1 FROM cdc_c_changes)", "deleted"),
-    "all deleted": ("DELETE FROM cdc_c_changes", "deleted"),
+    "a change deleted": (
+        f"{UNGUARDED} DELETE FROM cdc_c_changes WHERE seq = (SELECT max(seq) - 1 FROM cdc_c_changes)", "deleted",
+    ),
+    "all deleted": (f"{UNGUARDED} DELETE FROM cdc_c_changes", "deleted"),
     "dropped": ("DROP TABLE cdc_c_changes", "missing"),
     "made again": ("UPDATE cdc_c_shapes SET columns = 'another' WHERE shape = 0", "made again"),
-    "another file": ("UPDATE cdc_c_changes SET at_ms = 1", "another file"),
-}
+    "another file": (f"{UNGUARDED} UPDATE cdc_c_changes SET at_ms = 1", "another file"),
+    "a trigger on it": (
+        "CREATE TRIGGER zz BEFORE INSERT ON cdc_c_changes BEGIN SELECT RAISE(IGNORE); END; UPDATE orders SET n = 5",
+        "trigger zz",
+    ),
+    "shapes altered": ("UPDATE cdc_c_shapes SET columns = '{}' WHERE shape > 0", "no shape"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("how", sorted(TAMPERED))
 def test_what_cannot_be_followed_is_a_verdict(shop: Shop, how: str) -> None:
     """With a way out, which is followed: all tables are read again, and what has gone is deleted."""
-    laws.what_cannot_be_followed_is_a_verdict(shop, *TAMPERED[how], by_check=how != "a change deleted")
+    laws.what_cannot_be_followed_is_a_verdict(
+        shop, *TAMPERED[how], by_check=how not in ("a change deleted", "shapes altered")
+    )
+
+
+def test_changes_are_not_to_be_deleted(shop: Shop) -> None:
+    """By nobody else; where the guard was taken away for it, all is read again, however the numbers were set."""
+    shop.do("UPDATE orders SET n = 5 WHERE id > 1", "UPDATE orders SET n = 6 WHERE id = 4")
+    newest = "WHERE seq = (SELECT max(seq) FROM cdc_c_changes)"
+    for statement in (f"DELETE FROM cdc_c_changes {newest}", f"UPDATE cdc_c_changes SET after = NULL {newest}"):
+        with pytest.raises(sqlite3.IntegrityError, match="which it may not have read"):
+            shop.do(statement)
+    shop.do(f"{UNGUARDED} DELETE FROM cdc_c_changes {newest}; DELETE FROM sqlite_sequence")
+    shop.run()
+    assert shop.fold() == as_events(shop)
+    with pytest.raises(sqlite3.IntegrityError, match="which it may not have read"):
+        shop.do("DELETE FROM cdc_c_changes")
 
 
 def test_an_older_copy_is_refused(shop: Shop, tmp_path: Path) -> None:

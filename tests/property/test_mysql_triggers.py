@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.triggers.mysql.change_log import stored_name
+from connectors.triggers.mysql.looks import stored_name
 from connectors.triggers.mysql.numbers import Numbers
 from connectors.triggers.mysql.rounds import within
 

@@ -19,7 +19,6 @@ Why nothing that was committed since is missed:
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 import uuid
@@ -32,14 +31,15 @@ from connectors.mysql import session
 from connectors.mysql.catalog.catalog import Captured, Catalog
 from connectors.mysql.catalog.server import Server
 from connectors.mysql.values.mapping import quoted_name as quoted
-from connectors.triggers.following import CLOSE_THE_GAP
+from connectors.triggers.change_tables import CLOSE_THE_GAP
 from connectors.triggers.mysql import triggers
+from connectors.triggers.mysql.looks import Looks
 from connectors.triggers.mysql.numbers import Numbers
-from connectors.triggers.mysql.rights import no_process, no_right, not_trusted
-from connectors.triggers.mysql.shape import Shape, ShapeColumn, definition
+from connectors.triggers.mysql.rights import no_right, not_trusted
+from connectors.triggers.mysql.shape import Shape, ShapeColumn
 from connectors.triggers.mysql.triggers import FORGETS, SQL_MODE, Names, Trigger, literal
 
-_OURS: Final = ("log", "rounds", "shapes")
+_OURS: Final = ("log", "missed", "rounds", "shapes")
 _NUMBERED_FROM_S: Final = 1_767_225_600
 """2026-01-01. Shapes are numbered from a time on: triggers that are left of older change tables, where this user may
 not see them, do not find theirs, and write nothing."""
@@ -48,20 +48,34 @@ _DELETING_S: Final = 0.5
 _BIN_LOGGED: Final = 1419
 """The servers' number for a trigger that may not be made because the binlog is on."""
 _TOO_WIDE: Final = (1118, 1117)
+_FREE: Final = 200
+"""So many bytes of a page's half that are free are more than what a change table has besides."""
+_TRIED: Final = 0
+"""The number of a change table that is made to be dropped at once."""
 
 _COLUMNS: Final = """
 SELECT COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME, COLLATION_NAME, IS_NULLABLE, EXTRA
 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION
 """
 _TABLES: Final = "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s"
-_MADE_AT: Final = """
-SELECT COALESCE(CREATE_TIME, '') FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s
-"""
-_TRIGGERS: Final = """
-SELECT TRIGGER_SCHEMA, TRIGGER_NAME, ACTION_TIMING, EVENT_MANIPULATION, EVENT_OBJECT_TABLE, ACTION_STATEMENT, SQL_MODE,
-       CREATED, DEFINER
-FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = %s
-"""
+
+
+def rounds_altered(names: Names, what: str) -> GapError:
+    """Return the error of rounds that somebody has deleted or altered."""
+    return GapError(f"rounds altered: {names.schema} was written to by somebody: {what}", hint=CLOSE_THE_GAP)
+
+
+def _is_too_wide(error: OperatorError) -> bool:
+    return session.code_of_exception(error.__cause__) in _TOO_WIDE
+
+
+def too_wide_rows(shape: Shape, error: OperatorError) -> OperatorError:
+    """Return the error of a table whose rows leave no room for what a change table has besides."""
+    return OperatorError(
+        f"table {shape.qualified}: its rows are so wide that no change table can have them beside a number: "
+        f"{error.message}",
+        hint=f'leave it out: source.tables: […, "!{shape.qualified}"]',
+    )
 
 
 class ChangeLog:
@@ -71,6 +85,8 @@ class ChangeLog:
         self._connection, self._server = connection, server
         self.names = Names(connector)
         self.catalog = Catalog(connection, by_triggers=True)
+        self._looks = Looks(self._ask, self.names, server)
+        self._judged: dict[Shape, OperatorError | None] = {}
 
     @property
     def place(self) -> str:
@@ -133,6 +149,8 @@ class ChangeLog:
         for one in wanted:
             self._install(one)
         self._drop_old_shapes({one.table.qualified for one in captured})
+        if numbers := ", ".join(map(str, self._newest(self.shapes()).values())):  # nobody looks at others' misses
+            self._ask(f"DELETE FROM {self.names.of('missed')} WHERE shape NOT IN ({numbers})")
 
     def _drop(self, trigger: Trigger) -> None:
         self._do(f"DROP TRIGGER IF EXISTS {quoted(trigger.schema)}.{quoted(trigger.name)}")
@@ -145,13 +163,7 @@ class ChangeLog:
         try:
             self._do(triggers.change_table(self.names, number, shape))
         except OperatorError as exc:
-            if session.code_of_exception(exc.__cause__) not in _TOO_WIDE:
-                raise
-            raise OperatorError(
-                f"table {shape.qualified}: its rows are so wide that no change table can have them beside a number: "
-                f"{exc.message}",
-                hint=f'leave it out: source.tables: […, "!{shape.qualified}"]',
-            ) from exc
+            raise too_wide_rows(shape, exc) if _is_too_wide(exc) else exc from exc.__cause__
         try:
             self._lay(one, number, shape)
         except RetryableError:  # it is locked: what was made for it is of no use, and it may be tried often
@@ -160,9 +172,26 @@ class ChangeLog:
                 self._ask(f"DELETE FROM {self.names.of('shapes')} WHERE shape = %s", number)
             raise
 
+    def too_wide(self, one: Captured) -> OperatorError | None:
+        """Return why a table can have no change table; the server alone knows, and is asked where it is near."""
+        shape = self._shape_of(one)
+        if shape.least_free > _FREE:
+            return None
+        if shape not in self._judged:
+            self._do(triggers.create_database(self.names))
+            self._judged[shape] = None
+            try:
+                self._do(triggers.change_table(self.names, _TRIED, shape, temporary=True))
+            except OperatorError as exc:
+                if _is_too_wide(exc):
+                    self._judged[shape] = too_wide_rows(shape, exc)
+            else:
+                self._do(f"DROP TEMPORARY TABLE {self.names.of(self.names.change_table(_TRIED))}")
+        return self._judged[shape]
+
     def _lay(self, one: Captured, number: int, shape: Shape) -> None:
         """Make the triggers of a change table that is there."""
-        made = self._defined(self.names.schema, self.names.change_table(number)) or ""
+        made = self._looks.defined(self.names.schema, self.names.change_table(number)) or ""
         self._ask(f"UPDATE {self.names.of('shapes')} SET made = %s WHERE shape = %s", made, number)
         self._do(f"SET SESSION sql_mode = '{SQL_MODE}'")
         try:
@@ -205,20 +234,12 @@ class ChangeLog:
             )
             for name, type_, charset, collation, null, extra in found
         )  # fmt: skip
-        shape = Shape(table.schema, table.name, columns, table.key, self._defined(table.schema, table.name) or "",
+        shape = Shape(table.schema, table.name, columns, table.key, self._looks.defined(table.schema, table.name) or "",
                       table.marks)  # fmt: skip
         told = shape.table
         if (told.columns, told.key) != (table.columns, table.key) or not shape.now:
             raise ChangedError(f"table {table.qualified} was altered while the catalog was read")
         return shape
-
-    def _defined(self, schema: str, name: str) -> str | None:
-        """Return a table's definition, hashed; None where there is no such table."""
-        try:
-            ((_, made, *_),) = self._ask(f"SHOW CREATE TABLE {quoted(schema)}.{quoted(name)}")
-        except OperatorError:
-            return None
-        return _hashed(definition(made))
 
     def _drop_old_shapes(self, captured: set[str]) -> None:
         """Drop change tables of older shapes that have been read to their end: no trigger writes to them any more."""
@@ -233,12 +254,18 @@ class ChangeLog:
 
     def known(self) -> set[str]:
         """Return the names of the tables that have, or have had, a change table."""
-        return {shape.qualified for shape in self.shapes().values()} if self.identity() is not None else set()
+        try:
+            return {shape.qualified for shape in self.shapes().values()} if self.identity() is not None else set()
+        except GapError:  # which `refusals` tell, unless all are to be made again
+            return set()
 
     def shapes(self) -> dict[int, Shape]:
         """Return all shapes by their numbers."""
         rows = self._ask(f"SELECT shape, described FROM {self.names.of('shapes')}")
-        return {int(number): Shape.from_json(described) for number, described in rows}
+        try:
+            return {int(number): Shape.from_json(described) for number, described in rows}
+        except (ValueError, KeyError, TypeError) as exc:
+            raise GapError(f"{self.place} was altered: its table shapes", hint=CLOSE_THE_GAP) from exc
 
     def change_tables(self) -> list[int]:
         """Return the shapes whose change tables are there."""
@@ -291,6 +318,17 @@ class ChangeLog:
                 "restored and written to, or rounds were deleted",
                 hint=CLOSE_THE_GAP,
             )
+            return
+        ((there, last),) = self._ask(  # by one view: somebody may make a round now
+            f"SELECT (SELECT COUNT(*) FROM {names.of('rounds')} WHERE round > %s), round FROM {names.of('log')}",
+            int(at["round"]),
+        )
+        if (counted := int(last) - int(at["round"])) != int(there):
+            yield rounds_altered(names, f"behind round {at['round']} it counts {counted}, and has {there}")
+        try:
+            self.shapes()
+        except GapError as exc:
+            yield exc
         if (greatest := self._greatest()) >= int(self._ask("SELECT UUID_SHORT()")[0][0]):
             yield GapError(
                 f"numbers went back: UUID_SHORT() is not above {greatest}, which {names.schema} has: the server "
@@ -310,51 +348,15 @@ class ChangeLog:
         """Return in a word how each table, its change table and its triggers stand; None: not as they were made."""
         if self.identity() is None:
             return {one.table.qualified: None for one in captured}
-        shapes, stores = self.shapes(), self.stores()
-        newest, there = self._newest(shapes), set(self.change_tables())
+        newest = self._newest(shapes := self.shapes())
         whole = dict(self._ask(f"SELECT shape, made FROM {self.names.of('shapes')} WHERE missed = 0"))
-        made = self._made_triggers({one.table.schema for one in captured} | {self.names.schema})
-        found: dict[str, str | None] = {}
-        for one in captured:
-            name, number = one.table.qualified, newest.get(one.table.qualified, 0)
-            found[name] = None
-            made_as = self._defined(self.names.schema, self.names.change_table(number)) if number in there else None
-            if made_as is None or whole.get(str(number)) != made_as:
-                continue
-            shape = shapes[number]
-            facts = self._facts(number, shape, made, stores)
-            if facts is not None and (shape.key, shape.now) == (one.table.key, facts[0]):
-                found[name] = _hashed(json.dumps(facts))
-        return found
-
-    def _facts(
-        self, number: int, shape: Shape, made: Mapping[tuple[str, str], Sequence[str]], stores: Mapping[str, str]
-    ) -> list[str] | None:
-        now = self._defined(shape.schema, shape.name)
-        ours = stores.get(stored_name(self.names.schema, self.names.change_table(number)))
-        theirs = stores.get(stored_name(shape.schema, shape.name))
-        if now is None or ours is None or theirs is None:
-            return None
-        ((made_at,),) = self._ask(_MADE_AT, shape.schema, shape.name) or [[""]]
-        facts = [now, ours, theirs, made_at]
-        for trigger in (*triggers.guards(self.names, number), *triggers.triggers(self.names, number, shape)):
-            of = made.get((trigger.schema, trigger.name))
-            as_made = [trigger.timing, trigger.event, trigger.table, trigger.body]
-            if of is None or list(of[:4]) != as_made or set(of[4].split(",")) != set(SQL_MODE.split(",")):
-                return None
-            facts += [*of[5:]]
-        return facts
+        missed = {text for (text,) in self._ask(f"SELECT DISTINCT shape FROM {self.names.of('missed')}")}
+        there = {number: whole[str(number)] for number in self.change_tables() if str(number) in whole.keys() - missed}
+        return self._looks.standing(captured, shapes, newest, there)
 
     def stores(self) -> dict[str, str]:
         """Return the ids that InnoDB has given to the data of tables, by their names there, in small letters."""
-        table = "INNODB_SYS_TABLES" if self._server.mariadb else "INNODB_TABLES"
-        try:
-            rows = self._ask(f"SELECT LOWER(NAME), TABLE_ID, SPACE FROM information_schema.{table}")
-        except OperatorError as exc:
-            if session.is_denied(exc):
-                raise no_process(self._server) from exc
-            raise
-        return {name: f"{table_id}/{space}" for name, table_id, space in rows}
+        return self._looks.stores()
 
     def renamed(self, table: Table) -> str | None:
         """Return what a table that is gone is called now: its triggers went with it."""
@@ -366,15 +368,12 @@ class ChangeLog:
 
     def _found(self, schemas: Iterable[str]) -> list[Trigger]:
         """Return all of our triggers on others' tables in these databases."""
-        made = self._made_triggers(schemas)
+        made = self._looks.triggers(schemas)
         return [
             Trigger(schema, name, timing, event, table, body)
             for (schema, name), (timing, event, table, body, *_) in made.items()
             if name.startswith(self.names.triggers) and schema != self.names.schema
         ]
-
-    def _made_triggers(self, schemas: Iterable[str]) -> dict[tuple[str, str], list[str]]:
-        return {(schema, name): of for one in sorted(set(schemas)) for schema, name, *of in self._ask(_TRIGGERS, one)}
 
     def forget(self, upto: int) -> bool:
         """Delete what the rounds before and up to one have given; return whether all is gone.
@@ -434,13 +433,3 @@ class ChangeLog:
     def _ask(self, statement: str, *parameters: object) -> list[list[str]]:
         given = tuple(map(str, parameters))  # the driver is told to convert nothing
         return session.texts(self._connection, f"reading database {self.names.schema}", statement, given)
-
-
-def stored_name(schema: str, table: str) -> str:
-    """Return what InnoDB calls a table, in small letters: signs are their number behind an @. Names are of ASCII."""
-    encoded = ("".join(c if c.isalnum() or c == "_" else f"@{ord(c):04x}" for c in part) for part in (schema, table))
-    return "/".join(encoded).lower()
-
-
-def _hashed(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

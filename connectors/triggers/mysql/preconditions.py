@@ -10,7 +10,7 @@ from connectors.mysql import session
 from connectors.mysql.catalog import server
 from connectors.mysql.catalog.catalog import Captured
 from connectors.mysql.catalog.server import Server
-from connectors.triggers.following import too_wide
+from connectors.triggers.change_tables import too_wide
 from connectors.triggers.mysql.change_log import ChangeLog
 from connectors.triggers.mysql.rights import no_database, no_right, not_trusted
 

@@ -42,7 +42,8 @@ import pymysql.cursors
 from cdc.model.change import Change, Offset, Op, Row, Table, Transaction, TransactionBatch
 from cdc.model.errors import BugError, ChangedError, GapError, OperatorError
 from connectors.mysql import session
-from connectors.triggers.following import CLOSE_THE_GAP
+from connectors.triggers.change_tables import CLOSE_THE_GAP
+from connectors.triggers.mysql.change_log import rounds_altered
 from connectors.triggers.mysql.numbers import Numbers
 from connectors.triggers.mysql.shape import Shape
 from connectors.triggers.mysql.triggers import MISSED, Names
@@ -59,6 +60,8 @@ _FETCHED: Final = 10_000
 _AT_MS: Final = "COALESCE(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', at) DIV 1000, 0)"
 _DROPPED: Final = (1146, 1049, 1054, 1412)
 """The servers' numbers: no such table, database, column; the definition has changed."""
+_THERE: Final = 1062
+"""The servers' number for a key that is there."""
 _DOING: Final = "reading changes"
 
 
@@ -100,7 +103,7 @@ class Pins:
         Returns the last round there is; the view has seen all of it, and of changes that are in no round by now none.
         `begin` are the statements that take the view, on `view`, which stays open.
         """
-        log, rounds = self._names.of("log"), self._names.of("rounds")
+        log = self._names.of("log")
         session.rows(self._locking, _DOING, "BEGIN")
         try:
             found = session.texts(self._locking, _DOING, f"SELECT round FROM {log} FOR UPDATE")
@@ -113,15 +116,7 @@ class Pins:
             made = self._unseen(view, change_tables)
             if made.shapes:
                 last += 1
-                session.rows(
-                    self._locking,
-                    _DOING,
-                    f"INSERT INTO {rounds} VALUES (%s, %s, %s, %s, %s, %s)",
-                    (
-                        str(last), str(uuid.uuid4()), str(made.at_ms), str(made.numbers.last),
-                        json.dumps(made.shapes), made.numbers.text,
-                    ),
-                )  # fmt: skip
+                self._write(last, made)
                 session.rows(self._locking, _DOING, f"UPDATE {log} SET round = %s", (str(last),))
             session.rows(self._locking, _DOING, "COMMIT")
         except BaseException:
@@ -129,6 +124,19 @@ class Pins:
                 session.rows(self._locking, "rolling back", "ROLLBACK")
             raise
         return last
+
+    def _write(self, number: int, made: Round) -> None:
+        statement = f"INSERT INTO {self._names.of('rounds')} VALUES (%s, %s, %s, %s, %s, %s)"
+        of = (
+            str(number), str(uuid.uuid4()), str(made.at_ms), str(made.numbers.last), json.dumps(made.shapes),
+            made.numbers.text,
+        )  # fmt: skip
+        try:
+            session.rows(self._locking, _DOING, statement, of)
+        except OperatorError as exc:
+            if session.code_of_exception(exc.__cause__) != _THERE:
+                raise
+            raise rounds_altered(self._names, f"round {number}, which is to be made, is there") from exc
 
     def end(self, change_tables: Sequence[int]) -> int:
         """Make a round of all that is committed, and return the commit position behind it."""

@@ -15,6 +15,11 @@ from connectors.mysql.values import mapping
 
 _COUNTER: Final = re.compile(r" AUTO_INCREMENT=\d+(?= |$)")
 _SIZED: Final = re.compile(r"(var(?:char|binary))\((\d+)\)", re.IGNORECASE).match
+_LETTERS: Final = re.compile(r"(var)?(?:char|binary)\((\d+)\)", re.IGNORECASE).match
+_POINTED: Final = 42
+"""A long value is not kept in its row, if the row is long, but for its address."""
+_HALF_PAGE: Final = 8_126
+"""So many bytes has a row at most, on pages of 16 kB."""
 _COMMENT: Final = re.compile(r"/\*.*?\*/")
 _LONG_BYTES: Final = 255
 """A longer VARCHAR is stored as a TEXT, which counts for a few bytes of the 65,535 that a row may have."""
@@ -50,6 +55,15 @@ class ShapeColumn:
             type_ = "text" if sized[1].lower() == "varchar" else "blob"
         of = f" CHARACTER SET {self.charset} COLLATE {self.collation}" if self.charset and self.collation else ""
         return f"{type_}{of} NULL DEFAULT NULL"
+
+    @property
+    def most_bytes(self) -> int:
+        """Return how many bytes of a page a value takes at most, where the row is long: MariaDB takes the more."""
+        sized = _LETTERS(self.type)
+        if sized is None:
+            return _POINTED
+        size_bytes = int(sized[2]) * charsets.max_bytes(self.charset or "binary")
+        return _POINTED if sized[1] and size_bytes > _LONG_BYTES else max(_POINTED, size_bytes + 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +108,11 @@ class Shape:
             mapping.select_expression(of.told._replace(name=stored(at))) or mapping.quoted_name(stored(at))
             for at, of in enumerate(self.columns, start=1)
         ]
+
+    @property
+    def least_free(self) -> int:
+        """Return how many bytes are left of the most that a row may have, if each value is as long as it can be."""
+        return _HALF_PAGE - sum(of.most_bytes for of in self.columns)
 
     @property
     def documents(self) -> Sequence[int]:

@@ -14,7 +14,8 @@ from cdc.model.interfaces import Start
 from connectors.mysql import session
 from connectors.mysql.catalog import server
 from connectors.mysql.catalog.catalog import Captured
-from connectors.triggers.following import LONGEST_S, SHORTEST_S, Look, Standing, TriggerSource
+from connectors.triggers.change_tables import Look, Standing
+from connectors.triggers.following import LONGEST_S, SHORTEST_S, TriggerSource
 from connectors.triggers.mysql import preconditions
 from connectors.triggers.mysql.change_log import ChangeLog
 from connectors.triggers.mysql.rounds import ROOM, Pins, Place, Rounds, behind, looking_again
@@ -66,7 +67,8 @@ class MysqlTriggers(TriggerSource[Captured]):
         return {"schema": changes.names.schema}
 
     def _rights(self, captured: Sequence[Captured]) -> Iterator[OperatorError]:
-        return preconditions.rights(self._connected(), self._log(), self._server, captured)
+        yield from preconditions.rights(self._connected(), self._log(), self._server, captured)
+        yield from (error for one in captured if (error := self._log().too_wide(one)) is not None)
 
     def _known(self) -> Collection[str]:
         return self._log().known()

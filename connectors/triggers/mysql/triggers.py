@@ -16,7 +16,8 @@ unless the server's clock or the last byte of its server_id went back: see `chan
 **The application's statement must not fail** because its table, or the change table, is not any more what the triggers
 were written for: a column that is gone, a value that does not fit, a change table that was dropped. Whatever fails is
 caught, and a miss (`x`) is written down in place of the change. If that fails too, because there is no such table any
-more, nothing is written: then the connector finds that. sql_mode is strict, so that a value which does not fit is an
+more, the miss is noted in a table that all share: the change table may be back before anybody looks. If that one is
+gone, nothing is written: then the connector finds that. sql_mode is strict, so that a value which does not fit is an
 error and not another value; it allows dates that are none, as tables may hold them.
 """
 
@@ -95,7 +96,7 @@ def literal(text: str) -> str:
 
 def schema(names: Names, first: int) -> Iterator[str]:
     """Give the statements that make what all tables share; `first` is the number of the first shape."""
-    yield f"CREATE DATABASE IF NOT EXISTS {quoted(names.schema)} CHARACTER SET utf8mb4"
+    yield create_database(names)
     yield (
         f"CREATE TABLE {names.of('log')} (one TINYINT NOT NULL PRIMARY KEY, id CHAR(36) NOT NULL, "
         f"round BIGINT UNSIGNED NOT NULL) {_of(names)}"
@@ -110,17 +111,24 @@ def schema(names: Names, first: int) -> Iterator[str]:
         "missed TINYINT NOT NULL DEFAULT 0, made VARCHAR(32) NOT NULL DEFAULT '', "
         f"described LONGTEXT NOT NULL) {_of(names)} AUTO_INCREMENT = {first}"
     )
+    yield f"CREATE TABLE {names.of('missed')} (shape INT NOT NULL) {_of(names)}"
+
+
+def create_database(names: Names) -> str:
+    """Return the statement that makes the database, if it is not there."""
+    return f"CREATE DATABASE IF NOT EXISTS {quoted(names.schema)} CHARACTER SET utf8mb4"
 
 
 def _of(names: Names) -> str:
     return f"ENGINE=InnoDB ROW_FORMAT=DYNAMIC CHARACTER SET utf8mb4 COMMENT = {literal(MARKED + names.connector)}"
 
 
-def change_table(names: Names, number: int, shape: Shape) -> str:
+def change_table(names: Names, number: int, shape: Shape, *, temporary: bool = False) -> str:
     """Return the statement that makes the change table of a shape."""
     columns = "".join(f", {quoted(stored(at))} {of.stored}" for at, of in enumerate(shape.columns, start=1))
+    create = "CREATE TEMPORARY TABLE" if temporary else "CREATE TABLE"
     return (
-        f"CREATE TABLE {names.of(names.change_table(number))} (seq BIGINT UNSIGNED NOT NULL PRIMARY KEY, "
+        f"{create} {names.of(names.change_table(number))} (seq BIGINT UNSIGNED NOT NULL PRIMARY KEY, "
         "pair BIGINT UNSIGNED NULL DEFAULT NULL, at TIMESTAMP(6) NULL DEFAULT NULL, "
         f"op CHAR(1) CHARACTER SET ascii NOT NULL{columns}) {_of(names)}"
     )
@@ -154,6 +162,7 @@ class _Writer:
 
     def __init__(self, names: Names, number: int, shape: Shape) -> None:
         self._into = f"INSERT INTO {names.of(names.change_table(number))}"
+        self._missed = f"INSERT INTO {names.of('missed')} VALUES ({number});"
         self._shape = shape
 
     def body(self, rows: Sequence[tuple[str, str]]) -> str:
@@ -164,7 +173,8 @@ class _Writer:
         numbers = [("was", "NULL"), ("UUID_SHORT()", "was")] if paired else [("UUID_SHORT()", "NULL")]
         values = ", ".join(self._values(*of, *row) for of, row in zip(numbers, rows, strict=True))
         missed = f"{self._into} (seq, at, op) VALUES (UUID_SHORT(), SYSDATE(6), '{MISSED}');"
-        gone = "DECLARE CONTINUE HANDLER FOR SQLSTATE '42S02' BEGIN END;"
+        handler = "DECLARE CONTINUE HANDLER FOR SQLSTATE '42S02' BEGIN"
+        gone = f"{handler} {handler} END; {self._missed} END;"
         return (
             f"{begin}BEGIN DECLARE EXIT HANDLER FOR SQLEXCEPTION, {_TRUNCATED} BEGIN {gone} {missed} END; "
             f"{self._into} ({columns}) VALUES {values}; END; END"

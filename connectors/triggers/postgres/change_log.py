@@ -27,7 +27,8 @@ from cdc.model.change import Offset
 from cdc.model.errors import ChangedError, GapError, OperatorError
 from connectors.postgres.catalog.catalog import Captured, Catalog
 from connectors.postgres.session import identifier
-from connectors.triggers.following import CLOSE_THE_GAP, LOCKS_S, too_wide
+from connectors.triggers.change_tables import CLOSE_THE_GAP, too_wide
+from connectors.triggers.following import LOCKS_S
 from connectors.triggers.postgres import triggers
 from connectors.triggers.postgres.looks import FUNCTIONS, SECURITY, TABLES, TRIGGERS, Looks
 from connectors.triggers.postgres.shape import Equality, Shape, ShapeColumn, prints_exactly, stored_as

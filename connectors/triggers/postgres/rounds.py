@@ -47,7 +47,7 @@ from psycopg2 import sql
 from cdc.model.change import Change, Offset, Op, Row, Table, Transaction, TransactionBatch
 from cdc.model.errors import BugError, ChangedError, GapError, OperatorError
 from connectors.postgres.copy_text import parse_row
-from connectors.triggers.following import CLOSE_THE_GAP
+from connectors.triggers.change_tables import CLOSE_THE_GAP
 from connectors.triggers.postgres.change_log import ROOM, TOO_GREAT, ChangeLog, too_great
 from connectors.triggers.postgres.triggers import quoted
 

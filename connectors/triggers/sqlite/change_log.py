@@ -7,6 +7,8 @@ Why nothing that was committed is missed, and nothing comes half:
   as one transaction, however many the application had: no look ever divides one.
 - The numbers have no holes: AUTOINCREMENT counts in the transaction, so a rollback takes its numbers back, and goes on
   behind the greatest number there is. A hole means that somebody has deleted rows.
+- What triggers have written is deleted when it is acknowledged, and by nobody else: triggers on the change table refuse
+  it (`guards`).
 - The row that a position names stays in the table until a later one is acknowledged, and the position knows when it was
   written: so a file that was restored, or is another one, is found out.
 - A view of the data is taken behind a mark: a row of the change table that is written while no other writer can commit.
@@ -27,10 +29,10 @@ from typing import Any, Final
 
 from cdc.model.change import Offset
 from cdc.model.errors import ChangedError, GapError, OperatorError
-from connectors.triggers.following import CLOSE_THE_GAP
+from connectors.triggers.change_tables import CLOSE_THE_GAP
 from connectors.triggers.sqlite.catalog import SCHEMA, Catalog, Found, Shape
 from connectors.triggers.sqlite.session import Session, quoted
-from connectors.triggers.sqlite.triggers import MARK, NOW, Names, tables, triggers
+from connectors.triggers.sqlite.triggers import MARK, NOW, SAFE, Names, guards, tables, triggers
 
 _LOG: Final = 0
 """The shape that marks have; its columns are the change table's id."""
@@ -101,7 +103,8 @@ class ChangeLog:
                 self._do(f"DROP TABLE IF EXISTS {quoted(name)}")
             for statement in tables(self.names):
                 self._do(statement)
-            self._ask(f"INSERT INTO {self._shapes} VALUES (?, '', ?)", _LOG, log)
+            self._ask(f"INSERT INTO {self._shapes} VALUES (?, '', ?), (?, '', '0')", _LOG, log, SAFE)
+            self._put_guards()
             self._ask("INSERT INTO sqlite_sequence VALUES (?, ?)", self.names.changes, end)
             for one in found:
                 self._install(one)
@@ -144,6 +147,12 @@ class ChangeLog:
 
     def refusals(self, at: Offset) -> Iterator[OperatorError]:
         """Give why the change table cannot be followed from a position without a gap."""
+        for name in self._others():
+            yield GapError(
+                f"changes altered: trigger {name} is on a table of connector {self.names.connector} and is not its "
+                "own: what it has changed, or kept from being written down, is not known",
+                hint=CLOSE_THE_GAP,
+            )
         log, seq, end = self.identity(), int(at["change"]), 0
         if log is None:
             yield GapError(f"change table missing: {self.names.changes} is gone from {self._session.path}",
@@ -182,7 +191,8 @@ class ChangeLog:
     def shape(self, number: int) -> tuple[str, Shape]:
         """Return the table and the columns of a shape."""
         for name, columns in self._ask(f"SELECT name, columns FROM {self._shapes} WHERE shape = ?", number):
-            return name.decode(), Shape.from_json(columns)
+            if (found := _shape(columns)) is not None:
+                return name.decode(), found
         raise GapError(f"changes altered: {self.names.shapes} has no shape {number}", hint=CLOSE_THE_GAP)
 
     def standing(self, found: Sequence[Found]) -> dict[str, str | None]:
@@ -193,7 +203,7 @@ class ChangeLog:
         newest = {}
         if self.identity() is not None:
             for number, name, columns in self._ask(f"SELECT shape, name, columns FROM {self._shapes} ORDER BY shape"):
-                newest[name.decode()] = (number, Shape.from_json(columns) if number else None)
+                newest[name.decode()] = (number, _shape(columns) if number > _LOG else None)
         there = {
             name.decode(): (rowid, statement.decode())
             for rowid, name, statement in self._ask("SELECT rowid, name, sql FROM sqlite_schema WHERE type = 'trigger'")
@@ -205,7 +215,7 @@ class ChangeLog:
     ) -> str | None:
         if newest is None or newest[1] != found.shape:
             return None
-        wanted = triggers(self.names, found, newest[0])
+        wanted = triggers(self.names, found, newest[0]) | guards(self.names)
         if any(there.get(name, (0, ""))[1] != statement for name, statement in wanted.items()):
             return None
         places = [f"{there[name][0]} {statement}" for name, statement in sorted(wanted.items())]
@@ -226,9 +236,25 @@ class ChangeLog:
             for name in self._ours():
                 if name not in keep:
                     self._do(f"DROP TRIGGER {quoted(name)}")
+            self._put_guards()
             for one in found:
                 self._install(one)
             self._put_last()
+
+    def _put_guards(self) -> None:
+        there = dict(self._ask("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'"))
+        for name, statement in guards(self.names).items():
+            if there.get(name.encode()) != statement.encode():
+                self._do(f"DROP TRIGGER IF EXISTS {quoted(name)}")
+                self._do(statement)
+
+    def _others(self) -> list[str]:
+        """Return the triggers on the tables that are ours that are not."""
+        rows = self._ask(
+            "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND tbl_name IN (?, ?, ?) ORDER BY name",
+            self.names.changes, self.names.shapes, self.names.replaced,
+        )  # fmt: skip
+        return [name.decode() for (name,) in rows if name.decode() not in guards(self.names)]
 
     def _install(self, found: Found) -> None:
         for name in self._ours():
@@ -257,6 +283,7 @@ class ChangeLog:
 
     def forget_before(self, seq: int) -> None:
         """Delete what lies before a row, some at a time: a writer of the application waits only for those."""
+        self._ask(f"UPDATE {self._shapes} SET columns = ? WHERE shape = ?", str(seq), SAFE)
         while True:
             rows = self._ask(f"SELECT min(seq) FROM {self._changes} WHERE seq < ?", seq)
             if rows[0][0] is None:
@@ -274,3 +301,11 @@ class ChangeLog:
 
     def _ask(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
         return self._session.rows(f"reading {self.names.changes}", statement, parameters)
+
+
+def _shape(columns: bytes) -> Shape | None:
+    """Read a shape; None: somebody has altered it."""
+    try:
+        return Shape.from_json(columns)
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -12,7 +12,8 @@ from cdc.model.change import Change, Coordinates, Idle, Message, Offset, Op, Row
 from cdc.model.errors import BugError, ChangedError, OperatorError, RetryableError, raise_first
 from cdc.model.interfaces import Start
 from cdc.model.state import State
-from connectors.triggers.following import Look, Standing, TriggerSource
+from connectors.triggers.change_tables import Look, Standing
+from connectors.triggers.following import TriggerSource
 from connectors.triggers.sqlite import values
 from connectors.triggers.sqlite.catalog import Found, refuse_file, refuse_library
 from connectors.triggers.sqlite.change_log import ChangeLog, Logged, offset

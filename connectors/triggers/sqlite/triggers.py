@@ -24,6 +24,8 @@ from connectors.triggers.sqlite.values import affinity
 
 MARK: Final = "m"
 """The op of a row that no trigger wrote: it stands between two transactions."""
+SAFE: Final = -1
+"""The shape whose columns are the number of the row before which all changes are safe."""
 NOW: Final = "CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER)"
 """Milliseconds since 1970, by functions that old versions have."""
 
@@ -50,6 +52,9 @@ class Names:
     def marks(self) -> str:
         return f"cdc_{self.connector}_marks"
 
+    def guard(self, event: str) -> str:
+        return f"kept:{self.connector}:{event}"
+
     @property
     def last(self) -> str:
         """An object made after all triggers: none of them is the newest in the schema."""
@@ -74,6 +79,23 @@ def tables(names: Names) -> Iterator[str]:
     yield f"CREATE TABLE {quoted(names.shapes)} (shape INTEGER PRIMARY KEY, name TEXT NOT NULL, columns TEXT NOT NULL)"
     keys = ", ".join(f"k{number}" for number in range(MOST_KEY_COLUMNS))
     yield f"CREATE TABLE {quoted(names.replaced)} (name TEXT NOT NULL, image TEXT NOT NULL, {keys})"
+
+
+def guards(names: Names) -> dict[str, str]:
+    """Give the statements of the triggers that keep others from deleting or altering changes, by the triggers' names.
+
+    SQLite has nothing by which a session could say that it is the connector's. So the connector notes up to which row
+    it has been told that changes are safe, and what lies before that may be deleted.
+    """
+    table, of = quoted(names.changes), names.connector
+    said = literal(f"changes of connector {of}, which it may not have read: they are its own to delete")
+    safe = f"(SELECT CAST(columns AS INTEGER) FROM {quoted(names.shapes)} WHERE shape = {SAFE})"
+    conditions = {"delete": f"WHEN OLD.seq >= coalesce({safe}, 0) ", "update": ""}
+    return {
+        names.guard(event): f"CREATE TRIGGER {quoted(names.guard(event))} BEFORE {event.upper()} ON {table} "
+        f"{condition}BEGIN SELECT RAISE(ABORT, {said}); END"
+        for event, condition in conditions.items()
+    }
 
 
 def triggers(names: Names, found: Found, shape: int) -> dict[str, str]:
