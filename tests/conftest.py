@@ -112,7 +112,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
         assert not told, f"the connectors' password was found in {', '.join(told)}"
     finally:
         for server in started.values():
-            server.stop()
+            server.kill()  # its folder goes with the run: an orderly end would be waited for, of one after the other
 
 
 def _server(name: str, folder: Path, others: Callable[[str], str]) -> Server:
