@@ -238,6 +238,7 @@ def test_the_coordinator_is_killed(cluster: Cluster, prefix: str) -> None:
         cluster.put_right()
 
 
+@pytest.mark.full  # a leader is killed, above
 def test_a_leader_is_frozen(cluster: Cluster, prefix: str) -> None:
     """It wakes up as a leader, and coordinator, of before: nothing that it is sent then, or was sent, is carried out.
 

@@ -213,6 +213,7 @@ def test_postgres(
     assert "give the connector another name" in refused.stderr
 
 
+@pytest.mark.full  # PostgreSQL's, above
 def test_mysql(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
     """The same of one binlog, through librdkafka: kill -9, moved keys, TRUNCATE and reading of one table."""
     name = mysql_database.name

@@ -221,6 +221,7 @@ def test_kafka_that_is_not_believed(
     assert not [topic for topic in topics if topic.startswith(kit.connector.name)]
 
 
+@pytest.mark.full  # Kafka that is not believed, above
 def test_a_host_that_is_not_checked_is_said_aloud(kit: Kit, secured: Secured) -> None:
     """Who gives the check up is heard, and warned once."""
     kit.options(f"127.0.0.1:{secured.port}", ssl_endpoint_identification_algorithm="none")

@@ -95,7 +95,7 @@ def test_a_view_is_what_its_sql_gives(shape: str, history: Any) -> None:
 
 
 @given(query=queries(), history=batches)
-@settings(max_examples=60 if FULL else 25, deadline=None)
+@settings(max_examples=60 if FULL else 12, deadline=None)
 def test_a_random_view_is_what_its_sql_gives(query: Query, history: Any) -> None:
     try:
         plan = plan_view("v", query.sql, query.key, RELATIONS)

@@ -97,6 +97,7 @@ def test_a_jvm_that_cannot_start_is_told_with_what_it_was_asked_for(tmp_path: Pa
     assert "Traceback" not in said
 
 
+@pytest.mark.full  # the other tests of this file
 def test_a_jvm_that_is_killed_under_a_job_is_told(tmp_path: Path, kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until then it has written its checkpoint without a process for each look at a file."""
     looks, tools = tmp_path / "looks", tmp_path / "tools"

@@ -89,6 +89,7 @@ def test_tables_and_views_that_change(apply_spark: SparkSession, kafka: str, tmp
     assert (bench.signs("rows"), bench.signs("counts"), bench.signs("sums")) == (["-0"], ["~g0"], [])
 
 
+@pytest.mark.full  # tests/stores/test_views_changing.py: tables and views that change
 @EITHER
 def test_a_table_that_is_read_in_another_way(
     apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str
@@ -217,6 +218,7 @@ def test_a_topic_of_a_view_that_is_deleted_is_filled_again(
     assert bench.run().events == 0
 
 
+@pytest.mark.full  # tests/unit/test_view_state.py
 @EITHER
 def test_a_state_that_cannot_be_used_is_made_again(
     apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str

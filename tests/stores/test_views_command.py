@@ -40,6 +40,7 @@ _CLICKS = StreamConfig(
 )
 
 
+@pytest.mark.full  # tests/property/test_view_reading.py
 @EITHER
 def test_streams_that_others_write(
     apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
