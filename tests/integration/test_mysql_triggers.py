@@ -331,6 +331,11 @@ def test_check_says_what_is_missing(mysql_database: MySQLDatabase) -> None:
                 "DROP DATABASE cdc_c")  # fmt: skip
 
 
+def test_what_an_older_version_made_is_gone_on_with(shop: MysqlShop) -> None:
+    """It made no table of misses, and triggers without one: they are made again, and nothing is a gap."""
+    laws.what_an_older_version_made_is_gone_on_with(shop, "DROP TABLE cdc_c.missed")
+
+
 TAMPERED = {
     "database dropped": ("DROP DATABASE cdc_c", "gone"),
     "not whole": ("DROP TABLE cdc_c.shapes", "not whole"),

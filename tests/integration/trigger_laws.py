@@ -233,6 +233,20 @@ def what_cannot_be_followed_is_a_verdict(shop: Shop, script: str, said: str, *, 
     assert shop.state().epoch == 2
 
 
+def what_an_older_version_made_is_gone_on_with(shop: Shop, older: str) -> None:
+    """And what was written down meanwhile is told. `older` makes it of what is there."""
+    shop.do(older, "UPDATE orders SET n = 5 WHERE id = 1", "DELETE FROM orders WHERE id = 2")
+    assert not [f for f in check.check(shop.config, shop.state()).findings if f.level is Level.ERROR]
+    shop.run()
+    assert shop.fold() == shop.rows()
+    assert [event["op"] for event in shop.events()].count("d") == 1
+    for n in range(2):
+        shop.do(f"UPDATE orders SET n = {n}")
+        shop.run()
+    assert shop.fold() == shop.rows()
+    assert not [f for f in check.check(shop.config, shop.state()).findings if f.level is not Level.OK]
+
+
 def killed_at_any_step(shop: Shop, point: str, runs: Iterable[int], others: Callable[[int], str]) -> None:
     """The application writes between the runs; `others` gives which rows it updates."""
     for time in runs:

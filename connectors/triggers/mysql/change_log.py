@@ -41,7 +41,10 @@ from connectors.triggers.mysql.triggers import FORGETS, SQL_MODE, Names, Trigger
 
 log = logging.getLogger("cdc")
 
-_OURS: Final = ("log", "missed", "rounds", "shapes")
+_NEEDED: Final = ("log", "rounds", "shapes")
+_MISSED: Final = "missed"
+"""Older versions did not make it: where it is not there, all tables are read again."""
+_OURS: Final = (*_NEEDED, _MISSED)
 _NUMBERED_FROM_S: Final = 1_767_225_600
 """2026-01-01. Shapes are numbered from a time on: triggers that are left of older change tables, where this user may
 not see them, do not find theirs, and write nothing."""
@@ -88,7 +91,7 @@ class ChangeLog:
 
     def identity(self) -> str | None:
         """Return the id that the change tables were given when they were made; None: there are none, or not all."""
-        if not self._tables().issuperset(_OURS):
+        if not self._tables().issuperset(_NEEDED):
             return None
         rows = self._ask(f"SELECT id FROM {self.names.of('log')}")
         return rows[0][0] if rows else None
@@ -133,6 +136,7 @@ class ChangeLog:
 
         Unless others hold a lock on one that is not of `wanted`: that holds up no other, and the next start finds it.
         """
+        self._do(triggers.missed_table(self.names))
         kept = {(one.table.schema, one.table.name) for one in captured}
         again = {(one.table.schema, one.table.name) for one in wanted}
         shapes = self.shapes()
@@ -357,7 +361,7 @@ class ChangeLog:
 
     def standing(self, captured: Sequence[Captured]) -> dict[str, str | None]:
         """Return in a word how each table, its change table and its triggers stand; None: not as they were made."""
-        if self.identity() is None:
+        if self.identity() is None or _MISSED not in self._tables():
             return {one.table.qualified: None for one in captured}
         newest = self._newest(shapes := self.shapes())
         whole = dict(self._ask(f"SELECT shape, made FROM {self.names.of('shapes')} WHERE missed = 0"))
