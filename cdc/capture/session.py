@@ -18,7 +18,7 @@ from cdc.capture.starting.descriptions import unless_rekeyed
 from cdc.encode.envelope.frame import Frame
 from cdc.model.change import Idle, Message, Position, Table, Transaction, TransactionBatch
 from cdc.model.errors import OperatorError
-from cdc.model.interfaces import Sink, Snapshotter, Source
+from cdc.model.interfaces import SettingAside, Sink, Snapshotter, Source
 from cdc.model.meter import Commit, RunState
 from cdc.model.state import Phase, State
 
@@ -216,7 +216,8 @@ class Session:
         """Whether tables are to be read while the log is followed; regularly reads the user's commands."""
         reached = max(self._state.commit, self._source.position()[1])
         gap = self._commands.look(reached, self._look_at_topics)
-        return bool(self._incremental) or bool(self._rereads) or gap
+        waits = isinstance(self._source, SettingAside) and bool(self._source.set_aside())
+        return bool(self._incremental) or bool(self._rereads) or gap or waits
 
     def _look_at_topics(self, *, whole: bool = False) -> None:
         """Restart the session if a topic has been deleted or changed: a start compares all with what is recorded."""

@@ -8,7 +8,7 @@ from the last position may help.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -181,6 +181,14 @@ class Comparing(Protocol):
 
         Their rows may have changed without events. While `stream` runs, it raises ChangedError for such a table.
         """
+
+
+@runtime_checkable
+class SettingAside(Protocol):
+    """A part of a `Source` that goes on without tables that others have locked, and comes back to them."""
+
+    def set_aside(self) -> Collection[str]:
+        """Return the tables that it goes on without now: it has not caught up before it has them again."""
 
 
 @runtime_checkable

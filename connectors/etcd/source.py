@@ -30,7 +30,7 @@ _WAIT_S: Final = 0.05
 _IDLE_S: Final = 0.5
 """How often an idle server is asked how far it is."""
 _ALIVE_S: Final = 5.0
-"""How often an idle cluster is asked whether this member still belongs to it."""
+"""How often a cluster is asked whether this member still belongs to it, and whether all prefixes may be read."""
 _SMALL: Final = 1_000
 _LIGHT: Final = 4 << 20
 """So many rows, or bytes, are given in a list."""
@@ -116,8 +116,11 @@ class EtcdSource:
         while True:
             came = watch.read(_WAIT_S)
             behind = watch.confirmed > self._following().revision
-            if behind or time.monotonic() - alive_s > _ALIVE_S:
+            looks = time.monotonic() - alive_s > _ALIVE_S
+            if behind or looks:
                 yield from self._while(self._still_there, self._heard)
+            if looks:
+                yield from self._while(self._still_allowed, self._heard)
                 alive_s = time.monotonic()
             if behind:
                 yield from self._give(watch.confirmed)
@@ -153,6 +156,12 @@ class EtcdSource:
         except CompactedError as exc:
             raise compacted(place.revision) from exc
         return header
+
+    def _still_allowed(self) -> Header:
+        """Return how far the cluster is. Raises OperatorError if a right was withdrawn: a watch goes on without it."""
+        if self._asking is None:
+            raise BugError("the source is not followed")
+        return [self._asking.now(one.prefix) for one in self._captured][-1]
 
     def _begin(self, place: Place) -> None:
         self._place = place

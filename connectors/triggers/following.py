@@ -8,6 +8,11 @@ begins with it. Nothing of it is lost in between: that session goes on from the 
 the triggers have written down, and it reads the rows under views that are taken later than the triggers were made. Each
 is tried by itself and for a moment only: what holds its lock would hold up the others too. So one that is locked is
 tried again at the next look, and one that is refused is told, once.
+
+**A table that others have locked at a start**, and whose triggers are to be made again, is set aside: its old triggers
+write what they can, the others are followed, and it is tried every few seconds. Nothing is noted with the position of
+how its triggers stand. So whenever they are made, by this process or by a later one, the session that follows knows
+nothing of them and reads the table again; until then the connector has not caught up.
 """
 
 from __future__ import annotations
@@ -52,6 +57,10 @@ _JUDGED: Final = 100
 LOCKS_S: Final = 10.0
 """How long a lock is waited for at a start, of each statement."""
 _NEW_LOCKS_S: Final = 1.0
+_ASIDE_EVERY_S: Final = 10.0
+"""How often a table that is set aside is tried again: who writes to it waits meanwhile, behind the connector."""
+_ASIDE_TOLD_S: Final = 60.0
+"""How often it is said that one is still locked."""
 SHORTEST_S: Final = 0.02
 """So long is waited for changes where some have just come, and longer and longer where none do."""
 LONGEST_S: Final = 0.25
@@ -106,6 +115,10 @@ class TriggerSource(ABC, Generic[C]):
         """The tables that are left out, which was said."""
         self._locked: set[str] = set()
         """Those that were locked, which was said."""
+        self._aside: dict[str, C] = {}
+        """Those that were locked at the start; the one that was tried last comes last."""
+        self._aside_at_s = float("inf")
+        self._aside_told_s = 0.0
 
     @abstractmethod
     def connect(self) -> Mapping[str, str]: ...
@@ -192,8 +205,76 @@ class TriggerSource(ABC, Generic[C]):
         followed = [one for one in self._captured if one.table.qualified in state.tables]
         look = self._compared(followed)
         self._stale, self._carried = look.differences(state.carried), look.entries()
-        self._install([one for one in followed if look.standing[one.table.qualified] is None])
+        self._install_or_set_aside([one for one in followed if look.standing[one.table.qualified] is None])
+        self._stale = {name: reason for name, reason in self._stale.items() if name not in self._aside}
         return None
+
+    def _install_or_set_aside(self, wanted: Sequence[C]) -> None:
+        """Make triggers; if others hold a lock, those of each table by itself, and set aside what is locked."""
+        try:
+            self._install(wanted)
+        except ChangedError:
+            raise
+        except RetryableError:
+            if not self._known():
+                raise
+            self._install_each(wanted)
+
+    def _install_each(self, wanted: Sequence[C]) -> None:
+        standing, error = self._compared(wanted).standing, ""
+        self._wait_for_locks(_NEW_LOCKS_S)
+        for one in wanted:
+            if standing[one.table.qualified] is not None:  # it was made before the lock was met
+                self._note([one])
+                continue
+            try:
+                self._install([one])
+            except ChangedError:
+                raise
+            except RetryableError as exc:
+                self._aside[one.table.qualified], error = one, exc.message
+        self._wait_for_locks(LOCKS_S)
+        if self._aside:
+            self._aside_at_s, self._aside_told_s = time.monotonic() + _ASIDE_EVERY_S, time.monotonic()
+            log.warning(
+                "table %s is set aside: its triggers are to be made, and others hold a lock: %s; it is tried every few "
+                "seconds, its rows are read again then, and the others are followed meanwhile",
+                ", ".join(sorted(self._aside)), error,
+            )  # fmt: skip
+
+    def set_aside(self) -> Collection[str]:
+        return self._aside.keys() - self._gone
+
+    def _try_aside(self) -> None:
+        """Make the triggers of tables that are set aside. Raises ChangedError for those that have them now.
+
+        Who follows the others waits for about one lock at most: of many that are locked each has its turn.
+        """
+        done, until_s = [], time.monotonic() + _NEW_LOCKS_S
+        self._wait_for_locks(_NEW_LOCKS_S)
+        for name in sorted(self.set_aside(), key=[*self._aside].index):
+            one = self._aside.pop(name)
+            try:
+                self._log().install([one], self._captured)
+            except RetryableError as exc:
+                if isinstance(exc, ChangedError):
+                    raise
+                self._aside[name] = one
+            except OperatorError as exc:  # it is another one by now: a start says what follows
+                said = f"table {name} is set aside, and its triggers cannot be made: {exc.message}: looking again"
+                raise ChangedError(said) from exc
+            else:
+                done.append(name)
+            if time.monotonic() >= until_s:
+                break
+        self._wait_for_locks(LOCKS_S)
+        now_s = time.monotonic()
+        self._aside_at_s = now_s + _ASIDE_EVERY_S
+        if done:
+            raise ChangedError(f"table {', '.join(done)} has its triggers now, and is set aside no more: looking again")
+        if now_s - self._aside_told_s >= _ASIDE_TOLD_S:
+            self._aside_told_s = now_s
+            log.warning("table %s is still set aside: others hold a lock", ", ".join(sorted(self.set_aside())))
 
     def _install(self, wanted: Sequence[C]) -> None:
         """Make triggers, and note how those stand; of others it stays as it was compared."""
@@ -214,10 +295,10 @@ class TriggerSource(ABC, Generic[C]):
         return start
 
     def extend(self, tables: Sequence[Table]) -> None:
-        new = self._of({table.qualified for table in tables} - self._carried.keys())
+        new = self._of({table.qualified for table in tables} - self._carried.keys() - self._aside.keys())
         look = self._compared(new)
         self._carried |= look.entries()  # of those whose triggers were made while the others were followed
-        self._install([one for one in new if look.standing[one.table.qualified] is None])
+        self._install_or_set_aside([one for one in new if look.standing[one.table.qualified] is None])
 
     def carried(self) -> Mapping[str, str]:
         return self._carried
@@ -234,12 +315,14 @@ class TriggerSource(ABC, Generic[C]):
         A difference is given a moment: it may be a table on its way through the statements of a migration.
         """
         begun_s = time.monotonic()
-        seeks = begun_s >= self._new_at_s
-        if not seeks and (begun_s < self._look_at_s or not self._may_differ()):
+        seeks, tries = begun_s >= self._new_at_s, bool(self._aside) and begun_s >= self._aside_at_s
+        if not seeks and not tries and (begun_s < self._look_at_s or not self._may_differ()):
             return
         self._compare()
         ended_s = time.monotonic()
         self._look_at_s = begun_s + max(LOOK_S, (ended_s - begun_s) * LOOK_SHARE)
+        if tries:
+            self._try_aside()
         if seeks:  # a table that was renamed is no new one: it was compared first
             new = self._new()
             self._new_at_s = ended_s + max(NEW_EVERY_S, (time.monotonic() - ended_s) * _NEW_SHARE)
@@ -305,7 +388,7 @@ class TriggerSource(ABC, Generic[C]):
             if name not in self._gone:
                 log.warning("table %s was dropped: its topic keeps the rows it had", name)
         self._gone = gone
-        there = [one for one in self._captured if one.table.qualified not in gone]
+        there = [one for one in self._captured if one.table.qualified not in gone | self._aside.keys()]
         differ = set(self._compared(there).differences(self._carried))
         again, self._differ = differ & self._differ, differ
         if again:

@@ -94,8 +94,11 @@ class Probes(ABC, Generic[C]):
             yield Finding(Level.WARNING, f"table {name}", f"{reason}: its rows are read again")
 
 
-def described(changes: Counted[C], *, table: str, commit: int, clock_ms: int) -> dict[str, object]:
-    """Describe change tables whose end is at a commit position; how many bytes it is ahead is not known."""
+def described(changes: Counted[C], state: State | None, *, table: str, commit: int, clock_ms: int) -> dict[str, object]:
+    """Describe change tables whose end is at a commit position; how many bytes it is ahead is not known.
+
+    Tables that are set aside are those of which nothing is noted with the position.
+    """
     made = changes.identity() is not None
     return {
         "log_end": str(changes.last() if made else 0),
@@ -104,5 +107,12 @@ def described(changes: Counted[C], *, table: str, commit: int, clock_ms: int) ->
         "reading": None,
         "owner": None,
         "clock_ms": clock_ms,
-        "changes": {"table": table, "rows": changes.count() if made else 0},
+        "changes": {"table": table, "rows": changes.count() if made else 0, "set_aside": set_aside(state)},
     }
+
+
+def set_aside(state: State | None) -> list[str]:
+    """Return the tables whose triggers a connector could not make yet, because others hold a lock."""
+    if state is None or state.phase is Phase.CREATING:
+        return []
+    return sorted({*state.tables} - state.carried.keys())

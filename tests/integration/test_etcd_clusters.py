@@ -19,6 +19,7 @@ import cdc.capture.control.commands
 import cdc.capture.pipeline
 import connectors.etcd.duplex
 import connectors.etcd.gateway
+import connectors.etcd.source
 import connectors.etcd.watch
 from cdc.capture.control.signals import Command
 from cdc.config.findings import Level
@@ -211,7 +212,7 @@ def _with_logins(etcd: Etcd) -> None:
     etcd.call("auth/enable", {})
 
 
-def test_with_logins(shop: EtcdShop, cluster: Server) -> None:
+def test_with_logins(shop: EtcdShop, cluster: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user needs to read the prefixes alone; a token that has expired is had again; what is refused is told."""
     plain, where = cluster.url, cluster.url.removeprefix("etcd://")
     _with_logins(shop.etcd)
@@ -251,6 +252,15 @@ def test_with_logins(shop: EtcdShop, cluster: Server) -> None:
     assert "grant-permission" in (caught.value.hint or "")
     errors = [f for f in check.check(shop.config, shop.state()).findings if f.level is Level.ERROR]
     assert [f.about for f in errors] == ["table s.secret"]
+    prefix = shop.etcd.key("secret/")
+    of = {"key": text(prefix), "range_end": text(end_of(prefix))}
+    root.call("auth/role/grant", {"name": "reader", "perm": {"permType": "READ", **of}}, token=_log_in(root))
+    monkeypatch.setattr(connectors.etcd.source, "_ALIVE_S", 0.1)
+    with shop.running() as running:
+        running.eventually(lambda: len(shop.state().tables) == 2 and not shop.state().reading)
+        root.call("auth/role/revoke", {"role": "reader", **of}, token=_log_in(root))
+        running.eventually(lambda: running.raised is not None)
+    assert "permission denied" in str(running.raised), "of the second one, though it is the first that is asked for"
 
 
 def test_with_tls(tmp_path: Path) -> None:

@@ -11,6 +11,9 @@ from dataclasses import replace
 import pymysql
 import pytest
 
+import cdc.capture.pipeline
+import connectors.triggers.mysql.change_log
+import connectors.triggers.mysql.source
 from cdc.capture.control.signals import Command
 from cdc.config.findings import Level
 from cdc.model.errors import OperatorError
@@ -113,6 +116,63 @@ def test_tables_that_come_are_taken_up(
     """While it runs."""
     shop.tables = (f"{shop.schema}.*",)
     laws.tables_that_come_are_taken_up(shop, monkeypatch, caplog, locks=True)
+
+
+def test_what_was_read_is_deleted_beside_a_transaction_that_is_open(
+    shop: MysqlShop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not waited for, though most rows of the change table are deleted, and its own lie between them."""
+    monkeypatch.setattr(connectors.triggers.mysql.change_log, "ROWS_S", 1)
+    monkeypatch.setattr(cdc.capture.pipeline, "GIVE_UP_S", 0.0)
+    with laws.transaction(shop, "INSERT INTO orders VALUES (100, 'open', 1)") as cursor:
+        for _ in range(3):
+            shop.do(*(f"UPDATE orders SET n = COALESCE(n, 0) + 1 WHERE id = {i}" for i in (1, 2, 3) * 4))
+            shop.run()
+            cursor.execute("UPDATE orders SET n = n + 1 WHERE id = 100")
+            assert shop.fold() == shop.rows()
+        assert shop.changes() == 0, "of what is committed"
+        cursor.connection.commit()
+    shop.run()
+    assert shop.fold() == shop.rows()
+
+
+ALTER_OTHER = "ALTER TABLE other DROP COLUMN m; UPDATE other SET n = n + 1; ALTER TABLE other ADD COLUMN m int"
+
+
+@pytest.fixture
+def two(mysql_database: MySQLDatabase, monkeypatch: pytest.MonkeyPatch) -> MysqlShop:
+    """Its locks are waited for but for a second, which is the shortest."""
+    monkeypatch.setattr(
+        connectors.triggers.mysql.source, "_PATIENCE", {"wait_timeout": "120", "lock_wait_timeout": "1"}
+    )
+    other = "CREATE TABLE other (id int PRIMARY KEY, n int, m int); INSERT INTO other VALUES (1,1,1), (2,2,2), (3,3,3)"
+    return MysqlShop(mysql_database, ORDERS, ROWS, other, tables=("orders", "other"))
+
+
+@pytest.mark.full  # test_postgres_triggers.py
+def test_one_that_is_locked_at_a_start_holds_up_no_other(
+    two: MysqlShop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The others go on; what is a miss of it is nobody else's."""
+    laws.one_that_is_locked_at_a_start_holds_up_no_other(two, monkeypatch, caplog, ALTER_OTHER)
+
+
+@pytest.mark.full  # test_postgres_triggers.py
+def test_it_has_not_caught_up_before_it_has_one_that_is_locked(
+    two: MysqlShop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Unless it is dropped."""
+    laws.it_has_not_caught_up_before_it_has_one_that_is_locked(two, monkeypatch, caplog, ALTER_OTHER)
+
+
+@pytest.mark.full  # test_postgres_triggers.py
+def test_one_that_is_captured_no_more_and_locked_holds_up_no_other(
+    two: MysqlShop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its triggers are dropped later."""
+    laws.one_that_is_captured_no_more_and_locked_holds_up_no_other(two, monkeypatch)
+    assert "has no use for stay" in caplog.text
+    assert two.select("SELECT COUNT(*) FROM information_schema.TRIGGERS WHERE EVENT_OBJECT_TABLE = 'other'") == [(0,)]
 
 
 ALTERED = {
@@ -269,6 +329,11 @@ def test_check_says_what_is_missing(mysql_database: MySQLDatabase) -> None:
     finally:
         shop.do("SET GLOBAL log_bin_trust_function_creators = OFF", "DROP TABLE child", "DROP TABLE orders",
                 "DROP DATABASE cdc_c")  # fmt: skip
+
+
+def test_what_an_older_version_made_is_gone_on_with(shop: MysqlShop) -> None:
+    """It made no table of misses, and triggers without one: they are made again, and nothing is a gap."""
+    laws.what_an_older_version_made_is_gone_on_with(shop, "DROP TABLE cdc_c.missed")
 
 
 TAMPERED = {

@@ -13,6 +13,7 @@ from dataclasses import replace
 import psycopg2
 import pytest
 
+import connectors.triggers.postgres.change_log
 from cdc.capture.control.signals import Command
 from cdc.config.findings import Level
 from cdc.model.errors import OperatorError
@@ -105,6 +106,46 @@ def test_tables_that_come_are_taken_up(
     """While it runs."""
     shop.tables = ("public.*",)
     laws.tables_that_come_are_taken_up(shop, monkeypatch, caplog, locks=True)
+
+
+OTHER = "CREATE TABLE other (id int PRIMARY KEY, n int); INSERT INTO other VALUES (1, 1), (2, 2), (3, 3)"
+
+ALTER_OTHER = (
+    "UPDATE other SET n = n + 1; DO $$ DECLARE of text; BEGIN EXECUTE format('ALTER TABLE cdc_c.changes_%s DROP "
+    "COLUMN o1', (SELECT max(shape) FROM cdc_c.shapes WHERE described LIKE '%other%')); FOR of IN SELECT tgname "
+    "FROM pg_trigger WHERE tgrelid = 'other'::regclass LOOP EXECUTE format('DROP TRIGGER %I ON other', of); "
+    "END LOOP; END $$; UPDATE other SET n = n + 1"
+)
+
+
+@pytest.fixture
+def two(postgres18: Database, monkeypatch: pytest.MonkeyPatch) -> PostgresShop:
+    """Its locks are waited for but for a moment."""
+    monkeypatch.setattr(connectors.triggers.postgres.change_log, "LOCKS_S", 0.05)
+    return PostgresShop(postgres18, ORDERS, ROWS, OTHER, tables=("public.orders", "public.other"))
+
+
+def test_one_that_is_locked_at_a_start_holds_up_no_other(
+    two: PostgresShop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The others go on."""
+    laws.one_that_is_locked_at_a_start_holds_up_no_other(two, monkeypatch, caplog, ALTER_OTHER)
+
+
+@pytest.mark.full
+def test_it_has_not_caught_up_before_it_has_one_that_is_locked(
+    two: PostgresShop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Unless it is dropped."""
+    laws.it_has_not_caught_up_before_it_has_one_that_is_locked(two, monkeypatch, caplog, ALTER_OTHER)
+
+
+def test_one_that_is_captured_no_more_and_locked_holds_up_no_other(
+    two: PostgresShop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has is dropped later."""
+    laws.one_that_is_captured_no_more_and_locked_holds_up_no_other(two, monkeypatch)
+    assert two.select("SELECT count(*)::int FROM pg_class WHERE relname = 'changes_2'") == [(0,)]
 
 
 ALTERED = {

@@ -452,3 +452,12 @@ def test_any_name_any_width_and_strict_tables(tmp_path: Path) -> None:
     assert shop.fold("wide") == as_events(shop, "SELECT * FROM wide")
     rows = sorted((row["id"], row["b"], row["v"]) for row in shop.fold("strict_one"))
     assert rows == [(8, "qg==", "1"), (9, "", "text"), (9, "/w==", "3.5"), (9, "AA==", "2")]
+
+
+def test_what_an_older_version_made_is_gone_on_with(tmp_path: Path) -> None:
+    """It made no guards, and did not note which changes are safe: they are deleted as before."""
+    shop = Shop(tmp_path, ORDERS, "INSERT INTO orders (id, status) VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd')")
+    shop.run()
+    older = 'DROP TRIGGER "kept:c:delete"; DROP TRIGGER "kept:c:update"; DELETE FROM cdc_c_shapes WHERE shape = -1'
+    laws.what_an_older_version_made_is_gone_on_with(shop, older)
+    assert shop.select("SELECT count(*) < 3 FROM cdc_c_changes") == [(1,)]

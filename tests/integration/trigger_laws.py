@@ -8,8 +8,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +113,84 @@ def tables_that_come_are_taken_up(
     assert any("no primary key" in line for line in told)
 
 
+def one_that_is_locked_at_a_start_holds_up_no_other(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, alter: str
+) -> None:
+    """Its triggers are to be made again, and who writes to it is not done: the others go on, and it comes later.
+
+    `alter` alters table other, so that what was written down of it before cannot be read; the tables are orders, other.
+    """
+    for name in ("LOCKS_S", "_NEW_LOCKS_S", "_ASIDE_EVERY_S", "_ASIDE_TOLD_S"):
+        monkeypatch.setattr(connectors.triggers.following, name, 0.05)
+
+    folds, told = partial(_folds, shop), partial(_told_aside, caplog)
+    shop.run()
+    shop.do(alter)
+    with transaction(shop, "DELETE FROM other WHERE id = 1") as holder:
+        for n in range(2):  # and a restart meanwhile, with one more
+            with shop.running() as running:
+                shop.do(f"UPDATE orders SET n = {n + 5}", f"DELETE FROM orders WHERE id = {n + 1}")
+                running.eventually(lambda: folds("orders"))
+                running.eventually(lambda before=n: told() > before)
+                shop.do(f"INSERT INTO orders (id, status) VALUES ({n + 7}, 'new')")
+                running.eventually(lambda: folds("orders"))
+                if n:
+                    running.eventually(lambda: folds("orders", "more"))
+                    assert "still set aside" in caplog.text
+                    assert shop.schema + ".other" in lag.standing(shop.config, shop.state())["changes"]["set_aside"]
+                    holder.connection.commit()
+                    running.eventually(lambda: folds("other", "more"))
+            assert running.raised is None
+            shop.do("CREATE TABLE IF NOT EXISTS more (id INT PRIMARY KEY)", f"INSERT INTO more VALUES ({n})")
+            shop.tables = (*shop.tables[:2], f"{shop.schema}.more")
+    assert told() == 2
+    shop.run()
+    assert folds("orders", "other", "more")
+    assert lag.standing(shop.config, shop.state())["changes"]["set_aside"] == []
+
+
+def it_has_not_caught_up_before_it_has_one_that_is_locked(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, alter: str
+) -> None:
+    """Nor waits for it where it is dropped. `alter` as above."""
+    for name in ("LOCKS_S", "_NEW_LOCKS_S", "_ASIDE_EVERY_S"):
+        monkeypatch.setattr(connectors.triggers.following, name, 0.05)
+    shop.run()
+    for time, ends in enumerate(("COMMIT", "ROLLBACK; DROP TABLE other")):
+        monkeypatch.setattr(connectors.triggers.following, "_ASIDE_EVERY_S", time * 60.0)
+        shop.do(alter)
+        with transaction(shop, "DELETE FROM other WHERE id = 2") as holder, ThreadPoolExecutor(1) as thread:
+            done = thread.submit(shop.run)
+            while _told_aside(caplog) <= time:
+                assert not done.done(), "it has not caught up with that table"
+            for statement in ends.split("; "):
+                holder.execute(statement)
+            shop.do("DELETE FROM orders WHERE id = 3")
+            done.result()
+        assert _folds(shop, *("orders", "other")[: 2 - time])
+
+
+def _folds(shop: Shop, *names: str) -> bool:
+    return all(shop.fold(name) == shop.rows(f"SELECT * FROM {name} ORDER BY id") for name in names)
+
+
+def _told_aside(caplog: pytest.LogCaptureFixture) -> int:
+    return caplog.text.count("other is set aside")
+
+
+def one_that_is_captured_no_more_and_locked_holds_up_no_other(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has written to it is not done, and what it has is taken away; the tables are orders, other."""
+    for name in ("LOCKS_S", "_NEW_LOCKS_S"):
+        monkeypatch.setattr(connectors.triggers.following, name, 0.05)
+    shop.run()
+    with transaction(shop, "DELETE FROM other WHERE id = 1"):
+        shop.tables = shop.tables[:1]
+        shop.do("UPDATE orders SET n = 5")
+        shop.run()
+        assert shop.fold() == shop.rows()
+    shop.run()
+
+
 def an_old_transaction_that_changes_a_row_last_comes_last(shop: Shop, horizon: Callable[[], None]) -> None:
     """The younger one has committed between its two statements, and one between their ids is open.
 
@@ -151,6 +231,20 @@ def what_cannot_be_followed_is_a_verdict(shop: Shop, script: str, said: str, *, 
     shop.run()
     assert shop.fold() == shop.rows()
     assert shop.state().epoch == 2
+
+
+def what_an_older_version_made_is_gone_on_with(shop: Shop, older: str) -> None:
+    """And what was written down meanwhile is told. `older` makes it of what is there."""
+    shop.do(older, "UPDATE orders SET n = 5 WHERE id = 1", "DELETE FROM orders WHERE id = 2")
+    assert not [f for f in check.check(shop.config, shop.state()).findings if f.level is Level.ERROR]
+    shop.run()
+    assert shop.fold() == shop.rows()
+    assert [event["op"] for event in shop.events()].count("d") == 1
+    for n in range(2):
+        shop.do(f"UPDATE orders SET n = {n}")
+        shop.run()
+    assert shop.fold() == shop.rows()
+    assert not [f for f in check.check(shop.config, shop.state()).findings if f.level is not Level.OK]
 
 
 def killed_at_any_step(shop: Shop, point: str, runs: Iterable[int], others: Callable[[int], str]) -> None:

@@ -112,6 +112,8 @@ def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append(("binlog", "kept for ever" if kept is None else f"kept for {duration(kept)}"))
     elif "changes" in source:
         lines.append(("changes", f"{source['changes']['table']}: {source['changes']['rows']:,} rows"))
+        for table in source["changes"]["set_aside"]:
+            lines.append(("set aside", f"{table}: its triggers are to be made, and others hold a lock"))
     else:
         lines.append(("slot", "none"))
     if slot and slot.get("warning"):

@@ -19,10 +19,11 @@ Why nothing that was committed since is missed:
 
 from __future__ import annotations
 
-import json
+import logging
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from cdc.model.change import Offset, Table
@@ -32,19 +33,24 @@ from connectors.mysql.catalog.catalog import Captured, Catalog
 from connectors.mysql.catalog.server import Server
 from connectors.mysql.values.mapping import quoted_name as quoted
 from connectors.triggers.change_tables import CLOSE_THE_GAP
-from connectors.triggers.mysql import triggers
+from connectors.triggers.mysql import forgetting, triggers
 from connectors.triggers.mysql.looks import Looks
-from connectors.triggers.mysql.numbers import Numbers
 from connectors.triggers.mysql.rights import no_right, not_trusted
-from connectors.triggers.mysql.shape import Shape, ShapeColumn
+from connectors.triggers.mysql.shape import Shape, ShapeColumn, too_wide_rows
 from connectors.triggers.mysql.triggers import FORGETS, SQL_MODE, Names, Trigger, literal
 
-_OURS: Final = ("log", "missed", "rounds", "shapes")
+log = logging.getLogger("cdc")
+
+_NEEDED: Final = ("log", "rounds", "shapes")
+_MISSED: Final = "missed"
+"""Older versions did not make it: where it is not there, all tables are read again."""
+_OURS: Final = (*_NEEDED, _MISSED)
 _NUMBERED_FROM_S: Final = 1_767_225_600
 """2026-01-01. Shapes are numbered from a time on: triggers that are left of older change tables, where this user may
 not see them, do not find theirs, and write nothing."""
-_DELETED_AT_ONCE: Final = 1_000
-_DELETING_S: Final = 0.5
+ROWS_S: Final = 50
+"""How long the lock of a row is waited for: who makes a round holds one."""
+_PASSING_S: Final = 1
 _BIN_LOGGED: Final = 1419
 """The servers' number for a trigger that may not be made because the binlog is on."""
 _TOO_WIDE: Final = (1118, 1117)
@@ -69,15 +75,6 @@ def _is_too_wide(error: OperatorError) -> bool:
     return session.code_of_exception(error.__cause__) in _TOO_WIDE
 
 
-def too_wide_rows(shape: Shape, error: OperatorError) -> OperatorError:
-    """Return the error of a table whose rows leave no room for what a change table has besides."""
-    return OperatorError(
-        f"table {shape.qualified}: its rows are so wide that no change table can have them beside a number: "
-        f"{error.message}",
-        hint=f'leave it out: source.tables: […, "!{shape.qualified}"]',
-    )
-
-
 class ChangeLog:
     """Is one connector's database, through a connection that stays the caller's."""
 
@@ -94,7 +91,7 @@ class ChangeLog:
 
     def identity(self) -> str | None:
         """Return the id that the change tables were given when they were made; None: there are none, or not all."""
-        if not self._tables().issuperset(_OURS):
+        if not self._tables().issuperset(_NEEDED):
             return None
         rows = self._ask(f"SELECT id FROM {self.names.of('log')}")
         return rows[0][0] if rows else None
@@ -109,6 +106,7 @@ class ChangeLog:
     def prepare(self) -> None:
         """Set the session so that it may delete what was read, and locks no more of it than the rows themselves."""
         self._do(f"SET {FORGETS} = {literal(self.names.connector)}")
+        self._do(f"SET SESSION innodb_lock_wait_timeout = {ROWS_S}")
         self._do("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
 
     def make(self, captured: Sequence[Captured]) -> Offset:
@@ -134,23 +132,39 @@ class ChangeLog:
         return {"log": log, "round": begin, "token": token}
 
     def install(self, wanted: Sequence[Captured], captured: Sequence[Captured]) -> None:
-        """Make the triggers of tables, in place of theirs; drop those of tables that are not captured any more."""
+        """Make the triggers of tables, in place of theirs; drop those of tables that are not captured any more.
+
+        Unless others hold a lock on one that is not of `wanted`: that holds up no other, and the next start finds it.
+        """
+        self._do(triggers.missed_table(self.names))
         kept = {(one.table.schema, one.table.name) for one in captured}
         again = {(one.table.schema, one.table.name) for one in wanted}
         shapes = self.shapes()
         schemas = {one.table.schema for one in captured} | {shape.schema for shape in shapes.values()}
-        newest = self._newest(shapes)
+        newest, locked = self._newest(shapes), set[tuple[str, str]]()
         for trigger in self._found(schemas):
             number = int(trigger.name.split(":")[2])
             at = (trigger.schema, trigger.table)
             current = number in shapes and newest.get(shapes[number].qualified) == number
-            if at not in kept or at in again or not current or (shapes[number].schema, shapes[number].name) != at:
+            if at in again:
                 self._drop(trigger)
+            elif at in locked:
+                continue
+            elif at not in kept or not current or (shapes[number].schema, shapes[number].name) != at:
+                try:
+                    self._drop(trigger)
+                except RetryableError as exc:
+                    log.warning("table %s: the triggers that connector %s has no use for stay: %s", ".".join(at),
+                                self.names.connector, exc.message)  # fmt: skip
+                    locked.add(at)
         for one in wanted:
             self._install(one)
-        self._drop_old_shapes({one.table.qualified for one in captured})
+        self._drop_old_shapes({one.table.qualified for one in captured} | {".".join(at) for at in locked})
         if numbers := ", ".join(map(str, self._newest(self.shapes()).values())):  # nobody looks at others' misses
-            self._ask(f"DELETE FROM {self.names.of('missed')} WHERE shape NOT IN ({numbers})")
+            with suppress(RetryableError):  # nor waits for who has not committed one
+                self._do(f"SET SESSION innodb_lock_wait_timeout = {_PASSING_S}")
+                self._ask(f"DELETE FROM {self.names.of('missed')} WHERE shape NOT IN ({numbers})")
+            self._do(f"SET SESSION innodb_lock_wait_timeout = {ROWS_S}")
 
     def _drop(self, trigger: Trigger) -> None:
         self._do(f"DROP TRIGGER IF EXISTS {quoted(trigger.schema)}.{quoted(trigger.name)}")
@@ -250,7 +264,8 @@ class ChangeLog:
             if table not in there or (newest[shape.qualified] == number and shape.qualified in captured):
                 continue
             if not self._ask(f"SELECT 1 FROM {self.names.of(table)} LIMIT 1"):
-                self._do(f"DROP TABLE {self.names.of(table)}")
+                with suppress(RetryableError):  # somebody has it locked
+                    self._do(f"DROP TABLE {self.names.of(table)}")
 
     def known(self) -> set[str]:
         """Return the names of the tables that have, or have had, a change table."""
@@ -346,7 +361,7 @@ class ChangeLog:
 
     def standing(self, captured: Sequence[Captured]) -> dict[str, str | None]:
         """Return in a word how each table, its change table and its triggers stand; None: not as they were made."""
-        if self.identity() is None:
+        if self.identity() is None or _MISSED not in self._tables():
             return {one.table.qualified: None for one in captured}
         newest = self._newest(shapes := self.shapes())
         whole = dict(self._ask(f"SELECT shape, made FROM {self.names.of('shapes')} WHERE missed = 0"))
@@ -376,47 +391,8 @@ class ChangeLog:
         ]
 
     def forget(self, upto: int) -> bool:
-        """Delete what the rounds before and up to one have given; return whether all is gone.
-
-        Rows are named one by one, in statements that are committed one by one, under READ COMMITTED: so nothing but
-        rows that nobody writes any more is locked, and who writes changes never waits for it. The row of the last
-        round stays, to be compared with the position.
-        """
-        until_s = time.monotonic() + _DELETING_S
-        rounds = self.names.of("rounds")
-        pending = f"SELECT round FROM {rounds} WHERE round <= %s AND (round < %s OR numbers <> '') ORDER BY round"
-        for (text,) in self._ask(pending, upto, upto):
-            if not self._forget_one(int(text), until_s):
-                return False
-            if int(text) < upto:
-                self._ask(f"DELETE FROM {rounds} WHERE round = %s", int(text))
-            else:
-                self._ask(f"UPDATE {rounds} SET numbers = '', shapes = '{{}}' WHERE round = %s", upto)
-        return True
-
-    def _forget_one(self, number: int, until_s: float) -> bool:
-        rows = self._ask(f"SELECT shapes, numbers FROM {self.names.of('rounds')} WHERE round = %s", number)
-        there = set(self.change_tables())
-        for shapes, text in rows:
-            numbers = Numbers.parse(text)
-            tables = [int(shape) for shape in json.loads(shapes) if int(shape) in there]
-            batch: list[int] = []
-            for first, last in numbers.ranges():
-                for one in range(first, last + 1):
-                    batch.append(one)
-                    if len(batch) == _DELETED_AT_ONCE:
-                        self._delete(tables, batch)
-                        batch = []
-                        if time.monotonic() > until_s:
-                            return False
-            self._delete(tables, batch)
-        return True
-
-    def _delete(self, tables: Sequence[int], numbers: Sequence[int]) -> None:
-        if numbers:
-            listed = ",".join(map(str, numbers))
-            for shape in tables:
-                self._ask(f"DELETE FROM {self.names.of(self.names.change_table(shape))} WHERE seq IN ({listed})")
+        """Delete what the rounds before and up to one have given; return whether all is gone."""
+        return forgetting.forget(self._ask, self.names, upto, self.change_tables())
 
     def count(self) -> int:
         """Return how many changes are kept, as the server estimates it."""

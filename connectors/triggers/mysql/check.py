@@ -85,12 +85,15 @@ class _Check(Probes[Captured]):
 
 def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
     """Describe the change tables now; `lag_bytes` is not known."""
-    del state
     with closing(session.connect(session.address(config.source.url))) as connection:
         changes = ChangeLog(connection, config.name, server.look(connection))
         commit = behind(changes.last() if changes.identity() is not None else 0)
         return described(
-            changes, table=f"{changes.names.schema}.changes_*", commit=commit, clock_ms=server.clock_ms(connection)
+            changes,
+            state,
+            table=f"{changes.names.schema}.changes_*",
+            commit=commit,
+            clock_ms=server.clock_ms(connection),
         )
 
 

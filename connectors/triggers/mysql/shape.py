@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from cdc.model.change import Table
+from cdc.model.errors import OperatorError
 from connectors.mysql.binlog import charsets
 from connectors.mysql.binlog.events import TableColumn
 from connectors.mysql.values import mapping
@@ -128,3 +129,12 @@ def stored(at: int) -> str:
 def definition(made: str) -> str:
     """Return what of SHOW CREATE TABLE is the table's definition: all but how far its numbers have come."""
     return _COUNTER.sub("", made)
+
+
+def too_wide_rows(shape: Shape, error: OperatorError) -> OperatorError:
+    """Return the error of a table whose rows leave no room for what a change table has besides."""
+    return OperatorError(
+        f"table {shape.qualified}: its rows are so wide that no change table can have them beside a number: "
+        f"{error.message}",
+        hint=f'leave it out: source.tables: […, "!{shape.qualified}"]',
+    )

@@ -11,6 +11,7 @@ from cdc.config.config import ConnectorConfig
 from cdc.model.change import Coordinates, Idle, Message, Offset, Table, Transaction, TransactionBatch
 from cdc.model.errors import BugError, OperatorError
 from cdc.model.interfaces import Start
+from cdc.model.state import State
 from connectors.mysql import session
 from connectors.mysql.catalog import server
 from connectors.mysql.catalog.catalog import Captured
@@ -85,6 +86,12 @@ class MysqlTriggers(TriggerSource[Captured]):
         if wanted:
             self._await_prepared()
 
+    def verify(self, state: State) -> tuple[Offset, int] | None:
+        moved = super().verify(state)
+        if self._stale:  # their triggers may have been made while the others were followed
+            self._await_prepared()
+        return moved
+
     def extend(self, tables: Sequence[Table]) -> None:
         has_new = not {table.qualified for table in tables} <= self._carried.keys()
         super().extend(tables)
@@ -116,7 +123,7 @@ class MysqlTriggers(TriggerSource[Captured]):
         changes = self._log()
         self._place = place = Place.of(offset)
         self._tables = changes.change_tables()
-        rounds = self._rounds = Rounds(reading, changes.names, place, table_of=self._table, missed=changes.missed)
+        rounds = self._rounds = Rounds(reading, changes.names, place, table_of=self._table, missed=self._missed)
         pins, pause_s = Pins(self._connected(), changes.names), SHORTEST_S
         self._pins = pins
         while True:
@@ -145,6 +152,12 @@ class MysqlTriggers(TriggerSource[Captured]):
                 self._shapes[other] = None if now is None else (shape, now if same else told)
             self._shapes.setdefault(number, None)
         return self._shapes[number]
+
+    def _missed(self, number: int) -> bool:
+        """Note a miss of a shape; return whether to look again: a table that is set aside is read again anyway."""
+        known = self._table(number)
+        is_aside = known is not None and known[1].qualified in self._aside
+        return self._log().missed(number) and not is_aside
 
     def _compare(self) -> None:
         with looking_again():

@@ -111,7 +111,12 @@ def schema(names: Names, first: int) -> Iterator[str]:
         "missed TINYINT NOT NULL DEFAULT 0, made VARCHAR(32) NOT NULL DEFAULT '', "
         f"described LONGTEXT NOT NULL) {_of(names)} AUTO_INCREMENT = {first}"
     )
-    yield f"CREATE TABLE {names.of('missed')} (shape INT NOT NULL) {_of(names)}"
+    yield missed_table(names)
+
+
+def missed_table(names: Names) -> str:
+    """Return the statement that makes the table of misses, if it is not there."""
+    return f"CREATE TABLE IF NOT EXISTS {names.of('missed')} (shape INT NOT NULL) {_of(names)}"
 
 
 def create_database(names: Names) -> str:

@@ -18,13 +18,13 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import psycopg2.extensions
 
 from cdc.model.change import Offset
-from cdc.model.errors import ChangedError, GapError, OperatorError
+from cdc.model.errors import ChangedError, GapError, OperatorError, RetryableError
 from connectors.postgres.catalog.catalog import Captured, Catalog
 from connectors.postgres.session import identifier
 from connectors.triggers.change_tables import CLOSE_THE_GAP, too_wide
@@ -40,6 +40,8 @@ TOO_GREAT: Final = 1 << (62 - ROOM)
 """Numbers from here on have no commit position."""
 _DELETED_AT_ONCE: Final = 10_000
 _DELETING_S: Final = 0.5
+_PASSING_MS: Final = 100
+"""So long is waited for the lock of a change table that is of no use any more: those who write to it wait behind."""
 
 _COLUMNS: Final = """
 SELECT a.attname::text, a.atttypid::int8, a.atttypmod
@@ -162,7 +164,7 @@ class ChangeLog:
                     self._do(statement)
         with self._changing():
             self._free([one.oid for one in captured])
-            self._drop_old_shapes({one.oid for one in captured})
+        self._drop_old_shapes({one.oid for one in captured})
         for one in wanted:
             with self._changing():
                 self._install(one)
@@ -239,18 +241,26 @@ class ChangeLog:
                 self._do(triggers.create_function(self.names, name, triggers.NOTHING))
 
     def _drop_old_shapes(self, captured: set[int]) -> None:
-        """Drop change tables of older shapes that have been read to their end."""
+        """Drop change tables of older shapes that have been read to their end, unless somebody has one locked.
+
+        Who has written to a table that is captured no more, and has not committed, holds up none that is.
+        """
         newest: dict[int, int] = {}
         shapes, there = self.shapes(), self._change_tables()
         for number, shape in shapes.items():
             newest[shape.oid] = max(number, newest.get(shape.oid, 0))
         for number, shape in shapes.items():
             if number in there and (newest[shape.oid] != number or shape.oid not in captured):
-                table = self.names.of(self.names.change_table(number))
-                ((some,),) = self._ask(f"SELECT EXISTS (SELECT FROM {table})")
-                if not some:
-                    self._do(f"DROP TABLE {table}")
-                    self._ask(f"DELETE FROM {self.names.of('missed')} WHERE shape = %s", number)
+                with suppress(RetryableError), self._changing():
+                    self._drop_if_read(number)
+
+    def _drop_if_read(self, number: int) -> None:
+        table = self.names.of(self.names.change_table(number))
+        ((some,),) = self._ask(f"SELECT EXISTS (SELECT FROM {table})")
+        if not some:
+            self._do(f"SET LOCAL lock_timeout = {_PASSING_MS}")
+            self._do(f"DROP TABLE {table}")
+            self._ask(f"DELETE FROM {self.names.of('missed')} WHERE shape = %s", number)
 
     def known(self) -> set[str]:
         """Return the names of the tables that have, or have had, a change table."""

@@ -70,11 +70,12 @@ class _Check(Probes[Captured]):
 
 def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
     """Describe the change tables now; `lag_bytes` is not known."""
-    del state
     with closing(session.connect(session.parameters(config.source.url, f"cdc {config.name} status"))) as connection:
         changes = ChangeLog(connection, config.name)
         commit = (changes.last() + 1 if changes.identity() is not None else 1) << ROOM
-        return described(changes, table=f"{changes.names.schema}.changes", commit=commit, clock_ms=changes.clock_ms())
+        return described(
+            changes, state, table=f"{changes.names.schema}.changes", commit=commit, clock_ms=changes.clock_ms()
+        )
 
 
 def end(config: ConnectorConfig, state: State) -> int:

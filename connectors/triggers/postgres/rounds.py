@@ -151,9 +151,19 @@ class Place:
 class Rounds:
     """Reads on a session of its own, from a place on."""
 
-    def __init__(self, log: ChangeLog, table_of: Callable[[int], Table | None], place: Place) -> None:
-        """`table_of` gives the table of a shape's number; None: it is not captured any more."""
-        self._log, self._table_of = log, table_of
+    def __init__(
+        self,
+        log: ChangeLog,
+        place: Place,
+        *,
+        table_of: Callable[[int], Table | None],
+        missed: Callable[[int], bool],
+    ) -> None:
+        """`table_of` gives the table of a shape's number; None: it is not captured any more.
+
+        `missed` notes that changes of a shape are lost, and returns whether anybody is to look again.
+        """
+        self._log, self._table_of, self._missed = log, table_of, missed
         self.place = place
         """Where to resume once everything that was given is safe."""
         self._tables: dict[int, int] = {}
@@ -270,7 +280,7 @@ class Rounds:
         try:
             self._log.catalog.copy(f"reading changes of table {table.qualified}", statement, found)
         except OperatorError as exc:
-            if not _is_dropped(exc) or self._log.missed(self._tables[oid]):
+            if not _is_dropped(exc) or self._missed(self._tables[oid]):
                 raise
             log.warning(
                 "table %s: changes that an older change table had cannot be read any more, for it was altered: its "

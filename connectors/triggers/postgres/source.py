@@ -83,7 +83,9 @@ class PostgresTriggers(TriggerSource[Captured]):
     def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
         self._reading = session.connect(self._params)
         self._place = place = Place.of(offset)
-        rounds = self._rounds = Rounds(ChangeLog(self._reading, self._config.name), self._table, place)
+        rounds = self._rounds = Rounds(
+            ChangeLog(self._reading, self._config.name), place, table_of=self._table, missed=self._missed
+        )
         pause_s = SHORTEST_S
         while True:
             self._look()
@@ -107,6 +109,11 @@ class PostgresTriggers(TriggerSource[Captured]):
                     table = table if same else told
                 self._shapes[other] = table if table is not None and self._is_captured(table) else None
         return self._shapes[number]
+
+    def _missed(self, number: int) -> bool:
+        """Note a miss of a shape; return whether to look again: a table that is set aside is read again anyway."""
+        table = self._table(number)
+        return self._log().missed(number) and not (table is not None and table.qualified in self._aside)
 
     def _is_captured(self, table: Table) -> bool:
         return any(one.table.qualified == table.qualified for one in self._captured)

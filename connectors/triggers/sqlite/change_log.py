@@ -283,7 +283,8 @@ class ChangeLog:
 
     def forget_before(self, seq: int) -> None:
         """Delete what lies before a row, some at a time: a writer of the application waits only for those."""
-        self._ask(f"UPDATE {self._shapes} SET columns = ? WHERE shape = ?", str(seq), SAFE)
+        # older versions did not make the row
+        self._ask(f"INSERT OR REPLACE INTO {self._shapes} VALUES (?, '', ?)", SAFE, str(seq))
         while True:
             rows = self._ask(f"SELECT min(seq) FROM {self._changes} WHERE seq < ?", seq)
             if rows[0][0] is None:

@@ -67,11 +67,12 @@ class _Check(Probes[Found]):
 
 def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
     """Describe the change table now; `lag_bytes` is not known."""
-    del state
     with closing(Session(path_of(config.source.url))) as session:
         changes = ChangeLog(session, config.name)
         commit = changes.last() + 1 if changes.identity() is not None else 1
-        return described(changes, table=changes.names.changes, commit=commit, clock_ms=time.time_ns() // 1_000_000)
+        return described(
+            changes, state, table=changes.names.changes, commit=commit, clock_ms=time.time_ns() // 1_000_000
+        )
 
 
 def end(config: ConnectorConfig, state: State) -> int:

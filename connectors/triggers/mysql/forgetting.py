@@ -1,0 +1,68 @@
+"""Deletes what the rounds before a position have given.
+
+Rows are named one by one, in statements that are committed one by one, under READ COMMITTED: so nothing but rows that
+nobody writes any more is locked. Who writes changes never waits for it, and it never waits for them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from connectors.triggers.mysql.looks import Ask
+from connectors.triggers.mysql.numbers import Numbers
+from connectors.triggers.mysql.triggers import Names
+
+_AT_ONCE: Final = 500
+_DELETING_S: Final = 0.5
+
+
+def forget(ask: Ask, names: Names, upto: int, change_tables: Collection[int]) -> bool:
+    """Delete rounds up to one, with their changes, some at a time; return whether all are gone.
+
+    The row of the last round stays, to be compared with the position.
+    """
+    until_s = time.monotonic() + _DELETING_S
+    rounds = names.of("rounds")
+    pending = f"SELECT round FROM {rounds} WHERE round <= %s AND (round < %s OR numbers <> '') ORDER BY round"
+    for (text,) in ask(pending, upto, upto):
+        for shapes, numbers in ask(f"SELECT shapes, numbers FROM {rounds} WHERE round = %s", int(text)):
+            tables = [int(shape) for shape in json.loads(shapes) if int(shape) in change_tables]
+            if not _changes(ask, names, tables, Numbers.parse(numbers), until_s):
+                return False
+        if int(text) < upto:
+            ask(f"DELETE FROM {rounds} WHERE round = %s", int(text))
+        else:
+            ask(f"UPDATE {rounds} SET numbers = '', shapes = '{{}}' WHERE round = %s", upto)
+    return True
+
+
+def _changes(ask: Ask, names: Names, tables: Sequence[int], numbers: Numbers, until_s: float) -> bool:
+    batch: list[int] = []
+    for first, last in numbers.ranges():
+        for one in range(first, last + 1):
+            batch.append(one)
+            if len(batch) == _AT_ONCE:
+                _delete(ask, names, tables, batch)
+                batch = []
+                if time.monotonic() > until_s:
+                    return False
+    _delete(ask, names, tables, batch)
+    return True
+
+
+def _delete(ask: Ask, names: Names, tables: Sequence[int], numbers: Sequence[int]) -> None:
+    """Delete rows by joining their numbers.
+
+    Of a list that has many of a table's rows (seq IN), the servers read the whole table, and wait for each row in it
+    that a transaction has not committed yet.
+    """
+    if numbers:
+        first, *others = map(str, numbers)
+        listed = " UNION ALL SELECT ".join([f"SELECT {first} AS seq", *others])
+        for shape in tables:
+            table = names.of(names.change_table(shape))
+            by_key = f"{table} FORCE INDEX (PRIMARY) ON {table}.seq = n.seq"
+            ask(f"DELETE {table} FROM ({listed}) AS n STRAIGHT_JOIN {by_key}")
