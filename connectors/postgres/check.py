@@ -18,7 +18,7 @@ from cdc.model.interfaces import LINEAGE
 from cdc.model.state import Phase, State
 from connectors import captured_tables
 from connectors.postgres import session
-from connectors.postgres.catalog import identities, server
+from connectors.postgres.catalog import identities, lock_room, server
 from connectors.postgres.catalog.catalog import Captured, Catalog
 from connectors.postgres.slot import continuity, joining, ledger, retention, slot
 from connectors.postgres.slot.replication_stream import STATUS_EVERY_S, ReplicationConnection
@@ -170,6 +170,9 @@ class _Check:
         for parent, others in identities.children(catalog.rows, oids, good).items():
             what = f"rows of {', '.join(others)}, which inherit from it, are not captured"
             yield Finding(Level.WARNING, f"table {parent}", what, f"source.tables: [{', '.join([parent, *others])}]")
+        read = self._state is not None and self._state.phase is Phase.STREAM
+        for refusal in lock_room.refusals(catalog.rows, self._oids):
+            yield Finding(Level.WARNING if read else Level.ERROR, "server", refusal.message, refusal.hint)
 
     def _without(self, catalog: Catalog, there: Sequence[Captured], known: Container[str]) -> dict[int, CdcError]:
         """Say of the tables that a run leaves out, by oid, why they cannot join the publication."""

@@ -35,6 +35,8 @@ _OTHERS: Final = frozenset({_LOCKED, "40P01", "40001"})
 _HINTS: Final = {
     "42501": "grant what is missing to the connector's role",
     "53100": "make room on the server's disk",
+    "53200": "the server has no memory left; where it is shared memory, it has no room for more locks, as of thousands "
+    "of partitions: ALTER SYSTEM SET max_locks_per_transaction = 512; then restart the server",
     "53300": "SELECT count(*), application_name FROM pg_stat_activity GROUP BY 2; raise max_connections or close some",
     _LOCKED: "others hold a lock that this waits for: SELECT a.pid, a.state, a.xact_start, a.query FROM pg_locks l "
     "JOIN pg_stat_activity a USING (pid) WHERE l.mode IN ('AccessExclusiveLock', 'ExclusiveLock', "

@@ -105,20 +105,11 @@ class PostgresSource:
         left_out.tell(self._captured)
         self._left_out = left_out.found
         self._followed = Followed(self._config, self._captured)
-        self._tell_of_others(catalog)
+        identities.tell(catalog.rows, self._config.publication, {c.oid: c.table.qualified for c in self._captured})
         self._replication = ReplicationConnection(self._params)
         identity = continuity.identity(self._replication, database=self.database, names=self._names)
         self._timeline = identity[LINEAGE]
         return identity
-
-    def _tell_of_others(self, catalog: Catalog) -> None:
-        """Log what is left out beside the captured tables, and what the publication makes fail."""
-        names = [table.qualified for table in self.tables()]
-        for parent, left_out in identities.children(catalog.rows, [c.oid for c in self._captured], names).items():
-            log.warning("table %s: rows of %s, which inherit from it, are not captured", parent, ", ".join(left_out))
-        for found in identities.accidents(catalog.rows, self._config.publication, names):
-            what = f"publication {self._config.publication} makes updates and deletes of {found.name} fail"
-            log.warning("%s: %s; %s", what, found.why, found.hint)
 
     def left_out(self) -> Reasons:
         return self._left_out
@@ -197,10 +188,15 @@ class PostgresSource:
             raise ChangedError(f"table {gone} has just been dropped: looking again")
         return found
 
-    def _facts_now(self) -> dict[str, ledger.Facts]:
-        """Return what the catalog says of the captured tables that are still there."""
-        named = {c.oid: c.table.qualified for c in self._captured}
+    def _facts_now(self, only: str = "") -> dict[str, ledger.Facts]:
+        """Return what the catalog says of the captured tables that are still there, or of one."""
+        named = {c.oid: c.table.qualified for c in self._captured if only in ("", c.table.qualified)}
         return ledger.look(self._catalog(), self._config.publication, named)
+
+    def _require_same(self, found: Mapping[str, ledger.Facts]) -> None:
+        """Raise ChangedError where rows of tables may have changed without events."""
+        if stale := ledger.differences(self._records, found, self._config.publication):
+            raise ChangedError("; ".join(f"table {name}: {reason}" for name, reason in stale.items()))
 
     def recall(self, described: Mapping[tuple[str, str], Sequence[Description]]) -> None:
         self._followed.recall(described)
@@ -368,8 +364,14 @@ class PostgresSource:
             self._last = LastTransaction.of(whole.commit_lsn, whole.xid, at_ms, messages=emitted)
 
     def _learn(self, assembler: Assembler, relation: messages.Relation, commit: int | None) -> None:
+        """Know a relation from here on; one that has changed is compared now, before any reading that its rows ask for.
+
+        Else the next look, or the next start, finds the same change and has the table read once more.
+        """
         with self._tended().asking():
             table = self._followed.table(relation, self._catalog(), commit=commit)
+            if table is not None and self._followed.has_changed:
+                self._require_same(self._facts_now(table.qualified))
         assembler.learn(relation, table)
 
     def _look(self) -> None:
@@ -397,9 +399,7 @@ class PostgresSource:
         self._refused = bool(refusals)
         if refusals:
             return
-        stale = ledger.differences(self._records, found, publication)
-        if stale:
-            raise ChangedError("; ".join(f"table {name}: {reason}" for name, reason in stale.items()))
+        self._require_same(found)
         altered = [name for name, facts in found.items() if ledger.altered(self._records.get(name, ""), facts)]
         if altered:
             raise ChangedError(f"table {', '.join(altered)} was altered: what its rows say is compared again")

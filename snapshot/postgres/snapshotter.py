@@ -15,10 +15,11 @@ from psycopg2 import errors
 
 from cdc.config.config import ConnectorConfig
 from cdc.model.change import Row, Table, Xid
-from cdc.model.errors import OperatorError, RetryableError
+from cdc.model.errors import OperatorError, RetryableError, raise_first
 from cdc.model.interfaces import Chunk, Handover, Window
 from cdc.model.state import Key
 from connectors.postgres import session
+from connectors.postgres.catalog import lock_room
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.copy_text import parse_row
 from connectors.postgres.slot.slot import await_older_transactions
@@ -131,6 +132,8 @@ class PostgresSnapshotter:
             indexed=frozenset(name for (name,) in indexed),
             encoding=session.key_encoding(connection),
         )
+        if partitioned:
+            raise_first(lock_room.refusals(catalog.rows, {oid: table.qualified}))
         ((pages,),) = catalog.rows(f"sizing table {table.qualified}", _PAGES, (oid, oid))
         (((plan,),),) = catalog.rows(f"sizing table {table.qualified}", plan_statement(table, relation))
         estimate = min(int(plan["Plan"]["Plan Rows"]), pages * _ROWS_A_PAGE)

@@ -122,7 +122,7 @@ REPLACED_KEYS = {
         itertools.product(REPLACED_KEYS, (True, False)),
         ("another column", True),
         ("under FULL", False),
-        ("one more", False),
+        ("another name", True),
     ),
     ids=str,
 )

@@ -8,7 +8,8 @@ https://www.postgresql.org/docs/current/logical-replication-publication.html
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +17,8 @@ from cdc.model.change import Table
 from cdc.model.errors import OperatorError
 from connectors.postgres.catalog import queries
 from connectors.postgres.session import identifier
+
+log = logging.getLogger("cdc")
 
 _CHECKED: Final = 180000
 """The first version that asks whether a publication carries the generated columns of a replica identity."""
@@ -190,7 +193,7 @@ class Accident:
     hint: str
 
 
-def accidents(rows: Rows, publication: str, captured: Sequence[str]) -> Iterator[Accident]:
+def accidents(rows: Rows, publication: str, captured: Collection[str]) -> Iterator[Accident]:
     """Give what the publication carries, is not captured, and cannot be updated therefore: children, for example."""
     ((version,),) = rows("reading the version", "SELECT current_setting('server_version_num')::int", ())
     published = {
@@ -210,10 +213,20 @@ def accidents(rows: Rows, publication: str, captured: Sequence[str]) -> Iterator
                 yield Accident(f"{schema}.{name}", why, drop if alone else hint)
 
 
-def children(rows: Rows, oids: Sequence[int], captured: Sequence[str]) -> Mapping[str, Sequence[str]]:
+def children(rows: Rows, oids: Sequence[int], captured: Collection[str]) -> Mapping[str, Sequence[str]]:
     """Return, by table, those that inherit from it (INHERITS) and are not captured themselves."""
     found: dict[str, list[str]] = {}
     for parent, child in rows("reading the catalog", _CHILDREN, (list(oids),)):
         if child not in captured:
             found.setdefault(parent, []).append(child)
     return found
+
+
+def tell(rows: Rows, publication: str, captured: Mapping[int, str]) -> None:
+    """Log what is left out beside the captured tables, given by oid, and what the publication makes fail."""
+    names = captured.values()
+    for parent, left_out in children(rows, list(captured), names).items():
+        log.warning("table %s: rows of %s, which inherit from it, are not captured", parent, ", ".join(left_out))
+    for found in accidents(rows, publication, names):
+        what = f"publication {publication} makes updates and deletes of {found.name} fail"
+        log.warning("%s: %s; %s", what, found.why, found.hint)

@@ -34,6 +34,8 @@ class Followed:
         self._first = {(c.table.schema, c.table.name): [Description.of(c.table)] for c in captured}
         """As the session found them: of one that was never described, whose key may have other names by now."""
         self._gone: set[int] = set()
+        self.has_changed = False
+        """Whether the table that `table` has given last is not what was said of it before."""
 
     def recall(self, described: Mapping[tuple[str, str], Sequence[Description]]) -> None:
         """Remember what the topics say of the tables, oldest first."""
@@ -44,6 +46,7 @@ class Followed:
 
         Raises for a table that was renamed while this session followed it: see `renamed`.
         """
+        self.has_changed = False
         name = (relation.schema, relation.name)
         if name not in self._named:
             if relation.id not in self._names:
@@ -58,6 +61,7 @@ class Followed:
         table = catalog.table(relation, known or self._first.get(name, ()), wanted, commit=commit)
         described = Description.of(table)
         if not known or known[-1] != described:
+            self.has_changed = bool(known)
             known.append(described)
         return table
 
