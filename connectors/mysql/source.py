@@ -38,6 +38,7 @@ from connectors.mysql.read_position import ReadPosition
 from connectors.mysql.replication import continuity, dumps, last_transaction, mariadb_history
 from connectors.mysql.replication.claim import Claim
 from connectors.mysql.replication.dump_stream import BinlogDump, replica_uuid, unreadable
+from connectors.mysql.replication.file_ends import FileEnds
 from connectors.mysql.rows.relations import Followed
 from connectors.mysql.rows.transactions import Committed, Grouper
 from connectors.mysql.statements.judgement import judge
@@ -83,6 +84,7 @@ class MysqlSource:
         self._file = fast_path.File("", b"", 0)
         self._place = ReadPosition()
         self._offsets = FileOffsets()
+        self._ends = FileEnds(self.made_at)
 
     def follower(self) -> Follower | None:
         return self._claim.follower()
@@ -126,6 +128,10 @@ class MysqlSource:
         """Raise OperatorError if the server leaves captured tables out of its log."""
         raise_first(filters.refusals(self._connected(), self._server, self.tables(), self._address.endpoint))
         self._compared_s = time.monotonic()
+
+    def _compare(self) -> None:
+        self._compare_filters()
+        self._ends.look(self._place.read_to, server.status(self._connected(), self._server)[0])
 
     def tables(self) -> tuple[Table, ...]:
         return tuple(captured.table for captured in self._captured)
@@ -200,7 +206,7 @@ class MysqlSource:
         self._by_gtid = self._server.gtids
         # What ends before `done` was published, even if it was prepared before the part that is read again.
         self._grouper = Grouper(self._followed.wanted, settled=max(place.settled, place.done))
-        self._offsets = FileOffsets(whole=place.by_file)
+        self._offsets, self._ends = FileOffsets(whole=place.by_file), FileEnds(self.made_at)
         if place.by_file:
             dump.follow(asked)
         elif isinstance(place.gtids, GtidSet):
@@ -229,7 +235,7 @@ class MysqlSource:
         while True:
             self._claim.keep()
             if time.monotonic() - self._compared_s > _COMPARED_S:
-                self._compare_filters()
+                self._compare()
             small = self._small(dump, read_small, file) if read_small is not None else None
             if small is not None:
                 if small.transactions:
@@ -328,6 +334,7 @@ class MysqlSource:
         asked: BinlogPosition,
     ) -> str:
         """Take an event that says where in which file the log stands; return the file that it goes on in."""
+        self._ends.turned(event, file)
         match event:
             case events.Rotate():
                 file = event.file

@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import MySQLDatabase
 from tests.integration.connector import Connector
 from tests.integration.mysql_work import connector_of, is_mysql, same
-from tests.integration.running import eventually, unbroken
+from tests.integration.running import Running, eventually, unbroken
 
 
 def _refused(connector: Connector, verdict: str) -> str:
@@ -84,6 +84,26 @@ def test_a_reset(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_pat
     if is_mysql(database):  # where the numbers are known that it gives out again
         database.execute(*(f"UPDATE a SET v = {n} WHERE id = 4" for n in range(int(count))))
         _refused(connector, "binlog rewritten")
+
+
+@pytest.mark.every_server  # MySQL noticed it at the next start, MariaDB never
+def test_a_reset_while_the_log_is_followed(
+    mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """The dump goes on in the new log's second file: what is in the first one does not come, and nothing behind it."""
+    database = mysql_database
+    reset = "RESET BINARY LOGS AND GTIDS" if is_mysql(database) else "RESET MASTER"
+    database.execute(reset, "DO SLEEP(1)")  # the two files begin in seconds of their own
+    connector = _begun(database, kafka, prefix, tmp_path)
+    with Running(connector) as running:
+        running.await_following()
+        database.execute(reset, "INSERT INTO a VALUES (3, 3)", "FLUSH BINARY LOGS", "INSERT INTO a VALUES (4, 4)")
+        assert running.ended() == 4, running.stderr
+        assert "the server has begun its log from the beginning: " in running.stderr
+        assert "binlog reset" in running.stderr
+    _refused(connector, "binlog reset")
+    connector.close_the_gap()
+    same(connector, database, "a")
 
 
 def test_rights_that_are_missing(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
