@@ -9,10 +9,10 @@ event comes. A store that replaces a row only with one of a greater position com
 the other.
 
 Deletes are the exception: a deleted row leaves no position in the store to compare with, so an older event that comes
-after the delete would bring the row back. Two rules prevent it. The job hands no event over that sorts before
-`Complete.late_before`: the copy has taken it in already. And where a topic is read again from an earlier offset, the
-events of a key come in the order of their positions, because a key has one partition: the delete comes again as well,
-after everything that it deletes.
+after the delete would bring the row back. Two rules prevent it. The job hands no event over that the copy has taken in
+already: `not_again` tells by the copy's mark. And where a topic is read again from its beginning, the events of a key
+come in the order of their positions, because a key has one partition: the delete comes again as well, after everything
+that it deletes.
 
 A store that shows whole transactions alone (`WholeStore`) shows the maximum over the events before a limit. The newest
 event of a batch may lie behind the limit, so that store gets the newest before it, and every event from it on: see
@@ -26,6 +26,9 @@ from collections.abc import Mapping
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
+
+from spark_apply.events.typed import OFFSET, PARTITION, POSITION
+from spark_apply.model.completeness import TakenIn
 
 _OF_EVENT = ("partition", "offset", "op", "position", "schema_version", "source_ms", "after")
 
@@ -53,6 +56,18 @@ def latest_alone(events: DataFrame) -> DataFrame:
     """
     ahead, newest, counted, valid = _columns_alone()
     return events.groupBy(ahead, "key").agg(newest, counted, valid).select("key", "newest.*", "events", "valid")
+
+
+def not_again(rows: DataFrame, had: TakenIn) -> DataFrame:
+    """Return typed newest events (`spark_apply.events.typed`) without those that a copy has taken in before.
+
+    Where the newest event of a key is one of them, so are all that it stands for.
+    """
+    new = F.col(POSITION) >= had.before
+    if had.ends:
+        ends = F.create_map(*(F.lit(part) for pair in had.ends.items() for part in pair))
+        new &= F.col(OFFSET) >= F.coalesce(F.try_element_at(ends, F.col(PARTITION)), F.lit(0))
+    return rows.where(new)
 
 
 @functools.cache

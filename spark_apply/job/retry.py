@@ -37,7 +37,7 @@ def fold_batch(
     while True:
         visibility = publisher.visibility(ends)
         try:
-            applier(records, visibility, publisher.late_before())
+            applier(records, visibility, publisher.taken_in())
         except Exception as exc:
             tries += 1
             again = tries == 1 and not isinstance(exc, CdcError)

@@ -46,7 +46,7 @@ import json
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from cdc.model.change import Position
 from cdc.model.state import Phase, State
@@ -76,7 +76,7 @@ class Complete:
         """An event that sorts before it can only be late: the copy has taken it in already, or a newer one of its key.
 
         It is one commit position lower than `position`, because rows of an incremental snapshot have the position just
-        before the next commit, and are not late.
+        before the next commit, and are not late. Of events of that very commit, offsets alone say whether they are.
         """
         at = Position.parse(self.position)
         return Position(at.epoch, max(at.commit - 1, 0), 0).text
@@ -111,6 +111,19 @@ class Mark:
     def holds(self, ends: Mapping[int, int]) -> bool:
         """Whether the copy has all records below `ends`."""
         return all(self.ends.get(partition, 0) >= end for partition, end in ends.items())
+
+
+@dataclass(frozen=True, slots=True)
+class TakenIn:
+    """What a copy holds of its topic for certain: an event that is part of it comes again, and says nothing new."""
+
+    before: str
+    """Events that sort before this position: see `Complete.late_before`."""
+    ends: Mapping[int, int]
+    """By partition, records below these offsets; none of a partition from which no such record is read again."""
+
+
+NOTHING: Final = TakenIn("", {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +195,11 @@ def complete_tables(state: State, tables: Iterable[str]) -> frozenset[str] | Non
 def position_of(state: State) -> str:
     """Return the position that separates the events up to `state`, which sort before it, from those after it."""
     return Position(state.epoch, state.commit, 0).text
+
+
+def moved_on(had: Mapping[int, int], ends: Mapping[int, int]) -> Mapping[int, int]:
+    """Return the greater offset of both for each partition."""
+    return {number: max(had.get(number, 0), ends.get(number, 0)) for number in {*had, *ends}}
 
 
 def lowest(marks: Iterable[Mark | None]) -> Complete | None:

@@ -115,6 +115,11 @@ i
     HAVING reverse(concat('', sum(j), max(s))) > '5' AND reverse(concat('', max(i))) <> '0'
     AND count(*) / max(i) > min(j)
 
+b
+    SELECT b, max(10 / i) FILTER (WHERE i <> 0) AS m, max(CAST(s AS INT)) FILTER (WHERE s IN ('12', '-3')) AS a,
+    count(10 div i) FILTER (WHERE i <> 0 AND 10 / i > -9) AS n, min(i * 70000000) FILTER (WHERE abs(i) < 30) AS p
+    FROM public.t GROUP BY b
+
 id
     SELECT id, 'it''s' AS a, '\\u0041\\101' AS b, 'a' 'b' AS c, "d" AS d, 'a\\qb' AS e FROM public.t
 """

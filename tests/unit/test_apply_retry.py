@@ -28,7 +28,7 @@ def _applied(monkeypatch: pytest.MonkeyPatch, errors: list[Exception], swapped: 
     conf = SimpleNamespace(get=lambda _: "2")
     looks = iter([False, *swapped])
     swaps: Any = SimpleNamespace(look=lambda **_: next(looks), spark=SimpleNamespace(conf=conf))
-    publisher: Any = SimpleNamespace(unread=lambda _: 0, visibility=lambda _: {}, late_before=dict)
+    publisher: Any = SimpleNamespace(unread=lambda _: 0, visibility=lambda _: {}, taken_in=dict)
     given: Any = applier
     records: Any = "records"
     retry.fold_batch(given, swaps, records, publisher, {})

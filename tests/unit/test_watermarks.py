@@ -9,7 +9,7 @@ from spark_apply.job.batch.microbatch import Applier
 from spark_apply.job.copies.route import Route
 from spark_apply.job.watermarks.barriers import PositionWatcher
 from spark_apply.job.watermarks.publisher import WatermarkPublisher
-from spark_apply.model.completeness import Barrier, Barriers, Ends, Mark
+from spark_apply.model.completeness import Barrier, Barriers, Ends, Mark, TakenIn
 from spark_apply.model.target_table import TargetTable
 
 TOPIC = "shop.public.orders"
@@ -58,3 +58,19 @@ def test_what_lies_before_a_batch_is_no_part_of_it() -> None:
     assert made.unread(ends) == 30
     made.applied({TOPIC: {0: 10, 1: 15}}, {})
     assert made.unread(ends) == 10
+
+
+def test_a_replay_takes_nothing_from_what_a_copy_has() -> None:
+    """The checkpoint lost its end: however small the batches are that come again, the copy has all of them."""
+    barriers, store = Barriers(), Store()
+    made = publisher(barriers, store)
+    barriers.add(Barrier("shop", frozenset({"public.orders"}), COMMITTED, 1, {TOPIC: {0: 5}}))
+    made.applied({TOPIC: {0: 3}}, {})
+    made.applied({TOPIC: {0: 4}}, {})
+    assert [mark.ends for mark in store.marks] == [{0: 5}] * len(store.marks)
+    made.applied({TOPIC: {0: 5}}, {})
+    made.applied({TOPIC: {0: 4}}, {})
+    assert made.taken_in() == {(TOPIC, "copy"): TakenIn("00000001.0000000000000017.00000000", {0: 5})}
+    made.applied({TOPIC: {0: 7}}, {})
+    assert made.taken_in() == {(TOPIC, "copy"): TakenIn("00000001.0000000000000017.00000000", {})}
+    assert store.marks[-1].ends == {0: 7}

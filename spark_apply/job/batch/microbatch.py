@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 from cdc.model.errors import BugError, OperatorError
 from spark_apply.events.envelope import parse
-from spark_apply.events.latest import latest
+from spark_apply.events.latest import latest, not_again
 from spark_apply.events.projected import project
 from spark_apply.events.quarantine import Quarantine
 from spark_apply.events.typed import POSITION
@@ -31,6 +31,7 @@ from spark_apply.job.batch.survey import ALSO, EVENTS, VALID, VERSION, aggregate
 from spark_apply.job.copies.route import Route
 from spark_apply.job.copies.set_aside import AsideCopies, Key
 from spark_apply.job.topics.compacted_deletes import UnreadDeletes
+from spark_apply.model.completeness import NOTHING, TakenIn
 from spark_apply.model.store import (
     Applied,
     Batch,
@@ -69,13 +70,12 @@ class Applier:
         self._refusals = Refusals(self.quarantine, self.counts)
 
     def __call__(
-        self, records: DataFrame, visibility: Mapping[Key, Visibility], since: Mapping[Key, str] | None = None
+        self, records: DataFrame, visibility: Mapping[Key, Visibility], had: Mapping[Key, TakenIn] | None = None
     ) -> None:
         """Fold one batch in; when this returns, every store has it.
 
         `visibility` is for each `WholeStore` what it may show with this batch, for all its tables or for one topic.
-        `since` gives positions by copy: an event that sorts before is late and not applied, since it could bring back
-        a deleted row.
+        `had` says by copy what it has: an event of that is not applied again, since it could bring back a deleted row.
         """
         self._refusals.begin()
         if not any(route.stores for route in self.routes.values()):
@@ -97,9 +97,9 @@ class Applier:
                             again = topic in limits and not batch.table.history
                             rows = newest(batch.rows, None) if again else batch.rows
                             given = self._refusals.refusable(name, replace(batch, rows=rows))
-                            first = (since or {}).get((topic, name), "")
-                            late = about["first"] < first
-                            applied = _apply_since(store, given, first) if late else _apply(store, given)
+                            has = (had or {}).get((topic, name), NOTHING)
+                            again = bool(has.ends) or about["first"] < has.before
+                            applied = _apply_new(store, given, has) if again else _apply(store, given)
                             self._count(name, given, about["events"], applied)
             for name in sorted({name for _, name in visibility}):
                 self.fold(name, whole.get(name, []), visibility)
@@ -301,9 +301,9 @@ def _apply(store: Store, batch: Batch) -> Applied:
     return store.apply(batch) if batch.keys else Applied(0, 0, 0)
 
 
-def _apply_since(store: Store, batch: Batch, since: str) -> Applied:
-    """Apply the events of a batch that are not late; late ones count as stale."""
-    rows = batch.rows.where(F.col(POSITION) >= since)
+def _apply_new(store: Store, batch: Batch, had: TakenIn) -> Applied:
+    """Apply the events of a batch that are new to a copy; the others count as stale."""
+    rows = not_again(batch.rows, had)
     keys = rows.count()
     applied = _apply(store, replace(batch, rows=rows, keys=keys))
     return replace(applied, stale=total(applied.stale, batch.keys - keys))

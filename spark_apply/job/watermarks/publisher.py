@@ -12,7 +12,7 @@ from spark_apply.job.checkpoint.files import AGAIN
 from spark_apply.job.copies.route import Route
 from spark_apply.job.copies.set_aside import Key
 from spark_apply.job.watermarks.barriers import PositionWatcher
-from spark_apply.model.completeness import Barrier, Complete, Ends, Mark
+from spark_apply.model.completeness import Barrier, Complete, Ends, Mark, TakenIn, moved_on
 from spark_apply.model.store import EVERYTHING, Visibility, is_whole
 
 RESTORED: Final = f"was it restored from a backup? {AGAIN}"
@@ -103,16 +103,21 @@ class WatermarkPublisher:
             end - before.get(topic, {}).get(number, 0) for topic, of in ends.items() for number, end in of.items()
         )
 
-    def late_before(self) -> dict[Key, str]:
-        """Return for the other stores the position below which events are late; histories take late events, too."""
+    def taken_in(self) -> dict[Key, TakenIn]:
+        """Return for the other stores what they have of their topics; histories take late events, too."""
         return {
-            (topic, name): mark.complete.late_before
+            (topic, name): TakenIn(mark.complete.late_before, self._read_again(topic, mark))
             for (topic, name), mark in self._marks.items()
             if mark.complete is not None
             and name in self._routes[topic].stores
             and not is_whole(self._routes[topic].stores[name])
             and not self._routes[topic].table.history
         }
+
+    def _read_again(self, topic: str, mark: Mark) -> Mapping[int, int]:
+        """Return the ends of a copy in partitions of which the next batch may read again what it has."""
+        read = self._ends.get(topic, {})
+        return {number: end for number, end in mark.ends.items() if end > read.get(number, 0)}
 
     def applied(self, ends: Ends, visibility: Mapping[Key, Visibility]) -> None:
         """Note that all stores hold everything below `ends`; `visibility` has the marks that are already written."""
@@ -167,7 +172,8 @@ class WatermarkPublisher:
             known = self._marks.get((topic, name))
             before = known.complete if known else None
             complete = _newer(before, passed.get(route.table.connector), route.table.qualified, now_ms)
-            found[topic, name] = self.mark(topic, ends.get(topic, {}), complete)
+            has = moved_on(known.ends if known else {}, ends.get(topic, {}))  # a replay takes nothing from a copy
+            found[topic, name] = self.mark(topic, has, complete)
         return found
 
     def mark(self, topic: str, ends: Mapping[int, int], complete: Complete | None) -> Mark:

@@ -19,9 +19,9 @@ applied last, also when both come again. Until it has come, a replay can show th
 transaction, never an older one's state. 52 bits hold 4 PiB of PostgreSQL's log, and of MySQL's a million files; 11
 bits hold 2,047 epochs; beyond that: an error.
 
-The engine forgets a deleted document's version after 60 s (``index.gc_deletes``). The job hands no late event over
-(`Complete.late_before`). A replay from the beginning can show the document again until it reaches the delete, which the
-topic holds as well.
+The engine forgets a deleted document's version after 60 s (``index.gc_deletes``). The job hands no event over that the
+index has (`spark_apply.events.latest.not_again`). A replay from the beginning can show the document again until it
+reaches the delete, which the topic holds as well.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError, RetryableError
 from spark_apply.events.history import CURRENT
 from spark_apply.events.kafka.topic_identity import difference
-from spark_apply.model.completeness import LOST, Mark
+from spark_apply.model.completeness import LOST, Mark, moved_on
 from spark_apply.model.foresight import Foreseen
 from spark_apply.model.identity import has_key, identity_of, stamp
 from spark_apply.model.store import EVERYTHING, Applied, Batch, CopyError, Due, StoredRow, Visibility, only_options
@@ -50,7 +50,7 @@ from spark_apply.stores.postgres.copies import BESIDE, LIVE, PREVIOUS, Copies, C
 from spark_apply.stores.postgres.locks import lock_exclusively, wait_for_locks
 from spark_apply.stores.postgres.others import lost, refuse_altered, refuse_views
 from spark_apply.stores.postgres.server import LockedError, Server
-from spark_apply.stores.postgres.tables import OURS, CopyState, Cursor, Tables, columns_of, moved_on
+from spark_apply.stores.postgres.tables import OURS, CopyState, Cursor, Tables, columns_of
 from spark_apply.stores.postgres.types import documents, pg_type
 
 _BY_ID = ("integer", "bigint", "text", "numeric", "boolean")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -428,8 +428,3 @@ def _ours(names: Collection[str]) -> list[sql.Composed]:
 
 def _listed(names: Collection[str]) -> sql.Composed:
     return sql.SQL(", ").join(map(sql.Identifier, names))
-
-
-def moved_on(had: Offsets, ends: Offsets) -> Mapping[int, int]:
-    """Return the greater offset of both for each partition."""
-    return {number: max(had.get(number, 0), ends.get(number, 0)) for number in {*had, *ends}}

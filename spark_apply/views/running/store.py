@@ -21,14 +21,15 @@ from cdc.config.apply_config import StoreConfig
 from cdc.model.audit import Act
 from cdc.model.errors import BugError, OperatorError
 from spark_apply.events import typed
-from spark_apply.model.completeness import Mark
+from spark_apply.events.latest import not_again
+from spark_apply.model.completeness import Mark, TakenIn
 from spark_apply.model.store import EVERYTHING, Applied, Batch, Due, Store, StoredRow, Visibility
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark import names
 from spark_apply.views.embedded.containment import Search
 from spark_apply.views.embedded.fold import SourceTable
 from spark_apply.views.embedded.held import is_held
-from spark_apply.views.embedded.state import POSITION, ViewState, place
+from spark_apply.views.embedded.state import ViewState, place
 from spark_apply.views.embedded.step import Step, UnitsError, ViewError
 from spark_apply.views.model.uses import TableUse, Way
 from spark_apply.views.model.values import engine_type, quoted
@@ -213,11 +214,12 @@ class ViewStore:
         self._running.leave_out(table, why)
 
     def _not_again(self, batch: Batch) -> DataFrame:
-        """Return a batch's events without those that were taken in before: see `completeness.Complete.late_before`."""
+        """Return a batch's events without those that were taken in before."""
         mark, reload = self._known(batch.table.qualified)
-        if mark is None or mark.complete is None or reload:
+        if mark is None:
             return batch.rows
-        return batch.rows.where(F.col(POSITION) >= mark.complete.late_before)
+        before = mark.complete.late_before if mark.complete is not None and not reload else ""
+        return not_again(batch.rows, TakenIn(before, mark.ends))
 
     def _take_in(self, batch: Batch) -> None:
         """Add events to those that wait."""

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from sqlglot import exp
 
 from spark_apply.views.sql.expressions.carrier import Carrier, Rules, Typed, as_type, call, case, cast, integer
+from spark_apply.views.sql.expressions.guards import only_where
 from spark_apply.views.sql.expressions.types import (
     FLOATS,
     INSTANTS,
@@ -181,8 +182,8 @@ def _filtered(carry: Carrier, node: exp.Expr) -> Typed:
     if not isinstance(node.this, _FUNCTIONS):
         raise carry.unknown(node.this)
     found = _aggregate(carry, node.this)
-    condition = exp.Where(this=carry.boolean(node.expression.this).sql)
-    return found.made(lambda function: exp.Filter(this=function, expression=condition.copy()))
+    condition = carry.boolean(node.expression.this).sql
+    return found.made(lambda function: only_where(function, condition))
 
 
 @AGGREGATES.of(exp.Window, knows="this partition_by order spec over")

@@ -22,6 +22,7 @@ from sqlglot import exp
 from spark_apply.views.sql.expressions.aggregates import AGGREGATES, Aggregate
 from spark_apply.views.sql.expressions.carrier import Carrier, Rules, Typed, call, case, integer, shown
 from spark_apply.views.sql.expressions.casts import CASTS
+from spark_apply.views.sql.expressions.guards import only_where
 from spark_apply.views.sql.expressions.types import FLOATS, INSTANTS, NULL, SKETCH, is_number
 from spark_apply.views.sql.reading.written import HllSketchAgg, HllSketchEstimate, HllUnionAgg, Written
 
@@ -211,8 +212,8 @@ def _filtered(carry: Carrier, node: exp.Expr) -> Typed:
     if not isinstance(node.this, _AGGREGATES):
         return AGGREGATES[exp.Filter](carry, node)
     found = _aggregate(carry, node.this)
-    condition = exp.Where(this=carry.boolean(node.expression.this).sql)
-    return found.made(lambda function: exp.Filter(this=function, expression=condition.copy()))
+    condition = carry.boolean(node.expression.this).sql
+    return found.made(lambda function: only_where(function, condition))
 
 
 @APPROXIMATE.of(exp.Window, knows="this partition_by order spec over")

@@ -29,6 +29,19 @@ def may_fail(value: exp.Expr) -> bool:
     return any(not each.find(exp.Interval) for each in value.find_all(exp.Add, exp.Sub, exp.Mul))
 
 
+def only_where(function: exp.Expr, condition: exp.Expr) -> exp.Filter:
+    """Return an aggregate of the engine with FILTER, which asks for its argument in no other rows.
+
+    DuckDB computes it for all rows first.
+    """
+    made = function.copy()
+    first = next(iter(made.expressions), None)
+    for value in first.expressions if isinstance(first, exp.Distinct) else made.expressions:
+        if may_fail(value):
+            value.replace(case((condition.copy(), value.copy())))
+    return exp.Filter(this=made, expression=exp.Where(this=condition.copy()))
+
+
 def guarded(block: Block) -> Block:
     """Return a block of the embedded engine whose conditions are asked as if in their order."""
     sources, joined = list[Source](), list[exp.Expr]()
