@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import orjson
 
@@ -35,6 +35,7 @@ from cdc.rules.flat import CHANGED as FORMAT_CHANGED
 from cdc.rules.flat import ENVELOPES, Formats
 from cdc.rules.routes import NO_ROUTES, Routes
 
+T = TypeVar("T")
 Publish: TypeAlias = Callable[[bytes, bytes], None]
 KEY_FORM: Final = "the schema of its key is another, and so are the keys of its records"
 VALUE_FORM: Final = (
@@ -241,19 +242,24 @@ class SchemaVersions:
         """Why records are not of the form that the registry has now for a table that is as it was; None: they are."""
         last = self._newest.get((table.schema, table.name))
         columns = tuple((column.name, column.type) for column in table.columns)
-        if (
-            before is None
-            or last is None
-            or self._wires is None
-            or (before.columns, before.key) != (columns, table.key)
-        ):
+        if before is None or last is None or self._wires is None:
             return None
         wire = self._wire(self._wires, table, last["topic"])
         if wire is None:
             return None
+        if (before.columns, before.key) != (columns, table.key):
+            return VALUE_FORM if self._forgotten(self._wires, last, wire) else None
         if last.get("key_form", wire.key_form) != wire.key_form:
             return KEY_FORM
         return VALUE_FORM if last.get("value_form", wire.value_form) != wire.value_form else None
+
+    def _forgotten(self, wires: Wires, last: Mapping[str, Any], wire: Wire) -> bool:
+        """Whether the registry has other schemas now under the ids that a table's last version was written with."""
+        if not last.get("value_form") or not wire.value_form:
+            return False
+        if last["value_form"] == wire.value_form and "value_print" in last:
+            return bool(last["value_print"] != wire.value_print)
+        return self._asked(last["table"], lambda: wires.lost(last))
 
     def rewritten(self, table: Table) -> str | None:
         """The same if all rows may have been rewritten, so that the description must be published again."""
@@ -328,6 +334,8 @@ class SchemaVersions:
                 reason = reason or KEY_FORM
             if last is not None and "value_form" in last and "value_form" in other and other <= set(_FORMS):
                 reason = reason or VALUE_FORM
+            if reason is None and last is not None and wire is not None and self._wires is not None:
+                reason = VALUE_FORM if self._forgotten(self._wires, last, wire) else None
             if reason is not None:
                 resnapshot(table, reason)
         encoder = TableEncoder(
@@ -339,11 +347,14 @@ class SchemaVersions:
         return encoder
 
     def _wire(self, wires: Wires, table: Table, topic: str) -> Wire | None:
-        """Return a table's format; the source is tended while a registry is slow, for a transaction is open."""
+        """Return a table's format."""
+        return self._asked(table.qualified, lambda: wires.of(table, topic, self._numbers.of(table)))
+
+    def _asked(self, name: str, ask: Callable[[], T]) -> T:
+        """Ask a registry; the source is tended while it is slow, for a transaction is open."""
         asking = ThreadPoolExecutor(1, "cdc-registry")
         try:
-            job = asking.submit(wires.of, table, topic, self._numbers.of(table))
-            return await_tended(job, self._tend, f"{table.qualified}: asking the schema registry")
+            return await_tended(asking.submit(ask), self._tend, f"{name}: asking the schema registry")
         finally:
             asking.shutdown(wait=False)
 

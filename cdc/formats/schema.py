@@ -132,7 +132,7 @@ def swapped(before: str, now: str) -> list[tuple[str, str]]:
     texts of schemas in Avro; of others there are none.
     """
     try:
-        were, are = _records(orjson.loads(before)), _records(orjson.loads(now))
+        were, are = records(orjson.loads(before)), records(orjson.loads(now))
     except ValueError:
         return []
     return [
@@ -143,17 +143,17 @@ def swapped(before: str, now: str) -> list[tuple[str, str]]:
     ]
 
 
-def _records(of: Any) -> dict[str, dict[str, str]]:  # noqa: ANN401 - JSON
+def records(of: Any) -> dict[str, dict[str, str]]:  # noqa: ANN401 - JSON
     """Return what the fields of each record in a schema are called at the source."""
     found: dict[str, dict[str, str]] = {}
     if isinstance(of, list):
         for part in of:
-            found |= _records(part)
+            found |= records(part)
     elif isinstance(of, dict):
         if of.get("type") == "record":
             found[str(of.get("name"))] = {field["name"]: field.get(ORIGINAL, field["name"]) for field in of["fields"]}
         for part in of.values():
-            found |= _records(part)
+            found |= records(part)
     return found
 
 

@@ -97,7 +97,7 @@ class ScriptedRegistry:
         return 200, {"id": known or self.keep(subject, self.schema(body))}
 
     def keep(self, subject: str, schema: dict[str, Any]) -> int:
-        number = next((n for n, of in self.schemas.items() if of == schema), len(self.schemas) + 1)
+        number = next((n for n, of in self.schemas.items() if of == schema), max(self.schemas, default=0) + 1)
         self.schemas[number] = schema
         self.subjects.setdefault(subject, []).append(number)
         return number

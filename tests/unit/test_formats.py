@@ -61,6 +61,12 @@ class MemoryRegistry:
 
     def forget(self) -> None: ...
 
+    def same(self) -> bool:
+        return True
+
+    def schema(self, number: int) -> tuple[str, str] | None:
+        return self.schemas.get(number)
+
     def newest(self, subject: str) -> str | None:
         return next((text for of, text in reversed(self.subjects) if of == subject), None)
 
