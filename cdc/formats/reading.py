@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 
 import orjson
 
+from cdc.encode.topic_contents.foreign import FOREIGN
 from cdc.formats import avro, proto_text, protobuf
 from cdc.model.errors import ProtocolError
 from cdc.rules.flat import as_event
@@ -28,8 +29,6 @@ FIRST: Final = b"\0"
 """Between the head and a message of Protobuf: it is the first of its file."""
 CONNECT: Final = b'{"schema":{"type":"struct"'
 _PAYLOAD: Final = b',"payload":'
-FOREIGN: Final = b"foreign"
-"""What stands for a key or value that no connector has written: not JSON."""
 
 SchemaOf: TypeAlias = Callable[[int], tuple[str, str] | None]
 """Gives the type and the text of a schema by its id; None: there is none."""
