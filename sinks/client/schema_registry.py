@@ -18,7 +18,7 @@ from cdc.config.kafka_config import KafkaConfig
 from cdc.config.published.record_format import RegistryConfig
 from cdc.formats import proto_text
 from cdc.formats.reading import PLAIN, Reading
-from cdc.formats.schema import swapped
+from cdc.formats.schema import meant_otherwise, swapped
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ class SchemaRegistry:
                 subject, newest.schema.schema_str or "", newest.schema.schema_type or "AVRO", type_, ours
             )
             self._refuse_swapped(subject, newest.schema.schema_str or "", text)
+            self._refuse_another_meaning(subject, newest.schema.schema_str or "", text)
         number = self._asked(subject, lambda: client.register_schema(subject, schema))
         if number is None:
             raise self._error(subject, f"it has no subject {subject}, and takes none", None)
@@ -240,6 +241,28 @@ class SchemaRegistry:
                 hint="Avro has no such name: call the other column otherwise, or leave one of them out "
                 "(source.columns: exclude), or another format for this table (sink.formats)",
             )
+
+    def _refuse_another_meaning(self, subject: str, before: str, now: str) -> None:
+        """Raise OperatorError if bytes would stand for another value than before, unless the subject takes anything."""
+        for field, was, means in meant_otherwise(before, now):
+            if self._takes_anything(subject):
+                return
+            raise OperatorError(
+                f"schema registry at {self._config.url}: subject {subject}: its field {field} is {was}, and would be "
+                f"{means}: a reader that has a schema of its own would take the one's bytes for the other's, which the "
+                "registry does not see: no event is written",
+                hint="change the column back; or, if all readers go by the schema that a record names, let the subject "
+                f"take anything (compatibility NONE at {self._config.url}/config/{subject}) until the connector has "
+                "started again",
+            )
+
+    def _takes_anything(self, subject: str) -> bool:
+        """Whether the subject's compatibility, or else the registry's, is NONE."""
+        client = self._client
+        found = self._asked(subject, lambda: client.get_compatibility(subject)) or self._asked(
+            subject, client.get_compatibility
+        )
+        return found == "NONE"
 
 
 def _broken_tls(exc: BaseException | None) -> bool:
