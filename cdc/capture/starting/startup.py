@@ -113,9 +113,8 @@ class Startup:
             still = replace(self._taken_up(still, added, source), tables=names, carried=source.carried())
         if lost:
             still = _read_again(still, lost, source)
-        found = source.stale() if isinstance(source, Comparing) else {}
-        stale = {name: reason for name, reason in found.items() if name in still.tables}
-        if stale:
+        stale = self._stale(source, still)
+        if stale is not None:
             still = replace(_read_again(still, stale, source), carried=source.carried())
             for name, reason in stale.items():
                 log.warning("table %s: %s: its rows are read again", name, reason)
@@ -123,6 +122,23 @@ class Startup:
             state = still.next()
             self._sink.commit(state)
         return state, None
+
+    def _stale(self, source: Source, state: State) -> Mapping[str, str] | None:
+        """Return the tables whose rows may have changed without events, with the reason of each; None: there is none.
+
+        An outbox is not among them: no reading brings messages, so it is told of inserts that may be in no log.
+        """
+        found = source.stale() if isinstance(source, Comparing) else {}
+        stale = {name: reason for name, reason in found.items() if name in state.tables}
+        if not stale:
+            return None
+        outbox = self._settings.outbox
+        if outbox is not None and (reason := stale.pop(outbox.table, None)) is not None:
+            log.error(
+                "table %s: %s: it is the outbox: messages that were inserted meanwhile may be in no log, and are not "
+                "published then; those that it still has are, once they are inserted again", outbox.table, reason,
+            )  # fmt: skip
+        return stale
 
     def read_keys(self) -> None:
         """Read the keys of encrypted values, after a fence. Raises OperatorError if another master key wraps them."""
