@@ -66,8 +66,11 @@ class SchemaRegistry:
         try:
             for at in {len(given) - 1, self._looked_at % len(given)} if given else ():
                 subject, (schema, number) = given[at]
+                there = self._asked(subject, partial(client.get_schema, number))
+                if there is None or _name_of(there.schema_str or "") != _name_of(schema.schema_str or ""):
+                    return False
                 found = self._asked(subject, partial(client.lookup_schema, subject, schema))
-                if found is None or found.schema_id != number:
+                if found is not None and found.schema_id != number:  # None: the subject was deleted, its id is readable
                     return False
             return True
         finally:

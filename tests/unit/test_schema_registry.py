@@ -332,10 +332,15 @@ def test_a_registry_that_is_made_again_while_nothing_changes(
     server.status = 503
     with pytest.raises(RetryableError):
         registry.same()
-    server.status, number = None, server.subjects.pop("a")
+    server.status, (number,) = None, server.subjects.pop("a")
+    assert [registry.same() for _ in range(2)] == [True, True], "a subject that was deleted leaves its ids"
+    schema = server.schemas.pop(number)
     assert [registry.same() for _ in range(2)].count(False) == 1, "each in turn"
-    server.subjects["a"] = [number[0] + 9]
-    server.schemas[number[0] + 9] = server.schemas[number[0]]
+    server.schemas |= {number: {"schema": '"string"'}}
+    assert [registry.same() for _ in range(2)].count(False) == 1, "another schema"
+    server.schemas |= {number: schema, number + 9: schema}
+    assert [registry.same() for _ in range(2)] == [True, True]
+    server.subjects["a"] = [number + 9]
     assert [registry.same() for _ in range(2)].count(False) == 1, "another id"
     registry.forget()
     assert registry.same()
