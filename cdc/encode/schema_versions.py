@@ -67,6 +67,24 @@ class KeptNumbers:
         return None if found is None else found[1]
 
 
+def newest_of(published: Iterable[bytes]) -> dict[tuple[str, str], Mapping[str, Any]]:
+    """Return the newest of the schema topic's records of each table, by schema and name."""
+    found: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for record in map(orjson.loads, published):
+        name = (record["schema"], record["table"])
+        if record["version"] > found.get(name, {"version": 0})["version"]:
+            found[name] = record
+    return found
+
+
+def is_described(table: Table, newest: Mapping[str, Any] | None) -> bool:
+    """Whether a table is as its newest description says, or has none."""
+    return newest is None or (
+        [(column["name"], column["type"]) for column in newest["columns"]] == [(c.name, c.type) for c in table.columns]
+        and tuple(newest["key"]) == table.key
+    )
+
+
 def _rules_of(record: Mapping[str, Any]) -> str:
     """What `Description.rules` is of a record: the rules' fingerprint, and the format where it is flat."""
     return f"{record.get('rules', '')} {record.get('format', '')}".rstrip()
@@ -240,15 +258,15 @@ class SchemaVersions:
 
     def _lost_form(self, before: Description | None, table: Table) -> str | None:
         """Why records are not of the form that the registry has now for a table that is as it was; None: they are."""
-        last = self._newest.get((table.schema, table.name))
-        columns = tuple((column.name, column.type) for column in table.columns)
-        if before is None or last is None or self._wires is None:
+        last, wires = self._newest.get((table.schema, table.name)), self._wires
+        if before is None or last is None or wires is None:
             return None
-        wire = self._wire(self._wires, table, last["topic"])
+        if not is_described(table, last):  # its schema is not registered yet: the log may tell of others before it
+            lost = bool(last.get("value_form")) and self._asked(table.qualified, lambda: wires.lost(last))
+            return VALUE_FORM if lost else None
+        wire = self._wire(wires, table, last["topic"])
         if wire is None:
             return None
-        if (before.columns, before.key) != (columns, table.key):
-            return VALUE_FORM if self._forgotten(self._wires, last, wire) else None
         if last.get("key_form", wire.key_form) != wire.key_form:
             return KEY_FORM
         return VALUE_FORM if last.get("value_form", wire.value_form) != wire.value_form else None

@@ -161,8 +161,8 @@ class RegisteredWires:
     ) -> Wire:
         """Give each field its number for good: the schema topic's, or the registry's where it has others.
 
-        The registry has those of a table as it is now, which it learnt as the connector started. The log may yet tell
-        of earlier versions, and their columns must not be given the same numbers.
+        The registry may know of versions that no schema topic has: Kafka was lost, or a transaction was aborted.
+        Their columns keep their numbers, and no other column is given them.
         """
         known = FieldNumbers.of_json(numbers or {})
         known = FieldNumbers(

@@ -198,6 +198,26 @@ def test_bytes_do_not_come_to_stand_for_another_value(
         assert len(server.schemas) == kept + 1
 
 
+@pytest.mark.parametrize("form", ["avro", "flat protobuf", "json-schema"])
+def test_a_subject_has_a_tables_versions_in_their_order(server: ScriptedRegistry, form: str) -> None:
+    """Its newest is the table's as it is now, also where the log tells of an older one once the connector has started.
+
+    Registries compare with the newest: in another order one refuses what the table has gone through without harm.
+    """
+    widest = text_table("t", ["id", "note", "more", "most"])
+    bench = Bench(server)
+    bench.log.commit(insert(TABLE, (b"1", b"a")))
+    bench.run(form=form)
+    bench.log.commit(insert(WIDER, (b"2", b"a", b"b")))
+    bench.log.commit(insert(widest, (b"3", b"a", b"b", b"c")))
+    bench.run(widest, form=form)
+    found = [server.schemas[number]["schema"] for number in server.subjects["p.s.t-value"]]
+    assert [("more" in text, "most" in text) for text in found] == [(False, False), (True, False), (True, True)]
+    before = len(server.requests)
+    bench.run(widest, form=form)
+    assert not [of for of in server.requests[before:] if of.startswith("POST") and of.endswith("/versions")]
+
+
 def test_two_tables_whose_records_would_have_one_name(server: ScriptedRegistry) -> None:
     """By `record` they would share a subject: each would be a version of the other."""
     tables = text_table("a-b", ["id"]), text_table("a_b", ["id", "note"])

@@ -15,7 +15,7 @@ from cdc.capture.freshness import now_ms
 from cdc.capture.settings import Settings
 from cdc.capture.snapshots.incremental_progress import IncrementalProgress
 from cdc.capture.starting import verdicts
-from cdc.encode.schema_versions import KeptNumbers
+from cdc.encode.schema_versions import KeptNumbers, is_described, newest_of
 from cdc.encode.table_log import log_of
 from cdc.model.audit import Act
 from cdc.model.change import Position, Table
@@ -269,17 +269,24 @@ class Startup:
         self._sink.log("audit", connector.encode(), act.to_bytes(connector=connector, position=position))
 
     def learn_formats(self, source: Source, tables: Sequence[Table]) -> None:
-        """Have a registry learn all tables' schemas, before anything is made. Raises OperatorError if it refuses."""
+        """Have a registry learn tables' schemas, before anything is made. Raises OperatorError if it refuses.
+
+        Not those of a table that has changed since it was described: the log tells first of what it was in between, and
+        a subject has its versions in that order.
+        """
         wires, rules = self._settings.wires, self._settings.rules
         if wires is None:
             return
         outbox = self._settings.outbox
         wires.begin(source.name, source.database)
-        numbers = KeptNumbers(self._sink.schemas() if self._settings.formats.numbered else ())
+        described = list(self._sink.schemas())
+        numbers, newest = KeptNumbers(described), newest_of(described)
         for table in tables:
             if outbox is None or table.qualified != outbox.table:
                 of = rules.of(table.qualified) if rules else None
                 shown = table if of is None else of.published(table).table
+                if not is_described(shown, newest.get((table.schema, table.name))):
+                    continue
                 try:
                     wires.of(shown, self._sink.topic(table), numbers.of(shown))
                 except OperatorError as exc:
