@@ -60,7 +60,7 @@ class SchemaRegistry:
 
     def same(self) -> bool:
         """Whether it still has the ids that it gave: the highest, which a backup may be without, and one in turn."""
-        given = sorted(self._given.items(), key=lambda of: of[1][1])
+        given = sorted(self._given.copy().items(), key=lambda of: of[1][1])  # another thread may register
         self._looked_at += 1
         client = self._new_client()  # which has heard no answer
         try:
