@@ -83,8 +83,7 @@ class KafkaSink:
         self._routed: set[str] = set()
         """Topics of messages that are known to be there."""
         self._ends = Ends({}, {})
-        self._interrupted = False
-        self._unrecorded = False
+        self._interrupted = self._unrecorded = False
         """Whether partitions reach further than is recorded."""
         self._watch = TopicWatch()
         self._settings: SettingsWatch | None = None
@@ -172,6 +171,7 @@ class KafkaSink:
 
     def fence(self) -> State | None:
         self.close()
+        self._reading.forget()
         self._begin_batches()
         self._begin_epoch()
         self._standing = read_standing(self._config, self.connector, fenced=True)

@@ -73,6 +73,11 @@ class _Registry:
 
     def forget(self) -> None: ...
 
+    def same(self) -> bool:
+        return True
+
+    def schema(self, number: int) -> tuple[str, str] | None: ...
+
     def newest(self, subject: str) -> str | None:  # noqa: ARG002 - the seam's
         return None
 

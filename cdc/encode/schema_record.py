@@ -53,6 +53,7 @@ def schema_record(
         **({"key_table": KEY_TABLE} if names_source else {}),
         **({"key_form": wire.key_form} if wire is not None and wire.key_form else {}),
         **({"value_form": wire.value_form} if wire is not None and wire.value_form else {}),
+        **({"value_print": wire.value_print} if wire is not None and wire.value_print else {}),
         **({"numbers": wire.numbers} if wire is not None and wire.numbers is not None else {}),
         **({"rules": published.rules} if published is not None else {}),
         **({"subject": published.encrypted.subject} if published is not None and published.encrypted else {}),

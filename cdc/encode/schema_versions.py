@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import orjson
 
@@ -35,6 +35,7 @@ from cdc.rules.flat import CHANGED as FORMAT_CHANGED
 from cdc.rules.flat import ENVELOPES, Formats
 from cdc.rules.routes import NO_ROUTES, Routes
 
+T = TypeVar("T")
 Publish: TypeAlias = Callable[[bytes, bytes], None]
 KEY_FORM: Final = "the schema of its key is another, and so are the keys of its records"
 VALUE_FORM: Final = (
@@ -64,6 +65,24 @@ class KeptNumbers:
         """Return the newest, also where later versions have another format."""
         found = self._newest.get((table.schema, table.name))
         return None if found is None else found[1]
+
+
+def newest_of(published: Iterable[bytes]) -> dict[tuple[str, str], Mapping[str, Any]]:
+    """Return the newest of the schema topic's records of each table, by schema and name."""
+    found: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for record in map(orjson.loads, published):
+        name = (record["schema"], record["table"])
+        if record["version"] > found.get(name, {"version": 0})["version"]:
+            found[name] = record
+    return found
+
+
+def is_described(table: Table, newest: Mapping[str, Any] | None) -> bool:
+    """Whether a table is as its newest description says, or has none."""
+    return newest is None or (
+        [(column["name"], column["type"]) for column in newest["columns"]] == [(c.name, c.type) for c in table.columns]
+        and tuple(newest["key"]) == table.key
+    )
 
 
 def _rules_of(record: Mapping[str, Any]) -> str:
@@ -239,21 +258,26 @@ class SchemaVersions:
 
     def _lost_form(self, before: Description | None, table: Table) -> str | None:
         """Why records are not of the form that the registry has now for a table that is as it was; None: they are."""
-        last = self._newest.get((table.schema, table.name))
-        columns = tuple((column.name, column.type) for column in table.columns)
-        if (
-            before is None
-            or last is None
-            or self._wires is None
-            or (before.columns, before.key) != (columns, table.key)
-        ):
+        last, wires = self._newest.get((table.schema, table.name)), self._wires
+        if before is None or last is None or wires is None:
             return None
-        wire = self._wire(self._wires, table, last["topic"])
+        if not is_described(table, last):  # its schema is not registered yet: the log may tell of others before it
+            lost = bool(last.get("value_form")) and self._asked(table.qualified, lambda: wires.lost(last))
+            return VALUE_FORM if lost else None
+        wire = self._wire(wires, table, last["topic"])
         if wire is None:
             return None
         if last.get("key_form", wire.key_form) != wire.key_form:
             return KEY_FORM
         return VALUE_FORM if last.get("value_form", wire.value_form) != wire.value_form else None
+
+    def _forgotten(self, wires: Wires, last: Mapping[str, Any], wire: Wire) -> bool:
+        """Whether the registry has other schemas now under the ids that a table's last version was written with."""
+        if not last.get("value_form") or not wire.value_form:
+            return False
+        if last["value_form"] == wire.value_form and "value_print" in last:
+            return bool(last["value_print"] != wire.value_print)
+        return self._asked(last["table"], lambda: wires.lost(last))
 
     def rewritten(self, table: Table) -> str | None:
         """The same if all rows may have been rewritten, so that the description must be published again."""
@@ -328,6 +352,8 @@ class SchemaVersions:
                 reason = reason or KEY_FORM
             if last is not None and "value_form" in last and "value_form" in other and other <= set(_FORMS):
                 reason = reason or VALUE_FORM
+            if reason is None and last is not None and wire is not None and self._wires is not None:
+                reason = VALUE_FORM if self._forgotten(self._wires, last, wire) else None
             if reason is not None:
                 resnapshot(table, reason)
         encoder = TableEncoder(
@@ -339,11 +365,14 @@ class SchemaVersions:
         return encoder
 
     def _wire(self, wires: Wires, table: Table, topic: str) -> Wire | None:
-        """Return a table's format; the source is tended while a registry is slow, for a transaction is open."""
+        """Return a table's format."""
+        return self._asked(table.qualified, lambda: wires.of(table, topic, self._numbers.of(table)))
+
+    def _asked(self, name: str, ask: Callable[[], T]) -> T:
+        """Ask a registry; the source is tended while it is slow, for a transaction is open."""
         asking = ThreadPoolExecutor(1, "cdc-registry")
         try:
-            job = asking.submit(wires.of, table, topic, self._numbers.of(table))
-            return await_tended(job, self._tend, f"{table.qualified}: asking the schema registry")
+            return await_tended(asking.submit(ask), self._tend, f"{name}: asking the schema registry")
         finally:
             asking.shutdown(wait=False)
 

@@ -42,6 +42,8 @@ GEOMETRY: Final = "Geometry"
 DOUBLES: Final = "repeated double"
 _WHOLE: Final = ("int32", "int64")
 """Types that share a number: each reads what the other has written, as far as it has room."""
+_TIMES: Final = frozenset({"date", "time_micros", "timestamp_millis", "timestamp_micros"})
+"""Kinds that are numbers, of which one is not read as another."""
 _RESERVED_NUMBERS: Final = range(19_000, 20_000)
 
 
@@ -79,6 +81,7 @@ class Numbered(NamedTuple):
     """Empty: nobody knows what it was of; it is never given again."""
     written: str
     type: str
+    """A scalar type, or the name of a message; of a time with what it counts, ``int64:timestamp_micros``."""
     number: int
 
 
@@ -102,8 +105,13 @@ class FieldNumbers:
 
 def types(table: Table, row: Schema) -> dict[str, str]:
     """Return the type of each field of a row: of its columns, then of its metadata."""
-    unsigned = {column.name for column in table.columns if column.kind.name == "uint64"}
-    return {name: "uint64" if name in unsigned else _type(of) for name, of in row.fields}
+    kinds = {column.name: column.kind.name for column in table.columns}
+
+    def told(name: str, of: Schema) -> str:
+        kind = kinds.get(name, "")
+        return "uint64" if kind == "uint64" else f"{_type(of)}:{kind}" if kind in _TIMES else _type(of)
+
+    return {name: told(name, of) for name, of in row.fields}
 
 
 def _type(of: Schema) -> str:
@@ -118,12 +126,14 @@ def numbered(wanted: Mapping[str, str], known: Sequence[Numbered]) -> tuple[Numb
     """Give the numbers of these columns of these types, besides all that were given before."""
     found = list(known)
     for name, type_ in wanted.items():
-        at = next((i for i, of in enumerate(found) if of.column == name and _family(of.type) == _family(type_)), None)
+        fit = [i for i, of in enumerate(found) if of.column == name and _family(of.type) == _family(type_)]
+        alike = [i for i in fit if _meaning(found[i].type) == _meaning(type_)]
+        at = next(iter(alike or [i for i in fit if not _meaning(found[i].type)]), None)
         if at is None:
             number = max((of.number for of in found), default=0) + 1
             number = _RESERVED_NUMBERS.stop if number in _RESERVED_NUMBERS else number
             found.append(Numbered(name, _written(name, number, found), type_, number))
-        elif type_ == "int64":  # never narrower again: what is written stays readable
+        elif type_ == "int64" or not alike:  # never narrower again: what is written stays readable
             found[at] = found[at]._replace(type=type_)
     return tuple(found)
 
@@ -136,7 +146,18 @@ def joined(known: Sequence[Numbered], others: Sequence[Numbered]) -> tuple[Numbe
 
 
 def _family(type_: str) -> str:
+    """Return what stands for all types whose bytes are read alike."""
+    type_ = _scalar(type_)
     return _WHOLE[0] if type_ in _WHOLE else type_
+
+
+def _scalar(type_: str) -> str:
+    return type_.partition(":")[0]
+
+
+def _meaning(type_: str) -> str:
+    """Return what a number counts, where it is a time; empty: it is a number, or nobody has noted what it is."""
+    return type_.partition(":")[2]
 
 
 def _written(name: str, number: int, known: Sequence[Numbered]) -> str:
@@ -161,7 +182,12 @@ def _alike(written: str) -> str:
 
 def row_message(row: Schema, wanted: Mapping[str, str], given: Sequence[Numbered], *, name: str) -> Message:
     """Return the message of rows, or of keys, with these columns; `given` are all their numbers."""
-    by_name = {of.column: of for of in given if of.column in wanted and _family(of.type) == _family(wanted[of.column])}
+    by_name = {
+        of.column: of
+        for of in given
+        if (type_ := wanted.get(of.column)) is not None
+        and (_family(of.type), _meaning(of.type)) == (_family(type_), _meaning(type_))
+    }
     gone = {of.column: of for of in given if of.column and of.column not in wanted}
     kept = {of.number for of in (*by_name.values(), *gone.values())}
     geometry = GEOMETRY + "Message" * any(of.written == GEOMETRY for of in given)
@@ -176,7 +202,7 @@ def row_message(row: Schema, wanted: Mapping[str, str], given: Sequence[Numbered
 def _column(given: Numbered, of: Schema | None, geometry: str, *, label: str) -> Field:
     """Return the field of a column; without a schema, of one that is gone."""
     params = {CDC_NAME: given.column} if given.written != given.column else {}
-    type_, message = given.type, None
+    type_, message = _scalar(given.type), None
     if of is not None and given.type == DECIMAL_MESSAGE:
         params |= {"precision": of.parameters["connect.decimal.precision"], "scale": of.parameters["scale"]}
     if of is not None and of.type == "int16" and given.type == "int32":

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 
 import orjson
 
+from cdc.encode.topic_contents.foreign import FOREIGN
 from cdc.formats import avro, proto_text, protobuf
 from cdc.model.errors import ProtocolError
 from cdc.rules.flat import as_event
@@ -28,8 +29,6 @@ FIRST: Final = b"\0"
 """Between the head and a message of Protobuf: it is the first of its file."""
 CONNECT: Final = b'{"schema":{"type":"struct"'
 _PAYLOAD: Final = b',"payload":'
-FOREIGN: Final = b"foreign"
-"""What stands for a key or value that no connector has written: not JSON."""
 
 SchemaOf: TypeAlias = Callable[[int], tuple[str, str] | None]
 """Gives the type and the text of a schema by its id; None: there is none."""
@@ -38,10 +37,15 @@ SchemaOf: TypeAlias = Callable[[int], tuple[str, str] | None]
 class Reading:
     """Reads keys and values as plain JSON, but with the types of their format: see `cdc.formats.typed`."""
 
-    def __init__(self, schema_of: SchemaOf | None = None) -> None:
-        """`schema_of` is asked once for each schema; None: there is no registry."""
-        self._schema_of = schema_of
+    def __init__(self, schema_of: SchemaOf | None = None, *, forget: Callable[[], None] = lambda: None) -> None:
+        """`schema_of` is asked once for each schema, until it is to `forget`; None: there is no registry."""
+        self._schema_of, self._forget = schema_of, forget
         self._readers: dict[int, avro.Read | None] = {}
+
+    def forget(self) -> None:
+        """Forget all schemas: a registry that was made again has others under their ids."""
+        self._readers.clear()
+        self._forget()
 
     def event(self, value: bytes | None, headers: Iterable[Any] | None) -> bytes | None:
         """Return a record's value as the event that it stands for; see `cdc.rules.flat.as_event`."""
@@ -67,8 +71,8 @@ class Reading:
         if read is None:
             return data[HEAD:] if data[HEAD : HEAD + 1] != MAGIC else FOREIGN
         try:
-            value, _ = read(data, HEAD)
-            return orjson.dumps(value)
+            value, end = read(data, HEAD)
+            return orjson.dumps(value) if end == len(data) else FOREIGN
         except (ProtocolError, orjson.JSONEncodeError):
             return FOREIGN
 

@@ -11,7 +11,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
@@ -23,7 +24,9 @@ from cdc.formats.compiled_avro import avro_table
 from cdc.formats.compiled_protobuf import protobuf_table
 from cdc.formats.proto_message import FieldNumbers, Message, Numbered
 from cdc.formats.reading import FIRST, HEAD, MAGIC
+from cdc.formats.registry_watch import RegistryWatch
 from cdc.formats.schema import Schema
+from cdc.formats.schema_text import is_of
 from cdc.formats.tables import event_schema, key_schema, places, row_schema
 from cdc.formats.typed import typed
 from cdc.model.change import Column, Table
@@ -37,6 +40,12 @@ class Registry(Protocol):
 
     def forget(self) -> None:
         """Forget all answers: a registry that was made again has other ids."""
+
+    def same(self) -> bool:
+        """Whether the registry still has the ids that it gave since `forget`. Raises as `register`."""
+
+    def schema(self, number: int) -> tuple[str, str] | None:
+        """Return the type and text of a schema; None: the registry does not know it. Raises as `register`."""
 
     def newest(self, subject: str) -> str | None:
         """Return the text of the newest schema under a subject; None: there is none."""
@@ -58,6 +67,7 @@ class RegisteredWires:
         self._made: dict[tuple[Table, str, bytes], Wire | None] = {}
         self._topics: dict[str, str] = {}
         """Topics by what their records are called."""
+        self._watch: RegistryWatch | None = None
 
     def begin(self, source: str, database: str) -> None:
         self._source, self._database = source, database
@@ -65,6 +75,18 @@ class RegisteredWires:
         self._topics.clear()
         if self._registry is not None:
             self._registry.forget()
+            self._watch = RegistryWatch(self._registry.same)
+
+    def moved(self) -> bool:
+        return self._watch is not None and self._watch.moved()
+
+    def lost(self, record: Mapping[str, Any]) -> bool:
+        topic, form = record["topic"], bytes.fromhex(record["value_form"])
+        found = self._at_registry().schema(int.from_bytes(form[len(MAGIC) : HEAD], "big"))
+        if found is None:
+            return True
+        names = [f"{base}.{end}" for base in (topic, schema.full_name(topic)) for end in ("Envelope", "Value")]
+        return not is_of(*found, names, (column["name"] for column in record["columns"]))
 
     def of(self, table: Table, topic: str, numbers: Mapping[str, Any] | None = None) -> Wire | None:
         at = (table, topic, orjson.dumps(numbers))
@@ -99,17 +121,15 @@ class RegisteredWires:
             of_key = json_schema.of_key(table, key.name or "")
             heads = self._heads(topic, (key, of_key), (value, of_value), type_="JSON")
             encoders = tuple(column.encode for column in table.columns)
-            return _Wrapped(encoders, (heads[0], b""), (heads[1], b""))
+            return _Wrapped(encoders, (heads.key, b""), (heads.value, b""), heads.print)
         if encoding == "protobuf":
             return self._protobuf(table, topic, numbers, key=key, row=row, value=value, precise=precise)
         heads = self._heads(topic, (key, schema.avro(key)), (value, schema.avro(value)), type_="AVRO")
         return _Avro(table, heads, key=key, row=row, value=value, precise=precise, placed=bool(places(self._source)))
 
-    def _heads(
-        self, topic: str, key: tuple[Schema, Any], value: tuple[Schema, Any], *, type_: str
-    ) -> tuple[bytes, bytes]:
+    def _heads(self, topic: str, key: tuple[Schema, Any], value: tuple[Schema, Any], *, type_: str) -> _Heads:
         """Register both schemas; return what stands before keys and values."""
-        heads = []
+        heads, print_ = [], ""
         for part, (of, written) in (("key", key), ("value", value)):
             name = of.name or ""
             base = name.rpartition(".")[0]
@@ -117,7 +137,8 @@ class RegisteredWires:
             text = written if isinstance(written, str) else orjson.dumps(written).decode()
             number = self._at_registry().register(self._subject(topic, part, name), text, type_=type_, ours=ours)
             heads.append(MAGIC + number.to_bytes(4, "big"))
-        return heads[0], heads[1]
+            print_ = blake2b(text.encode(), digest_size=8).hexdigest()
+        return _Heads(heads[0], heads[1], print_)
 
     def _at_registry(self) -> Registry:
         if self._registry is None:
@@ -140,8 +161,8 @@ class RegisteredWires:
     ) -> Wire:
         """Give each field its number for good: the schema topic's, or the registry's where it has others.
 
-        The registry has those of a table as it is now, which it learnt as the connector started. The log may yet tell
-        of earlier versions, and their columns must not be given the same numbers.
+        The registry may know of versions that no schema topic has: Kafka was lost, or a transaction was aborted.
+        Their columns keep their numbers, and no other column is given them.
         """
         known = FieldNumbers.of_json(numbers or {})
         known = FieldNumbers(
@@ -159,8 +180,8 @@ class RegisteredWires:
             type_="PROTOBUF",
         )  # fmt: skip
         return _Protobuf(
-            table, (heads[0] + FIRST, heads[1] + FIRST), key=key_message, row=row_message, value=event,
-            precise=precise, numbers=given, source=self._source,
+            table, _Heads(heads.key + FIRST, heads.value + FIRST, heads.print), key=key_message, row=row_message,
+            value=event, precise=precise, numbers=given, source=self._source,
         )  # fmt: skip
 
     def _registered(self, subject: str) -> tuple[Numbered, ...]:
@@ -175,6 +196,14 @@ class RegisteredWires:
         return () if found is None else proto_text.given(found)
 
 
+class _Heads(NamedTuple):
+    """What stands before keys and values, and the fingerprint of the schema of values."""
+
+    key: bytes
+    value: bytes
+    print: str
+
+
 def _connect(of: Schema) -> tuple[bytes, bytes]:
     return b'{"schema":%b,"payload":' % orjson.dumps(schema.connect(of)), b"}"
 
@@ -182,11 +211,14 @@ def _connect(of: Schema) -> tuple[bytes, bytes]:
 class _Wrapped:
     """JSON with something around it."""
 
-    def __init__(self, encoders: Sequence[Encode], key: tuple[bytes, bytes], value: tuple[bytes, bytes]) -> None:
+    def __init__(
+        self, encoders: Sequence[Encode], key: tuple[bytes, bytes], value: tuple[bytes, bytes], print_: str = ""
+    ) -> None:
         self.encoders, self._key, self._value = encoders, key, value
         self.around_key: tuple[bytes, bytes] | None = key
         self.key_form = key[0].hex() if len(key[0]) == HEAD else key[0].decode()
         self.value_form = value[0].hex() if len(value[0]) == HEAD else ""
+        self.value_print = print_
         self.numbers: Mapping[str, Any] | None = None
         self.compiled: Any = None if compiled is None else compiled.Around(*value)
 
@@ -210,7 +242,7 @@ class _Avro:
     def __init__(
         self,
         table: Table,
-        heads: tuple[bytes, bytes],
+        heads: _Heads,
         *,
         key: Schema,
         row: Schema,
@@ -218,14 +250,14 @@ class _Avro:
         precise: bool,
         placed: bool,
     ) -> None:
-        self._key_head, self._value_head = heads
+        self._key_head, self._value_head, self.value_print = heads
         self.key_form, self.value_form = self._key_head.hex(), self._value_head.hex()
         self.around_key: tuple[bytes, bytes] | None = None
         self.numbers: Mapping[str, Any] | None = None
         self.encoders: Sequence[Encode] = [_packed(c, "Avro") if precise else typed(c) for c in table.columns]
         self._pack_key, self._pack_value = avro.packer(key), avro.packer(value)
         self._read_key = avro.reader(schema.avro(key))
-        self.compiled: Any = avro_table(table, heads, encoders=self.encoders, key=key, row=row, placed=placed)
+        self.compiled: Any = avro_table(table, heads[:2], encoders=self.encoders, key=key, row=row, placed=placed)
 
     def key(self, json: bytes) -> bytes:
         return self._key_head + self._pack_key(orjson.loads(json))
@@ -243,7 +275,7 @@ class _Protobuf:
     def __init__(
         self,
         table: Table,
-        heads: tuple[bytes, bytes],
+        heads: _Heads,
         *,
         key: Message,
         row: Message,
@@ -252,14 +284,14 @@ class _Protobuf:
         numbers: FieldNumbers,
         source: str,
     ) -> None:
-        self._key_head, self._value_head = heads
+        self._key_head, self._value_head, self.value_print = heads
         self.key_form, self.value_form = self._key_head.hex(), self._value_head.hex()
         self.around_key: tuple[bytes, bytes] | None = None
         self.numbers: Mapping[str, Any] | None = numbers.to_json()
         self.encoders: Sequence[Encode] = [_packed(c, "Protobuf") if precise else typed(c) for c in table.columns]
         self._pack_key, self._pack_value = protobuf.packer(key), protobuf.packer(value)
         self._read_key = protobuf.reader(key)
-        self.compiled: Any = protobuf_table(table, heads, encoders=self.encoders, key=key, row=row, source=source)
+        self.compiled: Any = protobuf_table(table, heads[:2], encoders=self.encoders, key=key, row=row, source=source)
 
     def key(self, json: bytes) -> bytes:
         return self._key_head + self._pack_key(orjson.loads(json))

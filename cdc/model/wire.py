@@ -21,6 +21,8 @@ class Wire(Protocol):
     """What differs where the bytes of the same key do."""
     value_form: str
     """The registry's id of the schema of values; empty: there is none."""
+    value_print: str
+    """The fingerprint of that schema's text: the same id for another text is of a registry that was made again."""
     around_key: tuple[bytes, bytes] | None
     """What stands before and behind a key's JSON; None: the key is not JSON."""
     numbers: Mapping[str, Any] | None
@@ -45,6 +47,15 @@ class Wires(Protocol):
         """Forget what was learnt from a registry: a session begins, and everything outside may have changed.
 
         `source` and `database` are what events say: `cdc.model.interfaces.Source`.
+        """
+
+    def moved(self) -> bool:
+        """Whether the registry no longer has the ids that it gave in this session. Waits for nothing."""
+
+    def lost(self, record: Mapping[str, Any]) -> bool:
+        """Whether the registry has something else, or nothing, under the id of values of a schema topic's record.
+
+        Raises as `of`.
         """
 
     def of(self, table: Table, topic: str, numbers: Mapping[str, Any] | None = None) -> Wire | None:

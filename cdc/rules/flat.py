@@ -107,11 +107,6 @@ class Formats:
         """Whether all tables' records are plain JSON."""
         return all((RecordFormat.parsed(text) or RecordFormat()).encoding == "json" for text in self._named())
 
-    @property
-    def numbered(self) -> bool:
-        """Whether fields of any table's records have numbers."""
-        return any((RecordFormat.parsed(text) or RecordFormat()).encoding == "protobuf" for text in self._named())
-
     def _named(self) -> Iterator[str]:
         yield self._default
         yield from self._formats.values()

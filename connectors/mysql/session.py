@@ -56,6 +56,14 @@ _ANOTHER_HOST: Final = (62, 64)
 """X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH"""
 _DENIED: Final = frozenset({ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR})
 
+_QUOTING: Final = frozenset(
+    {
+        ER.TRUNCATED_WRONG_VALUE, ER.INVALID_CHARACTER_STRING, ER.TRUNCATED_WRONG_VALUE_FOR_FIELD,
+        ER.ILLEGAL_VALUE_FOR_TYPE, ER.WRONG_VALUE_FOR_TYPE, 1525, 1690, 1918, 3854,
+    }
+)  # fmt: skip
+"""Errors whose words have a value of a row, as where a virtual column is computed as it is read."""
+
 DRIVER_ERRORS: Final = (
     pymysql.MySQLError, OSError, SystemError, RuntimeError, ValueError, LookupError, AttributeError, TypeError,
     AssertionError, struct.error,
@@ -307,6 +315,12 @@ def translate(exc: Exception, doing: str) -> CdcError:
     if code in _LOST or code == 0 or isinstance(exc, (pymysql.InterfaceError, OSError)):
         said = f"{doing}: {words or 'the connection was lost'} ({code})"
         return RetryableError(said, hint=GO_ON, at_start=code in _LOCKED)
+    if code in _QUOTING:
+        return OperatorError(
+            f"{doing}: the server cannot compute a value, or convert it ({code})",
+            hint="a virtual column? SELECT tells the value, which no log of ours has: repair the row, or the column's "
+            "expression; or leave the table out",
+        )
     hint = "grant what is missing to the connector's user" if code in _DENIED else _LOOK
     return OperatorError(f"{doing}: {words} ({code})", hint=hint)
 

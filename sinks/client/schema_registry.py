@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import ssl
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from cdc.config.findings import Finding, Level
@@ -16,11 +18,11 @@ from cdc.config.kafka_config import KafkaConfig
 from cdc.config.published.record_format import RegistryConfig
 from cdc.formats import proto_text
 from cdc.formats.reading import PLAIN, Reading
-from cdc.formats.schema import swapped
+from cdc.formats.schema import meant_otherwise, swapped
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
 
 if TYPE_CHECKING:
-    from confluent_kafka.schema_registry import SchemaRegistryClient
+    from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 _T = TypeVar("_T")
 _NOT_FOUND: Final = 404
@@ -33,6 +35,8 @@ _READ_ONLY: Final = 42205
 """https://docs.confluent.io/platform/current/schema-registry/develop/api.html: operation not permitted."""
 _UNKNOWN: Final = "Unknown Schema Registry Error"
 """So the client's message begins where the answer is not of a registry."""
+_FRESH_S: Final = 1.0
+"""A registry that answered so short a time ago is the same one."""
 _SHOWN: Final = 400
 """So many characters of a registry's reason are shown."""
 
@@ -44,11 +48,33 @@ class SchemaRegistry:
         """Raises ConfigError if the client is not installed, or does not take its options."""
         self._config = config
         self._client = self._new_client()
+        self._given: dict[str, tuple[Schema, int]] = {}
+        """The last schema of each subject, and its id, since `forget`."""
+        self._looked_at, self._answered_s = 0, 0.0
 
     def forget(self) -> None:
         """Forget all answers: a registry that was made again has other ids."""
         self._client.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         self._client = self._new_client()
+        self._given = {}
+
+    def same(self) -> bool:
+        """Whether it still has the ids that it gave: the highest, which a backup may be without, and one in turn."""
+        given = sorted(self._given.copy().items(), key=lambda of: of[1][1])  # another thread may register
+        self._looked_at += 1
+        client = self._new_client()  # which has heard no answer
+        try:
+            for at in {len(given) - 1, self._looked_at % len(given)} if given else ():
+                subject, (schema, number) = given[at]
+                there = self._asked(subject, partial(client.get_schema, number))
+                if there is None or _name_of(there.schema_str or "") != _name_of(schema.schema_str or ""):
+                    return False
+                found = self._asked(subject, partial(client.lookup_schema, subject, schema))
+                if found is not None and found.schema_id != number:  # None: the subject was deleted, its id is readable
+                    return False
+            return True
+        finally:
+            client.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def register(self, subject: str, text: str, *, type_: str, ours: Sequence[str]) -> int:
         """Return the id of a schema under a subject: see `cdc.formats.wires.Registry`."""
@@ -56,19 +82,32 @@ class SchemaRegistry:
 
         schema = Schema(text, type_)
         client = self._client
+        if self._given and time.monotonic() - self._answered_s > _FRESH_S and not self.same():
+            raise RetryableError(
+                f"schema registry at {self._config.url}: its ids are not those that it gave: it was made again, or "
+                "restored",
+                hint="nothing to do: it learns the schemas again, and tables that have other ids now are read again",
+            )
         found = self._asked(subject, lambda: client.lookup_schema(subject, schema))
         if found is not None and found.schema_id is not None:
-            return self._id(subject, found.schema_id)
+            return self._note(subject, schema, found.schema_id)
+        client.clear_latest_caches()  # type: ignore[no-untyped-call]  # which has what was the newest before
         newest = self._asked(subject, lambda: client.get_latest_version(subject))
         if newest is not None and newest.schema is not None:
             self._refuse_others(
                 subject, newest.schema.schema_str or "", newest.schema.schema_type or "AVRO", type_, ours
             )
             self._refuse_swapped(subject, newest.schema.schema_str or "", text)
+            self._refuse_another_meaning(subject, newest.schema.schema_str or "", text)
         number = self._asked(subject, lambda: client.register_schema(subject, schema))
         if number is None:
             raise self._error(subject, f"it has no subject {subject}, and takes none", None)
-        return self._id(subject, number)
+        return self._note(subject, schema, number)
+
+    def _note(self, subject: str, schema: Schema, told: object) -> int:
+        number = self._id(subject, told)
+        self._given[subject], self._answered_s = (schema, number), time.monotonic()
+        return number
 
     def _id(self, subject: str, number: object) -> int:
         """Return an id that it has told; what else it may have told must not get into records."""
@@ -206,6 +245,28 @@ class SchemaRegistry:
                 "(source.columns: exclude), or another format for this table (sink.formats)",
             )
 
+    def _refuse_another_meaning(self, subject: str, before: str, now: str) -> None:
+        """Raise OperatorError if bytes would stand for another value than before, unless the subject takes anything."""
+        for field, was, means in meant_otherwise(before, now):
+            if self._takes_anything(subject):
+                return
+            raise OperatorError(
+                f"schema registry at {self._config.url}: subject {subject}: its field {field} is {was}, and would be "
+                f"{means}: a reader that has a schema of its own would take the one's bytes for the other's, which the "
+                "registry does not see: no event is written",
+                hint="change the column back; or, if all readers go by the schema that a record names, let the subject "
+                f"take anything (compatibility NONE at {self._config.url}/config/{subject}) until the connector has "
+                "started again",
+            )
+
+    def _takes_anything(self, subject: str) -> bool:
+        """Whether the subject's compatibility, or else the registry's, is NONE."""
+        client = self._client
+        found = self._asked(subject, lambda: client.get_compatibility(subject)) or self._asked(
+            subject, client.get_compatibility
+        )
+        return found == "NONE"
+
 
 def _broken_tls(exc: BaseException | None) -> bool:
     """Whether a certificate was refused, which no waiting changes."""
@@ -250,4 +311,4 @@ def check(sink: KafkaConfig) -> list[Finding]:
 def open_reading(sink: KafkaConfig) -> Reading:
     """Make what reads a sink's records back."""
     found = open_registry(sink)
-    return PLAIN if found is None else Reading(found.schema)
+    return PLAIN if found is None else Reading(found.schema, forget=found.forget)

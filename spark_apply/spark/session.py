@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
-import functools
 import logging
 import os
 import re
-import shutil
-import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +19,7 @@ from pyspark.sql import SparkSession
 from cdc.dev import jars
 from cdc.machine.stop_signals import hang_ups_end_no_child
 from cdc.model.errors import OperatorError
+from spark_apply.spark import scratch
 from spark_apply.spark.class_archive import options as class_options
 from spark_apply.spark.environment import require_environment
 from spark_apply.spark.failures import spark_failure
@@ -139,6 +136,7 @@ def java_options(asked: str) -> str:
     """Return the options of the JVM; those of the user override ours, except what is pinned."""
     collector = "" if _COLLECTOR.search(asked) else "-XX:+UseParallelGC"  # throughput counts, not pauses
     logs = f"-Dlog4j2.configurationFile={_logging_file()} -XX:+IgnoreUnrecognizedVMOptions"
+    logs += f" -Djava.io.tmpdir={scratch.of_jvm()}"  # where Spark writes rows, too, unless it is told another folder
     return last_options(" ".join(filter(None, (logs, collector, class_options(), asked))))
 
 
@@ -226,7 +224,7 @@ def _launch(settings: Mapping[str, str]) -> None:
         reading, writing = os.pipe()
         try:
             with hang_ups_end_no_child():
-                gateway = launch_gateway(conf, {"cwd": _folder(), "stderr": writing})  # type: ignore[no-untyped-call]
+                gateway = launch_gateway(conf, {"cwd": scratch.folder(), "stderr": writing})  # type: ignore[no-untyped-call]
         except PySparkException as exc:
             msg = f"the JVM of Spark did not start. {spark_failure(exc)}"
             hint = (
@@ -252,14 +250,6 @@ def _not_py4j(record: logging.LogRecord) -> bool:
     return Path(record.pathname).parent.name != "py4j"
 
 
-@functools.cache
-def _folder() -> Path:
-    """Return a scratch folder of this process, removed at its end."""
-    folder = Path(tempfile.mkdtemp(prefix="cdc-spark-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
-
-
 def _pass_on(reading: int) -> None:
     with open(reading, "rb", buffering=0) as lines:
         for line in lines:
@@ -271,6 +261,6 @@ def _logging_file() -> Path:
     lines = [_LOGGING]
     for index, logger in enumerate(_REPORTED_BY_US):
         lines += [f"logger.q{index}.name = {logger}", f"logger.q{index}.level = off"]
-    path = _folder() / "log4j2.properties"
+    path = scratch.folder() / "log4j2.properties"
     path.write_text("\n".join(lines) + "\n")
     return path

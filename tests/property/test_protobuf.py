@@ -293,3 +293,32 @@ def test_a_file_that_a_registry_has_written_anew() -> None:
     assert geometry.deprecated
     assert geometry.message is not None
     assert (named.name, named.params["connect.type"], named.number) == ('nam-"ä', "int16", 3)
+
+
+TIMES = ("date", "time_micros", "timestamp_millis", "timestamp_micros")
+
+
+@given(st.lists(st.sampled_from(TIMES), min_size=1, max_size=6), st.booleans())
+@example(["timestamp_millis", "timestamp_micros", "timestamp_millis"], False)
+def test_a_number_of_a_field_counts_one_thing(kinds: list[str], noted: bool) -> None:
+    """Milliseconds that become microseconds have another number: readers of Protobuf know a class, and no schema.
+
+    Not `noted`: the first numbers are of a release that did not write down what they count.
+    """
+    registry, given_, found = MemoryRegistry(), None, list[tuple[str, int]]()
+    wires = RegisteredWires(Formats("flat protobuf"), registry=registry)
+    wires.begin("mysql", "")
+    for kind in kinds:
+        columns = (TABLE.columns[1], Column("at", "a type", Kind(kind), bytes))
+        wire = wires.of(Table("s", "t", columns, (columns[0].name,)), "p.s.t", given_)
+        assert wire is not None
+        given_ = dict(wire.numbers or {})
+        if not noted and not found:
+            given_ = {part: [[c, w, t.partition(":")[0], n] for c, w, t, n in of] for part, of in given_.items()}
+        _, text = registry.schemas[int(wire.value_form[2:10], 16)]
+        (number,) = (of.number for of in proto_text.parse(text)[1].fields if of.name == "at")
+        found.append((kind, number))
+    later = found[1:] if not noted else found  # the second may have the number that nobody knew to be of the first
+    for one, number in later:
+        for other, other_number in later:
+            assert (number == other_number) == (one == other), (kinds, found)

@@ -22,6 +22,8 @@ class ScriptedRegistry:
         self.requests: list[str] = []
         self.refuses: str | None = None
         """Reason for which it takes no further schema of a subject."""
+        self.levels = {"": "BACKWARD"}
+        """Compatibility by subject; of all others without a name."""
         self.login: str | None = None
         """``user:password`` that it wants."""
         self.status: int | None = None
@@ -80,6 +82,10 @@ class ScriptedRegistry:
         if parts[:2] == ["schemas", "ids"]:
             found = self.schemas.get(int(parts[2]))
             return (200, found) if found else (404, {"error_code": 40403, "message": "Schema not found"})
+        if parts[0] == "config":
+            level = self.levels.get(parts[1] if len(parts) > 1 else "")
+            missing = {"error_code": 40408, "message": "Subject does not have subject-level compatibility configured"}
+            return (200, {"compatibilityLevel": level}) if level else (404, missing)
         if len(parts) == 1:
             return 200, sorted(self.subjects)
         subject, ids = parts[1], self.subjects.get(parts[1], [])
@@ -97,7 +103,7 @@ class ScriptedRegistry:
         return 200, {"id": known or self.keep(subject, self.schema(body))}
 
     def keep(self, subject: str, schema: dict[str, Any]) -> int:
-        number = next((n for n, of in self.schemas.items() if of == schema), len(self.schemas) + 1)
+        number = next((n for n, of in self.schemas.items() if of == schema), max(self.schemas, default=0) + 1)
         self.schemas[number] = schema
         self.subjects.setdefault(subject, []).append(number)
         return number

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -71,6 +72,15 @@ def test_rows_that_are_cached_make_no_session(apply_spark: SparkSession) -> None
         with ExitStack() as stack:
             found: Any = cached(stack, rows)._jdf.queryExecution().withCachedData()
             assert found.cacheBuilder().cachedPlan().session().equals(spark._jsparkSession)
+
+
+def test_what_is_shuffled_is_its_owners_alone(apply_spark: SparkSession) -> None:
+    """In /tmp, as Spark has it, each user of the machine could read the rows."""
+    assert apply_spark.range(100).repartition(3).distinct().count() == 100
+    folder = Path(apply_spark._jvm.java.lang.System.getProperty("java.io.tmpdir"))  # type: ignore[union-attr]
+    shuffled = list(folder.glob("blockmgr-*/*/shuffle_*.data"))
+    assert shuffled
+    assert stat.S_IMODE(folder.parent.stat().st_mode) == stat.S_IRWXU
 
 
 @pytest.mark.full  # no command starts two at once

@@ -87,6 +87,16 @@ def test_statements_that_fail(code: int, kind: type[Exception]) -> None:
     assert type(translate(pymysql.OperationalError(code, "words"), "reading")) is kind
 
 
+@pytest.mark.parametrize("code", [1292, 1300, 1366, 1367, 1411, 1525, 1690, 1918, 3854])
+def test_words_that_quote_a_value_are_left_out(code: int) -> None:
+    """A virtual column ``UUID_TO_BIN(s)`` that was added over rows is computed as they are read."""
+    words = "Incorrect string value: 'canary' for function uuid_to_bin"
+    error = translate(pymysql.DataError(code, words), "reading table s.t")
+    assert isinstance(error, OperatorError)
+    assert error.message == f"reading table s.t: the server cannot compute a value, or convert it ({code})"
+    assert "canary" not in str(error)
+
+
 @pytest.mark.parametrize("code", [1205, 1213])
 def test_a_lock_is_waited_for_at_the_first_start_too(code: int) -> None:
     """Not had in time, or in a deadlock: who holds it lets go of it."""

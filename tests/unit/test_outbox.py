@@ -158,6 +158,24 @@ def test_rows_that_were_there_before_are_not_published() -> None:
     assert bench.ids() == [3]
 
 
+def test_messages_that_no_log_has_are_told_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a table that was made again, and was in no publication at first: no reading of it brings them."""
+    bench, reason = Bench(), "it is another table of that name"
+    bench.run()
+    monkeypatch.setattr(MemorySource, "stale", lambda _: {"s.outbox": reason, "s.orders": reason}, raising=False)
+    with caplog.at_level(logging.WARNING):
+        bench.run()
+    said = {record.levelname: record.getMessage() for record in caplog.records}
+    assert said["ERROR"].startswith(f"table s.outbox: {reason}: it is the outbox: messages")
+    assert said["WARNING"] == f"table s.orders: {reason}: its rows are read again"
+    assert "s.outbox: it is another table of that name: its rows" not in caplog.text
+    bench.log.commit(insert(OUTBOX, _row(3)))
+    bench.run()
+    assert bench.ids() == [3]
+
+
 def test_a_table_that_is_no_outbox_any_more_is_read(caplog: pytest.LogCaptureFixture) -> None:
     """Then it is a table as others: its rows are events, those of before too; and back again."""
     bench = Bench()

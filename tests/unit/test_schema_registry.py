@@ -7,9 +7,11 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
@@ -19,11 +21,14 @@ from cdc.capture.pipeline import Pipeline, Settings
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.published.record_format import RegistryConfig
 from cdc.formats.reading import Reading
+from cdc.formats.registry_watch import RegistryWatch
 from cdc.formats.wires import RegisteredWires
-from cdc.model.change import Table
+from cdc.model.change import Kind, Row, Table
 from cdc.model.errors import ConfigError, OperatorError, RetryableError
 from cdc.rules.flat import Formats
 from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, insert
+from cdc.testing.log import View
+from sinks.client import schema_registry
 from sinks.client.schema_registry import SchemaRegistry, check
 from tests.integration.certificates import Authority
 from tests.scripted.registry import ScriptedRegistry, scripted_registry
@@ -39,9 +44,17 @@ def server() -> Iterator[ScriptedRegistry]:
         yield registry
 
 
+class Filling(MemoryLog):
+    """Fills the columns that rows get by ALTER TABLE."""
+
+    def rows(self, table: Table, view: View | None = None) -> dict[tuple[bytes, ...], Row]:
+        added = len(table.columns)
+        return {key: (*row, *[b"new"] * (added - len(row))) for key, row in super().rows(table, view).items()}
+
+
 class Bench:
     def __init__(self, server: ScriptedRegistry, **options: Any) -> None:
-        self.log, self.kafka, self.server = MemoryLog(), MemoryKafka(), server
+        self.log, self.kafka, self.server = Filling(), MemoryKafka(), server
         self.config = RegistryConfig(url=server.url, **options)
 
     def run(self, *tables: Table, form: str = "avro") -> None:
@@ -53,6 +66,19 @@ class Bench:
             open_snapshotter=lambda: MemorySnapshotter(self.log),
             sink=MemorySink(self.kafka, "c", "p", reading=Reading(client.schema)),
         ).run(until_caught_up=True)
+
+    def readable(self, form: str) -> dict[str, bool]:
+        """Return whether each row in the topic, by its id, has the column `more`; each has its schema."""
+        newest = {record.key or b"": record.value for record in self.kafka.committed("p.s.t")}
+        reading, found = Reading(SchemaRegistry(self.config).schema), dict[str, bool]()
+        for key, value in newest.items():
+            if value is not None:
+                assert set(orjson.loads(reading.json(key))) == {"id"}
+                told = orjson.loads(reading.json(value))
+                row = told if form.startswith("flat") else told["after"]
+                assert set(row) - {"more"} == {"id", "note"}, row
+                found[row["id"]] = "more" in row
+        return found
 
     def values(self) -> list[Any]:
         """Read what is committed with Confluent's own deserializer, as a consumer does."""
@@ -118,9 +144,78 @@ def test_a_field_does_not_come_to_be_another_column(server: ScriptedRegistry, sh
     with pytest.raises(OperatorError, match=r"table s\.t: .*its field a_b is column “a-b”, and another column wants"):
         bench.run(both, form=shape)
     assert len(bench.kafka.committed("p.s.t")) == before
+    log = Bench(server)  # in one session, too
+    server.subjects.pop("p.s.t-value")
+    log.log.commit(insert(text_table("t", ["id"]), (b"1",)))
+    log.run(text_table("t", ["id"]), form=shape)
+    log.log.commit(insert(odd, (b"2", b"a")))
+    log.log.commit(insert(both, (b"3", b"a", b"b")))
+    with pytest.raises(OperatorError, match=r"its field a_b is column “a-b”"):
+        log.run(text_table("t", ["id"]), form=shape)
     other = Bench(server, subjects="topic-record")
     other.log.commit(insert(both, (b"2", b"a", b"b")))
     other.run(both, form="json-schema")
+
+
+OTHERWISE = (
+    (Kind("decimal", 10, 2), Kind("decimal", 12, 4), "is a decimal of scale 2, and would be a decimal of scale 4"),
+    (Kind("decimal", 10, 2), Kind("string"), "is a decimal of scale 2, and would be a text"),
+    (Kind("timestamp_millis"), Kind("timestamp_micros"), r"is io.debezium.time.Timestamp, and would be io.*Micro"),
+    (Kind("int32"), Kind("date"), "is a number, and would be io.debezium.time.Date"),
+    (Kind("decimal", 10, 2), Kind("decimal", 12, 2), None),
+    (Kind("int32"), Kind("int64"), None),
+    (Kind("string"), Kind("bytes"), None),
+    (Kind("string"), Kind("timestamptz"), None),
+)
+
+
+@pytest.mark.parametrize(("was", "means", "said"), OTHERWISE)
+def test_bytes_do_not_come_to_stand_for_another_value(
+    server: ScriptedRegistry, was: Kind, means: Kind, said: str | None
+) -> None:
+    """Registries find the schemas compatible; a reader in Java with a class of the first takes 1.5001 for 150.01."""
+    before, now = (
+        replace(table, columns=(table.columns[0], replace(table.columns[1], kind=kind)))
+        for table, kind in ((TABLE, was), (TABLE, means))
+    )
+    registry = SchemaRegistry(RegistryConfig(url=server.url))
+    for subjects, shape in (("topic", "avro"), ("topic-record", "flat avro")):
+        server.subjects, server.schemas, server.levels = {}, {}, {"": "BACKWARD"}
+        wires = RegisteredWires(Formats(shape), registry=registry, subjects=subjects)
+        wires.begin("postgresql", "d")
+        wires.of(before, "p.s.t")
+        kept = len(server.schemas)
+        if said is None:
+            wires.of(now, "p.s.t")
+            continue
+        with pytest.raises(OperatorError, match=f"subject .*: its field note {said}.*no event is written") as stopped:
+            wires.of(now, "p.s.t")
+        assert len(server.schemas) == kept, "nothing is registered"
+        (subject,) = [of for of in server.subjects if not of.endswith(("key", "Key"))]
+        assert f"NONE at {server.url}/config/{subject})" in (stopped.value.hint or "")
+        server.levels = {"": "NONE"} if subjects == "topic" else {"": "BACKWARD", subject: "NONE"}
+        wires.of(now, "p.s.t")
+        assert len(server.schemas) == kept + 1
+
+
+@pytest.mark.parametrize("form", ["avro", "flat protobuf", "json-schema"])
+def test_a_subject_has_a_tables_versions_in_their_order(server: ScriptedRegistry, form: str) -> None:
+    """Its newest is the table's as it is now, also where the log tells of an older one once the connector has started.
+
+    Registries compare with the newest: in another order one refuses what the table has gone through without harm.
+    """
+    widest = text_table("t", ["id", "note", "more", "most"])
+    bench = Bench(server)
+    bench.log.commit(insert(TABLE, (b"1", b"a")))
+    bench.run(form=form)
+    bench.log.commit(insert(WIDER, (b"2", b"a", b"b")))
+    bench.log.commit(insert(widest, (b"3", b"a", b"b", b"c")))
+    bench.run(widest, form=form)
+    found = [server.schemas[number]["schema"] for number in server.subjects["p.s.t-value"]]
+    assert [("more" in text, "most" in text) for text in found] == [(False, False), (True, False), (True, True)]
+    before = len(server.requests)
+    bench.run(widest, form=form)
+    assert not [of for of in server.requests[before:] if of.startswith("POST") and of.endswith("/versions")]
 
 
 def test_two_tables_whose_records_would_have_one_name(server: ScriptedRegistry) -> None:
@@ -192,6 +287,112 @@ def test_a_registry_made_anew_whose_keys_have_the_same_id(server: ScriptedRegist
     before = len(bench.kafka.committed("p.s.t"))
     bench.run()
     assert len(bench.kafka.committed("p.s.t")) == before, "once"
+
+
+@pytest.mark.parametrize("has", ["the new schema", "another's schema", "nothing"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "avro",
+        "protobuf",
+        "flat json-schema",
+        *(pytest.param(of, marks=pytest.mark.full) for of in ("flat avro", "json-schema")),
+    ],
+)
+def test_a_registry_that_is_made_again_while_a_table_changes(server: ScriptedRegistry, form: str, has: str) -> None:
+    """What the topic has by the old ids nobody could read, or as what it is not: the registry may give them again."""
+    bench = Bench(server)
+    bench.log.commit(insert(TABLE, (b"1", b"a")))
+    bench.run(form=form)
+    (old,) = server.subjects.pop("p.s.t-value")
+    del server.schemas[old]
+    if has != "the new schema":
+        server.keep("other", {"schema": '"string"'})
+    if has == "nothing":
+        server.schemas[99] = server.schemas.pop(old)
+        server.subjects["other"] = [99]
+    bench.log.commit(insert(WIDER, (b"2", b"a", b"b")))
+    bench.run(WIDER, form=form)
+    assert bench.readable(form) == {"1": True, "2": True}
+    before = len(bench.kafka.committed("p.s.t"))
+    bench.run(WIDER, form=form)
+    assert len(bench.kafka.committed("p.s.t")) == before, "once"
+
+
+def test_a_registry_that_is_made_again_in_a_session(server: ScriptedRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table's next version must not go beside ids that the registry may give to others."""
+    bench = Bench(server)
+    bench.run()
+    bench.log.commit(insert(TABLE, (b"1", b"a")))
+    bench.log.commit(insert(WIDER, (b"2", b"a", b"b")))
+    monkeypatch.setattr(schema_registry, "_FRESH_S", 0.0)
+    asked, lost = SchemaRegistry.register, list[str]()
+
+    def register(self: SchemaRegistry, subject: str, text: str, **more: Any) -> int:
+        if "more" in text and not lost:
+            server.schemas, server.subjects = {}, {}
+            lost.append(subject)
+        return asked(self, subject, text, **more)
+
+    monkeypatch.setattr(SchemaRegistry, "register", register)
+    bench.run()
+    assert lost
+    assert bench.readable("avro") == {"1": False, "2": True}
+
+
+def test_a_registry_that_is_made_again_while_nothing_changes(
+    server: ScriptedRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is looked for now and then; one that is away is left alone, and so is one that loses its answer once."""
+    registry = SchemaRegistry(RegistryConfig(url=server.url))
+    assert registry.same(), "it has given nothing"
+    for name in ("a", "b"):
+        registry.register(name, f'{{"type":"record","name":"{name}","fields":[]}}', type_="AVRO", ours=[name])
+    assert registry.same()
+    server.status = 503
+    with pytest.raises(RetryableError):
+        registry.same()
+    server.status, (number,) = None, server.subjects.pop("a")
+    assert [registry.same() for _ in range(2)] == [True, True], "a subject that was deleted leaves its ids"
+    schema = server.schemas.pop(number)
+    assert [registry.same() for _ in range(2)].count(False) == 1, "each in turn"
+    server.schemas |= {number: {"schema": '"string"'}}
+    assert [registry.same() for _ in range(2)].count(False) == 1, "another schema"
+    server.schemas |= {number: schema, number + 9: schema}
+    assert [registry.same() for _ in range(2)] == [True, True]
+    server.subjects["a"] = [number + 9]
+    assert [registry.same() for _ in range(2)].count(False) == 1, "another id"
+    registry.forget()
+    assert registry.same()
+    answers = [True, OperatorError("away"), False, True, False, False]
+
+    def same() -> bool:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    watch, found = RegistryWatch(same, every_s=0.0, again_s=0.0), list[bool]()
+    while answers:
+        found.append(watch.moved())
+    while watch._thread is not None:
+        found.append(watch.moved())
+        if found[-1]:
+            break
+    assert found.count(True) == 1, "two looks in turn"
+
+
+def test_an_open_connector_compares_with_a_registry_that_was_made_again(
+    server: ScriptedRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, looks = Bench(server), iter([True])
+    bench.log.commit(insert(TABLE, (b"1", b"a")))
+    monkeypatch.setattr(RegisteredWires, "moved", lambda _: next(looks, False))
+    begun = list[str]()
+    begin = RegisteredWires.begin
+    monkeypatch.setattr(RegisteredWires, "begin", lambda self, *of: (begun.append(of[0]), begin(self, *of))[1])
+    bench.run()
+    assert len(begun) == 2
 
 
 @pytest.mark.parametrize(

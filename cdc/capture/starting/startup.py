@@ -15,7 +15,7 @@ from cdc.capture.freshness import now_ms
 from cdc.capture.settings import Settings
 from cdc.capture.snapshots.incremental_progress import IncrementalProgress
 from cdc.capture.starting import verdicts
-from cdc.encode.schema_versions import KeptNumbers
+from cdc.encode.schema_versions import KeptNumbers, is_described, newest_of
 from cdc.encode.table_log import log_of
 from cdc.model.audit import Act
 from cdc.model.change import Position, Table
@@ -113,9 +113,8 @@ class Startup:
             still = replace(self._taken_up(still, added, source), tables=names, carried=source.carried())
         if lost:
             still = _read_again(still, lost, source)
-        found = source.stale() if isinstance(source, Comparing) else {}
-        stale = {name: reason for name, reason in found.items() if name in still.tables}
-        if stale:
+        stale = self._stale(source, still)
+        if stale is not None:
             still = replace(_read_again(still, stale, source), carried=source.carried())
             for name, reason in stale.items():
                 log.warning("table %s: %s: its rows are read again", name, reason)
@@ -123,6 +122,23 @@ class Startup:
             state = still.next()
             self._sink.commit(state)
         return state, None
+
+    def _stale(self, source: Source, state: State) -> Mapping[str, str] | None:
+        """Return the tables whose rows may have changed without events, with the reason of each; None: there is none.
+
+        An outbox is not among them: no reading brings messages, so it is told of inserts that may be in no log.
+        """
+        found = source.stale() if isinstance(source, Comparing) else {}
+        stale = {name: reason for name, reason in found.items() if name in state.tables}
+        if not stale:
+            return None
+        outbox = self._settings.outbox
+        if outbox is not None and (reason := stale.pop(outbox.table, None)) is not None:
+            log.error(
+                "table %s: %s: it is the outbox: messages that were inserted meanwhile may be in no log, and are not "
+                "published then; those that it still has are, once they are inserted again", outbox.table, reason,
+            )  # fmt: skip
+        return stale
 
     def read_keys(self) -> None:
         """Read the keys of encrypted values, after a fence. Raises OperatorError if another master key wraps them."""
@@ -253,17 +269,24 @@ class Startup:
         self._sink.log("audit", connector.encode(), act.to_bytes(connector=connector, position=position))
 
     def learn_formats(self, source: Source, tables: Sequence[Table]) -> None:
-        """Have a registry learn all tables' schemas, before anything is made. Raises OperatorError if it refuses."""
+        """Have a registry learn tables' schemas, before anything is made. Raises OperatorError if it refuses.
+
+        Not those of a table that has changed since it was described: the log tells first of what it was in between, and
+        a subject has its versions in that order.
+        """
         wires, rules = self._settings.wires, self._settings.rules
         if wires is None:
             return
         outbox = self._settings.outbox
         wires.begin(source.name, source.database)
-        numbers = KeptNumbers(self._sink.schemas() if self._settings.formats.numbered else ())
+        described = list(self._sink.schemas())
+        numbers, newest = KeptNumbers(described), newest_of(described)
         for table in tables:
             if outbox is None or table.qualified != outbox.table:
                 of = rules.of(table.qualified) if rules else None
                 shown = table if of is None else of.published(table).table
+                if not is_described(shown, newest.get((table.schema, table.name))):
+                    continue
                 try:
                     wires.of(shown, self._sink.topic(table), numbers.of(shown))
                 except OperatorError as exc:

@@ -19,6 +19,8 @@ import orjson
 from cdc.model.errors import OperatorError
 from cdc.rules.routes import KEY_TABLE
 
+FOREIGN: Final = b"foreign"
+"""What stands for a key or value that a registry's schema does not explain: not JSON."""
 _OPS: Final = frozenset("crud")
 _POSITION: Final = re.compile(r"[0-9a-f]{8}\.[0-9a-f]{16}\.[0-9a-f]{8}")
 """The text of a `Position`."""
@@ -60,10 +62,22 @@ def names_a_row(key: bytes, columns: Sequence[str]) -> bool:
     return isinstance(found, dict) and found.keys() - {KEY_TABLE} == set(columns)
 
 
-def tell(topic: str, table: str) -> None:
-    """Log once for each topic that others write to it, and how its readers see the source's rows again."""
-    if topic not in _told:
-        _told.add(topic)
+def tell(topic: str, table: str, value: bytes = b"") -> None:
+    """Log once for each topic that others write to it, and how its readers see the source's rows again.
+
+    A `value` that the registry does not explain may be a connector's, of a registry that is lost.
+    """
+    if topic in _told:
+        return
+    _told.add(topic)
+    if value[:1] == b"\0" or value == FOREIGN:
+        log.warning(
+            "topic %s holds records that the registry has no schema of a connector for: it was made again, or others "
+            "write to the topic; they are no rows, but readers see them until the table is read again, which a "
+            "connector does itself where the registry was made again: cdc snapshot start CONNECTOR.yaml --table %s",
+            topic, table,
+        )  # fmt: skip
+    else:
         log.warning(
             "topic %s holds records that no connector has written: they are no rows, but readers see them; let the "
             "connector's user alone write to it, then read the table again: "

@@ -42,7 +42,7 @@ class LiveKeys:
                 continue
             event = foreign.event_of(value)
             if event is None:
-                foreign.tell(topic, table.qualified)
+                foreign.tell(topic, table.qualified, value)
                 if foreign.names_a_row(key, table.key):
                     self.put(key)  # it stands where a row would, and no row is left
                 continue

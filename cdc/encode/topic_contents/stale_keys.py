@@ -24,11 +24,13 @@ def stale_keys(
                 break
             event = foreign.event_of(value) if value is not None else None
             if value is not None and event is None:
-                foreign.tell(topic, table.qualified)
+                foreign.tell(topic, table.qualified, value)
                 if foreign.names_a_row(key, table.key):
                     others.add(key)
             elif event is None or event["op"] == "d" or event["source"]["position"] >= since:
                 stale.discard(key)
+                if event is None:  # nothing stands there any more
+                    others.discard(key)
             else:
                 stale.put(key)
         for key in others - (_confirmed(records(table), since, others) if others else set()):

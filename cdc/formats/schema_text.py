@@ -1,0 +1,51 @@
+"""What a registry's text of a schema says of a table: its name, and the columns of its rows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import orjson
+
+from cdc.formats import proto_text
+from cdc.formats.schema import records
+
+
+def is_of(type_: str, text: str, ours: Iterable[str], columns: Iterable[str]) -> bool:
+    """Whether a schema of values has one of the names `ours` and is of rows with these columns, and of no others."""
+    try:
+        if type_ == "PROTOBUF":
+            name, found = _message(text)
+        else:
+            name, found = (_record if type_ == "AVRO" else _object)(orjson.loads(text))
+    except (ValueError, LookupError, TypeError, AttributeError):  # somebody else's, of another form
+        return False
+    wanted = set(columns)
+    return (
+        name in set(ours) and {column for column in found if column in wanted or not column.startswith("__")} == wanted
+    )
+
+
+def _message(text: str) -> tuple[str, Iterable[str]]:
+    package, message = proto_text.parse(text)
+    name = f"{package}.{message.name}" if package else message.name
+    if message.name == "Envelope":
+        message = proto_text.image_of(message) or message
+    return name, [of.name for of in message.fields if not of.deprecated]
+
+
+def _record(of: Mapping[str, Any]) -> tuple[str, Iterable[str]]:
+    name, space = str(of["name"]), of.get("namespace")
+    return f"{space}.{name}" if space and "." not in name else name, _of_rows(records(of)).values()
+
+
+def _of_rows(found: Mapping[str, Mapping[str, str]]) -> Mapping[str, str]:
+    """Return the fields of the record of rows; a registry may have written its namespace before its name."""
+    return next((fields for name, fields in found.items() if name.rpartition(".")[2] == "Value"), {})
+
+
+def _object(of: Mapping[str, Any]) -> tuple[str, Iterable[str]]:
+    row = of["properties"]
+    if str(of["title"]).endswith(".Envelope"):
+        (row,) = (form["properties"] for form in row["after"]["oneOf"] if "properties" in form)
+    return str(of["title"]), list(row)
