@@ -9,19 +9,25 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import orjson
 import pytest
-from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 import cdc
+from cdc.dev.servers.process import Server
+from cdc.dev.stack import SERVERS
 from cdc.formats.typed import SPECIAL
 from tests.conftest import Database, MySQLDatabase
+from tests.faults.proxy import Proxy
 from tests.integration.connector import Connector
+from tests.integration.running import Running, eventually
+from tests.integration.running import rows as selected
 from tests.proto_messages import as_object, message_class
 
 FORMATS: Final = {
@@ -345,3 +351,70 @@ def test_before_is_the_row_of_the_topic(postgres18: Database, kafka: str, prefix
         held[record.raw_key] = record.value["after"]
     assert taken == 3 + 1 + 4 + 1 + 4 + 4
     assert [row["id"] for row in held.values()] == [4]
+
+
+@pytest.mark.full  # tests/unit/test_schema_registry.py
+def test_a_registry_that_was_made_again_while_it_runs(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """It gives old ids to other schemas; a table changes, one does not: a reader has all rows of both soon after."""
+    postgres18.execute(
+        "CREATE TABLE plain (id int PRIMARY KEY, note text)", "INSERT INTO plain VALUES (1, 'a'), (2, 'b')",
+        "CREATE TABLE avro (id int PRIMARY KEY, note text)", "INSERT INTO avro VALUES (1, 'a')",
+    )  # fmt: skip
+    servers = [Server("registry", tmp_path / of, SERVERS["registry"]) for of in ("first", "second")]
+    with Proxy(kafka=False) as proxy:
+        url = ""
+
+        def start(server: Server) -> None:
+            nonlocal url
+            server.start()
+            found = urlsplit(server.url)
+            proxy.lead_to(found.port or 0)
+            url = f"http://127.0.0.1:{proxy.port}{found.path}"
+
+        def newest(table: str) -> list[Any]:
+            """Return the rows as a consumer reads them that has just begun; … for a record that it cannot read."""
+            reader, last = Reader(connector, url), dict[bytes, Any]()
+            for record in connector.records(table):
+                last[record.raw_key] = record
+            found = list[Any]()
+            for record in last.values():
+                try:
+                    if record.raw_value is not None:
+                        reader.avro(record.raw_key, SerializationContext(record.topic, MessageField.KEY))
+                        value: Any = reader.avro(
+                            record.raw_value, SerializationContext(record.topic, MessageField.VALUE)
+                        )
+                        found.append(value["after"])
+                except Exception:  # noqa: BLE001 - whatever a deserializer says of bytes of another schema
+                    found.append(...)
+            return sorted(found, key=lambda row: -1 if row is ... else row["id"])
+
+        try:
+            start(servers[0])
+            connector = Connector(
+                tmp_path, prefix, postgres18.url, kafka, ["public.*"],
+                sink={"format": "avro", "registry": {"url": url}},
+            )  # fmt: skip
+            connector.catch_up()
+            with Running(connector) as run:
+                run.await_following()
+                servers[0].stop()
+                start(servers[1])
+                others = SchemaRegistryClient({"url": url})
+                others.register_schema(
+                    "acme-value", Schema('{"type":"record","name":"Acme","fields":[{"name":"q","type":"string"}]}')
+                )
+                postgres18.execute("ALTER TABLE plain ADD COLUMN more int", "INSERT INTO plain VALUES (3, 'c', 3)")
+                wanted = {
+                    name: sorted(selected(postgres18, f"SELECT * FROM {name}"), key=lambda row: row["id"])
+                    for name in ("plain", "avro")
+                }
+                eventually(
+                    lambda: all(newest(f"public.{name}") == rows for name, rows in wanted.items()),
+                    "every record has its schema",
+                )
+        finally:
+            for server in servers:
+                server.stop()
