@@ -34,6 +34,7 @@ from connectors.postgres.slot.replication_stream import ReplicationConnection, d
 
 log = logging.getLogger("cdc")
 
+_CLOCK: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8"
 _WAIT_S: Final = 0.5
 _LOOK_S: Final = 2.0
 _LOOK_SHARE: Final = 50
@@ -84,9 +85,8 @@ class PostgresSource:
         self._claim.free()
 
     def clock_ms(self) -> int:
-        statement = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8"
         with self._tended().asking():
-            ((now_ms,),) = self._catalog().rows("reading the clock", statement)
+            ((now_ms,),) = self._catalog().rows("reading the clock", _CLOCK)
         return int(now_ms)
 
     def connect(self) -> Mapping[str, str]:
@@ -100,8 +100,7 @@ class PostgresSource:
         raise_first(server.refusals(found, session.endpoint(self._params)))
         session.tell_of_weak_tls(session.endpoint(self._params), session.weakness(self._params))
         left_out, of = LeftOut(self._config.source.tables), self._config.source
-        captured = catalog.captured(of.tables, of.keys, left_out)
-        self._captured = self._joining.possible(catalog, captured, left_out)
+        self._captured = self._joining.possible(catalog, catalog.captured(of.tables, of.keys, left_out), left_out)
         left_out.tell(self._captured)
         self._left_out = left_out.found
         self._followed = Followed(self._config, self._captured)
@@ -138,12 +137,12 @@ class PostgresSource:
         made = dict.fromkeys(again, "it is another table of that name, which the publication did not carry at first")
         self._stale = {**ledger.differences(state.carried, found, self._config.publication), **made}
         self._records, self._since_before = ledger.records(found, state.carried, self._stale), frozenset(state.tables)
+        self._followed.read_behind = at_record_end(catalog.end()), frozenset(self._stale)
         return (state.offset, state.commit) if continuity.failed_over(state, here) else None
 
     def _join(self, names: Collection[str]) -> None:
         """Have the publication carry tables that were made again. Raises as for one that was taken out of it."""
-        publication = self._config.publication
-        tables = [table for table in self.tables() if table.qualified in names]
+        publication, tables = self._config.publication, [t for t in self.tables() if t.qualified in names]
         try:
             slot.ensure_publication(self._catalog(), publication, tables)
         except OperatorError as exc:
@@ -156,8 +155,7 @@ class PostgresSource:
     def hold(self, tables: Sequence[Table]) -> Start:
         catalog, replication = self._catalog(), self._walsender()
         slot.ensure_publication(catalog, self._config.publication, tables)
-        self._stale = {}
-        self._records = ledger.records(self._facts())  # before the log begins: what changes then is seen
+        self._stale, self._records = {}, ledger.records(self._facts())  # before the log: what changes then is seen
         if slot.find_slot(catalog, self._config.slot) is not None:
             slot.drop_slot(replication, self._config.slot)
         lsn, view = slot.create_slot(replication, self._config.slot, version=self._version)
@@ -173,7 +171,7 @@ class PostgresSource:
         self._records = {**ledger.records(self._facts()), **kept}  # what `stale` has not compared is not noted
 
     def carried(self) -> Mapping[str, str]:
-        return self._records
+        return ledger.with_parts(self._records, self._followed.parts) if self._followed.parts else self._records
 
     def stale(self) -> Mapping[str, str]:
         return self._stale
@@ -193,9 +191,9 @@ class PostgresSource:
         named = {c.oid: c.table.qualified for c in self._captured if only in ("", c.table.qualified)}
         return ledger.look(self._catalog(), self._config.publication, named)
 
-    def _require_same(self, found: Mapping[str, ledger.Facts]) -> None:
+    def _require_same(self, then: Mapping[str, str], found: Mapping[str, ledger.Facts]) -> None:
         """Raise ChangedError where rows of tables may have changed without events."""
-        if stale := ledger.differences(self._records, found, self._config.publication):
+        if stale := ledger.differences(then, found, self._config.publication):
             raise ChangedError("; ".join(f"table {name}: {reason}" for name, reason in stale.items()))
 
     def recall(self, described: Mapping[tuple[str, str], Sequence[Description]]) -> None:
@@ -331,7 +329,7 @@ class PostgresSource:
                 case messages.Relation():
                     self._learn(assembler, message, begin.commit_lsn)
                 case messages.Truncate(relations):
-                    for relation in relations:
+                    for relation in self._followed.truncated(relations):
                         table = assembler.table(relation)
                         if table is not None:
                             yield Change(Op.TRUNCATE, table, None, None, lsn)
@@ -371,7 +369,7 @@ class PostgresSource:
         with self._tended().asking():
             table = self._followed.table(relation, self._catalog(), commit=commit)
             if table is not None and self._followed.has_changed:
-                self._require_same(self._facts_now(table.qualified))
+                self._require_same(self._records, self._facts_now(table.qualified))
         assembler.learn(relation, table)
 
     def _look(self) -> None:
@@ -399,11 +397,12 @@ class PostgresSource:
         self._refused = bool(refusals)
         if refusals:
             return
-        self._require_same(found)
+        self._require_same(self.carried(), found)
         altered = [name for name, facts in found.items() if ledger.altered(self._records.get(name, ""), facts)]
         if altered:
             raise ChangedError(f"table {', '.join(altered)} was altered: what its rows say is compared again")
         self._records = {**self._records, **ledger.records(found, self._records)}
+        self._followed.parts.clear()
 
     def position(self) -> tuple[Offset, int]:
         last = {} if self._last is None else {"last": str(self._last)}

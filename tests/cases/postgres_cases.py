@@ -162,6 +162,34 @@ SILENT: Final = (
         before=_PARTITIONED,
     ),
     Case(
+        name="a_partition_that_nobody_has_seen",  # made and dropped between two looks: just the log has told of it
+        before=_PARTITIONED,
+        stream=[
+            "CREATE TABLE t_4 PARTITION OF t FOR VALUES FROM (30) TO (40)",
+            *("INSERT INTO t VALUES (31, 'z', 1), (12, 'm', 1)", "DROP TABLE t_4"),
+            *("ALTER TABLE t ATTACH PARTITION t_3 FOR VALUES FROM (20) TO (30)", "UPDATE t SET n = 2 WHERE id = 21"),
+            "ALTER TABLE t DETACH PARTITION t_3",
+        ],
+        stopped=[
+            "CREATE TABLE t_4 PARTITION OF t FOR VALUES FROM (30) TO (40)",
+            *("INSERT INTO t VALUES (32, 'z', 1), (13, 'm', 1)", "DROP TABLE t_4"),
+        ],
+        tables=("t", "t_3"),
+        live=True,
+    ),
+    Case(
+        name="truncated_beside_a_table_of_partitions",  # which is none of them
+        before=(*_PARTITIONED, "CREATE TABLE w (id int PRIMARY KEY)", "INSERT INTO w VALUES (1)"),
+        stopped=[
+            "TRUNCATE t, w",
+            "INSERT INTO w VALUES (2)",
+            "INSERT INTO t VALUES (3)",
+            "TRUNCATE t",
+            "DELETE FROM w",
+        ],
+        said=["was truncated, which no event tells if it was by itself"],
+    ),
+    Case(
         name="rows_of_a_partition_that_goes",  # of the log that is still to be read when it has gone
         before=_PARTITIONED,
         stopped=["INSERT INTO t VALUES (12, 'x', 1), (3, 'x', 1)", "DROP TABLE t_2", "UPDATE t SET n = 9 WHERE id = 1"],

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connectors.postgres.slot import ledger
 from connectors.postgres.slot.ledger import GENERATED, Facts, Part, _Type, altered, difference, made_again, record
 
 PART: Final = Part(20, "s", "p", ",9", "501", 700, unlogged=False, emptied=False, brought_rows=False)
@@ -190,3 +191,26 @@ def test_a_partition_that_had_another_identity(then: str, now: str, differs: boo
     assert (said is not None) == differs
     assert said is None or "another replica identity" in said
     assert difference(entry.rpartition(" ")[0], replace(TABLE, marks=now), "p") is None
+
+
+@pytest.mark.parametrize(
+    ("parts", "told", "said"),
+    [
+        ([8], {}, None),
+        ([8], {8: ("s.t", "")}, None),
+        ([8, 9], {9: ("s.t", "")}, None),
+        ([8], {9: ("s.t", "")}, "a partition was detached or dropped"),
+        ([7], {7: ("s.other", "s.t")}, "it was a partition of another table for a time"),
+    ],
+)
+def test_a_partition_that_the_log_alone_has_told_of(
+    parts: list[int], told: dict[int, tuple[str, str]], said: str | None
+) -> None:
+    """Its rows are in a topic, and nothing in the catalog; one that is still there asks for nothing."""
+    now = [ledger.Part(oid, "s", f"p{oid}", "1", "1", 0, False, False, False) for oid in parts]
+    facts = ledger.Facts(oid=7, paths=("1:2",), changed="1", made="m", columns={}, parts=now, types={})
+    before = ledger.Facts(oid=7, paths=("1:2",), changed="1", made="m", columns={}, parts=now[:1], types={})
+    entries = ledger.with_parts({"s.t": ledger.record(before)}, told)
+    found = ledger.difference(entries["s.t"], facts, "p")
+    assert (found or "").startswith(said or "")
+    assert (found is None) == (said is None)

@@ -28,6 +28,7 @@ class Followed:
     def __init__(self, config: ConnectorConfig, captured: Sequence[Captured]) -> None:
         self._config = config
         self._names = {c.oid: (c.table.schema, c.table.name) for c in captured}
+        self._partitioned = frozenset(c.table.qualified for c in captured if c.partitioned)
         self._named = frozenset(self._names.values())
         self._rules = CaptureRules.of_source(config.source)
         self._known: dict[tuple[str, str], list[Description]] = {}
@@ -36,6 +37,14 @@ class Followed:
         self._gone: set[int] = set()
         self.has_changed = False
         """Whether the table that `table` has given last is not what was said of it before."""
+        self.parts: dict[int, tuple[str, str]] = {}
+        """By oid: partitions with rows in the log, each with its table, whose own relation comes right before.
+
+        And with the name by which it is captured, now that it is none.
+        """
+        self.read_behind: tuple[int, frozenset[str]] = (0, frozenset())
+        """Where the log ended when tables were found that are read again: that is behind what it has till there."""
+        self._above = ""
 
     def recall(self, described: Mapping[tuple[str, str], Sequence[Description]]) -> None:
         """Remember what the topics say of the tables, oldest first."""
@@ -46,7 +55,10 @@ class Followed:
 
         Raises for a table that was renamed while this session followed it: see `renamed`.
         """
-        self.has_changed = False
+        end, again = self.read_behind
+        if self._above and not (self._above in again and commit is not None and commit < end):
+            self.parts[relation.id] = self._above, ".".join(self._names.get(relation.id, ()))
+        self.has_changed, self._above = False, ""
         name = (relation.schema, relation.name)
         if name not in self._named:
             if relation.id not in self._names:
@@ -63,7 +75,15 @@ class Followed:
         if not known or known[-1] != described:
             self.has_changed = bool(known)
             known.append(described)
+        self._above = table.qualified if table.qualified in self._partitioned else ""
         return table
+
+    def truncated(self, relations: Sequence[int]) -> Sequence[int]:
+        """Note that the relations that came last are these of a TRUNCATE: none is a partition of the one before."""
+        self._above = ""
+        for oid in relations:
+            self.parts.pop(oid, None)
+        return relations
 
     def look(self, catalog: Catalog) -> None:
         """Raise if a captured table has another name by now, or its name another table: no row may ever say so."""

@@ -13,6 +13,7 @@ all is refused in `slot`. The entry, with a space between its parts:
     made      a hash of the transactions that made the columns that events have, or gave them another expression
     columns   by attnum: hashes of the name, and of how values are printed or that it is generated; a point: no column
     parts     partitions that hold rows, or the table: oid, hashes of when it was attached, its file, its TOAST table
+              one that the log has told of since the last look has points in place of the hashes: `with_parts`
     types     enums and composite types in its columns: oid, number of labels, hash
     left      names that columns have lost since, each a hash and the attnum: rows may have values under them
     unique    a hash of the key's attnums, and oids of the constraints and indexes that make it unique
@@ -32,8 +33,6 @@ a description or none: so a name that was lost is kept until another column has 
 
 from __future__ import annotations
 
-import hashlib
-from base64 import urlsafe_b64encode
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -44,7 +43,9 @@ from cdc.model.table_schema import REWRITTEN, renamed
 from connectors.postgres.catalog import queries
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.session import identifier
-from connectors.postgres.slot import identity_marks
+from connectors.postgres.slot import entry_text, identity_marks
+from connectors.postgres.slot.entry_text import hashed as _hash
+from connectors.postgres.slot.entry_text import number as _number
 
 GENERATED: Final = "generated"
 """How a generated column is noted: events have none of it, until it is a column like others (DROP EXPRESSION)."""
@@ -55,6 +56,8 @@ _PARTS: Final = 8
 _MADE: Final = 3
 _COLUMNS_AT: Final = 4
 """Which parts behind the first."""
+_PARTS_AT: Final = 6
+"""Which part of all."""
 _LONG: Final = 6
 
 _PATHS: Final = """
@@ -253,6 +256,23 @@ def record(now: Facts, then: str = "") -> str:
     return f"{now.record} {lost or _NOTHING} {unique} {now.marks}"
 
 
+def with_parts(entries: Mapping[str, str], told: Mapping[int, tuple[str, str]]) -> Mapping[str, str]:
+    """Return entries of tables whose topics have rows of partitions that no look has found yet: see `Followed.parts`.
+
+    One that is attached and detached again between two looks leaves nothing in the catalog.
+    """
+    new = dict(entries)
+    for name in {root for root, _ in told.values()} | {own for _, own in told.values()}:
+        known = entries.get(name, "").split(" ")
+        if len(known) > _PARTS_AT:
+            there = entry_text.parts(known[_PARTS_AT])
+            more = "".join(entry_text.part(oid) for oid, (root, _) in told.items() if root == name and oid not in there)
+            alone = [oid for oid, (_, own) in told.items() if own == name]
+            known[_PARTS_AT] = entry_text.part(alone[0]) if alone else known[_PARTS_AT].strip(_NOTHING) + more
+            new[name] = " ".join(part or _NOTHING for part in known)
+    return new
+
+
 def _had(then: str, now: Facts) -> str:
     """Return what made the key unique before it was dropped: it is compared with what does once there is one again."""
     oid, *known = then.split(" ")
@@ -265,7 +285,7 @@ def _lost(then: str, now: Facts) -> dict[str, int]:
     if oid != str(now.oid) or len(known) < _PARTS - 1:
         return {}
     used = {_hash(name, 4) for name, printed in now.columns.values() if printed != GENERATED}
-    lost = _left(known) | _names(_columns(known[_COLUMNS_AT]))
+    lost = _left(known) | _names(entry_text.columns(known[_COLUMNS_AT]))
     return {name: number for name, number in lost.items() if name not in used}
 
 
@@ -332,8 +352,13 @@ def difference(then: str, now: Facts, publication: str) -> str | None:
         return f"publication {publication} was altered, and may have left changes out meanwhile"
     if files != now.files and made != now.made:
         return REWRITTEN
-    told = _of_columns(_columns(columns), _left(known), now.columns)
-    return told or _of_parts(_parts(parts), now) or _of_types(types, now.types) or _of_unique(known[_PARTS:], now)
+    told = _of_columns(entry_text.columns(columns), _left(known), now.columns)
+    return (
+        told
+        or _of_parts(entry_text.parts(parts), now)
+        or _of_types(types, now.types)
+        or _of_unique(known[_PARTS:], now)
+    )
 
 
 def _of_columns(
@@ -365,7 +390,9 @@ def _of_parts(then: Mapping[int, tuple[str, str, str]], now: Facts) -> str | Non
     if then.keys() - {part.oid for part in now.parts}:
         return "a partition was detached or dropped, and its rows went without events"
     for part in now.parts:
-        if part.oid not in then:
+        if then.get(part.oid, entry_text.UNKNOWN) == entry_text.UNKNOWN:
+            if part.oid == now.oid and part.oid in then:
+                return "it was a partition of another table for a time, whose topic has its changes"
             if part.brought_rows:
                 return f"partition {part.name} was attached with the rows it had"
             continue
@@ -412,39 +439,3 @@ def refusals(found: Mapping[str, Facts]) -> Iterator[OperatorError]:
                     hint=f"ALTER TABLE {table} SET LOGGED; then cdc snapshot start CONNECTOR.yaml --table {name}: "
                     "the log has nothing of what was written meanwhile",
                 )
-
-
-def _columns(text: str) -> dict[int, tuple[str, str]]:
-    found: dict[int, tuple[str, str]] = {}
-    number = at = 0
-    while at < len(text) and text != _NOTHING:
-        number += 1
-        if text[at] == _NONE:
-            at += 1
-            continue
-        found[number] = (text[at : at + 4], text[at + 4 : at + 7])
-        at += 7
-    return found
-
-
-def _parts(text: str) -> dict[int, tuple[str, str, str]]:
-    if text == _NOTHING:
-        return {}
-    each = (text[at : at + 19] for at in range(0, len(text), 19))
-    return {int(one[:7], 36): (one[7:11], one[11:15], one[15:19]) for one in each}
-
-
-_DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
-
-
-def _number(oid: int) -> str:
-    text = ""
-    while oid:
-        oid, digit = divmod(oid, 36)
-        text = _DIGITS[digit] + text
-    return text.rjust(7, "0")
-
-
-def _hash(text: str, characters: int) -> str:
-    """Return that many characters of a hash, each of six bits, none of them a point."""
-    return urlsafe_b64encode(hashlib.md5(text.encode(), usedforsecurity=False).digest())[:characters].decode()
