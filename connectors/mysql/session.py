@@ -47,9 +47,15 @@ _LOST: Final = frozenset(
         CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, CR.CR_CONN_HOST_ERROR, CR.CR_CONNECTION_ERROR, ER.SERVER_SHUTDOWN,
         ER.NET_READ_ERROR, ER.NET_WRITE_INTERRUPTED, ER.NET_READ_INTERRUPTED, ER.NET_ERROR_ON_WRITE,
         ER.QUERY_INTERRUPTED, ER.LOCK_WAIT_TIMEOUT, ER.LOCK_DEADLOCK, ER.CON_COUNT_ERROR, 1927, 3024, 4031,
+        ER.USER_LIMIT_REACHED, ER.TOO_MANY_USER_CONNECTIONS, ER.ABORTING_CONNECTION, ER.NEW_ABORTING_CONNECTION,
+        ER.CANT_CREATE_THREAD, ER.OUT_OF_RESOURCES, ER.STATEMENT_TIMEOUT, 3032, 3168, 3169,
     }
 )  # fmt: skip
-"""What passes: connections cut, servers going down, locks not had in time. 1927, 4031: killed, idle for too long."""
+"""What passes: connections cut, servers going down, locks not had in time, limits of connections and of memory.
+
+1927, 3169: killed; 3024: out of time; 4031: idle for too long; 3032: in offline mode, as a server is while it is
+upgraded or has left its group; 3168: not available.
+"""
 _LOCKED: Final = frozenset({ER.LOCK_WAIT_TIMEOUT, ER.LOCK_DEADLOCK})
 _NO_PASSWORD: Final = 1698
 _ANOTHER_HOST: Final = (62, 64)

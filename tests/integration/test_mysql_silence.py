@@ -123,3 +123,27 @@ def test_connections_that_are_cut_and_killed(
     connector.catch_up()
     same(connector, database, "t")
     unbroken(connector, f"{database.name}.t")
+
+
+@pytest.mark.parametrize("limit", ["offline_mode", pytest.param("MAX_USER_CONNECTIONS", marks=pytest.mark.full)])
+def test_a_server_that_admits_nobody_for_a_while(
+    limit: str, mysql: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """An administrator's doing, or connections of before that are not ended yet: it waits, and goes on by itself."""
+    mysql.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+    connector = connector_of(tmp_path, prefix, mysql, kafka, "t")
+    with Running(connector) as running:
+        running.await_following()
+        eventually(lambda: dumps(mysql), "the log is sent")
+        user = f"'cdc_capture_{mysql.name}'@'%'"
+        if limit == "offline_mode":
+            mysql.execute("SET GLOBAL offline_mode = ON")
+        else:
+            mysql.execute(f"ALTER USER {user} WITH MAX_USER_CONNECTIONS 1", *(f"KILL {n}" for n in dumps(mysql)))
+        try:
+            words = "offline mode" if limit == "offline_mode" else "max_user_connections"
+            eventually(lambda: words in running.stderr, "it was refused")
+        finally:
+            mysql.execute("SET GLOBAL offline_mode = OFF", f"ALTER USER {user} WITH MAX_USER_CONNECTIONS 0")
+        mysql.execute("INSERT INTO t VALUES (1)")
+        eventually(lambda: len(connector.fold(f"{mysql.name}.t")) == 1, "the row")

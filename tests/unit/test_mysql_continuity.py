@@ -166,6 +166,7 @@ def test_when_the_order_of_positions_begins_again() -> None:
         ),
         ("Client requested source to start replication from position > file size", GapError, "server behind"),
         ("Client requested master to start replication from impossible position", GapError, "server behind"),
+        ("could not find next log; the first event 'binlog.000003' at 4", GapError, "binlog reset"),
         ("Replica has more GTIDs than the source has, using the source's SERVER_UUID", GapError, "server behind"),
         (
             "A replica with the same server_uuid/server_id as this replica has connected to the source",

@@ -336,6 +336,12 @@ def refused_by_server(where: str, words: str, *, server_id: int, connector: str,
         or "not in the master" in low
     ):
         return GapError(f"binlog purged: {where} has removed log that the position needs: {told}", hint=CLOSE_THE_GAP)
+    if "could not find next log" in low:
+        return GapError(
+            f"binlog reset: {where} has no file any more behind the one that was read: RESET BINARY LOGS AND GTIDS "
+            f"(RESET MASTER), or its index of files was changed: {told}",
+            hint=CLOSE_THE_GAP,
+        )
     if "> file size" in low or "more gtids than" in low or "has more gtid" in low or "impossible position" in low:
         return GapError(
             f"server behind the position: {where} does not have what Kafka has: an older copy was restored, the binlog "
