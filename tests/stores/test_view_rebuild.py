@@ -245,6 +245,14 @@ def test_a_view_that_is_left_out_for_a_while(apply_spark: SparkSession, kafka: s
     bench.views["searches"] = ViewConfig(sql="SELECT id, at FROM view.moments", key=("id",))
     assert bench.rebuild().views[0].extra == 1, "it reads a view that is new with it"
     assert (bench.signs("searches"), bench.signs("moments")) == (["-1"], ["+2"])
+    moments = bench.views["moments"]
+    bench.views = {"searches": searches}
+    bench.rebuild()
+    with pytest.raises(ConfigError, match=r"with the definition before, .*view\.moments is not captured") as lost:
+        rebuild_views(bench.config, only=["searches"], rollback=True)
+    assert "Write that view into the file again" in (lost.value.hint or "")
+    bench.views["moments"] = moments
+    assert rebuild_views(bench.config, only=["searches"], rollback=True, dry_run=True).views[0].extra == 1
 
 
 def test_what_a_topic_has_wrong_is_put_right(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
