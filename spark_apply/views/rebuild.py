@@ -32,6 +32,10 @@ Progress = Callable[[str], None]
 TAKEN_S = 5.0
 """A job that runs has said by then that it will do what it is asked for."""
 _LOOK_S: Final = 0.3
+_MISSED: Final = (
+    "has the file lost a view that it reads, or a table a column? Write that view into the file again, or a new "
+    "definition: cdc view rebuild VIEWS.yaml"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,14 @@ def rebuild_views(
     if not texts:
         return Rebuilt(())
     going = _going(config, state, texts)
-    planned = plan_views(going, open_session(config.name, config.spark))
+    spark = open_session(config.name, config.spark)
+    try:
+        planned = plan_views(going, spark)
+    except ConfigError as exc:
+        if not rollback:
+            raise
+        msg = f"--rollback of {', '.join(texts)}: with the definition before, {exc.message}"
+        raise ConfigError(msg, hint=_MISSED) from exc
     refuse_unfollowable(planned.views, texts, schema_versions(config.source))
     found = compare_views(going, planned, texts, tell, rebuilt=True)
     for of in found:

@@ -227,6 +227,9 @@ def test_a_view_that_is_left_out_for_a_while(apply_spark: SparkSession, kafka: s
     bench.views = {"numbers": numbers, "searches": searches}
     bench.transaction(("x", "u", {"id": 7, "g": "x", "v": 0}), ("x", "d", {"id": 9}))
     assert list(bench.run().stopped) == ["numbers"]
+    bench.views = {"groups": _groups("SELECT g, 2 AS n FROM public.x GROUP BY g"), "searches": searches}
+    (found,) = rebuild_views(bench.config, dry_run=True).views
+    assert (found.missing, found.extra, found.different) == (1, 2, 48)
     bench.transaction(("x", "u", {"id": 7, "g": "70", "v": 0}))
     bench.views = {"numbers": numbers, "groups": _groups(_GROUPS), "searches": searches}
     bench.run()
@@ -238,6 +241,18 @@ def test_a_view_that_is_left_out_for_a_while(apply_spark: SparkSession, kafka: s
     bench.run()
     rebuild_views(bench.config, only=["searches"], rollback=True)
     assert bench.signs("searches") == ["+1", "+2"]
+    bench.views["moments"] = replace(searches, sql="SELECT id, at FROM public.s WHERE id > 1")
+    bench.views["searches"] = ViewConfig(sql="SELECT id, at FROM view.moments", key=("id",))
+    assert bench.rebuild().views[0].extra == 1, "it reads a view that is new with it"
+    assert (bench.signs("searches"), bench.signs("moments")) == (["-1"], ["+2"])
+    moments = bench.views["moments"]
+    bench.views = {"searches": searches}
+    bench.rebuild()
+    with pytest.raises(ConfigError, match=r"with the definition before, .*view\.moments is not captured") as lost:
+        rebuild_views(bench.config, only=["searches"], rollback=True)
+    assert "Write that view into the file again" in (lost.value.hint or "")
+    bench.views["moments"] = moments
+    assert rebuild_views(bench.config, only=["searches"], rollback=True, dry_run=True).views[0].extra == 1
 
 
 def test_what_a_topic_has_wrong_is_put_right(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:

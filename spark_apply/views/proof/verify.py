@@ -165,11 +165,15 @@ class _Look:
                 self._register(stand_ins, stream.use.relation, rows_of(events, stream))
         clock = _EPOCH + dt.timedelta(milliseconds=self.state.source_ms)
         for view in planned.views:
-            if view.relation not in self.state.tables or view.relation not in relations:
-                continue  # a view that is new since then, or not asked for
+            if view.relation not in relations:
+                continue  # not asked for
             kinds = dict(view.columns)
             answer = self._answer(view, stand_ins, clock)
             answer = answer.select(*(F.col(quoted(n)).cast(spark_type(kinds[n])).alias(n) for n in kinds))
+            comes_back = self.rebuilt and view.name in only  # it may have been left out of the file for a while
+            if view.relation not in self.state.tables and not comes_back:
+                self._register(stand_ins, view.relation, answer)  # new since then: others may be about to read it
+                continue
             self.tell(f"comparing {view.name}")
             compared, shown = self._contained(view, answer, asked=view.name in only)
             self._register(stand_ins, view.relation, shown)
