@@ -117,8 +117,9 @@ class TriggerSource(ABC, Generic[C]):
         """Those that were locked, which was said."""
         self._aside: dict[str, C] = {}
         """Those that were locked at the start; the one that was tried last comes last."""
-        self._aside_at_s = float("inf")
-        self._aside_told_s = 0.0
+        self._is_put_off = False
+        """Whether it is still to be looked at how the triggers stand."""
+        self._aside_at_s, self._aside_told_s = float("inf"), 0.0
 
     @abstractmethod
     def connect(self) -> Mapping[str, str]: ...
@@ -203,7 +204,15 @@ class TriggerSource(ABC, Generic[C]):
     def verify(self, state: State) -> tuple[Offset, int] | None:
         raise_first(self._log().refusals(state.offset))
         followed = [one for one in self._captured if one.table.qualified in state.tables]
-        look = self._compared(followed)
+        self._wait_for_locks(_NEW_LOCKS_S)
+        try:
+            look = self._compared(followed)
+        except RetryableError as exc:
+            self._put_off(exc)
+            self._stale, self._carried = {}, dict(state.carried)
+            return None
+        finally:
+            self._wait_for_locks(LOCKS_S)
         self._stale, self._carried = look.differences(state.carried), look.entries()
         self._install_or_set_aside([one for one in followed if look.standing[one.table.qualified] is None])
         self._stale = {name: reason for name, reason in self._stale.items() if name not in self._aside}
@@ -242,7 +251,21 @@ class TriggerSource(ABC, Generic[C]):
                 ", ".join(sorted(self._aside)), error,
             )  # fmt: skip
 
+    def _put_off(self, error: RetryableError) -> None:
+        """Look at how the triggers stand later: somebody holds a lock. Raises `error` where it is another one.
+
+        What is written down is followed meanwhile, by the position's word for how they stood.
+        """
+        if not error.at_start:
+            raise error
+        if not self._is_put_off:
+            log.warning("how the triggers stand cannot be looked at, for others hold a lock: %s; it is tried again, "
+                        "and all is followed meanwhile", error.message)  # fmt: skip
+        self._is_put_off = True
+
     def set_aside(self) -> Collection[str]:
+        if self._is_put_off:
+            return {one.table.qualified for one in self._captured} - self._gone
         return self._aside.keys() - self._gone
 
     def _try_aside(self) -> None:
@@ -252,7 +275,7 @@ class TriggerSource(ABC, Generic[C]):
         """
         done, until_s = [], time.monotonic() + _NEW_LOCKS_S
         self._wait_for_locks(_NEW_LOCKS_S)
-        for name in sorted(self.set_aside(), key=[*self._aside].index):
+        for name in [name for name in self._aside if name not in self._gone]:
             one = self._aside.pop(name)
             try:
                 self._log().install([one], self._captured)
@@ -274,7 +297,9 @@ class TriggerSource(ABC, Generic[C]):
             raise ChangedError(f"table {', '.join(done)} has its triggers now, and is set aside no more: looking again")
         if now_s - self._aside_told_s >= _ASIDE_TOLD_S:
             self._aside_told_s = now_s
-            log.warning("table %s is still set aside: others hold a lock", ", ".join(sorted(self.set_aside())))
+            log.warning(
+                "table %s is still set aside: others hold a lock", ", ".join(sorted(self._aside.keys() - self._gone))
+            )
 
     def _install(self, wanted: Sequence[C]) -> None:
         """Make triggers, and note how those stand; of others it stays as it was compared."""
@@ -318,7 +343,16 @@ class TriggerSource(ABC, Generic[C]):
         seeks, tries = begun_s >= self._new_at_s, bool(self._aside) and begun_s >= self._aside_at_s
         if not seeks and not tries and (begun_s < self._look_at_s or not self._may_differ()):
             return
-        self._compare()
+        self._wait_for_locks(_NEW_LOCKS_S)
+        try:
+            self._compare()
+        except RetryableError as exc:
+            self._put_off(exc)
+            tries = seeks = False
+        else:
+            self._is_put_off = self._is_put_off and bool(self._differ)
+        finally:
+            self._wait_for_locks(LOCKS_S)
         ended_s = time.monotonic()
         self._look_at_s = begun_s + max(LOOK_S, (ended_s - begun_s) * LOOK_SHARE)
         if tries:

@@ -5,6 +5,7 @@ The servers are real, and so are their triggers; the broker is the twin.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 
@@ -116,6 +117,30 @@ def test_tables_that_come_are_taken_up(
     """While it runs."""
     shop.tables = (f"{shop.schema}.*",)
     laws.tables_that_come_are_taken_up(shop, monkeypatch, caplog, locks=True)
+
+
+@pytest.mark.full  # each look waits for a second
+def test_an_alter_that_waits_holds_up_nobody(shop: MysqlShop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MySQL shows nobody InnoDB's tables while somebody waits for one of them, be it captured or not."""
+    monkeypatch.setattr(cdc.capture.pipeline, "GIVE_UP_S", 0.0)
+    shop.do("CREATE TABLE another (id int PRIMARY KEY)")
+    waiting = "SELECT COUNT(*) > 0 FROM information_schema.PROCESSLIST WHERE STATE LIKE 'Waiting for table metadata%'"
+    with ThreadPoolExecutor(1) as other, laws.transaction(shop, "SELECT * FROM another") as holder:
+        for n in range(2):  # and a start meanwhile
+            with shop.running() as running:
+                shop.do(f"UPDATE orders SET n = {n}")
+                running.eventually(lambda: shop.fold() == shop.rows())
+                if n == 0:
+                    done = other.submit(shop.do, "ALTER TABLE another ADD COLUMN n int")
+                    running.eventually(lambda: shop.select(waiting) == [(1,)])
+                shop.do("UPDATE orders SET n = 7", "DELETE FROM orders ORDER BY id LIMIT 1")
+                running.eventually(lambda: shop.fold() == shop.rows())
+            assert running.raised is None
+        assert not done.done()
+        holder.connection.rollback()
+        done.result()
+    shop.run()
+    assert shop.fold() == shop.rows()
 
 
 def test_what_was_read_is_deleted_beside_a_transaction_that_is_open(

@@ -9,14 +9,14 @@ from typing import Final
 
 from cdc.config.config import ConnectorConfig
 from cdc.model.change import Coordinates, Idle, Message, Offset, Table, Transaction, TransactionBatch
-from cdc.model.errors import BugError, OperatorError
+from cdc.model.errors import BugError, OperatorError, RetryableError
 from cdc.model.interfaces import Start
 from cdc.model.state import State
 from connectors.mysql import session
 from connectors.mysql.catalog import server
 from connectors.mysql.catalog.catalog import Captured
 from connectors.triggers.change_tables import Look, Standing
-from connectors.triggers.following import LONGEST_S, SHORTEST_S, TriggerSource
+from connectors.triggers.following import LOCKS_S, LONGEST_S, SHORTEST_S, TriggerSource
 from connectors.triggers.mysql import preconditions
 from connectors.triggers.mysql.change_log import ChangeLog
 from connectors.triggers.mysql.rounds import ROOM, Pins, Place, Rounds, behind, looking_again
@@ -64,8 +64,18 @@ class MysqlTriggers(TriggerSource[Captured]):
         changes = self._log()
         changes.prepare()
         self._choose()
-        changes.stores()  # whether this user may see them
+        self._require_stores(changes)
         return {"schema": changes.names.schema}
+
+    def _require_stores(self, changes: ChangeLog) -> None:
+        """Raise OperatorError if this user may not see InnoDB's tables; who has one locked is not waited for."""
+        self._wait_for_locks(0.0)
+        try:
+            changes.stores()
+        except RetryableError as exc:
+            if not exc.at_start:
+                raise
+        self._wait_for_locks(LOCKS_S)
 
     def _rights(self, captured: Sequence[Captured]) -> Iterator[OperatorError]:
         yield from preconditions.rights(self._connected(), self._log(), self._server, captured)
