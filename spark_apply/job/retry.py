@@ -29,9 +29,9 @@ def fold_batch(
 
     With `asides` once after any, and then the copies that fail are set aside.
     """
+    swaps.look()  # before it: a store that is away fails this for its copies alone, as between two batches
     if asides is not None:
         asides.containing = False
-    swaps.look()
     records = sized(records, publisher.unread(ends), most=int(swaps.spark.conf.get(TASKS) or 1))
     tries = 0
     while True:

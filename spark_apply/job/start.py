@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
@@ -21,7 +22,7 @@ from spark_apply.job.copies.set_aside import AsideCopies
 from spark_apply.job.topics.compacted_deletes import Buried, require_deletes_read
 from spark_apply.job.topics.identity import FollowedTopics, require_same_topics
 from spark_apply.job.topics.retention import MissedDeletesError, require_deletes
-from spark_apply.model.store import Offsets, RereadStore, Store
+from spark_apply.model.store import Offsets, RereadStore, Store, StoreAwayError
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.query_failures import opening_errors
 from spark_apply.spark.remedies import reaching
@@ -42,6 +43,8 @@ class Start:
     """By table, then by store; None: the copy cannot be opened."""
     held: dict[tuple[str, str], Offsets] = field(default_factory=dict)
     """By topic and store, the offsets up to which a copy had its topic; one that was rebuilt is ahead of the job."""
+    _away: dict[str, StoreAwayError] = field(default_factory=dict)
+    """By store: it has not answered."""
 
     def open(self, chosen: Chosen, unusable: Mapping[str, Unusable], *, lose_history: bool) -> None:
         """Open all copies. Raises the first error if none can go on."""
@@ -60,7 +63,7 @@ class Start:
             known = self.identities.setdefault(made.qualified, {})
             known[name], error = None, missed.get((made.qualified, name))
             try:
-                with opening_errors(made.qualified):
+                with self._asking(name), opening_errors(made.qualified):
                     known[name] = self.stores[name].open(made)
                     if error is None and not isinstance(self.stores[name], RereadStore):
                         store = self.stores[name]
@@ -81,6 +84,17 @@ class Start:
                 self.asides.refused(of.topic, name, table, store, of.error, for_good=of.lost)
         self.asides.require_some()
 
+    @contextmanager
+    def _asking(self, name: str) -> Iterator[None]:
+        """Ask a store about a copy. One that has not answered is not asked about its others: each takes its time."""
+        if name in self._away:
+            raise self._away[name]
+        try:
+            yield
+        except StoreAwayError as exc:
+            self._away[name] = exc
+            raise
+
     def _read_again(self, copies: Sequence[tuple[TargetTable, str]], unread: Buried) -> dict[tuple[str, str], CdcError]:
         """Have stores that can do so read their topics again where deletes are gone which they had not read.
 
@@ -92,7 +106,7 @@ class Start:
             if made.history or name in again or not isinstance(store, RereadStore):
                 continue
             try:
-                with reaching(f"{made.qualified} in {name}"):
+                with self._asking(name), reaching(f"{made.qualified} in {name}"):
                     require_deletes(self.config.source, [(made, {name: store})])
                     require_deletes_read(self.spark, self.config.source, made, name, store, found=unread)
             except MissedDeletesError as exc:
@@ -116,7 +130,7 @@ class Start:
             found: dict[tuple[str, str], CdcError] = {}
             for made, name in copies:
                 try:
-                    with reaching(f"{made.qualified} in {name}"):
+                    with self._asking(name), reaching(f"{made.qualified} in {name}"):
                         self.require_same(made, name, self.stores[name])
                         require_deletes(self.config.source, [(made, {name: self.stores[name]})], self.held)
                 except CdcError as exc:

@@ -40,6 +40,28 @@ def test_a_batch_under_which_copies_of_several_stores_are_replaced(monkeypatch: 
     assert _applied(monkeypatch, [OperatorError("refused", hint="")], [True]) == 2
 
 
+def test_a_store_that_is_away_when_copies_are_looked_at_is_contained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look before a batch sets its copies aside, as one between two batches does; the batch is tried twice."""
+    monkeypatch.setattr(retry, "sized", lambda records, *_, **__: records)
+    asides: Any = SimpleNamespace(containing=True, over=False)
+    contained: list[bool] = []
+
+    def look(**_: object) -> bool:
+        contained.append(asides.containing)
+        return False
+
+    def applier(*_: object) -> None:
+        contained.append(asides.containing)
+        if len(contained) == 2:
+            raise OperatorError("refused", hint="")
+
+    publisher: Any = SimpleNamespace(unread=lambda _: 0, visibility=lambda _: {}, late_before=dict)
+    swaps: Any = SimpleNamespace(look=look, spark=SimpleNamespace(conf=SimpleNamespace(get=lambda _: "2")))
+    given, records = (applier, "records")
+    retry.fold_batch(given, swaps, records, publisher, {}, asides=asides)  # type: ignore[arg-type]
+    assert contained == [True, False, True, True]
+
+
 def test_what_no_swap_explains_is_tried_once_more_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _applied(monkeypatch, [ConflictError()], [False]) == 2
     with pytest.raises(ConflictError):

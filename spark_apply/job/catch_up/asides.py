@@ -23,7 +23,7 @@ from spark_apply.job.topics.compacted_deletes import UnreadDeletes, require_dele
 from spark_apply.job.topics.retention import rebuild_command, require_deletes
 from spark_apply.job.watermarks.publisher import WatermarkPublisher
 from spark_apply.model.completeness import Mark
-from spark_apply.model.store import Offsets, RereadStore, Store, Visibility, is_whole
+from spark_apply.model.store import Offsets, RereadStore, Store, StoreAwayError, Visibility, is_whole
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.failures import concerns_spark
 
@@ -47,13 +47,18 @@ class AsideWatch:
 
     def look(self, *, now: bool = False) -> None:
         """Take a step with each copy whose time has come; with `now` until each is caught up or has failed."""
+        away: dict[str, StoreAwayError] = {}
         for key, aside in list(self.asides.copies.items()):
             while not aside.for_good and (now or time.monotonic() >= aside.due_at):
                 try:
+                    if key[1] in away:  # an answer that does not come takes time, of all tables
+                        raise away[key[1]]
                     done = self._step(*key, aside)
                 except Exception as exc:
                     if concerns_spark(exc):
                         raise
+                    if isinstance(exc, StoreAwayError):
+                        away[key[1]] = exc
                     self.asides.failed(*key, exc)
                     break
                 if done or not now:

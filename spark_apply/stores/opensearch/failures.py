@@ -11,8 +11,10 @@ from opensearchpy.exceptions import ConnectionError as NotReached
 from opensearchpy.exceptions import OpenSearchException, RequestError, SSLError, TransportError
 
 from cdc.model.errors import CdcError, OperatorError, RetryableError
+from spark_apply.model.store import StoreAwayError
 
 PASSING: Final = frozenset({429, 502, 503, 504})
+_NOT_ALLOWED: Final = frozenset({401, 403})
 BLOCKED = "cluster_block_exception"
 _CAUSE: Final = re.compile(r"/\d+/([a-z /(),()-]+)")
 """The server's words for a block: ``index [x] blocked by: [TOO_MANY_REQUESTS/12/disk usage exceeded …];``."""
@@ -66,11 +68,14 @@ def waiting(what: str, cause: str, index: str) -> RetryableError:
 def as_ours(exc: OpenSearchException, what: str, index: str = "") -> CdcError:
     """Return an exception of the driver as one of ours: what passes is retryable."""
     if isinstance(exc, NotReached) and not isinstance(exc, SSLError):
-        hint = "is OpenSearch up, and is it reached from here? Nothing is lost, it goes on where it was"
-        return RetryableError(f"{what} ({reason(exc)})", hint=hint)
+        hint = (
+            "is OpenSearch up, is its url right, and is it reached from here? Nothing is lost, it goes on where it was"
+        )
+        return StoreAwayError(f"{what}: OpenSearch does not answer ({reason(exc)})", hint=hint)
     if isinstance(exc, TransportError) and (exc.status_code in PASSING or type_of(exc) == BLOCKED):
         return waiting(what, reason(exc), index or "_all")
-    return OperatorError(f"{what} ({reason(exc)})")
+    refused = isinstance(exc, TransportError) and exc.status_code in _NOT_ALLOWED
+    return OperatorError(f"{what} ({reason(exc)})", hint="are username and password right?" if refused else None)
 
 
 def reason(exc: OpenSearchException) -> str:

@@ -47,7 +47,7 @@ from spark_apply.model.store import Applied, Batch, Due, Refused, StoredRow, onl
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.names import index_name
 from spark_apply.stores.opensearch.bulk import MISSING, SENT, STALE, Bulk, requests
-from spark_apply.stores.opensearch.failures import as_ours, ignore_existing, reason, translated
+from spark_apply.stores.opensearch.failures import as_ours, ignore_existing, translated
 from spark_apply.stores.opensearch.fields import column_name, field_name, type_of_field
 from spark_apply.stores.opensearch.indexes import Indexes, alias_of, alone
 from spark_apply.stores.opensearch.notes import CAUGHT_UP, COMPLETE, DUE, POSITION, REPLACED, Notes, due_of
@@ -58,7 +58,7 @@ _INDEX_OPTIONS: Final = ("shards", "replicas")
 
 
 def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSession | None) -> OpenSearchStore:
-    """Connect to the server at the url of `config`; create nothing. Raises OperatorError when it does not answer."""
+    """Return the store at the url of `config`; nothing is asked or created yet. Raises ConfigError."""
     del spark
     only_options(config, name, (*OPTIONS, *_INDEX_OPTIONS))
     settings = {f"number_of_{of}": config.options[of] for of in _INDEX_OPTIONS if of in config.options}
@@ -172,8 +172,8 @@ class OpenSearchStore:
                     document = {column_name(name): value for name, value in hit["_source"].items()}
                     yield StoredRow(hit["_id"], orjson.dumps(document).decode())
         except OpenSearchException as exc:
-            msg = f"index {index} cannot be read ({reason(exc)})"
-            raise OperatorError(msg, hint="has the apply job made it? cdc apply") from exc
+            error = as_ours(exc, f"index {index} cannot be read", index)
+            raise type(error)(error.message, hint=error.hint or "has the apply job made it? cdc apply") from exc
 
     def id_of(self, event_key: str, document_key: str) -> str:
         del document_key

@@ -13,11 +13,12 @@ from psycopg2 import sql
 
 from cdc.machine.hosts import is_local
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
+from spark_apply.model.store import StoreAwayError
 from spark_apply.stores.postgres.locks import wait_for_locks
 from spark_apply.stores.postgres.tables import Cursor
 
 _AWAY_S = 60.0
-"""So long the server may not answer before the job stops."""
+"""So long the server may not answer before its copies are set aside; from then on it is asked once at a time."""
 _AGAIN_S = 0.5
 _LINGERS_S = 5.0
 _ROWS_AT_ONCE = 2_000
@@ -71,6 +72,8 @@ class Server:
         self._parameters = _parameters(url, where)
         self._connection: psycopg2.extensions.connection | None = None
         self._locks: list[str] = []
+        self._away = False
+        """Whether it was waited for in vain; each copy that is tried again must not wait as long, with all others."""
         self.session = 0
         """The number of the connection; a new number means that session state (temporary tables) is lost."""
 
@@ -151,7 +154,7 @@ class Server:
         return self._connection
 
     def _connect(self) -> psycopg2.extensions.connection:
-        until = time.monotonic() + _AWAY_S
+        until = time.monotonic() + (0 if self._away else _AWAY_S)
         while True:
             try:
                 connection: psycopg2.extensions.connection = psycopg2.connect(**self._parameters)
@@ -163,9 +166,12 @@ class Server:
                 if lasting or self.session == 0 or time.monotonic() > until:
                     said = text.rsplit("FATAL: ", 1)[-1].rsplit("failed: ", 1)[-1][:200]
                     msg = f"PostgreSQL of {self._where} does not let us in: {said}"
-                    raise OperatorError(msg, hint="is it up, are host, database, user and password right?") from None
+                    self._away = not lasting
+                    error = OperatorError if lasting else StoreAwayError
+                    raise error(msg, hint="is it up, are host, database, user and password right?") from None
                 time.sleep(_AGAIN_S)
             else:
+                self._away = False
                 return self._pinned(connection)
 
     def _pinned(self, connection: psycopg2.extensions.connection) -> psycopg2.extensions.connection:

@@ -42,7 +42,17 @@ from spark_apply.events.kafka.topic_identity import difference
 from spark_apply.model.completeness import LOST, Mark, moved_on
 from spark_apply.model.foresight import Foreseen
 from spark_apply.model.identity import has_key, identity_of, stamp
-from spark_apply.model.store import EVERYTHING, Applied, Batch, CopyError, Due, StoredRow, Visibility, only_options
+from spark_apply.model.store import (
+    EVERYTHING,
+    Applied,
+    Batch,
+    CopyError,
+    Due,
+    StoreAwayError,
+    StoredRow,
+    Visibility,
+    only_options,
+)
 from spark_apply.model.target_table import TargetColumn, TargetTable
 from spark_apply.stores.postgres import tables
 from spark_apply.stores.postgres.careful import DeferredError, TableFold, fold_carefully
@@ -115,6 +125,8 @@ class PostgresStore:
     def fold(self, batches: Collection[Batch], visibility: Mapping[str, Visibility]) -> dict[str, Applied]:
         try:
             return self._fold_all(batches, visibility)
+        except StoreAwayError:  # which was waited for
+            raise
         except RetryableError:  # if it was committed, the offsets show it, and nothing is done twice
             return self._fold_all(batches, visibility)
 

@@ -1,0 +1,93 @@
+"""A store that does not answer is waited for once, and asked once for all of its copies: others do not wait for it."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg2
+import pytest
+
+from cdc.config.apply_config import StoreConfig
+from cdc.model.errors import OperatorError
+from spark_apply.job.catch_up.asides import AsideWatch
+from spark_apply.model.store import StoreAwayError, open_store
+from spark_apply.stores.opensearch.failures import translated
+from spark_apply.stores.postgres import server
+from tests.unit.test_set_aside import AWAY, asides
+
+
+@pytest.fixture
+def nobody() -> int:
+    """A port at which nobody listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return int(bound.getsockname()[1])
+
+
+def test_a_lost_postgresql_is_waited_for_once(nobody: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(server.time, "sleep", waited.append)
+    monkeypatch.setattr(server, "_AWAY_S", 0.05)
+    made = server.Server(f"postgresql://cdc@127.0.0.1:{nobody}/warehouse", "stores.warehouse")
+    made.session = 1  # it has answered before
+    for more in (True, False, False):
+        before = len(waited)
+        with pytest.raises(StoreAwayError, match=r"PostgreSQL of stores\.warehouse does not let us in"):
+            made.begin("applying")
+        assert (len(waited) > before) == more
+
+    def refused(**_: Any) -> None:
+        raise psycopg2.OperationalError('FATAL:  password authentication failed for user "cdc"')
+
+    monkeypatch.setattr(psycopg2, "connect", refused)
+    with pytest.raises(OperatorError, match="password authentication failed"):
+        made.begin("applying")
+
+
+def test_an_opensearch_that_is_away_is_opened(nobody: int) -> None:
+    """What concerns it is said when a copy is opened, and is of its copies alone."""
+    store = open_store(
+        StoreConfig(type="opensearch", url=f"http://127.0.0.1:{nobody}"), name="search", prefix="shop", spark=None
+    )
+    client: Any = store
+    with (
+        pytest.raises(
+            StoreAwayError, match=r"it cannot be read: OpenSearch does not answer \(ConnectionError\)"
+        ) as told,
+        translated("it cannot be read"),
+    ):
+        client._client.info()
+    assert told.value.hint
+    assert "is OpenSearch up" in told.value.hint
+    store.close()
+
+
+@dataclass
+class Away:
+    """A store at whose address nobody answers."""
+
+    asked: list[str] = field(default_factory=list)
+
+    def open(self, table: str) -> str:
+        self.asked.append(table)
+        raise StoreAwayError("nobody answers")
+
+
+def test_one_copy_is_asked_for_all_of_its_store() -> None:
+    made, _, told = asides()
+    lake, search = Away(), Away()
+    for topic in list(made.routes):
+        for name, store in (("lake", lake), ("search", search)):
+            made.put(topic, name, AWAY)
+            aside: Any = made.copies[topic, name]
+            aside.store = store
+    anything: Any = None
+    AsideWatch(anything, anything, anything, made, anything, lambda table: table, anything).look(now=True)  # type: ignore[arg-type,return-value]
+    assert (lake.asked, search.asked) == (["public.a"], ["public.a"])
+    assert [line for line in told if "nobody answers" in line] == [
+        f"warning: public.{table} in {store} is set aside, the others go on: nobody answers"
+        for table in ("a", "b")
+        for store in ("lake", "search")
+    ]
