@@ -209,7 +209,7 @@ class TriggerSource(ABC, Generic[C]):
             look = self._compared(followed)
         except RetryableError as exc:
             self._put_off(exc)
-            self._stale, self._carried = {}, dict(state.carried)
+            self._stale, self._carried = {}, {name: of for name, of in state.carried.items() if name in state.tables}
             return None
         finally:
             self._wait_for_locks(LOCKS_S)
