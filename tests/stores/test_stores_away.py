@@ -84,6 +84,6 @@ def test_stores_that_are_away(
             assert job.failure is None
         for name, store in {"copy": setting.config().stores["copy"], **away}.items():
             for of in tables:
-                assert setting.contents(of, replace(config, stores={"copy": store})) == setting.folded(of, records), (
-                    name
-                )
+                assert setting.contents(of, replace(setting.config(), stores={"copy": store})) == setting.folded(
+                    of, records
+                ), name
