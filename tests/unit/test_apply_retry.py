@@ -55,7 +55,7 @@ def test_a_store_that_is_away_when_copies_are_looked_at_is_contained(monkeypatch
         if len(contained) == 2:
             raise OperatorError("refused", hint="")
 
-    publisher: Any = SimpleNamespace(unread=lambda _: 0, visibility=lambda _: {}, late_before=dict)
+    publisher: Any = SimpleNamespace(unread=lambda _: 0, visibility=lambda _: {}, taken_in=dict)
     swaps: Any = SimpleNamespace(look=look, spark=SimpleNamespace(conf=SimpleNamespace(get=lambda _: "2")))
     given, records = (applier, "records")
     retry.fold_batch(given, swaps, records, publisher, {}, asides=asides)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 
 from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import OperatorError
+from spark_apply.job.catch_up import asides as catching_up
 from spark_apply.job.catch_up.asides import AsideWatch
+from spark_apply.job.copies.set_aside import AsideCopies
 from spark_apply.model.store import StoreAwayError, open_store
 from spark_apply.stores.opensearch.failures import translated
 from spark_apply.stores.postgres import server
@@ -75,6 +78,11 @@ class Away:
         raise StoreAwayError("nobody answers")
 
 
+def _watch(made: AsideCopies) -> AsideWatch:
+    anything: Any = None
+    return AsideWatch(anything, anything, anything, made, anything, lambda table: table, anything)  # type: ignore[arg-type,return-value]
+
+
 def test_one_copy_is_asked_for_all_of_its_store() -> None:
     made, _, told = asides()
     lake, search = Away(), Away()
@@ -83,11 +91,38 @@ def test_one_copy_is_asked_for_all_of_its_store() -> None:
             made.put(topic, name, AWAY)
             aside: Any = made.copies[topic, name]
             aside.store = store
-    anything: Any = None
-    AsideWatch(anything, anything, anything, made, anything, lambda table: table, anything).look(now=True)  # type: ignore[arg-type,return-value]
+    _watch(made).look(now=True)
     assert (lake.asked, search.asked) == (["public.a"], ["public.a"])
     assert [line for line in told if "nobody answers" in line] == [
         f"warning: public.{table} in {store} is set aside, the others go on: nobody answers"
         for table in ("a", "b")
         for store in ("lake", "search")
     ]
+
+
+@dataclass
+class Slow:
+    """A store that takes longer to open a copy than the others are to wait."""
+
+    opened: list[str] = field(default_factory=list)
+
+    def open(self, table: str) -> str:
+        self.opened.append(table)
+        time.sleep(0.02)
+        raise OperatorError("it is not as it was made")
+
+
+def test_many_copies_have_their_turn_one_after_the_other_between_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catching_up, "_SWEEP_S", 0.01)
+    made, _, _ = asides()
+    slow = Slow()
+    for topic in list(made.routes):
+        made.put(topic, "lake", AWAY)
+        aside: Any = made.copies[topic, "lake"]
+        aside.store = slow
+    watch = _watch(made)
+    for opened in (["public.a"], ["public.a", "public.b"], ["public.a", "public.b", "public.a"]):
+        for aside in made.copies.values():
+            aside.due_at = 0.0
+        watch.look()
+        assert slow.opened == opened

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from pyspark.sql import SparkSession
 
@@ -29,6 +30,8 @@ from spark_apply.spark.failures import concerns_spark
 
 _STEP = 200_000
 """At most so many offsets of a partition are caught up before the other tables have their turn."""
+_SWEEP_S: Final = 5.0
+"""No further copy has a step before the other tables have had theirs: of hundreds, each takes a second or more."""
 
 
 @dataclass(slots=True)
@@ -46,10 +49,12 @@ class AsideWatch:
     """Raises OperatorError for a copy of another topic than there is now."""
 
     def look(self, *, now: bool = False) -> None:
-        """Take a step with each copy whose time has come; with `now` until each is caught up or has failed."""
+        """Take a step with copies whose time has come, in turn; with `now` until each is caught up or has failed."""
         away: dict[str, StoreAwayError] = {}
-        for key, aside in list(self.asides.copies.items()):
-            while not aside.for_good and (now or time.monotonic() >= aside.due_at):
+        until = time.monotonic() + _SWEEP_S
+        for key, aside in sorted(self.asides.copies.items(), key=lambda item: item[1].tried_at):
+            while not aside.for_good and (now or until > time.monotonic() >= aside.due_at):
+                aside.tried_at = time.monotonic()
                 try:
                     if key[1] in away:  # an answer that does not come takes time, of all tables
                         raise away[key[1]]

@@ -44,6 +44,8 @@ class Aside:
     wait_s: float = _FIRST_WAIT_S
     due_at: float = 0.0
     """When it is tried again, on the monotonic clock."""
+    tried_at: float = 0.0
+    """When a step was taken last."""
     route: Route | None = None
     """The copy alone, once it was opened again."""
     owed: Due | None = None
