@@ -12,7 +12,7 @@ from opensearchpy.exceptions import ConnectionTimeout, RequestError, TransportEr
 from cdc.model.errors import OperatorError, RetryableError
 from spark_apply.model.store import Refused
 from spark_apply.stores.opensearch import bulk as opensearch_bulk
-from spark_apply.stores.opensearch.bulk import Action, Bulk
+from spark_apply.stores.opensearch.bulk import Action, Bulk, Patience
 from spark_apply.stores.opensearch.fields import column_name, field_name
 
 TOO_LARGE = TransportError(413, "", "")
@@ -58,7 +58,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def sent(answers: dict[bytes, list[Answer | Exception]], *documents: bytes) -> tuple[list[Any], int]:
     server: Any = Server(answers)
     request = [Action(b"{}", document, 0, offset) for offset, document in enumerate(documents)]
-    return list(Bulk(server, "orders").send(request)), server.requests
+    return list(Bulk(server, "orders", Patience()).send(request)), server.requests
 
 
 @pytest.mark.parametrize(("error", "why"), [(TOO_LARGE, "it is too large"), (TOO_DEEP, "x_content_parse_exception")])
@@ -100,6 +100,29 @@ def test_what_passes_is_waited_for_with_its_name(passing: Answer | Exception, ca
         sent({b"row": [passing]}, b"row", b"other")
     assert cause in str(told.value)
     assert "value" not in str(told.value)
+
+
+def test_a_server_that_takes_nothing_is_waited_for_once_by_all_its_indexes() -> None:
+    full = answer(429, "cluster_block_exception", FLOOD)
+    failing = answer(500, "stack_overflow_error")
+    server: Any = Server({b"row": [full], b"bad": [failing]})
+    bulk = Bulk(server, "orders", Patience())
+
+    def tried(*documents: bytes) -> int:
+        before = server.requests
+        with pytest.raises(RetryableError):
+            list(bulk.send([Action(b"{}", document, 0, 0) for document in documents]))
+        return int(server.requests - before)
+
+    assert [tried(b"row") for _ in range(3)] == [8, 1, 1]
+    assert tried(b"row", b"bad") == 1, "and a document that fails may be another one's fault then"
+    assert tried(b"row", b"good") == 1
+    assert tried(b"row") == 8, "it has taken something"
+    assert tried(b"row") == 1
+    server.answers = {b"bad": [failing]}
+    assert tried(b"good", b"bad") == 1
+    found = list(bulk.send([Action(b"{}", document, 0, 0) for document in (b"good", b"bad")]))
+    assert [type(one) for one in found] == [tuple, Refused]
 
 
 def test_what_is_of_the_whole_index_stops() -> None:

@@ -75,12 +75,20 @@ def requests(rows: Iterable[Row]) -> Iterator[list[Action]]:
         yield request
 
 
+@dataclass(slots=True)
+class Patience:
+    """Is how often a server that takes nothing is tried: all its indexes together wait for it once, until it does."""
+
+    tries: int = _TRIES
+
+
 @dataclass(frozen=True, slots=True)
 class Bulk:
     """Sends bulk requests to an index."""
 
     client: OpenSearch
     index: str
+    patience: Patience
 
     def send(self, request: list[Action]) -> Iterator[tuple[str, int] | Refused]:
         """Send until every action has a final answer; yields (action, status). Waits while the server cannot.
@@ -89,11 +97,13 @@ class Bulk:
         Raises RetryableError with the name of what was waited for.
         """
         wait_s, cause = _FIRST_WAIT_S, ""
-        for last in (*[False] * (_TRIES - 1), True):
+        tries, self.patience.tries = self.patience.tries, 1  # until something is taken
+        for last in (*[False] * (tries - 1), True):
             try:
                 items = self._answered(request)
             except TransportError as exc:
                 if not isinstance(exc, NotReached) and exc.status_code in (_UNFIT, _TOO_LARGE):
+                    self.patience.tries = _TRIES
                     yield from self._halved(request, exc)
                     return
                 error = as_ours(exc, f"index {self.index}: a bulk request failed")
@@ -103,10 +113,11 @@ class Bulk:
             again = list(request) if not items else []
             for action, item in zip(request, items, strict=bool(items)):
                 ((verb, answer),) = item.items()
-                if _passes(answer, last=last):
+                if _passes(answer, last=last and tries == _TRIES):
                     again.append(action)
                     cause = name_of(answer["error"])
                 else:
+                    self.patience.tries = _TRIES
                     yield self._outcome(action, verb, answer)
             if not again:
                 return

@@ -46,7 +46,7 @@ from spark_apply.model.kept_mark import kept_mark
 from spark_apply.model.store import Applied, Batch, Due, Refused, StoredRow, only_options
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.names import index_name
-from spark_apply.stores.opensearch.bulk import MISSING, SENT, STALE, Bulk, requests
+from spark_apply.stores.opensearch.bulk import MISSING, SENT, STALE, Bulk, Patience, requests
 from spark_apply.stores.opensearch.failures import as_ours, ignore_existing, translated
 from spark_apply.stores.opensearch.fields import column_name, field_name, type_of_field
 from spark_apply.stores.opensearch.indexes import Indexes, alias_of, alone
@@ -75,6 +75,7 @@ class OpenSearchStore:
         self._suffix = suffix
         self._beside: dict[str, str] = {}
         self._opened: dict[str, str] = {}
+        self._patience = Patience()
         self._indexes = Indexes(client, settings)
         self._notes = Notes(client, f"{index_name(prefix)}.cdc-applied")
 
@@ -112,7 +113,7 @@ class OpenSearchStore:
         self._require_opened(batch.table)
         rows = with_document(batch.rows, batch.table, field_name).select(*SENT).toLocalIterator()
         statuses: dict[tuple[str, int], int] = {}
-        bulk = Bulk(self._client, index)
+        bulk = Bulk(self._client, index, self._patience)
         for request in requests(rows):
             refused = []
             for outcome in bulk.send(request):
