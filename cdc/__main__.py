@@ -1,6 +1,6 @@
 """``python -m cdc``"""
 
-from cdc.cli.main import main
+from cdc.cli.start import main
 
 if __name__ == "__main__":
     main()
