@@ -214,3 +214,12 @@ def test_a_partition_that_the_log_alone_has_told_of(
     found = ledger.difference(entries["s.t"], facts, "p")
     assert (found or "").startswith(said or "")
     assert (found is None) == (said is None)
+
+
+def test_a_hash_may_end_with_any_character() -> None:
+    """A partition is added to the others of an entry, whatever those end with."""
+    for toast in range(300):
+        now = [ledger.Part(oid, "s", f"p{oid}", "1", "1", toast, False, False, False) for oid in (8, 9)]
+        facts = ledger.Facts(oid=7, paths=("1:2",), changed="1", made="m", columns={}, parts=now, types={})
+        entries = ledger.with_parts({"s.t": ledger.record(replace(facts, parts=now[:1]))}, {9: ("s.t", "")})
+        assert ledger.difference(entries["s.t"], facts, "p") is None

@@ -268,8 +268,9 @@ def with_parts(entries: Mapping[str, str], told: Mapping[int, tuple[str, str]]) 
             there = entry_text.parts(known[_PARTS_AT])
             more = "".join(entry_text.part(oid) for oid, (root, _) in told.items() if root == name and oid not in there)
             alone = [oid for oid, (_, own) in told.items() if own == name]
-            known[_PARTS_AT] = entry_text.part(alone[0]) if alone else known[_PARTS_AT].strip(_NOTHING) + more
-            new[name] = " ".join(part or _NOTHING for part in known)
+            had = "" if known[_PARTS_AT] == _NOTHING else known[_PARTS_AT]
+            known[_PARTS_AT] = entry_text.part(alone[0]) if alone else had + more or _NOTHING
+            new[name] = " ".join(known)
     return new
 
 
