@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from cdc.encode.table_log import log_of
@@ -17,6 +18,7 @@ from cdc.model.state import Phase, State
 COMPACT = (",", ":")
 Record = tuple[str, bytes, bytes | None]
 Columns = Mapping[str, Mapping[str, Any]]
+_SETTLES_S = 5.0
 """Column name -> its record in the schema topic, without the name."""
 
 
@@ -109,6 +111,9 @@ class Publisher:
     bootstrap: str
     prefix: str
     _producer: Producer = field(init=False)
+    _probe: Consumer = field(init=False)
+    _written: dict[tuple[str, int], int] = field(default_factory=dict)
+    """The last offset of the open transaction in each partition."""
 
     def __post_init__(self) -> None:
         self._producer = Producer(
@@ -122,6 +127,8 @@ class Publisher:
             }
         )
         self._producer.init_transactions(30)
+        group = {"group.id": f"{self.prefix}.test", "isolation.level": "read_committed"}
+        self._probe = Consumer({"bootstrap.servers": self.bootstrap, "log_level": 0, **group})
 
     def create(self, tables: Iterable[SourceTable], partitions: int = 3, *, logs: Container[str] = ()) -> None:
         """Make the topics, and those of the logs of tables that `logs` names, and publish the tables' versions."""
@@ -141,7 +148,7 @@ class Publisher:
         with self.transaction():
             for table in tables:
                 key, value = table.schema_record()
-                self._producer.produce(f"{self.prefix}.schema", key=key, value=value)
+                self.write([(f"{self.prefix}.schema", key, value)])
 
     def stand(
         self, phase: Phase, commit: int, tables: Iterable[SourceTable], records: Iterable[Record] = (), **more: Any
@@ -160,11 +167,28 @@ class Publisher:
     def write(self, records: Iterable[tuple[str, bytes, bytes | None]]) -> None:
         """Write records in the transaction that is open."""
         for topic, key, value in records:
-            self._producer.produce(topic, key=key, value=value)
+            self._producer.produce(topic, key=key, value=value, on_delivery=self._delivered)
             self._producer.poll(0)
+
+    def _delivered(self, _error: object, message: Message) -> None:
+        self._written[message.topic() or "", message.partition() or 0] = message.offset() or 0
+
+    def _settle(self) -> None:
+        """Wait until readers see the transaction's end: a broker writes it into the partitions after its answer.
+
+        Not for long: another one may be open there.
+        """
+        until_s = time.monotonic() + _SETTLES_S
+        for (topic, partition), last in self._written.items():
+            while self._probe.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)[1] <= last:
+                if time.monotonic() > until_s:
+                    return
+                time.sleep(0.01)
 
     @contextmanager
     def transaction(self, *, commit: bool = True) -> Iterator[None]:
+        """Write in one transaction; who reads after it finds all of it, or nothing."""
+        self._written.clear()
         self._producer.begin_transaction()
         yield
         self._producer.flush(30)
@@ -172,3 +196,4 @@ class Publisher:
             self._producer.commit_transaction(30)
         else:
             self._producer.abort_transaction(30)
+        self._settle()
