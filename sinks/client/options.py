@@ -26,6 +26,13 @@ _CLIENT: Final = {
 _HOST_CHECKED: Final = "https"
 _ONE_SIDED: Final = ("ssl.", "sasl.", "security.", "enable.ssl.")
 """Options of security: one that only one of the two clients knows is refused."""
+QUICK: Final = {
+    # A client's first connection waits for this long, as if an earlier one had just failed: 100 ms by default.
+    "reconnect.backoff.ms": "5",
+    # So long does a broker hold the answer that says "this is the end", which each partition's reading ends with.
+    "fetch.wait.max.ms": "10",
+}
+"""For clients that live for one question: most of a short topic's reading is waiting, otherwise."""
 
 log = logging.getLogger("cdc")
 

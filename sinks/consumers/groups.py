@@ -29,7 +29,7 @@ from cdc.model.consumers import GroupOffsets, Groups, PartitionOffset, Place, Un
 from cdc.model.errors import CdcError
 from sinks.client.diagnosis import refuse_untrusted, unreachable
 from sinks.client.failures import DRIVER_ERRORS, translate
-from sinks.client.options import python_client
+from sinks.client.options import QUICK, python_client
 from sinks.client.schema_registry import open_reading
 from sinks.consumers.offset_commits import TOPIC, OffsetCommit, parse, partition_of
 
@@ -126,6 +126,7 @@ class _Asked:
 def _settings(config: KafkaConfig) -> dict[str, str]:
     return {
         "queued.max.messages.kbytes": "4096",
+        **QUICK,
         **config.options,
         "bootstrap.servers": config.bootstrap_servers,
         "group.id": "cdc-consumers",  # the client requires one; nothing is committed under it
@@ -133,7 +134,6 @@ def _settings(config: KafkaConfig) -> dict[str, str]:
         "enable.partition.eof": "true",
         "auto.offset.reset": "earliest",
         "isolation.level": "read_committed",
-        "fetch.wait.max.ms": "50",
     }
 
 

@@ -16,6 +16,7 @@ from cdc.config.kafka_config import KafkaConfig
 from cdc.model.errors import RetryableError
 from cdc.rules.routes import Routes
 from sinks.client.failures import DRIVER_ERRORS, translate
+from sinks.client.options import QUICK
 from sinks.topics.names import schema_topic, table_topic
 from sinks.topics.records.read_back import FULL_WAIT_MS, TOO_EARLY, log, offset_bounds, read_to_end
 from sinks.topics.topics import Topics
@@ -85,6 +86,7 @@ def _settings(config: KafkaConfig) -> dict[str, str]:
     return {
         "queued.min.messages": "100000",
         "fetch.queue.backoff.ms": FULL_WAIT_MS,
+        **QUICK,
         **config.options,
         "bootstrap.servers": config.bootstrap_servers,
         "group.id": "cdc-library",  # the client requires one; nothing is committed under it

@@ -16,6 +16,7 @@ from cdc.model.change import Table
 from cdc.model.errors import RetryableError
 from cdc.rules.routes import Routes, owner
 from sinks.client.failures import DRIVER_ERRORS, translate
+from sinks.client.options import QUICK
 from sinks.topics.names import table_topic
 
 Isolation = Literal["read_committed", "read_uncommitted"]
@@ -33,14 +34,6 @@ TOO_EARLY: Final = {
 
 FULL_WAIT_MS: Final = "5"
 """So long a client waits that has fetched enough ahead. Its own second is most of the time that a topic takes."""
-
-_QUICK: Final = {
-    # A client's first connection waits for this long, as if an earlier one had just failed: 100 ms by default.
-    "reconnect.backoff.ms": "5",
-    # So long does a broker hold the answer that says "this is the end", which each partition's reading ends with.
-    "fetch.wait.max.ms": "10",
-}
-"""For clients that live for one question: most of a short topic's reading is waiting, otherwise."""
 
 _LED_WITHIN_S: Final = 10.0
 
@@ -119,7 +112,7 @@ def _reading(bootstrap_servers: str, options: Mapping[str, str]) -> dict[str, st
     return {
         "queued.max.messages.kbytes": "4096",
         "fetch.queue.backoff.ms": FULL_WAIT_MS,
-        **_QUICK,
+        **QUICK,
         **options,
         "bootstrap.servers": bootstrap_servers,
         "group.id": "cdc-reading-back",
@@ -137,7 +130,7 @@ def offset_bounds(
     """
     probe = Consumer(
         {
-            **_QUICK,
+            **QUICK,
             **options,
             "bootstrap.servers": bootstrap_servers,
             "group.id": "cdc-reading-back",

@@ -98,8 +98,8 @@ class Applier:
                             rows = newest(batch.rows, None) if again else batch.rows
                             given = self._refusals.refusable(name, replace(batch, rows=rows))
                             has = (had or {}).get((topic, name), NOTHING)
-                            again = bool(has.ends) or about["first"] < has.before
-                            applied = _apply_new(store, given, has) if again else _apply(store, given)
+                            known = bool(has.ends) or about["first"] < has.before
+                            applied = _apply_new(store, given, has) if known else _apply(store, given)
                             self._count(name, given, about["events"], applied)
             for name in sorted({name for _, name in visibility}):
                 self.fold(name, whole.get(name, []), visibility)
