@@ -80,6 +80,7 @@ class Running:
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
+        self._connector.killed = True
         self.ended()
 
     def __enter__(self) -> Self:
