@@ -18,7 +18,7 @@ from cdc.capture.starting import verdicts
 from cdc.encode.schema_versions import KeptNumbers, is_described, newest_of
 from cdc.encode.table_log import log_of
 from cdc.model.audit import Act
-from cdc.model.change import Position, Table
+from cdc.model.change import Offset, Position, Table
 from cdc.model.errors import GapError, OperatorError, raise_first
 from cdc.model.interfaces import LINEAGE, Choosing, Comparing, Sink, Source
 from cdc.model.ledger import Loss, loss, to_record
@@ -50,41 +50,65 @@ class Startup:
 
         `gap` is the gap that the last session found while it followed the log.
         """
-        names = tuple(table.qualified for table in tables)
         self._refuse_moved(tables, state)
         if state is None:
-            self.refuse_neighbours(identity, tables)
-            source.unused()
-            self._refuse_occupied(tables)
-            state = State(
-                connector=self._settings.connector,
-                identity=identity,
-                phase=Phase.CREATING,
-                epoch=1,
-                config={**self._settings.config, **({_OUTBOX: of.table} if (of := self._settings.outbox) else {})},
-            )
-            self._record_topics()
-            self._sink.commit(state)
+            state = self._create(source, identity, tables)
         raise_first(verdicts.of_config(state, self._settings.config))
         raise_first(verdicts.of_source(state, identity))
         raise_first(verdicts.of_topics(self._sink.recorded(), self._sink.found()))
         if state.phase is Phase.CREATING:
-            held_ms = now_ms(source)
-            start = source.hold(tables)
-            state = state.next(
-                source_ms=held_ms,
-                phase=Phase.SNAPSHOT,
-                identity=identity,
-                offset=start.offset,
-                commit=start.commit,
-                tables=names,
-                unread=names,
-                snapshot={},
-                carried=source.carried(),
-            )
-            self._record_topics()
-            self._sink.commit(state)
-            return state, start.view
+            return self._hold_log(source, identity, tables, state)
+        return self._go_on(source, identity, tables, state, gap), None
+
+    def _create(self, source: Source, identity: Mapping[str, str], tables: Sequence[Table]) -> State:
+        """Commit that there is such a connector, before anything of it is made at the source."""
+        self.refuse_neighbours(identity, tables)
+        source.unused()
+        self._refuse_occupied(tables)
+        outbox = self._settings.outbox
+        state = State(
+            connector=self._settings.connector,
+            identity=identity,
+            phase=Phase.CREATING,
+            epoch=1,
+            config={**self._settings.config, **({_OUTBOX: outbox.table} if outbox is not None else {})},
+        )
+        self._record_topics()
+        self._sink.commit(state)
+        return state
+
+    def _hold_log(
+        self, source: Source, identity: Mapping[str, str], tables: Sequence[Table], state: State
+    ) -> tuple[State, str | None]:
+        """Have the server keep its log from here on; the tables are read by the view that goes with it."""
+        names = tuple(table.qualified for table in tables)
+        held_ms = now_ms(source)
+        start = source.hold(tables)
+        state = state.next(
+            source_ms=held_ms,
+            phase=Phase.SNAPSHOT,
+            identity=identity,
+            offset=start.offset,
+            commit=start.commit,
+            tables=names,
+            unread=names,
+            snapshot={},
+            carried=source.carried(),
+        )
+        self._record_topics()
+        self._sink.commit(state)
+        return state, start.view
+
+    def _go_on(
+        self,
+        source: Source,
+        identity: Mapping[str, str],
+        tables: Sequence[Table],
+        state: State,
+        gap: GapError | None,
+    ) -> State:
+        """Compare what was committed with what there is now, and commit what is to be read for it."""
+        names = tuple(table.qualified for table in tables)
         _refuse_left_out(source, state)
         still = self._compare_outbox(_still_captured(state, names), source)
         try:
@@ -92,20 +116,15 @@ class Startup:
             if gap is not None:
                 raise gap
         except GapError:
-            again = signals.after_gap(self._sink.commands())
-            if not again:
+            asked = signals.after_gap(self._sink.commands())
+            if not asked:
                 raise
             self._refuse_others(identity, tables, still)
             for name in sorted({*state.tables} - {*names}):  # the log that told of its end may be gone
                 log.warning("table %s: it is captured no more, and its topic keeps the rows it had", name)
-            return self._over_the_gap(source, replace(still, identity=identity), tables, again), None
+            return self._over_the_gap(source, replace(still, identity=identity), tables, asked)
         if moved is not None:
-            log.warning(
-                "connector %s: the source has failed over from timeline %s to %s, which continues it without a gap",
-                state.connector, state.identity.get(LINEAGE), identity.get(LINEAGE),
-            )  # fmt: skip
-            offset, commit = moved
-            still = replace(still, identity=identity, epoch=still.epoch + 1, offset=offset, commit=commit)
+            still = _failed_over(still, identity, *moved)
         lost = self._lost(tables, still)
         added = self._refuse_others(identity, tables, still)
         if added:
@@ -118,10 +137,11 @@ class Startup:
             still = replace(_read_again(still, stale, source), carried=source.carried())
             for name, reason in stale.items():
                 log.warning("table %s: %s: its rows are read again", name, reason)
-        if self._record_topics() or still is not state:
-            state = still.next()
-            self._sink.commit(state)
-        return state, None
+        if not self._record_topics() and still is state:
+            return state
+        state = still.next()
+        self._sink.commit(state)
+        return state
 
     def _stale(self, source: Source, state: State) -> Mapping[str, str] | None:
         """Return the tables whose rows may have changed without events, with the reason of each; None: there is none.
@@ -322,6 +342,15 @@ def _refuse_left_out(source: Source, state: State) -> None:
     """Raise OperatorError if a table can no longer be captured that is: to leave it out would lose its changes."""
     if isinstance(source, Choosing):
         raise_first(error for name, error in source.left_out().items() if name in state.tables)
+
+
+def _failed_over(state: State, identity: Mapping[str, str], offset: Offset, commit: int) -> State:
+    """Go on in the log of the server that took over, in an epoch of its own: positions there may be lower."""
+    log.warning(
+        "connector %s: the source has failed over from timeline %s to %s, which continues it without a gap",
+        state.connector, state.identity.get(LINEAGE), identity.get(LINEAGE),
+    )  # fmt: skip
+    return replace(state, identity=identity, epoch=state.epoch + 1, offset=offset, commit=commit)
 
 
 def _log_end(state: State, source: Source) -> str:
