@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -74,6 +75,8 @@ def cdc() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line: the entry point of the console script."""
     _write_any_name()
+    for client in ("kafka", "cdc.kafka"):  # each of their errors ends as one of ours
+        logging.getLogger(client).setLevel(logging.CRITICAL)
     try:
         code = cdc.main(arguments, standalone_mode=False)
     except click.ClickException as exc:

@@ -243,6 +243,20 @@ BAD = {
     "a sink that nobody made": (
         GOOD + "  type: pulsar\n  path: x\n", "sink: type: “pulsar” is not a sink", "jsonl or duckdb",
     ),
+    "more partitions than there are": (GOOD + "  partitions: 99999999999\n", "is out of range", "at most"),
+    "more replicas than there are": (
+        GOOD + "  replication_factor: 99999\n", "replication_factor: must be 1 or", "default",
+    ),
+    "a port that is none": (
+        GOOD.replace("broker:9092", "a:1,b:99999"), "bootstrap_servers: address 2 is not", "host1:",
+    ),
+    "a port that is a word": (GOOD.replace("broker:9092", "a:b"), "bootstrap_servers: address 1 is not", "host1:"),
+    "IPv6 without brackets": (
+        GOOD.replace("broker:9092", "::1:9092"), "bootstrap_servers: address 1 is not", "[::1]",
+    ),
+    "brokers by semicolons": (
+        GOOD.replace("broker:9092", "a:1;b:2"), "bootstrap_servers: address 1 is not", "host1:",
+    ),
     "lists without end": ("name: " + "[" * 5_000, "nested too deeply", None),
 }  # fmt: skip
 
