@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 from typing import Final, NoReturn
 
@@ -12,8 +13,9 @@ import click
 from cdc.cli.terminal import tell
 from cdc.model.errors import CdcError, OperatorError, RetryableError
 
-INTERRUPTED: Final = 130
-"""A shell's exit code of what SIGINT has ended."""
+BY_SIGNAL: Final = 128
+"""A shell's exit code of what a signal has ended is this and the signal's number."""
+INTERRUPTED: Final = BY_SIGNAL + signal.SIGINT
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _OUT_OF_REACH: Final = (
     errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG,
@@ -48,6 +50,14 @@ def _of_spark(exc: BaseException) -> CdcError | None:
 
     error: CdcError | None = registry.part("spark_apply.spark.remedies:of_spark")(exc, "a store or a checkpoint")
     return error
+
+
+def code_of_part(number: int | None) -> int:
+    """Return the exit code of a command that was to take all that is there, by the signal that ended it before.
+
+    What comes after it in a script relies on what it was to take.
+    """
+    return 0 if number is None else BY_SIGNAL + number
 
 
 def show(exc: CdcError) -> None:
