@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import re
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -58,6 +59,11 @@ def refuse_untrusted(servers: str, options: Mapping[str, str]) -> None:
 
 def unreachable(servers: str) -> RetryableError:
     """Return the error that says that no broker answers."""
+    if sys.flags.optimize:
+        return RetryableError(
+            f"Kafka at {servers} cannot be reached by a Python without assertions: its client does not work so",
+            hint="take python -O, or PYTHONOPTIMIZE, away",
+        )
     return RetryableError(
         f"Kafka at {servers} cannot be reached",
         hint="is it running, and is the address right? A listener with TLS or a login closes connections that come "
