@@ -17,6 +17,7 @@ BY_SIGNAL: Final = 128
 """A shell's exit code of what a signal has ended is this and the signal's number."""
 INTERRUPTED: Final = BY_SIGNAL + signal.SIGINT
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_CACHE: Final = "/.cache/cdc-toolkit"
 _OUT_OF_REACH: Final = (
     errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG,
 )  # fmt: skip
@@ -37,7 +38,8 @@ def _of_a_file(exc: OSError) -> OperatorError | None:
     if exc.filename and exc.errno in _OUT_OF_REACH:
         return OperatorError(
             f"{exc.filename} cannot be made, read or written: {exc.strerror}",
-            hint="it must be within reach of this user: ls -ld of the folder that it is in",
+            hint="it must be within reach of this user: ls -ld of the folder that it is in"
+            + ("; CDC_CACHE=/another/folder for what is fetched" if _CACHE in str(exc.filename) else ""),
         )
     return None
 

@@ -34,7 +34,7 @@ same text in a terminal.
 | 0 | done |
 | 1 | it failed, or the answer is no; each command below says what no means |
 | 2 | wrong use: an option, a file or an environment variable is wrong, and nothing was started |
-| 3 | `cdc run` was fenced: another copy of the connector has taken over, nothing is to be repaired |
+| 3 | `cdc run` or `cdc view run` was fenced: another copy has taken over, nothing is to be repaired |
 | 4 | a [verdict](guarantees.md#start-up-verdicts) that each start finds again: somebody has to decide |
 | 130 | interrupted (Ctrl-C): a command that has no end of its own choice, or that was to take everything and has not |
 | 143 | the same by SIGTERM: with `--once` or `--until-caught-up`, before everything was taken |
@@ -63,7 +63,8 @@ EXITS: Final[Mapping[str, str]] = {
     "rebuild": "0: every copy asked for was swapped or put back. 1: one was refused or failed; those before it are "
     "swapped.",
     "view run": "0: stopped by SIGTERM or Ctrl-C, or (`--once`) everything was taken. 130, 143: with `--once`, "
-    "ended by Ctrl-C or SIGTERM before that. 1: the job stopped, or a view is stopped at the end.",
+    "ended by Ctrl-C or SIGTERM before that. 1: the job stopped, or a view is stopped at the end. 3: another "
+    "copy of the job has taken over.",
     "replay": "0: stopped, or (`--once`) everything was taken. 130, 143: with `--once`, ended by Ctrl-C or "
     "SIGTERM before that. 1: the job stopped, a table is set aside (with `--plan` "
     "it would be), or the topics do not have that span.",
