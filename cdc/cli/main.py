@@ -17,6 +17,7 @@ import click
 
 from cdc import __version__
 from cdc.cli.ending import INTERRUPTED, end, error_of, show, write_nothing_more
+from cdc.cli.examples import show_examples
 from cdc.cli.terminal import tell
 
 _COMMANDS = {  # the room and the file of each
@@ -70,6 +71,7 @@ class _Lazy(click.Group):
             return None
         module = importlib.import_module(f"cdc.cli.{_COMMANDS[cmd_name][0]}")
         command: click.Command = getattr(module, cmd_name)
+        show_examples(command, cmd_name)
         return command
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -11,6 +11,7 @@ from typing import Final
 
 import click
 
+from cdc.cli.examples import EXAMPLES
 from cdc.cli.main import cdc
 
 _HEAD: Final = """\
@@ -24,6 +25,8 @@ same text in a terminal.
   [apply reference](apply-reference.md). Relative paths in these files are relative to the current directory.
 - With `--json` a command prints one JSON object on one line. Its keys are stable: new ones may be added, none is
   renamed or removed within a version of the format.
+- `eval "$(_CDC_COMPLETE=bash_source cdc)"` completes commands and options in bash; there are
+  `zsh_source` and `fish_source`, too.
 - An error is printed as `error:` with what was found and where, and mostly `hint:` with the next step. The
   [troubleshooting](troubleshooting.md) page lists them by their first words.
 
@@ -203,6 +206,8 @@ def _section(words: str, command: click.Command, context: click.Context) -> str:
         f"```text\ncdc {words} {usage}".rstrip() + "\n```",
         inspect.cleandoc(command.help or ""),
     ]
+    if words in EXAMPLES:
+        blocks.append(f"```sh\n{EXAMPLES[words]}\n```")
     options = [each for each in command.params if isinstance(each, click.Option)]
     if options:
         rows = "\n".join(_row(each, context) for each in options)
