@@ -184,6 +184,7 @@ class ApplyConfig:
         _check_name(self.name)
         require(self.stores, "stores is empty", "stores: {warehouse: {type: iceberg, path: ./warehouse}}")
         require(self.tables, "tables is empty", "tables: {public.orders: {stores: [warehouse]}}")
+        require(self.checkpoint.strip(), "checkpoint is empty", "checkpoint: ./checkpoints/shop-warehouse")
         for name, table in self.tables.items():
             require("." in name, f"tables: “{name}” is not schema.table", "public.orders, or public.*")
             require(table.stores, f"tables.{name}.stores is empty", f"one or more of {', '.join(self.stores)}")

@@ -357,6 +357,8 @@ def test_an_apply_file_is_bound_the_same_way(tmp_path: Path) -> None:
     assert config.stores["warehouse"].type == "iceberg"
     assert config.quarantine.limit == 1_000
     wrong = {
+        "checkpoint: ./c\n": ("checkpoint: ''\n", ":6: checkpoint is empty"),
+        "path: ./w}": ("path: ''}", "stores.warehouse: path is empty"),
         "checkpoint: ./c": ("checkpoint: ./c\nquarantine: {limit: -1}", "limit: -1 is out of range"),
         "stores: [warehouse]": ("stores: [lake]", "there is no store “lake”"),
         "{public.orders:": ("{orders:", "“orders” is not schema.table"),
