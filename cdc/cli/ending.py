@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 from typing import Final, NoReturn
 
@@ -12,9 +13,11 @@ import click
 from cdc.cli.terminal import tell
 from cdc.model.errors import CdcError, OperatorError, RetryableError
 
-INTERRUPTED: Final = 130
-"""A shell's exit code of what SIGINT has ended."""
+BY_SIGNAL: Final = 128
+"""A shell's exit code of what a signal has ended is this and the signal's number."""
+INTERRUPTED: Final = BY_SIGNAL + signal.SIGINT
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_CACHE: Final = "/.cache/cdc-toolkit"
 _OUT_OF_REACH: Final = (
     errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG,
 )  # fmt: skip
@@ -35,7 +38,8 @@ def _of_a_file(exc: OSError) -> OperatorError | None:
     if exc.filename and exc.errno in _OUT_OF_REACH:
         return OperatorError(
             f"{exc.filename} cannot be made, read or written: {exc.strerror}",
-            hint="it must be within reach of this user: ls -ld of the folder that it is in",
+            hint="it must be within reach of this user: ls -ld of the folder that it is in"
+            + ("; CDC_CACHE=/another/folder for what is fetched" if _CACHE in str(exc.filename) else ""),
         )
     return None
 
@@ -48,6 +52,14 @@ def _of_spark(exc: BaseException) -> CdcError | None:
 
     error: CdcError | None = registry.part("spark_apply.spark.remedies:of_spark")(exc, "a store or a checkpoint")
     return error
+
+
+def code_of_part(number: int | None) -> int:
+    """Return the exit code of a command that was to take all that is there, by the signal that ended it before.
+
+    What comes after it in a script relies on what it was to take.
+    """
+    return 0 if number is None else BY_SIGNAL + number
 
 
 def show(exc: CdcError) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import io
+import logging
 import os
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
 
 import click
 
 from cdc import __version__
 from cdc.cli.ending import INTERRUPTED, end, error_of, show, write_nothing_more
+from cdc.cli.examples import show_examples
 from cdc.cli.terminal import tell
 
 _COMMANDS = {  # the room and the file of each
@@ -44,8 +49,19 @@ _COMMANDS = {  # the room and the file of each
 }
 
 
+_FORMAT = "--log-format"
+
+
 class _Lazy(click.Group):
     """Imports a command when it is called, so that `cdc --help` starts at once."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in _COMMANDS:
+            near = difflib.get_close_matches(args[0].lower(), _COMMANDS, n=1)
+            ctx.fail(f"No such command '{args[0]}'." + (f" Did you mean '{near[0]}'?" if near else ""))
+        return super().resolve_command(ctx, args)
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -55,6 +71,7 @@ class _Lazy(click.Group):
             return None
         module = importlib.import_module(f"cdc.cli.{_COMMANDS[cmd_name][0]}")
         command: click.Command = getattr(module, cmd_name)
+        show_examples(command, cmd_name)
         return command
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -74,11 +91,12 @@ def cdc() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line: the entry point of the console script."""
     _write_any_name()
+    for client in ("kafka", "cdc.kafka"):  # each of their errors ends as one of ours
+        logging.getLogger(client).setLevel(logging.CRITICAL)
     try:
         code = cdc.main(arguments, standalone_mode=False)
     except click.ClickException as exc:
-        with suppress(OSError):
-            exc.show()
+        _show(exc, sys.argv[1:] if arguments is None else arguments)
         end(exc.exit_code)
     except (click.Abort, KeyboardInterrupt):
         tell("interrupted")
@@ -95,6 +113,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         show(error)
         end(error.exit_code)
     end(code if isinstance(code, int) else 0)
+
+
+def _show(exc: click.ClickException, arguments: Sequence[str]) -> None:
+    """Say what is wrong with a command line, in the format of the log that it asks for."""
+    context = exc.ctx if isinstance(exc, click.UsageError) else None
+    asked = [each.partition("=")[2] or after for each, after in pairwise([*arguments, ""]) if each.startswith(_FORMAT)]
+    logs = context is not None and any(of.name == "log_format" for of in context.command.params)
+    if logs and (asked[-1] if asked else os.environ.get("CDC_LOG_FORMAT")) == "json":
+        json_log = importlib.import_module("cdc.monitoring.json_log")
+        told = exc.format_message()
+        tell(json_log.line(time.time(), "error", told, json_log.Place(), kind=type(exc).__name__))
+        return
+    with suppress(OSError):
+        exc.show()
 
 
 def _write_any_name() -> None:

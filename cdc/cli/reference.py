@@ -11,6 +11,7 @@ from typing import Final
 
 import click
 
+from cdc.cli.examples import EXAMPLES
 from cdc.cli.main import cdc
 
 _HEAD: Final = """\
@@ -24,6 +25,8 @@ same text in a terminal.
   [apply reference](apply-reference.md). Relative paths in these files are relative to the current directory.
 - With `--json` a command prints one JSON object on one line. Its keys are stable: new ones may be added, none is
   renamed or removed within a version of the format.
+- `eval "$(_CDC_COMPLETE=bash_source cdc)"` completes commands and options in bash; there are
+  `zsh_source` and `fish_source`, too.
 - An error is printed as `error:` with what was found and where, and mostly `hint:` with the next step. The
   [troubleshooting](troubleshooting.md) page lists them by their first words.
 
@@ -34,14 +37,16 @@ same text in a terminal.
 | 0 | done |
 | 1 | it failed, or the answer is no; each command below says what no means |
 | 2 | wrong use: an option, a file or an environment variable is wrong, and nothing was started |
-| 3 | `cdc run` was fenced: another copy of the connector has taken over, nothing is to be repaired |
+| 3 | `cdc run` or `cdc view run` was fenced: another copy has taken over, nothing is to be repaired |
 | 4 | a [verdict](guarantees.md#start-up-verdicts) that each start finds again: somebody has to decide |
-| 130 | interrupted (Ctrl-C) by a command that does not end at a point of its own choice |
+| 130 | interrupted (Ctrl-C): a command that has no end of its own choice, or that was to take everything and has not |
+| 143 | the same by SIGTERM: with `--once` or `--until-caught-up`, before everything was taken |
 """
 
 EXITS: Final[Mapping[str, str]] = {
     "check": "0: a run can start. 1: something would stop it; the findings of level `error` say what.",
-    "run": "0: stopped by SIGTERM or Ctrl-C, or caught up. 1: an error; the next start may go well, once a "
+    "run": "0: stopped by SIGTERM or Ctrl-C, or (`--until-caught-up`) caught up. 130, 143: with `--until-caught-up`, "
+    "ended by Ctrl-C or SIGTERM before that. 1: an error; the next start may go well, once a "
     "server is put right. 3: another copy of the connector has taken over. 4: a verdict, which each start finds again. "
     "Of several connectors it is the first code that a restart may help, else the first, and comes when all have "
     "ended.",
@@ -53,13 +58,18 @@ EXITS: Final[Mapping[str, str]] = {
     "fleet remove": "0: all are removed. 1: there is no such fleet. 2: a name is not known: none is removed.",
     "fleet list": "0: it could be told. 1: there is no such fleet.",
     "fleet status": "0: it could be told, also of connectors that are down. 1: there is no such fleet.",
-    "apply": "0: stopped by SIGTERM or Ctrl-C, or (`--once`) everything was taken. 1: the job stopped, a table "
+    "apply": "0: stopped by SIGTERM or Ctrl-C, or (`--once`) everything was taken. 130, 143: with `--once`, "
+    "ended by Ctrl-C or SIGTERM before that. 1: the job stopped, a table "
     "is set aside, or (`--plan`) "
     "it "
     "would not start.",
     "rebuild": "0: every copy asked for was swapped or put back. 1: one was refused or failed; those before it are "
     "swapped.",
-    "replay": "0: stopped, or (`--once`) everything was taken. 1: the job stopped, a table is set aside (with `--plan` "
+    "view run": "0: stopped by SIGTERM or Ctrl-C, or (`--once`) everything was taken. 130, 143: with `--once`, "
+    "ended by Ctrl-C or SIGTERM before that. 1: the job stopped, or a view is stopped at the end. 3: another "
+    "copy of the job has taken over.",
+    "replay": "0: stopped, or (`--once`) everything was taken. 130, 143: with `--once`, ended by Ctrl-C or "
+    "SIGTERM before that. 1: the job stopped, a table is set aside (with `--plan` "
     "it would be), or the topics do not have that span.",
     "view rebuild": "0: it is published; with `--dry-run`: no row would change. 1: with `--dry-run`, rows would "
     "change; else it could not be published, and all is as it was.",
@@ -75,7 +85,8 @@ EXITS: Final[Mapping[str, str]] = {
 OUTPUTS: Final[Mapping[str, str]] = {
     "check": "`name`, `ok`, `findings[level, about, message, fix]`; `level` is `ok`, `warning` or `error`, `fix` a "
     "statement, a command or null.",
-    "apply": "`name`, `seconds`, `batches`, `behind`, `tables.<table>.<store>` with `events`, `keys`, `written`, "
+    "apply": "`name`, `seconds`, `batches`, `behind`, `aside.<table>.<store>` (why), "
+    "`tables.<table>.<store>` with `events`, `keys`, `written`, "
     "`deleted`, "
     "`stale`, `duplicate`, `quarantined` (null where a store does not count). With `--plan`: `name`, `starts`, "
     "`checkpoint`, `copies[table, store, action, steps, why, hint, mode, rebuild]`, `topics[topic, begin, offsets]`, "
@@ -195,6 +206,8 @@ def _section(words: str, command: click.Command, context: click.Context) -> str:
         f"```text\ncdc {words} {usage}".rstrip() + "\n```",
         inspect.cleandoc(command.help or ""),
     ]
+    if words in EXAMPLES:
+        blocks.append(f"```sh\n{EXAMPLES[words]}\n```")
     options = [each for each in command.params if isinstance(each, click.Option)]
     if options:
         rows = "\n".join(_row(each, context) for each in options)

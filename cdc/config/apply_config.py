@@ -40,6 +40,12 @@ class StoreConfig:
     url: str | None = field(default=None, repr=False)
     options: Mapping[str, object] = field(default_factory=dict, repr=False)
 
+    def __post_init__(self) -> None:
+        require(self.path is None or self.path.strip(), "path is empty", "path: ./warehouse")
+        require(
+            self.url is None or self.url.strip(), "url is empty", "url: postgresql://user:${PASSWORD}@host/database"
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyTable:

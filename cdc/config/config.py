@@ -31,6 +31,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 ON_ERROR = ("stop", "dead_letter")
 FILE_SINKS = ("jsonl", "duckdb")
 """The types of a sink that is a file, in place of Kafka."""
+_SINKS = f"type: kafka, {' or '.join(FILE_SINKS)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +184,7 @@ class ApplyConfig:
         _check_name(self.name)
         require(self.stores, "stores is empty", "stores: {warehouse: {type: iceberg, path: ./warehouse}}")
         require(self.tables, "tables is empty", "tables: {public.orders: {stores: [warehouse]}}")
+        require(self.checkpoint.strip(), "checkpoint is empty", "checkpoint: ./checkpoints/shop-warehouse")
         for name, table in self.tables.items():
             require("." in name, f"tables: “{name}” is not schema.table", "public.orders, or public.*")
             require(table.stores, f"tables.{name}.stores is empty", f"one or more of {', '.join(self.stores)}")
@@ -213,6 +215,8 @@ def _connector(path: Path, text: str | None, references: Callable[[str], str] | 
             f"{path}: sink.type is {kind}: this connector has no topics",
             hint="cdc run is the command for it; what it has written is in sink.path",
         )
+    if kind not in (None, "kafka"):  # its keys would be said to be unknown
+        raise ConfigError(f"{path}: sink: type: “{kind}” is not a sink", hint=_SINKS)
     config = load(path, ConnectorConfig, aliases=DEBEZIUM_NAMES, text=text, references=references)
     if config.sink.topic_prefix is not None:
         return config

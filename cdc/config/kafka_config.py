@@ -13,6 +13,7 @@ from cdc.config.requirement import require
 from cdc.config.table_patterns import matches
 from cdc.model.errors import ConfigError
 
+_BROKER = re.compile(r"(?:[A-Za-z_]+://)?(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/;\[\]]+)(?::(\d{1,5}))?")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _RETENTION = re.compile(r"([1-9]\d{0,8})([mhd])")
 _UNITS_MS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -56,7 +57,14 @@ TOPIC_LEAST = {
 
 def check_clients(bootstrap_servers: str, topic_prefix: str, options: Mapping[str, str]) -> None:
     """Refuse what every client of a cluster is told, where it cannot be meant."""
-    require(bootstrap_servers.strip(), "bootstrap_servers is empty", "bootstrap_servers: 127.0.0.1:9092")
+    require(bootstrap_servers.strip(" ,"), "bootstrap_servers is empty", "bootstrap_servers: 127.0.0.1:9092")
+    for number, server in enumerate(filter(None, map(str.strip, bootstrap_servers.split(","))), 1):
+        found = _BROKER.fullmatch(server)
+        require(
+            found and 0 < int(found[1] or 1) <= MOST_PORT,
+            f"bootstrap_servers: address {number} is not host:port",  # not repeated: a reference may hold a password
+            "host1:9092,host2:9092; IPv6 in brackets: [::1]:9092; who logs in is said in options",
+        )
     require(
         _PREFIX.fullmatch(topic_prefix),
         f"topic_prefix “{topic_prefix}” is not a prefix for topics",
@@ -97,6 +105,10 @@ class LogConfig:
         return any(matches(pattern, table) for pattern in self.tables)
 
 
+MOST_PORT: Final = 65_535
+MOST_PARTITIONS: Final = 100_000
+"""Of one topic: more than any cluster has, and less than its requests can say."""
+MOST_REPLICAS: Final = 1_000
 LEAST_TRANSACTION_S: Final = 10
 MOST_TRANSACTION_S: Final = 86_400
 LEAST_IDLE_S: Final = 0.5
@@ -146,10 +158,14 @@ class KafkaConfig:
     def __post_init__(self) -> None:
         require(self.type == "kafka", f"type: “{self.type}” is not a sink", "type: kafka")
         require(self.producer in PRODUCERS, f"producer: “{self.producer}” is not known", " or ".join(PRODUCERS))
-        require(self.partitions > 0, f"partitions: {self.partitions} is out of range", "1 or more")
         require(
-            self.replication_factor is None or self.replication_factor > 0,
-            "replication_factor: must be 1 or more",
+            0 < self.partitions <= MOST_PARTITIONS,
+            f"partitions: {self.partitions} is out of range",
+            f"1 or more, at most {MOST_PARTITIONS}",
+        )
+        require(
+            self.replication_factor is None or 0 < self.replication_factor <= MOST_REPLICAS,
+            f"replication_factor: must be 1 or more, and at most {MOST_REPLICAS}",
             "leave it out for the broker's default",
         )
         require(

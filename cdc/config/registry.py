@@ -49,6 +49,9 @@ SOURCES = {
     ),
 }
 
+_CALLED = {"postgresql": "postgres", "pg": "postgres", "mariadb": "mysql", "sqlite": "triggers"}
+"""What else a source may be called."""
+
 SINKS = {
     "kafka": "sinks.kafka:open_sink",
     "jsonl": "sinks.jsonl:open_sink",
@@ -107,9 +110,10 @@ def _named(config: ConnectorConfig) -> tuple[str, str, str, str, str]:
         return SOURCES[wanted]
     module, colon, _ = wanted.partition(":")
     if not colon:
+        ours = _CALLED.get(wanted.lower(), wanted.lower())
         raise ConfigError(
             f"source.type: there is no source “{wanted}”",
-            hint=f"known: {', '.join(SOURCES)}, or package.module:callable",
+            hint=f"type: {ours}" if ours in SOURCES else f"known: {', '.join(SOURCES)}, or package.module:callable",
         )
     return wanted, f"{module}:open_snapshotter", f"{module}:standing", f"{module}:check", f"{module}:end"
 

@@ -1,15 +1,12 @@
 """Binds YAML to frozen dataclasses; an error says file, line, path, what was found and what is allowed.
 
-PyYAML parses (safe tags only); this binds its nodes, because only nodes know their lines. ``${NAME}`` (or, as with
-Kafka Connect, ``${env:NAME}``), ``${NAME:-default}`` and ``${file:/path}`` are replaced inside string values, after
-parsing: a variable's value is never read as YAML, and no error repeats it.
+PyYAML parses (safe tags only); this binds its nodes, because only nodes know their lines. References (``${NAME}``) are
+replaced inside string values, after parsing.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import os
 import re
 import types
 import typing
@@ -19,6 +16,8 @@ from typing import Any, Final, TypeVar, cast
 
 import yaml
 
+from cdc.config.misspelt import meant
+from cdc.config.references import expand
 from cdc.model.errors import ConfigError
 
 T = TypeVar("T")
@@ -37,8 +36,26 @@ _KINDS: Final = {
 }
 """The key by which a file is known, the first of these; what it is of, and the command that takes it."""
 
-_REFERENCE = re.compile(r"\$?\$\{([^}]*)\}")
-_VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-((?:(?!\$\{).)*))?", re.DOTALL)
+_YAML: Final = "tag:yaml.org,2002:"
+_NUMBER: Final = {
+    int: re.compile(r"[-+]?(?:0|[1-9]\d*(?:_\d+)*)"),
+    float: re.compile(r"[-+]?(?:0|[1-9]\d*)(?:\.\d*)?(?:[eE][-+]?\d+)?"),
+}
+"""Decimal ones alone: YAML takes 010 for 8, and 1:30 for 90."""
+_WAYS_OUT: Final = (
+    ("'\\t'", "it is a tab: YAML wants spaces"),
+    ("another document", "a file is of one thing: take the line --- and what is below it into a file of its own"),
+    ("cannot start any token", "put the value in quotes"),
+    ("alphabetic or numeric", 'what begins with * or & needs quotes: "*.orders"'),
+    ("undefined alias", 'what begins with * needs quotes: "*.orders"'),
+    ("expected ',' or", 'within { } and [ ], what has {, }, [, ], a comma or a ! in it needs quotes: "${NAME}"'),
+    (
+        "mapping values are not allowed",
+        "a space behind each colon, keys of one level in one column, and quotes around what has “: ” in it",
+    ),
+    ("could not find expected ':'", "each key is followed by a colon and a space; a value that goes on needs quotes"),
+)
+"""What PyYAML says, by words of it, and what is mostly the reason."""
 
 
 def load(
@@ -55,10 +72,10 @@ def load(
     in place of `expand`.
     """
     node = _compose(path, text)
-    if node is None:
+    if node is None or _is_null(node):
         raise ConfigError(f"{path}: the file is empty", hint=f"it needs the keys {_names(cls)}")
     _require_kind(path, node, {each.name for each in dataclasses.fields(cls)})  # type: ignore[arg-type]
-    binder = _Binder(path, aliases or {}, references or expand)
+    binder = _Binder(path, cls, aliases or {}, references or expand)
     try:
         return cast("T", binder.bind(node, cls, ""))
     except RecursionError:
@@ -111,47 +128,18 @@ def _compose(path: Path, text: str | None = None) -> yaml.Node | None:
         mark = getattr(exc, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         problem = getattr(exc, "problem", None) or "it cannot be parsed"
-        raise ConfigError(f"{where}: this is not YAML: {problem}") from exc
-
-
-def expand(value: str) -> str:
-    """Replace the references in one string value; ``$${NAME}`` stays as ``${NAME}``."""
-
-    def replace(match: re.Match[str]) -> str:
-        if match.group().startswith("$$"):
-            return match.group()[1:]
-        inner = match.group(1)
-        if inner.startswith("file:"):
-            return _secret_file(Path(inner.removeprefix("file:")))
-        variable = _VARIABLE.fullmatch(inner.removeprefix("env:"))
-        if variable is None:
-            raise ConfigError(
-                f"${{{inner}}} is not a reference", hint="write ${NAME}, ${NAME:-default} or ${file:/path}"
-            )
-        name, default = variable.groups()
-        found = os.environ.get(name)
-        if default is not None:
-            return found or default
-        if found is None:
-            raise ConfigError(f"environment variable {name} is not set", hint=f"export {name}=…")
-        return found
-
-    return _REFERENCE.sub(replace, value)
-
-
-def _secret_file(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"${{file:{path}}} cannot be read: {reason}") from exc
+        hint = next((way for words, way in _WAYS_OUT if words in problem), None)
+        raise ConfigError(f"{where}: this is not YAML: {problem}", hint=hint) from exc
 
 
 class _Binder:
     """Binds nodes of one file to types; holds what its errors need."""
 
-    def __init__(self, path: Path, aliases: Mapping[str, str], references: Callable[[str], str]) -> None:
+    def __init__(
+        self, path: Path, root: type[object], aliases: Mapping[str, str], references: Callable[[str], str]
+    ) -> None:
         self._path = path
+        self._root = root
         self._aliases = aliases
         self._references = references
 
@@ -186,8 +174,7 @@ class _Binder:
         for written, key_node, child in self._items(node, at):
             key = self._aliases.get(written, written)
             if key not in fields:
-                near = difflib.get_close_matches(written, fields, n=1, cutoff=0.5)
-                hint = f"did you mean {near[0]}?" if near else f"allowed here: {_names(cls)}"
+                hint = meant(written, list(fields), at=at, elsewhere=_levels(self._root))
                 raise self._error(key_node, _join(at, written), "unknown key", hint)
             if key in values:
                 raise self._error(key_node, _join(at, written), f"given twice (as {key})", "keep one of them")
@@ -200,7 +187,19 @@ class _Binder:
         try:
             return cls(**{fields[key].name: value for key, value in values.items()})
         except ConfigError as exc:
-            raise self._error(node, at, exc.message, exc.hint) from exc
+            raise self._error(self._named_by(node, exc.message) or node, at, exc.message, exc.hint) from exc
+
+    def _named_by(self, node: yaml.Node, message: str) -> yaml.Node | None:
+        """Return the key of the file that a message begins with, as far down as it says: ``sink.log.tables: …``."""
+        found = None
+        while isinstance(node, yaml.MappingNode):
+            said = {self._aliases.get(key.value, key.value): (key, value) for key, value in node.value}
+            begins = (key for key in said if re.match(rf"{re.escape(key)}(?![A-Za-z0-9_])", message))
+            name = max(begins, key=len, default=None)
+            if name is None:
+                break
+            (found, node), message = said[name], message[len(name) :].removeprefix(".")
+        return found
 
     def _items(self, node: yaml.Node, at: str) -> list[tuple[str, yaml.Node, yaml.Node]]:
         if not isinstance(node, yaml.MappingNode):
@@ -222,30 +221,41 @@ class _Binder:
         if isinstance(node, yaml.SequenceNode):
             return [self._anything(child, f"{at}[{i}]") for i, child in enumerate(node.value)]
         value = self._construct(node, at)
+        if node.tag in _AS_WRITTEN:
+            return node.value
+        if type(value) in (int, float) and not _NUMBER[float].fullmatch(node.value.replace("_", "")):
+            raise self._error(
+                node, at, f"“{node.value}” is {value} to YAML", f"write {value} if that is meant, or put it in quotes"
+            )
         return self._expand(node, value, at) if isinstance(value, str) else value
 
     def _scalar(self, node: yaml.Node, wanted: type, at: str) -> object:
         if not isinstance(node, yaml.ScalarNode):
-            raise self._error(node, at, f"{_NAMES[wanted]} is needed here, found {_kind(node)}", None)
-        if wanted is str and node.tag != "tag:yaml.org,2002:null":
-            return self._expand(node, node.value, at)  # 007 and yes stay what was written
+            several = isinstance(node, yaml.SequenceNode) and at.endswith("bootstrap_servers")
+            hint = "write them as one text: host1:9092,host2:9092" if several else None
+            raise self._error(node, at, f"{_NAMES[wanted]} is needed here, found {_kind(node)}", hint)
         value = self._construct(node, at)
-        referenced = isinstance(value, str) and "${" in value
-        if isinstance(value, str):
-            value = self._expand(node, value, at)
-        if wanted in (int, float) and referenced:
-            try:
-                value = wanted(str(value))
-            except ValueError:
-                pass  # reported below, by its type
-        if wanted is float and type(value) is int:
-            value = float(value)
-        if type(value) is not wanted:
-            found = "what the reference holds" if referenced else f"“{node.value}”"
+        if wanted is str and not _is_null(node):
+            return self._expand(node, node.value, at)  # 007 and yes stay what was written
+        if isinstance(value, str) and "${" in value:
+            held = self._expand(node, value, at).strip()
+            if wanted in _NUMBER and _NUMBER[wanted].fullmatch(held):
+                return wanted(held)
+            if wanted is bool and held in _TRUTHS:
+                return _TRUTHS[held]
+            found = "what the reference holds" if held else "nothing: what the reference names is empty"
             raise self._error(node, at, f"{_NAMES[wanted]} is needed here, found {found}", None)
-        return value
+        if wanted in _NUMBER and not node.style and _NUMBER[wanted].fullmatch(node.value):
+            return wanted(node.value)
+        if wanted is bool and type(value) is bool:
+            return value
+        found = f"“{node.value}”" if node.value or node.style else "nothing"
+        raise self._error(node, at, f"{_NAMES[wanted]} is needed here, found {found}", _instead(node, value, wanted))
 
     def _construct(self, node: yaml.Node, at: str) -> object:
+        if not node.tag.startswith(_YAML):
+            said = f"{node.tag} {node.value}".strip()
+            raise self._error(node, at, f"“{said}” begins with a tag of YAML", f'put it in quotes: "{said}"')
         loader = yaml.SafeLoader("")
         try:
             return cast("object", loader.construct_object(node, deep=True))
@@ -263,7 +273,41 @@ class _Binder:
         return ConfigError(f"{self._path}:{line}: {at + ': ' if at else ''}{what}", hint=hint)
 
 
-_NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+_NAMES: Final = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+_TRUTHS: Final = {"true": True, "false": False}
+_AS_WRITTEN: Final = (f"{_YAML}timestamp",)
+"""What stays text where a value may be anything."""
+
+
+def _instead(node: yaml.ScalarNode, value: object, wanted: type) -> str | None:
+    """Return what to write in place of a scalar that is not of the type that is needed."""
+    if wanted in _NUMBER and node.style and _NUMBER[wanted].fullmatch(node.value):
+        return f"without quotes: {node.value}"
+    if (
+        wanted in _NUMBER
+        and type(value) in (int, float)
+        and _NUMBER[float].fullmatch(str(value))
+        and str(value) != node.value
+    ):
+        return f"YAML takes it for {value}: write that if it is meant"
+    if wanted in _NUMBER and re.fullmatch(r"\d[\d.]*\s*[A-Za-z%]+", node.value):
+        return "a number alone, without a unit"
+    return "write true or false, without quotes" if wanted is bool and not _is_null(node) else None
+
+
+def _is_null(node: yaml.Node) -> bool:
+    return node.tag == f"{_YAML}null"
+
+
+def _levels(root: type[object]) -> dict[str, list[str]]:
+    """Return the keys of each section of a file, and of its top level, which is called nothing."""
+    found = {"": [name_in_yaml(of) for of in _fields(root)]}
+    for of in _fields(root):
+        form = of.metadata.get(BOUND_AS, typing.get_type_hints(root)[of.name])
+        for each in typing.get_args(form) or (form,):
+            if dataclasses.is_dataclass(each):
+                found[name_in_yaml(of)] = [name_in_yaml(inner) for inner in _fields(cast("type", each))]
+    return found
 
 
 def _names(cls: type) -> str:
@@ -286,4 +330,6 @@ def _join(at: str, key: str) -> str:
 def _kind(node: yaml.Node) -> str:
     if isinstance(node, yaml.MappingNode):
         return "keys and values"
-    return "a list" if isinstance(node, yaml.SequenceNode) else "a single value"
+    if isinstance(node, yaml.SequenceNode):
+        return "a list"
+    return "nothing" if _is_null(node) else "a single value"

@@ -22,6 +22,8 @@ class Flag(threading.Event):
     def __init__(self) -> None:
         super().__init__()
         self._raised = False
+        self.signal: int | None = None
+        """The number of the first signal that raised it."""
         self._tokens: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def is_set(self) -> bool:

@@ -10,12 +10,16 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Self
 
+from cdc.machine.flag import Flag
+
 
 @contextmanager
 def stopping(stop: threading.Event) -> Iterator[None]:
     """Let SIGINT and SIGTERM set `stop`, in the main thread alone: others are asked by it directly."""
 
-    def ask(_number: int, _frame: FrameType | None) -> None:
+    def ask(number: int, _frame: FrameType | None) -> None:
+        if isinstance(stop, Flag) and stop.signal is None:
+            stop.signal = number
         stop.set()
 
     if threading.current_thread() is not threading.main_thread():

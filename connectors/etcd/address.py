@@ -62,7 +62,8 @@ def address(url: str) -> Address:
     if not endpoints or "/" in hosts or "@" in login or (at and not user):
         raise ConfigError(
             "source.url cannot be parsed",
-            hint="percent-encode /, @, : and % in user and password: etcd://user:p%40ss@host1:2379,host2:2379",
+            hint="percent-encode /, @, : and % in user and password: etcd://user:p%40ss@host1:2379,host2:2379; "
+            "a port is 1 to 65535; IPv6 in brackets: [::1]:2379",
         )
     unknown = sorted(given.keys() - OPTIONS)
     if unknown:
@@ -83,6 +84,8 @@ def address(url: str) -> Address:
 def _endpoint(text: str) -> Endpoint:
     has_port = text.count(":") == 1 or "]:" in text
     host, _, port = text.rpartition(":") if has_port else (text, "", "")
+    if ":" in host and not host.startswith("["):
+        raise ValueError("an address of IPv6 whose end cannot be told from a port")
     host = host.removeprefix("[").removesuffix("]")
     number = int(port) if port else _PORT
     if not host or not 0 < number <= _LAST_PORT:

@@ -112,10 +112,11 @@ def address(url: str) -> Address:
         given = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError:
         host, port, given = "", 0, []
-    if not host or parts.netloc.count("@") > 1 or "@" in parts.path:
+    if not host or parts.netloc.count("@") > 1 or "@" in parts.path or "#" in url:  # the rest would be left out
         raise ConfigError(
             "source.url cannot be parsed",
-            hint="percent-encode /, @, : and % in user and password: mysql://user:p%40ss@host:3306",
+            hint="percent-encode /, @, :, #, ? and % in user and password: mysql://user:p%40ss@host:3306; "
+            "a port is 1 to 65535; IPv6 in brackets: @[::1]:3306",
         )
     options = {name.replace("-", "_").lower(): value for name, value in given}
     unknown = sorted(options.keys() - _OPTIONS)

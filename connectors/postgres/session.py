@@ -6,6 +6,7 @@ bytes for the same value: that is what makes snapshot and stream equal.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import logging
 import os
@@ -51,6 +52,15 @@ _LOOK: Final = "cdc check CONNECTOR.yaml tells what the server lets the connecto
 log = logging.getLogger("cdc")
 
 _URL = re.compile(r"postgres(?:ql)?://")
+_URL_HINT: Final = "url: postgresql://user:${PASSWORD}@host:5432/database"
+_PARAMETERS: Final = (
+    "sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword", "connect_timeout", "target_session_attrs", "host",
+    "hostaddr", "port", "dbname", "user", "password", "passfile", "service", "options", "application_name",
+    "channel_binding", "require_auth", "ssl_min_protocol_version", "keepalives", "tcp_user_timeout",
+)  # fmt: skip
+"""Those of libpq's that a URL may need."""
+_LAST_PORT: Final = 65_535
+_MISTAKEN: Final = re.compile(r"invalid (?:\w+ value: |integer value \S* for connection option)")
 _POOLED = re.compile(r"unsupported startup parameter|command-line options", re.IGNORECASE)
 """PgBouncer and services built on it; a proxy of Amazon's."""
 _FULL = re.compile(r"too many (?:clients|connections)|remaining connection slots")
@@ -59,17 +69,16 @@ _FULL = re.compile(r"too many (?:clients|connections)|remaining connection slots
 def parameters(url: str, application: str) -> dict[str, str]:
     """Return libpq's parameters for `url`. Raises ConfigError, which never repeats the URL."""
     if not _URL.match(url):
-        raise ConfigError(
-            "source.url is not a PostgreSQL URL", hint="url: postgresql://user:${PASSWORD}@host:5432/database"
-        )
+        raise ConfigError("source.url is not a PostgreSQL URL", hint=_URL_HINT)
     hint = "percent-encode /, @, : and % in user and password: postgresql://user:p%40ss@host:5432/database"
     authority, _, path = _URL.sub("", url).partition("?")[0].partition("/")
     if authority.count("@") > 1 or "@" in path:  # libpq would take part of a password for a host or a database
         raise ConfigError("source.url cannot be parsed: an @ too many", hint=hint)
     try:
         given: dict[str, str] = psycopg2.extensions.parse_dsn(url)
-    except psycopg2.ProgrammingError:
-        raise ConfigError("source.url cannot be parsed", hint=hint) from None
+    except psycopg2.ProgrammingError as exc:
+        raise _unparsed(str(exc), hint) from None
+    _refuse_ports(given.get("port", ""))
     service = given.pop("service", "") or os.environ.get("PGSERVICE", "")
     if service:  # below the URL, above the environment, as libpq has it
         given = {**service_parameters(service), **given}
@@ -87,6 +96,26 @@ def parameters(url: str, application: str) -> dict[str, str]:
             defaults["sslrootcert"] = "system"
     fixed = {**settings.APART, "application_name": application}
     return {**defaults, **given, **fixed, "options": f"{given.get('options', '')} {settings.options()}".strip()}
+
+
+def _unparsed(said: str, hint: str) -> ConfigError:
+    """Return the error of a URL that libpq cannot parse, from its words: it quotes parts of a password, too."""
+    unknown = re.search(r'invalid URI query parameter: "([A-Za-z_]+)"\s*$', said)
+    if unknown is None:
+        return ConfigError("source.url cannot be parsed", hint=hint)
+    near = difflib.get_close_matches(unknown[1], _PARAMETERS, n=1)
+    return ConfigError(
+        f"source.url: libpq has no parameter {unknown[1]}", hint=f"{_URL_HINT}?{near[0]}=…" if near else _URL_HINT
+    )
+
+
+def _refuse_ports(given: str) -> None:
+    """Refuse what stands for a port and is none, without repeating it: where the @ is missing, it is a password."""
+    if not all(not port or (port.isdecimal() and 0 < int(port) <= _LAST_PORT) for port in given.split(",")):
+        raise ConfigError(
+            "source.url: what stands for the port is no number from 1 to 65535",
+            hint=f"{_URL_HINT}; IPv6 in brackets: @[::1]:5432",
+        )
 
 
 def weakness(params: dict[str, str]) -> str | None:
@@ -161,7 +190,14 @@ def connect_failed(params: dict[str, str], message: str) -> CdcError:
     """Return what a failed connection means, from libpq's words: it gives no SQLSTATE here."""
     where, user = endpoint(params), params.get("user", "")
     text = " ".join(message.split())
-    if "password authentication failed" in text or "no password supplied" in text:
+    if _MISTAKEN.search(text):  # libpq's own words, before it asks the server
+        return OperatorError(f"source.url: {_last_words(text)}", hint="set another value behind the ? of source.url")
+    if "no password supplied" in text:
+        return OperatorError(
+            f"PostgreSQL at {where} asks for the password of user {user}, and there is none",
+            hint="set it in source.url through ${NAME} or ${file:/path}: is what that names empty?",
+        )
+    if "password authentication failed" in text:
         return OperatorError(
             f"PostgreSQL at {where} refuses the password of user {user}",
             hint="set the password in source.url through ${NAME} or ${file:/path}; "
@@ -183,6 +219,12 @@ def connect_failed(params: dict[str, str], message: str) -> CdcError:
         return OperatorError(
             f"PostgreSQL at {where} admits no connection of user {user} from here (pg_hba.conf)",
             hint=f"add to pg_hba.conf: hostssl {params.get('dbname', 'all')} {user} <address> scram-sha-256",
+        )
+    if "does not support SSL" in text:
+        return OperatorError(
+            f"PostgreSQL at {where}: no trusted TLS connection: {_last_words(text)}",
+            hint="switch TLS on at the server: ALTER SYSTEM SET ssl = on, with its certificate and key; on a network "
+            "that nobody else reads, ?sslmode=disable in source.url gives it up",
         )
     if "certificate" in text or ("SSL" in text and not says_cut(text)):
         return OperatorError(

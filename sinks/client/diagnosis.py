@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
+import re
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -11,19 +14,30 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from cdc.machine.tls import says_cut
-from cdc.model.errors import OperatorError, RetryableError
+from cdc.model.errors import ConfigError, OperatorError, RetryableError
 from sinks.client import oidc
 from sinks.client.failures import LOGIN_HINT, TRUST_HINT
+from sinks.client.options import KNOWN
 
+_SILENT: Final = logging.getLogger("cdc.kafka.unheard")
+_SILENT.disabled = True
 _HEARD_WITHIN_S: Final = 8.0
 _LOGIN: Final = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED}  # noqa: SLF001 - public names of it
 _TLS: Final = {KafkaError._SSL}  # noqa: SLF001
+
+_WRONG: Final = re.compile(r'(No such|Invalid value).*configuration property:? "([^"]*)"')
+_PROTOCOLS: Final = "security.protocol is PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"
+_NO_TLS: Final = "connecting to a PLAINTEXT broker listener"
 
 log = logging.getLogger("cdc.kafka")
 
 
 def refuse_untrusted(servers: str, options: Mapping[str, str]) -> None:
-    """Raise OperatorError at once for a login or a certificate that is refused; kafka-python would go on trying."""
+    """Raise OperatorError at once for a login or a certificate that is refused; kafka-python would go on trying.
+
+    Raises ConfigError for an option that is none: a client that does not know it would go on without encryption.
+    """
+    _refuse_wrong(options)
     if oidc.wanted(options):
         oidc.Tokens(
             options
@@ -45,7 +59,33 @@ def refuse_untrusted(servers: str, options: Mapping[str, str]) -> None:
 
 def unreachable(servers: str) -> RetryableError:
     """Return the error that says that no broker answers."""
-    return RetryableError(f"Kafka at {servers} cannot be reached", hint="is it running, and is the address right?")
+    if sys.flags.optimize:
+        return RetryableError(
+            f"Kafka at {servers} cannot be reached by a Python without assertions: its client does not work so",
+            hint="take python -O, or PYTHONOPTIMIZE, away",
+        )
+    return RetryableError(
+        f"Kafka at {servers} cannot be reached",
+        hint="is it running, and is the address right? A listener with TLS or a login closes connections that come "
+        "without: sink.options: security.protocol",
+    )
+
+
+def _refuse_wrong(options: Mapping[str, str]) -> None:
+    try:
+        AdminClient({name: value for name, value in options.items() if name not in oidc.OPTIONS}, logger=_SILENT)
+    except KafkaException as exc:
+        error = exc.args[0] if exc.args else None
+        wrong = _WRONG.search(error.str()) if isinstance(error, KafkaError) else None
+        if wrong is None:  # for example, the file of an authority cannot be read
+            return
+        name = wrong[2]
+        if wrong[1] == "No such":
+            near = difflib.get_close_matches(name.replace("_", "."), KNOWN, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"leave it out; of those that count: {', '.join(KNOWN)}"
+            raise ConfigError(f"options: “{name}” is no property of Kafka's clients", hint=hint) from None
+        hint = _PROTOCOLS if name == "security.protocol" else f"librdkafka's CONFIGURATION.md has the values of {name}"
+        raise ConfigError(f"options: {name} has a value that it cannot have", hint=hint) from None
 
 
 def _complaint(servers: str, options: Mapping[str, str]) -> KafkaError | None:
@@ -67,4 +107,10 @@ def _complaint(servers: str, options: Mapping[str, str]) -> KafkaError | None:
         for error in heard:
             if error.code() in _LOGIN or (error.code() in _TLS and not says_cut(error.str())):
                 return error
+    without_tls = [error for error in heard if _NO_TLS in error.str()]
+    if without_tls and all(error in without_tls or error.code() not in _TLS for error in heard):
+        raise RetryableError(
+            f"Kafka at {servers} cannot be reached: it closes each connection as TLS begins",
+            hint="a listener without TLS does that: the address of its TLS listener, or another security.protocol",
+        )
     return None

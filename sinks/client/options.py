@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import logging
 from collections.abc import Mapping
@@ -23,6 +24,8 @@ _CLIENT: Final = {
     "ssl.key.password": "ssl_password",
     "ssl.endpoint.identification.algorithm": "ssl_check_hostname",
 }
+KNOWN: Final = (*_CLIENT, *oidc.OPTIONS)
+"""Options of security, which all of our clients heed."""
 _HOST_CHECKED: Final = "https"
 _ONE_SIDED: Final = ("ssl.", "sasl.", "security.", "enable.ssl.")
 """Options of security: one that only one of the two clients knows is refused."""
@@ -41,9 +44,10 @@ def python_client(bootstrap_servers: str, options: Mapping[str, str]) -> dict[st
     """Translate librdkafka's options to kafka-python's. Raises ConfigError for one it has no name for."""
     unknown = sorted(o for o in options if o.startswith(_ONE_SIDED) and o not in _CLIENT and o not in oidc.OPTIONS)
     if unknown:
+        near = difflib.get_close_matches(unknown[0], KNOWN, n=1)
         raise ConfigError(
             f"sink.options: {', '.join(unknown)} is not known here",
-            hint=f"known: {', '.join((*_CLIENT, *oidc.OPTIONS))}",
+            hint=f"did you mean {near[0]}?" if near else f"known: {', '.join(KNOWN)}",
         )
     mapped: dict[str, Any] = {_CLIENT[name]: value for name, value in options.items() if name in _CLIENT}
     mapped["ssl_check_hostname"] = mapped.get("ssl_check_hostname", _HOST_CHECKED) == _HOST_CHECKED

@@ -39,9 +39,12 @@ _CAUSES: Final[tuple[tuple[tuple[str, ...], tuple[str, str]], ...]] = (
         ("this user may not use it", "which user is this job's, and may it read and write there?"),
     ),
     (
-        ("ParentNotDirectoryException", "Not a directory", "FileAlreadyExistsException", "Mkdirs failed",
-         "NotDirectoryException"),
+        ("ParentNotDirectoryException", "Not a directory", "FileAlreadyExistsException", "NotDirectoryException"),
         ("a folder is needed, and something else has this name", "another path; or is a part of it a file?"),
+    ),
+    (
+        ("Mkdirs failed",),
+        ("a folder cannot be made there", "may this job's user write there, and is no part of the path a file? ls -ld"),
     ),
     (
         ("DeltaInvariantViolationException", "DELTA_VIOLATE_CONSTRAINT", "DELTA_NOT_NULL_CONSTRAINT_VIOLATED"),

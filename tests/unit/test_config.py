@@ -121,7 +121,9 @@ BAD = {
     "a word": ("shop\n", "keys and values are needed here, found a single value", None),
     "an unknown key": (GOOD.replace("tables:", "table:"), ":6: source.table: unknown key", "did you mean tables?"),
     "a key like nothing": (GOOD + "zzzzz: 1\n", "zzzzz: unknown key", "allowed here: name, source, sink, snapshot"),
-    "a key of another level": (GOOD + "  tables: [a.b]\n", ":9: sink.tables: unknown key", "allowed here: type, boot"),
+    "a key of another level": (
+        GOOD + "  tables: [a.b]\n", ":9: sink.tables: unknown key", "tables is a key of source",
+    ),
     "a key twice": (GOOD + "name: again\n", ":9: name: given twice", "keep one of them"),
     "a key by two names": (
         GOOD.replace("  type: postgres\n", "  slot: a\n  slot.name: b\n  type: postgres\n"),
@@ -131,7 +133,9 @@ BAD = {
     "a key that is a list": ("[a]: 1\n", "a key must be a plain name", None),
     "a missing key": (GOOD.replace("  type: postgres\n", ""), "source.type: this key is missing", None),
     "a missing section": (GOOD.split("sink:", maxsplit=1)[0], "sink: this key is missing", None),
-    "a word for a list": (GOOD.replace('[public.orders, "public.item*"]', "public.orders"), "a list is needed", "[a,"),
+    "a word for a list": (
+        GOOD.replace('[public.orders, "public.item*"]', "public.orders"), "a list is needed", "[a,",
+    ),
     "a list for a word": (GOOD.replace("name: shop", "name: [shop]"), "text is needed here, found a list", None),
     "null for a word": (GOOD.replace("name: shop", "name: ~"), "name: text is needed here, found “~”", None),
     "null for a section": (GOOD.replace("  bootstrap_servers: broker:9092", ""), "keys and values are needed", None),
@@ -142,7 +146,9 @@ BAD = {
     "a tag of Python": (GOOD + "  partitions: !!python/object/apply:os.getpid []\n", "found a list", None),
     "a value its tag denies": (GOOD + "  partitions: !!int x\n", "cannot be read as int", None),
     "a name no slot can have": (GOOD.replace("name: shop", "name: My Shop"), "“My Shop” is not a name", "lower-case"),
-    "a table without its schema": (GOOD.replace("public.orders", "orders"), "“orders” is not schema.table", "public.*"),
+    "a table without its schema": (
+        GOOD.replace("public.orders", "orders"), "“orders” is not schema.table", "public.*",
+    ),
     "no table": (GOOD.replace('[public.orders, "public.item*"]', "[]"), "tables is empty", "tables: [public.orders]"),
     "a key of a pattern": (
         GOOD.replace('"public.item*"', "{table: public.item*, key: [id]}"),
@@ -150,8 +156,12 @@ BAD = {
         "a key is of one table alone",
     ),
     "a key of nothing": (GOOD.replace('"public.item*"', "{table: public.a, key: []}"), "key is empty", "key: [id]"),
-    "a key of one column twice": (GOOD.replace('"public.item*"', "{table: a.b, key: [x, x]}"), "a column twice", None),
-    "a keyed table without its key": (GOOD.replace('"public.item*"', "{table: a.b}"), "tables[1]: key is empty", None),
+    "a key of one column twice": (
+        GOOD.replace('"public.item*"', "{table: a.b, key: [x, x]}"), "a column twice", None,
+    ),
+    "a keyed table without its key": (
+        GOOD.replace('"public.item*"', "{table: a.b}"), "tables[1]: key is empty", None,
+    ),
     "a prefix in a database": (GOOD.replace('"public.item*"', "{table: a.b, prefix: x}"), "a.b has a prefix", "etcd"),
     "a prefix and a key": (
         GOOD.replace('"public.item*"', "{table: a.b, prefix: x, key: [y]}"), "exclude each other", "keep one",
@@ -160,8 +170,12 @@ BAD = {
         GOOD.replace('"public.item*"', "{table: a.b, key: [x], text: true}"), "text means nothing", "leave it out",
     ),
     "a keyed table without a schema": (GOOD.replace('"public.item*"', "{table: b, key: [x]}"), "“b” is not", None),
-    "keys apart from their tables": (GOOD.replace("  type: p", "  keys: {}\n  type: p"), "source.keys: unknown", None),
-    "an empty URL": (GOOD.replace("postgresql://u:${CDC_TEST_SECRET}@db.example/shop", "''"), "url is empty", "url: "),
+    "keys apart from their tables": (
+        GOOD.replace("  type: p", "  keys: {}\n  type: p"), "source.keys: unknown", None,
+    ),
+    "an empty URL": (
+        GOOD.replace("postgresql://u:${CDC_TEST_SECRET}@db.example/shop", "''"), "url is empty", "url: ",
+    ),
     "a prefix with a dot": (GOOD + "  topic_prefix: a.b\n", "“a.b” is not a prefix", "no dot"),
     "no partitions": (GOOD + "  partitions: 0\n", "partitions: 0 is out of range", "1 or more"),
     "another sink": (GOOD + "  type: pulsar\n", "“pulsar” is not a sink", "type: kafka"),
@@ -173,7 +187,9 @@ BAD = {
         ":5: source.url: environment variable CDC_TEST_UNSET is not set",
         "export CDC_TEST_UNSET=…",
     ),
-    "a reference that is none": (GOOD.replace("CDC_TEST_SECRET", "1 2"), "${1 2} is not a reference", "${file:/path}"),
+    "a reference that is none": (
+        GOOD.replace("CDC_TEST_SECRET", "1 2"), "${1 2} is not a reference", "${file:/path}",
+    ),
     "a reference in a default": (
         GOOD.replace("${CDC_TEST_SECRET}", "${CDC_TEST_UNSET:-${CDC_TEST_SECRET}}"), "is not a reference", "${NAME:-",
     ),
@@ -183,6 +199,63 @@ BAD = {
         GOOD.replace("  type: postgres\n", "  type: postgres\n  options: &o {x: *o}\n"),
         "an alias (*name) stands inside what it names",
         "write it out",
+    ),
+    "nothing but a comment": ("# name\n---\n", "the file is empty", "name, source"),
+    "nothing for a section": (
+        GOOD + "snapshot:\n", ":9: snapshot: keys and values are needed here, found nothing", None,
+    ),
+    "a line of its own": (GOOD + "on_error: on\n", ":9: on_error: “on” is not known", "stop, dead_letter"),
+    "a line further down": (
+        GOOD + "  formats: {public.x: flat}\n", ":9: sink.formats: “public.x” is not", "source.tables",
+    ),
+    "an octal number": (
+        GOOD + "  partitions: 010\n", ":9: sink.partitions: a whole number is needed", "for 8: write that",
+    ),
+    "a number of sixties": (
+        GOOD + "  transaction_timeout_s: 1:30\n", "a number is needed here, found “1:30”", "for 90",
+    ),
+    "a unit": (GOOD + "  idle_position_s: 500ms\n", "a number is needed here, found “500ms”", "without a unit"),
+    "a quoted truth": (GOOD + "  transaction_metadata: 'true'\n", "true or false is needed", "without quotes"),
+    "an octal number in options": (
+        GOOD.replace("  type: p", "  options: {n: 010}\n  type: p"), "“010” is 8 to YAML", "write 8",
+    ),
+    "another's key": (
+        GOOD.replace("  tables:", "  table.include.list:"), "table.include.list: unknown", "tables: [public.",
+    ),
+    "Debezium's login": (
+        GOOD.replace("  url:", "  database.hostname:"), "source.database.hostname: unknown", "url: postgres",
+    ),
+    "Connect's file": ('{"name": "a", "config": {"tasks.max": 1}}', ":1: config: unknown key", "docs/start.md"),
+    "another spelling": (GOOD + "  topicPrefix: x\n", "sink.topicPrefix: unknown key", "did you mean topic_prefix?"),
+    "a merge key": (GOOD.replace("  type: postgres", "  <<: {type: postgres}"), "source.<<: unknown", "alias, *name"),
+    "a tag": (
+        GOOD.replace('[public.orders, "public.item*"]', "\n    - !a.b"), "“!a.b” begins with a tag", 'quotes: "!a.b"',
+    ),
+    "a star": (GOOD.replace('"public.item*"', "*.items"), "this is not YAML", 'quotes: "*.orders"'),
+    "a reference in braces": (
+        GOOD + "snapshot: {workers: ${CDC_TEST_SECRET}}\n", "this is not YAML", 'quotes: "${NAME}"',
+    ),
+    "a reference that does not end": (GOOD.replace("SECRET}", "SECRET"), "begins with ${ has no }", "${file:/path}"),
+    "an empty secret": (GOOD.replace("CDC_TEST_SECRET", "file:/dev/null"), "${file:/dev/null} is empty", "write the"),
+    "a list of brokers": (
+        GOOD.replace("broker:9092", "[a:1, b:2]"), "text is needed here, found a list", "one text: host1:",
+    ),
+    "a sink that nobody made": (
+        GOOD + "  type: pulsar\n  path: x\n", "sink: type: “pulsar” is not a sink", "jsonl or duckdb",
+    ),
+    "more partitions than there are": (GOOD + "  partitions: 99999999999\n", "is out of range", "at most"),
+    "more replicas than there are": (
+        GOOD + "  replication_factor: 99999\n", "replication_factor: must be 1 or", "default",
+    ),
+    "a port that is none": (
+        GOOD.replace("broker:9092", "a:1,b:99999"), "bootstrap_servers: address 2 is not", "host1:",
+    ),
+    "a port that is a word": (GOOD.replace("broker:9092", "a:b"), "bootstrap_servers: address 1 is not", "host1:"),
+    "IPv6 without brackets": (
+        GOOD.replace("broker:9092", "::1:9092"), "bootstrap_servers: address 1 is not", "[::1]",
+    ),
+    "brokers by semicolons": (
+        GOOD.replace("broker:9092", "a:1;b:2"), "bootstrap_servers: address 1 is not", "host1:",
     ),
     "lists without end": ("name: " + "[" * 5_000, "nested too deeply", None),
 }  # fmt: skip
@@ -229,12 +302,32 @@ def test_references_are_replaced_after_parsing(tmp_path: Path, monkeypatch: pyte
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("held", "url"),
+    [
+        ("p@ss:w/o#r?d [x]", "postgresql://u:p%40ss:w%2Fo%23r%3Fd%20%5Bx%5D@db.example/shop"),
+        ("p%40ss%", "postgresql://u:p%40ss%25@db.example/shop"),
+        ("line\r\n", "postgresql://u:line@db.example/shop"),
+    ],
+)
+def test_a_password_that_a_reference_puts_into_a_url_may_have_any_character(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: str, url: str
+) -> None:
+    """It was taken for a host or a database. What has been percent-encoded stays so; a line's end is nobody's."""
+    monkeypatch.setenv("CDC_TEST_SECRET", held)
+    assert _load(tmp_path, GOOD).source.url == url
+    assert _load(tmp_path, GOOD + "  options: {a: 'x:${CDC_TEST_SECRET}@'}\n").sink.options == {
+        "a": f"x:{held.rstrip()}@"
+    }
+
+
 def test_a_number_may_come_from_a_reference_and_its_content_is_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A whole number, or an error that does not repeat what was there."""
     monkeypatch.setenv("CDC_TEST_NUMBER", "12")
     assert _load(tmp_path, GOOD + "  partitions: ${CDC_TEST_NUMBER}\n").sink.partitions == 12
+    assert _load(tmp_path, GOOD + "  transaction_metadata: ${CDC_TEST_UNSET:-true}\n").sink.transaction_metadata
     error = _refused(tmp_path, GOOD + "  partitions: ${CDC_TEST_SECRET}\n")
     assert "found what the reference holds" in error.message
 
@@ -264,6 +357,8 @@ def test_an_apply_file_is_bound_the_same_way(tmp_path: Path) -> None:
     assert config.stores["warehouse"].type == "iceberg"
     assert config.quarantine.limit == 1_000
     wrong = {
+        "checkpoint: ./c\n": ("checkpoint: ''\n", ":6: checkpoint is empty"),
+        "path: ./w}": ("path: ''}", "stores.warehouse: path is empty"),
         "checkpoint: ./c": ("checkpoint: ./c\nquarantine: {limit: -1}", "limit: -1 is out of range"),
         "stores: [warehouse]": ("stores: [lake]", "there is no store “lake”"),
         "{public.orders:": ("{orders:", "“orders” is not schema.table"),

@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import functools
 import re
+import shlex
 import typing
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ import pytest
 import yaml
 
 from cdc.cli import reference
+from cdc.cli.examples import EXAMPLES
 from cdc.config import config, kafka_config, registry
 from cdc.config.apply_config import StoreConfig
 from cdc.config.config import ApplyConfig, ConnectorConfig, load_apply, load_connector
@@ -291,6 +293,19 @@ def test_every_command_and_option_is_in_the_reference() -> None:
         for option in (each for each in command.params if isinstance(each, click.Option)):
             assert option.help, f"cdc {words} {option.opts}"
             assert all(f"`{name}" in section for name in option.opts), f"cdc {words} {option.opts}"
+
+
+def test_each_command_has_an_example_that_it_takes() -> None:
+    """Help ends with it; its words are parsed by the command that it is of."""
+    found = {words: command for words, command, _ in reference.commands() if not isinstance(command, click.Group)}
+    assert EXAMPLES.keys() == found.keys()
+    for words, command in found.items():
+        assert command.epilog, words
+        for line in EXAMPLES[words].splitlines():
+            given = shlex.split(line.partition(" | ")[0].partition(" > ")[0].removeprefix("TOKEN=$(").removesuffix(")"))
+            begin = 1 + len(words.split())
+            assert given[:begin] == ["cdc", *words.split()]
+            command.make_context(words, given[begin:])
 
 
 def test_what_json_prints_is_told_of_each_command_that_can() -> None:

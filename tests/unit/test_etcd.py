@@ -64,7 +64,8 @@ def test_an_address(url: str) -> None:
     ("url", "said"),
     [
         ("http://h:2379", "not the URL of an etcd cluster"), ("etcd://", "cannot be parsed"),
-        ("etcd://h:0", "cannot be parsed"), ("etcd://h:x", "cannot be parsed"), ("etcd://u:p@ss@h", "cannot be parsed"),
+        ("etcd://h:0", "cannot be parsed"), ("etcd://::1:2379", "cannot be parsed"),
+        ("etcd://h:x", "cannot be parsed"), ("etcd://u:p@ss@h", "cannot be parsed"),
         ("etcd://u:p/s@h/x", "cannot be parsed"), ("etcd://:p@h", "cannot be parsed"),
         ("etcd://h,,i", "cannot be parsed"), ("etcd://h?tls=1", "options that are not known: tls"),
         ("etcd://h?ssl_mode=maybe", "ssl_mode=maybe is not known"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -47,3 +48,15 @@ def test_who_is_not_to_hear_it_does_not() -> None:
         _, told = started.communicate(timeout=60)
     assert "none.yaml" in told
     assert started.returncode == 2
+
+
+def test_settings_of_python_for_a_program_of_ones_own_do_not_count() -> None:
+    """Without assertions the client of Kafka reaches no broker, and help has no words; warnings ended each command."""
+    unfit = {"PYTHONOPTIMIZE": "2", "PYTHONWARNINGS": "default,error::UserWarning"}
+    shown = "import sys; sys.argv[1:] = ['status', '--help']; from cdc.cli.start import main; "
+    told = shown + "import atexit; atexit.register(lambda: print(sys.flags.optimize, sys.warnoptions)); main()"
+    done = subprocess.run(
+        [sys.executable, "-c", told], env={**os.environ, **unfit}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout.splitlines()[-1], done.stderr) == (0, "0 []", "")
+    assert "Phase, position" in done.stdout

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from cdc.cli.logs import LOG_FORMAT, errors_logged, log_to_stderr
+from cdc.cli.main import main
 from cdc.model.errors import OperatorError
 from cdc.monitoring.json_log import JsonFormatter, Place
 
@@ -103,6 +104,33 @@ def test_whatever_ends_a_command_is_one_object(raised: BaseException, code: int,
     found = json.loads(done.stderr)
     assert found == {**found, **told, "connector": "c"}
     assert ("Traceback" in found.get("exception", "")) == isinstance(raised, KeyError)
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "as_json"),
+    [
+        (["run", "--log-format", "json", "--bogus"], "text", True),
+        (["apply", "--log-format=json"], "text", True),
+        (["run"], "json", True),
+        (["run", "--log-format=text"], "json", False),
+        (["status"], "json", False),
+    ],
+)
+def test_a_wrong_command_line_is_told_in_the_logs_format(
+    words: list[str],
+    environment: str,
+    as_json: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is found before the command begins, and was lines of text."""
+    monkeypatch.setenv("CDC_LOG_FORMAT", environment)
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert told.startswith("{" if as_json else "Usage:")
+    assert not as_json or json.loads(told)["level"] == "error"
 
 
 def test_the_end_of_a_thread_is_one_object() -> None:

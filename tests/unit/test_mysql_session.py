@@ -23,6 +23,8 @@ def test_an_url_is_taken_apart() -> None:
     [
         "postgresql://h",
         "mysql://u:p@ss@h:1",
+        "mysql://u:12#p@ss@h:1",
+        "mysql://u:12#x@h:1",
         "mysql://h:port",
         "mysql://h?ssl_mode=maybe",
         "mysql://h?charset=x",

@@ -6,12 +6,14 @@ import logging
 import os
 import queue
 import re
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,11 +24,12 @@ from cdc.capture.pipeline import Report
 from cdc.cli.inspecting.tail import has_no_reader
 from cdc.cli.running import monitored
 from cdc.cli.running import run as run_module
-from cdc.cli.running.apply import Told
+from cdc.cli.running.apply import Told, apply
 from cdc.cli.running.monitored import Followed, monitored_connector
 from cdc.cli.running.run import _How, run
 from cdc.cli.running.run_progress import RunProgress
 from cdc.cli.running.supervise import supervise
+from cdc.cli.running.view import view
 from cdc.cli.terminal import Alive, UtcFormatter, instant
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.dev.servers import launch
@@ -155,6 +158,71 @@ def test_what_a_signal_ended_has_a_shells_code(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(OperatorError, match=r"1\.yaml") as ended:
         supervise(files, [], HangUps())
     assert ended.value.exit_code == 137
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("flag", "code"), [("--until-caught-up", 128), ("--verbose", 0)])
+def test_what_was_to_take_everything_says_that_it_has_not(
+    flag: str, code: int, number: signal.Signals, tmp_path: Path
+) -> None:
+    """What comes after it in a script would go on with a part; one that follows without end has done what it was to."""
+    file = tmp_path / "c.yaml"
+    file.write_text(
+        "name: c\nsource: {type: postgres, url: 'postgresql://127.0.0.1:1/d', tables: [a.b]}\n"
+        f"sink: {{type: jsonl, path: {tmp_path / 'changes'}}}\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-m", "cdc", "run", str(file), flag, "--wait"], stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        told = [process.stderr.readline()]
+        while told[-1] and "cannot be reached" not in told[-1]:
+            told.append(process.stderr.readline())
+        process.send_signal(number)
+        told += process.stderr.readlines()
+        assert process.wait(timeout=30) == (code + number if code else 0), "".join(told)
+
+
+_SOURCE = "name: j\nsource: {bootstrap_servers: 'h:1', topic_prefix: p}\n"
+
+
+@pytest.mark.parametrize(("flags", "number", "code"), [
+    ([], signal.SIGINT, 0), (["--once"], signal.SIGINT, 130), (["--once"], signal.SIGTERM, 143),
+])  # fmt: skip
+def test_a_job_that_was_to_take_everything_says_that_it_has_not(
+    flags: list[str], number: signal.Signals, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its summary is printed nevertheless: of what it has taken."""
+
+    def ended(*_: object, **__: object) -> SimpleNamespace:
+        signal.raise_signal(number)
+        done = {"tables": {}, "aside": {}, "stopped": {}, "batches": 1, "behind": False, "seconds": 1.0}
+        return SimpleNamespace(as_json=lambda: done)
+
+    monkeypatch.setitem(sys.modules, "spark_apply.job.job", SimpleNamespace(run_apply=ended))
+    monkeypatch.setitem(sys.modules, "spark_apply.views.job", SimpleNamespace(run_views=ended))
+    applied, viewed = tmp_path / "apply.yaml", tmp_path / "views.yaml"
+    applied.write_text(
+        _SOURCE + "stores: {w: {type: iceberg, path: ./w}}\ntables: {a.b: {stores: [w]}}\ncheckpoint: ./c\n"
+    )
+    viewed.write_text(_SOURCE + "state: ./s\nviews: {v: {sql: SELECT id FROM a.b, key: [id]}}\n")
+    for command, words in ((apply, [str(applied)]), (view, ["run", str(viewed)])):
+        done = CliRunner().invoke(command, [*words, "--json", *flags], standalone_mode=False)
+        assert (done.return_value, done.exception) == (code, None)
+        assert done.stdout.count("\n") == 1
+
+
+def test_several_that_were_asked_to_end_have_not_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them ended by SIGTERM before it had taken everything; the command says which signal it was asked by."""
+    handlers: dict[int, Any] = {}
+    files = _scripts(tmp_path, monkeypatch, "raise SystemExit(143)", "import time; time.sleep(0.5)")
+    monkeypatch.setattr(cdc.cli.running.supervise.signal, "signal", handlers.__setitem__)
+
+    def asked(_: float) -> None:
+        handlers.pop(signal.SIGINT, lambda *_: None)(signal.SIGINT, None)
+
+    monkeypatch.setattr(cdc.cli.running.supervise.time, "sleep", asked)
+    assert supervise(files, [], HangUps()) == signal.SIGINT
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel is asked to end children with their parent on Linux")

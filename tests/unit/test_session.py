@@ -66,6 +66,9 @@ def test_every_session_prints_values_the_same_way() -> None:
         f"postgresql://u:p/{SECRET}@h/d",  # and here the database
         f"postgresql://u:12/{SECRET}@h/d",
         f"postgresql://u:{SECRET}@h/d?nosuchoption=1",
+        f"postgresql://u:{SECRET}/d",  # the @ is missing: a port, to libpq
+        f"postgresql://u:{SECRET}@h:99999/d",
+        f"postgresql://u:{SECRET}@::1:5432/d",
     ],
 )
 def test_a_url_that_is_none_is_refused_without_being_repeated(url: str) -> None:
@@ -74,6 +77,20 @@ def test_a_url_that_is_none_is_refused_without_being_repeated(url: str) -> None:
         parameters(url, "cdc test")
     assert SECRET not in str(caught.value)
     assert "postgresql://user:" in (caught.value.hint or "")
+
+
+def test_a_parameter_that_libpq_does_not_have_is_named() -> None:
+    """It was said that a password is to be percent-encoded."""
+    with pytest.raises(ConfigError) as caught:
+        parameters(f"postgresql://u:{SECRET}@h/d?sslmod=require", "cdc test")
+    assert str(caught.value).startswith("source.url: libpq has no parameter sslmod")
+    assert str(caught.value.hint).endswith("/database?sslmode=…")
+
+
+def test_a_value_that_libpq_does_not_take_is_no_server_that_is_away() -> None:
+    """Nobody waits for it."""
+    error = connect_failed(_parameters("h/d"), 'invalid sslmode value: "requier"\n')
+    assert (type(error), error.message) == (OperatorError, 'source.url: invalid sslmode value: "requier"')
 
 
 def test_an_at_sign_may_stand_encoded_or_behind_the_question_mark() -> None:
@@ -97,14 +114,14 @@ NOBODY, HBA = (
 SLOTS = 'number of requested standby connections exceeds "max_wal_senders" (currently 10)'
 OPERATOR = [
     ('FATAL:  password authentication failed for user "u"', "refuses the password of user u", "ALTER ROLE"),
-    ("fe_sendauth: no password supplied", "refuses the password", "${NAME}"),
+    ("fe_sendauth: no password supplied", "and there is none", "${NAME}"),
     ('FATAL:  database "d" does not exist', "that database does not exist", "psql -l"),
     ('FATAL:  role "u" does not exist', "role u does not exist", "CREATE ROLE"),
     (f"FATAL:  {NOBODY}", "user u may not replicate", 'ALTER ROLE "u" REPLICATION'),
     ("FATAL:  permission denied to start WAL sender\nDETAIL:  Only roles …", "may not replicate", "REPLICATION"),
     (f"FATAL:  {HBA}, no encryption", "admits no connection of user u", "hostssl d u"),
     ("SSL error: certificate verify failed", "no trusted TLS", "sslrootcert"),
-    ("server does not support SSL, but SSL was required", "no trusted TLS", "sslmode=require"),
+    ("server does not support SSL, but SSL was required", "no trusted TLS", "ALTER SYSTEM SET ssl = on"),
 ]
 RETRYABLE = [
     ("SSL SYSCALL error: EOF detected", "EOF detected"),

@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from cdc.cli.ending import code_of_part
 from cdc.cli.logs import JSON, LOG_FORMAT, errors_logged
 from cdc.cli.noted import note
 from cdc.cli.terminal import ALIVE_S, Alive, aligned, clear_progress, instant, show_progress, tell
@@ -88,7 +89,7 @@ def apply(
         told.done()
     summary = run.as_json()
     click.echo(json.dumps(summary) if as_json else table_of_counts(summary))
-    return int(bool(summary["aside"]))
+    return int(bool(summary["aside"])) or code_of_part(stop.signal if once else None)
 
 
 class Told:

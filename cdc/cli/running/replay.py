@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import click
 
+from cdc.cli.ending import code_of_part
 from cdc.cli.logs import JSON, LOG_FORMAT, errors_logged
 from cdc.cli.running.apply import Told, table_of_counts
 from cdc.cli.terminal import ALIVE_S, Alive, seconds_of
@@ -108,4 +109,4 @@ def replay(file: Path, *, name: str, since: str | None, once: bool, plan: bool, 
             summary = part.run(prepared, once=once, progress=told, stop=stop).as_json()
         told.done()
     click.echo(json.dumps({**summary, "replay": made}) if as_json else table_of_counts(summary))
-    return int(bool(summary["aside"]))
+    return int(bool(summary["aside"])) or code_of_part(stop.signal if once else None)

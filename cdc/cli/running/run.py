@@ -18,6 +18,7 @@ import click
 import orjson
 
 from cdc.capture.pipeline import Parts, Pipeline, Settings
+from cdc.cli.ending import code_of_part
 from cdc.cli.logs import JSON, LOG_FORMAT, TEXT, errors_logged, log_to_stderr
 from cdc.cli.running.monitored import Followed, monitored_connector
 from cdc.cli.running.run_progress import RunProgress
@@ -115,7 +116,7 @@ def run(
     take_over_within_s: float | None,
     verbose: bool,
     log_format: str,
-) -> None:
+) -> int:
     """Capture: snapshot, then follow the log until stopped.
 
     Of several files each connector is a process of its own: when one ends with an error, the others go on.
@@ -125,10 +126,11 @@ def run(
         how = _How(until_caught_up, wait_s, float("inf") if take_over else take_over_within_s, verbose, log_format)
         reporter = Reporter(os.environ)
         try:
-            _run(files, how, place, reporter, hang_ups)
+            number = _run(files, how, place, reporter, hang_ups)
         except CdcError as exc:
             reporter.error(exc)
             raise
+    return code_of_part(number if until_caught_up else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,8 @@ class _How:
         ]
 
 
-def _run(files: tuple[Path, ...], how: _How, place: Place, reporter: Reporter, hang_ups: HangUps) -> None:
+def _run(files: tuple[Path, ...], how: _How, place: Place, reporter: Reporter, hang_ups: HangUps) -> int | None:
+    """Return the number of the signal that ended it, if one did."""
     configs = [load_any(path) for path in files]
     for what, given in (
         ("their connector", [config.name for config in configs]),
@@ -165,12 +168,11 @@ def _run(files: tuple[Path, ...], how: _How, place: Place, reporter: Reporter, h
             raise click.UsageError(f"two files name {what} {', '.join(sorted(doubled))}")
     to = log_to_stderr(how.log_format, place, verbose=how.verbose)
     if len(files) > 1:
-        supervise(files, how.flags(), hang_ups)
-        return
+        return supervise(files, how.flags(), hang_ups)
     place.is_of(connector=configs[0].name)
     followed = Followed(configs[0])
     with monitored_connector(followed, os.environ) as meter:
-        _follow(files[0], followed, how, place=place, to=to, meter=reporter.over(meter), hang_ups=hang_ups)
+        return _follow(files[0], followed, how, place=place, to=to, meter=reporter.over(meter), hang_ups=hang_ups)
 
 
 def _parts(config: ConnectorConfig, how: _How, followed: Followed) -> Parts:
@@ -221,7 +223,7 @@ def _follow(
     to: logging.Handler,
     meter: Meter,
     hang_ups: HangUps,
-) -> None:
+) -> int | None:
     keep_freed()
     config = followed.config
     live = sys.stderr.isatty() and not how.verbose and how.log_format == TEXT
@@ -259,10 +261,13 @@ def _follow(
         reread=read_again,
     )
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
+    asked: list[int] = []
+
+    def stop(number: int, _frame: FrameType | None) -> None:
         if shown.stopping:  # asked twice: at once; the position makes that safe
             raise KeyboardInterrupt
         shown.stopping = True
+        asked.append(number)
         pipeline.stop()
         said, now = "stopping after the transaction in hand; once more to stop at once", time.time()
         if how.log_format == JSON:
@@ -286,3 +291,4 @@ def _follow(
                 raise
             raise GapError(exc.message, hint=_BEGIN_AGAIN, may_pass=exc.may_pass) from exc
     shown.done()
+    return asked[0] if asked else None

@@ -12,22 +12,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
+from cdc.cli.ending import BY_SIGNAL
 from cdc.fleet import with_member
 from cdc.machine.child_processes import AMONG_OTHERS, SAFE_PATH
 from cdc.machine.stop_signals import HangUps
 from cdc.model.errors import FINAL, OperatorError
 
 _STOP_S = 30.0
-_BY_SIGNAL = 128
-"""A shell's exit code of what a signal ended is this and the signal's number."""
+_AS_ASKED = (-signal.SIGTERM, BY_SIGNAL + signal.SIGTERM)
+"""How a connector ends that was asked to while it began, or before it had taken everything."""
 _LOOK_S = 0.2
 _REMIND_S = 600.0
 
 _log = logging.getLogger("cdc")
 
 
-def supervise(files: tuple[Path, ...], flags: list[str], hang_ups: HangUps) -> None:
+def supervise(files: tuple[Path, ...], flags: list[str], hang_ups: HangUps) -> int | None:
     """Run one process for each file until all have ended; the error's exit code is that of the first that failed.
+
+    Returns the number of the signal that ended it, if one did.
 
     One that a restart may help goes before those that it does not: what starts this again starts all of them, or none.
 
@@ -46,9 +49,11 @@ def supervise(files: tuple[Path, ...], flags: list[str], hang_ups: HangUps) -> N
         for path in files
     ]
     stopping_s: list[float] = []
+    asked: list[int] = []
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
+    def stop(number: int, _frame: FrameType | None) -> None:
         stopping_s.append(time.monotonic())
+        asked.append(number)
         for child in children:
             child.terminate()
 
@@ -68,8 +73,8 @@ def supervise(files: tuple[Path, ...], flags: list[str], hang_ups: HangUps) -> N
             code = child.poll()
             if code is not None:
                 del running[path]
-            if code:
-                failed[path] = code if code > 0 else _BY_SIGNAL - code
+            if code and not (asked and code in _AS_ASKED):
+                failed[path] = code if code > 0 else BY_SIGNAL - code
                 told_s = time.monotonic()
                 _log.error("%s: %s", path, _failed(code, running))
         if stopping_s and time.monotonic() - stopping_s[0] > _STOP_S:
@@ -83,6 +88,7 @@ def supervise(files: tuple[Path, ...], flags: list[str], hang_ups: HangUps) -> N
         error = OperatorError(f"{', '.join(map(str, failed))}: the connector ended with an error, shown above")
         error.exit_code = min(failed.values(), key=FINAL.__contains__)
         raise error
+    return asked[0] if asked else None
 
 
 def _failed(code: int | None, running: Mapping[Path, object]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from cdc.cli.ending import code_of_part
 from cdc.cli.logs import JSON, LOG_FORMAT, errors_logged
 from cdc.cli.running.apply import Told
 from cdc.cli.running.explained_view import told, why_no_record
@@ -78,7 +79,7 @@ def run(file: Path, *, once: bool, as_json: bool, log_format: str) -> int:
         )
         for name, why in summary["stopped"].items():
             click.echo(f"view {name} is stopped: {why}")
-    return int(bool(summary["stopped"]))
+    return int(bool(summary["stopped"])) or code_of_part(stop.signal if once else None)
 
 
 @view.command()

@@ -8,12 +8,19 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from cdc.config.apply_config import ApplySource
+from cdc.model.errors import ConfigError
 from spark_apply.events.kafka.client import ANSWER_WITHIN_S, client_settings, unreachable
 
 
 def existing_topics(source: ApplySource) -> dict[str, int]:
     """Return the broker's topics and their partition counts. Raises OperatorError without an answer in 10 s."""
-    admin = AdminClient({**client_settings(source), "socket.timeout.ms": int(ANSWER_WITHIN_S * 1000)})
+    try:
+        admin = AdminClient({**client_settings(source), "socket.timeout.ms": int(ANSWER_WITHIN_S * 1000)})
+    except KafkaException as exc:  # it is the first client that a job makes
+        raise ConfigError(
+            f"source.options: Kafka's client cannot be made: {exc.args[0].str()[:200]}",
+            hint="docs/apply-reference.md has the properties that are taken, by librdkafka's names",
+        ) from exc
     try:
         found = admin.list_topics(timeout=ANSWER_WITHIN_S).topics
     except KafkaException as exc:

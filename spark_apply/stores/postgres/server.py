@@ -20,6 +20,7 @@ from spark_apply.stores.postgres.tables import Cursor
 _AWAY_S = 60.0
 """So long the server may not answer before its copies are set aside; from then on it is asked once at a time."""
 _AGAIN_S = 0.5
+_LAST_PORT = 65_535
 _LINGERS_S = 5.0
 _ROWS_AT_ONCE = 2_000
 _SETTINGS = {
@@ -238,6 +239,9 @@ def _parameters(url: str, where: str) -> dict[str, Any]:
         given: dict[str, str] = psycopg2.extensions.parse_dsn(url)
     except psycopg2.ProgrammingError:
         raise ConfigError(f"{where}.url cannot be parsed", hint=hint) from None
+    ports = [port for port in given.get("port", "").split(",") if port]
+    if "@" in given.get("host", "") or not all(port.isdecimal() and int(port) <= _LAST_PORT for port in ports):
+        raise ConfigError(f"{where}.url: what stands for host and port is neither", hint=hint)  # a part of a password
     defaults = {"connect_timeout": "10", "keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
     if not is_local(given.get("host", ""), given.get("hostaddr", "")):
         defaults["sslmode"] = "verify-full"
