@@ -40,13 +40,13 @@ class Refused(NamedTuple):
 
 
 class CopyError(OperatorError):
-    """One table of a store that takes several at once cannot go on; the others could."""
+    """Some tables of a store that takes several at once cannot go on; the others could."""
 
-    def __init__(self, table: str, error: CdcError) -> None:
-        """`table` is its ``schema.table``."""
-        super().__init__(error.message, hint=error.hint)
-        self.table = table
-        self.error = error
+    def __init__(self, errors: Mapping[str, CdcError]) -> None:
+        """`errors` has all of them, by ``schema.table``: what is found out one by one is waited for by the others."""
+        first = next(iter(errors.values()))
+        super().__init__(first.message, hint=first.hint)
+        self.errors = errors
 
 
 class StoreAwayError(RetryableError):
@@ -225,7 +225,7 @@ class WholeStore(Store, Protocol):
 
         `visibility` has an entry by ``schema.table`` for each table of `batches`, and maybe for others; the result has
         the same keys. A batch holds the newest event of each key before the table's limit, and every event from it on;
-        a batch of a history holds every event. Raises CopyError for a table without which the others could be folded.
+        a batch of a history holds every event. Raises CopyError for all tables that keep the others from being folded.
         """
 
     def hold(self, table: TargetTable) -> None:

@@ -32,6 +32,8 @@ _STEP = 200_000
 """At most so many offsets of a partition are caught up before the other tables have their turn."""
 _SWEEP_S: Final = 5.0
 """No further copy has a step before the other tables have had theirs: of hundreds, each takes a second or more."""
+_RESTS: Final = 9
+"""So many times as long as copies were tried in vain, none is tried: the others have nine tenths of the time."""
 
 
 @dataclass(slots=True)
@@ -47,11 +49,15 @@ class AsideWatch:
     """Returns a table, by ``schema.table``, at its newest version. Raises CdcError."""
     same: Callable[[TargetTable, str, Store], None]
     """Raises OperatorError for a copy of another topic than there is now."""
+    _rests_until: float = 0.0
+    """On the monotonic clock."""
 
     def look(self, *, now: bool = False) -> None:
         """Take a step with copies whose time has come, in turn; with `now` until each is caught up or has failed."""
         away: dict[str, StoreAwayError] = {}
-        until = time.monotonic() + _SWEEP_S
+        until, in_vain_s = time.monotonic() + _SWEEP_S, 0.0
+        if not now and time.monotonic() < self._rests_until:
+            return
         for key, aside in sorted(self.asides.copies.items(), key=lambda item: item[1].tried_at):
             while not aside.for_good and (now or until > time.monotonic() >= aside.due_at):
                 aside.tried_at = time.monotonic()
@@ -65,9 +71,12 @@ class AsideWatch:
                     if isinstance(exc, StoreAwayError):
                         away[key[1]] = exc
                     self.asides.failed(*key, exc)
+                    in_vain_s += time.monotonic() - aside.tried_at
                     break
                 if done or not now:
                     break
+        if in_vain_s and any(route.stores for route in self.asides.routes.values()):
+            self._rests_until = time.monotonic() + _RESTS * in_vain_s
 
     def _step(self, topic: str, name: str, aside: Aside) -> bool:
         """Open the copy again, or fold in a part of what is missing; return whether it has caught up."""
