@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cdc.config import registry
 from cdc.config.apply_config import StoreConfig
 from cdc.config.config import ApplyConfig
-from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError, RetryableError
+from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError
 from spark_apply.model.completeness import Mark
 from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import TargetTable
@@ -47,10 +47,6 @@ class CopyError(OperatorError):
         first = next(iter(errors.values()))
         super().__init__(first.message, hint=first.hint)
         self.errors = errors
-
-
-class StoreAwayError(RetryableError):
-    """Nobody answers at the address of a store: that is so for all of its copies, and no other is asked to tell."""
 
 
 def _none_refused(refused: Collection[Refused]) -> None:

@@ -19,14 +19,14 @@ from spark_apply.events.kafka.offsets import committed_ends
 from spark_apply.events.kafka.stream import read_topic
 from spark_apply.job.batch.microbatch import Applier
 from spark_apply.job.copies.route import Route
-from spark_apply.job.copies.set_aside import Aside, AsideCopies, Key
+from spark_apply.job.copies.set_aside import Aside, AsideCopies, Key, told
 from spark_apply.job.topics.compacted_deletes import UnreadDeletes, require_deletes_read
 from spark_apply.job.topics.retention import rebuild_command, require_deletes
 from spark_apply.job.watermarks.publisher import WatermarkPublisher
 from spark_apply.model.completeness import Mark
-from spark_apply.model.store import Offsets, RereadStore, Store, StoreAwayError, Visibility, is_whole
+from spark_apply.model.store import Offsets, RereadStore, Store, Visibility, is_whole
 from spark_apply.model.target_table import TargetTable
-from spark_apply.spark.failures import concerns_spark
+from spark_apply.spark.failures import StoreAwayError, concerns_spark
 
 _STEP = 200_000
 """At most so many offsets of a partition are caught up before the other tables have their turn."""
@@ -68,9 +68,10 @@ class AsideWatch:
                 except Exception as exc:
                     if concerns_spark(exc):
                         raise
-                    if isinstance(exc, StoreAwayError):
-                        away[key[1]] = exc
-                    self.asides.failed(*key, exc)
+                    error = told(exc, aside.table, key[1])
+                    if isinstance(error, StoreAwayError):
+                        away[key[1]] = error
+                    self.asides.failed(*key, error)
                     in_vain_s += time.monotonic() - aside.tried_at
                     break
                 if done or not now:

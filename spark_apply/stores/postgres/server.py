@@ -13,11 +13,11 @@ from psycopg2 import sql
 
 from cdc.machine.hosts import is_local
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
-from spark_apply.model.store import StoreAwayError
+from spark_apply.spark.failures import StoreAwayError
 from spark_apply.stores.postgres.locks import wait_for_locks
 from spark_apply.stores.postgres.tables import Cursor
 
-_AWAY_S = 60.0
+_AWAY_S = 10.0
 """So long the server may not answer before its copies are set aside; from then on it is asked once at a time."""
 _AGAIN_S = 0.5
 _LINGERS_S = 5.0
@@ -239,6 +239,7 @@ def _parameters(url: str, where: str) -> dict[str, Any]:
     except psycopg2.ProgrammingError:
         raise ConfigError(f"{where}.url cannot be parsed", hint=hint) from None
     defaults = {"connect_timeout": "10", "keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
+    defaults["tcp_user_timeout"] = "20000"  # what was sent and is not acknowledged has no keepalive: fifteen minutes
     if not is_local(given.get("host", ""), given.get("hostaddr", "")):
         defaults["sslmode"] = "verify-full"
         if given.get("sslmode", "verify-full") == "verify-full":

@@ -48,12 +48,12 @@ from spark_apply.model.store import (
     Batch,
     CopyError,
     Due,
-    StoreAwayError,
     StoredRow,
     Visibility,
     only_options,
 )
 from spark_apply.model.target_table import TargetColumn, TargetTable
+from spark_apply.spark.failures import StoreAwayError
 from spark_apply.stores.postgres import tables
 from spark_apply.stores.postgres.careful import DeferredError, TableFold, fold_carefully
 from spark_apply.stores.postgres.copies import BESIDE, LIVE, PREVIOUS, Copies, Copy
