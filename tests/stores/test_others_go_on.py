@@ -87,7 +87,7 @@ def test_all_tables_that_cannot_go_on_are_found_at_once(postgres18: Database, mo
         name: projected_table(
             [Version("shop", "public", name, f"shop.public.{name}", 1, ("id",), columns)], ApplyTable(stores=("copy",))
         )
-        for name in ("dropped", "fine", "locked", "narrowed", "taken")
+        for name in ("dropped", "fine", "full", "locked", "narrowed", "taken")
     }
     for table in tables.values():
         store.open(table)
@@ -97,7 +97,13 @@ def test_all_tables_that_cannot_go_on_are_found_at_once(postgres18: Database, mo
         )
     holder = postgres18.connect()
     holder.cursor().execute("BEGIN; LOCK TABLE public.locked, public.taken IN ACCESS EXCLUSIVE MODE")
-    postgres18.execute("ALTER TABLE public.narrowed DROP COLUMN v", "DROP TABLE public.dropped")
+    postgres18.execute(
+        "ALTER TABLE public.narrowed DROP COLUMN v",
+        "DROP TABLE public.dropped",
+        "CREATE FUNCTION full() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE 'its disk, which is not that of others' USING ERRCODE = 'disk_full'; END $$",
+        "CREATE TRIGGER fills BEFORE INSERT ON public.full EXECUTE FUNCTION full()",
+    )
     shown = {table.qualified: Visibility(Mark({}, None), EVERYTHING) for table in tables.values()}
     began, took = time.monotonic(), list[float]()
     for _ in range(2):
@@ -110,9 +116,10 @@ def test_all_tables_that_cannot_go_on_are_found_at_once(postgres18: Database, mo
     with pytest.raises(LockedError):
         store.open(wider)
     holder.close()
+    postgres18.execute("DROP TRIGGER fills ON public.full")
     store.open(wider)
     store.fold([], {name: of for name, of in shown.items() if name not in ("public.dropped", "public.narrowed")})
-    for name in ("fine", "locked", "taken"):
+    for name in ("fine", "full", "locked", "taken"):
         assert postgres18.rows(f"SELECT id, v FROM public.{name}") == [(1, "a")]
     store.close()
 

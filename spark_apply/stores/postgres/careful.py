@@ -27,7 +27,7 @@ from spark_apply.stores.postgres import tables
 from spark_apply.stores.postgres.copy_text import CopyText
 from spark_apply.stores.postgres.history import TYPES
 from spark_apply.stores.postgres.locks import wait_for_locks
-from spark_apply.stores.postgres.server import is_locked, passes
+from spark_apply.stores.postgres.server import is_locked, is_of_one_table, passes
 from spark_apply.stores.postgres.tables import COPY_BYTES, CopyState, Cursor, Tables
 from spark_apply.stores.postgres.types import pg_type
 
@@ -123,7 +123,7 @@ def _of_table(
         with _savepoint(cur):
             yield
     except psycopg2.Error as exc:
-        if passes(exc) and not is_locked(exc):
+        if passes(exc) and not is_of_one_table(exc):
             raise
         failed[one.of.table.qualified] = translated(exc)
         if is_locked(exc):

@@ -52,10 +52,15 @@ _UNQUOTED = {
     "39": "a function refuses it",
 }
 """Words for SQLSTATE classes whose messages quote values."""
+_SHORT = "53"
 _LOCKED = "55P03"
 """What a ``lock_timeout`` says: ours, or one of the role or the database."""
 _STANDBY = "25006"
 """What a server says that is a standby, as after a fail-over: the address may lead to another one soon."""
+
+
+class ShortageError(RetryableError):
+    """The server is short of something while it writes a table, as a disk: other tables may lie on another one."""
 
 
 class LockedError(RetryableError):
@@ -201,7 +206,8 @@ class Server:
         if passes(exc):
             said = f"{exc.diag.message_primary} ({code})" if code else "the connection was lost"
             hint = "is PostgreSQL up, with room on its disk? Start again: what was done is whole, the rest comes again"
-            return RetryableError(f"{self._where}: {doing}: {said}", hint=hint)
+            error = ShortageError if code.startswith(_SHORT) else RetryableError
+            return error(f"{self._where}: {doing}: {said}", hint=hint)
         reason = _UNQUOTED.get(code[:2]) or str(exc.diag.message_primary)
         reason = f"{reason} ({code})"
         missing = "grant what is missing to this user" if code == "42501" else None
@@ -211,6 +217,11 @@ class Server:
 def is_locked(exc: psycopg2.Error) -> bool:
     """Whether a lock was waited for in vain: that concerns the one table."""
     return exc.pgcode == _LOCKED
+
+
+def is_of_one_table(exc: psycopg2.Error) -> bool:
+    """Whether what passes may concern the one table alone that is written: a lock on it, or its disk that is full."""
+    return is_locked(exc) or (exc.pgcode or "").startswith(_SHORT)
 
 
 def passes(exc: psycopg2.Error) -> bool:

@@ -59,7 +59,7 @@ from spark_apply.stores.postgres.careful import DeferredError, TableFold, fold_c
 from spark_apply.stores.postgres.copies import BESIDE, LIVE, PREVIOUS, Copies, Copy
 from spark_apply.stores.postgres.locks import lock_exclusively, wait_for_locks
 from spark_apply.stores.postgres.others import lost, refuse_altered, refuse_views
-from spark_apply.stores.postgres.server import LockedError, Server
+from spark_apply.stores.postgres.server import LockedError, Server, ShortageError
 from spark_apply.stores.postgres.tables import OURS, CopyState, Cursor, Tables, columns_of
 from spark_apply.stores.postgres.types import documents, pg_type
 
@@ -144,7 +144,7 @@ class PostgresStore:
     def _fold_all(self, batches: Collection[Batch], visibility: Mapping[str, Visibility]) -> dict[str, Applied]:
         try:
             return self._fold_at_once(batches, visibility)
-        except (OperatorError, LockedError) as exc:  # of a row, of a table, or of all: that is found out
+        except (OperatorError, LockedError, ShortageError) as exc:  # of a row, of a table, or of all: that is found out
             return self._fold_carefully(batches, visibility, waited=isinstance(exc, LockedError))
 
     def _fold_at_once(self, batches: Collection[Batch], visibility: Mapping[str, Visibility]) -> dict[str, Applied]:
