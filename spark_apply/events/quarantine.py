@@ -72,7 +72,7 @@ def read_entries(config: ApplyConfig) -> dict[bytes, Entry]:
     """Read what is in quarantine now, by id, oldest first."""
     topic = quarantine_topic(config.source.topic_prefix, config.name)
     found: dict[bytes, Entry] = {}
-    if topic not in existing_topics(config.source):
+    if topic not in existing_topics(config.source, [topic]):
         return found
     for message in committed_records(config.source, topic, 1):
         key, value = message.key(), message.value()
@@ -202,7 +202,7 @@ def _json(text: str) -> object:
 
 
 def _make(config: ApplyConfig, topic: str) -> None:
-    if topic in existing_topics(config.source):
+    if topic in existing_topics(config.source, [topic]):
         return
     admin = AdminClient(client_settings(config.source))
     wanted = NewTopic(topic, 1, config={"cleanup.policy": "compact"})

@@ -49,7 +49,7 @@ def read_set_aside(config: ApplyConfig) -> dict[bytes, SetAside]:
     """Read which copies are set aside now, by `SetAside.id`."""
     topic = quarantine_topic(config.source.topic_prefix, config.name)
     found: dict[bytes, SetAside] = {}
-    if topic not in existing_topics(config.source):
+    if topic not in existing_topics(config.source, [topic]):
         return found
     for message in committed_records(config.source, topic, 1):
         key, value = message.key(), message.value()

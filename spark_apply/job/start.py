@@ -22,8 +22,9 @@ from spark_apply.job.copies.set_aside import AsideCopies
 from spark_apply.job.topics.compacted_deletes import Buried, require_deletes_read
 from spark_apply.job.topics.identity import FollowedTopics, require_same_topics
 from spark_apply.job.topics.retention import MissedDeletesError, require_deletes
-from spark_apply.model.store import Offsets, RereadStore, Store, StoreAwayError
+from spark_apply.model.store import Offsets, RereadStore, Store
 from spark_apply.model.target_table import TargetTable
+from spark_apply.spark.failures import StoreAwayError
 from spark_apply.spark.query_failures import opening_errors
 from spark_apply.spark.remedies import reaching
 

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cdc.config import registry
 from cdc.config.apply_config import StoreConfig
 from cdc.config.config import ApplyConfig
-from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError, RetryableError
+from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError
 from spark_apply.model.completeness import Mark
 from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import TargetTable
@@ -40,17 +40,13 @@ class Refused(NamedTuple):
 
 
 class CopyError(OperatorError):
-    """One table of a store that takes several at once cannot go on; the others could."""
+    """Some tables of a store that takes several at once cannot go on; the others could."""
 
-    def __init__(self, table: str, error: CdcError) -> None:
-        """`table` is its ``schema.table``."""
-        super().__init__(error.message, hint=error.hint)
-        self.table = table
-        self.error = error
-
-
-class StoreAwayError(RetryableError):
-    """Nobody answers at the address of a store: that is so for all of its copies, and no other is asked to tell."""
+    def __init__(self, errors: Mapping[str, CdcError]) -> None:
+        """`errors` has all of them, by ``schema.table``: what is found out one by one is waited for by the others."""
+        first = next(iter(errors.values()))
+        super().__init__(first.message, hint=first.hint)
+        self.errors = errors
 
 
 def _none_refused(refused: Collection[Refused]) -> None:
@@ -225,7 +221,7 @@ class WholeStore(Store, Protocol):
 
         `visibility` has an entry by ``schema.table`` for each table of `batches`, and maybe for others; the result has
         the same keys. A batch holds the newest event of each key before the table's limit, and every event from it on;
-        a batch of a history holds every event. Raises CopyError for a table without which the others could be folded.
+        a batch of a history holds every event. Raises CopyError for all tables that keep the others from being folded.
         """
 
     def hold(self, table: TargetTable) -> None:

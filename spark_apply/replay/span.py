@@ -17,6 +17,7 @@ from cdc.model.change import Position
 from cdc.model.errors import OperatorError
 from spark_apply.events.kafka.client import client_settings, unreachable
 from spark_apply.events.kafka.offsets import offset_bounds
+from spark_apply.events.kafka.topics import existing_topics
 from spark_apply.model.completeness import Ends
 from spark_apply.model.target_table import TargetTable
 
@@ -81,8 +82,8 @@ def spans(source: ApplySource, tables: Iterable[TargetTable], since: dt.datetime
     }
     try:
         with closing(Consumer({**client_settings(source), **settings})) as consumer:
-            there = consumer.list_topics(timeout=_ANSWER_S).topics
-            places = [(of.topic, number) for of in made for number in there[of.topic].partitions]
+            there = existing_topics(source, [of.topic for of in made])
+            places = [(of.topic, number) for of in made for number in range(there[of.topic])]
             bounds = {place: offset_bounds(consumer, *place) for place in places}
             first = _events(consumer, {place: begin for place, (begin, _) in bounds.items()}, bounds)
             if isinstance(since, Position):

@@ -9,7 +9,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
-from cdc.model.errors import BugError, CdcError
+from cdc.model.errors import BugError, CdcError, RetryableError
 
 _CAUSES: Final = 4
 _ENDS_WITHIN_S: Final = 5.0
@@ -19,6 +19,10 @@ _FULL_HEAP: Final = (
     "Spark's heap was full. Give it more, with `spark: {spark.driver.memory: …}` in the job's file; on a cluster also "
     "spark.executor.memory"
 )
+
+
+class StoreAwayError(RetryableError):
+    """Nobody answers at the address of a store: that is so for all of its copies, and no other is asked to tell."""
 
 
 def spark_failure(exc: Exception) -> str | None:

@@ -9,7 +9,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from cdc.model.errors import BugError, CdcError, OperatorError
 from spark_apply.spark.failures import spark_failure
-from spark_apply.spark.remedies import damaged, is_damaged, remedy
+from spark_apply.spark.remedies import damaged, is_damaged, remedied, remedy
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def opening_errors(table: str) -> Iterator[None]:
         if said is None:
             raise
         if known is not None:
-            raise OperatorError(f"{table}: its copies cannot be opened: {known[0]}. {said}", hint=known[1]) from exc
+            raise remedied(f"{table}: its copies cannot be opened", said, known) from exc
         if is_damaged(exc):
             raise damaged(table, said, f"cdc rebuild APPLY.yaml --table {table}") from exc
         hint = "nothing was applied; start again. Do two jobs write this store? Let one do it"

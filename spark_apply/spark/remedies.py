@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from cdc.model.errors import CdcError, OperatorError
-from spark_apply.spark.failures import spark_failure
+from spark_apply.spark.failures import StoreAwayError, spark_failure
 
 _UNREACHED: Final = (
     "it cannot be reached",
@@ -108,11 +108,17 @@ def reaching(what: str) -> Iterator[None]:
         raise error from exc
 
 
-def of_spark(exc: Exception, what: str) -> OperatorError | None:
+def of_spark(exc: Exception, what: str) -> CdcError | None:
     """Return a failure of Spark as an error of ours, about `what`; None for any other."""
-    told, said = remedy(exc), spark_failure(exc)
+    known, said = remedy(exc), spark_failure(exc)
     if said is None:
         return None
-    if told is None:
+    if known is None:
         return OperatorError(f"{what} cannot be used. {said}", hint="start again: what was done is whole")
-    return OperatorError(f"{what}: {told[0]}. {said}", hint=told[1])
+    return remedied(what, said, known)
+
+
+def remedied(what: str, said: str, known: tuple[str, str]) -> CdcError:
+    """Return the error of a failure that has a remedy: `known` is what `remedy` has returned."""
+    error = StoreAwayError if known is _UNREACHED else OperatorError
+    return error(f"{what}: {known[0]}. {said}", hint=known[1])

@@ -107,7 +107,7 @@ def explain(config: ApplyConfig, table: str, key: str) -> Explanation:
         raise ConfigError(msg, hint=did_you_mean(table, chosen, f"it follows {', '.join(sorted(chosen))}"))
     made = derived(versions[table], chosen[table], rekeys=True)
     wanted = parse_key(made, key)
-    partitions = existing_topics(config.source).get(made.topic, 0)
+    partitions = existing_topics(config.source, [made.topic]).get(made.topic, 0)
     found = (
         Record(message.partition() or 0, message.offset() or 0, _event(message.value()))
         for message in committed_records(config.source, made.topic, partitions)

@@ -241,7 +241,7 @@ class Witness:
         while not self._over.wait(0.5):
             try:
                 last = None
-                if "bank.view.bank" in existing_topics(self._source):
+                if "bank.view.bank" in existing_topics(self._source, ["bank.view.bank"]):
                     for event in _events(self._source, "bank"):
                         last = event
             except (OperatorError, KafkaException) as exc:  # the broker is away
@@ -386,9 +386,14 @@ def _play(stage: Stage, bank: Bank, witness: Witness, found: Found, *, until_s: 
     bank.start()
     stage.jobs["connector"].start()
     source = ApplySource(bootstrap_servers=stage.kafka.url, topic_prefix="bank")
-    _await(lambda: "bank.public.account" in existing_topics(source), "the connector makes its topics")
+    _await(
+        lambda: "bank.public.account" in existing_topics(source, ["bank.public.account"]),
+        "the connector makes its topics",
+    )
     stage.jobs["views"].start()
-    _await(lambda: "bank.view.outcome" in existing_topics(source), "the view job makes its topics")
+    _await(
+        lambda: "bank.view.outcome" in existing_topics(source, ["bank.view.outcome"]), "the view job makes its topics"
+    )
     witness.start()
     _await((stage.state / "status.json").exists, "the view job takes a step")
     stage.jobs["copy"].start()

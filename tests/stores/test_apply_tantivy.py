@@ -9,8 +9,10 @@ import tantivy
 from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import StoreConfig
+from cdc.model.change import Kind
 from cdc.model.errors import OperatorError
 from spark_apply.model.document import document_id
+from spark_apply.model.target_table import TargetTable, Version, target
 from spark_apply.stores.tantivy.store import TantivyStore
 from tests.spark.laws import Law, Setting, applied_kinds, laws_of, order
 from tests.spark.records import position
@@ -51,6 +53,33 @@ def test_every_kind_is_found_by_value(setting: Setting) -> None:
     assert hits("c_ints:9223372036854775807") == 1
     assert hits("c_texts:null") == 2
     assert hits("c_dates:[2024-01-01T00:00:00Z TO *]") == 0  # neither 1970 nor infinity nor what is out of its range
+
+
+def test_types_that_change_in_the_file_are_refused_and_those_of_the_source_followed(tmp_path: Path) -> None:
+    """The rows that are there keep a date as a date, and new ones would have it as a number of days, as text."""
+    columns = ("d", Kind("date")), ("n", Kind("decimal"))
+
+    def made(*more: tuple[str, Kind], **types: str) -> TargetTable:
+        versions = [
+            Version("shop", "public", "t", "shop.public.t", number, ("id",), (("id", Kind("int64")), *of))
+            for number, of in enumerate((columns, *([more] if more else [])), 1)
+        ]
+        return target(versions, types)
+
+    store = TantivyStore(tmp_path)
+    store.open(made())
+    for column in ("d", "n"):
+        for asks in (store.open, store.foresee):
+            with pytest.raises(
+                OperatorError, match=rf"column {column}: it is \w+ and would have to be text"
+            ) as refused:
+                asks(made(**{column: "string"}))
+            assert "cdc rebuild APPLY.yaml --table public.t" in (refused.value.hint or "")
+    store.beside(made(d="string")).close()
+    wider = made(("d", Kind("date")), ("n", Kind("string")), ("new", Kind("string")))
+    assert store.foresee(wider).changes == ("index its rows again, for new",)
+    store.open(wider)
+    store.close()
 
 
 def test_position_is_in_the_commit_and_a_second_writer_is_refused(setting: Setting) -> None:

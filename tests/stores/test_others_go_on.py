@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.config.apply_config import StoreConfig
+from cdc.config.apply_config import ApplyTable, StoreConfig
+from cdc.model.change import Kind
 from cdc.model.state import Phase
+from spark_apply.events.projection import projected_table
 from spark_apply.events.quarantine import read_entries
 from spark_apply.events.set_aside import read_set_aside
+from spark_apply.model.completeness import Mark
+from spark_apply.model.store import EVERYTHING, CopyError, Visibility
+from spark_apply.model.target_table import Version
 from spark_apply.rebuild.quarantine_retry import run_retry
 from spark_apply.stores.postgres import locks
 from spark_apply.stores.postgres.locks import wait_for_locks
 from spark_apply.stores.postgres.server import LockedError, Server
+from spark_apply.stores.postgres.store import PostgresStore
 from tests.conftest import Database
 from tests.spark.laws import Setting, order, until
 from tests.spark.records import position
@@ -67,6 +75,53 @@ def test_a_lock_of_somebody_is_waited_for_only_so_long(postgres18: Database, mon
     write()
     read()
     server.close()
+
+
+def test_all_tables_that_cannot_go_on_are_found_at_once(postgres18: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One lock is waited for, the next ones hardly, and none again: the other tables of the batch wait for that."""
+    monkeypatch.setattr(locks, "_FOLDING_MS", 400)
+    monkeypatch.setattr(locks, "_AGAIN_MS", 20)
+    store = PostgresStore(Server(postgres18.url, "stores.copy"), "shop")
+    columns = (("id", Kind("int64")), ("v", Kind("string")))
+    tables = {
+        name: projected_table(
+            [Version("shop", "public", name, f"shop.public.{name}", 1, ("id",), columns)], ApplyTable(stores=("copy",))
+        )
+        for name in ("dropped", "fine", "full", "locked", "narrowed", "taken")
+    }
+    for table in tables.values():
+        store.open(table)
+    for number in [n for (n,) in postgres18.rows("SELECT number FROM cdc_apply.copies")]:
+        postgres18.execute(
+            f"INSERT INTO cdc_apply.waiting_{number} (id, v, _cdc_position, _cdc_op) VALUES (1,'a','1','c')"
+        )
+    holder = postgres18.connect()
+    holder.cursor().execute("BEGIN; LOCK TABLE public.locked, public.taken IN ACCESS EXCLUSIVE MODE")
+    postgres18.execute(
+        "ALTER TABLE public.narrowed DROP COLUMN v",
+        "DROP TABLE public.dropped",
+        "CREATE FUNCTION full() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE 'its disk, which is not that of others' USING ERRCODE = 'disk_full'; END $$",
+        "CREATE TRIGGER fills BEFORE INSERT ON public.full EXECUTE FUNCTION full()",
+    )
+    shown = {table.qualified: Visibility(Mark({}, None), EVERYTHING) for table in tables.values()}
+    began, took = time.monotonic(), list[float]()
+    for _ in range(2):
+        with pytest.raises(CopyError) as told:
+            store.fold([], shown)
+        took, began = [*took, time.monotonic() - began], time.monotonic()
+        assert set(told.value.errors) == {f"public.{name}" for name in tables} - {"public.fine"}
+    assert took[0] >= 0.4 > took[1] - 0.2
+    wider = replace(tables["locked"], columns=(*tables["locked"].columns, replace(tables["fine"].columns[1], name="w")))
+    with pytest.raises(LockedError):
+        store.open(wider)
+    holder.close()
+    postgres18.execute("DROP TRIGGER fills ON public.full")
+    store.open(wider)
+    store.fold([], {name: of for name, of in shown.items() if name not in ("public.dropped", "public.narrowed")})
+    for name in ("fine", "full", "locked", "taken"):
+        assert postgres18.rows(f"SELECT id, v FROM public.{name}") == [(1, "a")]
+    store.close()
 
 
 @pytest.mark.full  # the other one is the quick one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -67,6 +68,27 @@ def test_offsets_are_shown(tmp_path: Path, scheme: str) -> None:
     _written(tmp_path, 1, name="0123456789abcdef-set-aside-1")
     found = export(_config(f"{scheme}{tmp_path}"))
     assert (found.ends, found.topics, found.copies) == ({TOPIC: {"0": 7}}, {TOPIC: "t"}, COPIES)
+
+
+def test_the_newest_checkpoint_is_told_by_what_it_holds(tmp_path: Path) -> None:
+    """Files that were copied, restored, or written while a clock was set back have other times than they say."""
+
+    def stamped(folder: Path, *, at_ms: int = 0, begun: int | None = None) -> None:
+        lines = ["v1", json.dumps({"batchTimestampMs": at_ms}), json.dumps({TOPIC: {"0": at_ms}})]
+        (folder / "offsets" / "0").write_text("\n".join(lines))
+        if begun is not None:
+            (folder / "cdc-begun").write_text(f"{begun}")
+
+    older, newer, damaged = (_written(tmp_path, 3, name=f"{n}123456789abcdef") for n in "bac")
+    for folder in (newer, older, damaged):  # the times of files say otherwise
+        os.utime(folder / "commits", (1, 1) if folder is newer else None)
+    stamped(older, at_ms=10)
+    stamped(newer, at_ms=20)
+    (damaged / "offsets" / "0").write_text("")
+    assert export(_config(tmp_path)).ends == {TOPIC: {"0": 20}}, "of an earlier release"
+    stamped(older, at_ms=10, begun=2)
+    stamped(newer, at_ms=20, begun=1)
+    assert export(_config(tmp_path)).ends == {TOPIC: {"0": 10}}, "a job has begun with it again"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from opensearchpy.exceptions import ConnectionTimeout, RequestError, TransportEr
 
 from cdc.model.errors import OperatorError, RetryableError
 from spark_apply.model.store import Refused
+from spark_apply.spark.failures import StoreAwayError
 from spark_apply.stores.opensearch import bulk as opensearch_bulk
 from spark_apply.stores.opensearch.bulk import Action, Bulk, Patience
 from spark_apply.stores.opensearch.fields import column_name, field_name
@@ -89,7 +90,6 @@ def test_a_document_that_is_refused_alone(kind: str) -> None:
         (TransportError(429, "", ""), "status 429"),
         (TransportError(503, "cluster_manager_not_discovered_exception",
                         {"error": {"type": "cluster_manager_not_discovered_exception"}}), "the cluster has no manager"),
-        (ConnectionTimeout("N/A", "the url and a value", Exception()), "ConnectionTimeout"),
     ],
 )  # fmt: skip
 def test_what_passes_is_waited_for_with_its_name(passing: Answer | Exception, cause: str) -> None:
@@ -99,6 +99,14 @@ def test_what_passes_is_waited_for_with_its_name(passing: Answer | Exception, ca
     with pytest.raises(RetryableError) as told:
         sent({b"row": [passing]}, b"row", b"other")
     assert cause in str(told.value)
+    assert "value" not in str(told.value)
+
+
+def test_an_answer_that_does_not_come_is_waited_for_once() -> None:
+    """It takes a minute each time, of all tables in all stores."""
+    with pytest.raises(StoreAwayError) as told:
+        sent({b"row": [ConnectionTimeout("N/A", "the url and a value", Exception()), answer(201)]}, b"row", b"other")
+    assert "ConnectionTimeout" in str(told.value)
     assert "value" not in str(told.value)
 
 

@@ -14,6 +14,7 @@ from spark_apply.events.set_aside import SetAside, aside_id
 from spark_apply.job.copies.route import Route
 from spark_apply.job.copies.set_aside import AsideCopies
 from spark_apply.model.target_table import Version
+from spark_apply.spark.failures import StoreAwayError
 
 GONE, AWAY = OperatorError("the table was dropped"), RetryableError("the server is away")
 
@@ -67,6 +68,17 @@ def test_one_copy_is_set_aside_and_the_others_go_on() -> None:
     del made.copies["shop.public.a", "lake"]
     made.forget_others()
     assert quarantine.there == {aside_id("shop.public.a", "lake"): None}
+
+
+def test_a_store_at_which_nobody_answers_is_asked_for_none_of_its_copies() -> None:
+    made, quarantine, told = asides()
+    with made.contained("shop.public.a", "lake"):
+        raise StoreAwayError("nobody answers")
+    assert [list(of.stores) for of in made.routes.values()] == [["search"], ["search"]]
+    assert set(quarantine.there) == {aside_id(f"shop.public.{table}", "lake") for table in ("a", "b")}
+    assert told == [
+        f"warning: public.{table} in lake is set aside, the others go on: nobody answers" for table in ("a", "b")
+    ]
 
 
 @pytest.mark.parametrize("exc", [BugError("ours"), KeyError("unknown"), InterruptedError()])

@@ -9,13 +9,17 @@ from typing import Any
 
 import psycopg2
 import pytest
+from pyspark.errors import PySparkException
 
 from cdc.config.apply_config import StoreConfig
-from cdc.model.errors import OperatorError
+from cdc.model.errors import CdcError, OperatorError
 from spark_apply.job.catch_up import asides as catching_up
 from spark_apply.job.catch_up.asides import AsideWatch
-from spark_apply.job.copies.set_aside import AsideCopies
-from spark_apply.model.store import StoreAwayError, open_store
+from spark_apply.job.copies.set_aside import AsideCopies, told
+from spark_apply.model.store import open_store
+from spark_apply.spark.failures import StoreAwayError
+from spark_apply.spark.query_failures import opening_errors
+from spark_apply.spark.remedies import reaching
 from spark_apply.stores.opensearch.failures import translated
 from spark_apply.stores.postgres import server
 from tests.unit.test_set_aside import AWAY, asides
@@ -67,6 +71,24 @@ def test_an_opensearch_that_is_away_is_opened(nobody: int) -> None:
     store.close()
 
 
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("org.apache.iceberg.exceptions.RESTException: … java.net.ConnectException: refused", StoreAwayError),
+        ("java.nio.file.AccessDeniedException: /lake", OperatorError),
+        ("org.apache.spark.SparkException: something else", OperatorError),
+    ],
+)
+def test_a_catalog_of_a_lake_that_does_not_answer_is_a_store_that_is_away(said: str, kind: type[CdcError]) -> None:
+    """By whatever opens a copy, writes to it or asks it."""
+    exc = PySparkException(said)
+    assert type(told(exc, "public.a", "lake")) is kind
+    for translates in (reaching("stores.lake"), opening_errors("public.a")):
+        with pytest.raises(CdcError) as raised, translates:
+            raise exc
+        assert type(raised.value) is kind
+
+
 @dataclass
 class Away:
     """A store at whose address nobody answers."""
@@ -84,7 +106,7 @@ def _watch(made: AsideCopies) -> AsideWatch:
 
 
 def test_one_copy_is_asked_for_all_of_its_store() -> None:
-    made, _, told = asides()
+    made, _, lines = asides()
     lake, search = Away(), Away()
     for topic in list(made.routes):
         for name, store in (("lake", lake), ("search", search)):
@@ -93,7 +115,7 @@ def test_one_copy_is_asked_for_all_of_its_store() -> None:
             aside.store = store
     _watch(made).look(now=True)
     assert (lake.asked, search.asked) == (["public.a"], ["public.a"])
-    assert [line for line in told if "nobody answers" in line] == [
+    assert [line for line in lines if "nobody answers" in line] == [
         f"warning: public.{table} in {store} is set aside, the others go on: nobody answers"
         for table in ("a", "b")
         for store in ("lake", "search")
@@ -124,5 +146,7 @@ def test_many_copies_have_their_turn_one_after_the_other_between_batches(monkeyp
     for opened in (["public.a"], ["public.a", "public.b"], ["public.a", "public.b", "public.a"]):
         for aside in made.copies.values():
             aside.due_at = 0.0
+        watch.look()  # and once more, while the others have their nine tenths of the time
         watch.look()
         assert slow.opened == opened
+        watch._rests_until = 0.0

@@ -148,11 +148,9 @@ def _scenes(demo: Demo, check: Callable[[], None], tell: Tell) -> Iterator[Shown
 
 def _events(demo: Demo, view: str) -> list[dict[str, Any]]:
     """Read the events of a view, in the order of their positions; none before it has a topic."""
-    existing = registry.part("spark_apply.events.kafka.topics:existing_topics")(demo.apply_config.source)
-    if f"shop.view.{view}" not in existing:
+    topic = f"shop.view.{view}"
+    if topic not in registry.part("spark_apply.events.kafka.topics:existing_topics")(demo.apply_config.source, [topic]):
         return []
-    messages = registry.part("sinks.topics.records.read_back:read_to_end")(
-        demo.kafka, {}, f"shop.view.{view}", "read_committed"
-    )
+    messages = registry.part("sinks.topics.records.read_back:read_to_end")(demo.kafka, {}, topic, "read_committed")
     found = [orjson.loads(message.value()) for message in messages if message.value() is not None]
     return sorted(found, key=lambda event: str(event["source"]["position"]))

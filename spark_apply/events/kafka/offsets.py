@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from cdc.config.apply_config import ApplySource
 from spark_apply.events.kafka.client import ANSWER_WITHIN_S, ask_leader, client_settings, unreachable
+from spark_apply.events.kafka.topics import existing_topics
 
 _MARKERS_WITHIN_S = 5.0
 
@@ -68,11 +69,11 @@ def partition_bounds(
     source: ApplySource, names: Sequence[str], isolation: str
 ) -> dict[tuple[str, int], tuple[int, int]]:
     """Return by topic and partition the first offset, and the end that readers of this isolation see."""
+    known = existing_topics(source, names)
     group = {"group.id": f"{source.topic_prefix}.apply-ends", "isolation.level": isolation}
     consumer = Consumer({**client_settings(source), **group})
     try:
-        known = consumer.list_topics(timeout=ANSWER_WITHIN_S).topics
-        places = [(name, number) for name in names if name in known for number in known[name].partitions]
+        places = [(name, number) for name in names for number in range(known.get(name, 0))]
         return {place: offset_bounds(consumer, *place) for place in places}
     except KafkaException as exc:
         raise unreachable(source, exc) from exc

@@ -52,7 +52,7 @@ def _beginning(source: ApplySource, names: Sequence[str], begin: Mapping[str, Of
     """Write where to begin as Spark has it, which asks for each partition of each topic."""
     if begin is None:
         return "earliest"
-    there = existing_topics(source)
+    there = existing_topics(source, names)
     return json.dumps(
         {
             name: {str(number): begin.get(name, {}).get(number, _EARLIEST) for number in range(there[name])}

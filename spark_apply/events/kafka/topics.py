@@ -2,30 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from cdc.config.apply_config import ApplySource
 from cdc.model.errors import ConfigError
 from spark_apply.events.kafka.client import ANSWER_WITHIN_S, client_settings, unreachable
 
+_NOT_SEEN: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED})
 
-def existing_topics(source: ApplySource) -> dict[str, int]:
-    """Return the broker's topics and their partition counts. Raises OperatorError without an answer in 10 s."""
+
+def existing_topics(source: ApplySource, names: Iterable[str]) -> dict[str, int]:
+    """Return the partition counts of those topics that exist. Raises OperatorError without an answer in 10 s."""
+    admin = _admin(source)
     try:
-        admin = AdminClient({**client_settings(source), "socket.timeout.ms": int(ANSWER_WITHIN_S * 1000)})
-    except KafkaException as exc:  # it is the first client that a job makes
+        return partition_counts(admin, names)
+    except KafkaException as exc:
+        raise unreachable(source, exc) from exc
+
+
+def partition_counts(admin: AdminClient, names: Iterable[str]) -> dict[str, int]:
+    """Return the partition counts of those topics that exist and that this user may see. Raises KafkaException.
+
+    No other topic is asked for: a cluster may have tens of thousands.
+    """
+    asked, found = sorted(set(names)), dict[str, int]()
+    answers = admin.describe_topics(TopicCollection(asked), request_timeout=ANSWER_WITHIN_S) if asked else {}
+    for name, future in answers.items():
+        try:
+            found[name] = len(future.result(ANSWER_WITHIN_S).partitions)
+        except KafkaException as exc:
+            if exc.args[0].code() not in _NOT_SEEN:
+                raise
+    return found
+
+
+def all_topics(source: ApplySource) -> list[str]:
+    """Return the names of all topics of the cluster that this user may see, to tell which one somebody meant."""
+    admin = _admin(source)
+    try:
+        return sorted(admin.list_topics(timeout=ANSWER_WITHIN_S).topics)
+    except KafkaException as exc:
+        raise unreachable(source, exc) from exc
+
+
+def _admin(source: ApplySource) -> AdminClient:
+    """Make the first client of a job. Raises ConfigError for options that it does not take."""
+    try:
+        return AdminClient({**client_settings(source), "socket.timeout.ms": int(ANSWER_WITHIN_S * 1000)})
+    except KafkaException as exc:
         raise ConfigError(
             f"source.options: Kafka's client cannot be made: {exc.args[0].str()[:200]}",
             hint="docs/apply-reference.md has the properties that are taken, by librdkafka's names",
         ) from exc
-    try:
-        found = admin.list_topics(timeout=ANSWER_WITHIN_S).topics
-    except KafkaException as exc:
-        raise unreachable(source, exc) from exc
-    return {name: len(topic.partitions) for name, topic in found.items()}
 
 
 def topic_settings(source: ApplySource, names: Sequence[str]) -> dict[str, dict[str, str]]:

@@ -178,9 +178,9 @@ class Applier:
             try:
                 applied = store.fold([batch for batch, _ in given], at)
             except CopyError as exc:
-                (topic,) = (topic for topic, route in routes.items() if route.table.qualified == exc.table)
-                with self.contained(topic, name):
-                    raise exc.error from exc
+                self._set_aside(
+                    name, {t: route for t, route in routes.items() if route.table.qualified in exc.errors}, exc
+                )
             except Exception as exc:  # the whole store is away, or refuses us
                 if self.asides is None or not self.asides.contains(exc):
                     raise
@@ -191,6 +191,19 @@ class Applier:
                 for batch, events in given:
                     self._count(name, batch, events, applied[batch.table.qualified])
                 return
+
+    def _set_aside(self, name: str, failed: Mapping[str, Route], exc: CopyError) -> None:
+        """Set aside the copies that a store has found to fail by themselves, and wait for no other try of the batch.
+
+        Raises the error of one that cannot be set aside, or that was swapped meanwhile: then another try may help.
+        """
+        for topic, route in failed.items():
+            error = exc.errors[route.table.qualified]
+            if self.asides is None or self.asides.over:
+                raise error from exc
+            if not self.asides.containing and route.stores[name].due(route.table) is not None:
+                raise error from exc
+            self.asides.put(topic, name, error)
 
     def _followed(self, name: str, visibility: Mapping[Key, Visibility]) -> dict[str, Route]:
         """Return by topic the routes to a store, of those that `visibility` speaks of."""

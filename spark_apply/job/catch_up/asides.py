@@ -19,19 +19,21 @@ from spark_apply.events.kafka.offsets import committed_ends
 from spark_apply.events.kafka.stream import read_topic
 from spark_apply.job.batch.microbatch import Applier
 from spark_apply.job.copies.route import Route
-from spark_apply.job.copies.set_aside import Aside, AsideCopies, Key
+from spark_apply.job.copies.set_aside import Aside, AsideCopies, Key, told
 from spark_apply.job.topics.compacted_deletes import UnreadDeletes, require_deletes_read
 from spark_apply.job.topics.retention import rebuild_command, require_deletes
 from spark_apply.job.watermarks.publisher import WatermarkPublisher
 from spark_apply.model.completeness import Mark
-from spark_apply.model.store import Offsets, RereadStore, Store, StoreAwayError, Visibility, is_whole
+from spark_apply.model.store import Offsets, RereadStore, Store, Visibility, is_whole
 from spark_apply.model.target_table import TargetTable
-from spark_apply.spark.failures import concerns_spark
+from spark_apply.spark.failures import StoreAwayError, concerns_spark
 
 _STEP = 200_000
 """At most so many offsets of a partition are caught up before the other tables have their turn."""
 _SWEEP_S: Final = 5.0
 """No further copy has a step before the other tables have had theirs: of hundreds, each takes a second or more."""
+_RESTS: Final = 9
+"""So many times as long as copies were tried in vain, none is tried: the others have nine tenths of the time."""
 
 
 @dataclass(slots=True)
@@ -47,11 +49,15 @@ class AsideWatch:
     """Returns a table, by ``schema.table``, at its newest version. Raises CdcError."""
     same: Callable[[TargetTable, str, Store], None]
     """Raises OperatorError for a copy of another topic than there is now."""
+    _rests_until: float = 0.0
+    """On the monotonic clock."""
 
     def look(self, *, now: bool = False) -> None:
         """Take a step with copies whose time has come, in turn; with `now` until each is caught up or has failed."""
         away: dict[str, StoreAwayError] = {}
-        until = time.monotonic() + _SWEEP_S
+        until, in_vain_s = time.monotonic() + _SWEEP_S, 0.0
+        if not now and time.monotonic() < self._rests_until:
+            return
         for key, aside in sorted(self.asides.copies.items(), key=lambda item: item[1].tried_at):
             while not aside.for_good and (now or until > time.monotonic() >= aside.due_at):
                 aside.tried_at = time.monotonic()
@@ -62,12 +68,16 @@ class AsideWatch:
                 except Exception as exc:
                     if concerns_spark(exc):
                         raise
-                    if isinstance(exc, StoreAwayError):
-                        away[key[1]] = exc
-                    self.asides.failed(*key, exc)
+                    error = told(exc, aside.table, key[1])
+                    if isinstance(error, StoreAwayError):
+                        away[key[1]] = error
+                    self.asides.failed(*key, error)
+                    in_vain_s += time.monotonic() - aside.tried_at
                     break
                 if done or not now:
                     break
+        if in_vain_s and any(route.stores for route in self.asides.routes.values()):
+            self._rests_until = time.monotonic() + _RESTS * in_vain_s
 
     def _step(self, topic: str, name: str, aside: Aside) -> bool:
         """Open the copy again, or fold in a part of what is missing; return whether it has caught up."""

@@ -6,6 +6,7 @@
 <checkpoint>/commits/<batch>   written after it
 <checkpoint>/cdc-copies.json   ours: the identities of the copies that it is of
 <checkpoint>/cdc-topics.json   ours: which topics these are offsets of (`spark_apply.job.topics.identity`)
+<checkpoint>/cdc-begun         ours: a number, the highest of which the checkpoint has that a job has begun with last
 
 Spark goes on from some damages in silence: without ``commits`` it takes the last batch for one that was not applied,
 and the one before it for the beginning. So all that it would read is looked at before a query starts. A checkpoint is
@@ -30,6 +31,7 @@ Identities = Mapping[str, Mapping[str, str]]
 """The identities of copies, by table, then by store."""
 
 _COPIES = "cdc-copies.json"
+_BEGUN = "cdc-begun"
 _VERSION = "v1"
 _FIRST_SOURCE = 2
 _MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
@@ -193,24 +195,23 @@ def _batches(files: Files, folder: str) -> list[int]:
 
 
 def note_copies(spark: SparkSession, checkpoint: str, identities: Identities) -> None:
-    """Write into a checkpoint which copies it is of: a start at which one cannot be opened looks there."""
+    """Write into a checkpoint which copies it is of, and that it is the newest one now: a later start looks there."""
     _, files, path = _opened(spark, f"{checkpoint}/{_COPIES}")
     if not files.exists(path):
-        stream = files.create(path, True)  # noqa: FBT003 - Java's
-        try:
-            stream.write(bytearray(json.dumps(identities, sort_keys=True).encode()))
-        finally:
-            stream.close()
+        _write(files, path, json.dumps(identities, sort_keys=True))
+    place, _, name = checkpoint.rpartition("/")
+    begun = {other: _begun(Hadoop(spark), f"{place}/{other}") for other in Hadoop(spark).names(place)}
+    others = max((number for other, number in begun.items() if other != name), default=0)
+    if begun.get(name, 0) <= others:
+        _, files, path = _opened(spark, f"{checkpoint}/{_BEGUN}")
+        _write(files, path, f"{others + 1}")
 
 
 def noted_copies(spark: SparkSession, place: str) -> list[Identities]:
-    """Return the copies of all checkpoints in a folder, the last one that was written first."""
-    files, found = Hadoop(spark), list[tuple[int, Identities]]()
-    for name in _noted(files, place):
-        commits = f"{place}/{name}/commits"
-        at_ms = files.modified_ms(commits) if files.there(commits) else 0
-        found.append((at_ms, json.loads(files.text(f"{place}/{name}/{_COPIES}"))))
-    return [identities for _, identities in sorted(found, key=lambda each: each[0], reverse=True)]
+    """Return the copies of all checkpoints in a folder, those of the newest one first."""
+    files = Hadoop(spark)
+    ordered = sorted(_noted(files, place), key=lambda name: _age(files, f"{place}/{name}"), reverse=True)
+    return [json.loads(files.text(f"{place}/{name}/{_COPIES}")) for name in ordered]
 
 
 def _noted(files: Files, place: str) -> list[str]:
@@ -218,19 +219,39 @@ def _noted(files: Files, place: str) -> list[str]:
     return [name for name in files.names(place) if files.there(f"{place}/{name}/{_COPIES}")]
 
 
+def _age(files: Files, checkpoint: str) -> tuple[int, int]:
+    """Return what orders checkpoints by what they hold: copying and restoring give files other times.
+
+    Those of earlier releases have no number, and are ordered by the time of their last batch, as Spark has written it.
+    """
+    last = max(_batches(files, f"{checkpoint}/offsets"), default=-1)
+    try:
+        about = json.loads(_versioned(files.text(f"{checkpoint}/offsets/{last}"))[1]) if last >= 0 else {}
+        at_ms = int(about.get("batchTimestampMs", 0))
+    except (DamageError, ValueError, IndexError, TypeError, AttributeError):
+        at_ms = 0  # a start that goes on from it says what is damaged
+    return _begun(files, checkpoint), at_ms
+
+
+def _begun(files: Files, checkpoint: str) -> int:
+    """Return the number that a checkpoint was given when a job began with it; 0: none, or it cannot be read."""
+    place = f"{checkpoint}/{_BEGUN}"
+    try:
+        return int(files.text(place)) if files.there(place) else 0
+    except (DamageError, ValueError):
+        return 0
+
+
 def newest(spark: SparkSession | None, place: str) -> tuple[str, Identities] | None:
-    """Return the checkpoint in a folder that was applied to last, with its copies; those set aside do not count.
+    """Return the checkpoint in a folder that a job has begun with last, and its copies; those set aside do not count.
 
     Without `spark` it is read on this machine's disk.
     """
-    files, found = _files(spark), list[tuple[int, str]]()
-    for name in _noted(files, place):
-        commits = f"{place}/{name}/commits"
-        if _NAME.fullmatch(name) and files.there(commits):
-            found.append((files.modified_ms(commits), name))
+    files = _files(spark)
+    found = [n for n in _noted(files, place) if _NAME.fullmatch(n) and files.there(f"{place}/{n}/commits")]
     if not found:
         return None
-    checkpoint = f"{place}/{max(found)[1]}"
+    checkpoint = max((f"{place}/{name}" for name in found), key=lambda each: _age(files, each))
     return checkpoint, _judged(files, f"{checkpoint}/{_COPIES}", json.loads)
 
 

@@ -35,9 +35,6 @@ class Files(Protocol):
     def names(self, folder: str) -> list[str]:
         """Return what a folder has; nothing where there is none."""
 
-    def modified_ms(self, place: str) -> int:
-        """Return when a file or folder was written last."""
-
     def text(self, place: str) -> str:
         """Read a file. Raises DamageError."""
 
@@ -52,10 +49,6 @@ class Disk:
     def names(self, folder: str) -> list[str]:
         with _readable(folder):
             return sorted(path.name for path in Path(folder).iterdir()) if Path(folder).is_dir() else []
-
-    def modified_ms(self, place: str) -> int:
-        with _readable(place):
-            return Path(place).stat().st_mtime_ns // 1_000_000
 
     def text(self, place: str) -> str:
         with _readable(place):
@@ -98,10 +91,6 @@ class Hadoop:
     def names(self, folder: str) -> list[str]:
         _, files, path = self.opened(folder)
         return [str(of.getPath().getName()) for of in files.listStatus(path)] if files.exists(path) else []
-
-    def modified_ms(self, place: str) -> int:
-        _, files, path = self.opened(place)
-        return int(files.getFileStatus(path).getModificationTime())
 
     def text(self, place: str) -> str:
         jvm, files, path = self.opened(place)

@@ -100,14 +100,15 @@ def usable_targets(
 
 def without_logs(config: ApplyConfig, chosen: Chosen) -> dict[str, str]:
     """Return the tables in history mode without a log topic, with the topic's name."""
-    there = existing_topics(config.source)
     histories = {table: topic_of(of, versions) for table, (of, versions) in chosen.items() if of.mode == "history"}
+    there = existing_topics(config.source, histories.values())
     return {table: topic for table, topic in histories.items() if topic not in there}
 
 
 def without_topics(config: ApplyConfig, chosen: Chosen) -> dict[str, Unusable]:
     """Return the tables whose topic does not exist."""
-    there, found = existing_topics(config.source), dict[str, Unusable]()
+    there = existing_topics(config.source, [topic_of(*of) for of in chosen.values()])
+    found = dict[str, Unusable]()
     for table, (settings, versions) in chosen.items():
         topic = topic_of(settings, versions)
         if topic not in there:

@@ -22,8 +22,8 @@ from spark_apply.events.quarantine import Quarantine
 from spark_apply.events.set_aside import SetAside, aside_id
 from spark_apply.job.copies.route import Route
 from spark_apply.model.store import Due, JoiningStore, Offsets, Store
-from spark_apply.spark.failures import concerns_spark, spark_failure
-from spark_apply.spark.remedies import damaged, is_damaged, remedy
+from spark_apply.spark.failures import StoreAwayError, concerns_spark, spark_failure
+from spark_apply.spark.remedies import damaged, is_damaged, remedied, remedy
 
 Key = tuple[str, str]
 """Topic and store."""
@@ -88,10 +88,22 @@ class AsideCopies:
         return self.containing and not self.over and not concerns_spark(exc)
 
     def put(self, topic: str, name: str, exc: Exception, *, for_good: bool = False) -> None:
-        """Set a copy aside. Raises its error if no copy is left that goes on."""
-        route = self.routes[topic]
-        if name not in route.stores:
+        """Set a copy aside. Raises its error if no copy is left that goes on.
+
+        If nobody answers for its store, all copies there are set aside: asking for each takes time, of all tables.
+        """
+        if name not in self.routes[topic].stores:
             return
+        away = isinstance(told(exc, "", name), StoreAwayError)
+        there = [of for of, route in self.routes.items() if name in route.stores and (away or of == topic)]
+        for each in there:
+            self._put(each, name, exc, for_good=for_good)
+        self.require_some()
+        for each in there:
+            self.note(each, name)
+
+    def _put(self, topic: str, name: str, exc: Exception, *, for_good: bool) -> None:
+        route = self.routes[topic]
         aside = Aside(
             route.table.qualified, route.stores[name], told(exc, route.table.qualified, name), for_good=for_good
         )
@@ -100,8 +112,6 @@ class AsideCopies:
         _leave_out(aside)
         kept = {store: of for store, of in route.stores.items() if store != name}
         self.routes[topic] = replace(route, stores=kept)
-        self.require_some()
-        self.note(topic, name)
 
     def failed(self, topic: str, name: str, exc: Exception) -> None:
         """Note that trying a copy again has failed, and wait longer. Raises as `put` does."""
@@ -174,5 +184,5 @@ def told(exc: Exception, table: str, store: str) -> CdcError:
     if known is None and is_damaged(exc):
         return damaged(f"{table} in {store}", said, f"cdc rebuild APPLY.yaml --table {table} --store {store}")
     if known is not None:
-        return OperatorError(f"{table} in {store}: {known[0]}. {said}", hint=known[1])
+        return remedied(f"{table} in {store}", said, known)
     return OperatorError(said, hint="the other tables go on; it is tried again, and goes on where it was")

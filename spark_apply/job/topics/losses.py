@@ -39,8 +39,7 @@ class RebuildLoss:
 
 def table_logs(config: ApplySource, tables: Iterable[TargetTable]) -> dict[str, TableLog]:
     """Read the logs of the tables with a history, by topic. Raises OperatorError when the broker does not answer."""
-    there = existing_topics(config)
-    topics = sorted({table.topic for table in tables if table.history and table.topic in there})
+    topics = sorted(existing_topics(config, {table.topic for table in tables if table.history}))
     if not topics:
         return {}
     settings = topic_settings(config, topics)

@@ -16,7 +16,7 @@ from cdc.config.apply_config import ApplySource
 from cdc.model.errors import OperatorError
 from spark_apply.events.kafka.client import ask_leader, client_settings, unreachable
 from spark_apply.events.kafka.offsets import offset_bounds
-from spark_apply.events.kafka.topics import topic_settings
+from spark_apply.events.kafka.topics import existing_topics, topic_settings
 from spark_apply.job.topics.identity import RESET
 from spark_apply.model.clock import CLOCK
 from spark_apply.model.completeness import Ends
@@ -53,16 +53,16 @@ def extents(config: ApplySource, topics: Sequence[str], *, within: float = 1.0) 
     if not topics:
         return {}
     retention, compacted = _retention(config, topics)
+    known = existing_topics(config, topics)
     now_ms = CLOCK.later_ms()  # set back, it would say that deletes are there which are gone
     group = {"group.id": f"{config.topic_prefix}.apply-extents", "isolation.level": "read_committed"}
     consumer = Consumer({**client_settings(config), **group})
     found: dict[str, dict[int, Extent]] = {topic: {} for topic in topics}
     try:
-        known = consumer.list_topics(timeout=_ANSWER_WITHIN_S).topics
         asked = [
             TopicPartition(topic, number, now_ms - int(retention[topic] * within))
             for topic in topics
-            for number in known[topic].partitions
+            for number in range(known[topic])
         ]
         for at in ask_leader(lambda: consumer.offsets_for_times(asked, timeout=_ANSWER_WITHIN_S)):
             first, end = offset_bounds(consumer, at.topic, at.partition)

@@ -16,7 +16,7 @@ from cdc.model.errors import BugError, CdcError, OperatorError
 from cdc.model.state_records import StateReader
 from spark_apply.events.kafka.client import client_settings, unreachable
 from spark_apply.events.kafka.offsets import committed_ends
-from spark_apply.events.kafka.topics import existing_topics, position_topic
+from spark_apply.events.kafka.topics import existing_topics, partition_counts, position_topic
 from spark_apply.model.completeness import Barrier, Barriers, complete_tables, position_of
 from spark_apply.model.target_table import TargetTable
 
@@ -68,8 +68,8 @@ class PositionWatcher:
         self._followed.setdefault(table.connector, {})[table.qualified] = table.topic
 
     def _begin(self) -> None:
-        there = existing_topics(self._config)
         wanted = {position_topic(self._config.topic_prefix, name): name for name in self._followed}
+        there = existing_topics(self._config, wanted)
         self._positions = {topic: name for topic, name in wanted.items() if topic in there}
         if not self._positions:
             return
@@ -177,12 +177,12 @@ class PositionWatcher:
             del self._moved[connector]
 
     def _highs(self, topics: Collection[str]) -> dict[str, dict[int, int]]:
-        there = self._admin.list_topics(timeout=_ANSWER_WITHIN_S).topics  # each time: partitions can be added
+        there = partition_counts(self._admin, topics)  # each time: partitions can be added
         gone = sorted(set(topics) - set(there))
         if gone:
             raise OperatorError(f"topic {gone[0]} is gone", hint="was it deleted while the job follows it?")
         # High watermarks, not last stable offsets: control records of the State's own transaction may still be missing.
-        places = [TopicPartition(topic, number) for topic in topics for number in there[topic].partitions]
+        places = [TopicPartition(topic, number) for topic in topics for number in range(there[topic])]
         found: dict[str, dict[int, int]] = {topic: {} for topic in topics}
         if places:
             latest: dict[TopicPartition, Any] = dict.fromkeys(places, OffsetSpec.latest())  # type: ignore[no-untyped-call]

@@ -141,7 +141,7 @@ class Reader:
 def origin_of(source: ApplySource, connector: str) -> str:
     """Return the connector that a view job's positions are of, over other view jobs; another connector's own name."""
     topic, states = position_topic(source.topic_prefix, connector), StateReader(connector)
-    if topic in existing_topics(source):
+    if topic in existing_topics(source, [topic]):
         for message in committed_records(source, topic, 1):
             states.hear(message.key(), message.value())
     state = states.state(where=f"topic {topic}")

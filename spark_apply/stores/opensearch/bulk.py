@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 from opensearchpy import OpenSearch
 from opensearchpy.exceptions import ConnectionError as NotReached
-from opensearchpy.exceptions import TransportError
+from opensearchpy.exceptions import ConnectionTimeout, TransportError
 from pyspark.sql import Row
 
 from cdc.model.change import Position
@@ -107,7 +107,7 @@ class Bulk:
                     yield from self._halved(request, exc)
                     return
                 error = as_ours(exc, f"index {self.index}: a bulk request failed")
-                if last or not isinstance(error, RetryableError):
+                if last or isinstance(exc, ConnectionTimeout) or not isinstance(error, RetryableError):
                     raise error from exc
                 items, cause = [], reason(exc)
             again = list(request) if not items else []

@@ -11,7 +11,7 @@ from opensearchpy.exceptions import ConnectionError as NotReached
 from opensearchpy.exceptions import OpenSearchException, RequestError, SSLError, TransportError
 
 from cdc.model.errors import CdcError, OperatorError, RetryableError
-from spark_apply.model.store import StoreAwayError
+from spark_apply.spark.failures import StoreAwayError
 
 PASSING: Final = frozenset({429, 502, 503, 504})
 _NOT_ALLOWED: Final = frozenset({401, 403})

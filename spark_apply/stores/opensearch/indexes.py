@@ -28,6 +28,8 @@ MAX_NAME_BYTES = 255 - len(".") - 32  # of an alias: the number of an index come
 
 _LIMIT, _LIMIT_DEFAULT, _LIMIT_ROOM = "index.mapping.total_fields.limit", 1_000, 500
 _IDENTITY = "cdc_identity"
+ASKED_WITHIN_S: Final = 10
+"""So long the first request about an index waits for an answer: a firewall may drop what is sent to it."""
 _FIRST = "0" * 32
 """The number of a table's first index, which replaces no other."""
 
@@ -114,7 +116,7 @@ class Indexes:
 
     def identity(self, alias: str) -> str:
         """Return what an index was stamped with. Raises OperatorError for one that is not ours."""
-        name, about = alone(alias, self._client.indices.get_mapping(index=alias))
+        name, about = alone(alias, self._client.indices.get_mapping(index=alias, request_timeout=ASKED_WITHIN_S))
         identity = about["mappings"].get("_meta", {}).get(_IDENTITY)
         if identity is None:
             raise self._foreign(name)
@@ -136,4 +138,4 @@ class Indexes:
 
     def exists(self, alias: str) -> bool:
         """Whether an alias names an index."""
-        return bool(self._client.indices.exists_alias(name=alias))
+        return bool(self._client.indices.exists_alias(name=alias, request_timeout=ASKED_WITHIN_S))

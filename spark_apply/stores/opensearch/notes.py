@@ -14,7 +14,7 @@ from opensearchpy.exceptions import NotFoundError
 from cdc.model.errors import OperatorError
 from spark_apply.model.store import Due
 from spark_apply.stores.opensearch.failures import translated
-from spark_apply.stores.opensearch.indexes import alone
+from spark_apply.stores.opensearch.indexes import ASKED_WITHIN_S, alone
 
 Note = Mapping[str, str]
 POSITION, COMPLETE, DUE, CAUGHT_UP, REPLACED = "", "complete", "due", "caught-up", "replaced"
@@ -50,7 +50,9 @@ class Notes:
 
     def uuid(self, index: str) -> str:
         """Return the id that the server has given to an index, or to that of an alias: no other ever has it."""
-        _, about = alone(index, self._client.indices.get_settings(index=index, name="index.uuid"))
+        _, about = alone(
+            index, self._client.indices.get_settings(index=index, name="index.uuid", request_timeout=ASKED_WITHIN_S)
+        )
         return str(about["settings"]["index"]["uuid"])
 
     def _got(self, ids: Sequence[str]) -> list[Note | None]:

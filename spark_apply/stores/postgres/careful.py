@@ -26,7 +26,8 @@ from spark_apply.model.store import Applied, Batch, CopyError, Refused, Visibili
 from spark_apply.stores.postgres import tables
 from spark_apply.stores.postgres.copy_text import CopyText
 from spark_apply.stores.postgres.history import TYPES
-from spark_apply.stores.postgres.server import is_locked, passes
+from spark_apply.stores.postgres.locks import wait_for_locks
+from spark_apply.stores.postgres.server import is_locked, is_of_one_table, passes
 from spark_apply.stores.postgres.tables import COPY_BYTES, CopyState, Cursor, Tables
 from spark_apply.stores.postgres.types import pg_type
 
@@ -82,17 +83,28 @@ class DeferredError(Exception):
 
 
 def fold_carefully(cur: Cursor, folds: Sequence[TableFold], translated: Callable[[psycopg2.Error], CdcError]) -> None:
-    """Fold the tables in. Raises CopyError for one that cannot go on, DeferredError to be called again with that."""
+    """Fold the tables in. Raises CopyError for all that cannot go on, DeferredError to be called again with that."""
+    failed: dict[str, CdcError] = {}
+
+    def going_on(some: Sequence[TableFold]) -> list[TableFold]:
+        return [one for one in some if one.of.table.qualified not in failed]
+
     for one in folds:
-        with _of_table(one, translated):
+        with _of_table(cur, one, translated, failed):
             _stage(cur, one)
-    left, tried = sorted(folds, key=lambda one: one.immediate), len(folds) + 1
+    left, tried = going_on(sorted(folds, key=lambda one: one.immediate)), len(folds) + 1
     while left and len(left) < tried:
-        tried = len(left)
-        left = [one for one in left if not _whole(cur, one, translated)]
+        tried, refused = len(left), list[TableFold]()
+        for one in left:
+            with _of_table(cur, one, translated, failed):
+                if not _whole(cur, one):
+                    refused.append(one)
+        left = refused
     for one in left:
-        with _of_table(one, translated):
+        with _of_table(cur, one, translated, failed):
             _by_halves(cur, one)
+    if failed:
+        raise CopyError(failed)
     try:
         cur.execute("SET CONSTRAINTS ALL IMMEDIATE")
     except psycopg2.Error as exc:
@@ -103,15 +115,21 @@ def fold_carefully(cur: Cursor, folds: Sequence[TableFold], translated: Callable
 
 
 @contextmanager
-def _of_table(one: TableFold, translated: Callable[[psycopg2.Error], CdcError]) -> Iterator[None]:
+def _of_table(
+    cur: Cursor, one: TableFold, translated: Callable[[psycopg2.Error], CdcError], failed: dict[str, CdcError]
+) -> Iterator[None]:
+    """Note a table that cannot go on in `failed`, and go on with the next one: all are found out in one pass."""
     try:
-        yield
+        with _savepoint(cur):
+            yield
     except psycopg2.Error as exc:
-        if passes(exc) and not is_locked(exc):
+        if passes(exc) and not is_of_one_table(exc):
             raise
-        raise CopyError(one.of.table.qualified, translated(exc)) from exc
+        failed[one.of.table.qualified] = translated(exc)
+        if is_locked(exc):
+            wait_for_locks(cur, again=True)
     except CdcError as exc:
-        raise CopyError(one.of.table.qualified, exc) from exc
+        failed[one.of.table.qualified] = exc
 
 
 @contextmanager
@@ -126,16 +144,15 @@ def _savepoint(cur: Cursor) -> Iterator[None]:
     cur.execute("RELEASE SAVEPOINT cdc_careful")
 
 
-def _whole(cur: Cursor, one: TableFold, translated: Callable[[psycopg2.Error], CdcError]) -> bool:
+def _whole(cur: Cursor, one: TableFold) -> bool:
     """Fold a table in as a whole; return False if rows of it are refused."""
-    with _of_table(one, translated):
-        try:
-            with _savepoint(cur):
-                taken = _taken(cur, one, None, replacing=one.had.reload)
-        except psycopg2.Error as exc:
-            if refuses_rows(exc):
-                return False
-            raise
+    try:
+        with _savepoint(cur):
+            taken = _taken(cur, one, None, replacing=one.had.reload)
+    except psycopg2.Error as exc:
+        if refuses_rows(exc):
+            return False
+        raise
     one.applied = replace(one.applied, written=taken.written, deleted=taken.deleted)
     return True
 

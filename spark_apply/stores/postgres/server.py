@@ -13,11 +13,11 @@ from psycopg2 import sql
 
 from cdc.machine.hosts import is_local
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
-from spark_apply.model.store import StoreAwayError
+from spark_apply.spark.failures import StoreAwayError
 from spark_apply.stores.postgres.locks import wait_for_locks
 from spark_apply.stores.postgres.tables import Cursor
 
-_AWAY_S = 60.0
+_AWAY_S = 10.0
 """So long the server may not answer before its copies are set aside; from then on it is asked once at a time."""
 _AGAIN_S = 0.5
 _LAST_PORT = 65_535
@@ -53,10 +53,15 @@ _UNQUOTED = {
     "39": "a function refuses it",
 }
 """Words for SQLSTATE classes whose messages quote values."""
+_SHORT = "53"
 _LOCKED = "55P03"
 """What a ``lock_timeout`` says: ours, or one of the role or the database."""
 _STANDBY = "25006"
 """What a server says that is a standby, as after a fail-over: the address may lead to another one soon."""
+
+
+class ShortageError(RetryableError):
+    """The server is short of something while it writes a table, as a disk: other tables may lie on another one."""
 
 
 class LockedError(RetryableError):
@@ -202,7 +207,8 @@ class Server:
         if passes(exc):
             said = f"{exc.diag.message_primary} ({code})" if code else "the connection was lost"
             hint = "is PostgreSQL up, with room on its disk? Start again: what was done is whole, the rest comes again"
-            return RetryableError(f"{self._where}: {doing}: {said}", hint=hint)
+            error = ShortageError if code.startswith(_SHORT) else RetryableError
+            return error(f"{self._where}: {doing}: {said}", hint=hint)
         reason = _UNQUOTED.get(code[:2]) or str(exc.diag.message_primary)
         reason = f"{reason} ({code})"
         missing = "grant what is missing to this user" if code == "42501" else None
@@ -212,6 +218,11 @@ class Server:
 def is_locked(exc: psycopg2.Error) -> bool:
     """Whether a lock was waited for in vain: that concerns the one table."""
     return exc.pgcode == _LOCKED
+
+
+def is_of_one_table(exc: psycopg2.Error) -> bool:
+    """Whether what passes may concern the one table alone that is written: a lock on it, or its disk that is full."""
+    return is_locked(exc) or (exc.pgcode or "").startswith(_SHORT)
 
 
 def passes(exc: psycopg2.Error) -> bool:
@@ -243,6 +254,7 @@ def _parameters(url: str, where: str) -> dict[str, Any]:
     if "@" in given.get("host", "") or not all(port.isdecimal() and int(port) <= _LAST_PORT for port in ports):
         raise ConfigError(f"{where}.url: what stands for host and port is neither", hint=hint)  # a part of a password
     defaults = {"connect_timeout": "10", "keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
+    defaults["tcp_user_timeout"] = "20000"  # what was sent and is not acknowledged has no keepalive: fifteen minutes
     if not is_local(given.get("host", ""), given.get("hostaddr", "")):
         defaults["sslmode"] = "verify-full"
         if given.get("sslmode", "verify-full") == "verify-full":

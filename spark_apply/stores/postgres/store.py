@@ -48,18 +48,18 @@ from spark_apply.model.store import (
     Batch,
     CopyError,
     Due,
-    StoreAwayError,
     StoredRow,
     Visibility,
     only_options,
 )
 from spark_apply.model.target_table import TargetColumn, TargetTable
+from spark_apply.spark.failures import StoreAwayError
 from spark_apply.stores.postgres import tables
 from spark_apply.stores.postgres.careful import DeferredError, TableFold, fold_carefully
 from spark_apply.stores.postgres.copies import BESIDE, LIVE, PREVIOUS, Copies, Copy
 from spark_apply.stores.postgres.locks import lock_exclusively, wait_for_locks
 from spark_apply.stores.postgres.others import lost, refuse_altered, refuse_views
-from spark_apply.stores.postgres.server import LockedError, Server
+from spark_apply.stores.postgres.server import LockedError, Server, ShortageError
 from spark_apply.stores.postgres.tables import OURS, CopyState, Cursor, Tables, columns_of
 from spark_apply.stores.postgres.types import documents, pg_type
 
@@ -87,6 +87,8 @@ class PostgresStore:
         self._tables: dict[str, TargetTable] = {}
         self._staged: dict[str, tuple[int, int, int]] = {}
         self._besides: list[PostgresStore] = []
+        self._locked: set[str] = set()
+        """Tables that another session kept locked: they are waited for no more, until they are free."""
 
     def foresee(self, table: TargetTable) -> Foreseen:
         with self._server.transaction(f"looking at {table.qualified}") as cur:
@@ -104,8 +106,17 @@ class PostgresStore:
 
     def open(self, table: TargetTable) -> str:
         self._claim_writer(table)
+        try:
+            return self._made_ready(table)
+        except LockedError:
+            self._locked.add(table.qualified)
+            raise
+
+    def _made_ready(self, table: TargetTable) -> str:
+        """Make or find the live copy, and give it what is new of the table."""
         with self._server.transaction(f"opening {table.qualified}") as cur:
             self._copies.prepare(cur)
+            wait_for_locks(cur, again=table.qualified in self._locked)  # a reader of it may stay for hours
             copy = self._copies.find(cur, table, self._role)
             there = columns_of(cur, sql.Identifier(table.schema, table.copy_name))
             if copy is None or (copy.relation is None and not there):
@@ -133,8 +144,8 @@ class PostgresStore:
     def _fold_all(self, batches: Collection[Batch], visibility: Mapping[str, Visibility]) -> dict[str, Applied]:
         try:
             return self._fold_at_once(batches, visibility)
-        except (OperatorError, LockedError):  # of a row, of a table, or of all: that is found out
-            return self._fold_carefully(batches, visibility)
+        except (OperatorError, LockedError, ShortageError) as exc:  # of a row, of a table, or of all: that is found out
+            return self._fold_carefully(batches, visibility, waited=isinstance(exc, LockedError))
 
     def _fold_at_once(self, batches: Collection[Batch], visibility: Mapping[str, Visibility]) -> dict[str, Applied]:
         by_table, done = {batch.table.qualified: batch for batch in batches}, {}
@@ -144,7 +155,7 @@ class PostgresStore:
                     name: self._opened(cur, name, by_table.get(name), visible)
                     for name, visible in sorted(visibility.items())
                 }
-                wait_for_locks(cur)
+                wait_for_locks(cur, again=not self._locked.isdisjoint(opened))
                 for name, (one, copy) in opened.items():
                     staged = (self._server.session, copy.number, one.of.table.version)
                     if self._staged.get(name) != staged:
@@ -155,23 +166,31 @@ class PostgresStore:
         except BaseException:
             self._staged.clear()  # staging tables that it created are rolled back
             raise
+        self._locked -= done.keys()
         return done
 
-    def _fold_carefully(self, batches: Collection[Batch], visibility: Mapping[str, Visibility]) -> dict[str, Applied]:
-        """Do what `_fold_at_once` does, without the rows and the tables that PostgreSQL refuses."""
+    def _fold_carefully(
+        self, batches: Collection[Batch], visibility: Mapping[str, Visibility], *, waited: bool
+    ) -> dict[str, Applied]:
+        """Do what `_fold_at_once` does, without the rows that PostgreSQL refuses. Raises CopyError for tables.
+
+        `waited`: a lock was waited for in vain.
+        """
         by_table, immediate = {batch.table.qualified: batch for batch in batches}, set[str]()
         while True:
             try:
                 with self._server.transaction("applying a batch") as cur:
                     opened: dict[str, tuple[TableFold, Copy]] = {}
+                    failed: dict[str, CdcError] = {}
                     for name, visible in sorted(visibility.items()):
                         try:
                             opened[name] = self._opened(cur, name, by_table.get(name), visible)
                         except CdcError as exc:
-                            raise CopyError(name, exc) from exc
-                        opened[name][0].immediate = name in immediate
-                    wait_for_locks(cur)
-                    fold_carefully(cur, [one for one, _ in opened.values()], self._server.translated)
+                            failed[name] = exc
+                        else:
+                            opened[name][0].immediate = name in immediate
+                    wait_for_locks(cur, again=waited or not self._locked.isdisjoint(opened))
+                    self._fold_each(cur, [one for one, _ in opened.values()], failed)
                     for one, copy in opened.values():
                         self._note_fold(cur, copy, one)
                     return {name: one.applied for name, (one, _) in opened.items()}
@@ -182,6 +201,16 @@ class PostgresStore:
                 immediate |= found
             finally:
                 self._staged.clear()
+
+    def _fold_each(self, cur: Cursor, folds: Sequence[TableFold], failed: dict[str, CdcError]) -> None:
+        """Fold the tables in. Raises CopyError for those that have `failed` already and those that do now."""
+        try:
+            fold_carefully(cur, folds, self._server.translated)
+        except CopyError as exc:
+            failed |= exc.errors
+        self._locked |= {name for name, error in failed.items() if isinstance(error, LockedError)}
+        if failed:
+            raise CopyError(failed)
 
     def _opened(self, cur: Cursor, name: str, batch: Batch | None, visible: Visibility) -> tuple[TableFold, Copy]:
         """Lock a copy, and return what folding into it needs."""

@@ -13,6 +13,7 @@ import orjson
 import tantivy
 
 from cdc.model.change import Kind
+from cdc.model.errors import OperatorError
 from spark_apply.model.target_table import TargetTable
 from spark_apply.model.types import spark_type
 
@@ -28,6 +29,23 @@ def fields_of(table: TargetTable) -> dict[str, str]:
     """Return the searchable columns, and the types of their fields."""
     found = {column.name: _field_type(column.kind) for column in table.columns}
     return {name: kind for name, kind in found.items() if kind and tantivy.SchemaBuilder.is_valid_field_name(name)}
+
+
+def require_same_values(table: TargetTable, had: Mapping[str, str], where: str) -> None:
+    """Raise OperatorError if rows of the index have a column's values in another form than new ones would.
+
+    A column that the source has given another type has its old kind among its versions; one that `types` keeps as text,
+    or does no more, has not: the old rows would stay as they were.
+    """
+    now = fields_of(table)
+    for column in table.columns:
+        before, after = had.get(column.name), now.get(column.name)
+        known = {_field_type(kind) for kind, _ in column.versions}
+        if before is not None and before != after and column.versions and before not in known:
+            msg = f"{where}, column {column.name}: it is {before} and would have to be {after or 'not searchable'}"
+            raise OperatorError(
+                msg, hint=f"cdc rebuild APPLY.yaml --table {table.qualified}; or undo the change of types"
+            )
 
 
 def _field_type(kind: Kind) -> str | None:

@@ -42,7 +42,7 @@ from spark_apply.model.store import Applied, Batch, Due, StoredRow, only_options
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.names import folder_name
 from spark_apply.spark.paths import local
-from spark_apply.stores.tantivy.documents import FIELD_KEY, FIELD_TEXT, document_of, fields_of
+from spark_apply.stores.tantivy.documents import FIELD_KEY, FIELD_TEXT, document_of, fields_of, require_same_values
 from spark_apply.stores.tantivy.folders import (
     index_folders,
     live_index,
@@ -106,6 +106,7 @@ class TantivyStore:
         if not link.exists():
             return Foreseen(None)
         stamped, _, had = applied(existing(link), link)
+        require_same_values(table, had, f"the index in {link}")
         other = sorted(name for name in fields.keys() | had.keys() if fields.get(name) != had.get(name))
         changes = (f"index its rows again, for {', '.join(other)}",) if other else ()
         return Foreseen(identity_of(stamped, table, f"the index in {link}"), changes)
@@ -126,6 +127,7 @@ class TantivyStore:
                 index = existing(folder)
                 stamped, position, had = applied(index, folder)
                 identity = identity_of(stamped, table, f"the index in {link}")
+                require_same_values(table, had, f"the index in {link}")
                 if had != fields:
                     made = new_folder(link)
                     create_index(made, fields, identity=stamped, rows=rows_of(index), position=position)

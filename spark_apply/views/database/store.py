@@ -31,7 +31,7 @@ class DatabaseStore(ViewStore):
             try:
                 batch.refuse(refused)
             except CdcError as exc:  # too many of them: the other tables go on
-                raise CopyError(name, exc) from exc
+                raise CopyError({name: exc}) from exc
             self.output.tell(
                 f"warning: {name}: events in quarantine that PostgreSQL cannot keep: {len(refused):,}; their rows stay "
                 f"as they were until they are corrected at the source. {refused[0].reason}"

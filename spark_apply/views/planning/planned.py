@@ -139,8 +139,8 @@ def _require_histories(
     config: ViewsConfig, versions: Mapping[str, Sequence[Version]], uses: Sequence[TableUse]
 ) -> None:
     """Raise ConfigError for a table that is read in two ways that need two topics, and for one without a log."""
-    there = existing_topics(config.source)
     histories = {use.table for use in uses if use.way is Way.HISTORY}
+    there = existing_topics(config.source, [log_of(versions[table][-1].topic) for table in histories])
     for use in uses:
         if use.table in histories and use.way is not Way.HISTORY:
             msg = f"views: {use.table} is looked up as it was, and read as it is now by another view or part of one"

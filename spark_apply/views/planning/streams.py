@@ -23,7 +23,7 @@ from cdc.config.views import STREAM_SCHEMA, StreamConfig, ViewsConfig
 from cdc.model.errors import ConfigError
 from cdc.model.state import State
 from spark_apply.events.kafka.stream import read_topic
-from spark_apply.events.kafka.topics import existing_topics
+from spark_apply.events.kafka.topics import all_topics, existing_topics
 from spark_apply.events.typed import KEY, OP, POSITION, SOURCE_MS
 from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.types import kind_of
@@ -97,12 +97,12 @@ def _stream(name: str, config: StreamConfig) -> Stream:
 
 def require_topics(source: ApplySource, streams: Mapping[str, Stream]) -> None:
     """Raise ConfigError for a stream whose topic does not exist."""
-    there = existing_topics(source) if streams else {}
+    there = existing_topics(source, [stream.config.topic for stream in streams.values()])
     for name, stream in streams.items():
         if stream.config.topic not in there:
             msg = f"streams.{name}.topic: there is no topic {stream.config.topic}"
             raise ConfigError(
-                msg, hint=did_you_mean(stream.config.topic, there, "create it first, or correct the name")
+                msg, hint=did_you_mean(stream.config.topic, all_topics(source), "create it first, or correct the name")
             )
 
 

@@ -263,7 +263,7 @@ def _records(config: ViewsConfig, view: View, name: str, at: State) -> tuple[Jud
     """Return the records of the key that the view's topic has up to what is published at `at`."""
     topic = f"{config.source.topic_prefix}.{view.relation}"
     last = last_position(Position(at.epoch, at.commit, 0), int(at.offset["seq"])).text
-    partitions = existing_topics(config.source).get(topic, 0)
+    partitions = existing_topics(config.source, [topic]).get(topic, 0)
     found = []
     for message in committed_records(config.source, topic, partitions):
         if message.key() == name.encode():

@@ -68,7 +68,8 @@ def sink_config(config: ViewsConfig) -> KafkaConfig:
 
 def peeked(config: ViewsConfig) -> State | None:
     """Return where the view job stands; None before its first transaction. Raises OperatorError for what is damaged."""
-    if position_topic(config.source.topic_prefix, config.name) not in existing_topics(config.source):
+    topic = position_topic(config.source.topic_prefix, config.name)
+    if topic not in existing_topics(config.source, [topic]):
         return None
     with closing(registry.sink(sink_config(config), config.name)) as sink:
         found: State | None = sink.peek()

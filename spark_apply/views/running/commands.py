@@ -84,7 +84,7 @@ class Commands:
         self._sink, self._job = sink_config(config), config.name
         topic = registry.part("sinks.topics.names:signal_topic")(self._sink.prefix, config.name)
         self._heard: Any = None
-        if topic in existing_topics(config.source):
+        if topic in existing_topics(config.source, [topic]):
             part = registry.part("sinks.topics.records.signals:Commands")
             self._heard = part(self._sink.bootstrap_servers, self._sink.options, topic)
 

@@ -1,0 +1,45 @@
+"""A job asks for its own topics alone, and for all of them at once: a cluster has thousands of others."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+
+from spark_apply.events.kafka.topics import partition_counts
+
+
+class Admin:
+    """Answers for the topics that it is asked for; `list_topics`, which asks for all, is not there."""
+
+    def __init__(self, errors: dict[str, int]) -> None:
+        self.asked: list[list[str]] = []
+        self._errors = errors
+
+    def describe_topics(self, names: TopicCollection, **_: object) -> dict[str, Future[Any]]:
+        asked: list[str] = names.topic_names
+        self.asked.append(asked)
+        return {name: self._answer(name) for name in asked}
+
+    def _answer(self, name: str) -> Future[Any]:
+        found: Future[Any] = Future()
+        if name in self._errors:
+            found.set_exception(KafkaException(KafkaError(self._errors[name])))
+        else:
+            found.set_result(type("Described", (), {"partitions": [0, 1, 2]}))
+        return found
+
+
+def test_topics_that_are_not_there_or_not_ours_to_see_have_no_partitions() -> None:
+    admin: Any = Admin({"gone": KafkaError.UNKNOWN_TOPIC_OR_PART, "secret": KafkaError.TOPIC_AUTHORIZATION_FAILED})
+    assert partition_counts(admin, ["b", "gone", "a", "secret", "a"]) == {"a": 3, "b": 3}
+    assert partition_counts(admin, []) == {}
+    assert admin.asked == [["a", "b", "gone", "secret"]]
+
+
+def test_a_broker_that_does_not_answer_is_told() -> None:
+    admin: Any = Admin({"a": KafkaError._TIMED_OUT})
+    with pytest.raises(KafkaException):
+        partition_counts(admin, ["a"])
