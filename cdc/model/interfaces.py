@@ -192,6 +192,17 @@ class SettingAside(Protocol):
 
 
 @runtime_checkable
+class Settling(Protocol):
+    """A part of a `Source` that compares every few seconds what the log does not tell with what was read."""
+
+    def settled(self) -> bool:
+        """Compare it now; False: look again. Raises, as `stream` does, where tables are to be read again.
+
+        Called when all that was read is committed: it has not caught up before.
+        """
+
+
+@runtime_checkable
 class Choosing(Protocol):
     """A part of a `Source` that leaves out tables that a pattern brings and that cannot be captured."""
 
