@@ -184,6 +184,14 @@ class Comparing(Protocol):
 
 
 @runtime_checkable
+class Renaming(Protocol):
+    """A part of a `Source` that knows what a position's identity names even if it has another name by now."""
+
+    def renamed(self, then: Mapping[str, str]) -> Mapping[str, str]:
+        """Return a position's identity by the names of now. Called on a connected source."""
+
+
+@runtime_checkable
 class SettingAside(Protocol):
     """A part of a `Source` that goes on without tables that others have locked, and comes back to them."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -30,6 +31,8 @@ from connectors.postgres.slot.history import LastTransaction
 from connectors.postgres.slot.joining import LOCKS_S, Joining
 from connectors.postgres.slot.reliance import Reliance
 from connectors.postgres.slot.replication_stream import ReplicationConnection, data, keepalive, readable
+
+log = logging.getLogger("cdc")
 
 _CLOCK: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8"
 _WAIT_S: Final = 0.5
@@ -62,7 +65,7 @@ class PostgresSource:
         self._read_to = 0
         self._last: LastTransaction | None = None
         self._version = 0
-        self._timeline = ""
+        self._identity: Mapping[str, str] = {}
         self.database = ""
 
     def follower(self) -> Follower | None:
@@ -94,9 +97,14 @@ class PostgresSource:
         self._relied = Reliance(self._config, catalog, self._captured, self._followed, self._joining)
         identities.tell(catalog.rows, self._config.publication, {c.oid: c.table.qualified for c in self._captured})
         self._replication = ReplicationConnection(self._params)
-        identity = continuity.identity(self._replication, database=self.database, names=self._names)
-        self._timeline = identity[LINEAGE]
-        return identity
+        self._identity = continuity.identity(self._replication, database=self.database, names=self._names)
+        return self._identity
+
+    def renamed(self, then: Mapping[str, str]) -> Mapping[str, str]:
+        if not continuity.renamed(self._catalog(), then, self._identity):
+            return then
+        log.warning("database %s is called %s by now", then["database"], self.database)
+        return {**then, "database": self.database}
 
     def left_out(self) -> Reasons:
         return self._left_out
@@ -109,8 +117,9 @@ class PostgresSource:
         return self._captured
 
     def verify(self, state: State) -> tuple[Offset, int] | None:
-        self._reliance().verify(state, self._walsender(), self._names, here=self._timeline)
-        return (state.offset, state.commit) if continuity.failed_over(state, self._timeline) else None
+        here = self._identity[LINEAGE]
+        self._reliance().verify(state, self._walsender(), self._names, here=here)
+        return (state.offset, state.commit) if continuity.failed_over(state, here) else None
 
     def hold(self, tables: Sequence[Table]) -> Start:
         catalog, replication = self._catalog(), self._walsender()
