@@ -22,6 +22,10 @@ _FORBIDDEN: Final = {
     codes.ClusterAuthorizationFailedError.errno,
     codes.TransactionalIdAuthorizationFailedError.errno,
 }
+_EACH_TIME: Final = "message.timestamp.after.max.ms=3600000,message.timestamp.before.max.ms=9223372036854775807"
+"""What brokers have where nobody has set them."""
+_AS_IT_COMES: Final = 1_048_588
+"""Brokers' own max.message.bytes: no topic needs less."""
 _TOO_LARGE: Final = {codes.MessageSizeTooLargeError.errno, codes.RecordListTooLargeError.errno}
 
 
@@ -65,6 +69,13 @@ class Refusals:
                 "longer than their transactional.id.expiration.ms",
                 hint="nothing is lost: the connector reads its position and goes on",
             )
+        if error.code == codes.InvalidTimestampError.errno and batch is not None:
+            return RetryableError(
+                f"{where}: the broker's clock and this machine's differ by more than the topic takes "
+                f"(message.timestamp.after.max.ms, message.timestamp.before.max.ms): {error}",
+                hint="nothing is lost: date -u on both machines tells whose clock is wrong; if neither is, "
+                f"{self._set(batch.topic, _EACH_TIME)}",
+            )
         if error.code in _FORBIDDEN:
             return OperatorError(
                 f"{where}: not allowed: {error}",
@@ -78,14 +89,19 @@ class Refusals:
         size = len(key) + len(value or b"")
         return TooLargeError(
             f"a record of {size} bytes is too large for topic {batch.topic} (its key has {len(key)} bytes)",
-            hint=f"kafka-configs.sh --bootstrap-server {self._servers} --alter --entity-type topics "
-            f"--entity-name {batch.topic} --add-config max.message.bytes={2 * size}"
+            hint=self._set(batch.topic, f"max.message.bytes={max(2 * size, _AS_IT_COMES)}")
             if size < LARGEST_REQUEST
             else f"no broker takes more than its socket.request.max.bytes; sink.options: message.max.bytes "
             f"({LARGEST_REQUEST} bytes) is what is sent at most",
             topic=self._table_logs.written_for(batch.topic),
             key=key,
             value=self._reading.event(value, headers) or b"",
+        )
+
+    def _set(self, topic: str, settings: str) -> str:
+        return (
+            f"kafka-configs.sh --bootstrap-server {self._servers} --alter --entity-type topics "
+            f"--entity-name {topic} --add-config {settings}"
         )
 
     def superseded(self) -> FencedError:

@@ -18,7 +18,7 @@ from cdc.capture.starting.descriptions import unless_rekeyed
 from cdc.encode.envelope.frame import Frame
 from cdc.model.change import Idle, Message, Position, Table, Transaction, TransactionBatch
 from cdc.model.errors import OperatorError
-from cdc.model.interfaces import SettingAside, Sink, Snapshotter, Source
+from cdc.model.interfaces import SettingAside, Settling, Sink, Snapshotter, Source
 from cdc.model.meter import Commit, RunState
 from cdc.model.state import Phase, State
 
@@ -151,7 +151,7 @@ class Session:
             if due or caught_up or stopped:
                 self._at_end = caught_up or stopped or isinstance(frame, Idle)
                 self._commit_position()
-            if caught_up:
+            if caught_up and (not isinstance(self._source, Settling) or self._source.settled()):
                 self._look_at_topics(whole=True)
                 return
             if stopped:

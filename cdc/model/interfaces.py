@@ -184,11 +184,30 @@ class Comparing(Protocol):
 
 
 @runtime_checkable
+class Renaming(Protocol):
+    """A part of a `Source` that knows what a position's identity names even if it has another name by now."""
+
+    def renamed(self, then: Mapping[str, str]) -> Mapping[str, str]:
+        """Return a position's identity by the names of now. Called on a connected source."""
+
+
+@runtime_checkable
 class SettingAside(Protocol):
     """A part of a `Source` that goes on without tables that others have locked, and comes back to them."""
 
     def set_aside(self) -> Collection[str]:
         """Return the tables that it goes on without now: it has not caught up before it has them again."""
+
+
+@runtime_checkable
+class Settling(Protocol):
+    """A part of a `Source` that compares every few seconds what the log does not tell with what was read."""
+
+    def settled(self) -> bool:
+        """Compare it now; False: look again. Raises, as `stream` does, where tables are to be read again.
+
+        Called when all that was read is committed: it has not caught up before.
+        """
 
 
 @runtime_checkable

@@ -238,6 +238,8 @@ class _Check:
             state = self._state
             if state is None or state.phase is Phase.CREATING:
                 return
+            if continuity.renamed(catalog, state.identity, here):
+                here = self._identity = {**here, "database": state.identity["database"]}
             if any(state.identity.get(what) != found for what, found in here.items() if what != LINEAGE):
                 return  # another source: the caller says so, and this slot says nothing about it
             tables = [table for table in self._tables if table.qualified not in self._made_again]

@@ -46,6 +46,10 @@ _HINTS: Final = {
     "XX001": "the server found damaged data: its log names the file; restore it from a backup or a standby",
     "XX002": "REINDEX the index that the server's log names",
 }
+SHORTER: Final = (
+    "make the row's values shorter, or delete it: octet_length() of the large columns tells which row it is, and each "
+    "byte of a bytea is two characters"
+)
 GO_ON: Final = "nothing is lost: the connector goes on where it was; if it comes again, look into the server's log"
 _LOOK: Final = "cdc check CONNECTOR.yaml tells what the server lets the connector do; the server's log says more"
 
@@ -63,6 +67,7 @@ _LAST_PORT: Final = 65_535
 _MISTAKEN: Final = re.compile(r"invalid (?:\w+ value: |integer value \S* for connection option)")
 _POOLED = re.compile(r"unsupported startup parameter|command-line options", re.IGNORECASE)
 """PgBouncer and services built on it; a proxy of Amazon's."""
+_TOO_LONG = re.compile(r"invalid memory alloc request size|string buffer exceeds|out of memory$")
 _FULL = re.compile(r"too many (?:clients|connections)|remaining connection slots")
 
 
@@ -274,8 +279,16 @@ def translate(exc: Exception, doing: str) -> CdcError:
     return of_sqlstate(exc.pgcode or "", reason, doing)
 
 
+def is_too_long(code: str, reason: str) -> bool:
+    """Tell whether a row is longer, as text, than the server can make it."""
+    return code in ("54000", "XX000") and _TOO_LONG.match(reason) is not None
+
+
 def of_sqlstate(code: str, reason: str, doing: str) -> CdcError:
     """Return what the server's code for an error means to us; without a code the connection was lost."""
+    if is_too_long(code, reason):
+        said = f"{doing}: {reason}: a row is longer as text than the 1 GB that PostgreSQL can send, or is damaged"
+        return OperatorError(said, hint=SHORTER)
     if code not in _CORRUPTED and (code[:2] in _PASSING or code in _ALSO_PASSING):
         return RetryableError(f"{doing}: {reason}", hint=_HINTS.get(code, GO_ON), at_start=code in _OTHERS)
     if code[:2] == "22":  # data exceptions: their messages quote the value

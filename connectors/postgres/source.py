@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import psycopg2.extensions
@@ -12,7 +11,7 @@ import psycopg2.extensions
 from cdc.config.config import ConnectorConfig
 from cdc.encode.envelope.frame import in_wal
 from cdc.model.change import Change, Coordinates, Idle, Message, Offset, Op, Table, Transaction, TransactionBatch
-from cdc.model.errors import BugError, ChangedError, GapError, OperatorError, ProtocolError, RetryableError, raise_first
+from cdc.model.errors import BugError, ProtocolError, RetryableError, raise_first
 from cdc.model.interfaces import LINEAGE, Follower, Start
 from cdc.model.state import State
 from cdc.model.table_schema import Description
@@ -25,20 +24,18 @@ from connectors.postgres.hangup import hung_up
 from connectors.postgres.lsn import at_record_end, lsn_number, lsn_text
 from connectors.postgres.pgoutput import fast_path, messages
 from connectors.postgres.pgoutput.changes import Assembler
-from connectors.postgres.slot import continuity, ledger, proving, slot
+from connectors.postgres.slot import continuity, proving, slot
 from connectors.postgres.slot.claim import Claim
 from connectors.postgres.slot.heartbeat import OURS, Upkeep
 from connectors.postgres.slot.history import LastTransaction
 from connectors.postgres.slot.joining import LOCKS_S, Joining
+from connectors.postgres.slot.reliance import Reliance
 from connectors.postgres.slot.replication_stream import ReplicationConnection, data, keepalive, readable
 
 log = logging.getLogger("cdc")
 
 _CLOCK: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8"
 _WAIT_S: Final = 0.5
-_LOOK_S: Final = 2.0
-_LOOK_SHARE: Final = 50
-"""A look at the catalog takes at most one part in so many of the time."""
 _TENDED_EVERY: Final = 4096
 _AT_ONCE: Final = 1000
 """Rows between two looks at what else is due."""
@@ -62,20 +59,13 @@ class PostgresSource:
         self._left_out: Reasons = {}
         self._joining = Joining(config.publication, config.source.tables)
         self._followed = Followed(config, ())
-        self._look_at_s = 0.0
-        self._records: dict[str, str] = {}
-        """What was last found of each table: `ledger`."""
-        self._stale: Mapping[str, str] = {}
-        self._since_before: frozenset[str] = frozenset()
-        """The tables of the position that `verify` was given."""
-        self._refused = False
-        """The last look found what a run stops at; it may be in the middle of being changed."""
+        self._relied: Reliance | None = None
         self._catalog_of: Catalog | None = None
         self._upkeep: Upkeep | None = None
         self._read_to = 0
         self._last: LastTransaction | None = None
         self._version = 0
-        self._timeline = ""
+        self._identity: Mapping[str, str] = {}
         self.database = ""
 
     def follower(self) -> Follower | None:
@@ -104,11 +94,17 @@ class PostgresSource:
         left_out.tell(self._captured)
         self._left_out = left_out.found
         self._followed = Followed(self._config, self._captured)
+        self._relied = Reliance(self._config, catalog, self._captured, self._followed, self._joining)
         identities.tell(catalog.rows, self._config.publication, {c.oid: c.table.qualified for c in self._captured})
         self._replication = ReplicationConnection(self._params)
-        identity = continuity.identity(self._replication, database=self.database, names=self._names)
-        self._timeline = identity[LINEAGE]
-        return identity
+        self._identity = continuity.identity(self._replication, database=self.database, names=self._names)
+        return self._identity
+
+    def renamed(self, then: Mapping[str, str]) -> Mapping[str, str]:
+        if not continuity.renamed(self._catalog(), then, self._identity):
+            return then
+        log.warning("database %s is called %s by now", then["database"], self.database)
+        return {**then, "database": self.database}
 
     def left_out(self) -> Reasons:
         return self._left_out
@@ -121,41 +117,14 @@ class PostgresSource:
         return self._captured
 
     def verify(self, state: State) -> tuple[Offset, int] | None:
-        catalog, walsender, here = self._catalog(), self._walsender(), self._timeline
-        self._followed.compare(ledger.numbers(state.carried), catalog)
-        found = self._facts()
-        again = ledger.made_again({name: state.carried.get(name, "") for name in state.tables}, found)
-        others = [table for table in self.tables() if table.qualified not in again]
-        refusals = list(continuity.refusals(catalog, walsender, self._names, state, here=here, tables=others))
-        if refusals:
-            self._followed.require_same(catalog)
-        raise_first(refusals)
-        if again:
-            self._join(again)
-            found = self._facts()
-        raise_first(ledger.refusals(found))
-        made = dict.fromkeys(again, "it is another table of that name, which the publication did not carry at first")
-        self._stale = {**ledger.differences(state.carried, found, self._config.publication), **made}
-        self._records, self._since_before = ledger.records(found, state.carried, self._stale), frozenset(state.tables)
-        self._followed.read_behind = at_record_end(catalog.end()), frozenset(self._stale)
+        here = self._identity[LINEAGE]
+        self._reliance().verify(state, self._walsender(), self._names, here=here)
         return (state.offset, state.commit) if continuity.failed_over(state, here) else None
-
-    def _join(self, names: Collection[str]) -> None:
-        """Have the publication carry tables that were made again. Raises as for one that was taken out of it."""
-        publication, tables = self._config.publication, [t for t in self.tables() if t.qualified in names]
-        try:
-            slot.ensure_publication(self._catalog(), publication, tables)
-        except OperatorError as exc:
-            for refusal in slot.left(self._catalog(), publication, names):
-                raise GapError(refusal.message, hint=f"{exc.hint}; {refusal.hint}") from exc
-            raise
-        for name in names:
-            log.warning("table %s was made again: publication %s carries it from now on", name, publication)
 
     def hold(self, tables: Sequence[Table]) -> Start:
         catalog, replication = self._catalog(), self._walsender()
         slot.ensure_publication(catalog, self._config.publication, tables)
-        self._stale, self._records = {}, ledger.records(self._facts())  # before the log: what changes then is seen
+        self._reliance().begin()  # before the log: what changes then is seen
         if slot.find_slot(catalog, self._config.slot) is not None:
             slot.drop_slot(replication, self._config.slot)
         lsn, view = slot.create_slot(replication, self._config.slot, version=self._version)
@@ -167,34 +136,17 @@ class PostgresSource:
 
     def extend(self, tables: Sequence[Table]) -> None:
         slot.ensure_publication(self._catalog(), self._config.publication, tables)
-        kept = {name: said for name, said in self._records.items() if name in self._since_before}
-        self._records = {**ledger.records(self._facts()), **kept}  # what `stale` has not compared is not noted
+        self._reliance().extend()
 
     def carried(self) -> Mapping[str, str]:
-        return ledger.with_parts(self._records, self._followed.parts) if self._followed.parts else self._records
+        return self._reliance().carried()
 
     def stale(self) -> Mapping[str, str]:
-        return self._stale
+        return self._reliance().stale
 
-    def _facts(self) -> dict[str, ledger.Facts]:
-        """Raise ChangedError where a captured table has just been dropped: a position must have an entry for each.
-
-        Without one, a table that is made again is not told from one that was taken out of the publication.
-        """
-        found = self._facts_now()
-        if gone := ", ".join(sorted({table.qualified for table in self.tables()} - found.keys())):
-            raise ChangedError(f"table {gone} has just been dropped: looking again")
-        return found
-
-    def _facts_now(self, only: str = "") -> dict[str, ledger.Facts]:
-        """Return what the catalog says of the captured tables that are still there, or of one."""
-        named = {c.oid: c.table.qualified for c in self._captured if only in ("", c.table.qualified)}
-        return ledger.look(self._catalog(), self._config.publication, named)
-
-    def _require_same(self, then: Mapping[str, str], found: Mapping[str, ledger.Facts]) -> None:
-        """Raise ChangedError where rows of tables may have changed without events."""
-        if stale := ledger.differences(then, found, self._config.publication):
-            raise ChangedError("; ".join(f"table {name}: {reason}" for name, reason in stale.items()))
+    def settled(self) -> bool:
+        with self._tended().asking():
+            return self._reliance().settled()
 
     def recall(self, described: Mapping[tuple[str, str], Sequence[Description]]) -> None:
         self._followed.recall(described)
@@ -362,47 +314,14 @@ class PostgresSource:
             self._last = LastTransaction.of(whole.commit_lsn, whole.xid, at_ms, messages=emitted)
 
     def _learn(self, assembler: Assembler, relation: messages.Relation, commit: int | None) -> None:
-        """Know a relation from here on; one that has changed is compared now, before any reading that its rows ask for.
-
-        Else the next look, or the next start, finds the same change and has the table read once more.
-        """
         with self._tended().asking():
-            table = self._followed.table(relation, self._catalog(), commit=commit)
-            if table is not None and self._followed.has_changed:
-                self._require_same(self._records, self._facts_now(table.qualified))
+            table = self._reliance().learn(relation, commit)
         assembler.learn(relation, table)
 
     def _look(self) -> None:
-        """Check every few seconds that all that the captured tables rely on is as it was.
-
-        What a start would refuse is given until the next look: it may be on its way through statements of its own.
-        """
-        begun_s = time.monotonic()
-        if begun_s < self._look_at_s:
-            return
-        with self._tended().asking():
-            catalog, publication = self._catalog(), self._config.publication
-            self._followed.look(catalog)
-            self._joining.look(catalog)
-            found = self._facts_now()
-            refusals = [
-                *ledger.refusals(found),
-                *slot.left(catalog, publication, found),
-                *slot.publication_refusals(catalog, publication, self.tables()),
-            ]
-        self._look_at_s = begun_s + max(_LOOK_S, (time.monotonic() - begun_s) * _LOOK_SHARE)
-        if refusals and self._refused:
-            self._followed.require_same(catalog)
-            raise refusals[0]
-        self._refused = bool(refusals)
-        if refusals:
-            return
-        self._require_same(self.carried(), found)
-        altered = [name for name, facts in found.items() if ledger.altered(self._records.get(name, ""), facts)]
-        if altered:
-            raise ChangedError(f"table {', '.join(altered)} was altered: what its rows say is compared again")
-        self._records = {**self._records, **ledger.records(found, self._records)}
-        self._followed.parts.clear()
+        if self._reliance().is_due():
+            with self._tended().asking():
+                self._reliance().look()
 
     def position(self) -> tuple[Offset, int]:
         last = {} if self._last is None else {"last": str(self._last)}
@@ -432,6 +351,11 @@ class PostgresSource:
             raise BugError("the source is not connected")
         self._catalog_of = self._catalog_of or Catalog(self._sql, self._config.publication)
         return self._catalog_of
+
+    def _reliance(self) -> Reliance:
+        if self._relied is None:
+            raise BugError("the source is not connected")
+        return self._relied
 
     def _tended(self) -> Upkeep:
         if self._upkeep is None:

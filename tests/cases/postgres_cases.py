@@ -176,6 +176,7 @@ SILENT: Final = (
         ],
         tables=("t", "t_3"),
         live=True,
+        settled=True,
     ),
     Case(
         name="truncated_beside_a_table_of_partitions",  # which is none of them

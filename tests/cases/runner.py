@@ -62,6 +62,8 @@ class Case:
     """What it said of each of the case's tables: just these things, by some words of each. None: not looked at."""
     live: bool = False
     """The fold becomes the SELECT of what `stream` leaves, without another write and without a restart."""
+    settled: bool = False
+    """The fold is the SELECT of what `stopped` leaves as soon as the next run has caught up, without one more."""
     comes_back: bool = False
     """A table gets the columns again that it had before others."""
     rows_differ: str = ""
@@ -237,6 +239,8 @@ def run(source: CaseSource, cases: Sequence[Case]) -> Ran:
     said += heard()
     source.execute({**{case.name: case.stopped for case in cases}, MARKER: ["INSERT INTO t VALUES (2)"]})
     said += streamed.catch_up()
+    settled = [(case, table) for case in cases if case.settled for table in case.tables]
+    late |= {source.qualified(c.name, t) for c, t in settled if not _becomes(source, streamed, c, t, 0)}
     assert len(folded(streamed.records(marker))) == 2, "the marker row has arrived, and so has all before it"
     said_at_last = streamed.catch_up()
     read = source.connector("read")

@@ -535,6 +535,26 @@ def test_slot_of_another_tool(stopped: Connector, postgres18: Database) -> None:
     drop_slot(postgres18, stopped)
 
 
+def test_a_database_in_the_place_of_another(stopped: Connector, postgres18: Database) -> None:
+    """Renamed it is followed on; the copy that has taken its name is another one, until the gap is closed."""
+    server, name = postgres18.url.rpartition("/")[0], postgres18.name
+    renamed, admin = Database(f"{server}/{name}_old", f"{name}_old"), Database(f"{server}/postgres", "postgres")
+    admin.execute(f"CREATE DATABASE {name}_new TEMPLATE {name}", f"ALTER DATABASE {name} RENAME TO {name}_old")
+    admin.execute(f"ALTER DATABASE {name}_new RENAME TO {name}")
+    postgres18.execute("DELETE FROM t WHERE id = 1")
+    try:
+        verdict(stopped, "slot of another database", f"follows database {name}_old")
+        there = stopped.environment["TEST_DATABASE_URL"]
+        stopped.environment["TEST_DATABASE_URL"] = f"{there}_old"
+        assert f"database {name} is called {name}_old by now" in stopped.catch_up()
+        assert len(stopped.fold("public.t")) == 2
+        stopped.environment["TEST_DATABASE_URL"] = there
+        verdict(stopped, "another source", f"position of database {name}_old")
+    finally:
+        drop_slot(renamed, stopped)
+        admin.execute(f"DROP DATABASE {renamed.name} WITH (FORCE)")
+
+
 @pytest.mark.full  # test_slot_of_another_tool
 def test_slot_of_another_database(stopped: Connector, postgres18: Database, servers: Callable[[str], str]) -> None:
     """Slot names belong to the whole server: one of our name that follows another database is not ours."""
@@ -542,7 +562,7 @@ def test_slot_of_another_database(stopped: Connector, postgres18: Database, serv
     elsewhere = Database(servers("postgres18"), "postgres")
     elsewhere.execute(f"SELECT pg_create_logical_replication_slot('cdc_{stopped.name}', 'pgoutput')")
     try:
-        verdict(stopped, "slot", f"cdc_{stopped.name}")
+        verdict(stopped, "slot of another database", f"cdc_{stopped.name}")
     finally:
         drop_slot(elsewhere, stopped)
 

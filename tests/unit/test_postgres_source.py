@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -18,7 +18,7 @@ from cdc.config.source_config import SourceConfig
 from cdc.model.change import Idle, Op, Transaction, TransactionBatch
 from cdc.model.change import Message as PublishedMessage
 from cdc.model.errors import BugError, CdcError, GapError, OperatorError, RetryableError
-from connectors.postgres.catalog.catalog import Captured
+from connectors.postgres.catalog.catalog import Captured, Catalog
 from connectors.postgres.catalog.relations import Followed
 from connectors.postgres.pgoutput.changes import Assembler
 from connectors.postgres.pgoutput.fast_path import Received
@@ -35,6 +35,7 @@ from connectors.postgres.pgoutput.messages import (
     Truncate,
     Update,
 )
+from connectors.postgres.slot.reliance import Reliance
 from connectors.postgres.source import PostgresSource
 from snapshot.postgres import snapshotter as reading
 from tests.encoders.pgoutput import encode
@@ -134,8 +135,15 @@ def _source(*messages: bytes) -> tuple[PostgresSource, Walsender, Iterator[Any]]
     source._upkeep = NothingDue()  # type: ignore[assignment]
     source._catalog = TheCatalog  # type: ignore[method-assign,assignment]
     source._captured = (Captured(7, ORDERS, partitioned=False),)
-    source._followed = Followed(source._config, source._captured)
+    _follow(source, source._config)
     return source, walsender, source.stream({"lsn": "0/100"})
+
+
+def _follow(source: PostgresSource, config: ConnectorConfig) -> None:
+    """Follow the tables by what this configuration says, as a session does once it is connected."""
+    source._followed = Followed(config, source._captured)
+    catalog, joining = cast("Catalog", TheCatalog()), source._joining
+    source._relied = Reliance(config, catalog, source._captured, source._followed, joining)
 
 
 def _read(frames: Iterator[Any]) -> list[tuple[str, list[Op]]]:
@@ -253,7 +261,7 @@ def test_a_table_renamed_to_a_name_that_is_captured_is_taken_up(monkeypatch: pyt
     monkeypatch.setattr(TheCatalog, "now", {7: ("s", "orders_2024")})
     source, _, frames = _source()
     source._config = replace(source._config, source=replace(source._config.source, tables=("s.orders*",)))
-    source._followed = Followed(source._config, source._captured)
+    _follow(source, source._config)
     with pytest.raises(RetryableError, match=r"s\.orders is s\.orders_2024 now"):
         _read(frames)
 
@@ -265,7 +273,7 @@ def test_a_table_renamed_to_a_captured_name_without_its_rule(monkeypatch: pytest
     source, _, _ = _source()
     rules = {"s.orders": ColumnRules(exclude=("note",))}
     of = replace(source._config.source, tables=("s.orders*",), columns=rules)
-    source._followed = Followed(replace(source._config, source=of), source._captured)
+    _follow(source, replace(source._config, source=of))
     look = source._followed.look if seen == "followed" else partial(source._followed.compare, {"s.orders": 7})
     with pytest.raises(OperatorError, match=r"s\.orders is s\.orders_2024 now, which source.tables names, and"):
         look(source._catalog())

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from cdc.model.errors import GapError, OperatorError, RetryableError
+from connectors.postgres.session import of_sqlstate
 from connectors.postgres.slot import replication_stream
 from connectors.postgres.slot.replication_stream import ReplicationConnection
 
@@ -78,3 +80,29 @@ def test_nothing_is_waited_for_where_nothing_comes(server: Server) -> None:
     """Longer than was asked for."""
     _wait(server, 0.01)
     assert server.slept == []
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("XX000", "invalid memory alloc request size 1200000003"),  # one value
+        ("54000", "string buffer exceeds maximum allowed length (1073741823 bytes)"),  # all of them
+        ("54000", "out of memory"),  # the same, up to PostgreSQL 17
+    ],
+)
+def test_a_row_that_is_too_long_to_be_sent(code: str, reason: str) -> None:
+    """The log has it whatever becomes of it: no trying again helps, and behind the gap it must be shorter."""
+    reading = of_sqlstate(code, reason, "reading table s.t")
+    assert type(reading) is OperatorError
+    result: Any = SimpleNamespace(error_field=lambda _: code.encode())
+    following = replication_stream._unreadable(of_sqlstate(code, reason, "following the log"), result)
+    assert isinstance(following, GapError)
+    for said in (reading, following):
+        assert "longer as text" in said.message
+        assert "octet_length" in str(said.hint)
+    assert "--after-gap" in str(following.hint)
+
+
+def test_a_server_without_memory_is_tried_again() -> None:
+    """Its own memory comes back."""
+    assert isinstance(of_sqlstate("53200", "out of memory", "reading table s.t"), RetryableError)

@@ -20,7 +20,7 @@ from cdc.encode.table_log import log_of
 from cdc.model.audit import Act
 from cdc.model.change import Offset, Position, Table
 from cdc.model.errors import GapError, OperatorError, raise_first
-from cdc.model.interfaces import LINEAGE, Choosing, Comparing, Sink, Source
+from cdc.model.interfaces import LINEAGE, Choosing, Comparing, Renaming, Sink, Source
 from cdc.model.ledger import Loss, loss, to_record
 from cdc.model.state import Phase, State
 
@@ -54,7 +54,7 @@ class Startup:
         if state is None:
             state = self._create(source, identity, tables)
         raise_first(verdicts.of_config(state, self._settings.config))
-        raise_first(verdicts.of_source(state, identity))
+        state = _of_this_source(source, state, identity)
         raise_first(verdicts.of_topics(self._sink.recorded(), self._sink.found()))
         if state.phase is Phase.CREATING:
             return self._hold_log(source, identity, tables, state)
@@ -336,6 +336,14 @@ class Startup:
     def _refuse_occupied(self, tables: Sequence[Table], recorded: Container[str] = ()) -> None:
         occupied = self._sink.occupied(tables)
         raise_first(verdicts.of_records(occupied, self._sink.schemas(), self._settings.connector, recorded))
+
+
+def _of_this_source(source: Source, state: State, identity: Mapping[str, str]) -> State:
+    """Return the position by the names of now. Raises OperatorError if it is of another source."""
+    if isinstance(source, Renaming):
+        state = replace(state, identity=source.renamed(state.identity))
+    raise_first(verdicts.of_source(state, identity))
+    return state
 
 
 def _refuse_left_out(source: Source, state: State) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from cdc.model.change import Table
 from cdc.model.errors import OperatorError
@@ -13,6 +14,9 @@ from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.lsn import lsn_number
 from connectors.postgres.slot import slot, timeline
 from connectors.postgres.slot.replication_stream import ReplicationConnection
+
+_DATABASE: Final = "database"
+_MAY_DIFFER: Final = {LINEAGE: "", _DATABASE: ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,18 @@ class SlotAndPublication:
 def identity(walsender: ReplicationConnection, *, database: str, names: SlotAndPublication) -> dict[str, str]:
     """Return what a position belongs to."""
     ((system, number, *_),) = walsender.query("IDENTIFY_SYSTEM", "identifying the server")
-    return {"system_identifier": system, LINEAGE: number, "database": database, "slot": names.slot}
+    return {"system_identifier": system, LINEAGE: number, _DATABASE: database, "slot": names.slot}
+
+
+def renamed(catalog: Catalog, then: Mapping[str, str], now: Mapping[str, str]) -> bool:
+    """Tell whether the database of a position's identity has another name by now: its slot is in this one.
+
+    A slot stays in the database that it was made in. One of that name that was made in another is behind the position.
+    """
+    if {**then, **_MAY_DIFFER} != {**now, **_MAY_DIFFER} or then[_DATABASE] == now[_DATABASE]:
+        return False
+    found = slot.find_slot(catalog, now["slot"])
+    return found is not None and found.database == now[_DATABASE]
 
 
 def failed_over(state: State, here: str) -> bool:

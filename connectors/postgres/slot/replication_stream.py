@@ -29,7 +29,7 @@ from connectors.postgres.hangup import hung_up
 from connectors.postgres.lsn import lsn_text
 from connectors.postgres.pgoutput.fast_path import GetCopyData, Received
 from connectors.postgres.pgoutput.messages import POSTGRES_EPOCH_US
-from connectors.postgres.session import GO_ON, connect_failed, endpoint, of_sqlstate
+from connectors.postgres.session import GO_ON, SHORTER, connect_failed, endpoint, of_sqlstate
 from connectors.postgres.slot.timeline import CLOSE_THE_GAP
 
 log = logging.getLogger("cdc")
@@ -367,7 +367,14 @@ def _not_published(result: pq.abc.PGresult) -> GapError:
 
 
 def _unreadable(error: CdcError, result: pq.abc.PGresult) -> CdcError:
-    """Return an error of the server while it reads its own log: one that may stay, or, of damaged data, that will."""
+    """Return an error of the server while it reads its own log: one that may stay, or, of damaged data, that will.
+
+    A row that is too long to be sent stays in the log, whatever becomes of it in its table.
+    """
+    if isinstance(error, OperatorError) and error.hint == SHORTER:
+        return GapError(
+            f"the server cannot send its own log: {error.message}", hint=f"{SHORTER}. Then: {CLOSE_THE_GAP}"
+        )
     if not (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").startswith(_INTERNAL):
         return error
     said = f"the server fails to read its own log: {error.message}"

@@ -73,6 +73,8 @@ class Slot:
     active_pid: int | None
     reason: str
     """Why the server has given it up, where it says so."""
+    here: str
+    """The database of the session that has found it."""
 
 
 def find_slot(catalog: Catalog, name: str) -> Slot | None:
@@ -80,12 +82,13 @@ def find_slot(catalog: Catalog, name: str) -> Slot | None:
     rows = catalog.rows(
         "reading pg_replication_slots",
         "SELECT coalesce(plugin, ''), coalesce(database, ''), restart_lsn::text, confirmed_flush_lsn::text,"  # noqa: S608 - constant
-        f" coalesce(wal_status, ''), active_pid, {REASON} FROM pg_replication_slots s WHERE slot_name = %s",
+        f" coalesce(wal_status, ''), active_pid, {REASON}, current_database()::text"
+        " FROM pg_replication_slots s WHERE slot_name = %s",
         (name,),
     )
-    for plugin, database, restart, confirmed, wal_status, pid, reason in rows:
+    for plugin, database, restart, confirmed, wal_status, pid, reason, here in rows:
         began, flushed = lsn_number(restart or "0/0"), lsn_number(confirmed or "0/0")
-        return Slot(plugin, database, began, flushed, wal_status, pid, reason)
+        return Slot(plugin, database, began, flushed, wal_status, pid, reason, here)
     return None
 
 
@@ -105,6 +108,13 @@ def slot_refusals(catalog: Catalog, name: str, lsn: int) -> Iterator[OperatorErr
         yield VerdictError(
             f"slot taken: {name} belongs to another tool (plugin {slot.plugin or 'none'})",
             hint="set source.slot to a name of its own",
+        )
+    elif slot.database != slot.here:
+        yield GapError(
+            f"slot of another database: {name} follows database {slot.database}, and source.url leads to {slot.here}: "
+            "this one has taken its name, or the slot its place",
+            hint=f"point source.url at database {slot.database}; or, if {slot.here} stands in its place by now, "
+            f"{CLOSE_THE_GAP}",
         )
     elif slot.wal_status == "lost":
         lost = loss(name, slot.reason)

@@ -1,0 +1,173 @@
+"""Compares what the captured tables rely on with what the position says of them: at a start, and every few seconds."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from cdc.config.config import ConnectorConfig
+from cdc.model.change import Table
+from cdc.model.errors import ChangedError, GapError, OperatorError, raise_first
+from cdc.model.state import State
+from connectors.postgres.catalog.catalog import Captured, Catalog
+from connectors.postgres.catalog.relations import Followed
+from connectors.postgres.lsn import at_record_end
+from connectors.postgres.pgoutput.messages import Relation
+from connectors.postgres.slot import continuity, ledger, slot
+from connectors.postgres.slot.joining import Joining
+from connectors.postgres.slot.replication_stream import ReplicationConnection
+
+log = logging.getLogger("cdc")
+
+_LOOK_S: Final = 2.0
+_LOOK_SHARE: Final = 50
+"""A look at the catalog takes at most one part in so many of the time."""
+
+
+class Reliance:
+    """Knows what one session has found of its tables, and what of it differs from the position: see `ledger`."""
+
+    def __init__(
+        self,
+        config: ConnectorConfig,
+        catalog: Catalog,
+        captured: Sequence[Captured],
+        followed: Followed,
+        joining: Joining,
+    ) -> None:
+        self._publication = config.publication
+        self._catalog = catalog
+        self._captured, self._followed, self._joining = captured, followed, joining
+        self._look_at_s = 0.0
+        self._records: dict[str, str] = {}
+        """What was last found of each table."""
+        self.stale: Mapping[str, str] = {}
+        """Tables whose rows in the topic may not be those of the source, with the reason of each."""
+        self._since_before: frozenset[str] = frozenset()
+        """The tables of the position that `verify` was given."""
+        self._refused = False
+        """The last look found what a run stops at; it may be in the middle of being changed."""
+
+    def verify(
+        self, state: State, walsender: ReplicationConnection, names: continuity.SlotAndPublication, *, here: str
+    ) -> None:
+        """Compare all with the position. Raises for what a start refuses; `stale` is what is to be read again."""
+        catalog = self._catalog
+        self._followed.compare(ledger.numbers(state.carried), catalog)
+        found = self._facts()
+        again = ledger.made_again({name: state.carried.get(name, "") for name in state.tables}, found)
+        others = [table for table in self._tables() if table.qualified not in again]
+        refusals = list(continuity.refusals(catalog, walsender, names, state, here=here, tables=others))
+        if refusals:
+            self._followed.require_same(catalog)
+        raise_first(refusals)
+        if again:
+            self._join(again)
+            found = self._facts()
+        raise_first(ledger.refusals(found))
+        made = dict.fromkeys(again, "it is another table of that name, which the publication did not carry at first")
+        self.stale = {**ledger.differences(state.carried, found, self._publication), **made}
+        self._records, self._since_before = ledger.records(found, state.carried, self.stale), frozenset(state.tables)
+        self._followed.read_behind = at_record_end(catalog.end()), frozenset(self.stale)
+
+    def _join(self, names: Collection[str]) -> None:
+        """Have the publication carry tables that were made again. Raises as for one that was taken out of it."""
+        publication, tables = self._publication, [t for t in self._tables() if t.qualified in names]
+        try:
+            slot.ensure_publication(self._catalog, publication, tables)
+        except OperatorError as exc:
+            for refusal in slot.left(self._catalog, publication, names):
+                raise GapError(refusal.message, hint=f"{exc.hint}; {refusal.hint}") from exc
+            raise
+        for name in names:
+            log.warning("table %s was made again: publication %s carries it from now on", name, publication)
+
+    def begin(self) -> None:
+        """Note how the tables are before the log is held."""
+        self.stale, self._records = {}, ledger.records(self._facts())
+
+    def extend(self) -> None:
+        """Note how tables are that were added; what `stale` has not compared is not noted."""
+        kept = {name: said for name, said in self._records.items() if name in self._since_before}
+        self._records = {**ledger.records(self._facts()), **kept}
+
+    def carried(self) -> Mapping[str, str]:
+        """Return each table's entry of the position record, with what the log has told of."""
+        return ledger.with_parts(self._records, self._followed.parts) if self._followed.parts else self._records
+
+    def learn(self, relation: Relation, commit: int | None) -> Table | None:
+        """Know a relation from here on; one that has changed is compared now, before any reading that its rows ask for.
+
+        Else the next look, or the next start, finds the same change and has the table read once more.
+        """
+        table = self._followed.table(relation, self._catalog, commit=commit)
+        if table is not None and self._followed.has_changed:
+            self._require_same(self._records, self._facts_now(table.qualified))
+        return table
+
+    def is_due(self) -> bool:
+        """Whether it is time for the next look."""
+        return time.monotonic() >= self._look_at_s
+
+    def settled(self) -> bool:
+        """Look now, and tell whether all is as it was: what the log has told last, no look has compared yet.
+
+        What was found a moment ago and a run would stop at is left to the next look that is due.
+        """
+        if not self._refused:
+            self.look()
+        return not self._refused
+
+    def look(self) -> None:
+        """Check that all that the captured tables rely on is as it was.
+
+        What a start would refuse is given until the next look: it may be on its way through statements of its own.
+        """
+        begun_s = time.monotonic()
+        catalog, publication = self._catalog, self._publication
+        self._followed.look(catalog)
+        self._joining.look(catalog)
+        found = self._facts_now()
+        refusals = [
+            *ledger.refusals(found),
+            *slot.left(catalog, publication, found),
+            *slot.publication_refusals(catalog, publication, self._tables()),
+        ]
+        self._look_at_s = begun_s + max(_LOOK_S, (time.monotonic() - begun_s) * _LOOK_SHARE)
+        if refusals and self._refused:
+            self._followed.require_same(catalog)
+            raise refusals[0]
+        self._refused = bool(refusals)
+        if refusals:
+            return
+        self._require_same(self.carried(), found)
+        altered = [name for name, facts in found.items() if ledger.altered(self._records.get(name, ""), facts)]
+        if altered:
+            raise ChangedError(f"table {', '.join(altered)} was altered: what its rows say is compared again")
+        self._records = {**self._records, **ledger.records(found, self._records)}
+        self._followed.parts.clear()
+
+    def _tables(self) -> tuple[Table, ...]:
+        return tuple(captured.table for captured in self._captured)
+
+    def _facts(self) -> dict[str, ledger.Facts]:
+        """Raise ChangedError where a captured table has just been dropped: a position must have an entry for each.
+
+        Without one, a table that is made again is not told from one that was taken out of the publication.
+        """
+        found = self._facts_now()
+        if gone := ", ".join(sorted({table.qualified for table in self._tables()} - found.keys())):
+            raise ChangedError(f"table {gone} has just been dropped: looking again")
+        return found
+
+    def _facts_now(self, only: str = "") -> dict[str, ledger.Facts]:
+        """Return what the catalog says of the captured tables that are still there, or of one."""
+        named = {c.oid: c.table.qualified for c in self._captured if only in ("", c.table.qualified)}
+        return ledger.look(self._catalog, self._publication, named)
+
+    def _require_same(self, then: Mapping[str, str], found: Mapping[str, ledger.Facts]) -> None:
+        """Raise ChangedError where rows of tables may have changed without events."""
+        if stale := ledger.differences(then, found, self._publication):
+            raise ChangedError("; ".join(f"table {name}: {reason}" for name, reason in stale.items()))
