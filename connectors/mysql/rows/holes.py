@@ -170,6 +170,19 @@ class Holes:
         self._tell(table.qualified, "NO KEY", f"{what}: all rows are read again", hole=False)
         return Change(Op.READ, table, None, None, (at.offset, 0))
 
+    def unnamed(self, table: Table, at: BinlogPosition) -> Change:
+        """Give what follows of rows whose columns have no names in the log: today's may not be those of then."""
+        if self._stops:
+            raise GapError(
+                f"table {table.qualified}: the log at {at} has no names of its columns: it was written without "
+                "binlog_row_metadata = FULL, and today's columns may not be those of then",
+                hint="SET PERSIST binlog_row_metadata = FULL (MariaDB: SET GLOBAL); then "
+                "cdc snapshot start CONNECTOR.yaml --after-gap; or source.on_hole: reread",
+            )
+        what = f"the log at {at} has no names of its columns, as binlog_row_metadata is not FULL"
+        self._tell(table.qualified, "NO NAMES", f"{what}: all rows are read again")
+        return Change(Op.READ, table, None, None, (at.offset, 0))
+
     def rolled_back(self, table: Table, at: BinlogPosition) -> Change:
         """Give what follows of a transaction of which a part was rolled back, and nobody can tell which."""
         if self._stops:
