@@ -180,6 +180,18 @@ def test_when_the_order_of_positions_begins_again() -> None:
             "binlog damaged",
         ),
         ("binlog truncated in the middle of event; consider out of disk space on master", GapError, "binlog damaged"),
+        ("corrupted data in log event", GapError, "binlog damaged"),
+        ("Event crc check failed! Most likely there is event corruption.", GapError, "binlog damaged"),
+        ("Could not open log file", GapError, "binlog damaged"),
+        ("File './b.000001' not found (Errcode: 2 \"No such file or directory\")", GapError, "binlog damaged"),
+        (
+            "Cannot read the encryption information in log file header, please check if keyring",
+            GapError,
+            "binlog damaged",
+        ),
+        ("Could not decrypt binlog: encryption key error", GapError, "binlog damaged"),
+        ("Error reading Gtid_list_log_event while searching for old-style position", GapError, "binlog damaged"),
+        ("The binlog on the master is missing the GTID 0-1-7 requested by the slave (even though", GapError, "another"),
         ("Binary log is not open", OperatorError, "binlog off"),
         (
             "Cannot replicate anonymous transaction when @@GLOBAL.GTID_MODE = ON, at file b.000007, position 158.",
