@@ -338,7 +338,11 @@ def _passes(code: int, words: str) -> bool:
 
 def is_denied(error: CdcError) -> bool:
     """Tell whether the server said that a right is missing."""
-    code = code_of_exception(error.__cause__)
+    return denies(code_of_exception(error.__cause__))
+
+
+def denies(code: int) -> bool:
+    """Tell whether the server's number says that a right is missing."""
     return code in _DENIED or code in (ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR)
 
 

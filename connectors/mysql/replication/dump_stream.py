@@ -40,6 +40,7 @@ from typing import IO, Any, Final, TypeVar
 from uuid import UUID, uuid5
 
 import pymysql
+from pymysql.constants import ER
 from pymysqlreplication.binlogstream import ReportSlave
 
 from cdc.config.config import ConnectorConfig
@@ -273,10 +274,12 @@ class BinlogDump:
             )
         error = session.translate(exc, "asking for the log")
         if isinstance(error, OperatorError):
-            return OperatorError(
-                f"{self._where} does not send its log: {words} ({code})",
-                hint="GRANT REPLICATION SLAVE ON *.* TO the connector's user",
-            )
+            hint = error.hint
+            if session.denies(code):
+                hint = "GRANT REPLICATION SLAVE ON *.* TO the connector's user"
+            elif code == ER.UNKNOWN_COM_ERROR:
+                hint = "source.url names a proxy that passes on no log: give it the server's own address"
+            return OperatorError(f"{self._where} does not send its log: {words} ({code})", hint=hint)
         return error
 
     def close(self) -> None:
