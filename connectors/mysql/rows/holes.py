@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from cdc.model.change import UNCHANGED, Change, Op, Row, Table, Value
-from cdc.model.errors import GapError
+from cdc.model.errors import GapError, OperatorError
 from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.catalog.catalog import Catalog
 from connectors.mysql.catalog.reach import Reach
@@ -181,6 +181,19 @@ class Holes:
             )
         what = f"the log at {at} has no names of its columns, as binlog_row_metadata is not FULL"
         self._tell(table.qualified, "NO NAMES", f"{what}: all rows are read again")
+        return Change(Op.READ, table, None, None, (at.offset, 0))
+
+    def undecodable(self, table: Table, at: BinlogPosition, why: ValueError) -> Change:
+        """Give what follows of a value that is none of its column's: the log keeps it, whatever becomes of the row.
+
+        Bytes that stand for no letter are stored where a character set lets them; a SELECT has question marks there.
+        """
+        if self._stops:
+            raise OperatorError(
+                f"table {table.qualified}, the log at {at}: {why}",
+                hint="source.on_hole: reread, which takes what the server says of such a row; or leave the table out",
+            )
+        self._tell(table.qualified, "NO LETTER", f"the log at {at}: {why}: all rows are read again")
         return Change(Op.READ, table, None, None, (at.offset, 0))
 
     def rolled_back(self, table: Table, at: BinlogPosition) -> Change:

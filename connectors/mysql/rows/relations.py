@@ -211,10 +211,7 @@ class Followed:
             else:
                 images = read(event)
         except ValueError as exc:
-            raise OperatorError(
-                f"table {table.qualified}, the log at {at}: {exc}",
-                hint="repair the row (its bytes are not of the column's character set), or leave the table out",
-            ) from None
+            return [self._holes.undecodable(table, at, exc)]
         partial = isinstance(event, events.PartialUpdateRows)
         op = Op.UPDATE if isinstance(event, events.PartialUpdateRows) else event.op
         generated = self._shown[self._name((table.schema, table.name))].generated
