@@ -48,13 +48,13 @@ _LOST: Final = frozenset(
         ER.NET_READ_ERROR, ER.NET_WRITE_INTERRUPTED, ER.NET_READ_INTERRUPTED, ER.NET_ERROR_ON_WRITE,
         ER.QUERY_INTERRUPTED, ER.LOCK_WAIT_TIMEOUT, ER.LOCK_DEADLOCK, ER.CON_COUNT_ERROR, 1927, 3024, 4031,
         ER.USER_LIMIT_REACHED, ER.TOO_MANY_USER_CONNECTIONS, ER.ABORTING_CONNECTION, ER.NEW_ABORTING_CONNECTION,
-        ER.CANT_CREATE_THREAD, ER.OUT_OF_RESOURCES, ER.STATEMENT_TIMEOUT, 3032, 3168, 3169,
+        ER.CANT_CREATE_THREAD, ER.OUT_OF_RESOURCES, ER.STATEMENT_TIMEOUT, 3032, 3168, 3169, 9001,
     }
 )  # fmt: skip
 """What passes: connections cut, servers going down, locks not had in time, limits of connections and of memory.
 
 1927, 3169: killed; 3024: out of time; 4031: idle for too long; 3032: in offline mode, as a server is while it is
-upgraded or has left its group; 3168: not available.
+upgraded or has left its group; 3168: not available; 9001: a proxy that does not reach the server for now.
 """
 _LOCKED: Final = frozenset({ER.LOCK_WAIT_TIMEOUT, ER.LOCK_DEADLOCK})
 _NO_PASSWORD: Final = 1698
@@ -304,7 +304,7 @@ def connect_failed(at: Address, exc: Exception) -> CdcError:
             f"{where}: logging in with a password needs TLS, or the package cryptography",
             hint="leave ssl_mode=disabled out of source.url; or pip install cryptography",
         )
-    if code in _LOST or isinstance(cause, OSError) or not isinstance(exc, pymysql.MySQLError):
+    if _passes(code, words) or isinstance(cause, OSError) or not isinstance(exc, pymysql.MySQLError):
         return RetryableError(
             f"{where} cannot be reached: {words or type(exc).__name__}",
             hint=f"is it running? mysqladmin ping -h {at.host}",
@@ -319,7 +319,7 @@ def translate(exc: Exception, doing: str) -> CdcError:
     if not isinstance(exc, (pymysql.MySQLError, OSError)):
         return RetryableError(f"{doing}: the connection broke inside the driver ({type(exc).__name__})", hint=GO_ON)
     code, words = _code_and_message(exc)
-    if code in _LOST or code == 0 or isinstance(exc, (pymysql.InterfaceError, OSError)):
+    if _passes(code, words) or code == 0 or isinstance(exc, (pymysql.InterfaceError, OSError)):
         said = f"{doing}: {words or 'the connection was lost'} ({code})"
         return RetryableError(said, hint=GO_ON, at_start=code in _LOCKED)
     if code in _QUOTING:
@@ -332,9 +332,18 @@ def translate(exc: Exception, doing: str) -> CdcError:
     return OperatorError(f"{doing}: {words} ({code})", hint=hint)
 
 
+def _passes(code: int, words: str) -> bool:
+    """Tell whether an error is one that passes; 1047 only of a Galera node that is not in its cluster (yet)."""
+    return code in _LOST or (code == ER.UNKNOWN_COM_ERROR and "wsrep" in words.lower())
+
+
 def is_denied(error: CdcError) -> bool:
     """Tell whether the server said that a right is missing."""
-    code = code_of_exception(error.__cause__)
+    return denies(code_of_exception(error.__cause__))
+
+
+def denies(code: int) -> bool:
+    """Tell whether the server's number says that a right is missing."""
     return code in _DENIED or code in (ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR)
 
 

@@ -29,13 +29,12 @@ from connectors.mysql.binlog.positions import (
     SEEN,
     BinlogPosition,
     GtidSet,
-    GtidState,
     position_at,
 )
 from connectors.mysql.catalog import filters, server
 from connectors.mysql.catalog.catalog import Captured, Catalog
 from connectors.mysql.read_position import ReadPosition
-from connectors.mysql.replication import continuity, dumps, last_transaction, mariadb_history
+from connectors.mysql.replication import continuity, dumps, hold, last_transaction, mariadb_history
 from connectors.mysql.replication.claim import Claim
 from connectors.mysql.replication.dump_stream import BinlogDump, replica_uuid, unreadable
 from connectors.mysql.replication.file_ends import FileEnds
@@ -77,6 +76,8 @@ class MysqlSource:
         self._compared_s = time.monotonic()
         self._by_gtid = False
         """Whether views tell transactions by GTID, not by where they end."""
+        self._by_hand: GtidSet | None = None
+        """What Kafka has, and what somebody has set gtid_purged to, if that is more."""
         self._captured: tuple[Captured, ...] = ()
         self._left_out: Mapping[str, CdcError] = {}
         self._followed = Followed(config.source, ())
@@ -131,7 +132,8 @@ class MysqlSource:
 
     def _compare(self) -> None:
         self._compare_filters()
-        self._ends.look(self._place.read_to, server.status(self._connected(), self._server)[0])
+        read_to = self._place.read_to
+        self._ends.look(read_to, continuity.end_of_log(self._connected(), self._server, read_to, self._place.gtids))
 
     def tables(self) -> tuple[Table, ...]:
         return tuple(captured.table for captured in self._captured)
@@ -147,6 +149,7 @@ class MysqlSource:
         here = continuity.look_at_log(self._connected(), self._server)
         self._place.read_to = continuity.resumes_at(state)
         raise_first(continuity.refusals(state, here, self.made_at, self._find, partial(self._trace, here.files)))
+        self._by_hand = continuity.by_hand(state, here, stops=self._config.source.on_hole == "stop")
         if not continuity.moved(state, here, self.made_at):
             return None
         first = BinlogPosition(here.first, FIRST)
@@ -155,23 +158,16 @@ class MysqlSource:
         last = LastTransaction.of(state.offset)
         return offset if last is None else offset | {LAST: str(last.elsewhere())}, first.commit
 
+    def stale(self) -> Mapping[str, str]:
+        return {t.qualified: continuity.BY_HAND for t in self.tables()} if self._by_hand is not None else {}
+
     def hold(self, tables: Sequence[Table]) -> Start:  # noqa: ARG002 - the log has every table anyway
         """Hold nothing: the server keeps its log as long as its settings say, no matter who follows."""
         sql = self._connected()
-        end, executed = server.status(sql, self._server)
-        self._place.read_to = end
-        offset: Offset = {"file": end.file, "pos": end.offset, "made_at": self.made_at(end)}
-        if self._server.gtids:  # what is logged but not yet in the set is sent again, and hidden from no view
-            logged, end = end.commit, BinlogPosition(end.file, FIRST)
-            offset |= {"pos": end.offset, "gtids": executed, "sift": logged}
-        elif self._server.mariadb:
-            statement = f"SELECT BINLOG_GTID_POS(%s, {end.offset})"
-            found = session.texts(sql, "reading the log's end", statement, (end.file,))
-            state, applied = (server.global_text(sql, name) for name in ("gtid_binlog_state", "gtid_slave_pos"))
-            offset |= {"gtids": found[0][0], SEEN: str(GtidState.begun(state, applied))}
+        offset, self._place.read_to = hold.begin(sql, self._server, self.made_at)
         if server.await_prepared(sql, self._claim.keep):
             offset |= {"settled": server.status(sql, self._server)[0].commit}
-        return Start(offset, end.commit, None)
+        return Start(offset, BinlogPosition(str(offset["file"]), int(offset["pos"])).commit, None)
 
     def extend(self, tables: Sequence[Table]) -> None:
         """Do nothing: the log has every table anyway."""
@@ -203,6 +199,7 @@ class MysqlSource:
         dump = self._dump = dumps.follow(self._config, self._address, self._server)
         place = self._place
         asked = place.resume(offset, gtids=self._server.gtids, mariadb=self._server.mariadb)
+        place.gtids = self._by_hand or place.gtids
         self._by_gtid = self._server.gtids
         # What ends before `done` was published, even if it was prepared before the part that is read again.
         self._grouper = Grouper(self._followed.wanted, settled=max(place.settled, place.done))

@@ -6,6 +6,8 @@ from typing import Final
 
 from tests.cases.runner import Case
 
+_NAMELESS: Final = "SET GLOBAL binlog_row_metadata = MINIMAL"
+_NAMED: Final = "SET GLOBAL binlog_row_metadata = FULL"
 _STATEMENT: Final = "SET SESSION binlog_format = STATEMENT"
 _TWO: Final = ("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)")
 _DOCUMENTS: Final = ", ".join(f"d{n} JSON" for n in range(9))
@@ -174,6 +176,31 @@ HOLES: Final = (
             "UPDATE t SET d0 = JSON_SET(d0, '$.k', 2), d8 = JSON_SET(d8, '$.k', 3), a = 5",
             "UPDATE t SET d4 = JSON_SET(d4, '$.k', 4), id = id + 10 WHERE id = 1",
             *("/*!80000 SET SESSION binlog_row_image = MINIMAL */", "UPDATE t SET d0 = JSON_REMOVE(d0, '$.x')"),
+        ),
+        live=True,
+    ),
+    Case(
+        name="bytes_that_are_no_letter",  # which a character set lets in: a SELECT has question marks in their place
+        before=(
+            "SET SESSION sql_mode = ''",
+            "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(9) CHARACTER SET hebrew, w INT)",
+            "INSERT INTO t VALUES (1, x'41ff', 1), (2, 'x', 2)",
+        ),
+        stream=("SET SESSION sql_mode = ''", "INSERT INTO t VALUES (3, x'ff', 3)", "UPDATE t SET w = 5 WHERE id = 1"),
+        stopped=("SET SESSION sql_mode = ''", "INSERT INTO t VALUES (4, x'ff', 3)", "DELETE FROM t WHERE id < 4"),
+        live=True,
+    ),
+    Case(
+        name="columns_without_names",  # in the log: nobody can tell whether they are today's
+        before=("CREATE TABLE t (id INT PRIMARY KEY, v INT, w INT)", "INSERT INTO t VALUES (1, 1, 7), (2, 2, 7)"),
+        stream=(
+            *(_NAMELESS, "UPDATE t SET v = 5", "ALTER TABLE t RENAME COLUMN v TO x, RENAME COLUMN w TO v"),
+            *("UPDATE t SET x = 6 WHERE id = 1", "INSERT INTO t VALUES (3, 3, 3)", _NAMED),
+            "DELETE FROM t WHERE id = 2",
+        ),
+        stopped=(
+            *(_NAMELESS, "UPDATE t SET id = 9 WHERE id = 3", "ALTER TABLE t ADD COLUMN n INT FIRST, DROP COLUMN x"),
+            *("UPDATE t SET v = 8", _NAMED),
         ),
         live=True,
     ),

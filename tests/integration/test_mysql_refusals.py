@@ -84,9 +84,9 @@ def test_a_server_without_a_log(kind: str, kafka: str, prefix: str, tmp_path: Pa
 
 
 def test_columns_whose_names_are_not_logged(own: OwnServer, kafka: str, prefix: str, tmp_path: Path) -> None:
-    """Set while the connector follows: it stops before the first row that nobody could name, and the gap is closed."""
+    """Where a stop is asked for, it stops before the first row that nobody could name, and the gap is closed."""
     database = own.database
-    connector = connector_of(tmp_path, prefix, database, kafka, "t")
+    connector = connector_of(tmp_path, prefix, database, kafka, "t", source={"on_hole": "stop"})
     with Running(connector) as running:
         running.await_line("following the log")
         try:

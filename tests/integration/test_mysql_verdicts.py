@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,19 @@ def test_a_purge_and_closing_the_gap(mysql_database: MySQLDatabase, kafka: str, 
     database.execute("UPDATE a SET v = 9 WHERE id = 2")
     connector.catch_up()
     same(connector, database, "a")
+
+
+@pytest.mark.full  # when, and when not: `tests/unit/test_mysql_continuity.py`
+def test_gtid_purged_set_by_hand(mysql: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """A dump that is loaded sets it, and switches the log off for its rows: tables are read again, once."""
+    connector = _begun(mysql, kafka, prefix, tmp_path)
+    mysql.execute(
+        *("SET SESSION sql_log_bin = 0", "DELETE FROM a WHERE id = 1", "INSERT INTO a VALUES (3, 3)"),
+        f"SET GLOBAL gtid_purged = '+{uuid.uuid4()}:1-7'",
+    )
+    assert f"table {mysql.name}.a: gtid_purged was set by hand" in connector.catch_up()
+    same(connector, mysql, "a")
+    assert "gtid_purged" not in connector.catch_up()
 
 
 def test_a_reset(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from cdc.model.interfaces import LINEAGE
 from cdc.model.state import Phase, State
 from connectors.mysql.binlog.last_transaction import LastTransaction
 from connectors.mysql.binlog.positions import BinlogPosition, GtidSet, GtidState
-from connectors.mysql.replication.continuity import ServerLog, moved, refusals
+from connectors.mysql.replication.continuity import ServerLog, by_hand, moved, refusals
 from connectors.mysql.replication.dump_stream import CLOSE_THE_GAP, refused_by_server
 from connectors.mysql.replication.mariadb_history import History
 
@@ -57,6 +57,7 @@ def gtids(text: str) -> GtidSet:
         (state(), here()),
         (state(), here(executed=gtids(f"{A}:1-9"), purged="")),
         (state(gtids=f"{A}:1-5"), here(executed=gtids(f"{A}:1-9"), purged=f"{A}:1-5")),
+        (state(gtids=f"{A}:1-5"), here(executed=gtids(f"{A}:1-9,{B}:1-3"), purged=f"{A}:1-5,{B}:1-3")),  # by hand
         (state(gtids=f"{A}:1-5"), here(B, executed=gtids(f"{A}:1-5,{B}:1"), purged="")),
         (state("7", gtids="0-7-5"), here("8", executed=GtidState.parse("0-7-5,0-8-6"))),
         (state("8", gtids="0-7-5", made_at=0), here("8", executed=GtidState.parse("0-7-5,0-8-6"))),
@@ -68,11 +69,24 @@ def test_what_can_be_followed(then: State, now: ServerLog) -> None:
     assert list(refusals(then, now, made_at, finds_all)) == []
 
 
+def test_what_is_set_by_hand_is_read_again_once() -> None:
+    then, now = state(gtids=f"{A}:1-5"), here(executed=gtids(f"{A}:1-9,{B}:1-3"), purged=f"{A}:1-5,{B}:1-3")
+    assert str(by_hand(then, now, stops=False)) == f"{A}:1-5,{B}:1-3"
+    assert by_hand(state(gtids=f"{A}:1-5,{B}:1-3"), now, stops=False) is None
+    with pytest.raises(GapError, match="gtid_purged was set by hand"):
+        by_hand(then, now, stops=True)
+
+
 @pytest.mark.parametrize(
     ("then", "now", "verdict"),
     [
         (state(file="b.000002"), here(), "binlog purged"),
         (state(gtids=f"{A}:1-5"), here(executed=gtids(f"{A}:1-9"), purged=f"{A}:1-6"), "binlog purged"),
+        (
+            state(made_at=299, gtids=f"{A}:1-5"),
+            here(executed=gtids(f"{A}:1-9,{B}:1-3"), purged=f"{B}:1-3"),
+            "binlog purged",
+        ),
         (state(file="b.000009"), here(), "binlog reset"),
         (state(made_at=299), here(), "binlog reset"),
         # nobody can tell whether there were transactions without a GTID in it
@@ -180,6 +194,18 @@ def test_when_the_order_of_positions_begins_again() -> None:
             "binlog damaged",
         ),
         ("binlog truncated in the middle of event; consider out of disk space on master", GapError, "binlog damaged"),
+        ("corrupted data in log event", GapError, "binlog damaged"),
+        ("Event crc check failed! Most likely there is event corruption.", GapError, "binlog damaged"),
+        ("Could not open log file", GapError, "binlog damaged"),
+        ("File './b.000001' not found (Errcode: 2 \"No such file or directory\")", GapError, "binlog damaged"),
+        (
+            "Cannot read the encryption information in log file header, please check if keyring",
+            GapError,
+            "binlog damaged",
+        ),
+        ("Could not decrypt binlog: encryption key error", GapError, "binlog damaged"),
+        ("Error reading Gtid_list_log_event while searching for old-style position", GapError, "binlog damaged"),
+        ("The binlog on the master is missing the GTID 0-1-7 requested by the slave (even though", GapError, "another"),
         ("Binary log is not open", OperatorError, "binlog off"),
         (
             "Cannot replicate anonymous transaction when @@GLOBAL.GTID_MODE = ON, at file b.000007, position 158.",

@@ -94,12 +94,20 @@ def test_connecting_that_fails(exc: Exception, kind: type[Exception], said: str)
         (1053, RetryableError),
         (1041, RetryableError),
         (3169, RetryableError),
+        (9001, RetryableError),
+        (1047, OperatorError),
         (1142, OperatorError),
         (1064, OperatorError),
     ],
 )
 def test_statements_that_fail(code: int, kind: type[Exception]) -> None:
     assert type(translate(pymysql.OperationalError(code, "words"), "reading")) is kind
+
+
+def test_a_galera_node_that_is_not_in_its_cluster_is_waited_for() -> None:
+    exc = pymysql.OperationalError(1047, "WSREP has not yet prepared node for application use")
+    assert isinstance(translate(exc, "reading"), RetryableError)
+    assert isinstance(connect_failed(Address("h", 3306, "u", "secret"), exc), RetryableError)
 
 
 @pytest.mark.parametrize("code", [1292, 1300, 1366, 1367, 1411, 1525, 1690, 1918, 3854])

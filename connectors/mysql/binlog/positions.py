@@ -163,6 +163,14 @@ class GtidSet:
     def __le__(self, other: GtidSet) -> bool:
         return all(other._holds(of, *span) for of, spans in self._ranges.items() for span in spans)
 
+    def joined(self, other: GtidSet, *, but: str) -> GtidSet:
+        """Return a set that has what the other one has, too, except for transactions of one server."""
+        made = GtidSet(self._ranges)
+        for (uuid, tag), spans in other._ranges.items():
+            for first, last in spans if uuid != but else ():
+                made._add(uuid, tag, first, last)
+        return made
+
     def without(self, gtids: Iterable[str]) -> GtidSet:
         """Copy the set without single transactions."""
         made = GtidSet(self._ranges)

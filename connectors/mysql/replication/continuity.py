@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
-from cdc.model.errors import GapError, OperatorError
+from cdc.model.errors import ChangedError, GapError, OperatorError
 from cdc.model.interfaces import LINEAGE
 from cdc.model.state import State
 from connectors.mysql import session
@@ -19,6 +19,10 @@ from connectors.mysql.replication.last_transaction import Find
 from connectors.mysql.replication.mariadb_history import Trace
 
 log = logging.getLogger("cdc")
+
+BY_HAND: Final = (
+    "gtid_purged was set by hand, as by a dump that is loaded, whose rows are in no log (mysqldump --set-gtid-purged)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +203,8 @@ def _of_log(state: State, here: ServerLog, made_at: MadeAt) -> Iterator[Operator
                 hint=CLOSE_THE_GAP,
             )
             return
-        if here.purged is not None and isinstance(known, GtidSet) and not here.purged <= known:
+        removed = here.purged is not None and isinstance(known, GtidSet) and not here.purged <= known
+        if removed and (_set_by_hand(state, here) is None or renumbered(state, here, made_at)):
             yield GapError(
                 "binlog purged: the server has removed transactions that the position has not seen "
                 f"(gtid_purged is not in what Kafka has; its oldest file is {here.first})",
@@ -213,6 +218,48 @@ def _of_log(state: State, here: ServerLog, made_at: MadeAt) -> Iterator[Operator
             return
     if then == here.lineage and not (isinstance(known, GtidSet) and renumbered(state, here, made_at)):
         yield from _of_file(state, here, position, made_at)
+
+
+def by_hand(state: State, here: ServerLog, *, stops: bool) -> GtidSet | None:
+    """Return what Kafka has joined with gtid_purged, if somebody has set that to more; None: nobody has.
+
+    Called of a state that nothing is held against. `stops`: GapError is raised in the place of it.
+    """
+    joined, known = _set_by_hand(state, here), known_gtids(state, here)
+    if joined is None or not isinstance(known, GtidSet) or joined <= known:
+        return None
+    if stops:
+        raise GapError(BY_HAND, hint=f"{CLOSE_THE_GAP}; or source.on_hole: reread")
+    return joined
+
+
+def end_of_log(
+    sql: session.Connection, found: server.Server, read_to: BinlogPosition, gtids: GtidSet | GtidPosition | None
+) -> BinlogPosition:
+    """Return where the log ends that was read up to `read_to`. Raises ChangedError if gtid_purged was set by hand.
+
+    It is asked for before the end: if only the last file is left to be read by then, all that was removed was read.
+    """
+    purged = GtidSet.parse(server.global_text(sql, "gtid_purged")) if found.gtids else None
+    end, _ = server.status(sql, found)
+    if purged is None or not isinstance(gtids, GtidSet) or read_to.number != end.number or purged <= gtids:
+        return end
+    if purged <= gtids.joined(purged, but=found.lineage):
+        raise ChangedError("gtid_purged was set by hand while the log was followed: looking at all tables again")
+    return end
+
+
+def _set_by_hand(state: State, here: ServerLog) -> GtidSet | None:
+    """Return what Kafka has joined with gtid_purged, if the server has not removed what makes the difference.
+
+    While the file of a position is there, the same server has removed none but older ones, which were read. So what is
+    in gtid_purged besides was in none of its files, and is of other servers: its own numbers nobody can set.
+    """
+    known, then = known_gtids(state, here), state.identity.get(LINEAGE, here.lineage)
+    if here.purged is None or not isinstance(known, GtidSet) or then != here.lineage:
+        return None
+    joined = known.joined(here.purged, but=here.lineage)
+    return joined if here.purged <= joined else None
 
 
 def _contains(executed: GtidSet | GtidState | None, known: GtidSet | GtidPosition, *, same: bool) -> bool:

@@ -40,6 +40,7 @@ from typing import IO, Any, Final, TypeVar
 from uuid import UUID, uuid5
 
 import pymysql
+from pymysql.constants import ER
 from pymysqlreplication.binlogstream import ReportSlave
 
 from cdc.config.config import ConnectorConfig
@@ -66,6 +67,8 @@ _THROUGH_GTID: Final = 0x04
 _BINLOG_ERROR: Final = 1236
 _SAME_NUMBER: Final = 4052
 """MariaDB's for a server_id that two replicas have."""
+_OF_SERVERS: Final = 1000
+"""Where the servers' own errors begin; below are those of files, which MariaDB gives as they are."""
 _NAMESPACE: Final = UUID("6f0c6f5e-1c1e-4a53-a5a8-3d7f6f6a6b11")
 
 
@@ -265,16 +268,18 @@ class BinlogDump:
     def _refused(self, exc: Exception) -> CdcError:
         known = isinstance(exc, pymysql.MySQLError) and len(exc.args) > 1
         code, words = (exc.args[0], str(exc.args[1])) if known else (0, "")
-        if code in (_BINLOG_ERROR, _SAME_NUMBER):
+        if code in (_BINLOG_ERROR, _SAME_NUMBER) or 0 < code < _OF_SERVERS:
             return refused_by_server(
                 self._where, words, server_id=self._server_id, connector=self._connector, mariadb=self._mariadb
             )
         error = session.translate(exc, "asking for the log")
         if isinstance(error, OperatorError):
-            return OperatorError(
-                f"{self._where} does not send its log: {words} ({code})",
-                hint="GRANT REPLICATION SLAVE ON *.* TO the connector's user",
-            )
+            hint = error.hint
+            if session.denies(code):
+                hint = "GRANT REPLICATION SLAVE ON *.* TO the connector's user"
+            elif code == ER.UNKNOWN_COM_ERROR:
+                hint = "source.url names a proxy that passes on no log: give it the server's own address"
+            return OperatorError(f"{self._where} does not send its log: {words} ({code})", hint=hint)
         return error
 
     def close(self) -> None:
@@ -349,9 +354,18 @@ def refused_by_server(where: str, words: str, *, server_id: int, connector: str,
             hint=CLOSE_THE_GAP,
             may_pass=True,  # a replica behind a name of several servers comes up to it
         )
-    if any(words in low for words in _DAMAGED):
+    if any(words in low for words in _DIVERGED):
         return GapError(
-            f"binlog damaged: {where} cannot read its own log where the position needs it: {told}", hint=CLOSE_THE_GAP
+            f"another server under the same name: {where} does not have in its log what the position ends with: {told}",
+            hint=f"let source.url name a server that has it; or {CLOSE_THE_GAP}",
+            may_pass=True,
+        )
+    unreadable_now = any(words in low for words in _UNREADABLE)
+    if unreadable_now or any(words in low for words in _DAMAGED):
+        return GapError(
+            f"binlog damaged: {where} cannot read its own log where the position needs it: {told}",
+            hint=f"{_LOOK_AT_SERVER if unreadable_now else ''}{CLOSE_THE_GAP}",
+            may_pass=unreadable_now,
         )
     if "server-id" in low or "server_id" in low:
         return OperatorError(f"{where} does not send its log: {told}", hint="SET GLOBAL server_id = 1")
@@ -360,8 +374,22 @@ def refused_by_server(where: str, words: str, *, server_id: int, connector: str,
     return OperatorError(f"{where} does not send its log: {told}", hint="cdc check CONNECTOR.yaml")
 
 
-_DAMAGED: Final = ("bogus data", "log event entry exceeded", "truncated in the middle", "did not pass crc check")
+_DAMAGED: Final = (
+    *("bogus data", "corrupt", "log event entry exceeded", "truncated in the middle", "crc check", "bad magic number"),
+    *("invalid event in binary log", "invalid format", "find format", "not correspond to the location of any"),
+)
 """What a server says of a file that was cut, written over, or begins another event than was asked for."""
+_UNREADABLE: Final = (
+    *("could not open log file", "errcode: ", "i/o error", "error reading", "failed to read", "could not read"),
+    *("unknown error", "crypt", "keyring", "memory allocation", "out of memory"),
+)
+"""What it says of one that is not there, or that it may not, or cannot, read for now."""
+_DIVERGED: Final = ("missing the gtid", "gtid state not found")
+"""What MariaDB says of a transaction that it does not have, though it has others behind it."""
+_LOOK_AT_SERVER: Final = (
+    "the server's error log says why: a file that was removed by hand, rights, a disk, a key that is not loaded; put "
+    "that right and start the connector again; where the file cannot be had any more: "
+)
 CLOSE_THE_GAP: Final = (
     "what happened since is not in Kafka: cdc snapshot start CONNECTOR.yaml --after-gap, then run it: it follows the "
     "log from now on, reads every table again and deletes what has gone; or restore server and topics to one point"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from cdc.model.change import UNCHANGED, Change, Op, Row, Table, Value
-from cdc.model.errors import GapError
+from cdc.model.errors import GapError, OperatorError
 from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.catalog.catalog import Catalog
 from connectors.mysql.catalog.reach import Reach
@@ -168,6 +168,32 @@ class Holes:
         """Give what follows of rows that were written while their table had no key, as it has again."""
         what = f"rows in the log at {at} were written while it had no primary key"
         self._tell(table.qualified, "NO KEY", f"{what}: all rows are read again", hole=False)
+        return Change(Op.READ, table, None, None, (at.offset, 0))
+
+    def unnamed(self, table: Table, at: BinlogPosition) -> Change:
+        """Give what follows of rows whose columns have no names in the log: today's may not be those of then."""
+        if self._stops:
+            raise GapError(
+                f"table {table.qualified}: the log at {at} has no names of its columns: it was written without "
+                "binlog_row_metadata = FULL, and today's columns may not be those of then",
+                hint="SET PERSIST binlog_row_metadata = FULL (MariaDB: SET GLOBAL); then "
+                "cdc snapshot start CONNECTOR.yaml --after-gap; or source.on_hole: reread",
+            )
+        what = f"the log at {at} has no names of its columns, as binlog_row_metadata is not FULL"
+        self._tell(table.qualified, "NO NAMES", f"{what}: all rows are read again")
+        return Change(Op.READ, table, None, None, (at.offset, 0))
+
+    def undecodable(self, table: Table, at: BinlogPosition, why: ValueError) -> Change:
+        """Give what follows of a value that is none of its column's: the log keeps it, whatever becomes of the row.
+
+        Bytes that stand for no letter are stored where a character set lets them; a SELECT has question marks there.
+        """
+        if self._stops:
+            raise OperatorError(
+                f"table {table.qualified}, the log at {at}: {why}",
+                hint="source.on_hole: reread, which takes what the server says of such a row; or leave the table out",
+            )
+        self._tell(table.qualified, "NO LETTER", f"the log at {at}: {why}: all rows are read again")
         return Change(Op.READ, table, None, None, (at.offset, 0))
 
     def rolled_back(self, table: Table, at: BinlogPosition) -> Change:

@@ -112,7 +112,10 @@ class RowReader(Protocol):
 
 
 class NoRows:
-    """Stands for rows that cannot be told apart: they are read again by SELECT."""
+    """Stands for rows that cannot be told apart, or whose columns have no names: they are read again by SELECT."""
+
+    def __init__(self, *, named: bool = True) -> None:
+        self.named = named
 
     def whole(self) -> Read | None:
         return None

@@ -15,7 +15,7 @@ from typing import Final
 from cdc.config.source_config import SourceConfig
 from cdc.config.table_patterns import chooses
 from cdc.model.change import Change, Described, Op, Table
-from cdc.model.errors import ChangedError, GapError, OperatorError, VerdictError
+from cdc.model.errors import ChangedError, OperatorError, VerdictError
 from cdc.model.table_schema import Description, stale_reason
 from connectors.mysql.binlog import events
 from connectors.mysql.binlog.positions import BinlogPosition
@@ -144,12 +144,7 @@ class Followed:
 
     def _describe(self, told: events.TableMap, name: Name, at: BinlogPosition) -> tuple[Table, RowReader]:
         if not told.has_metadata:
-            raise GapError(
-                f"table {'.'.join(name)}: the log at {at} has no names of its columns: it was written without "
-                "binlog_row_metadata = FULL, and today's columns may not be those of then",
-                hint="SET PERSIST binlog_row_metadata = FULL (MariaDB: SET GLOBAL); then "
-                "cdc snapshot start CONNECTOR.yaml --after-gap",
-            )
+            return self._shown[name].table, own_columns.NoRows(named=False)
         told = mapping.declared(told, self._shown[name].columns)
         own = self._own(told, name)
         kept = [told.columns[at] for at in own.kept] if own is not None else told.columns
@@ -206,7 +201,7 @@ class Followed:
         """Give the rows of one event, which begins at `at`; rows of which parts are missing are to be read again."""
         table, read = known
         if isinstance(read, own_columns.NoRows):
-            return [self._holes.unkeyed(table, at)]
+            return [self._holes.unkeyed(table, at) if read.named else self._holes.unnamed(table, at)]
         try:
             if isinstance(event, events.PartialUpdateRows):
                 told = self._last[self._name((table.schema, table.name))][0]
@@ -216,10 +211,7 @@ class Followed:
             else:
                 images = read(event)
         except ValueError as exc:
-            raise OperatorError(
-                f"table {table.qualified}, the log at {at}: {exc}",
-                hint="repair the row (its bytes are not of the column's character set), or leave the table out",
-            ) from None
+            return [self._holes.undecodable(table, at, exc)]
         partial = isinstance(event, events.PartialUpdateRows)
         op = Op.UPDATE if isinstance(event, events.PartialUpdateRows) else event.op
         generated = self._shown[self._name((table.schema, table.name))].generated
