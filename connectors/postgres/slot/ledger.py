@@ -84,19 +84,27 @@ FROM pg_attribute a WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT 
 """  # noqa: S608 - a constant
 
 _LEAVES: Final = """
-WITH RECURSIVE part(root, oid, attached, joined) AS (
-    SELECT oid, oid, '', 2147483647 FROM pg_class WHERE oid = ANY (%s::oid[])
+WITH RECURSIVE part(root, oid, attached, joined, merged) AS (
+    SELECT oid, oid, '', 2147483647, false FROM pg_class WHERE oid = ANY (%s::oid[])
     UNION ALL
-    SELECT part.root, i.inhrelid, part.attached || ',' || i.xmin::text, least(part.joined, age(i.xmin))
+    SELECT part.root, i.inhrelid, part.attached || ',' || i.xmin::text, least(part.joined, age(i.xmin)),
+           part.merged OR EXISTS (
+               SELECT FROM pg_attribute a WHERE a.attrelid = i.inhrelid AND a.attnum > 0
+               AND (a.xmin::text, a.cmin::text) = (i.xmin::text, i.cmin::text))
     FROM part JOIN pg_class p ON p.oid = part.oid AND p.relkind = 'p' JOIN pg_inherits i ON i.inhparent = part.oid
 )
 SELECT part.root::int8, c.oid::int8, n.nspname, c.relname, part.attached, c.relfilenode::text, c.reltoastrelid::int8,
        c.relpersistence <> 'p', c.reltuples < 0,
-       part.joined < age((SELECT a.xmin FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum = -1))
+       part.merged
+       OR part.joined < age((SELECT a.xmin FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum = -1))
 FROM part JOIN pg_class c ON c.oid = part.oid JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind = 'r' ORDER BY 1, 2
 """
-"""The row of a table's system column is as old as the table: a partition that was attached later had rows, maybe."""
+"""The row of a table's system column is as old as the table: a partition that was attached later had rows, maybe.
+
+One that was made, filled and attached in one transaction has no such row that is older. But ATTACH writes the rows of
+its columns and that of its place in one command, and CREATE TABLE … PARTITION OF in two.
+"""
 
 _USED: Final = """
 WITH RECURSIVE used(root, oid) AS (
@@ -135,7 +143,7 @@ class Part(NamedTuple):
     emptied: bool
     """No statistics since it was made or truncated."""
     brought_rows: bool
-    """It was attached after it was made."""
+    """It was attached, and not made where it is."""
 
     @property
     def record(self) -> str:
