@@ -66,6 +66,12 @@ def renamed(names: Sequence[str]) -> str:
     return f"column {', '.join(names)} had another name"
 
 
+class RowsWent(str):
+    """Is why a table's rows may have changed without events, where all that may have happened is that some are gone."""
+
+    __slots__ = ()
+
+
 def stale_reason(before: Description, table: Table) -> str | None:
     """Say why the topic's records are stale though there was no event; None where they are not."""
     now = Description.of(table)

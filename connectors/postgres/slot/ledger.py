@@ -39,7 +39,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from cdc.model.errors import OperatorError
-from cdc.model.table_schema import REWRITTEN, renamed
+from cdc.model.table_schema import REWRITTEN, RowsWent, renamed
 from connectors.postgres.catalog import queries
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.session import identifier
@@ -88,9 +88,8 @@ WITH RECURSIVE part(root, oid, attached, joined, merged) AS (
     SELECT oid, oid, '', 2147483647, false FROM pg_class WHERE oid = ANY (%s::oid[])
     UNION ALL
     SELECT part.root, i.inhrelid, part.attached || ',' || i.xmin::text, least(part.joined, age(i.xmin)),
-           part.merged OR EXISTS (
-               SELECT FROM pg_attribute a WHERE a.attrelid = i.inhrelid AND a.attnum > 0
-               AND (a.xmin::text, a.cmin::text) = (i.xmin::text, i.cmin::text))
+           part.merged OR EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = i.inhrelid AND a.attnum > 0
+                                  AND (a.xmin::text, a.cmin::text) = (i.xmin::text, i.cmin::text))
     FROM part JOIN pg_class p ON p.oid = part.oid AND p.relkind = 'p' JOIN pg_inherits i ON i.inhparent = part.oid
 )
 SELECT part.root::int8, c.oid::int8, n.nspname, c.relname, part.attached, c.relfilenode::text, c.reltoastrelid::int8,
@@ -396,8 +395,9 @@ def _of_columns(
 
 
 def _of_parts(then: Mapping[int, tuple[str, str, str]], now: Facts) -> str | None:
-    if then.keys() - {part.oid for part in now.parts}:
-        return "a partition was detached or dropped, and its rows went without events"
+    """Compare partitions; that rows have come is told before that some are gone."""
+    less = then.keys() - {part.oid for part in now.parts}
+    went = RowsWent("a partition was detached or dropped, and its rows went without events") if less else None
     for part in now.parts:
         if then.get(part.oid, entry_text.UNKNOWN) == entry_text.UNKNOWN:
             if part.oid == now.oid and part.oid in then:
@@ -411,8 +411,8 @@ def _of_parts(then: Mapping[int, tuple[str, str, str]], now: Facts) -> str | Non
         if part.toast and toast not in (_NONE * 4, _hash(str(part.toast), 4)):
             return "its rows were rewritten, or it was not in the log (unlogged) for a time"
         if file != _hash(part.file, 4) and part.emptied and part.oid != now.oid:
-            return f"partition {part.name} was truncated, which no event tells if it was by itself"
-    return None
+            went = went or RowsWent(f"partition {part.name} was truncated, which no event tells if it was by itself")
+    return went
 
 
 def _of_types(then: str, now: Mapping[int, _Type]) -> str | None:
