@@ -66,8 +66,8 @@ def renamed(names: Sequence[str]) -> str:
     return f"column {', '.join(names)} had another name"
 
 
-class RowsWent(str):
-    """Is why a table's rows may have changed without events, where all that may have happened is that some are gone."""
+class NoneCame(str):
+    """Is why a table's rows may have changed without events, where none can have come: some are gone, or other."""
 
     __slots__ = ()
 

@@ -18,7 +18,7 @@ from cdc.config.source_config import SourceConfig
 from cdc.model.change import Change, Column, Kind, Op, Row, Table
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.interfaces import Log
-from cdc.model.table_schema import RowsWent
+from cdc.model.table_schema import NoneCame
 from cdc.rules.outbox import COLUMNS
 from cdc.testing import (
     POINTS,
@@ -176,7 +176,7 @@ def test_messages_that_no_log_has_are_told_of(
     bench.run()
     assert bench.ids() == [3]
     caplog.clear()
-    monkeypatch.setattr(MemorySource, "stale", lambda _: {"s.outbox": RowsWent("a partition was dropped")})
+    monkeypatch.setattr(MemorySource, "stale", lambda _: {"s.outbox": NoneCame("a partition was dropped")})
     bench.run()
     assert not caplog.records, "by dropping partitions it is tidied up"
 

@@ -23,7 +23,7 @@ from cdc.model.errors import GapError, OperatorError, raise_first
 from cdc.model.interfaces import LINEAGE, Choosing, Comparing, Sink, Source
 from cdc.model.ledger import Loss, loss, to_record
 from cdc.model.state import Phase, State
-from cdc.model.table_schema import RowsWent
+from cdc.model.table_schema import NoneCame
 
 _OUTBOX: Final = "source.outbox"
 """What the state's `config` calls the table that is an outbox."""
@@ -127,8 +127,8 @@ class Startup:
     def _stale(self, source: Source, state: State) -> Mapping[str, str] | None:
         """Return the tables whose rows may have changed without events, with the reason of each; None: there is none.
 
-        An outbox is not among them: no reading brings messages, so it is told of inserts that may be in no log. That a
-        partition of it is gone, which is how some tidy up, is nothing to tell of.
+        An outbox is not among them: no reading brings messages, so it is told of inserts that may be in no log. That
+        partitions of it are gone, which is how some tidy up, or that a column has another type, is nothing to tell of.
         """
         found = source.stale() if isinstance(source, Comparing) else {}
         stale = {name: reason for name, reason in found.items() if name in state.tables}
@@ -136,7 +136,7 @@ class Startup:
             return None
         outbox = self._settings.outbox
         reason = stale.pop(outbox.table, None) if outbox is not None else None
-        if outbox is not None and reason is not None and not isinstance(reason, RowsWent):
+        if outbox is not None and reason is not None and not isinstance(reason, NoneCame):
             log.error(
                 "table %s: %s: it is the outbox: messages that were inserted meanwhile may be in no log, and are not "
                 "published then; those that it still has are, once they are inserted again", outbox.table, reason,

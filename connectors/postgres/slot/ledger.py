@@ -39,7 +39,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from cdc.model.errors import OperatorError
-from cdc.model.table_schema import REWRITTEN, RowsWent, renamed
+from cdc.model.table_schema import REWRITTEN, NoneCame, renamed
 from connectors.postgres.catalog import queries
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.session import identifier
@@ -359,14 +359,11 @@ def difference(then: str, now: Facts, publication: str) -> str | None:
     if now.changed and changed not in (now.changed, _NOTHING):
         return f"publication {publication} was altered, and may have left changes out meanwhile"
     if files != now.files and made != now.made:
-        return REWRITTEN
-    told = _of_columns(entry_text.columns(columns), _left(known), now.columns)
-    return (
-        told
-        or _of_parts(entry_text.parts(parts), now)
-        or _of_types(types, now.types)
-        or _of_unique(known[_PARTS:], now)
-    )
+        return NoneCame(REWRITTEN)
+    of_parts = _of_parts(entry_text.parts(parts), now)
+    told = _of_columns(entry_text.columns(columns), _left(known), now.columns) or of_parts
+    told = told or _of_types(types, now.types) or _of_unique(known[_PARTS:], now)
+    return (None if isinstance(of_parts, NoneCame) else of_parts) or (told and NoneCame(told))
 
 
 def _of_columns(
@@ -397,7 +394,7 @@ def _of_columns(
 def _of_parts(then: Mapping[int, tuple[str, str, str]], now: Facts) -> str | None:
     """Compare partitions; that rows have come is told before that some are gone."""
     less = then.keys() - {part.oid for part in now.parts}
-    went = RowsWent("a partition was detached or dropped, and its rows went without events") if less else None
+    went = NoneCame("a partition was detached or dropped, and its rows went without events") if less else None
     for part in now.parts:
         if then.get(part.oid, entry_text.UNKNOWN) == entry_text.UNKNOWN:
             if part.oid == now.oid and part.oid in then:
@@ -411,7 +408,7 @@ def _of_parts(then: Mapping[int, tuple[str, str, str]], now: Facts) -> str | Non
         if part.toast and toast not in (_NONE * 4, _hash(str(part.toast), 4)):
             return "its rows were rewritten, or it was not in the log (unlogged) for a time"
         if file != _hash(part.file, 4) and part.emptied and part.oid != now.oid:
-            went = went or RowsWent(f"partition {part.name} was truncated, which no event tells if it was by itself")
+            went = went or NoneCame(f"partition {part.name} was truncated, which no event tells if it was by itself")
     return went
 
 
