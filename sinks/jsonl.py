@@ -111,7 +111,7 @@ class JsonlSink(TopiclessSink):
         before = self._contents
         for since, name in read_again(before.state, state):
             at = place_of(since, map(_position, self._lines))
-            self._lines.insert(at, _KEY % b"null" + emptied(name, since)[1:] + b"\n")
+            self._lines.insert(at, _KEY % b"null" + emptied(name, since, self._schemas)[1:] + b"\n")
         lines = b"".join(self._lines)
         if lines:
             try:

@@ -88,10 +88,11 @@ class DeadLetters:
         )
         table = encoder.table
         if not self.on:
+            encoding = "" if isinstance(cause, UnwritableError) else "is the text valid in the database's encoding? "
             raise OperatorError(
                 f"table {table.qualified}, event {bad.position}: {reason} (key columns: {', '.join(table.key)})",
-                hint="is the text valid in the database's encoding? fix the row, or leave the table out; "
-                "on_error: dead_letter goes on without such events and keeps them in a topic of their own",
+                hint=f"{encoding}on_error: dead_letter goes on without such events and keeps them in a topic of their "
+                "own; or leave the table out. To alter the row is no help where the log has the event already",
             )
         try:
             key = encoder.key(row)

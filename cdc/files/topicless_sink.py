@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
@@ -163,9 +163,18 @@ def place_of(since: str, positions: Iterable[str]) -> int:
     return number
 
 
-def emptied(name: str, since: str) -> bytes:
-    """Make a ``t``: the table's rows before it are gone, or they come again."""
+def emptied(name: str, since: str, schemas: Mapping[bytes, bytes]) -> bytes:
+    """Make a ``t``: the table's rows before it are gone, or they come again.
+
+    Its newest description among `schemas` says what it is called: in ``schema.table`` either may have dots.
+    """
+    found = [record for record in map(orjson.loads, schemas.values()) if _qualified(record) == name]
     schema, _, table = name.partition(".")
-    source = {"db": schema, "table": table, "ts_ms": time.time_ns() // 1_000_000, "position": since}
-    event = {"before": None, "after": None, "source": {**source, "schema_version": 0}, "transaction": None, "op": "t"}
-    return orjson.dumps(event)
+    newest = max(found, key=lambda of: int(of["version"]), default={"db": schema, "schema": schema, "table": table})
+    where = {part: newest[part] for part in ("db", "schema", "table")}
+    source = {**where, "ts_ms": time.time_ns() // 1_000_000, "position": since, "schema_version": 0}
+    return orjson.dumps({"before": None, "after": None, "source": source, "transaction": None, "op": "t"})
+
+
+def _qualified(record: Mapping[str, Any]) -> str:
+    return f"{record['schema']}.{record['table']}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cdc.formats.schema import Schema
+from cdc.formats.schema import KIND, TOLD, Schema
 from cdc.formats.typed import SPECIAL
 from cdc.model.change import Column, Table
 
@@ -19,13 +19,13 @@ _DRAFT: Final = "http://json-schema.org/draft-07/schema#"
 def of_key(table: Table, title: str) -> dict[str, Any]:
     """Describe a table's keys."""
     columns = [table.columns[index] for index in table.key_indexes]
-    properties = {c.name: {"type": _types(c), "title": c.type} for c in columns}
+    properties = {c.name: {"type": _types(c), "title": c.type, **_kind(c)} for c in columns}
     return {"$schema": _DRAFT, "title": title, **_closed(properties), "required": [c.name for c in columns]}
 
 
 def of_row(table: Table, title: str, metadata: Schema) -> dict[str, Any]:
     """Describe a table's rows, with the members that `metadata` has."""
-    properties = {c.name: {"type": [*_types(c), "null"], **_title(c)} for c in table.columns}
+    properties = {c.name: {"type": [*_types(c), "null"], **_title(c), **_kind(c)} for c in table.columns}
     known = set(properties)
     properties |= {name: {"type": ["string", "integer"]} for name, _ in metadata.fields if name not in known}
     return {"$schema": _DRAFT, "title": title, **_closed(properties)}
@@ -53,6 +53,11 @@ def _closed(properties: Mapping[str, Any]) -> dict[str, Any]:
 def _title(column: Column) -> dict[str, str]:
     """Say the type of a column whose values are of it; that of another one may have labels of values."""
     return {} if column.changed else {"title": column.type}
+
+
+def _kind(column: Column) -> dict[str, str]:
+    """Say what the values of a column are where their JSON's type does not: microseconds, base64."""
+    return {KIND: column.kind.name} if column.kind.name in TOLD else {}
 
 
 def _types(column: Column) -> list[str]:

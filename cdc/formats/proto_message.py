@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from cdc.formats.schema import DECIMAL, Schema, adjusted
+from cdc.formats.schema import DECIMAL, KIND, TIMES, Schema, adjusted
 from cdc.model.change import Table
 
 CDC_NAME: Final = "cdc.name"
@@ -40,10 +40,10 @@ _SCALARS: Final = {
 }  # fmt: skip
 GEOMETRY: Final = "Geometry"
 DOUBLES: Final = "repeated double"
-_WHOLE: Final = ("int32", "int64")
+WHOLE: Final = ("int32", "int64")
 """Types that share a number: each reads what the other has written, as far as it has room."""
-_TIMES: Final = frozenset({"date", "time_micros", "timestamp_millis", "timestamp_micros"})
-"""Kinds that are numbers, of which one is not read as another."""
+NUMBER: Final = "number"
+"""What a whole number counts that is no time."""
 _RESERVED_NUMBERS: Final = range(19_000, 20_000)
 
 
@@ -81,7 +81,7 @@ class Numbered(NamedTuple):
     """Empty: nobody knows what it was of; it is never given again."""
     written: str
     type: str
-    """A scalar type, or the name of a message; of a time with what it counts, ``int64:timestamp_micros``."""
+    """A scalar type, or the name of a message; of a whole number with what it counts, ``int64:timestamp_micros``."""
     number: int
 
 
@@ -108,8 +108,10 @@ def types(table: Table, row: Schema) -> dict[str, str]:
     kinds = {column.name: column.kind.name for column in table.columns}
 
     def told(name: str, of: Schema) -> str:
-        kind = kinds.get(name, "")
-        return "uint64" if kind == "uint64" else f"{_type(of)}:{kind}" if kind in _TIMES else _type(of)
+        kind, type_ = kinds.get(name, ""), _type(of)
+        if kind == "uint64":
+            return kind
+        return f"{type_}:{kind if kind in TIMES else NUMBER}" if type_ in WHOLE else type_
 
     return {name: told(name, of) for name, of in row.fields}
 
@@ -133,22 +135,27 @@ def numbered(wanted: Mapping[str, str], known: Sequence[Numbered]) -> tuple[Numb
             number = max((of.number for of in found), default=0) + 1
             number = _RESERVED_NUMBERS.stop if number in _RESERVED_NUMBERS else number
             found.append(Numbered(name, _written(name, number, found), type_, number))
-        elif type_ == "int64" or not alike:  # never narrower again: what is written stays readable
+        elif _scalar(type_) == "int64" or not alike:  # never narrower again: what is written stays readable
             found[at] = found[at]._replace(type=type_)
     return tuple(found)
 
 
 def joined(known: Sequence[Numbered], others: Sequence[Numbered]) -> tuple[Numbered, ...]:
     """Add those of the others whose numbers are free, and whose columns of such a type have none."""
-    numbers, columns = {of.number for of in known}, {(of.column, _family(of.type)) for of in known if of.column}
-    more = [of for of in others if of.number not in numbers and (of.column, _family(of.type)) not in columns]
+    numbers = {of.number for of in known}
+    columns = {(of.column, _family(of.type), _meaning(of.type)) for of in known if of.column}
+    more = [
+        of
+        for of in others
+        if of.number not in numbers and (of.column, _family(of.type), _meaning(of.type)) not in columns
+    ]
     return (*known, *more)
 
 
 def _family(type_: str) -> str:
     """Return what stands for all types whose bytes are read alike."""
     type_ = _scalar(type_)
-    return _WHOLE[0] if type_ in _WHOLE else type_
+    return WHOLE[0] if type_ in WHOLE else type_
 
 
 def _scalar(type_: str) -> str:
@@ -156,7 +163,7 @@ def _scalar(type_: str) -> str:
 
 
 def _meaning(type_: str) -> str:
-    """Return what a number counts, where it is a time; empty: it is a number, or nobody has noted what it is."""
+    """Return what a whole number counts; empty: nobody has noted it, or it is none."""
     return type_.partition(":")[2]
 
 
@@ -202,10 +209,11 @@ def row_message(row: Schema, wanted: Mapping[str, str], given: Sequence[Numbered
 def _column(given: Numbered, of: Schema | None, geometry: str, *, label: str) -> Field:
     """Return the field of a column; without a schema, of one that is gone."""
     params = {CDC_NAME: given.column} if given.written != given.column else {}
+    params |= {KIND: counts} if (counts := _meaning(given.type)) in TIMES else {}
     type_, message = _scalar(given.type), None
     if of is not None and given.type == DECIMAL_MESSAGE:
         params |= {"precision": of.parameters["connect.decimal.precision"], "scale": of.parameters["scale"]}
-    if of is not None and of.type == "int16" and given.type == "int32":
+    if of is not None and of.type == "int16" and type_ == "int32":
         params["connect.type"] = of.type
     if type_ == DOUBLES:
         label, type_ = DOUBLES.split()

@@ -11,7 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from cdc.formats.proto_message import CDC_NAME, DECIMAL_MESSAGE, DOUBLES, GEOMETRY, Field, Message, Numbered
+from cdc.formats.proto_message import (
+    CDC_NAME,
+    DECIMAL_MESSAGE,
+    DOUBLES,
+    GEOMETRY,
+    NUMBER,
+    WHOLE,
+    Field,
+    Message,
+    Numbered,
+)  # fmt: skip
+from cdc.formats.schema import KIND
 
 _META: Final = "confluent/meta.proto"
 _DECIMAL: Final = "confluent/type/decimal.proto"
@@ -230,6 +241,8 @@ def given(message: Message) -> tuple[Numbered, ...]:
 def _type(of: Field) -> str:
     if of.message is not None:
         return GEOMETRY
+    if of.type in WHOLE:
+        return f"{of.type}:{of.params.get(KIND, NUMBER)}"
     return DOUBLES if of.label == "repeated" else of.type
 
 

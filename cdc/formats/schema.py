@@ -14,15 +14,12 @@ https://debezium.io/documentation/reference/stable/configuration/avro.html
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
-
-import orjson
+from typing import Any, Final
 
 from cdc.model.errors import OperatorError
 
-_T = TypeVar("_T")
 DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 
 
@@ -66,6 +63,11 @@ def connect(schema: Schema) -> dict[str, Any]:
 _FLOATS: Final = {"float32": "float", "float64": "double"}
 """What JsonConverter calls them."""
 _AVRO: Final = {"int16": "int", "int32": "int", "int64": "long", **_FLOATS}
+KIND: Final = "cdc.kind"
+"""A field's property, in formats that have no name for what their numbers and texts stand for: one of `TOLD`."""
+TIMES: Final = frozenset({"date", "time_micros", "timestamp_millis", "timestamp_micros"})
+"""Kinds that are numbers, of which one is not read as another."""
+TOLD: Final = TIMES | {"bytes"}
 ORIGINAL: Final = "cdc.name"
 """A field's property: its name in the source, if Avro does not have such names."""
 
@@ -124,82 +126,6 @@ def _field(written: str, name: str, of: Schema, described: set[str]) -> dict[str
         **({"default": None} if of.optional else {}),
         **({"doc": name, ORIGINAL: name} if written != name else {}),
     }
-
-
-def swapped(before: str, now: str) -> list[tuple[str, str]]:
-    """Name fields that stand for another column than before, with the column, which now has another field.
-
-    A reader of the schema before would take the one's values for the other's, and no compatibility forbids it. Both are
-    texts of schemas in Avro; of others there are none.
-    """
-    try:
-        were, are = records(orjson.loads(before)), records(orjson.loads(now))
-    except ValueError:
-        return []
-    return [
-        (written, column)
-        for name, fields in were.items()
-        for written, column in fields.items()
-        if are.get(name, {}).get(written, column) != column and column in are[name].values()
-    ]
-
-
-def meant_otherwise(before: str, now: str) -> list[tuple[str, str, str]]:
-    """Name fields whose bytes are the same for another value than before, with what they were and what they are.
-
-    A decimal of another scale, or milliseconds that become microseconds: registries find such schemas compatible, for
-    Avro's own rule on decimals is in none of its libraries, and a reader with a schema of its own (generated classes in
-    Java) takes 1.5001 for 150.01. Both are texts of schemas in Avro; of others there are none.
-    """
-    try:
-        were, are = _meanings(orjson.loads(before)), _meanings(orjson.loads(now))
-    except ValueError:
-        return []
-    return [
-        (field, was[1], means[1])
-        for name, fields in were.items()
-        for field, was in fields.items()
-        if (means := are.get(name, {}).get(field, was))[0] == was[0] and means != was
-    ]
-
-
-def _meanings(of: Any) -> dict[str, dict[str, tuple[str, str]]]:  # noqa: ANN401 - JSON
-    """Return what the fields of each record stand for: types between which readers convert, and the meaning of one."""
-    return {
-        name: {field: meaning for field, type_ in fields.items() if (meaning := _meaning(type_)) is not None}
-        for name, fields in _found(of, lambda field: field["type"]).items()
-    }
-
-
-def _meaning(type_: Any) -> tuple[str, str] | None:  # noqa: ANN401 - JSON
-    if isinstance(type_, list):
-        type_ = next((form for form in type_ if form != "null"), "null")
-    about = type_ if isinstance(type_, dict) else {"type": type_}
-    if about["type"] in ("int", "long"):
-        return "number", str(about.get("connect.name", "a number"))
-    if about["type"] in ("bytes", "string"):
-        is_decimal = about.get("logicalType") == "decimal"
-        return "text", f"a decimal of scale {about['scale']}" if is_decimal else "a text"
-    return None
-
-
-def records(of: Any) -> dict[str, dict[str, str]]:  # noqa: ANN401 - JSON
-    """Return what the fields of each record in a schema are called at the source."""
-    return _found(of, lambda field: str(field.get(ORIGINAL, field["name"])))
-
-
-def _found(of: Any, tell: Callable[[Mapping[str, Any]], _T]) -> dict[str, dict[str, _T]]:  # noqa: ANN401 - JSON
-    """Return what is told of the fields of each record in a schema."""
-    found: dict[str, dict[str, _T]] = {}
-    if isinstance(of, list):
-        for part in of:
-            found |= _found(part, tell)
-    elif isinstance(of, dict):
-        if of.get("type") == "record":
-            found[str(of.get("name"))] = {field["name"]: tell(field) for field in of["fields"]}
-        for part in of.values():
-            found |= _found(part, tell)
-    return found
 
 
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_]")

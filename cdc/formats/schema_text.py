@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from cdc.formats import proto_text
-from cdc.formats.schema import records
+from cdc.formats.meanings import records
 
 
 def is_of(type_: str, text: str, ours: Iterable[str], columns: Iterable[str]) -> bool:

@@ -72,7 +72,7 @@ class HandoverSink(TopiclessSink):
         for since, name in read_again(before.state, state):  # whole transactions are kept whole
             at = place_of(since, (group.position for group in groups))
             group = Group(None, position=since)
-            group.events.add((b"", emptied(name, since)), 0)
+            group.events.add((b"", emptied(name, since, self._schemas)), 0)
             groups.insert(at, group)
         if groups:
             self._batches += 1

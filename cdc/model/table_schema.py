@@ -66,6 +66,12 @@ def renamed(names: Sequence[str]) -> str:
     return f"column {', '.join(names)} had another name"
 
 
+class NoneCame(str):
+    """Is why a table's rows may have changed without events, where none can have come: some are gone, or other."""
+
+    __slots__ = ()
+
+
 def stale_reason(before: Description, table: Table) -> str | None:
     """Say why the topic's records are stale though there was no event; None where they are not."""
     now = Description.of(table)

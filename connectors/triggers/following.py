@@ -423,11 +423,11 @@ class TriggerSource(ABC, Generic[C]):
                 log.warning("table %s was dropped: its topic keeps the rows it had", name)
         self._gone = gone
         there = [one for one in self._captured if one.table.qualified not in gone | self._aside.keys()]
-        differ = set(self._compared(there).differences(self._carried))
+        differ = set((look := self._compared(there)).differences(self.carried()))
+        self._carried |= {name: of for name, of in look.entries().items() if name not in differ}
         again, self._differ = differ & self._differ, differ
         if again:
-            names = ", ".join(sorted(again))
-            raise ChangedError(f"table {names} was altered, or its triggers were: looking again")
+            raise ChangedError(f"table {', '.join(sorted(again))} was altered, or its triggers were: looking again")
 
     def _position(self) -> Place:
         place = self._rounds.place if self._rounds is not None else self._place

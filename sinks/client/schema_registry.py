@@ -17,8 +17,8 @@ from cdc.config.findings import Finding, Level
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.published.record_format import RegistryConfig
 from cdc.formats import proto_text
+from cdc.formats.meanings import meant_otherwise, swapped
 from cdc.formats.reading import PLAIN, Reading
-from cdc.formats.schema import meant_otherwise, swapped
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
 
 if TYPE_CHECKING:
@@ -97,8 +97,8 @@ class SchemaRegistry:
             self._refuse_others(
                 subject, newest.schema.schema_str or "", newest.schema.schema_type or "AVRO", type_, ours
             )
-            self._refuse_swapped(subject, newest.schema.schema_str or "", text)
-            self._refuse_another_meaning(subject, newest.schema.schema_str or "", text)
+            self._refuse_swapped(subject, newest.schema.schema_str or "", schema)
+            self._refuse_another_meaning(subject, newest.schema.schema_str or "", schema)
         number = self._asked(subject, lambda: client.register_schema(subject, schema))
         if number is None:
             raise self._error(subject, f"it has no subject {subject}, and takes none", None)
@@ -235,9 +235,9 @@ class SchemaRegistry:
             hint="whose is it? sink.registry.subjects: topic-record, or another topic_prefix, gives another subject",
         )
 
-    def _refuse_swapped(self, subject: str, before: str, now: str) -> None:
+    def _refuse_swapped(self, subject: str, before: str, now: Schema) -> None:
         """Raise OperatorError if a field would stand for another column than before: readers could not tell."""
-        for field, column in swapped(before, now):
+        for field, column in swapped(now.schema_type or "AVRO", before, now.schema_str or ""):
             raise OperatorError(
                 f"schema registry at {self._config.url}: subject {subject}: its field {field} is column “{column}”, "
                 "and another column wants that name now: readers would take the one for the other: no event is written",
@@ -245,9 +245,9 @@ class SchemaRegistry:
                 "(source.columns: exclude), or another format for this table (sink.formats)",
             )
 
-    def _refuse_another_meaning(self, subject: str, before: str, now: str) -> None:
+    def _refuse_another_meaning(self, subject: str, before: str, now: Schema) -> None:
         """Raise OperatorError if bytes would stand for another value than before, unless the subject takes anything."""
-        for field, was, means in meant_otherwise(before, now):
+        for field, was, means in meant_otherwise(now.schema_type or "AVRO", before, now.schema_str or ""):
             if self._takes_anything(subject):
                 return
             raise OperatorError(

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from cdc.model.errors import ConfigError
+from cdc.model.written_key import is_same, read_written
 
 
 class WantedKey:
@@ -16,10 +17,7 @@ class WantedKey:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        try:
-            self._given: Any = orjson.loads(text)
-        except orjson.JSONDecodeError:
-            self._given = text
+        self._given = _read(text)
         if self._given in (None, "", {}, []) or isinstance(self._given, list):
             raise ConfigError("--key: no key", hint="""--key '{"id": 5}', or of a single column just --key 5""")
 
@@ -46,9 +44,8 @@ class WantedKey:
 
     def is_object(self, known: dict[str, Any]) -> bool:
         """Tell whether an object of key columns is this key."""
-        if isinstance(self._given, dict):  # a number of Avro may be its digits
-            texts = [{name: str(value) for name, value in of.items()} for of in (known, self._given)]
-            return known == self._given or texts[0] == texts[1]
+        if isinstance(self._given, dict):
+            return is_same(known, self._given)
         return len(known) == 1 and next(iter(known.values())) in (self._given, self._text)
 
     def is_texts(self, parts: list[Any]) -> bool:
@@ -57,15 +54,18 @@ class WantedKey:
         return parts in (given, [str(value) for value in given])
 
 
+def _read(text: str) -> Any:  # noqa: ANN401 - JSON
+    """Read JSON, or else a text."""
+    found = read_written(text)
+    return text if found is None and text != "null" else found
+
+
 def values_of(text: str, table: str, columns: Sequence[str]) -> list[Any]:
     """Read who is meant by `--subject`: JSON of the columns that say so, or the value of the only one as it is.
 
     Raises ConfigError for one of other columns.
     """
-    try:
-        given = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        given = text
+    given = _read(text)
     if isinstance(given, dict) and set(given) == set(columns) and None not in given.values():
         return [given[name] for name in columns]
     if text and len(columns) == 1 and not isinstance(given, dict | list):

@@ -20,6 +20,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from cdc.config.config import ApplyConfig
 from cdc.model.errors import ConfigError, OperatorError
+from cdc.model.written_key import is_same, read_written
 from spark_apply.events.kafka.client import client_settings
 from spark_apply.events.kafka.records import committed_records
 from spark_apply.events.kafka.topics import existing_topics, quarantine_topic
@@ -56,9 +57,9 @@ class Entry:
 
     def has_key(self, text: str) -> bool:
         """Whether `text` names its key: JSON of all columns, or the value of the only one."""
-        known, given = _json(self.key or ""), _json(text)
+        known, given = _json(self.key or ""), read_written(text)
         if not isinstance(known, dict) or isinstance(given, dict):
-            return known is not None and known == given
+            return isinstance(known, dict) and is_same(known, given)
         return len(known) == 1 and next(iter(known.values())) in (given, text)
 
     @classmethod

@@ -14,6 +14,7 @@ import orjson
 
 from cdc.config.config import ApplyConfig
 from cdc.model.errors import ConfigError
+from cdc.model.written_key import is_same, read_written
 from spark_apply.events.expressions import resolved
 from spark_apply.events.kafka.records import committed_records
 from spark_apply.events.kafka.schema_topic import schema_versions
@@ -111,7 +112,7 @@ def explain(config: ApplyConfig, table: str, key: str) -> Explanation:
     found = (
         Record(message.partition() or 0, message.offset() or 0, _event(message.value()))
         for message in committed_records(config.source, made.topic, partitions)
-        if _json(message.key()) in wanted
+        if _is_one(_json(message.key()), wanted)
     )
     records, settings = judged(found), chosen[table]
     left_out = settings.where is not None and _left_out(config, projected_table(versions[table], settings), records)
@@ -138,7 +139,7 @@ def _left_out(config: ApplyConfig, table: TargetTable, records: Iterable[JudgedR
 
 def parse_key(table: TargetTable, text: str) -> list[dict[str, Any]]:
     """Parse ``{"id": 5}``; for a key of one column also its value, a number or a text. Raises ConfigError."""
-    given = _json(text.encode())
+    given = read_written(text)
     if not isinstance(given, dict) and len(table.key) == 1:
         values = [text] if given is None or isinstance(given, str) else [given, text]
         return [{table.key[0]: value} for value in values]
@@ -148,8 +149,12 @@ def parse_key(table: TargetTable, text: str) -> list[dict[str, Any]]:
     return [{name: given[name] for name in table.key}]
 
 
-def _of_key(event_key: str | None, wanted: Sequence[object]) -> bool:
-    return event_key is not None and _json(event_key.encode()) in wanted
+def _of_key(event_key: str | None, wanted: Sequence[Mapping[str, Any]]) -> bool:
+    return event_key is not None and _is_one(_json(event_key.encode()), wanted)
+
+
+def _is_one(key: object, wanted: Sequence[Mapping[str, Any]]) -> bool:
+    return isinstance(key, dict) and any(is_same(key, of) for of in wanted)
 
 
 def judged(records: Iterable[Record]) -> tuple[JudgedRecord, ...]:

@@ -155,6 +155,13 @@ SILENT: Final = (
         before=_PARTITIONED,
     ),
     *_silent(
+        "a_partition_made_filled_and_attached_at_once",
+        "BEGIN; CREATE TABLE t_4 (LIKE t INCLUDING ALL); INSERT INTO t_4 VALUES (31, 'z', 1); "
+        "ALTER TABLE t ATTACH PARTITION t_4 FOR VALUES FROM (30) TO (40); COMMIT",
+        "partition t_4 was attached with the rows it had",
+        before=_PARTITIONED,
+    ),
+    *_silent(
         "a_partition_away_for_a_while",
         "ALTER TABLE t DETACH PARTITION t_2; UPDATE t_2 SET n = 9; "
         "ALTER TABLE t ATTACH PARTITION t_2 FOR VALUES FROM (10) TO (20)",

@@ -382,6 +382,11 @@ def test_killed_at_any_step_each_event_comes_once(postgres18: Database, point: s
     laws.each_event_came_once(shop)
 
 
+AT_ONCE = """
+CREATE TABLE nine (LIKE orders INCLUDING ALL); INSERT INTO nine VALUES (90, '', 9);
+ALTER TABLE orders ATTACH PARTITION nine FOR VALUES IN (9)"""
+
+
 def test_partitions(postgres18: Database) -> None:
     """Rows that move, partitions that come, come with rows, are truncated by themselves, or go."""
     shop = PostgresShop(
@@ -401,6 +406,8 @@ def test_partitions(postgres18: Database) -> None:
     assert len(shop.events()) == before + 4, "a partition that is new asks for nothing"
     shop.do("CREATE TABLE four (id int, status text, n int, PRIMARY KEY (id, n))", "INSERT INTO four VALUES (5, '', 4)")
     for statement in (
+        "CREATE TABLE five PARTITION OF orders DEFAULT; INSERT INTO orders VALUES (50, '', 5); DROP TABLE five",
+        AT_ONCE,
         "ALTER TABLE orders ATTACH PARTITION four FOR VALUES IN (4)",
         "TRUNCATE two",
         "ALTER TABLE orders DETACH PARTITION three",
@@ -408,7 +415,17 @@ def test_partitions(postgres18: Database) -> None:
     ):
         shop.do(statement)
         shop.run()
+        shop.run()  # which compares what the changes have told of
         assert shop.fold() == shop.rows(), statement
+    with shop.running() as running:
+        shop.do("CREATE TABLE five PARTITION OF orders FOR VALUES IN (5)", "INSERT INTO orders VALUES (50, '', 5)")
+        running.eventually(lambda: shop.fold() == shop.rows())
+        shop.do("DROP TABLE five")
+        running.eventually(lambda: shop.fold() == shop.rows())
+        shop.do("CREATE TABLE five PARTITION OF orders FOR VALUES IN (5); INSERT INTO orders VALUES (51, '', 5);"
+                "ALTER TABLE orders DETACH PARTITION five")  # fmt: skip
+        running.eventually(lambda: shop.fold() == shop.rows())
+    assert running.raised is None
 
 
 def test_numbers_that_sessions_hold_in_store_are_no_order(shop: PostgresShop) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from cdc.model.change import Position
 from cdc.model.errors import OperatorError
 from cdc.model.state import Phase, State
 from connectors.mysql.binlog.spill import close_file
@@ -36,6 +39,21 @@ def test_lines_that_a_full_disk_does_not_take(tmp_path: Path) -> None:
     assert sink.fence() is None, "nothing was committed"
     sink.commit(STATE)
     sink.close()
+
+
+def test_where_rows_come_again_is_told_as_other_events_tell_their_table(tmp_path: Path) -> None:
+    """Schema and table apart, whichever has the dot: of a name alone nobody knows."""
+    sink = JsonlSink(tmp_path / "changes.jsonl", "c")
+    sink.fence()
+    sink.schema(b"1", b'{"db":"d","schema":"a.b","table":"c.d","version":1}')
+    at = replace(STATE, tables=("a.b.c.d",))
+    sink.commit(at)
+    reading = {"a.b.c.d": {"since": Position(1, 3, 0).text}}
+    sink.commit(replace(at.next(), reading=reading))
+    sink.close()
+    (event,) = map(json.loads, (tmp_path / "changes.jsonl").read_text().splitlines())
+    assert (event["op"], event["key"]) == ("t", None)
+    assert [event["source"][part] for part in ("db", "schema", "table")] == ["d", "a.b", "c.d"]
 
 
 def test_a_file_of_a_long_transaction_is_let_go_of() -> None:

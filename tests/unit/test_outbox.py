@@ -18,6 +18,7 @@ from cdc.config.source_config import SourceConfig
 from cdc.model.change import Change, Column, Kind, Op, Row, Table
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.interfaces import Log
+from cdc.model.table_schema import NoneCame
 from cdc.rules.outbox import COLUMNS
 from cdc.testing import (
     POINTS,
@@ -174,6 +175,10 @@ def test_messages_that_no_log_has_are_told_of(
     bench.log.commit(insert(OUTBOX, _row(3)))
     bench.run()
     assert bench.ids() == [3]
+    caplog.clear()
+    monkeypatch.setattr(MemorySource, "stale", lambda _: {"s.outbox": NoneCame("a partition was dropped")})
+    bench.run()
+    assert not caplog.records, "by dropping partitions it is tidied up"
 
 
 def test_a_table_that_is_no_outbox_any_more_is_read(caplog: pytest.LogCaptureFixture) -> None:

@@ -37,6 +37,8 @@ def test_an_entry_comes_back_as_it_was() -> None:
         ('{"id":"a b"}', "a b", True),
         ('{"a":1,"b":2}', '{"b":2,"a":1}', True),
         ('{"a":1,"b":2}', "1", False),
+        ('{"n":"1.10"}', '{"n": 1.10}', True),
+        ('{"n":"1.1"}', '{"n": 1.10}', False),
         ("no JSON", "no JSON", False),
         (None, "1", False),
     ],

@@ -158,28 +158,53 @@ def test_a_field_does_not_come_to_be_another_column(server: ScriptedRegistry, sh
 
 
 OTHERWISE = (
-    (Kind("decimal", 10, 2), Kind("decimal", 12, 4), "is a decimal of scale 2, and would be a decimal of scale 4"),
-    (Kind("decimal", 10, 2), Kind("string"), "is a decimal of scale 2, and would be a text"),
-    (Kind("timestamp_millis"), Kind("timestamp_micros"), r"is io.debezium.time.Timestamp, and would be io.*Micro"),
-    (Kind("int32"), Kind("date"), "is a number, and would be io.debezium.time.Date"),
-    (Kind("decimal", 10, 2), Kind("decimal", 12, 2), None),
-    (Kind("int32"), Kind("int64"), None),
-    (Kind("string"), Kind("bytes"), None),
-    (Kind("string"), Kind("timestamptz"), None),
+    (
+        Kind("decimal", 10, 2),
+        Kind("decimal", 12, 4),
+        "is a decimal of scale 2, and would be a decimal of scale 4",
+        None,
+    ),
+    (Kind("decimal", 10, 2), Kind("string"), "is a decimal of scale 2, and would be a text", None),
+    (
+        Kind("timestamp_millis"),
+        Kind("timestamp_micros"),
+        r"is io.debezium.time.Timestamp, and would be io.*Micro",
+        "is timestamp_millis, and would be timestamp_micros",
+    ),
+    (Kind("int32"), Kind("date"), "is a number, and would be io.debezium.time.Date", "is a number, and would be date"),
+    (
+        Kind("time_micros"),
+        Kind("float64"),
+        "is io.*MicroTime, and would be a number",
+        "is time_micros, and would be a n",
+    ),
+    (Kind("decimal", 10, 2), Kind("decimal", 12, 2), None, None),
+    (Kind("int32"), Kind("int64"), None, None),
+    (Kind("string"), Kind("bytes"), None, "is a text, and would be bytes"),
+    (Kind("bytes"), Kind("json"), None, "is bytes, and would be a text"),
+    (Kind("string"), Kind("timestamptz"), None, None),
+    (Kind("boolean"), Kind("int32"), None, None),
 )
 
 
-@pytest.mark.parametrize(("was", "means", "said"), OTHERWISE)
+@pytest.mark.parametrize(("was", "means", "avro", "json"), OTHERWISE)
 def test_bytes_do_not_come_to_stand_for_another_value(
-    server: ScriptedRegistry, was: Kind, means: Kind, said: str | None
+    server: ScriptedRegistry, was: Kind, means: Kind, avro: str | None, json: str | None
 ) -> None:
-    """Registries find the schemas compatible; a reader in Java with a class of the first takes 1.5001 for 150.01."""
+    """Registries find the schemas compatible; a reader in Java with a class of the first takes 1.5001 for 150.01.
+
+    Of Protobuf there is nothing to refuse: what is meant otherwise has another number.
+    """
     before, now = (
         replace(table, columns=(table.columns[0], replace(table.columns[1], kind=kind)))
         for table, kind in ((TABLE, was), (TABLE, means))
     )
     registry = SchemaRegistry(RegistryConfig(url=server.url))
-    for subjects, shape in (("topic", "avro"), ("topic-record", "flat avro")):
+    shapes = (
+        ("topic", "avro", avro), ("topic-record", "flat avro", avro), ("topic-record", "json-schema", json),
+        ("topic", "flat json-schema", json), ("topic", "protobuf", None),
+    )  # fmt: skip
+    for subjects, shape, said in shapes:
         server.subjects, server.schemas, server.levels = {}, {}, {"": "BACKWARD"}
         wires = RegisteredWires(Formats(shape), registry=registry, subjects=subjects)
         wires.begin("postgresql", "d")

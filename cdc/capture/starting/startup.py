@@ -23,6 +23,7 @@ from cdc.model.errors import GapError, OperatorError, raise_first
 from cdc.model.interfaces import LINEAGE, Choosing, Comparing, Renaming, Sink, Source
 from cdc.model.ledger import Loss, loss, to_record
 from cdc.model.state import Phase, State
+from cdc.model.table_schema import NoneCame
 
 _OUTBOX: Final = "source.outbox"
 """What the state's `config` calls the table that is an outbox."""
@@ -146,14 +147,16 @@ class Startup:
     def _stale(self, source: Source, state: State) -> Mapping[str, str] | None:
         """Return the tables whose rows may have changed without events, with the reason of each; None: there is none.
 
-        An outbox is not among them: no reading brings messages, so it is told of inserts that may be in no log.
+        An outbox is not among them: no reading brings messages, so it is told of inserts that may be in no log. That
+        partitions of it are gone, which is how some tidy up, or that a column has another type, is nothing to tell of.
         """
         found = source.stale() if isinstance(source, Comparing) else {}
         stale = {name: reason for name, reason in found.items() if name in state.tables}
         if not stale:
             return None
         outbox = self._settings.outbox
-        if outbox is not None and (reason := stale.pop(outbox.table, None)) is not None:
+        reason = stale.pop(outbox.table, None) if outbox is not None else None
+        if outbox is not None and reason is not None and not isinstance(reason, NoneCame):
             log.error(
                 "table %s: %s: it is the outbox: messages that were inserted meanwhile may be in no log, and are not "
                 "published then; those that it still has are, once they are inserted again", outbox.table, reason,

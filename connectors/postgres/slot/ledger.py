@@ -39,7 +39,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from cdc.model.errors import OperatorError
-from cdc.model.table_schema import REWRITTEN, renamed
+from cdc.model.table_schema import REWRITTEN, NoneCame, renamed
 from connectors.postgres.catalog import queries
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.session import identifier
@@ -84,19 +84,26 @@ FROM pg_attribute a WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT 
 """  # noqa: S608 - a constant
 
 _LEAVES: Final = """
-WITH RECURSIVE part(root, oid, attached, joined) AS (
-    SELECT oid, oid, '', 2147483647 FROM pg_class WHERE oid = ANY (%s::oid[])
+WITH RECURSIVE part(root, oid, attached, joined, merged) AS (
+    SELECT oid, oid, '', 2147483647, false FROM pg_class WHERE oid = ANY (%s::oid[])
     UNION ALL
-    SELECT part.root, i.inhrelid, part.attached || ',' || i.xmin::text, least(part.joined, age(i.xmin))
+    SELECT part.root, i.inhrelid, part.attached || ',' || i.xmin::text, least(part.joined, age(i.xmin)),
+           part.merged OR EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = i.inhrelid AND a.attnum > 0
+                                  AND (a.xmin::text, a.cmin::text) = (i.xmin::text, i.cmin::text))
     FROM part JOIN pg_class p ON p.oid = part.oid AND p.relkind = 'p' JOIN pg_inherits i ON i.inhparent = part.oid
 )
 SELECT part.root::int8, c.oid::int8, n.nspname, c.relname, part.attached, c.relfilenode::text, c.reltoastrelid::int8,
        c.relpersistence <> 'p', c.reltuples < 0,
-       part.joined < age((SELECT a.xmin FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum = -1))
+       part.merged
+       OR part.joined < age((SELECT a.xmin FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum = -1))
 FROM part JOIN pg_class c ON c.oid = part.oid JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind = 'r' ORDER BY 1, 2
 """
-"""The row of a table's system column is as old as the table: a partition that was attached later had rows, maybe."""
+"""The row of a table's system column is as old as the table: a partition that was attached later had rows, maybe.
+
+One that was made, filled and attached in one transaction has no such row that is older. But ATTACH writes the rows of
+its columns and that of its place in one command, and CREATE TABLE … PARTITION OF in two.
+"""
 
 _USED: Final = """
 WITH RECURSIVE used(root, oid) AS (
@@ -135,7 +142,7 @@ class Part(NamedTuple):
     emptied: bool
     """No statistics since it was made or truncated."""
     brought_rows: bool
-    """It was attached after it was made."""
+    """It was attached, and not made where it is."""
 
     @property
     def record(self) -> str:
@@ -352,14 +359,11 @@ def difference(then: str, now: Facts, publication: str) -> str | None:
     if now.changed and changed not in (now.changed, _NOTHING):
         return f"publication {publication} was altered, and may have left changes out meanwhile"
     if files != now.files and made != now.made:
-        return REWRITTEN
-    told = _of_columns(entry_text.columns(columns), _left(known), now.columns)
-    return (
-        told
-        or _of_parts(entry_text.parts(parts), now)
-        or _of_types(types, now.types)
-        or _of_unique(known[_PARTS:], now)
-    )
+        return NoneCame(REWRITTEN)
+    of_parts = _of_parts(entry_text.parts(parts), now)
+    told = _of_columns(entry_text.columns(columns), _left(known), now.columns) or of_parts
+    told = told or _of_types(types, now.types) or _of_unique(known[_PARTS:], now)
+    return (None if isinstance(of_parts, NoneCame) else of_parts) or (told and NoneCame(told))
 
 
 def _of_columns(
@@ -388,8 +392,9 @@ def _of_columns(
 
 
 def _of_parts(then: Mapping[int, tuple[str, str, str]], now: Facts) -> str | None:
-    if then.keys() - {part.oid for part in now.parts}:
-        return "a partition was detached or dropped, and its rows went without events"
+    """Compare partitions; that rows have come is told before that some are gone."""
+    less = then.keys() - {part.oid for part in now.parts}
+    went = NoneCame("a partition was detached or dropped, and its rows went without events") if less else None
     for part in now.parts:
         if then.get(part.oid, entry_text.UNKNOWN) == entry_text.UNKNOWN:
             if part.oid == now.oid and part.oid in then:
@@ -403,8 +408,8 @@ def _of_parts(then: Mapping[int, tuple[str, str, str]], now: Facts) -> str | Non
         if part.toast and toast not in (_NONE * 4, _hash(str(part.toast), 4)):
             return "its rows were rewritten, or it was not in the log (unlogged) for a time"
         if file != _hash(part.file, 4) and part.emptied and part.oid != now.oid:
-            return f"partition {part.name} was truncated, which no event tells if it was by itself"
-    return None
+            went = went or NoneCame(f"partition {part.name} was truncated, which no event tells if it was by itself")
+    return went
 
 
 def _of_types(then: str, now: Mapping[int, _Type]) -> str | None:

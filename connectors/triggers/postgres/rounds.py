@@ -158,12 +158,16 @@ class Rounds:
         *,
         table_of: Callable[[int], Table | None],
         missed: Callable[[int], bool],
+        parts: dict[int, tuple[str, str]],
+        partitioned: Callable[[int], bool],
     ) -> None:
         """`table_of` gives the table of a shape's number; None: it is not captured any more.
 
-        `missed` notes that changes of a shape are lost, and returns whether anybody is to look again.
+        `missed` notes that changes of a shape are lost, and returns whether anybody is to look again. `parts` is given
+        the partitions that have had rows, each with its table (see `ledger.with_parts`), of shapes that `partitioned`.
         """
         self._log, self._table_of, self._missed = log, table_of, missed
+        self._parts, self._partitioned = parts, partitioned
         self.place = place
         """Where to resume once everything that was given is safe."""
         self._tables: dict[int, int] = {}
@@ -270,6 +274,8 @@ class Rounds:
             return []
         width = len(table.columns)
         columns = [f"{image}{at}" for image in ("o", "n") for at in range(1, width + 1)]
+        if self._partitioned(self._tables[oid]):
+            columns.append("part")
         statement = sql.SQL("COPY (SELECT {} FROM ONLY {} WHERE {} ORDER BY seq{}) TO STDOUT").format(
             sql.SQL(", ").join(map(sql.Identifier, ["xid", "seq", "op", *columns])),
             sql.SQL(self._log.names.of(self._log.names.change_table(self._tables[oid]))),
@@ -301,9 +307,11 @@ class Rounds:
         table = self._table(oid)
         if table is None:
             return
-        width = len(table.columns)
+        width, divided = len(table.columns), self._partitioned(self._tables[oid])
         for line in lines:
-            xid, seq, op, *values = parse_row(line, 3 + 2 * width)
+            xid, seq, op, *values = parse_row(line, 3 + 2 * width + divided)
+            if divided and isinstance(part := values.pop(), bytes):
+                self._parts[int(part)] = table.qualified, ""
             if not (isinstance(xid, bytes) and isinstance(seq, bytes) and isinstance(op, bytes)):
                 raise BugError("a change without its number")
             yield xid.decode(), _change(table, op, int(seq), tuple(values[:width]), tuple(values[width:]))

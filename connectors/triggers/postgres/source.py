@@ -36,6 +36,9 @@ class PostgresTriggers(TriggerSource[Captured]):
         self._changes: ChangeLog | None = None
         self._reading: psycopg2.extensions.connection | None = None
         self._shapes: dict[int, Table | None] = {}
+        self._divided: dict[int, bool] = {}
+        self._parts: dict[int, tuple[str, str]] = {}
+        """Partitions that changes tell of, with their tables: see `ledger.with_parts`."""
 
     def clock_ms(self) -> int:
         return self._log().clock_ms()
@@ -84,8 +87,9 @@ class PostgresTriggers(TriggerSource[Captured]):
         self._reading = session.connect(self._params)
         self._place = place = Place.of(offset)
         rounds = self._rounds = Rounds(
-            ChangeLog(self._reading, self._config.name), place, table_of=self._table, missed=self._missed
-        )
+            ChangeLog(self._reading, self._config.name), place, table_of=self._table, missed=self._missed,
+            parts=self._parts, partitioned=self._is_divided,
+        )  # fmt: skip
         pause_s = SHORTEST_S
         while True:
             self._look()
@@ -109,6 +113,15 @@ class PostgresTriggers(TriggerSource[Captured]):
                     table = table if same else told
                 self._shapes[other] = table if table is not None and self._is_captured(table) else None
         return self._shapes[number]
+
+    def _is_divided(self, number: int) -> bool:
+        if number not in self._divided:
+            self._divided = {other: shape.partitioned for other, shape in self._log().shapes().items()}
+        return self._divided[number]
+
+    def carried(self) -> Mapping[str, str]:
+        told = self._parts.copy()  # the session that reads notes more
+        return with_parts(self._carried, told) if told else self._carried
 
     def _missed(self, number: int) -> bool:
         """Note a miss of a shape; return whether to look again: a table that is set aside is read again anyway."""
@@ -176,6 +189,13 @@ class Look:
         """Return the tables whose rows may have changed without being written down, with the reason of each."""
         found = {name: _reason(then.get(name), stands, self.facts.get(name)) for name, stands in self.standing.items()}
         return {name: reason for name, reason in found.items() if reason is not None}
+
+
+def with_parts(entries: Mapping[str, str], told: Mapping[int, tuple[str, str]]) -> dict[str, str]:
+    """Return entries of tables whose partitions, of which changes tell, no look has found yet."""
+    divided = {name: json.JSONDecoder().raw_decode(entries[name])[1] for name, _ in told.values() if name in entries}
+    records = ledger.with_parts({name: entries[name][end:].strip() for name, end in divided.items()}, told)
+    return {**entries, **{name: f"{entries[name][:end]} {records[name]}" for name, end in divided.items()}}
 
 
 def _reason(then: str | None, stands: str | None, facts: ledger.Facts | None) -> str | None:

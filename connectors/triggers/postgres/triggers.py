@@ -188,7 +188,7 @@ def change_table(names: Names, number: int, shape: Shape) -> Iterator[str]:
     table = names.change_table(number)
     columns = ", ".join(
         f"{image}{at} {type_}" for image in ("o", "n") for at, type_ in enumerate(shape.stored, start=1)
-    )
+    ) + (", part pg_catalog.oid" if shape.partitioned else "")
     yield (
         f"CREATE TABLE {names.of(table)} ({columns}) INHERITS ({names.changes}) "
         "WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0)"
@@ -315,6 +315,9 @@ class _Writer:
             if row is not None:
                 names += [f"{image}{at}" for at in range(1, len(self._shape.columns) + 1)]
                 values += self._images(row)
+        if new is not None and self._shape.partitioned:
+            names.append("part")
+            values.append(f"{new}.tableoid")
         return f"INSERT INTO {self._into} ({', '.join(names)}) SELECT {', '.join(values)}"
 
     def _images(self, row: str) -> Sequence[str]:

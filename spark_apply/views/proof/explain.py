@@ -19,6 +19,7 @@ from cdc.encode.topic_contents.foreign import event_of
 from cdc.model.change import Kind, Position
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import State
+from cdc.model.written_key import read_written
 from spark_apply.events.kafka.records import committed_records
 from spark_apply.events.kafka.topics import existing_topics
 from spark_apply.model.suggestion import did_you_mean
@@ -183,10 +184,8 @@ def _explained(
 
 
 def _parse(view: View, text: str) -> dict[str, Any]:
-    try:
-        given = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        given = text
+    given = read_written(text)
+    given = text if given is None and text != "null" else given
     names = list(view.plan.key)
     if not isinstance(given, dict) and len(names) == 1:
         return {names[0]: given}
