@@ -136,6 +136,8 @@ class Barrier:
     position: str
     source_ms: int | None
     highs: Ends
+    gone: frozenset[str] = frozenset()
+    """The tables that are followed, and that the connector captures no more: nothing is written of them."""
 
     def passed(self, ends: Ends) -> bool:
         """Whether batches up to `ends` have read everything before it."""

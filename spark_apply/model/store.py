@@ -128,6 +128,10 @@ class Visibility:
     """As `Batch.refuse`; also for rows that waited in the store, which are in no batch."""
     again: bool = False
     """The events are a retry of what the store refused: neither old offsets nor old positions mean it has them."""
+    gone: str = ""
+    """Why nothing more comes of the table, so that no other one waits for it; empty: it may."""
+    reading: bool = False
+    """The source's table is being read again: what is there of it may have no values in columns that are new."""
 
 
 class StoredRow(NamedTuple):

@@ -48,7 +48,16 @@ def test_rows_that_differ_are_read_from_tables_of_their_own() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    ["bround(n, 1)", "g RLIKE 'x'", "CAST(n AS STRING) || g", "hash(g)", "try_to_number(g, '999')", "g + 1"],
+    [
+        "named_struct('x', n).x",
+        "element_at(array(n, k), 2)",
+        "bround(n, 1)",
+        "g RLIKE 'x'",
+        "CAST(n AS STRING) || g",
+        "hash(g)",
+        "try_to_number(g, '999')",
+        "g + 1",
+    ],
 )
 def test_what_spark_takes_is_not_looked_through(value: str) -> None:
     plan = plan_view("v", f"SELECT id, {value} AS r FROM public.a", ["id"], RELATIONS, engine="spark")
@@ -64,6 +73,10 @@ def test_what_spark_takes_is_not_looked_through(value: str) -> None:
         ("unix_timestamp()", "not the same each time"),
         ("current_schema()", "not the same each time"),
         ("first(g)", "order in which rows are read"),
+        ("first_value(g)", "order in which rows are read"),
+        ("last_value(g) IGNORE NULLS", "order in which rows are read"),
+        ("array_sort(collect_list(g), (x, y) -> 0)", "order in which rows are read"),
+        ("lag(g) IGNORE NULLS OVER (PARTITION BY k ORDER BY n)", "has no total order"),
         ("max_by(g, n)", "order in which rows are read"),
         ("collect_list(g)", "order in which rows are read"),
         ("hll_sketch_agg(n)", "a sketch, which `engine: spark` does not keep"),
@@ -78,10 +91,27 @@ def test_what_spark_takes_is_not_looked_through(value: str) -> None:
 )
 def test_what_spark_would_compute_in_another_way_each_time_is_refused(value: str, why: str) -> None:
     sql = f"SELECT id, {value} AS r FROM public.a"
-    if any(name in value for name in ("first", "max_by", "collect", "percentile", "mode", "hll")):
+    if any(name in value for name in ("first", "last", "max_by", "collect", "percentile", "mode", "hll")):
         sql += " GROUP BY id"
     with pytest.raises(ConfigError, match=why):
         plan_view("v", sql, ["id"], RELATIONS, engine="spark")
+
+
+def test_values_that_are_collected_are_taken_where_their_order_does_not_count() -> None:
+    for value in (
+        "sort_array(collect_set(g))",
+        "array_join(sort_array(collect_list(g), false), ',')",
+        "size(collect_set(g) FILTER (WHERE n > 1))",
+        "sort_array(collect_list(struct(n, g)))[0].g",
+    ):
+        assert plan_view("v", f"SELECT k, {value} AS r FROM public.a GROUP BY k", ["k"], RELATIONS, engine="spark")
+
+
+def test_a_field_is_taken_of_a_value_where_no_table_has_its_name() -> None:
+    sql = "WITH s AS (SELECT id, named_struct('x', struct(n, g)) AS s, k FROM public.a) SELECT id, {} AS r FROM s"
+    meant = {"s.s.x.n": ".x).n", "s.x.g": ".x).g", "s.k": "`k`"}
+    for written, there in meant.items():
+        assert there in plan_view("v", sql.format(written), ["id"], RELATIONS, engine="spark").nodes[-1].whole
 
 
 def test_streams_and_rows_as_they_were_are_read_as_by_the_other_engine() -> None:

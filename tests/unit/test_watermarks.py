@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ from spark_apply.job.copies.route import Route
 from spark_apply.job.watermarks.barriers import PositionWatcher
 from spark_apply.job.watermarks.publisher import WatermarkPublisher
 from spark_apply.model.completeness import Barrier, Barriers, Ends, Mark, TakenIn
+from spark_apply.model.store import Applied, Visibility
 from spark_apply.model.target_table import TargetTable
 
 TOPIC = "shop.public.orders"
@@ -50,6 +52,33 @@ def test_a_batch_that_failed_completes_nothing() -> None:
     (complete,) = (mark.complete for mark in store.marks)
     assert complete is not None
     assert complete.position == COMMITTED
+
+
+class Together(Store):
+    """A store that brings its tables together."""
+
+    whole = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: list[Visibility] = []
+
+    def fold(self, _batches: object, visibility: Mapping[str, Visibility]) -> dict[str, Applied]:
+        self.shown += visibility.values()
+        return {}
+
+
+def test_a_table_of_which_nothing_comes_is_told_once() -> None:
+    """While its rows are read again, and when the connector captures it no more: no other one waits for it then."""
+    barriers, store = Barriers(), Together()
+    made = publisher(barriers, store)
+    orders, none = frozenset({"public.orders"}), frozenset[str]()
+    for position, whole, gone in (("17", orders, none), ("18", none, none), ("19", none, orders), ("20", none, orders)):
+        at = f"00000001.00000000000000{position}.00000000"
+        barriers.add(Barrier("shop", whole, at, 1, {TOPIC: {0: 5}}, gone))
+        made.publish_pending()
+    told = [(shown.limit[-11:-9], shown.reading, bool(shown.gone)) for shown in store.shown]
+    assert told == [("17", False, False), ("17", True, False), ("17", False, True)]
 
 
 def test_what_lies_before_a_batch_is_no_part_of_it() -> None:

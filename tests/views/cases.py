@@ -203,6 +203,10 @@ CASES: Mapping[str, Case] = {
         view("SELECT g, count(*) AS n FROM public.x GROUP BY g", "g"),
         [([tx(("x", "c", (1, None, 1)))], ["+None"]), ([tx(("x", "u", (1, "g", 1)))], ["+g", "-None"])],
     ),
+    "19 a null row of UNION": Case(
+        view("SELECT g FROM public.x UNION SELECT g FROM public.x WHERE v > 1", "g"),
+        [([tx(("x", "c", (1, None, 1)))], ["+None"]), ([tx(("x", "u", (1, "g", 2)))], ["+g", "-None"])],
+    ),
     "20 count distinct": Case(
         view("SELECT g, count(DISTINCT v) AS d FROM public.x GROUP BY g", "g"),
         [

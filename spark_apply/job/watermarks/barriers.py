@@ -172,8 +172,8 @@ class PositionWatcher:
             tables = complete_tables(state, self._followed[connector])
             if tables is not None:
                 topics = {self._followed[connector][table] for table in tables}
-                highs = self._highs(topics)
-                self.barriers.add(Barrier(connector, tables, position_of(state), state.source_ms or None, highs))
+                highs, gone = self._highs(topics), frozenset(self._followed[connector]).difference(state.tables)
+                self.barriers.add(Barrier(connector, tables, position_of(state), state.source_ms or None, highs, gone))
             del self._moved[connector]
 
     def _highs(self, topics: Collection[str]) -> dict[str, dict[int, int]]:

@@ -17,6 +17,8 @@ from spark_apply.model.store import EVERYTHING, Visibility, is_whole
 
 RESTORED: Final = f"was it restored from a backup? {AGAIN}"
 """What to do about a copy that has less than its checkpoint says."""
+_FINE: Final = (False, "")
+"""A table that is not read again, and not gone."""
 
 
 class WatermarkPublisher:
@@ -30,6 +32,10 @@ class WatermarkPublisher:
         self._topics = topics or {}
         self._ends: Ends = {}
         self._marks: dict[Key, Mark] = {}
+        self._passed: Mapping[str, Barrier] = {}
+        """By connector, the newest barrier that is true of what the copies hold."""
+        self._told: dict[Key, tuple[bool, str]] = {}
+        """Of copies that are brought together with others, whether each table is read again, and why it is gone."""
 
     def begin(self, applied: Ends | None, *, checkpoint: str) -> None:
         """Compare the stores with the checkpoint.
@@ -123,6 +129,7 @@ class WatermarkPublisher:
         """Note that all stores hold everything below `ends`; `visibility` has the marks that are already written."""
         self._ends = ends
         self._marks.update({follower: visible.mark for follower, visible in visibility.items()})
+        self._told.update({follower: (visible.reading, visible.gone) for follower, visible in visibility.items()})
         self._publish()
 
     def replaced(self, topic: str, store: str, ends: Mapping[int, int]) -> None:
@@ -148,10 +155,16 @@ class WatermarkPublisher:
         together: dict[str, dict[Key, Visibility]] = {}
         for (topic, name), mark in self._due(self._ends).items():
             route = self._routes[topic]
-            if mark == self._marks.get((topic, name)):
-                continue
+            same = mark == self._marks.get((topic, name))
             if is_whole(route.stores[name]):
-                together.setdefault(name, {})[topic, name] = self.visible(route, mark)
+                visible = self.visible(route, mark)
+                about = visible.reading, visible.gone
+                if same and about == self._told.get((topic, name), _FINE):
+                    continue
+                together.setdefault(name, {})[topic, name] = visible
+                self._told[topic, name] = about
+            elif same:
+                continue
             else:
                 with self._applier.contained(topic, name):
                     route.stores[name].set_mark(route.table, mark)
@@ -166,6 +179,7 @@ class WatermarkPublisher:
             for connector, barrier in self._watcher.barriers.passed(ends).items()
             if barrier.passed(ends)  # `passed` may remember a later batch, which failed
         }
+        self._passed = passed
         now_ms = time.time_ns() // 1_000_000
         found = {}
         for (topic, name), route in self._followers():
@@ -185,9 +199,21 @@ class WatermarkPublisher:
 
         Nothing is shown before the connector publishes a position; one that never does is not waited for.
         """
+        gone, barrier = self._why_gone(route), self._passed.get(route.table.connector)
+        reading = barrier is not None and not gone and route.table.qualified not in barrier.tables
         if mark.complete is not None:
-            return Visibility(mark, mark.complete.position)
-        return Visibility(mark, "" if route.table.connector in self._watcher.seen else EVERYTHING)
+            return Visibility(mark, mark.complete.position, gone=gone, reading=reading)
+        limit = "" if route.table.connector in self._watcher.seen else EVERYTHING
+        return Visibility(mark, limit, gone=gone, reading=reading)
+
+    def _why_gone(self, route: Route) -> str:
+        barrier = self._passed.get(route.table.connector)
+        if barrier is None or route.table.qualified not in barrier.gone:
+            return ""
+        return (
+            f"connector {barrier.connector} captures it no more: it was dropped, renamed, or is not in source.tables; "
+            "take the view out of the file, or capture the table again"
+        )
 
     def _followers(self) -> list[tuple[Key, Route]]:
         return [((topic, name), route) for topic, route in sorted(self._routes.items()) for name in route.stores]

@@ -38,6 +38,8 @@ class RunningViews:
     tell: Callable[[str], None]
     left_out: set[str] = field(default_factory=set)
     """Tables that cannot go on: what reads them is stopped, and nothing waits for them."""
+    reading: set[str] = field(default_factory=set)
+    """Tables that are being read again: a view that is computed whole waits, as new columns may have no values yet."""
     stale: set[str] = field(default_factory=set)
     """Views that are to be computed whole."""
     _stopped: dict[str, _Stopped] = field(default_factory=dict)
@@ -62,8 +64,8 @@ class RunningViews:
 
     @property
     def has_stale(self) -> bool:
-        """Whether a view is to be computed whole that is not stopped."""
-        return bool(self.stale - self._stopped.keys())
+        """Whether a view is to be computed whole that is not stopped, and waits for no table."""
+        return any(self._may_begin(view) for view in self.views if view.name in self.stale - self._stopped.keys())
 
     @property
     def is_due(self) -> bool:
@@ -84,12 +86,20 @@ class RunningViews:
                 waits
                 or any(name in left_out for name in view.plan.reads)
                 or (view.plan.uses_clock and clock_ms is None)
+                or (view.name in self.stale and not self._may_begin(view))
             ):
                 left_out.add(view.relation)
                 self.stale.add(view.name)
             else:
                 found.append(view)
         return found
+
+    def note_reading(self, table: str, *, reading: bool) -> None:
+        """Note whether a table is being read again."""
+        (self.reading.add if reading else self.reading.discard)(table)
+
+    def _may_begin(self, view: View) -> bool:
+        return not any(use.table in self.reading and use.relation in view.plan.reads for use in self.uses)
 
     def stop(self, error: ViewError, wait_s: float | None = None) -> None:
         """Stop a view for so long; without `wait_s` for twice as long as before."""

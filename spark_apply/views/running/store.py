@@ -154,6 +154,8 @@ class ViewStore:
                     self._marks.forget(table)
                 self.state.prepare_table(use.relation, columns, use.hidden, use.key(table.key))
         self._tables[table.qualified] = table
+        if self._marks.lags(table):
+            self._running.note_reading(table.qualified, reading=True)  # perhaps: the next mark says so
         if self._tables.keys() == self.tables:
             self._stop_readers(table)
         if self._tables.keys() == self.tables and (self._take_streams() or self._running.stale):
@@ -203,8 +205,11 @@ class ViewStore:
                 self._take_in(batch)
             for name, visible in visibility.items():
                 self._limits[name] = visible.limit
-                self._marks.write(self._tables[name], visible.mark)
-                if name in self._running.left_out and visible.limit >= (self.state.get("position") or ""):
+                self._marks.note(self._tables[name], visible)
+                self._running.note_reading(name, reading=visible.reading)
+                if visible.gone:
+                    self._running.leave_out(name, visible.gone)
+                elif name in self._running.left_out and visible.limit >= (self.state.get("position") or ""):
                     self._running.take_back(name)
         self._go_on()
         return {batch.table.qualified: Applied() for batch in batches}

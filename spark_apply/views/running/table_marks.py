@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_apply.model.completeness import Mark
+from spark_apply.model.store import Visibility
 from spark_apply.model.target_table import TargetTable
 from spark_apply.views.embedded.state import ViewState
 
@@ -39,6 +40,18 @@ class TableMarks:
     def write(self, table: TargetTable, mark: Mark) -> None:
         """Replace a table's mark."""
         self.state.execute("UPDATE tables SET mark = ? WHERE name = ?", [mark.to_json(), _entry(table)])
+
+    def note(self, table: TargetTable, visible: Visibility) -> None:
+        """Replace a table's mark by that of what may be shown; its version is the one that rows are whole in."""
+        mark, known = visible.mark, self.of(table)[0]
+        if visible.reading and known is not None:
+            mark = replace(mark, version=known.version)
+        self.write(table, mark)
+
+    def lags(self, table: TargetTable) -> bool:
+        """Whether rows are whole in an older version of the table, as far as its mark says: it may be read again."""
+        mark = self.of(table)[0]
+        return mark is not None and mark.complete is not None and 0 < mark.version < table.version
 
     def forget(self, table: TargetTable) -> None:
         """Remove a table's mark: its topic is read again, from the beginning."""

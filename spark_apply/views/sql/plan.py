@@ -91,7 +91,7 @@ def _plan(
         nodes=nodes,
         reads=tuple(sorted(graph.reads)),
         uses_clock=any(node.due for node in nodes),
-        null_keys=all(block.group is not None or block.groups for block in blocks),
+        null_keys=all(block.group is not None or block.groups or block.distinct for block in blocks),
         unique_key=len(blocks) == 1 and not more,
         warnings=tuple(graph.warnings),
     )

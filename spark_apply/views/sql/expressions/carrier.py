@@ -117,15 +117,14 @@ class Carrier:
 
     def unknown(self, node: exp.Expr) -> Exception:
         """Return the refusal of what is not on the list, with the reason where it is known."""
-        reason = NEVER.get(type(node)) or NEVER_BY_NAME.get(
-            node.name.casefold() if isinstance(node, exp.Anonymous) else ""
-        )
+        reason = NEVER.get(type(node)) or (UNORDERED if isinstance(node, OF_A_WINDOW) else None)
+        reason = reason or NEVER_BY_NAME.get(node.name.casefold() if isinstance(node, exp.Anonymous) else "")
         if reason is not None:
             return self.written.refuse(f"{shown(node)} {reason[0]}", at=node, hint=reason[1])
         kind = "function" if isinstance(node, exp.Func) else "expression"
         name = _name(node)
         return self.written.refuse(
-            f"the {kind} {name} is not known to give Spark's value here", at=node, hint=ELSEWHERE
+            f"the {kind} {name} is not known to give Spark's value here", at=node, hint=_elsewhere(node)
         )
 
     def differs(self, node: exp.Expr, why: str) -> Exception:
@@ -185,6 +184,8 @@ UNORDERED = (
     "depends on the order in which rows are read",
     "use min() or max(), or keep row 1 of row_number() OVER (PARTITION BY … ORDER BY … a key)",
 )
+OF_A_WINDOW: Final = (exp.FirstValue, exp.LastValue)
+"""Aggregates of any order, too, where they stand without OVER."""
 NEVER: Final[dict[type[exp.Expr], tuple[str, str]]] = {
     **dict.fromkeys(
         (exp.Rand, exp.Randn, exp.Uuid, exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime, exp.CurrentUser),
@@ -217,6 +218,46 @@ NEVER_BY_NAME: Final = {
         "group by date_trunc(), or by timestamp_micros(unix_micros(t) - unix_micros(t) % 300000000) for 5 minutes",
     ),
 }
+
+SEVERAL: Final = ("makes several rows of one", "keep such values in a table of their own, and join it")
+UNKNOWN: Final = (
+    "is not known to be a function of one row",
+    "write it in another way: what can be used is in docs/views-sql.md",
+)
+_ROWS: Final = frozenset({"stack", "inline", "inline_outer", "json_tuple", "explode_outer", "posexplode_outer"})
+ONE_ROW: Final = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        acosh add_months array_compact array_join ascii asinh assert_true atanh base64 bin bround btrim
+        cardinality cbrt char_length character_length chr conv cosh crc32 csc date_from_unix_date date_part datepart day
+        dayname decode degrees e element_at elt encode equal_null factorial find_in_set format_number format_string
+        from_unixtime from_utc_timestamp getbit hash hex hypot ilike initcap isnotnull isnull json_array_length lcase
+        levenshtein locate log10 log1p log2 luhn_check make_date make_dt_interval make_timestamp make_timestamp_ntz
+        make_ym_interval map_keys map_values mask monthname next_day nullifzero octet_length overlay parse_url pi pmod
+        positive printf quote radians regexp_count regexp_instr regexp_substr rint sec sha sha1 sha2 shiftleft
+        shiftright shiftrightunsigned sinh size soundex split_part substring_index tanh timestamp_micros
+        timestamp_millis timestamp_seconds to_binary to_char to_number to_timestamp to_timestamp_ntz to_utc_timestamp
+        translate trunc try_add try_divide try_element_at try_multiply try_subtract try_to_number try_to_timestamp
+        ucase unbase64 unhex unix_date unix_micros unix_millis unix_seconds url_decode url_encode weekday width_bucket
+        xxhash64 zeroifnull
+        """,
+    )
+)
+"""Functions of Spark that the parser does not know, and that give one value of the values of one row."""
+
+
+def several(node: exp.Expr) -> bool:
+    """Whether a function makes several rows of one."""
+    return isinstance(node, exp.UDTF) or (isinstance(node, exp.Anonymous) and node.name.casefold() in _ROWS)
+
+
+def _elsewhere(node: exp.Expr) -> str:
+    """Return the way out for what this engine does not have: Spark's, if that takes it."""
+    if several(node):
+        return SEVERAL[1]
+    known = not isinstance(node, exp.Anonymous) or node.name.casefold() in ONE_ROW
+    return ELSEWHERE if known else UNKNOWN[1]
 
 
 def _name(node: exp.Expr) -> str:

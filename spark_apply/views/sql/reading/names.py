@@ -68,6 +68,8 @@ class Names:
                 if outputs and alias is not None:
                     return located(operand(outputs[alias].copy()), node)
                 return self.column(node, outputs or {})
+            if isinstance(node, exp.Dot) and not isinstance(node.expression, exp.Star):
+                return node  # a field of a value, which Spark's own SQL has
             if isinstance(node, exp.Column | exp.Dot) and not isinstance(node.this, exp.Star):
                 raise self._written.refuse(
                     f"{as_written(node)} is no column", at=node, hint="write column, or table.column"
@@ -83,6 +85,8 @@ class Names:
         asked = ".".join(part.name for part in column.parts)
         table = ".".join(part.name for part in column.parts[:-1])
         candidates = [each for each in self._tables if not table or _called(each, table)]
+        if table and not candidates and (whole := self._whole(column, outputs)) is not None:
+            return exp.Dot(this=operand(whole), expression=column.this.copy())
         if table and not candidates:
             raise self._written.refuse(
                 f"{asked}: there is no table {table} in FROM here",
@@ -109,6 +113,17 @@ class Names:
             return located(operand(outputs[alias].copy()), column)
         known = dict.fromkeys(name for each in candidates for name in each.columns)
         raise self._written.refuse(f"there is no column {asked}", at=column, hint=did_you_mean(column.name, known))
+
+    def _whole(self, column: exp.Column, outputs: Mapping[str, exp.Expr]) -> exp.Expr | None:
+        """Return the column, or the field of one, of which `column` names a field, if it is none of a table."""
+        *before, name = (part.copy() for part in column.parts[:-1])
+        of = exp.Column(this=name, **dict(zip(("table", "db", "catalog"), reversed(before), strict=False)))
+        table = ".".join(part.name for part in before)
+        listed = [each.columns for each in self._tables if not table or _called(each, table)]
+        if any(find(of.name, names) is not None for names in (*listed, *(() if table else (outputs,)))):
+            return self.column(of, outputs)
+        inner = self._whole(of, outputs) if before else None
+        return None if inner is None else exp.Dot(this=operand(inner), expression=name)
 
     def known(self, column: exp.Column) -> exp.Expr | None:
         """Return what an unqualified column is of the tables, if one table alone has it."""

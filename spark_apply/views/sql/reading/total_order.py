@@ -21,7 +21,7 @@ _ORDERED = (exp.RowNumber, exp.Ntile, exp.Lag, exp.Lead, exp.FirstValue, exp.Las
 def check_orders(block: Block, written: Written) -> None:
     """Refuse windows and limits whose answer depends on the order of rows that their ORDER BY does not tell apart."""
     for window in block.windows:
-        function = window.this
+        function = _function(window)
         order = window.args.get("order")
         by_rows = window.args.get("spec") is not None and str(window.args["spec"].args.get("kind")).upper() == "ROWS"
         framed = by_rows and not _whole_frame(window.args["spec"])
@@ -43,6 +43,14 @@ def check_orders(block: Block, written: Written) -> None:
                 at=block.limit,
                 hint=f"add to ORDER BY: {', '.join(missing)}",
             )
+
+
+def _function(window: exp.Expr) -> exp.Expr:
+    """Return what is computed over a window, without the words that say of which of its rows."""
+    function: exp.Expr = window.this
+    while isinstance(function, exp.IgnoreNulls | exp.RespectNulls | exp.Filter):
+        function = function.this
+    return function
 
 
 def _whole_frame(spec: exp.Expr) -> bool:
