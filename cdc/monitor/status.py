@@ -112,7 +112,7 @@ def status_of(
         snapshot_progress(state.snapshot, kafka.committed_at_ms) if state and kafka else SnapshotProgress({}, None)
     )
     again = tables_being_read(state, kafka.committed_at_ms) if state and kafka else {}
-    left = kafka.left_out if kafka else {}
+    left, held = kafka.left_out if kafka else {}, state is not None and state.paused_ms > 0
     again = {name: at for name, at in again.items() if at.phase != "initial"}
     return {
         "name": config.name,
@@ -129,7 +129,7 @@ def status_of(
         "logged": [table for table in state.tables if config.sink.log and config.sink.log.has(table)] if state else [],
         "snapshot": {name: asdict(table) for name, table in snapshot.tables.items()},
         "reading": {name: asdict(at) for name, at in again.items()},
-        "eta_seconds": None if snapshot.eta_s is None or not running else round(snapshot.eta_s, 1),
+        "eta_seconds": None if snapshot.eta_s is None or not running or held else round(snapshot.eta_s, 1),
         "slot": slot,
         "dead_letters": state.dead_letters if state else 0,
         "rereads": state.rereads if state else 0,

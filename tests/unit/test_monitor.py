@@ -138,7 +138,9 @@ def test_problems_come_with_a_command() -> None:
     assert [(of.level, of.hint) for of in soon] == [("bad", "cdc resume s.yaml")]
     error = {"message": "slot lost: x", "hint": "cdc snapshot start --after-gap", "at_ms": 1}
     failed = problems_of(_status(last_error=error, dead_letters=2), state="failed", left_s=None, file="s.yaml")
-    assert [(of.level, of.says) for of in failed] == [("bad", "slot lost: x"), ("warn", "2 events are dead letters")]
+    assert [(of.level, of.says) for of in failed] == [
+        ("bad", "slot lost: x"), ("warn", "nobody follows its log"), ("warn", "2 events are dead letters"),
+    ]  # fmt: skip
     idle = problems_of(_status(slot=_slot(retained_wal_bytes=5_000_000)), state="stopped", left_s=None, file="s.yaml")
     assert "keeps 5 MB of log" in idle[0].says
     assert problems_of(_status(), state="streaming", left_s=None, file="s.yaml") == []
