@@ -60,3 +60,5 @@ class Groups:
     """Groups whose offsets cannot be read, and why."""
     no_commits: str | None = None
     """Why it is not known when offsets were committed; None: it is."""
+    now_ms: int | None = None
+    """The time by the brokers' clock; None: they do not tell."""

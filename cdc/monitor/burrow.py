@@ -11,7 +11,8 @@ looked at, each with the lag that it left:
 6. An offset that goes on while the lag never gets less: slow.
 
 Burrow judges one commit as it does ten, and so calls a consumer stopped that has just begun. Here one commit alone, or
-none, tells nothing of a pace: the consumer is judged once what is unread is older than the longest window.
+none, tells nothing of a pace: the consumer is judged once what is unread is older than the longest window, and that
+commit older than commits are apart there. Who begins to read an old topic has committed once, too.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ def judge(commits: Sequence[Commit], *, unread: int, unread_since_ms: int | None
     since_ms = now_ms if unread_since_ms is None else unread_since_ms
     window = commits[-WINDOW:]
     if len(window) < _PACE:
-        return Status.STOPPED if now_ms - since_ms > WINDOW_S * 1000 else Status.UNKNOWN
+        silent_ms = now_ms - window[-1].at_ms if window else WINDOW_S * 1000
+        late = now_ms - since_ms > WINDOW_S * 1000 and silent_ms > WINDOW_S * 1000 // WINDOW
+        return Status.STOPPED if late else Status.UNKNOWN
     span_ms = window[-1].at_ms - window[0].at_ms
     if now_ms - window[-1].at_ms > span_ms and now_ms - since_ms > span_ms:
         return Status.STOPPED

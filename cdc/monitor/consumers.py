@@ -84,7 +84,8 @@ def read_consumers(config: ConnectorConfig, state: State) -> Consumers:
     )
     behind = any(of.unread.records for group in groups.groups for of in group.partitions)
     source_now_ms = _source_now_ms(config, state) if behind else None
-    return judged(config.name, groups, now_ms=time.time_ns() // 1_000_000, source_now_ms=source_now_ms)
+    now_ms = groups.now_ms or time.time_ns() // 1_000_000
+    return judged(config.name, groups, now_ms=now_ms, source_now_ms=source_now_ms)
 
 
 def topics_of(config: ConnectorConfig, state: State) -> list[str]:

@@ -142,9 +142,10 @@ def problems_of(
         found.append(Problem("bad", str(slot["warning"]), slot.get("hint")))
     elif left_s is not None and left_s < least_s:
         found.append(Problem("bad", f"the log is kept for {duration(left_s)} more", _cure(state, file)))
-    if state in ("stopped", "failed") and slot is not None and slot.get("retained_wal_bytes"):
-        kept = int(slot["retained_wal_bytes"]) // _MB
-        found.append(Problem("warn", f"nobody follows: the server keeps {kept:,} MB of log for it", f"cdc run {file}"))
+    if state in ("stopped", "failed"):
+        kept = int((slot or {}).get("retained_wal_bytes") or 0) // _MB
+        room = f": the server keeps {kept:,} MB of log for it" if kept else ""
+        found.append(Problem("warn", f"nobody follows its log{room}", f"cdc run {file}"))
     if error:
         found.append(Problem("bad" if state in ("failed", "retrying", "stopped") else "warn",
                              str(error["message"]), error.get("hint")))  # fmt: skip

@@ -59,41 +59,60 @@ def connector_status(config: ConnectorConfig) -> dict[str, Any]:
         server = registry.standing(config)(config, state)
     except CdcError as exc:
         server = {"unreachable": exc.message}
-    return status_of(config, kafka, server)
+    ago_s = None if kafka is None or tells_who(server) else committed_ago_s(config, kafka.committed_at_ms)
+    return status_of(config, kafka, server, ago_s)
 
 
 _LATE_S: Final = 20.0
 """Beside how often a position is committed where nothing happens: so late a commit may be of one that is at work."""
 
 
-def at_work(
-    config: ConnectorConfig, server: Mapping[str, Any], committed_at_ms: int, now_ms: int | None
-) -> bool | None:
-    """Tell whether somebody follows the log; where the server does not, by the age of the last commit.
+def tells_who(server: Mapping[str, Any]) -> bool:
+    """Whether a source's server tells who follows its log."""
+    return server.get("reading") is not None or "slot" in server
 
-    None: it is not known, as the server does not answer, or neither it nor Kafka (`now_ms`) was asked yet.
+
+def committed_ago_s(config: ConnectorConfig, committed_at_ms: int) -> float:
+    """Return how long ago a connector's last commit was, by the brokers' clocks where they tell."""
+    topic = registry.part("sinks.topics.names:position_topic")(config.sink.prefix, config.name)
+    with registry.part("sinks.topics.topics:Topics")(config.sink.bootstrap_servers, config.sink.options) as topics:
+        ago_s: float = topics.committed_ago_s(topic, committed_at_ms)
+    return ago_s
+
+
+def at_work(config: ConnectorConfig, server: Mapping[str, Any], ago_s: float | None) -> bool | None:
+    """Tell whether somebody follows the log; where the server does not, by how long ago the last commit was.
+
+    None: it is not known, as the server does not answer, or neither it nor Kafka (`ago_s`) was asked yet.
     """
     if "unreachable" in server or not server:
         return None
-    if server.get("reading") is not None or "slot" in server:
+    if tells_who(server):
         return bool((server.get("slot") or {}).get("active") or server.get("reading"))
-    late_ms = (_LATE_S + config.sink.idle_position_s) * 1000
-    return None if now_ms is None else now_ms - committed_at_ms < late_ms
+    return None if ago_s is None else ago_s < _LATE_S + config.sink.idle_position_s
 
 
-def status_of(config: ConnectorConfig, kafka: Any, server: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401 - Standing
-    """Put together what Kafka and the source's server say; `server` may have `unreachable`, and why, alone."""
+def status_of(
+    config: ConnectorConfig,
+    kafka: Any,  # noqa: ANN401 - Standing
+    server: dict[str, Any],
+    ago_s: float | None,
+) -> dict[str, Any]:
+    """Put together what Kafka and the source's server say; `server` may have `unreachable`, and why, alone.
+
+    `ago_s` is how long ago the last commit was, needed where the server does not tell who follows.
+    """
     state, server = kafka.state if kafka else None, dict(server)
     lag_bytes = server.pop("lag_bytes", None)
     now_ms = server.pop("clock_ms", None) or time.time_ns() // 1_000_000
     source_ms = source_ms_of(state, lag_bytes, now_ms)
-    running = bool(at_work(config, server, kafka.committed_at_ms if kafka else 0, time.time_ns() // 1_000_000))
+    running = bool(at_work(config, server, ago_s))
     slot, _ = server.pop("slot", None), server.pop("reading", None)
     snapshot = (
         snapshot_progress(state.snapshot, kafka.committed_at_ms) if state and kafka else SnapshotProgress({}, None)
     )
     again = tables_being_read(state, kafka.committed_at_ms) if state and kafka else {}
-    left = kafka.left_out if kafka else {}
+    left, held = kafka.left_out if kafka else {}, state is not None and state.paused_ms > 0
     again = {name: at for name, at in again.items() if at.phase != "initial"}
     return {
         "name": config.name,
@@ -110,7 +129,7 @@ def status_of(config: ConnectorConfig, kafka: Any, server: dict[str, Any]) -> di
         "logged": [table for table in state.tables if config.sink.log and config.sink.log.has(table)] if state else [],
         "snapshot": {name: asdict(table) for name, table in snapshot.tables.items()},
         "reading": {name: asdict(at) for name, at in again.items()},
-        "eta_seconds": None if snapshot.eta_s is None or not running else round(snapshot.eta_s, 1),
+        "eta_seconds": None if snapshot.eta_s is None or not running or held else round(snapshot.eta_s, 1),
         "slot": slot,
         "dead_letters": state.dead_letters if state else 0,
         "rereads": state.rereads if state else 0,

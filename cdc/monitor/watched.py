@@ -16,7 +16,7 @@ from cdc.monitor import process as processes
 from cdc.monitor.consumers import Consumers, read_consumers, topics_of
 from cdc.monitor.judged import Problem, Rate, level_of, log_left, problems_of, state_of
 from cdc.monitor.looks import Answer, Failure, FileNow, Look
-from cdc.monitor.status import at_work, instant, standing, status_of, stores_status
+from cdc.monitor.status import at_work, committed_ago_s, instant, standing, status_of, stores_status, tells_who
 
 SERVER_S: Final = 2.0
 KAFKA_S: Final = 3.0
@@ -78,7 +78,7 @@ class WatchedConnector:
         self._by_process = False
         self._series = _Series("lag_seconds", "events_per_second")
         ask = registry.standing(config)
-        self._kafka: Look[tuple[Any, int]] = Look(
+        self._kafka: Look[tuple[Any, int, float | None]] = Look(
             f"{self.name} in Kafka", lambda: now.ask(self._in_kafka), every_s=pace * KAFKA_S
         )
         self._server: Look[dict[str, Any]] = Look(
@@ -116,13 +116,16 @@ class WatchedConnector:
         found = self._kafka.answer().value
         return found[0].state if found is not None and found[0] is not None else None
 
-    def _in_kafka(self, config: ConnectorConfig) -> tuple[Any, int]:
+    def _in_kafka(self, config: ConnectorConfig) -> tuple[Any, int, float | None]:
+        """Return what Kafka says of the connector, when that was, and how long before it the last commit."""
         at = standing(config)
         if at is not None and at.state is not None and not self._by_process:
             sink = config.sink
             with registry.part("sinks.topics.topics:Topics")(sink.bootstrap_servers, sink.options) as topics:
                 self._events.saw(topics.ends(topics_of(config, at.state)))
-        return at, time.time_ns() // 1_000_000
+        told = at is None or tells_who(self._server.answer().value or {})
+        ago_s = None if told else committed_ago_s(config, at.committed_at_ms)
+        return at, time.time_ns() // 1_000_000, ago_s
 
     def _grown(self, found: dict[str, Any]) -> dict[str, Any]:
         if found.get("log_end_number") is not None:
@@ -149,7 +152,8 @@ class WatchedConnector:
         raw = dict(server.value or {})
         if server.failure is not None:
             raw = {"unreachable": server.failure.message}
-        found = status_of(self.config, kafka.value[0], raw) if kafka.value is not None else None
+        ago_s = kafka.value[2] if kafka.value is not None else None
+        found = status_of(self.config, kafka.value[0], raw, ago_s) if kafka.value is not None else None
         working = self._at_work(raw)
         if kafka.value is None and kafka.failure is None:
             state = "starting"  # nothing was answered yet
@@ -196,10 +200,10 @@ class WatchedConnector:
         return entry
 
     def _at_work(self, raw: dict[str, Any]) -> bool | None:
-        """Tell whether somebody follows the log; a commit's age is told by Kafka's clock."""
+        """Tell whether somebody follows the log; one that has never run has none who could."""
         kafka = self._kafka.answer().value
-        committed_ms = kafka[0].committed_at_ms if kafka is not None and kafka[0] is not None else 0
-        return at_work(self.config, raw, committed_ms, kafka[1] if kafka is not None else None)
+        never = kafka is not None and kafka[0] is None
+        return at_work(self.config, raw, float("inf") if never else kafka[2] if kafka is not None else None)
 
     def _groups(self) -> dict[str, Any]:
         answer = self._consumers.answer()

@@ -6,17 +6,20 @@ from contextlib import suppress
 
 from cdc.config.config import ConnectorConfig
 from cdc.model.errors import CdcError
-from cdc.model.state import State
+from cdc.model.state import Phase, State
 from connectors.mysql import session
 from connectors.mysql.catalog import server
+from connectors.mysql.replication.claim import is_held
 from connectors.mysql.replication.continuity import resumes_at
+from connectors.mysql.replication.dump_stream import replica_uuid
 from connectors.mysql.replication.dumps import server_id
 
 
 def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
     """Describe the server now; `lag_bytes` is None without a position.
 
-    `reading`: something follows as this connector; None where we may not know. Raises what `session.connect` raises.
+    `reading`: something follows as this connector, or a copy of it is at work without its log: paused, or before its
+    tables are read. None where we may not know. Raises what `session.connect` raises.
     """
     connection = session.connect(session.address(config.source.url))
     try:
@@ -25,6 +28,8 @@ def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
         end, _ = server.status(connection, found)
         known = replicas(connection, found)
         reading = None if known is None else server_id(config) in {int(one.server_id) for one in known}
+        if not reading and state is not None and (state.phase is not Phase.STREAM or state.paused_ms):
+            reading = is_held(connection, replica_uuid(config)) or reading
         owner = _owner(connection) if reading is not False else None
         behind = None
         if state is not None and "file" in state.offset:

@@ -307,7 +307,7 @@ def connect_failed(at: Address, exc: Exception) -> CdcError:
     if _passes(code, words) or isinstance(cause, OSError) or not isinstance(exc, pymysql.MySQLError):
         return RetryableError(
             f"{where} cannot be reached: {words or type(exc).__name__}",
-            hint=f"is it running? mysqladmin ping -h {at.host}",
+            hint=f"is it running? mysqladmin ping -h {at.host} -P {at.port} --protocol=tcp",
         )
     return OperatorError(f"{where}: {words} ({code})", hint=_LOOK)
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from cdc.config.config import ConnectorConfig
-from cdc.model.state import State
+from cdc.model.state import Phase, State
 from connectors.postgres import session
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.lsn import lsn_number, lsn_text
 from connectors.postgres.slot import retention
-from connectors.postgres.slot.claim import standby_name
+from connectors.postgres.slot.claim import is_held, standby_name
 
 
 def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
-    """Describe server and slot now; `lag_bytes` is None without a position. `reading`: a snapshot is being read.
+    """Describe server and slot now; `lag_bytes` is None without a position.
 
-    `standby`: how many copies stand by. Raises what `session.connect` raises.
+    `reading`: a snapshot is being read, or the connector is at work without its slot: paused, or before its tables are
+    read. `standby`: how many copies stand by. Raises what `session.connect` raises.
     """
     connection = session.connect(session.parameters(config.source.url, f"cdc {config.name} status"))
     try:
@@ -31,6 +32,8 @@ def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
             "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = %s)",
             (f"cdc {config.name} snapshot",),
         )
+        if state is not None and (state.phase is not Phase.STREAM or state.paused_ms):
+            reading = reading or is_held(catalog, config.slot)
         ((clock_ms, standby),) = catalog.rows(
             "reading the clock",
             "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8,"

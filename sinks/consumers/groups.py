@@ -27,6 +27,7 @@ from cdc.config.kafka_config import KafkaConfig
 from cdc.formats.reading import Reading
 from cdc.model.consumers import GroupOffsets, Groups, PartitionOffset, Place, Unread
 from cdc.model.errors import CdcError
+from sinks.client import broker_clock
 from sinks.client.diagnosis import refuse_untrusted, unreachable
 from sinks.client.failures import DRIVER_ERRORS, translate
 from sinks.client.options import QUICK, python_client
@@ -61,14 +62,15 @@ def read_groups(config: KafkaConfig, topics: Collection[str], *, window: int, wi
         with closing(Consumer(_settings(config), logger=log)) as consumer:
             bounds = _bounds(consumer, topics)
             others = _of_others(config, found, bounds)
-            commits, why_not = _commits(consumer, config, list(found), window=window, window_s=window_s)
+            since_ms = (asked.now_ms or time.time_ns() // 1_000_000) - window_s * 1000
+            commits, why_not = _commits(consumer, list(found), config.bootstrap_servers, window, since_ms)
             groups = [
                 _group(consumer, reading, (name, *standing, others[name]), bounds, commits)
                 for name, standing in sorted(found.items())
             ]
     except DRIVER_ERRORS as exc:
         raise translate(exc, config.bootstrap_servers, "looking at consumer groups") from exc
-    return Groups(groups=groups, unreadable=unreadable, no_commits=why_not)
+    return Groups(groups=groups, unreadable=unreadable, no_commits=why_not, now_ms=asked.now_ms)
 
 
 @dataclass(slots=True)
@@ -77,6 +79,8 @@ class _Asked:
 
     config: KafkaConfig
     topics: frozenset[str]
+    now_ms: int | None = field(init=False)
+    """The time by the brokers' clock."""
     _admin: Any = field(init=False)
 
     def offsets(self) -> tuple[dict[str, tuple[str, dict[Place, int]]], dict[str, str]]:
@@ -96,6 +100,7 @@ class _Asked:
                 if group.get("protocol_type", "") in _WITH_OFFSETS
             }
             found, unreadable = self._of(list(listed))
+            self.now_ms = broker_clock.now_ms(self._admin)
         finally:
             self._admin.close()
         ours = {
@@ -312,7 +317,7 @@ def _ends_then(
 
 
 def _commits(
-    consumer: Consumer, config: KafkaConfig, groups: Sequence[str], *, window: int, window_s: int
+    consumer: Consumer, groups: Sequence[str], servers: str, window: int, since_ms: int
 ) -> tuple[dict[tuple[str, str, int], deque[OffsetCommit]], str | None]:
     """Read the last commits of groups by group, topic and partition, oldest first; or why they cannot be read."""
     found: dict[tuple[str, str, int], deque[OffsetCommit]] = defaultdict(lambda: deque(maxlen=window))
@@ -323,7 +328,6 @@ def _commits(
         if there.error is not None:
             raise KafkaException(there.error)
         numbers = sorted({partition_of(group, len(there.partitions)) for group in groups})
-        since_ms = int((time.time() - window_s) * 1000)
         times = [TopicPartition(TOPIC, number, since_ms) for number in numbers]
         begin = {(TOPIC, of.partition): of.offset for of in consumer.offsets_for_times(times, timeout=_ANSWER_S)}
         bounds = {
@@ -338,7 +342,7 @@ def _commits(
                 found[commit.group, commit.topic, commit.partition].append(commit)
     except KafkaException as exc:
         error = exc.args[0]
-        return {}, f"topic {TOPIC} of {config.bootstrap_servers} cannot be read: {error.str()}"
+        return {}, f"topic {TOPIC} of {servers} cannot be read: {error.str()}"
     return found, None
 
 

@@ -25,6 +25,7 @@ from kafka.errors import (
 
 from cdc.model.errors import CdcError, OperatorError, RetryableError, raise_first
 from cdc.model.ledger import UNKNOWN, TopicFacts
+from sinks.client import broker_clock
 from sinks.client.diagnosis import refuse_untrusted, unreachable
 from sinks.client.failures import DRIVER_ERRORS, translate
 from sinks.client.options import python_client
@@ -373,6 +374,10 @@ class Topics:
         except DRIVER_ERRORS as exc:
             raise translate(exc, self._servers, "reading the ends of topics") from exc
         return sum(offsets[place].offset for place in places)
+
+    def committed_ago_s(self, topic: str, committed_at_ms: int) -> float:
+        """Return how long ago a topic of one partition was committed to, by the brokers' clocks where they tell."""
+        return broker_clock.committed_ago_s(self._admin, topic, committed_at_ms)
 
     def _compare(self, topic: Wanted, found: Existing) -> Iterator[OperatorError]:
         partitions, settings = found.partitions, found.settings

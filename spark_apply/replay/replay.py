@@ -22,7 +22,7 @@ from spark_apply.job.checkpoint.reading import on_this_disk
 from spark_apply.job.copies.chosen import Chosen, Unusable, choose_usable, topic_of, usable_targets, without_topics
 from spark_apply.job.job import ApplySummary, Replayed, run_apply
 from spark_apply.replay.beside import beside, named
-from spark_apply.replay.span import TableSpan, ends_of, spans
+from spark_apply.replay.span import TableSpan, ends_of, refuse_others, spans
 from spark_apply.spark.paths import located
 from spark_apply.spark.remedies import reaching
 from spark_apply.spark.session import open_session
@@ -40,10 +40,13 @@ class Replay:
     """Where it begins, and the tables that it is run without."""
 
 
-def prepare(config: ApplyConfig, *, name: str, since: dt.datetime | Position | None) -> Replay:
+def prepare(
+    config: ApplyConfig, *, name: str, since: dt.datetime | Position | None, connector: str | None = None
+) -> Replay:
     """Prepare a replay called `name`. Raises CdcError for what is refused.
 
-    One that has begun before goes on from its own checkpoint; else `since` says where it begins.
+    One that has begun before goes on from its own checkpoint; else `since` says where it begins: a position is of one
+    connector, `connector` where a token names it.
     """
     versions, begun = schema_versions(config.source), _begun(named(config, name))
     if begun is not None:
@@ -54,7 +57,10 @@ def prepare(config: ApplyConfig, *, name: str, since: dt.datetime | Position | N
         raise ConfigError(f"replay {name} has not begun yet: where shall it?", hint="--from 24h, a time or a position")
     chosen, left = _usable(config, name, None)
     made = beside(config, name, versions, but=left)
-    read = tuple(spans(config.source, [projected_table(of, settings) for settings, of in chosen.values()], since))
+    tables = [projected_table(of, settings) for settings, of in chosen.values()]
+    if isinstance(since, Position):
+        refuse_others(tables, connector)
+    read = tuple(spans(config.source, tables, since))
     return Replay(made, read, Replayed(ends_of(read), goes_on=False, left=left))
 
 

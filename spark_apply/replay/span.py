@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from cdc.config.apply_config import ApplySource
 from cdc.model.change import Position
-from cdc.model.errors import OperatorError
+from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.events.kafka.client import client_settings, unreachable
 from spark_apply.events.kafka.offsets import offset_bounds
 from spark_apply.events.kafka.topics import existing_topics
@@ -25,6 +25,7 @@ _ANSWER_S: Final = 10.0
 _POLL_S: Final = 0.05
 _TAKEN: Final = 500
 _EOF: Final = "_PARTITION_EOF"
+_NAMED: Final = 5
 
 Place = tuple[str, int]
 
@@ -67,6 +68,21 @@ class TableSpan:
 class _Event:
     at_ms: int
     position: str
+
+
+def refuse_others(tables: Sequence[TargetTable], connector: str | None) -> None:
+    """Raise ConfigError for a position that says nothing of some tables: those of another connector than its own."""
+    there = {of.connector for of in tables}
+    own = connector if connector is not None or len(there) > 1 else next(iter(there), None)
+    others = [of for of in tables if of.connector != own]
+    if others:
+        of = f"connector {own}" if own else "one connector, and does not say of which"
+        named = ", ".join(f"{table.qualified} of connector {table.connector}" for table in others[:_NAMED])
+        raise ConfigError(
+            f"--from is a position of {of}: it is no place in the topics of {named}"
+            + (" and more" if len(others) > _NAMED else ""),
+            hint="--from with a time, 24h ago or 2026-03-01T06:00:00Z; or leave these tables out of a copy of the file",
+        )
 
 
 def spans(source: ApplySource, tables: Iterable[TargetTable], since: dt.datetime | Position) -> list[TableSpan]:

@@ -156,6 +156,45 @@ def test_a_long_backlog_at_mysql(mysql_database: MySQLDatabase, kafka: str, pref
     assert sorted(event["op"] for event in connector.events(topic)) == ["c"] * 40 + ["r"]
 
 
+_SLOWLY: dict[str, Any] = {"max_rows_per_second": 50, "chunk_rows": 50}
+_FILLED = ("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES " + ", ".join(f"({n})" for n in range(400)))
+
+
+def _paused_in_a_first_snapshot(connector: Connector, topic: str) -> None:
+    """It reads neither the slot nor a table then, and was shown as not running, with the command to run it."""
+    with Running(connector) as running:
+        eventually(lambda: any(at["rows"] for at in _shown(connector)["snapshot"].values()), "the first rows are read")
+        _pause(connector)
+        running.await_line("is paused: its place in the log is kept")
+        found = _shown(connector)
+        assert (found["phase"], found["running"], found["eta_seconds"]) == ("snapshot", True, None)
+        running.kill()
+    eventually(lambda: not _shown(connector)["running"], "it is seen gone")
+    assert connector.here("resume", "FILE").returncode == 0
+    connector.catch_up()
+    assert len(connector.fold(topic)) == 400
+
+
+def _shown(connector: Connector) -> dict[str, Any]:
+    done = connector.here("status", "FILE", "--json")  # it may not have begun
+    return json.loads(done.stdout) if done.returncode == 0 else {"snapshot": {}}
+
+
+def test_paused_in_a_first_snapshot(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    postgres18.execute(*_FILLED)
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"], snapshot=_SLOWLY)
+    _paused_in_a_first_snapshot(connector, "public.t")
+
+
+@pytest.mark.full  # test_paused_in_a_first_snapshot
+def test_paused_in_a_first_snapshot_of_mysql(
+    mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    mysql_database.execute(*_FILLED)
+    connector = connector_of(tmp_path, prefix, mysql_database, kafka, "t", snapshot=_SLOWLY)
+    _paused_in_a_first_snapshot(connector, f"{mysql_database.name}.t")
+
+
 def test_a_connector_that_has_never_run_is_not_paused(
     postgres18: Database, kafka: str, prefix: str, tmp_path: Path
 ) -> None:

@@ -77,6 +77,9 @@ def test_a_replay_beside_the_live_job(
     with pytest.raises(ConfigError, match="has not begun yet"):
         prepare(config, name="r", since=None)
 
+    with pytest.raises(ConfigError, match="--from is a position of connector other: it is no place in the topics of"):
+        prepare(config, name="r", since=Position(1, 50, 1), connector="other")
+
     by_position = prepare(config, name="since-50", since=Position(1, 50, 1))
     told = {span.table: span for span in by_position.spans}
     assert "newest change alone may be left" in told["public.orders"].says

@@ -46,6 +46,7 @@ def _window(*offsets_and_lags: tuple[int, int], last_ago_s: int = 1, every_s: in
         (_window((1, 5)), 6, 100, Status.UNKNOWN),
         ([], 6, WINDOW_S + 1, Status.STOPPED),
         (_window((1, 5), last_ago_s=300), 6, WINDOW_S + 1, Status.STOPPED),
+        (_window((1, 5), last_ago_s=5), 6, WINDOW_S + 1, Status.UNKNOWN),  # it has just begun to read an old topic
         ([], 6, None, Status.UNKNOWN),
     ],
 )

@@ -36,9 +36,14 @@ def consumers(file: Path, *, as_json: bool) -> None:
     told = read_consumers(config, found.state)
     click.echo(orjson.dumps(told.as_json()).decode() if as_json else "\n".join(_lines(told)))
     for group, why in told.unreadable.items():
-        click.echo(f"group {group}: its offsets cannot be read: {why}", err=True)
+        click.echo(f"group {_shown(group)}: its offsets cannot be read: {why}", err=True)
     if told.no_commits is not None:
         click.echo(f"when groups have committed is not known: {told.no_commits}", err=True)
+
+
+def _shown(group: str) -> str:
+    """Write a group's name for a terminal: anybody may have called one by characters that steer it."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in group)
 
 
 def _lines(found: Consumers) -> Iterator[str]:
@@ -51,7 +56,8 @@ def _lines(found: Consumers) -> Iterator[str]:
         for topic in group.topics:
             many = f"{'' if topic.exact else '≤'}{topic.records:,}"
             age = "-" if topic.seconds is None else f"{topic.seconds:,.1f}"
-            rows.append((group.group, topic.topic, group.state.lower(), many, age, topic.status.value))
-            notes += [f"{group.group}: {topic.topic}-{of.partition}: {of.note}" for of in topic.partitions if of.note]
+            name = _shown(group.group)
+            rows.append((name, topic.topic, group.state.lower(), many, age, topic.status.value))
+            notes += [f"{name}: {topic.topic}-{of.partition}: {of.note}" for of in topic.partitions if of.note]
     yield from aligned(rows)
     yield from notes

@@ -9,7 +9,7 @@ import time
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 import orjson
@@ -21,11 +21,13 @@ from cdc.config.config import ConnectorConfig, describes_apply, load_apply, load
 from cdc.config.views import describes_views
 from cdc.model.audit import asked_by
 from cdc.model.errors import ConfigError, OperatorError
-from cdc.monitor.status import standing
+from cdc.model.interfaces import Shared
+from cdc.monitor.status import connector_status, standing
 from cdc.offsets.exported import Exported, of_state
 from cdc.offsets.moved_position import move, place
 
 _FILE = click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+_WATCHED_S: Final = 1.0
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
 
 
@@ -117,7 +119,29 @@ def _move(config: ConnectorConfig, exported: Exported, *, force: bool) -> Any:  
         )
     sink = registry.sink(config.sink, config.name, logs=config.logs)
     with closing(sink), closing(registry.source(config)()) as source:
+        if not isinstance(source, Shared):
+            _refuse_at_work(config)
         return move(source, sink, exported, config=config.binding, force=force, by=asked_by())
+
+
+def _refuse_at_work(config: ConnectorConfig) -> None:
+    """Raise OperatorError for a connector that commits, whose source tells nobody who follows it.
+
+    One that has committed a moment ago is watched: it has ended, or commits again.
+    """
+    before = None
+    while (at := connector_status(config))["running"]:
+        if before is None:
+            click.echo(
+                f"connector {config.name} has committed a moment ago: it is watched whether it does again", err=True
+            )
+        elif at["committed_at"] != before:
+            raise OperatorError(
+                f"connector {config.name} is at work: it commits, would be fenced, and go on from where it was",
+                hint="stop it, then import again",
+            )
+        before = at["committed_at"]
+        time.sleep(_WATCHED_S)
 
 
 def _exported(file: Path) -> Exported:

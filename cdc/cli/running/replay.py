@@ -24,7 +24,7 @@ from cdc.model.change import Position
 from cdc.model.errors import ConfigError
 from cdc.monitoring.json_log import Place
 
-_POSITION: Final = re.compile(r"(?:[a-z][a-z0-9_-]{0,39}:)?([0-9a-f]{8}\.[0-9a-f]{16}\.[0-9a-f]{8})")
+_POSITION: Final = re.compile(r"(?:([a-z][a-z0-9_-]{0,39}):)?([0-9a-f]{8}\.[0-9a-f]{16}\.[0-9a-f]{8})")
 _DAYS: Final = re.compile(r"([0-9]{1,5})d")
 _DAY_S: Final = 86_400
 _HOW: Final = "24h or 7d (ago), 2026-03-01T06:00:00Z, or a position as cdc token prints it"
@@ -34,7 +34,7 @@ def since_of(text: str, now: dt.datetime) -> dt.datetime | Position:
     """Read a time, how long ago, or a position. Raises ConfigError."""
     found = _POSITION.fullmatch(text.strip())
     if found is not None:
-        return Position.parse(found[1])
+        return Position.parse(found[2])
     days = _DAYS.fullmatch(text)
     ago_s = int(days[1]) * _DAY_S if days else seconds_of(text)
     try:
@@ -48,6 +48,12 @@ def since_of(text: str, now: dt.datetime) -> dt.datetime | Position:
     if at > now:
         raise ConfigError(f"--from: “{text}” is still to come", hint=f"--from {_HOW}")
     return at
+
+
+def connector_of(text: str) -> str | None:
+    """Return the connector that a position is of, where a token says so."""
+    found = _POSITION.fullmatch(text.strip())
+    return None if found is None else found[1]
 
 
 @click.command()
@@ -80,7 +86,7 @@ def replay(file: Path, *, name: str, since: str | None, once: bool, plan: bool, 
                 "pyspark is not installed; the replay runs on it", hint="pip install 'cdc-toolkit[spark]'"
             )
         part: Any = importlib.import_module("spark_apply.replay.replay")  # by name: cdc imports nothing of it
-        prepared = part.prepare(config, name=name, since=begin)
+        prepared = part.prepare(config, name=name, since=begin, connector=connector_of(since or ""))
         made = {
             "name": name,
             "checkpoint": prepared.config.checkpoint,

@@ -30,12 +30,24 @@ _FREED_LOOK_S: Final = 0.05
 _TAKE: Final = "SELECT GET_LOCK(%s, 0), GET_LOCK(%s, 0), IS_USED_LOCK(%s), IS_USED_LOCK(%s)"
 
 
+def is_held(connection: session.Connection, uuid: str) -> bool:
+    """Tell whether a copy of the connector is at work, also one that follows no log now."""
+    with suppress(OperatorError):  # a cluster that has no such locks
+        ((holder,),) = session.texts(connection, "reading a lock's holder", _HOLDER, (_name(uuid),))
+        return bool(holder)
+    return False
+
+
+def _name(uuid: str) -> str:
+    return f"cdc {uuid}"
+
+
 class Claim:
     """Is held, or watched while another copy holds it. Safe to close twice."""
 
     def __init__(self, at: session.Address, *, uuid: str) -> None:
         self._address = at
-        self._lock = f"cdc {uuid}"
+        self._lock = _name(uuid)
         self._connection: session.Connection | None = None
         self._held = False
         self._kept_s = float("-inf")

@@ -69,6 +69,17 @@ def standby_name(connector: str) -> str:
     return f"cdc {connector} standby"
 
 
+def is_held(catalog: Catalog, slot: str) -> bool:
+    """Tell whether a copy of the connector is at work, also one that does not read its slot now."""
+    with suppress(OperatorError):  # pg_locks is forbidden
+        return bool(catalog.rows("reading pg_locks", _HOLDER, (_key(slot),)))
+    return False
+
+
+def _key(slot: str) -> int:
+    return int.from_bytes(sha256(f"cdc slot {slot}".encode()).digest()[:8], signed=True)
+
+
 def _like(text: str) -> str:
     """Write a text so that LIKE takes it as it is."""
     return text.replace("\\", "\\\\").replace("_", "\\_").replace("%", "\\%")
@@ -80,7 +91,7 @@ class Claim:
     def __init__(self, params: Mapping[str, str], *, connector: str, slot: str) -> None:
         self._params = {**params, "application_name": standby_name(connector)}
         self._connector, self._slot = connector, slot
-        self._key = int.from_bytes(sha256(f"cdc slot {slot}".encode()).digest()[:8], signed=True)
+        self._key = _key(slot)
         self._connection: psycopg2.extensions.connection | None = None
         self._held = False
         self._kept_s = float("-inf")
