@@ -184,11 +184,20 @@ class _Postgres(PostgresSource):
         self.database = "postgres"
         return {"server": "memory"}
 
+    def renamed(self, then: Mapping[str, str]) -> Mapping[str, str]:
+        return then
+
     def tables(self) -> tuple[Table, ...]:
         return (_TABLE,)
 
     def verify(self, state: object) -> None:
         del state
+
+    def stale(self) -> Mapping[str, str]:
+        return {}
+
+    def carried(self) -> Mapping[str, str]:
+        return {}
 
     def clock_ms(self) -> int:
         return time.time_ns() // 1_000_000
