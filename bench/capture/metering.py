@@ -25,9 +25,9 @@ from cdc.config.kafka_config import KafkaConfig
 from cdc.encode.event_writer import EventWriter
 from cdc.model.meter import NO_METER, Commit, Meter
 from cdc.model.state import Phase, State
-from cdc.monitoring.connector_meter import ConnectorMeter
-from cdc.monitoring.metrics import MOST_TABLES
-from cdc.monitoring.server import MetricsServer
+from cdc.telemetry.connector_meter import ConnectorMeter
+from cdc.telemetry.metrics import MOST_TABLES
+from cdc.telemetry.server import MetricsServer
 
 _SCRAPES: Final = 20
 

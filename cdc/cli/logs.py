@@ -17,7 +17,7 @@ import click
 from cdc.cli.ending import INTERRUPTED, error_of
 from cdc.cli.terminal import UtcFormatter, instant, named, tell
 from cdc.machine.child_processes import AMONG_OTHERS
-from cdc.monitoring.json_log import JsonFormatter, Place, line
+from cdc.telemetry.json_log import JsonFormatter, Place, line
 
 TEXT: Final = "text"
 JSON: Final = "json"

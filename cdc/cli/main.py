@@ -121,7 +121,7 @@ def _show(exc: click.ClickException, arguments: Sequence[str]) -> None:
     asked = [each.partition("=")[2] or after for each, after in pairwise([*arguments, ""]) if each.startswith(_FORMAT)]
     logs = context is not None and any(of.name == "log_format" for of in context.command.params)
     if logs and (asked[-1] if asked else os.environ.get("CDC_LOG_FORMAT")) == "json":
-        json_log = importlib.import_module("cdc.monitoring.json_log")
+        json_log = importlib.import_module("cdc.telemetry.json_log")
         told = exc.format_message()
         tell(json_log.line(time.time(), "error", told, json_log.Place(), kind=type(exc).__name__))
         return

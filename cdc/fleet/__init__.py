@@ -12,7 +12,7 @@ member. Out: a process for each connector whose place is this member's, and its 
     meter.py     what it tells of itself, to who counts it.
     standing.py  what `cdc fleet status` shows. Pure.
 
-Imported by `cdc.cli`, and by `cdc.monitoring` for what a member shows. Kafka is behind `seams.py`: `sinks.fleet.topic`
+Imported by `cdc.cli`, and by `cdc.telemetry` for what a member shows. Kafka is behind `seams.py`: `sinks.fleet.topic`
 and `sinks.fleet.group`.
 
 Nothing of exactly once rests on any of this. Two members may believe to have the same connector, and both may run it:

@@ -1,4 +1,4 @@
-"""What a member tells of itself, to who counts it: `cdc.monitoring.fleet_meter`, or nobody."""
+"""What a member tells of itself, to who counts it: `cdc.telemetry.fleet_meter`, or nobody."""
 
 from __future__ import annotations
 

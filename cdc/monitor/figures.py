@@ -13,8 +13,8 @@ from prometheus_client.registry import Collector
 from cdc.monitor.burrow import Status, worst
 from cdc.monitor.consumers import Consumers
 from cdc.monitor.watched import Watched, WatchedConnector, WatchedJob
-from cdc.monitoring.figures import Figures, Labels
-from cdc.monitoring.metrics import OTHER, SEEN, VERIFIED
+from cdc.telemetry.figures import Figures, Labels
+from cdc.telemetry.metrics import OTHER, SEEN, VERIFIED
 
 log = logging.getLogger("cdc")
 

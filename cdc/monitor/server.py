@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from cdc.machine.hosts import is_local_name
 from cdc.monitor.commands import PageCommands, Refused
 from cdc.monitor.monitor import Monitor
-from cdc.monitoring.listening import Answering, Listening
+from cdc.telemetry.listening import Answering, Listening
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "

@@ -16,9 +16,9 @@ from cdc.config.config import ApplyConfig
 from cdc.model.errors import CdcError, ConfigError, OperatorError
 from cdc.model.state import State, key_to_json
 from spark_apply.events.expressions import resolved
-from spark_apply.events.fitting import fitting, stops_all
 from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.events.quarantine import read_entries
+from spark_apply.events.selection import fitting, stops_all
 from spark_apply.model.store import Store, open_store
 from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import TargetTable

@@ -12,9 +12,9 @@ from cdc.config.apply_config import ApplySource, ApplyTable, StoreConfig
 from cdc.config.config import ApplyConfig
 from cdc.dev.debs import Package, fetch
 from cdc.model.errors import CdcError
-from cdc.monitoring.apply_meter import ApplyMeter
-from cdc.monitoring.connector_meter import ConnectorMeter
-from cdc.monitoring.json_log import Place
+from cdc.telemetry.apply_meter import ApplyMeter
+from cdc.telemetry.connector_meter import ConnectorMeter
+from cdc.telemetry.json_log import Place
 from tests.conftest import unavailable
 from tests.unit.test_metrics_server import CONFIG, committed
 

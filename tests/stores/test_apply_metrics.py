@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from cdc.monitoring import metrics
+from cdc.telemetry import metrics
 from tests.canary import WATCH
 from tests.conftest import Database
 from tests.integration.connector import Connector

@@ -20,7 +20,7 @@ from cdc.config.config import describes_apply, load_apply, load_connector
 from cdc.config.views import describes_views, load_views
 from cdc.fleet.fleet_config import load_fleet
 from cdc.model.errors import FINAL, ConfigError
-from cdc.monitoring.server import PATHS
+from cdc.telemetry.server import PATHS
 
 HOME = Path(__file__).parents[2]
 SYSTEMD, KUBERNETES, CONTAINER = (HOME / "deploy" / name for name in ("systemd", "kubernetes", "container"))

@@ -344,7 +344,7 @@ CHILDREN = """
 import sys, time
 from cdc.fleet.children import Children
 from cdc.fleet.entry import Entry
-from cdc.monitoring.fleet_meter import FleetMeter
+from cdc.telemetry.fleet_meter import FleetMeter
 yaml = "name: {0}\\nsource: {{type: postgres, url: '{1}', tables: [public.t]}}\\n" \\
     "sink: {{bootstrap_servers: '127.0.0.1:1'}}"
 with Children(metrics=True) as children:

@@ -19,11 +19,11 @@ from cdc.fleet.seams import Assigned, Away, GroupMember, Lost, Revoked
 from cdc.fleet.standing import Status
 from cdc.model.errors import RetryableError
 from cdc.model.meter import RunState
-from cdc.monitoring import fleet_meter
-from cdc.monitoring.connector_meter import ConnectorMeter
-from cdc.monitoring.fleet_meter import FleetMeter
-from cdc.monitoring.merged import merged
-from cdc.monitoring.server import MetricsServer
+from cdc.telemetry import fleet_meter
+from cdc.telemetry.connector_meter import ConnectorMeter
+from cdc.telemetry.fleet_meter import FleetMeter
+from cdc.telemetry.merged import merged
+from cdc.telemetry.server import MetricsServer
 from tests.unit.test_metrics_server import CONFIG
 
 YAML = """\

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from cdc.cli.logs import LOG_FORMAT, errors_logged, log_to_stderr
 from cdc.cli.main import main
 from cdc.model.errors import OperatorError
-from cdc.monitoring.json_log import JsonFormatter, Place
+from cdc.telemetry.json_log import JsonFormatter, Place
 
 
 def _line(message: object, *args: object, place: Place | None = None, **more: Any) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def test_a_wrong_command_line_is_told_in_the_logs_format(
 
 def test_the_end_of_a_thread_is_one_object() -> None:
     code = (
-        "import threading; from cdc.cli.logs import log_to_stderr; from cdc.monitoring.json_log import Place\n"
+        "import threading; from cdc.cli.logs import log_to_stderr; from cdc.telemetry.json_log import Place\n"
         "log_to_stderr('json', Place(connector='c'))\nimport warnings; warnings.warn('old')\n"
         "t = threading.Thread(target=lambda: 1 // 0); t.start(); t.join()"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from cdc.monitoring import metrics
+from cdc.telemetry import metrics
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -17,18 +17,18 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-import cdc.monitoring.listening
+import cdc.telemetry.listening
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.source_config import SourceConfig
 from cdc.model.errors import ConfigError, OperatorError, RetryableError
 from cdc.model.meter import Commit, RunState
 from cdc.model.state import Phase, State
-from cdc.monitoring import connector_meter, health, metrics
-from cdc.monitoring.connector_meter import ConnectorMeter
-from cdc.monitoring.figures import Tables
-from cdc.monitoring.listening import Answering
-from cdc.monitoring.server import MetricsServer
+from cdc.telemetry import connector_meter, health, metrics
+from cdc.telemetry.connector_meter import ConnectorMeter
+from cdc.telemetry.figures import Tables
+from cdc.telemetry.listening import Answering
+from cdc.telemetry.server import MetricsServer
 
 CONFIG = ConnectorConfig(
     name="shop",
@@ -314,9 +314,9 @@ def test_a_bug_in_an_answer_is_told(
 
 def test_slow_clients_are_cut_off_and_others_answered(server: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as are answered at a time say nothing, or read nothing: soon they are cut off."""
-    monkeypatch.setattr(cdc.monitoring.listening, "WITHIN_S", 0.5)
+    monkeypatch.setattr(cdc.telemetry.listening, "WITHIN_S", 0.5)
     before = threading.active_count()  # of other tests of this process, too
-    slow = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(cdc.monitoring.listening.MOST_CLIENTS)]
+    slow = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(cdc.telemetry.listening.MOST_CLIENTS)]
     for one in slow:
         one.sendall(b"GET /metr")
     deadline = time.monotonic() + 20
@@ -341,8 +341,8 @@ def test_slow_clients_are_cut_off_and_others_answered(server: MetricsServer, mon
 
 def test_a_probe_is_answered_beside_slow_clients(server: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was hung up on for ten seconds, so that a client of no good will had the process restarted."""
-    monkeypatch.setattr(cdc.monitoring.listening, "_SLOW_S", 0.0)
-    most = cdc.monitoring.listening.MOST_CLIENTS
+    monkeypatch.setattr(cdc.telemetry.listening, "_SLOW_S", 0.0)
+    most = cdc.telemetry.listening.MOST_CLIENTS
     slow = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(most)]
     for number, one in enumerate(slow):
         one.sendall(b"GET /metr" if number % 2 else b"GET /metrics HTTP/1.1\r\nX: ")

@@ -37,8 +37,8 @@ from cdc.monitor.monitor import Monitor
 from cdc.monitor.server import POLICY, PageServer
 from cdc.monitor.status import at_work, status_of
 from cdc.monitor.watched import Watched, WatchedConnector
-from cdc.monitoring.figures import Figures
-from cdc.monitoring.metrics import SEEN
+from cdc.telemetry.figures import Figures
+from cdc.telemetry.metrics import SEEN
 from sinks.topics.records.positions import Standing
 
 YAML = """\

@@ -11,8 +11,8 @@ from cdc.config.apply_config import ApplySource, ApplyTable, StoreConfig
 from cdc.config.config import ApplyConfig
 from cdc.model.change import Kind
 from cdc.model.errors import ConfigError, OperatorError
-from spark_apply.events.fitting import fitting, fitting_one
 from spark_apply.events.projection import fingerprint, followed_table, projected_table
+from spark_apply.events.selection import fitting, fitting_one
 from spark_apply.model.identity import identity_of, stamp
 from spark_apply.model.target_table import Partition, TargetTable, Version
 

@@ -37,7 +37,7 @@ from cdc.machine.stop_signals import HangUps
 from cdc.model.errors import FencedError, OperatorError
 from cdc.model.state import Phase, State
 from cdc.monitor.status import source_ms_of
-from cdc.monitoring import server_watch
+from cdc.telemetry import server_watch
 from spark_apply.job.batch.counts import TableCount
 from spark_apply.job.pace import Pace
 

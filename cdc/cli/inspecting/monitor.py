@@ -21,7 +21,7 @@ from cdc.monitor.figures import MonitorFigures
 from cdc.monitor.monitor import Monitor
 from cdc.monitor.server import PageServer
 from cdc.monitor.watched import Watched, WatchedConnector, WatchedJob, WatchedViews
-from cdc.monitoring.json_log import Place
+from cdc.telemetry.json_log import Place
 
 _AT_FULL_PACE = 20
 """Of more files servers and Kafka are asked less often, so that what is asked in all does not grow."""

@@ -22,7 +22,7 @@ from cdc.cli.terminal import ALIVE_S, Alive, aligned, clear_progress, instant, s
 from cdc.machine.flag import Flag
 from cdc.machine.stop_signals import HangUps, stopping
 from cdc.model.errors import ConfigError
-from cdc.monitoring.json_log import Place, line
+from cdc.telemetry.json_log import Place, line
 
 _WARNING, _BATCH = "warning: ", "batch "
 """How lines of the job begin."""

@@ -31,7 +31,7 @@ from cdc.fleet.standing import Status, standing
 from cdc.machine.stop_signals import HangUps
 from cdc.model.audit import Act, asked_by
 from cdc.model.errors import ConfigError
-from cdc.monitoring.json_log import Place
+from cdc.telemetry.json_log import Place
 
 _LOOKS: Final = 20
 _PATIENCE: Final = 3

@@ -16,12 +16,12 @@ from cdc.fleet.report import METRICS_SOCKET
 from cdc.fleet.seams import Fleet
 from cdc.model.errors import CdcError
 from cdc.model.meter import NO_METER, Meter
-from cdc.monitoring.apply_meter import ApplyMeter
-from cdc.monitoring.connector_meter import ConnectorMeter
-from cdc.monitoring.fleet_meter import FleetMeter
-from cdc.monitoring.json_log import Place
-from cdc.monitoring.server import MetricsServer
-from cdc.monitoring.server_watch import ServerWatch
+from cdc.telemetry.apply_meter import ApplyMeter
+from cdc.telemetry.connector_meter import ConnectorMeter
+from cdc.telemetry.fleet_meter import FleetMeter
+from cdc.telemetry.json_log import Place
+from cdc.telemetry.server import MetricsServer
+from cdc.telemetry.server_watch import ServerWatch
 
 log = logging.getLogger("cdc")
 

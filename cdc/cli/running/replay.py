@@ -22,7 +22,7 @@ from cdc.machine.flag import Flag
 from cdc.machine.stop_signals import HangUps, stopping
 from cdc.model.change import Position
 from cdc.model.errors import ConfigError
-from cdc.monitoring.json_log import Place
+from cdc.telemetry.json_log import Place
 
 _POSITION: Final = re.compile(r"(?:([a-z][a-z0-9_-]{0,39}):)?([0-9a-f]{8}\.[0-9a-f]{16}\.[0-9a-f]{8})")
 _DAYS: Final = re.compile(r"([0-9]{1,5})d")

@@ -36,10 +36,10 @@ from cdc.machine.stop_signals import HangUps
 from cdc.model.errors import CdcError, ConfigError, GapError
 from cdc.model.interfaces import Source
 from cdc.model.meter import Meter
-from cdc.monitoring.json_log import Place, line
 from cdc.rules.capture_rules import CaptureRules
 from cdc.rules.flat import Formats
 from cdc.rules.routes import Routes
+from cdc.telemetry.json_log import Place, line
 
 _GC_OBJECTS = 50_000
 

@@ -10,7 +10,7 @@ from cdc.capture.pipeline import Report
 from cdc.capture.snapshots.snapshot_progress import SnapshotProgress, duration, snapshot_progress, tables_being_read
 from cdc.cli.terminal import clear_progress, instant, show_progress
 from cdc.model.state import Phase
-from cdc.monitoring.json_log import Place
+from cdc.telemetry.json_log import Place
 
 _NAMED = 3
 _SILENT_S = 30.0

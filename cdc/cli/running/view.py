@@ -19,7 +19,7 @@ from cdc.cli.terminal import ALIVE_S, Alive, aligned, clear_progress, show_progr
 from cdc.machine.flag import Flag
 from cdc.machine.stop_signals import HangUps, stopping
 from cdc.model.errors import ConfigError, OperatorError
-from cdc.monitoring.json_log import Place
+from cdc.telemetry.json_log import Place
 
 _FILE = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")

@@ -18,9 +18,9 @@ from pyspark.sql import SparkSession
 from cdc.config.apply_config import ApplyTable
 from cdc.config.config import ApplyConfig
 from cdc.model.errors import ConfigError, OperatorError
-from spark_apply.events.fitting import fitting_one
 from spark_apply.events.kafka.offsets import committed_ends
 from spark_apply.events.kafka.schema_topic import schema_topic, schema_versions
+from spark_apply.events.selection import fitting_one
 from spark_apply.job.copies.chosen import Unusable, topic_of, usable_targets
 from spark_apply.job.copies.set_aside import AsideCopies
 from spark_apply.model.store import Store

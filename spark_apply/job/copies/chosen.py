@@ -12,11 +12,11 @@ from cdc.config.config import ApplyConfig
 from cdc.encode.table_log import log_of
 from cdc.model.errors import CdcError, OperatorError
 from spark_apply.events.expressions import resolved
-from spark_apply.events.fitting import fitting, fitting_one, stops_all
 from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.events.kafka.topics import existing_topics
 from spark_apply.events.projection import followed_table
 from spark_apply.events.refusals import without_log
+from spark_apply.events.selection import fitting, fitting_one, stops_all
 from spark_apply.job.copies.route import Route
 from spark_apply.job.copies.set_aside import AsideCopies
 from spark_apply.model.store import Store, open_store

@@ -14,11 +14,11 @@ from cdc.config.views import VIEW_SCHEMA
 from cdc.model.change import Position
 from cdc.model.errors import CdcError, ConfigError, OperatorError
 from cdc.model.state_records import StateReader
-from spark_apply.events.fitting import fitting
 from spark_apply.events.kafka.records import committed_records
 from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.events.kafka.topic_identity import difference, identities
 from spark_apply.events.kafka.topics import existing_topics, position_topic
+from spark_apply.events.selection import fitting
 from spark_apply.model.completeness import Complete, Mark, lowest
 from spark_apply.model.store import Store, open_store
 from spark_apply.model.target_table import TargetTable

@@ -17,7 +17,7 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
 from cdc import __version__
-from cdc.monitoring.metrics import MOST_TABLES, OTHER, Metric
+from cdc.telemetry.metrics import MOST_TABLES, OTHER, Metric
 
 Labels: TypeAlias = tuple[str, ...]
 Values: TypeAlias = Mapping[Labels, float]

@@ -18,9 +18,9 @@ from cdc.fleet.seams import Assigned, GroupMember, Lost, News, Revoked
 from cdc.fleet.standing import WAITING, Status, standing
 from cdc.machine.sockets import short_name
 from cdc.model.meter import RunState
-from cdc.monitoring.figures import Figures, Values
-from cdc.monitoring.health import Pulse, Verdict
-from cdc.monitoring.metrics import FLEET
+from cdc.telemetry.figures import Figures, Values
+from cdc.telemetry.health import Pulse, Verdict
+from cdc.telemetry.metrics import FLEET
 
 _STATES: Final = (WAITING, *(state.value for state in RunState), *(reason.value for reason in Reason))
 _ANSWER_S: Final = 3.0

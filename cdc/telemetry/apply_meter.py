@@ -10,10 +10,10 @@ from cdc.config.config import ApplyConfig
 from cdc.config.views import ViewsConfig
 from cdc.model.errors import CdcError
 from cdc.model.meter import JobState, StoreStanding
-from cdc.monitoring.figures import Figures, Labels, Tables, Values
-from cdc.monitoring.health import Pulse, Verdict
-from cdc.monitoring.json_log import Place
-from cdc.monitoring.metrics import APPLY
+from cdc.telemetry.figures import Figures, Labels, Tables, Values
+from cdc.telemetry.health import Pulse, Verdict
+from cdc.telemetry.json_log import Place
+from cdc.telemetry.metrics import APPLY
 
 _OF_STORES: Final[Mapping[str, Callable[[StoreStanding], float | None]]] = {
     "cdc_apply_tables": lambda of: of.tables,

@@ -14,8 +14,8 @@ from typing import Any, Final, TypeAlias
 
 from prometheus_client import CollectorRegistry
 
-from cdc.monitoring.health import Health, Verdict
-from cdc.monitoring.listening import Answering, Listening
+from cdc.telemetry.health import Health, Verdict
+from cdc.telemetry.listening import Answering, Listening
 
 _JUDGES: Final[dict[str, Callable[[Health], Verdict]]] = {
     "/livez": lambda health: health.live(),

@@ -12,9 +12,9 @@ from cdc.config.config import ConnectorConfig
 from cdc.model.errors import BugError, CdcError, OperatorError, RetryableError
 from cdc.model.meter import Commit, RunState
 from cdc.model.state import Phase, State
-from cdc.monitoring.figures import Figures, Labels, Tables, Values
-from cdc.monitoring.health import Pulse, Verdict
-from cdc.monitoring.metrics import CONNECTOR, DELAYS_S
+from cdc.telemetry.figures import Figures, Labels, Tables, Values
+from cdc.telemetry.health import Pulse, Verdict
+from cdc.telemetry.metrics import CONNECTOR, DELAYS_S
 
 _READY: Final = frozenset({RunState.SNAPSHOT, RunState.STREAMING})
 _STARTED: Final = _READY | {RunState.CREATING, RunState.PAUSED, RunState.STANDBY}

@@ -24,7 +24,7 @@ from prometheus_client.exposition import choose_encoder
 
 from cdc.machine.sockets import short_name
 from cdc.model.errors import OperatorError
-from cdc.monitoring.merged import merged
+from cdc.telemetry.merged import merged
 
 WITHIN_S: Final = 10.0
 """So long a client may take, from its connection to the end of the answer."""

@@ -1,6 +1,6 @@
 """Writes the Grafana dashboard, of one list of panels.
 
-python -m cdc.monitoring.dashboard > deploy/grafana/cdc.json
+python -m cdc.telemetry.dashboard > deploy/grafana/cdc.json
 """
 
 from __future__ import annotations

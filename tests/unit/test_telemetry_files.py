@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from cdc.cli.main import cdc
-from cdc.monitoring import dashboard, metrics
+from cdc.telemetry import dashboard, metrics
 
 HOME = Path(__file__).parents[2]
 PROMETHEUS, GRAFANA = HOME / "deploy" / "prometheus", HOME / "deploy" / "grafana" / "cdc.json"
@@ -110,7 +110,7 @@ def test_every_metric_of_weight_is_on_the_dashboard() -> None:
 
 
 def test_the_dashboard_is_what_the_command_writes() -> None:
-    """python -m cdc.monitoring.dashboard > deploy/grafana/cdc.json"""
+    """python -m cdc.telemetry.dashboard > deploy/grafana/cdc.json"""
     made = dashboard.dashboard()
     assert json.loads(GRAFANA.read_text()) == made
     places = [(p["gridPos"]["x"], p["gridPos"]["y"]) for p in made["panels"]]
