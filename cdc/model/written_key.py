@@ -27,9 +27,19 @@ def _whole(digits: str) -> int | str:
 
 
 def is_same(known: Mapping[str, Any], written: Mapping[str, Any]) -> bool:
-    """Tell whether a record's key is the one that was written; a number of either may be its digits."""
-    return known == written or _texts(known) == _texts(written)
+    """Tell whether a record's key is the one that was written."""
+    return known.keys() == written.keys() and all(is_value(value, written[name]) for name, value in known.items())
 
 
-def _texts(key: Mapping[str, Any]) -> dict[str, str]:
-    return {name: str(value) for name, value in key.items()}
+def is_value(known: Any, written: Any) -> bool:  # noqa: ANN401 - JSON
+    """Tell whether a value of a record's key is the one that was written; a number of either may be its digits."""
+    if isinstance(known, float) and isinstance(written, str):
+        try:
+            return float(written) == known
+        except ValueError:
+            return False
+    if isinstance(known, list) and isinstance(written, list):
+        return len(known) == len(written) and all(map(is_value, known, written))
+    if known is None or written is None or isinstance(known, bool) or isinstance(written, bool):
+        return known is written
+    return known == written or str(known) == str(written)

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from cdc.model.errors import ConfigError
-from cdc.model.written_key import is_same, read_written
+from cdc.model.written_key import is_same, is_value, read_written
 
 
 class WantedKey:
@@ -46,7 +46,7 @@ class WantedKey:
         """Tell whether an object of key columns is this key."""
         if isinstance(self._given, dict):
             return is_same(known, self._given)
-        return len(known) == 1 and next(iter(known.values())) in (self._given, self._text)
+        return len(known) == 1 and any(is_value(value, self._given) or value == self._text for value in known.values())
 
     def is_texts(self, parts: list[Any]) -> bool:
         """Tell whether a key's parts, as a source prints them, are this key."""

@@ -199,7 +199,7 @@ class FollowedRecords:
         """Return the topic's identity; empty where there is no topic, or its broker is too old to tell."""
         try:
             asked = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=_ASK_S)
-            identity = str(asked[self._topic].result(_ASK_S).topic_id)
+            identity = str(asked[self._topic].result().topic_id)
         except KafkaException as exc:
             if exc.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return ""

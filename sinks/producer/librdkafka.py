@@ -148,7 +148,7 @@ class LibrdkafkaProducer:
             TopicCollection(list(topics)), request_timeout=_LOOK_S
         ).items():
             try:
-                described = future.result(_LOOK_S)
+                described = future.result()
             except KafkaException as exc:
                 if _absent(exc.args[0]):
                     continue

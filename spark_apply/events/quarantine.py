@@ -20,7 +20,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from cdc.config.config import ApplyConfig
 from cdc.model.errors import ConfigError, OperatorError
-from cdc.model.written_key import is_same, read_written
+from cdc.model.written_key import is_same, is_value, read_written
 from spark_apply.events.kafka.client import client_settings
 from spark_apply.events.kafka.records import committed_records
 from spark_apply.events.kafka.topics import existing_topics, quarantine_topic
@@ -60,7 +60,7 @@ class Entry:
         known, given = _json(self.key or ""), read_written(text)
         if not isinstance(known, dict) or isinstance(given, dict):
             return isinstance(known, dict) and is_same(known, given)
-        return len(known) == 1 and next(iter(known.values())) in (given, text)
+        return len(known) == 1 and any(is_value(value, given) or value == text for value in known.values())
 
     @classmethod
     def from_json(cls, text: bytes) -> Entry:
@@ -207,7 +207,7 @@ def _make(config: ApplyConfig, topic: str) -> None:
         return
     admin = AdminClient(client_settings(config.source))
     wanted = NewTopic(topic, 1, config={"cleanup.policy": "compact"})
-    admin.create_topics([wanted], operation_timeout=_WITHIN_S)[topic].result(_WITHIN_S)
+    admin.create_topics([wanted], request_timeout=_WITHIN_S)[topic].result()
 
 
 def _unwritten(topic: str) -> OperatorError:

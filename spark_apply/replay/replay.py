@@ -59,7 +59,7 @@ def prepare(
     made = beside(config, name, versions, but=left)
     tables = [projected_table(of, settings) for settings, of in chosen.values()]
     if isinstance(since, Position):
-        refuse_others(tables, connector)
+        refuse_others(config.source, tables, connector)
     read = tuple(spans(config.source, tables, since))
     return Replay(made, read, Replayed(ends_of(read), goes_on=False, left=left))
 

@@ -13,11 +13,13 @@ import orjson
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from cdc.config.apply_config import ApplySource
+from cdc.config.views import VIEW_SCHEMA
 from cdc.model.change import Position
 from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.events.kafka.client import client_settings, unreachable
 from spark_apply.events.kafka.offsets import offset_bounds
 from spark_apply.events.kafka.topics import existing_topics
+from spark_apply.job.watermarks.progress import origin_of
 from spark_apply.model.completeness import Ends
 from spark_apply.model.target_table import TargetTable
 
@@ -70,11 +72,16 @@ class _Event:
     position: str
 
 
-def refuse_others(tables: Sequence[TargetTable], connector: str | None) -> None:
-    """Raise ConfigError for a position that says nothing of some tables: those of another connector than its own."""
-    there = {of.connector for of in tables}
-    own = connector if connector is not None or len(there) > 1 else next(iter(there), None)
-    others = [of for of in tables if of.connector != own]
+def refuse_others(source: ApplySource, tables: Sequence[TargetTable], connector: str | None) -> None:
+    """Raise ConfigError for a position that says nothing of some tables: those of another connector than its own.
+
+    The positions of a view job are its source's.
+    """
+    jobs = {of.connector for of in tables if of.schema == VIEW_SCHEMA}
+    origins = {of.connector: of.connector for of in tables} | {name: origin_of(source, name) for name in jobs}
+    there = set(origins.values())
+    own = origins.get(connector or "", connector) or (next(iter(there)) if len(there) == 1 else None)
+    others = [of for of in tables if origins[of.connector] != own]
     if others:
         of = f"connector {own}" if own else "one connector, and does not say of which"
         named = ", ".join(f"{table.qualified} of connector {table.connector}" for table in others[:_NAMED])

@@ -39,6 +39,8 @@ def test_an_entry_comes_back_as_it_was() -> None:
         ('{"a":1,"b":2}', "1", False),
         ('{"n":"1.10"}', '{"n": 1.10}', True),
         ('{"n":"1.1"}', '{"n": 1.10}', False),
+        ('{"f":1.5}', "1.5", True),
+        ('{"f":1000.0}', "1e3", True),
         ("no JSON", "no JSON", False),
         (None, "1", False),
     ],

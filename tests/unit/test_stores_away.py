@@ -149,4 +149,4 @@ def test_many_copies_have_their_turn_one_after_the_other_between_batches(monkeyp
         watch.look()  # and once more, while the others have their nine tenths of the time
         watch.look()
         assert slow.opened == opened
-        watch._rests_until = 0.0
+        watch._rests_until.clear()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import socket
 from concurrent.futures import Future
+from contextlib import closing
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
 
+from spark_apply.events.kafka import topics
 from spark_apply.events.kafka.topics import partition_counts
 
 
@@ -33,13 +38,22 @@ class Admin:
 
 
 def test_topics_that_are_not_there_or_not_ours_to_see_have_no_partitions() -> None:
-    admin: Any = Admin({"gone": KafkaError.UNKNOWN_TOPIC_OR_PART, "secret": KafkaError.TOPIC_AUTHORIZATION_FAILED})
-    assert partition_counts(admin, ["b", "gone", "a", "secret", "a"]) == {"a": 3, "b": 3}
+    admin: Any = Admin(
+        {
+            "gone": KafkaError.UNKNOWN_TOPIC_OR_PART,
+            "secret": KafkaError.TOPIC_AUTHORIZATION_FAILED,
+            "no name": KafkaError.TOPIC_EXCEPTION,
+        }
+    )
+    assert partition_counts(admin, ["b", "gone", "a", "secret", "a", "no name"]) == {"a": 3, "b": 3}
     assert partition_counts(admin, []) == {}
-    assert admin.asked == [["a", "b", "gone", "secret"]]
+    assert admin.asked == [["a", "b", "gone", "no name", "secret"]]
 
 
-def test_a_broker_that_does_not_answer_is_told() -> None:
-    admin: Any = Admin({"a": KafkaError._TIMED_OUT})
-    with pytest.raises(KafkaException):
-        partition_counts(admin, ["a"])
+def test_a_broker_that_does_not_answer_is_told_by_kafkas_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit of our own on the answer would come first, with an error that is none of Kafka's."""
+    monkeypatch.setattr(topics, "ANSWER_WITHIN_S", 0.3)
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}"}, logger=logging.getLogger())
+        with pytest.raises(KafkaException):
+            partition_counts(admin, ["a"])

@@ -211,7 +211,7 @@ class GroupReader:
             answers = self._admin.describe_topics(TopicCollection(asked), request_timeout=_ANSWER_S) if asked else {}
             for name, future in answers.items():
                 try:
-                    topic: Any = future.result(_ANSWER_S)
+                    topic: Any = future.result()
                 except KafkaException as exc:
                     if exc.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                         raise

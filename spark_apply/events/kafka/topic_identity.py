@@ -38,10 +38,10 @@ class TopicAsker:
         found: dict[str, TopicNow] = {}
         try:
             answers = self._admin.describe_topics(TopicCollection(asked), request_timeout=_ANSWER_WITHIN_S)
-            cluster = self._admin.describe_cluster(request_timeout=_ANSWER_WITHIN_S).result(_ANSWER_WITHIN_S).cluster_id
+            cluster = self._admin.describe_cluster(request_timeout=_ANSWER_WITHIN_S).result().cluster_id
             for name, future in answers.items():
                 try:
-                    topic: Any = future.result(_ANSWER_WITHIN_S)
+                    topic: Any = future.result()
                 except KafkaException as exc:
                     if exc.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                         raise

@@ -12,7 +12,10 @@ from cdc.config.apply_config import ApplySource
 from cdc.model.errors import ConfigError
 from spark_apply.events.kafka.client import ANSWER_WITHIN_S, client_settings, unreachable
 
-_NOT_SEEN: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED})
+_NOT_SEEN: Final = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TOPIC_EXCEPTION}
+)
+"""What brokers answer to a name that no topic has, that this user may not see, or that none can have."""
 
 
 def existing_topics(source: ApplySource, names: Iterable[str]) -> dict[str, int]:
@@ -33,7 +36,7 @@ def partition_counts(admin: AdminClient, names: Iterable[str]) -> dict[str, int]
     answers = admin.describe_topics(TopicCollection(asked), request_timeout=ANSWER_WITHIN_S) if asked else {}
     for name, future in answers.items():
         try:
-            found[name] = len(future.result(ANSWER_WITHIN_S).partitions)
+            found[name] = len(future.result().partitions)  # the request has its time, and an error of its own
         except KafkaException as exc:
             if exc.args[0].code() not in _NOT_SEEN:
                 raise
@@ -63,9 +66,10 @@ def _admin(source: ApplySource) -> AdminClient:
 def topic_settings(source: ApplySource, names: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return the settings of topics, by topic and name. Raises OperatorError when the broker does not answer."""
     admin = AdminClient(client_settings(source))  # must live until its futures are done
-    asked = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name) for name in names])
+    wanted = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+    asked = admin.describe_configs(wanted, request_timeout=ANSWER_WITHIN_S)
     try:
-        found = {of.name: future.result(ANSWER_WITHIN_S) for of, future in asked.items()}
+        found = {of.name: future.result() for of, future in asked.items()}
     except KafkaException as exc:
         raise unreachable(source, exc) from exc
     return {topic: {name: str(entry.value) for name, entry in settings.items()} for topic, settings in found.items()}

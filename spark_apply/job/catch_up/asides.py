@@ -7,8 +7,9 @@ tables have their turn; each step ends with the copy's mark, from which the next
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -33,7 +34,7 @@ _STEP = 200_000
 _SWEEP_S: Final = 5.0
 """No further copy has a step before the other tables have had theirs: of hundreds, each takes a second or more."""
 _RESTS: Final = 9
-"""So many times as long as copies were tried in vain, none is tried: the others have nine tenths of the time."""
+"""So many times as long as a store's copies were tried in vain, none of them is opened again."""
 
 
 @dataclass(slots=True)
@@ -49,21 +50,23 @@ class AsideWatch:
     """Returns a table, by ``schema.table``, at its newest version. Raises CdcError."""
     same: Callable[[TargetTable, str, Store], None]
     """Raises OperatorError for a copy of another topic than there is now."""
-    _rests_until: float = 0.0
-    """On the monotonic clock."""
+    _rests_until: dict[str, float] = field(default_factory=dict)
+    """Of each store, on the monotonic clock."""
 
     def look(self, *, now: bool = False) -> None:
         """Take a step with copies whose time has come, in turn; with `now` until each is caught up or has failed."""
         away: dict[str, StoreAwayError] = {}
-        until, in_vain_s = time.monotonic() + _SWEEP_S, 0.0
-        if not now and time.monotonic() < self._rests_until:
-            return
+        until, in_vain_s = time.monotonic() + _SWEEP_S, defaultdict[str, float](float)
+        rests = {name for name, at in self._rests_until.items() if not now and time.monotonic() < at}
         for key, aside in sorted(self.asides.copies.items(), key=lambda item: item[1].tried_at):
+            if key[1] in rests and aside.route is None:  # one that is being caught up is not tried in vain
+                continue
             while not aside.for_good and (now or until > time.monotonic() >= aside.due_at):
-                aside.tried_at = time.monotonic()
+                begun_s = time.monotonic()
                 try:
                     if key[1] in away:  # an answer that does not come takes time, of all tables
                         raise away[key[1]]
+                    aside.tried_at = begun_s  # only then: next time it is the turn of one that was not asked
                     done = self._step(*key, aside)
                 except Exception as exc:
                     if concerns_spark(exc):
@@ -72,12 +75,12 @@ class AsideWatch:
                     if isinstance(error, StoreAwayError):
                         away[key[1]] = error
                     self.asides.failed(*key, error)
-                    in_vain_s += time.monotonic() - aside.tried_at
+                    in_vain_s[key[1]] += time.monotonic() - begun_s
                     break
                 if done or not now:
                     break
-        if in_vain_s and any(route.stores for route in self.asides.routes.values()):
-            self._rests_until = time.monotonic() + _RESTS * in_vain_s
+        if any(route.stores for route in self.asides.routes.values()):
+            self._rests_until |= {name: time.monotonic() + _RESTS * took_s for name, took_s in in_vain_s.items()}
 
     def _step(self, topic: str, name: str, aside: Aside) -> bool:
         """Open the copy again, or fold in a part of what is missing; return whether it has caught up."""

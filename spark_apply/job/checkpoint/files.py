@@ -200,7 +200,8 @@ def note_copies(spark: SparkSession, checkpoint: str, identities: Identities) ->
     if not files.exists(path):
         _write(files, path, json.dumps(identities, sort_keys=True))
     place, _, name = checkpoint.rpartition("/")
-    begun = {other: _begun(Hadoop(spark), f"{place}/{other}") for other in Hadoop(spark).names(place)}
+    there = [other for other in Hadoop(spark).names(place) if _NAME.fullmatch(other)]
+    begun = {other: _begun(Hadoop(spark), f"{place}/{other}") for other in there}
     others = max((number for other, number in begun.items() if other != name), default=0)
     if begun.get(name, 0) <= others:
         _, files, path = _opened(spark, f"{checkpoint}/{_BEGUN}")

@@ -46,8 +46,9 @@ class WatermarkPublisher:
         """
         self._ends = applied or {}
         for (topic, name), route in self._followers():
-            with self._applier.contained(topic, name):
-                self._begin(topic, name, route, applied, checkpoint)
+            if name in self._routes[topic].stores:  # else set aside meanwhile, with all other copies of its store
+                with self._applier.contained(topic, name):
+                    self._begin(topic, name, route, applied, checkpoint)
 
     def _begin(self, topic: str, name: str, route: Route, applied: Ends | None, checkpoint: str) -> None:
         table, store = route.table, route.stores[name]
@@ -155,6 +156,8 @@ class WatermarkPublisher:
         together: dict[str, dict[Key, Visibility]] = {}
         for (topic, name), mark in self._due(self._ends).items():
             route = self._routes[topic]
+            if name not in route.stores:  # set aside meanwhile, with all other copies of its store
+                continue
             same = mark == self._marks.get((topic, name))
             if is_whole(route.stores[name]):
                 visible = self.visible(route, mark)
@@ -168,6 +171,8 @@ class WatermarkPublisher:
             else:
                 with self._applier.contained(topic, name):
                     route.stores[name].set_mark(route.table, mark)
+                if name not in self._routes[topic].stores:
+                    continue
             self._marks[topic, name] = mark
         for name, visibility in together.items():
             self._applier.fold(name, [], visibility)
@@ -200,7 +205,7 @@ class WatermarkPublisher:
         Nothing is shown before the connector publishes a position; one that never does is not waited for.
         """
         gone, barrier = self._why_gone(route), self._passed.get(route.table.connector)
-        reading = barrier is not None and not gone and route.table.qualified not in barrier.tables
+        reading = not gone and (barrier is None or route.table.qualified not in barrier.tables)  # not known: perhaps
         if mark.complete is not None:
             return Visibility(mark, mark.complete.position, gone=gone, reading=reading)
         limit = "" if route.table.connector in self._watcher.seen else EVERYTHING

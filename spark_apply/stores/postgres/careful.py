@@ -100,6 +100,8 @@ def fold_carefully(cur: Cursor, folds: Sequence[TableFold], translated: Callable
                 if not _whole(cur, one):
                     refused.append(one)
         left = refused
+    if failed:  # nothing of this is kept, and rows that are refused without another table may be taken with it
+        raise CopyError(failed)
     for one in left:
         with _of_table(cur, one, translated, failed):
             _by_halves(cur, one)
@@ -108,7 +110,7 @@ def fold_carefully(cur: Cursor, folds: Sequence[TableFold], translated: Callable
     try:
         cur.execute("SET CONSTRAINTS ALL IMMEDIATE")
     except psycopg2.Error as exc:
-        if not refuses_rows(exc):
+        if not (refuses_rows(exc) or is_of_one_table(exc)):
             raise
         place = (exc.diag.schema_name, exc.diag.table_name)
         raise DeferredError(place if all(place) else None) from exc  # type: ignore[arg-type]

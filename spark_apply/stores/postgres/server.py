@@ -254,7 +254,7 @@ def _parameters(url: str, where: str) -> dict[str, Any]:
     if "@" in given.get("host", "") or not all(port.isdecimal() and int(port) <= _LAST_PORT for port in ports):
         raise ConfigError(f"{where}.url: what stands for host and port is neither", hint=hint)  # a part of a password
     defaults = {"connect_timeout": "10", "keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
-    defaults["tcp_user_timeout"] = "20000"  # what was sent and is not acknowledged has no keepalive: fifteen minutes
+    defaults["tcp_user_timeout"] = "60000"  # what was sent and is not acknowledged has no keepalive: fifteen minutes
     if not is_local(given.get("host", ""), given.get("hostaddr", "")):
         defaults["sslmode"] = "verify-full"
         if given.get("sslmode", "verify-full") == "verify-full":

@@ -106,17 +106,9 @@ class PostgresStore:
 
     def open(self, table: TargetTable) -> str:
         self._claim_writer(table)
-        try:
-            return self._made_ready(table)
-        except LockedError:
-            self._locked.add(table.qualified)
-            raise
-
-    def _made_ready(self, table: TargetTable) -> str:
-        """Make or find the live copy, and give it what is new of the table."""
         with self._server.transaction(f"opening {table.qualified}") as cur:
             self._copies.prepare(cur)
-            wait_for_locks(cur, again=table.qualified in self._locked)  # a reader of it may stay for hours
+            wait_for_locks(cur)  # a reader of it may stay for hours
             copy = self._copies.find(cur, table, self._role)
             there = columns_of(cur, sql.Identifier(table.schema, table.copy_name))
             if copy is None or (copy.relation is None and not there):
@@ -193,7 +185,8 @@ class PostgresStore:
                     self._fold_each(cur, [one for one, _ in opened.values()], failed)
                     for one, copy in opened.values():
                         self._note_fold(cur, copy, one)
-                    return {name: one.applied for name, (one, _) in opened.items()}
+                self._locked -= opened.keys()
+                return {name: one.applied for name, (one, _) in opened.items()}
             except DeferredError as exc:
                 found = {name for name, (one, _) in opened.items() if exc.place in (None, one.of.place)} or set(opened)
                 if found <= immediate:

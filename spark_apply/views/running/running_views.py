@@ -128,7 +128,8 @@ class RunningViews:
         self.left_out.add(table)
         relations = {use.relation for use in self.uses_of(table)}
         for view in self.views:
-            if relations & set(view.plan.reads) and view.name not in self._stopped:
+            stopped = self._stopped.get(view.name)
+            if relations & set(view.plan.reads) and (stopped is None or stopped.wait_s < FOR_GOOD):
                 self.stop(ViewError(view.name, f"view {view.name}: table {table} is left out: {why}"), FOR_GOOD)
                 self._stopped[view.name].left_out = True
 
