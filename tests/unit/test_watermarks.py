@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,6 +14,8 @@ from spark_apply.job.watermarks.publisher import WatermarkPublisher
 from spark_apply.model.completeness import Barrier, Barriers, Ends, Mark, TakenIn
 from spark_apply.model.store import Applied, Visibility
 from spark_apply.model.target_table import TargetTable
+from spark_apply.spark.failures import StoreAwayError
+from tests.unit.test_set_aside import asides
 
 TOPIC = "shop.public.orders"
 TABLE = TargetTable("shop", "public", "orders", TOPIC, ("id",), (), 1)
@@ -79,6 +82,31 @@ def test_a_table_of_which_nothing_comes_is_told_once() -> None:
         made.publish_pending()
     told = [(shown.limit[-11:-9], shown.reading, bool(shown.gone)) for shown in store.shown]
     assert told == [("17", False, False), ("17", True, False), ("17", False, True)]
+
+
+class Absent(Store):
+    """A store at whose address nobody answers any more."""
+
+    def set_mark(self, _table: TargetTable, _mark: Mark) -> None:
+        raise StoreAwayError("nobody answers")
+
+
+def test_a_store_that_goes_away_while_a_position_is_noted_ends_nothing() -> None:
+    """All of its copies are set aside with the first: the next one's turn is over before it came."""
+    copies, _, _ = asides()
+    lake, search = Store(), Absent()
+    for topic, route in copies.routes.items():
+        copies.routes[topic] = replace(route, stores={"lake": cast("Any", lake), "search": cast("Any", search)})
+    barriers = Barriers()
+    watcher = SimpleNamespace(barriers=barriers, failure=None, seen={"shop"})
+    applier = Applier(copies.routes, lambda route: route, cast("Any", None), asides=copies)
+    made = WatermarkPublisher(applier, cast("PositionWatcher", watcher))
+    at: Ends = {topic: {0: 5} for topic in copies.routes}
+    made.begin(at, checkpoint="checkpoint")
+    barriers.add(Barrier("shop", frozenset({"public.a", "public.b"}), COMMITTED, 1, at))
+    made.publish_pending()
+    assert len(lake.marks) == len(copies.routes)
+    assert set(copies) == {(topic, "search") for topic in copies.routes}
 
 
 def test_what_lies_before_a_batch_is_no_part_of_it() -> None:
