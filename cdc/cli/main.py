@@ -58,7 +58,7 @@ class _Lazy(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in _COMMANDS:
+        if args[0] not in _COMMANDS and not ctx.resilient_parsing:  # as it is for a shell's completion
             near = difflib.get_close_matches(args[0].lower(), _COMMANDS, n=1)
             ctx.fail(f"No such command '{args[0]}'." + (f" Did you mean '{near[0]}'?" if near else ""))
         return super().resolve_command(ctx, args)

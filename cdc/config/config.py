@@ -215,7 +215,7 @@ def _connector(path: Path, text: str | None, references: Callable[[str], str] | 
             f"{path}: sink.type is {kind}: this connector has no topics",
             hint="cdc run is the command for it; what it has written is in sink.path",
         )
-    if kind not in (None, "kafka"):  # its keys would be said to be unknown
+    if kind not in (None, "kafka") and "${" not in kind:  # its keys would be said to be unknown
         raise ConfigError(f"{path}: sink: type: “{kind}” is not a sink", hint=_SINKS)
     config = load(path, ConnectorConfig, aliases=DEBEZIUM_NAMES, text=text, references=references)
     if config.sink.topic_prefix is not None:

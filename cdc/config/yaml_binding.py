@@ -39,9 +39,10 @@ _KINDS: Final = {
 _YAML: Final = "tag:yaml.org,2002:"
 _NUMBER: Final = {
     int: re.compile(r"[-+]?(?:0|[1-9]\d*(?:_\d+)*)"),
-    float: re.compile(r"[-+]?(?:0|[1-9]\d*)(?:\.\d*)?(?:[eE][-+]?\d+)?"),
+    float: re.compile(r"[-+]?(?:(?:0|[1-9]\d*(?:_\d+)*)(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"),
 }
 """Decimal ones alone: YAML takes 010 for 8, and 1:30 for 90."""
+_MOST_DIGITS: Final = 100
 _WAYS_OUT: Final = (
     ("'\\t'", "it is a tab: YAML wants spaces"),
     ("another document", "a file is of one thing: take the line --- and what is below it into a file of its own"),
@@ -223,9 +224,9 @@ class _Binder:
         value = self._construct(node, at)
         if node.tag in _AS_WRITTEN:
             return node.value
-        if type(value) in (int, float) and not _NUMBER[float].fullmatch(node.value.replace("_", "")):
+        if type(value) in (int, float) and not _NUMBER[float].fullmatch(node.value):  # which may be a password
             raise self._error(
-                node, at, f"“{node.value}” is {value} to YAML", f"write {value} if that is meant, or put it in quotes"
+                node, at, "a number that YAML reads as another one", "write decimals, or put it in quotes"
             )
         return self._expand(node, value, at) if isinstance(value, str) else value
 
@@ -234,18 +235,24 @@ class _Binder:
             several = isinstance(node, yaml.SequenceNode) and at.endswith("bootstrap_servers")
             hint = "write them as one text: host1:9092,host2:9092" if several else None
             raise self._error(node, at, f"{_NAMES[wanted]} is needed here, found {_kind(node)}", hint)
-        value = self._construct(node, at)
+        self._refuse_tag(node, at)
         if wanted is str and not _is_null(node):
             return self._expand(node, node.value, at)  # 007 and yes stay what was written
+        value = self._construct(node, at)
         if isinstance(value, str) and "${" in value:
             held = self._expand(node, value, at).strip()
-            if wanted in _NUMBER and _NUMBER[wanted].fullmatch(held):
+            if wanted in _NUMBER and _NUMBER[wanted].fullmatch(held) and len(held) < _MOST_DIGITS:
                 return wanted(held)
             if wanted is bool and held in _TRUTHS:
                 return _TRUTHS[held]
             found = "what the reference holds" if held else "nothing: what the reference names is empty"
             raise self._error(node, at, f"{_NAMES[wanted]} is needed here, found {found}", None)
-        if wanted in _NUMBER and not node.style and _NUMBER[wanted].fullmatch(node.value):
+        if (
+            wanted in _NUMBER
+            and not node.style
+            and _NUMBER[wanted].fullmatch(node.value)
+            and len(node.value) < _MOST_DIGITS
+        ):
             return wanted(node.value)
         if wanted is bool and type(value) is bool:
             return value
@@ -253,14 +260,16 @@ class _Binder:
         raise self._error(node, at, f"{_NAMES[wanted]} is needed here, found {found}", _instead(node, value, wanted))
 
     def _construct(self, node: yaml.Node, at: str) -> object:
-        if not node.tag.startswith(_YAML):
-            said = f"{node.tag} {node.value}".strip()
-            raise self._error(node, at, f"“{said}” begins with a tag of YAML", f'put it in quotes: "{said}"')
+        self._refuse_tag(node, at)
         loader = yaml.SafeLoader("")
         try:
             return cast("object", loader.construct_object(node, deep=True))
         except (yaml.YAMLError, ValueError) as exc:
             raise self._error(node, at, f"the value cannot be read as {node.tag.rpartition(':')[2]}", None) from exc
+
+    def _refuse_tag(self, node: yaml.Node, at: str) -> None:
+        if not node.tag.startswith(_YAML):  # the value is not repeated: it may be a password
+            raise self._error(node, at, "what begins with ! is a tag of YAML", 'put it in quotes: "!public.tmp_*"')
 
     def _expand(self, node: yaml.Node, value: str, at: str) -> str:
         try:

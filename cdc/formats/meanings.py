@@ -6,7 +6,7 @@ number of microseconds, a text is a text in base64. So each is found here, in al
 | format | a field is | it stands for |
 |---|---|---|
 | Avro | a name | ``connect.name`` of numbers; decimals by their scale |
-| Protobuf | a number, whatever its name | ``cdc.kind`` of whole numbers; a decimal has its scale with it |
+| Protobuf | a number, whatever its name | one thing for ever; a decimal has its scale with it |
 | JSON Schema | a name | ``cdc.kind``: what numbers count, and base64 |
 """
 
@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import orjson
 
 from cdc.formats import proto_text
-from cdc.formats.proto_message import WHOLE, Message
+from cdc.formats.proto_message import Message
 from cdc.formats.schema import KIND, ORIGINAL, TIMES
 
 _T = TypeVar("_T")
@@ -28,10 +28,14 @@ class Meaning(NamedTuple):
     """What a field stands for."""
 
     alike: str
-    """The types that readers take for each other, empty: none."""
+    """The types that readers take for each other, empty: none, or a field never has another meaning."""
     means: str
     """What a value is."""
     column: str
+    type: str = ""
+    """The column's, where the schema has it."""
+    is_told: bool = True
+    """Whether the schema says what a value is: those of earlier builds had the column's type alone."""
 
 
 _NUMBER: Final = "a number"
@@ -68,6 +72,7 @@ def meant_otherwise(type_: str, before: str, now: str) -> list[tuple[str, str, s
         if (found := are.get(record, {}).get(field)) is not None
         and was.alike == found.alike != ""
         and was.means != found.means
+        and (was.is_told or was.type != found.type)
     ]
 
 
@@ -97,7 +102,7 @@ def _of_avro(field: Mapping[str, Any]) -> Meaning:
 
 def _messages(of: Message) -> list[tuple[str, Mapping[str, Meaning]]]:
     fields = {
-        str(field.number): Meaning(_NUMBER if field.type in WHOLE else "", field.params.get(KIND, _NUMBER), field.name)
+        str(field.number): Meaning("", "", field.name)  # no number is ever given to another meaning
         for field in of.fields
     }
     inner = [found for field in of.fields if field.message is not None for found in _messages(field.message)]
@@ -113,10 +118,13 @@ def _objects(of: Mapping[str, Any]) -> Mapping[str, Mapping[str, Meaning]]:
 
 
 def _of_json(name: str, about: Mapping[str, Any]) -> Meaning:
-    types, kind = about["type"], str(about.get(KIND, ""))
+    types, kind, column_type = about["type"], str(about.get(KIND, "")), str(about.get("title", ""))
+    is_told = bool(kind) or not column_type
     if "number" in types or "integer" in types:
-        return Meaning(_NUMBER, kind if kind in TIMES else _NUMBER, name)
-    return Meaning(_TEXT, kind or _TEXT, name) if "string" in types and "array" not in types else Meaning("", "", name)
+        return Meaning(_NUMBER, kind if kind in TIMES else _NUMBER, name, column_type, is_told)
+    if "string" in types and "array" not in types:
+        return Meaning(_TEXT, kind or _TEXT, name, column_type, is_told)
+    return Meaning("", "", name)
 
 
 def records(of: Any) -> dict[str, dict[str, str]]:  # noqa: ANN401 - JSON

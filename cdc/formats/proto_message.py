@@ -136,7 +136,8 @@ def numbered(wanted: Mapping[str, str], known: Sequence[Numbered]) -> tuple[Numb
             number = _RESERVED_NUMBERS.stop if number in _RESERVED_NUMBERS else number
             found.append(Numbered(name, _written(name, number, found), type_, number))
         elif _scalar(type_) == "int64" or not alike:  # never narrower again: what is written stays readable
-            found[at] = found[at]._replace(type=type_)
+            wide = _scalar(found[at].type) == "int64" and _meaning(type_)
+            found[at] = found[at]._replace(type=f"int64:{wide}" if wide else type_)
     return tuple(found)
 
 

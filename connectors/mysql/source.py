@@ -163,6 +163,7 @@ class MysqlSource:
 
     def hold(self, tables: Sequence[Table]) -> Start:  # noqa: ARG002 - the log has every table anyway
         """Hold nothing: the server keeps its log as long as its settings say, no matter who follows."""
+        self._by_hand = None
         sql = self._connected()
         offset, self._place.read_to = hold.begin(sql, self._server, self.made_at)
         if server.await_prepared(sql, self._claim.keep):

@@ -47,7 +47,7 @@ _HINTS: Final = {
     "XX002": "REINDEX the index that the server's log names",
 }
 SHORTER: Final = (
-    "make the row's values shorter, or delete it: octet_length() of the large columns tells which row it is, and each "
+    "make the row's values shorter: octet_length() of the large columns tells which row it is, and each "
     "byte of a bytea is two characters"
 )
 GO_ON: Final = "nothing is lost: the connector goes on where it was; if it comes again, look into the server's log"

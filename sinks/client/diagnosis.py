@@ -74,6 +74,10 @@ def unreachable(servers: str) -> RetryableError:
 def _refuse_wrong(options: Mapping[str, str]) -> None:
     try:
         AdminClient({name: value for name, value in options.items() if name not in oidc.OPTIONS}, logger=_SILENT)
+    except TypeError:  # what a client is given by Python alone: a function to be called
+        raise ConfigError(
+            "options: one of them has a value that it cannot have", hint="a function cannot be set in a file"
+        ) from None
     except KafkaException as exc:
         error = exc.args[0] if exc.args else None
         wrong = _WRONG.search(error.str()) if isinstance(error, KafkaError) else None

@@ -161,6 +161,23 @@ SILENT: Final = (
         "partition t_4 was attached with the rows it had",
         before=_PARTITIONED,
     ),
+    Case(
+        name="partitions_that_come_empty",  # as pg_partman makes them, ahead of their rows
+        before=_PARTITIONED,
+        stream=[
+            *("BEGIN", "CREATE TABLE t_5 (LIKE t INCLUDING ALL)"),
+            *("ALTER TABLE t ATTACH PARTITION t_5 FOR VALUES FROM (40) TO (50)", "COMMIT"),
+            "UPDATE t SET n = 5 WHERE id < 10",
+        ],
+        stopped=[
+            *(
+                "CREATE TABLE t_6 (LIKE t INCLUDING ALL)",
+                "ALTER TABLE t ATTACH PARTITION t_6 FOR VALUES FROM (50) TO (60)",
+            ),
+            "UPDATE t SET n = 6 WHERE id < 10",
+        ],
+        said=(),
+    ),
     *_silent(
         "a_partition_away_for_a_while",
         "ALTER TABLE t DETACH PARTITION t_2; UPDATE t_2 SET n = 9; "

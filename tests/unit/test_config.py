@@ -217,7 +217,7 @@ BAD = {
     "a unit": (GOOD + "  idle_position_s: 500ms\n", "a number is needed here, found “500ms”", "without a unit"),
     "a quoted truth": (GOOD + "  transaction_metadata: 'true'\n", "true or false is needed", "without quotes"),
     "an octal number in options": (
-        GOOD.replace("  type: p", "  options: {n: 010}\n  type: p"), "“010” is 8 to YAML", "write 8",
+        GOOD.replace("  type: p", "  options: {n: 010}\n  type: p"), "a number that YAML reads as another", "quotes",
     ),
     "another's key": (
         GOOD.replace("  tables:", "  table.include.list:"), "table.include.list: unknown", "tables: [public.",
@@ -229,7 +229,7 @@ BAD = {
     "another spelling": (GOOD + "  topicPrefix: x\n", "sink.topicPrefix: unknown key", "did you mean topic_prefix?"),
     "a merge key": (GOOD.replace("  type: postgres", "  <<: {type: postgres}"), "source.<<: unknown", "alias, *name"),
     "a tag": (
-        GOOD.replace('[public.orders, "public.item*"]', "\n    - !a.b"), "“!a.b” begins with a tag", 'quotes: "!a.b"',
+        GOOD.replace('[public.orders, "public.item*"]', "\n    - !a.b"), "begins with ! is a tag", "put it in quotes",
     ),
     "a star": (GOOD.replace('"public.item*"', "*.items"), "this is not YAML", 'quotes: "*.orders"'),
     "a reference in braces": (

@@ -20,6 +20,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from cdc.capture.pipeline import Pipeline, Settings
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.published.record_format import RegistryConfig
+from cdc.formats.meanings import meant_otherwise
 from cdc.formats.reading import Reading
 from cdc.formats.registry_watch import RegistryWatch
 from cdc.formats.wires import RegisteredWires
@@ -196,7 +197,7 @@ def test_bytes_do_not_come_to_stand_for_another_value(
     Of Protobuf there is nothing to refuse: what is meant otherwise has another number.
     """
     before, now = (
-        replace(table, columns=(table.columns[0], replace(table.columns[1], kind=kind)))
+        replace(table, columns=(table.columns[0], replace(table.columns[1], kind=kind, type=f"{kind}")))
         for table, kind in ((TABLE, was), (TABLE, means))
     )
     registry = SchemaRegistry(RegistryConfig(url=server.url))
@@ -221,6 +222,16 @@ def test_bytes_do_not_come_to_stand_for_another_value(
         server.levels = {"": "NONE"} if subjects == "topic" else {"": "BACKWARD", subject: "NONE"}
         wires.of(now, "p.s.t")
         assert len(server.schemas) == kept + 1
+
+
+def test_a_schema_of_an_earlier_build_that_says_less_is_gone_on_with() -> None:
+    """The column's type is the same, so its values are; of another one the old values are not."""
+    old = b'{"title":"Value","properties":{"at":{"type":["integer","null"],"title":"%s"}}}'
+    now = b'{"title":"Value","properties":{"at":{"type":["integer","null"],"title":"timestamp","cdc.kind":"%s"}}}'
+    for title, refused in ((b"timestamp", False), (b"bigint", True)):
+        found = meant_otherwise("JSON", (old % title).decode(), (now % b"timestamp_micros").decode())
+        assert bool(found) is refused
+    assert meant_otherwise("JSON", (now % b"timestamp_millis").decode(), (now % b"timestamp_micros").decode())
 
 
 @pytest.mark.parametrize("form", ["avro", "flat protobuf", "json-schema"])

@@ -162,11 +162,16 @@ def replicates(connection: session.Connection, server: Server) -> bool | None:
 UNLOGGED: Final = "what it replicates from another server is not in its own log"
 
 
-def unlogged(connection: session.Connection, server: Server, where: str) -> Iterator[OperatorError | None]:
-    """Give why what this server replicates would never come; None: we may not know whether it replicates."""
+def logs_what_it_replicates(server: Server) -> bool:
+    """Tell whether what the server replicates from another one is in its own log, too."""
     of = server.variables
     logs = of.get("log_replica_updates") or of.get("log_slave_updates", "ON")
-    if logs.upper() in ("ON", "1"):
+    return logs.upper() in ("ON", "1")
+
+
+def unlogged(connection: session.Connection, server: Server, where: str) -> Iterator[OperatorError | None]:
+    """Give why what this server replicates would never come; None: we may not know whether it replicates."""
+    if logs_what_it_replicates(server):
         return
     found = replicates(connection, server)
     name = "log_replica_updates" if not server.mariadb and server.version >= (8, 0, 26) else "log_slave_updates"

@@ -238,9 +238,11 @@ def end_of_log(
 ) -> BinlogPosition:
     """Return where the log ends that was read up to `read_to`. Raises ChangedError if gtid_purged was set by hand.
 
-    It is asked for before the end: if only the last file is left to be read by then, all that was removed was read.
+    It is asked for before the end: if only the last file is left to be read by then, all that was removed was read. A
+    server that does not log what it replicates adds that to gtid_purged by itself.
     """
-    purged = GtidSet.parse(server.global_text(sql, "gtid_purged")) if found.gtids else None
+    is_told = bool(found.gtids) and server.logs_what_it_replicates(found)
+    purged = GtidSet.parse(server.global_text(sql, "gtid_purged")) if is_told else None
     end, _ = server.status(sql, found)
     if purged is None or not isinstance(gtids, GtidSet) or read_to.number != end.number or purged <= gtids:
         return end

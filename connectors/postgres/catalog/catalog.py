@@ -72,6 +72,7 @@ class Catalog:
         self._judge = capturable.refusals_by_triggers if by_triggers else capturable.refusals
         self._publication = publication
         self._types: dict[int, TypeInfo] = {}
+        self._had_rows: dict[int, bool] = {}
         self._seen_at = 0
         """Where the log ended before `_seen` was."""
         self._seen: Mapping[int, Today] = {}
@@ -84,6 +85,19 @@ class Catalog:
                 return cursor.fetchall() if cursor.description else []
         except DRIVER_ERRORS as exc:
             raise translate(exc, doing) from exc
+
+    def had_rows(self, oids: Iterable[int]) -> set[int]:
+        """Return which relations had rows, or the room of rows, when they were first asked for in this session.
+
+        Each is asked once: its size waits for whoever has locked it.
+        """
+        asked = set(oids)
+        if new := asked - self._had_rows.keys():
+            statement = "SELECT oid::int8, pg_relation_size(oid) > 0 FROM unnest(%s::oid[]) AS each(oid)"
+            self._had_rows |= {
+                oid: filled is not False for oid, filled in self.rows("asking for sizes", statement, (list(new),))
+            }
+        return {oid for oid in asked if self._had_rows[oid]}
 
     def copy(self, doing: str, statement: sql.Composable, into: Writable) -> None:
         """Run one COPY … TO STDOUT. Raises as `rows` does.

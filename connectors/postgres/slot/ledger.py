@@ -142,7 +142,7 @@ class Part(NamedTuple):
     emptied: bool
     """No statistics since it was made or truncated."""
     brought_rows: bool
-    """It was attached, and not made where it is."""
+    """It was attached, and not made where it is; and it had rows when that was asked first."""
 
     @property
     def record(self) -> str:
@@ -221,8 +221,10 @@ def look(catalog: Catalog, publication: str, tables: Mapping[int, str]) -> dict[
         if is_in_events:
             made.setdefault(oid, []).append(xmin)
     parts: dict[int, list[Part]] = {}
-    for root, *part in catalog.rows("reading the catalog", _LEAVES, (oids,)):
-        parts.setdefault(root, []).append(Part(*part))
+    leaves = [(root, Part(*part)) for root, *part in catalog.rows("reading the catalog", _LEAVES, (oids,))]
+    had_rows = catalog.had_rows(part.oid for _, part in leaves if part.brought_rows)
+    for root, part in leaves:
+        parts.setdefault(root, []).append(part._replace(brought_rows=part.oid in had_rows))
     types: dict[int, dict[int, _Type]] = {}
     for root, oid, name, defined, enum in catalog.rows("reading the catalog", _USED, (oids,)):
         types.setdefault(root, {})[oid] = _Type(name, tuple(defined or ()), enum)
@@ -358,12 +360,13 @@ def difference(then: str, now: Facts, publication: str) -> str | None:
     changed, files, made, columns, parts, types = known[1 : _PARTS - 1]
     if now.changed and changed not in (now.changed, _NOTHING):
         return f"publication {publication} was altered, and may have left changes out meanwhile"
-    if files != now.files and made != now.made:
-        return NoneCame(REWRITTEN)
-    of_parts = _of_parts(entry_text.parts(parts), now)
+    of_parts = _of_parts(entry_text.parts(parts), now, rewritten=(rewritten := files != now.files and made != now.made))
+    came = None if isinstance(of_parts, NoneCame) else of_parts
+    if rewritten:
+        return came or NoneCame(REWRITTEN)
     told = _of_columns(entry_text.columns(columns), _left(known), now.columns) or of_parts
     told = told or _of_types(types, now.types) or _of_unique(known[_PARTS:], now)
-    return (None if isinstance(of_parts, NoneCame) else of_parts) or (told and NoneCame(told))
+    return came or (told and NoneCame(told))
 
 
 def _of_columns(
@@ -391,8 +394,8 @@ def _of_columns(
     return f"column {', '.join(retyped)} has another type, which prints values in another way" if retyped else None
 
 
-def _of_parts(then: Mapping[int, tuple[str, str, str]], now: Facts) -> str | None:
-    """Compare partitions; that rows have come is told before that some are gone."""
+def _of_parts(then: Mapping[int, tuple[str, str, str]], now: Facts, *, rewritten: bool) -> str | None:
+    """Compare partitions; that rows have come is told before that some are gone. `rewritten`: so were all of them."""
     less = then.keys() - {part.oid for part in now.parts}
     went = NoneCame("a partition was detached or dropped, and its rows went without events") if less else None
     for part in now.parts:
@@ -405,7 +408,7 @@ def _of_parts(then: Mapping[int, tuple[str, str, str]], now: Facts) -> str | Non
         attached, file, toast = then[part.oid]
         if attached != _hash(part.attached, 4):
             return f"partition {part.name} was detached and attached again"
-        if part.toast and toast not in (_NONE * 4, _hash(str(part.toast), 4)):
+        if not rewritten and part.toast and toast not in (_NONE * 4, _hash(str(part.toast), 4)):
             return "its rows were rewritten, or it was not in the log (unlogged) for a time"
         if file != _hash(part.file, 4) and part.emptied and part.oid != now.oid:
             went = went or NoneCame(f"partition {part.name} was truncated, which no event tells if it was by itself")

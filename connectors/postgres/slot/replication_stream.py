@@ -369,16 +369,19 @@ def _not_published(result: pq.abc.PGresult) -> GapError:
 def _unreadable(error: CdcError, result: pq.abc.PGresult) -> CdcError:
     """Return an error of the server while it reads its own log: one that may stay, or, of damaged data, that will.
 
-    A row that is too long to be sent stays in the log, whatever becomes of it in its table.
+    A row that is too long to be sent stays in the log, whatever becomes of it in its table. But an allocation that is
+    refused may have another cause, as a fault of the server's version.
     """
-    if isinstance(error, OperatorError) and error.hint == SHORTER:
+    code = result.error_field(pq.DiagnosticField.SQLSTATE) or b""
+    too_long = isinstance(error, OperatorError) and error.hint == SHORTER
+    if too_long and not code.startswith(_INTERNAL):
         return GapError(
             f"the server cannot send its own log: {error.message}", hint=f"{SHORTER}. Then: {CLOSE_THE_GAP}"
         )
-    if not (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").startswith(_INTERNAL):
+    if not code.startswith(_INTERNAL):
         return error
     said = f"the server fails to read its own log: {error.message}"
-    if not isinstance(error, RetryableError):
+    if not (isinstance(error, RetryableError) or too_long):
         return GapError(said, hint=f"the server's log names what is damaged; {CLOSE_THE_GAP}")
     return UnreadableError(
         said,

@@ -155,7 +155,7 @@ GUARDED: Final = ("changes", "missed")
 _MANY: Final = 60
 """So many columns have a change whose row is never too big: 8160 bytes hold two images of them, for no type of fixed
 length has more than 64 bytes, and what is longer than 24 of another one is moved out of the row."""
-MOST_COLUMNS: Final = (1600 - 4) // 2
+MOST_COLUMNS: Final = (1600 - 5) // 2
 """A table has at most 1,600 columns, and a change table two for each, and four of its own."""
 
 _SHAPE: Final = (
