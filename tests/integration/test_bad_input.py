@@ -281,7 +281,7 @@ def test_a_role_that_may_not_publish(attempt: Attempt, place: Place, prefix: str
 
 def test_an_option_that_is_not_known(attempt: Attempt, place: Place, prefix: str) -> None:
     """A security option that one of the two clients would ignore is refused, exit 2."""
-    refused(attempt(options={"sasl.nonsense": CANARY}), 2, "sasl.nonsense", "known:")
+    refused(attempt(options={"sasl.nonsense": CANARY}), 2, "sasl.nonsense", "did you mean sasl.username?")
     nothing_made(place, prefix)
 
 
@@ -301,7 +301,7 @@ TOPIC_CASES = {
 
 @pytest.mark.parametrize("case", TOPIC_CASES)
 def test_topics_that_are_wrong(case: str, attempt: Attempt, place: Place, prefix: str) -> None:
-    """A topic of the table's name with other settings is left as it is and refused with the command that mends it."""
+    """A topic of the table's name with other settings is left as it is and refused with the command that puts it right."""
     partitions, policy, words = TOPIC_CASES[case]
     admin = place.admin
     topic = f"{prefix}.public.orders"
