@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
@@ -25,10 +27,22 @@ def differs_each_time(frame: DataFrame) -> bool:
     patterns = known.sparkSession.sparkContext._jvm.org.apache.spark.sql.catalyst.trees.TreePattern  # noqa: SLF001
     if not plan.deterministic() or plan.containsPattern(patterns.CURRENT_LIKE()):
         return True
-    conf = known.sparkSession.conf
-    shown = conf.get(_SHOWN)
-    conf.set(_SHOWN, str(1 << 30))
-    try:
+    with _showing_all(known.sparkSession):
         return _DAY.search(plan.toString()) is not None
+
+
+@contextmanager
+def _showing_all(session: Any) -> Iterator[None]:  # noqa: ANN401 - a SparkSession
+    """Have plans show all of their columns: the session that is active in the JVM's thread says how many."""
+    sessions, shown = session._get_j_spark_session_class(session._jvm), session.conf.get(_SHOWN)  # noqa: SLF001
+    before = sessions.getActiveSession()
+    session.conf.set(_SHOWN, str(1 << 30))
+    sessions.setActiveSession(session._jsparkSession)  # noqa: SLF001
+    try:
+        yield
     finally:
-        conf.set(_SHOWN, shown)
+        session.conf.set(_SHOWN, shown)
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()

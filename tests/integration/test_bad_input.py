@@ -301,7 +301,7 @@ TOPIC_CASES = {
 
 @pytest.mark.parametrize("case", TOPIC_CASES)
 def test_topics_that_are_wrong(case: str, attempt: Attempt, place: Place, prefix: str) -> None:
-    """A topic of the table's name with other settings is left as it is and refused with the command that puts it right."""
+    """A topic of the table's name with other settings is left as it is; the command that puts it right is told."""
     partitions, policy, words = TOPIC_CASES[case]
     admin = place.admin
     topic = f"{prefix}.public.orders"

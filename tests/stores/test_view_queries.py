@@ -181,6 +181,7 @@ def test_what_differs_each_time_is_no_value_of_a_view(apply_spark: SparkSession)
     """Spark reads some texts as times of its own clock, too, wherever a date or a timestamp is expected."""
     every = {"public.t": list(_KINDS.items())}
     columns = ", ".join(f"id + {number} AS c{number}" for number in range(40))  # Spark shows 25 of them as a rule
+    apply_spark.newSession().createDataFrame([(1,)], ["active"])  # as other parts of a job have their own
     for text in lines(STEADY):
         output_columns(apply_spark, "v", f"SELECT {columns}, {text} AS r FROM public.t", every)
     for text in lines(UNSTEADY):
