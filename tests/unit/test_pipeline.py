@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 import pytest
@@ -104,6 +104,16 @@ class Bench:
     def events(self, table: Table) -> list[str]:
         records = self.kafka.committed(f"p.{table.qualified}")
         return [orjson.loads(r.value)["op"] if r.value is not None else "-" for r in records]
+
+
+class Unsettled(MemorySource):
+    """A source that finds once that something is about to change, when all that was read is committed."""
+
+    looks: ClassVar[list[int]] = []
+
+    def settled(self) -> bool:
+        self.looks.append(self._read_to)
+        return len(self.looks) > 1
 
 
 @pytest.fixture
@@ -872,3 +882,13 @@ def test_what_has_gone_is_deleted_under_the_newest_description(
     assert bench.fold(A) == dict.fromkeys({"1", "2", "3"} - {key.decode() for key in gone}, "n")
     described = [orjson.loads(r.value or b"") for r in bench.kafka.committed("p.schema")]
     assert [len(record["columns"]) for record in described] == [2, 3]
+
+
+def test_it_has_caught_up_once_its_source_has_settled(bench: Bench) -> None:
+    """What the log does not tell is compared once more behind all that it has told, until it is as it was."""
+    bench.run(A)
+    bench.log.commit(insert(A, _row("1")))
+    Unsettled.looks.clear()
+    bench.run(A, source=Unsettled)
+    assert Unsettled.looks == [bench.log.end] * 2
+    assert bench.fold(A) == {"1": "n"}
