@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from cdc.model.errors import FencedError, GapError, OperatorError, RetryableError
+from cdc.model.errors import ChangedError, FencedError, GapError, OperatorError, RetryableError
 from cdc.model.interfaces import LINEAGE
 from cdc.model.state import Phase, State
 from connectors.mysql.binlog.last_transaction import LastTransaction
 from connectors.mysql.binlog.positions import BinlogPosition, GtidSet, GtidState
-from connectors.mysql.replication.continuity import ServerLog, by_hand, moved, refusals
+from connectors.mysql.catalog import server
+from connectors.mysql.replication.continuity import ServerLog, by_hand, end_of_log, moved, refusals
 from connectors.mysql.replication.dump_stream import CLOSE_THE_GAP, refused_by_server
 from connectors.mysql.replication.mariadb_history import History
 
@@ -75,6 +77,27 @@ def test_what_is_set_by_hand_is_read_again_once() -> None:
     assert by_hand(state(gtids=f"{A}:1-5,{B}:1-3"), now, stops=False) is None
     with pytest.raises(GapError, match="gtid_purged was set by hand"):
         by_hand(then, now, stops=True)
+
+
+@pytest.mark.parametrize(
+    ("purged", "file", "logs", "noticed"),
+    [
+        (f"{A}:1-5,{B}:1-3", END.file, "ON", True),
+        (f"{A}:1-5,{B}:1-3", "b.000003", "ON", False),  # another file may be read still: it is in that one, maybe
+        (f"{A}:1-5", END.file, "ON", False),
+        (f"{A}:1-6", END.file, "ON", False),  # of its own numbers: nobody can set them
+        (f"{A}:1-5,{B}:1-3", END.file, "OFF", False),  # what it replicates goes there by itself
+    ],
+)
+def test_what_is_set_by_hand_while_the_log_is_followed(
+    purged: str, file: str, logs: str, *, noticed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "global_text", lambda *_: purged)
+    monkeypatch.setattr(server, "status", lambda *_: (END, ""))
+    variables = {"gtid_mode": "ON", "server_uuid": A, "log_replica_updates": logs}
+    found, sql = server.Server("MySQL 9.7.0", variables, "u@h"), cast("Any", None)
+    with pytest.raises(ChangedError, match="gtid_purged was set by hand") if noticed else nullcontext():
+        assert end_of_log(sql, found, BinlogPosition(file, 800), gtids(f"{A}:1-5")) == END
 
 
 @pytest.mark.parametrize(
