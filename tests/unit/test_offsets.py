@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import fcntl
 import os
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import orjson
 import pytest
 
 import cdc.capture.pipeline
 from cdc.capture.control.signals import Command
+from cdc.cli.repairing import offsets
+from cdc.config.config import ConnectorConfig
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.interfaces import Follower
 from cdc.offsets.exported import Exported, of_state
@@ -205,3 +208,33 @@ def test_a_file_system_without_locks_is_said(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(fcntl, "flock", refused)
     with at_work(str(tmp_path / "c")), alone(str(tmp_path / "c"), "j") as sure:
         assert not sure
+
+
+@pytest.mark.parametrize(
+    ("commits", "refused"),
+    [
+        ([None], False),  # it does not run
+        ([(1,), (1,), None], False),  # it ended a moment ago
+        ([(None,), (None,), None], False),
+        ([(1,), (1,), (2,)], True),
+    ],
+)
+def test_what_has_committed_a_moment_ago_is_watched(
+    commits: list[tuple[int | None] | None],
+    *,
+    refused: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A source that tells nobody who follows it: a connector that commits again is at work, and would be fenced."""
+    looks, config = iter(commits), cast("ConnectorConfig", SimpleNamespace(name="c"))
+
+    def status(_config: object) -> dict[str, object]:
+        at = next(looks)
+        return {"running": at is not None, "committed_at": at[0] if at is not None else None}
+
+    monkeypatch.setattr(offsets, "connector_status", status)
+    monkeypatch.setattr(offsets, "_WATCHED_S", 0.0)
+    with pytest.raises(OperatorError, match="connector c is at work") if refused else nullcontext():
+        offsets._refuse_at_work(config)
+    assert capsys.readouterr().err.count("it is watched") == (len(commits) > 1), "said once"
