@@ -19,7 +19,7 @@ from cdc.capture.starting import verdicts
 from cdc.model.audit import Act
 from cdc.model.change import Position
 from cdc.model.errors import GapError, OperatorError, raise_first
-from cdc.model.interfaces import Shared, Sink, Source
+from cdc.model.interfaces import Renaming, Shared, Sink, Source
 from cdc.model.state import Phase, State
 from cdc.offsets.exported import Exported
 
@@ -59,6 +59,9 @@ def move(
             f"connector {exported.name} has never run: it has no position that could be replaced",
             hint="cdc run CONNECTOR.yaml",
         )
+    if isinstance(source, Renaming):
+        state = replace(state, identity=source.renamed(state.identity))
+        exported = replace(exported, identity=source.renamed(exported.identity))
     raise_first(verdicts.of_config(state, config))
     raise_first(verdicts.of_source(state, identity))
     raise_first(refusals(state, exported))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Mapping
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -208,6 +209,26 @@ def test_a_file_system_without_locks_is_said(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(fcntl, "flock", refused)
     with at_work(str(tmp_path / "c")), alone(str(tmp_path / "c"), "j") as sure:
         assert not sure
+
+
+class Renamed(MemorySource):
+    """The same database under another name."""
+
+    def connect(self) -> Mapping[str, str]:
+        self.database = "another"
+        return super().connect()
+
+    def renamed(self, then: Mapping[str, str]) -> Mapping[str, str]:
+        return {**then, "database": self.database}
+
+
+def test_a_position_is_moved_in_a_database_that_was_renamed(bench: Bench) -> None:
+    """One that was exported before that, and where no connector has run since."""
+    before = _exported(bench)
+    bench.log.commit(insert(B, _row("7", "x")))
+    bench.run(A, B)
+    assert _moved(bench, before, force=True, source=Renamed).kind == "repeat"
+    assert bench.state().identity == {"database": "another"}
 
 
 @pytest.mark.parametrize(
