@@ -112,6 +112,9 @@ class TheCatalog:
     def printed(self, _columns: Any) -> dict[tuple[int, int], str]:
         return {}
 
+    def had_rows(self, _oids: Any) -> set[int]:
+        return set()
+
 
 class NothingDue:
     """An upkeep that has nothing to do."""

@@ -383,10 +383,11 @@ def _unreadable(error: CdcError, result: pq.abc.PGresult) -> CdcError:
     said = f"the server fails to read its own log: {error.message}"
     if not (isinstance(error, RetryableError) or too_long):
         return GapError(said, hint=f"the server's log names what is damaged; {CLOSE_THE_GAP}")
+    shorter = f". Or {SHORTER}. Then" if too_long else ""
     return UnreadableError(
         said,
         hint="it is tried again, and the server's log says more. If it comes each time, log or catalog are damaged "
-        f"there, or it is a fault of the server's version: {CLOSE_THE_GAP}",
+        f"there, or it is a fault of the server's version{shorter}: {CLOSE_THE_GAP}",
     )
 
 
