@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import logging
 import re
 import sys
@@ -37,7 +38,7 @@ def refuse_untrusted(servers: str, options: Mapping[str, str]) -> None:
 
     Raises ConfigError for an option that is none: a client that does not know it would go on without encryption.
     """
-    _refuse_wrong(options)
+    _refuse_wrong(tuple(sorted(options.items())))
     if oidc.wanted(options):
         oidc.Tokens(
             options
@@ -71,9 +72,11 @@ def unreachable(servers: str) -> RetryableError:
     )
 
 
-def _refuse_wrong(options: Mapping[str, str]) -> None:
+@functools.cache
+def _refuse_wrong(options: tuple[tuple[str, str], ...]) -> None:
+    """Raise ConfigError for options that Kafka's client does not take. It is asked once: each client has threads."""
     try:
-        AdminClient({name: value for name, value in options.items() if name not in oidc.OPTIONS}, logger=_SILENT)
+        AdminClient({name: value for name, value in options if name not in oidc.OPTIONS}, logger=_SILENT)
     except TypeError:  # what a client is given by Python alone: a function to be called
         raise ConfigError(
             "options: one of them has a value that it cannot have", hint="a function cannot be set in a file"

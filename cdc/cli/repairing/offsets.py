@@ -129,19 +129,17 @@ def _refuse_at_work(config: ConnectorConfig) -> None:
 
     One that has committed a moment ago is watched: it has ended, or commits again.
     """
-    before: list[str | None] = []
-    while (at := connector_status(config))["running"]:
-        if not before:
-            click.echo(
-                f"connector {config.name} has committed a moment ago: it is watched whether it does again", err=True
-            )
-        elif at["committed_at"] != before[0]:
+    at = connector_status(config)
+    if at["running"]:
+        click.echo(f"connector {config.name} has committed a moment ago: it is watched whether it does again", err=True)
+    while at["running"]:
+        time.sleep(_WATCHED_S)
+        before, at = at["committed_at"], connector_status(config)
+        if at["running"] and at["committed_at"] != before:
             raise OperatorError(
                 f"connector {config.name} is at work: it commits, would be fenced, and go on from where it was",
                 hint="stop it, then import again",
             )
-        before = [at["committed_at"]]
-        time.sleep(_WATCHED_S)
 
 
 def _exported(file: Path) -> Exported:

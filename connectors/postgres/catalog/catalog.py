@@ -72,7 +72,7 @@ class Catalog:
         self._judge = capturable.refusals_by_triggers if by_triggers else capturable.refusals
         self._publication = publication
         self._types: dict[int, TypeInfo] = {}
-        self._had_rows: dict[int, bool] = {}
+        self._had_rows: dict[tuple[int, str], bool] = {}
         self._seen_at = 0
         """Where the log ended before `_seen` was."""
         self._seen: Mapping[int, Today] = {}
@@ -86,18 +86,18 @@ class Catalog:
         except DRIVER_ERRORS as exc:
             raise translate(exc, doing) from exc
 
-    def had_rows(self, oids: Iterable[int]) -> set[int]:
-        """Return which relations had rows, or the room of rows, when they were first asked for in this session.
+    def had_rows(self, attached: Iterable[tuple[int, str]]) -> set[int]:
+        """Return which partitions had rows, or the room of rows, when they were first asked for in this session.
 
-        Each is asked once: its size waits for whoever has locked it.
+        Each is an oid, and what tells one time of being attached from another. It is asked for once: for its size a
+        lock is waited for.
         """
-        asked = set(oids)
-        if new := asked - self._had_rows.keys():
+        asked = set(attached)
+        if new := {oid for oid, _ in asked - self._had_rows.keys()}:
             statement = "SELECT oid::int8, pg_relation_size(oid) > 0 FROM unnest(%s::oid[]) AS each(oid)"
-            self._had_rows |= {
-                oid: filled is not False for oid, filled in self.rows("asking for sizes", statement, (list(new),))
-            }
-        return {oid for oid in asked if self._had_rows[oid]}
+            filled = {oid for oid, is_filled in self.rows("asking for sizes", statement, (list(new),)) if is_filled}
+            self._had_rows |= {each: each[0] in filled for each in asked if each[0] in new}
+        return {each[0] for each in asked if self._had_rows[each]}
 
     def copy(self, doing: str, statement: sql.Composable, into: Writable) -> None:
         """Run one COPY … TO STDOUT. Raises as `rows` does.

@@ -222,7 +222,7 @@ def look(catalog: Catalog, publication: str, tables: Mapping[int, str]) -> dict[
             made.setdefault(oid, []).append(xmin)
     parts: dict[int, list[Part]] = {}
     leaves = [(root, Part(*part)) for root, *part in catalog.rows("reading the catalog", _LEAVES, (oids,))]
-    had_rows = catalog.had_rows(part.oid for _, part in leaves if part.brought_rows)
+    had_rows = catalog.had_rows((part.oid, part.attached) for _, part in leaves if part.brought_rows)
     for root, part in leaves:
         parts.setdefault(root, []).append(part._replace(brought_rows=part.oid in had_rows))
     types: dict[int, dict[int, _Type]] = {}
