@@ -86,6 +86,7 @@ class LibrdkafkaProducer:
             "transaction.timeout.ms": timeout_ms,
             "enable.idempotence": True,
             "acks": "all",
+            "allow.auto.create.topics": "false",  # a topic that is gone would come again, with a broker's settings
             "queue.buffering.max.messages": _QUEUE_RECORDS,
             "queue.buffering.max.kbytes": _QUEUE_KB,
             "delivery.report.only.error": True,

@@ -181,7 +181,11 @@ class Quarantine:
         try:
             if self._producer is None:
                 _make(self.config, topic)
-                options = {"enable.idempotence": True, "message.timeout.ms": int(_WITHIN_S * 1000)}
+                options = {
+                    "enable.idempotence": True,
+                    "message.timeout.ms": int(_WITHIN_S * 1000),
+                    "allow.auto.create.topics": "false",  # a broker's own would keep entries for a week
+                }
                 self._producer = Producer({**client_settings(config), **options})
             for key, value in records.items():
                 self._producer.produce(

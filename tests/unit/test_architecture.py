@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import grimp
@@ -66,3 +67,16 @@ def test_no_file_is_long() -> None:
     files = [file for name in (*PACKAGES, "bench") for file in (HOME / name).rglob("*.py")]
     lines = {str(file.relative_to(HOME)): len(file.read_text().splitlines()) for file in files}
     assert {file: many for file, many in lines.items() if many > MOST_LINES} == {}
+
+
+def test_no_producer_has_a_broker_make_a_topic() -> None:
+    """Brokers do as they come, where a producer asks for a topic that is gone: with deletes, and one partition."""
+    root = Path(__file__).parents[2]
+    making = [
+        path.relative_to(root).as_posix()
+        for part in ("cdc", "connectors", "sinks", "snapshot", "spark_apply")
+        for path in (root / part).rglob("*.py")
+        if re.search(r"^from confluent_kafka import .*\bProducer\b", text := path.read_text(), re.MULTILINE)
+        and '"allow.auto.create.topics": "false"' not in text
+    ]
+    assert making == []
