@@ -47,6 +47,7 @@ class Session:
         self._across = across
         self._until_caught_up = until_caught_up
         self._settings, self._sink, self._source, self._reader = settings, sink, source, reader
+        self._setting_aside = source if isinstance(source, SettingAside) else None  # too slow to ask at each frame
         self._tables, self._meter = tables, across.meter
         self._place = Place(source, state)
         self._parts = parts = open_parts(
@@ -216,7 +217,7 @@ class Session:
         """Whether tables are to be read while the log is followed; regularly reads the user's commands."""
         reached = max(self._state.commit, self._source.position()[1])
         gap = self._commands.look(reached, self._look_at_topics)
-        waits = isinstance(self._source, SettingAside) and bool(self._source.set_aside())
+        waits = self._setting_aside is not None and bool(self._setting_aside.set_aside())
         return bool(self._incremental) or bool(self._rereads) or gap or waits
 
     def _look_at_topics(self, *, whole: bool = False) -> None:

@@ -43,6 +43,7 @@ class LeftOutValues:
         `unsent`: the sink keeps no rows; this JSON stands for values that are not known.
         """
         self._toast, self._reader, self._logged, self._letters = toast, reader, logged, letters
+        self._last_written = reader if isinstance(reader, LastWritten) else None  # too slow to ask for each row
         self._reread, self._resnapshot, self._not_asked, self._unsent = reread, resnapshot, not_asked, unsent
         self._resnapshot_requested: set[tuple[str, int]] = set()
         self.answered: dict[tuple[str, bytes], frozenset[str]] = {}
@@ -137,8 +138,8 @@ class LeftOutValues:
 
     def _ask(self, encoder: TableEncoder, key: bytes, row: Row, xid: Xid) -> Ask | None:
         """Return how the source is asked for the row at hand, if it is to be: it has left out values of it."""
-        reader = self._reader
-        if encoder.table.qualified in self._not_asked or not isinstance(reader, LastWritten):
+        reader = self._last_written
+        if reader is None or encoder.table.qualified in self._not_asked:
             return None
         if (encoder.table.qualified, key) in self.answered:
             return None
