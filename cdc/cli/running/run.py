@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -214,20 +214,8 @@ def _parts(config: ConnectorConfig, how: _How, followed: Followed) -> Parts:
     return Parts(settings, begin, registry.snapshotter(config), leaving_out=lambda tables: lambda: begin(tables))
 
 
-def _follow(
-    file: Path,
-    followed: Followed,
-    how: _How,
-    *,
-    place: Place,
-    to: logging.Handler,
-    meter: Meter,
-    hang_ups: HangUps,
-) -> int | None:
-    keep_freed()
+def _pipeline(file: Path, followed: Followed, how: _How, shown: RunProgress, meter: Meter) -> Pipeline:
     config = followed.config
-    live = sys.stderr.isatty() and not how.verbose and how.log_format == TEXT
-    shown = RunProgress(config.name, live=live, place=place)
     parts = _parts(config, how, followed)
 
     def read_again() -> Parts | None:
@@ -242,7 +230,13 @@ def _follow(
             return None
         return _parts(now, how, followed)
 
-    pipeline = Pipeline(
+    def left_in_kafka(what: str) -> Callable[..., None]:
+        """What another command reads of this one; a file has no place for it."""
+        if config.into is not None:
+            return lambda _: None
+        return partial(registry.part(f"sinks.topics.records.positions:{what}"), config.sink, config.name)
+
+    return Pipeline(
         parts.settings,
         open_source=parts.open_source,
         leaving_out=parts.leaving_out,
@@ -251,35 +245,58 @@ def _follow(
         if config.into is None
         else registry.file_sink(config.into, config.name),
         observe=shown,
-        failed=partial(registry.part("sinks.topics.records.positions:leave_error"), config.sink, config.name)
-        if config.into is None
-        else lambda _: None,
-        left_out=partial(registry.part("sinks.topics.records.positions:leave_left_out"), config.sink, config.name)
-        if config.into is None
-        else lambda _: None,
+        failed=left_in_kafka("leave_error"),
+        left_out=left_in_kafka("leave_left_out"),
         meter=meter,
         reread=read_again,
     )
 
-    asked: list[int] = []
 
-    def stop(number: int, _frame: FrameType | None) -> None:
-        if shown.stopping:  # asked twice: at once; the position makes that safe
+class _Stopping:
+    """Ends the connector after the transaction in hand when it is asked to; at once when it is asked again."""
+
+    def __init__(self, name: str, pipeline: Pipeline, shown: RunProgress, log_format: str, place: Place) -> None:
+        self._name, self._pipeline, self._shown, self._log_format = name, pipeline, shown, log_format
+        self._place = place
+        self.number: int | None = None
+        """Of the signal that asked first."""
+
+    def hear(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._stop)
+
+    def _stop(self, number: int, _frame: FrameType | None) -> None:
+        if self.number is not None:  # the position makes that safe
             raise KeyboardInterrupt
-        shown.stopping = True
-        asked.append(number)
-        pipeline.stop()
+        self._shown.stopping, self.number = True, number
+        self._pipeline.stop()
         said, now = "stopping after the transaction in hand; once more to stop at once", time.time()
-        if how.log_format == JSON:
-            tell(line(now, "info", f"{config.name}: {said}", place))
+        if self._log_format == JSON:
+            tell(line(now, "info", f"{self._name}: {said}", self._place))
         else:  # in a log among the lines of others
-            tell(said if sys.stderr.isatty() else f"{instant(now)} INFO    {config.name}: {said}")
+            tell(said if sys.stderr.isatty() else f"{instant(now)} INFO    {self._name}: {said}")
 
+
+def _follow(
+    file: Path,
+    followed: Followed,
+    how: _How,
+    *,
+    place: Place,
+    to: logging.Handler,
+    meter: Meter,
+    hang_ups: HangUps,
+) -> int | None:
+    keep_freed()
+    name, into = followed.config.name, followed.config.into
+    live = sys.stderr.isatty() and not how.verbose and how.log_format == TEXT
+    shown = RunProgress(name, live=live, place=place)
+    pipeline = _pipeline(file, followed, how, shown, meter)
+    stopping = _Stopping(name, pipeline, shown, how.log_format, place)
     # the objects of a row live for a moment and are in no cycles: a collection at every 700 finds nothing
     gc.freeze()
     gc.set_threshold(_GC_OBJECTS, 10, 10)
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
+    stopping.hear()
     hang_ups.heard_by(pipeline.reload)
     alive = Alive(shown.alive, every_s=ALIVE_S)
     to.addFilter(alive.heard)
@@ -287,8 +304,8 @@ def _follow(
         try:
             pipeline.run(until_caught_up=how.until_caught_up)
         except GapError as exc:
-            if config.into is None:
+            if into is None:
                 raise
             raise GapError(exc.message, hint=_BEGIN_AGAIN, may_pass=exc.may_pass) from exc
     shown.done()
-    return asked[0] if asked else None
+    return stopping.number
