@@ -8,10 +8,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Final, Self
+from typing import Final, NoReturn, Self
 
 from cdc.machine.flag import Flag
 
+_BY_SIGNAL: Final = 128
 _told: Final[list[threading.Event]] = []
 """What SIGINT and SIGTERM set: that of a command, and that of the work inside it."""
 
@@ -40,6 +41,23 @@ def _tell(number: int, _frame: FrameType | None) -> None:
         if isinstance(stop, Flag) and stop.signal is None:
             stop.signal = number
         stop.set()
+
+
+@contextmanager
+def unwinding() -> Iterator[None]:
+    """Let SIGTERM end the process as Ctrl-C does, by an exception: what is changed for a while is set back."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _unwind)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _unwind(number: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(_BY_SIGNAL + number)
 
 
 class HangUps:
