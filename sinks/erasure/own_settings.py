@@ -6,6 +6,7 @@ would never be that again. The next erasure sets back what is noted here.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
@@ -13,6 +14,7 @@ import orjson
 
 from cdc.config.kafka_config import KafkaConfig
 from cdc.model.audit import Act, asked_by
+from cdc.model.errors import OperatorError
 from sinks.topics.names import log_topic
 from sinks.topics.records.audit_log import note
 from sinks.topics.records.read_back import read_to_end
@@ -23,16 +25,20 @@ Own: TypeAlias = Mapping[str, str | None]
 _NONE: Final = "none"
 _OUTCOME: Final = "settings changed for a while"
 
+log = logging.getLogger("cdc")
+
 
 def noted(config: KafkaConfig, connector: str) -> dict[str, Own]:
-    """Return by topic what was noted last."""
-    audit = log_topic(config.prefix, connector, "audit")
-    with Topics(config.bootstrap_servers, config.options) as topics:
-        if not topics.exists(audit):
-            return {}
-    found = dict[str, Own]()
-    for message in read_to_end(config.bootstrap_servers, config.options, audit, "read_committed", open_too=False):
-        found |= _read(message.value())
+    """Return by topic what was noted last. An audit that cannot be read keeps nobody from erasing."""
+    audit, found = log_topic(config.prefix, connector, "audit"), dict[str, Own]()
+    try:
+        with Topics(config.bootstrap_servers, config.options) as topics:
+            if not topics.exists(audit):
+                return {}
+        for message in read_to_end(config.bootstrap_servers, config.options, audit, "read_committed", open_too=False):
+            found |= _read(message.value())
+    except OperatorError as exc:
+        log.warning("what an erasure that was killed has changed is not known: topic %s: %s", audit, exc.message)
     return found
 
 
