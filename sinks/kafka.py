@@ -81,7 +81,7 @@ class KafkaSink:
         self._unmade = False
         """Whether there is no schema topic yet."""
         self._routed: set[str] = set()
-        """Topics of messages that are known to be there."""
+        """Topics of messages that were found, or made, in this session: a deleted one may have ended the last."""
         self._ends = Ends({}, {})
         self._interrupted = self._unrecorded = False
         """Whether partitions reach further than is recorded."""
@@ -376,7 +376,7 @@ class KafkaSink:
         return descriptions(self._servers, self._config.options, self.schema_topic, self.connector)
 
     def close(self) -> None:
-        heard, self._commands = self._commands, None
+        heard, self._commands, self._routed = self._commands, None, set()
         if heard is not None:
             heard.close()
         self._close_producer()

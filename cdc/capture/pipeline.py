@@ -140,6 +140,8 @@ class Pipeline:
             published=PublishedValues(executor or partial(ThreadPoolExecutor, 1, "cdc-published")),
             held=PublishedValues(executor or partial(ThreadPoolExecutor, 1, "cdc-held")),
         )
+        self.caught_up = False
+        """Whether everything that the source had committed at the call of `run` is in Kafka."""
         self._events = 0
         self._good_at_s = 0.0
         self._ran = False
@@ -211,6 +213,7 @@ class Pipeline:
                 self._take_up()  # the file may say where the servers are now
                 pause_s = min(pause_s * 2, RETRY_LONGEST_S)
             else:
+                self.caught_up = True
                 return
 
     def _go_by_file_as_it_is(self) -> None:

@@ -54,12 +54,12 @@ def _of_spark(exc: BaseException) -> CdcError | None:
     return error
 
 
-def code_of_part(number: int | None) -> int:
-    """Return the exit code of a command that was to take all that is there, by the signal that ended it before.
+def code_of_part(number: int | None, *, took_all: bool = False) -> int:
+    """Return the exit code of a command that was to take all that is there, by the signal that came meanwhile.
 
-    What comes after it in a script relies on what it was to take.
+    What comes after it in a script relies on what it was to take, and on nothing that it does after that.
     """
-    return 0 if number is None else BY_SIGNAL + number
+    return 0 if number is None or took_all else BY_SIGNAL + number
 
 
 def show(exc: CdcError) -> None:

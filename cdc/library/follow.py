@@ -59,6 +59,7 @@ class Follow:
         self._file = PositionFile(position)
         try:
             progress = Progress(self._file)
+            _refuse_another_name(config, progress, position)
         except BaseException:
             self._file.close()
             raise
@@ -132,6 +133,16 @@ class Follow:
         with contextlib.suppress(AttributeError):  # it could not be begun
             self._end()
             self._file.has_ended = True
+
+
+def _refuse_another_name(config: ConnectorConfig, progress: Progress, position: Path) -> None:
+    """Raise OperatorError for a file that was begun under another name: what it made at the source has that name."""
+    state = progress.on_disk[0].state
+    if state is not None and state.connector != config.name and config.source.type in ("postgres", "triggers"):
+        raise OperatorError(
+            f"position file {position} was begun under the name {state.connector}, not {config.name}",
+            hint=f'name="{state.connector}" goes on with it, whatever the file is called by now',
+        )
 
 
 def _transactions(batch: Batch, progress: Progress, readers: dict[tuple[str, int], RowReader]) -> Iterator[Transaction]:

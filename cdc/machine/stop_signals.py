@@ -8,29 +8,56 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Self
+from typing import Final, NoReturn, Self
 
 from cdc.machine.flag import Flag
+
+_BY_SIGNAL: Final = 128
+_told: Final[list[threading.Event]] = []
+"""What SIGINT and SIGTERM set: that of a command, and that of the work inside it."""
 
 
 @contextmanager
 def stopping(stop: threading.Event) -> Iterator[None]:
-    """Let SIGINT and SIGTERM set `stop`, in the main thread alone: others are asked by it directly."""
+    """Let SIGINT and SIGTERM set `stop`, in the main thread alone: others are asked by it directly.
 
-    def ask(number: int, _frame: FrameType | None) -> None:
-        if isinstance(stop, Flag) and stop.signal is None:
-            stop.signal = number
-        stop.set()
-
+    One inside another sets both: the command that is outside tells by its own which signal has ended it.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    _told.append(stop)
+    before = {number: signal.signal(number, _tell) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        _told.pop()
+
+
+def _tell(number: int, _frame: FrameType | None) -> None:
+    for stop in _told:
+        if isinstance(stop, Flag) and stop.signal is None:
+            stop.signal = number
+        stop.set()
+
+
+@contextmanager
+def unwinding() -> Iterator[None]:
+    """Let SIGTERM end the process as Ctrl-C does, by an exception: what is changed for a while is set back."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _unwind)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _unwind(number: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(_BY_SIGNAL + number)
 
 
 class HangUps:

@@ -61,9 +61,12 @@ class PageCommands:
         self._connectors = {of.name: of for of in watched if isinstance(of, WatchedConnector)}
         self._token = token.encode()
 
-    def allowed(self, authorization: str) -> bool:
-        """Whether a request's header has the token; the time that this takes does not tell how much of it is right."""
-        given = authorization.removeprefix(_SCHEME) if authorization.startswith(_SCHEME) else ""
+    def allowed(self, authorization: str, own: str = "") -> bool:
+        """Whether a request's headers have the token; the time that this takes does not tell how much of it is right.
+
+        `own` is a header of ours: a proxy with a login before the page has the other one for itself.
+        """
+        given = own or (authorization.removeprefix(_SCHEME) if authorization.startswith(_SCHEME) else "")
         return hmac.compare_digest(given.strip().encode("utf-8", "replace"), self._token)
 
     def do(self, body: bytes, *, by: str) -> dict[str, Any]:

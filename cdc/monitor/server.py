@@ -32,6 +32,7 @@ _FILES: Final = {
     "/uplot.css": ("uplot.css", "text/css; charset=utf-8"),
 }
 _JSON: Final = "application/json"
+_OWN_HEADER: Final = "X-CDC-Token"
 _LARGEST: Final = 65_536
 _WRONG_TOKEN_S: Final = 1.0
 """So long a wrong token waits for its answer: it is not guessed."""
@@ -110,7 +111,7 @@ class _Answer(Answering):
             self.say(HTTPStatus.NOT_FOUND, b"/api/command is here\n")
         elif self._commands is None:
             self._tell(HTTPStatus.FORBIDDEN, "this monitor only shows: cdc monitor --allow-commands")
-        elif not self._commands.allowed(self.headers.get("Authorization", "")):
+        elif not self._commands.allowed(self.headers.get("Authorization", ""), self.headers.get(_OWN_HEADER, "")):
             time.sleep(_WRONG_TOKEN_S)
             self._tell(HTTPStatus.UNAUTHORIZED, "the token is not the one of --token-file")
         elif self.headers.get_content_type() != _JSON:

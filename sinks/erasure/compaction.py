@@ -31,6 +31,8 @@ from cdc.config.kafka_config import KafkaConfig
 from cdc.model.errors import OperatorError
 from sinks.client.brokers import Brokers
 from sinks.client.failures import DRIVER_ERRORS, translate
+from sinks.erasure import own_settings
+from sinks.erasure.own_settings import Own
 from sinks.producer.coordinator import Coordinator
 from sinks.producer.opening import connection_config
 from sinks.producer.retries import RefusedError, Waiting
@@ -49,7 +51,7 @@ class Compaction:
     """Changes topics' settings for a while, and closes their segments."""
 
     def __init__(self, config: KafkaConfig, connector: str) -> None:
-        self._config = config
+        self._config, self._connector = config, connector
         self._id = f"{config.prefix}.{connector}.erase"
         self._admin = AdminClient({**config.options, "bootstrap.servers": config.bootstrap_servers}, logger=log)
 
@@ -60,16 +62,28 @@ class Compaction:
         Raises OperatorError where this user may not; then all settings are as they were.
         """
         wanted = {**dict.fromkeys(compacted, _COMPACTED), **dict.fromkeys(logs, _LOG)}
-        before = {topic: self._own_settings(topic, hurry) for topic, hurry in wanted.items()}
+        noted = own_settings.noted(self._config, self._connector)
+        before = {topic: self._own_settings(topic, hurry, noted.get(topic, {})) for topic, hurry in wanted.items()}
+        own_settings.keep(self._config, self._connector, before, noted)
         changed: list[str] = []
         try:
             for topic, hurry in wanted.items():
-                self._alter(topic, hurry)
                 changed.append(topic)
+                self._alter(topic, hurry)
             yield
         finally:
-            for topic in changed:
-                self._alter(topic, before[topic])
+            self._set_back({topic: before[topic] for topic in changed})
+
+    def _set_back(self, before: Mapping[str, Own]) -> None:
+        """Give topics their own settings again; one that cannot be given them keeps no other from it."""
+        failed: OperatorError | None = None
+        for topic, own in before.items():
+            try:
+                self._alter(topic, own)
+            except OperatorError as exc:
+                failed = failed or exc
+        if failed is not None:
+            raise failed
 
     def close_segments(self, partitions: Mapping[str, Collection[int]]) -> None:
         """Append a marker to each partition, which closes a segment that is old enough. No reader sees it."""
@@ -97,15 +111,16 @@ class Compaction:
         """Return all settings of a topic, its own and those it has from the broker."""
         return {name: entry.value for name, entry in self._described(topic).items() if entry.value is not None}
 
-    def _own_settings(self, topic: str, hurry: Mapping[str, str]) -> dict[str, str | None]:
+    def _own_settings(self, topic: str, hurry: Mapping[str, str], noted: Own) -> Own:
         """Return what the topic itself has of these settings; None of what it leaves to the broker.
 
-        Where it has just what makes haste, an erasure was killed: then it is to have none of its own.
+        Where it has just what makes haste, an erasure was killed: then it is to have what it has `noted`.
         """
         found = self._described(topic)
         own: dict[str, str | None] = dict.fromkeys(hurry)
+        none = dict(own)
         own |= {name: found[name].value for name in hurry if found[name].source == _OF_THE_TOPIC}
-        return dict.fromkeys(hurry) if own == hurry else own
+        return none | {name: noted[name] for name in hurry if name in noted} if own == hurry else own
 
     def _described(self, topic: str) -> dict[str, ConfigEntry]:
         resource = ConfigResource(ResourceType.TOPIC, topic)

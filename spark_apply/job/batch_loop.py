@@ -52,6 +52,8 @@ class BatchLoop:
     figures: JobFigures
     once: bool
     stop: threading.Event
+    took_all: bool = False
+    """Whether a run with `once` is through."""
     _until: Ends = field(default_factory=dict)
     """With `once`: up to where the topics are read."""
     _last: int | None = None
@@ -86,6 +88,7 @@ class BatchLoop:
         if self._failures or failed:
             recovery, checkpoint = recovery_command((), ()), self.at.checkpoint
             raise_failure(query, self._failures, recovery=recovery, checkpoint=checkpoint)
+        self.took_all = self._is_through() or (self.once and query is None)
         self.publisher.publish_pending()
         self.maintenance.look(now=self.once and not self.stop.is_set())
         return self.publisher.every_end() if self.tables.found and not self.stop.is_set() else None

@@ -63,6 +63,8 @@ class ApplySummary:
     """With `once`: a transaction was still open when the run began, and is not included."""
     aside: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """By table, then by store: the copies that are set aside, and why."""
+    took_all: bool = False
+    """With `once`: all that was there when it began is taken, whatever became of the run after that."""
 
     def as_json(self) -> dict[str, object]:
         """Return the stable JSON of ``cdc apply --json``."""
@@ -151,6 +153,7 @@ class _Job:
     _start: Start = field(init=False)
     """The newest round's, as it began."""
     _behind: bool = False
+    _took_all: bool = False
     _batches: int = 0
     """How many batches the rounds before have applied."""
     _held: Ends | None = None
@@ -171,7 +174,7 @@ class _Job:
         finally:
             for store in self._stores.values():
                 store.close()
-        return _summary(self._start, time.monotonic() - began, behind=self._behind)
+        return _summary(self._start, time.monotonic() - began, behind=self._behind, took_all=self._took_all)
 
     def _round(self) -> bool:
         """Begin, and follow; return whether another round is due. A broker that is away later on is asked again."""
@@ -225,7 +228,9 @@ class _Job:
             asides.containing = True
             for key in list(asides):
                 asides.note(*key)
-            held = self._loop(publisher, Place(checkpoint, start.topics, since, self._held)).run(topics)
+            loop = self._loop(publisher, Place(checkpoint, start.topics, since, self._held))
+            held = loop.run(topics)
+            self._took_all = loop.took_all
         return None if held is None else {**(since or {}), **held}  # of some topics nothing was read yet
 
     def _loop(self, publisher: WatermarkPublisher, at: Place) -> BatchLoop:
@@ -253,7 +258,7 @@ class _Job:
         )
 
 
-def _summary(start: Start, seconds: float, *, behind: bool) -> ApplySummary:
+def _summary(start: Start, seconds: float, *, behind: bool, took_all: bool) -> ApplySummary:
     """Sum up what a job has done whose newest round began with `start`."""
     tables: dict[str, dict[str, TableCount]] = {}
     for (table, name), count in sorted(start.applier.counts.items()):
@@ -261,4 +266,4 @@ def _summary(start: Start, seconds: float, *, behind: bool) -> ApplySummary:
     aside: dict[str, dict[str, str]] = {}
     for (_, name), of in sorted(start.asides.copies.items()):
         aside.setdefault(of.table, {})[name] = of.error.message
-    return ApplySummary(start.config.name, seconds, start.applier.batches, tables, behind, aside)
+    return ApplySummary(start.config.name, seconds, start.applier.batches, tables, behind, aside, took_all)

@@ -58,6 +58,8 @@ class ViewSummary:
     position: str | None
     stopped: Mapping[str, str]
     """By view, why it is stopped."""
+    took_all: bool = False
+    """With `once`: all that was there when it began is taken."""
 
     def as_json(self) -> dict[str, object]:
         """Return the stable JSON of ``cdc view run --json``."""
@@ -101,7 +103,7 @@ def run_views(
         if stop.is_set() or turn.for_good or (run.refused is None and (once or not turn.is_set())):
             break
     reached, stopped = (last.reached, last.stopped) if last is not None else (None, {})
-    return ViewSummary(config.name, time.monotonic() - begun, steps, events, reached, stopped)
+    return ViewSummary(config.name, time.monotonic() - begun, steps, events, reached, stopped, run.took_all)
 
 
 def _known(config: ViewsConfig) -> list[Command]:
@@ -133,6 +135,8 @@ class _Run:
     """The number of the last event that was in Kafka before."""
     refused: str | None = None
     """Why what the commands ask for cannot be done."""
+    took_all: bool = False
+    """With `once`: whether all that was there is taken."""
 
     def follow(self, *, once: bool, meter: JobMeter) -> ViewStore | None:
         """Follow the topics; return the store as it was at the end, or None where commands were refused before."""
@@ -157,7 +161,8 @@ class _Run:
         store.answers, store.give_up = tuple(command.act() for command in self.commands), self.turn.turn
         self.first = store.output.sent
         try:
-            run_apply(_apply_config(config, planned, store), once=once, meter=meter, progress=self.tell, stop=self.turn)
+            of = _apply_config(config, planned, store)
+            self.took_all = run_apply(of, once=once, meter=meter, progress=self.tell, stop=self.turn).took_all
         finally:
             store.close()
         self.refused = store.refused

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -19,10 +20,11 @@ from confluent_kafka.admin import (
 
 from cdc.config.kafka_config import KafkaConfig
 from cdc.model.change import Table
-from cdc.model.errors import OperatorError
+from cdc.model.errors import GapError, OperatorError
 from cdc.model.state import Phase, State
 from sinks.kafka import KafkaSink
 from sinks.topics.names import position_topic, schema_topic
+from sinks.topics.records import bulk
 from sinks.topics.records.read_back import read_to_end
 from sinks.topics.settings_watch import SettingsWatch
 from tests.conftest import Database
@@ -51,6 +53,9 @@ class Topics:
 
     def make_again(self, topic: str, partitions: int = 3) -> None:
         self.delete(topic)
+        self.make(topic, partitions)
+
+    def make(self, topic: str, partitions: int) -> None:
         config = {"cleanup.policy": "compact", "delete.retention.ms": str(7 * 24 * 3600 * 1000)}
         until = time.monotonic() + 30
         while True:
@@ -267,3 +272,26 @@ def test_settings_changed_while_running(
         assert "--add-config cleanup.policy=compact" in (caught.value.hint or "")
     finally:
         sink.close()
+
+
+def test_a_topic_made_again_while_a_program_reads_it(kafka: str, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the new one is longer, records were passed over without a word: an offset is of one topic alone."""
+    monkeypatch.setattr(bulk, "_LOOK_S", 0.1)
+    config, topic, topics = KafkaConfig(bootstrap_servers=kafka, topic_prefix=prefix), f"{prefix}.a.b", Topics(kafka)
+    producer = Producer({"bootstrap.servers": kafka})
+
+    def write(*values: str) -> None:
+        for value in values:
+            producer.produce(topic, value.encode(), b"key", partition=0)
+        assert producer.flush(30) == 0
+
+    topics.make(topic, 1)
+    write("1", "2", "3")
+    with closing(bulk.read_many(config, lambda: [topic], to_end=False)) as reading:
+        assert next(batch for batch in reading if batch)
+        topics.make_again(topic, 1)
+        write(*"abcdefgh")
+        with pytest.raises(GapError, match=f"{topic} was deleted and made again|the record that is next is gone"):
+            for _ in reading:
+                pass
+    assert len([value for batch in bulk.read_many(config, lambda: [topic], to_end=True) for value in batch]) == 8

@@ -7,9 +7,12 @@ from typing import Any, cast
 
 import pytest
 
+from cdc.config.kafka_config import KafkaConfig
 from cdc.formats.reading import PLAIN
+from cdc.model.audit import Act
 from cdc.model.errors import ConfigError
 from cdc.rules.routes import NO_ROUTES
+from sinks.erasure import own_settings
 from sinks.erasure.erase import _Erasure
 from sinks.erasure.keys import WantedKey
 
@@ -99,3 +102,22 @@ def test_a_dead_letter_without_a_key_may_be_of_the_row(letter: bytes, verdict: s
     erasure._compaction = cast("Any", SimpleNamespace(settings=lambda _: {}))
     found = erasure._found("p.dead-letter-c")
     assert erasure._log("p.dead-letter-c", found, 0, cut=False).verdict == verdict
+
+
+def test_what_topics_had_is_read_back_from_the_audit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noted again only where it is another; a record of anybody else's says nothing."""
+    acts: list[Act] = []
+    monkeypatch.setattr(own_settings, "note", lambda *of: acts.append(of[-1]))
+    noted: dict[str, own_settings.Own] = {}
+    for own, says in (
+        ({"p.t": {"max": "7", "min": None}, "p.u": {"max": None}}, ["p.t max=7"]),
+        ({"p.t": {"max": "7", "min": None}}, None),
+        ({"p.t": {"max": None, "min": None}}, ["p.t none"]),
+    ):
+        before = len(acts)
+        own_settings.keep(KafkaConfig(bootstrap_servers="nowhere:1", topic_prefix="p"), "c", own, noted)
+        assert [act.about["settings"] for act in acts[before:]] == ([] if says is None else [says])
+        noted |= own_settings._read(acts[-1].to_bytes(connector="c", position=""))
+        assert noted == {"p.t": {name: value for name, value in own["p.t"].items() if value is not None}}
+    for other in (None, b"x", b"[]", b'{"action":"erase","about":{"settings":3}}', b'{"action":"pause","about":{}}'):
+        assert own_settings._read(other) == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from unittest.mock import MagicMock
 
 import pytest
 from kafka import errors as codes
@@ -456,6 +457,21 @@ def test_a_copy_that_came_between_is_noticed(
     twin.interrupted = True
     with pytest.raises(OperatorError, match="another copy of connector c has started"):
         _commit(sink)
+
+
+def test_a_topic_of_messages_is_looked_for_again_behind_each_fence(
+    sink: KafkaSink, twin: Twin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was deleted ends the session; what knew it from before would wait for it for ever."""
+    made: list[str] = []
+    there = MagicMock()
+    there.__enter__.return_value.check = lambda wanted: made.extend(topic.name for topic in wanted) or []
+    monkeypatch.setattr(kafka, "Topics", lambda *_: there)
+    for _ in range(2):
+        for _ in range(2):
+            assert sink.routed_topic("outbox.event", "order") == "outbox.event.order"
+        sink.fence()
+    assert made == ["outbox.event.order"] * 2
 
 
 def test_what_waited_is_forgotten_with_its_producer(sink: KafkaSink, twin: Twin) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -376,6 +377,7 @@ def test_every_answer_says_that_nothing_foreign_may_be_fetched(server: PageServe
         if path in ("/", "/page.js", "/page.css"):
             assert b"http://" not in body.replace(b"http://www.w3.org", b"")
             assert b"https://" not in body
+            assert not re.search(rb"""(src=|href=|fetch\()["']/""", body), "a proxy may have the page below a path"
     assert _ask(server, "/", "HEAD")[2] == b""
     assert _ask(server, "/", "PUT")[0] == 405
     assert "'unsafe" not in POLICY
@@ -406,6 +408,9 @@ def test_commands_are_for_who_has_the_token(server: PageServer, monkeypatch: pyt
         return
     for wrong in ("", "Bearer ", f"Bearer {TOKEN}x", f"Basic {TOKEN}", "Bearer \xe9"):
         assert _ask(server, "/api/command", "POST", asked, Authorization=wrong, **json)[0] == 401
+    of_proxy = {"Authorization": "Basic YTpi"}
+    assert _ask(server, "/api/command", "POST", asked, **of_proxy, **json, **{"X-CDC-Token": f"{TOKEN}x"})[0] == 401
+    assert _ask(server, "/api/command", "POST", b"{}", **of_proxy, **json, **{"X-CDC-Token": TOKEN})[0] == 400
     right = {"Authorization": f"Bearer {TOKEN}"}
     assert _ask(server, "/api/command", "POST", asked, Content_Type="text/plain", **right)[0] == 415
     assert _ask(server, "/api/none", "POST", asked, **right, **json)[0] == 404

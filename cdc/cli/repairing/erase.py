@@ -13,6 +13,7 @@ import orjson
 
 from cdc.config import registry
 from cdc.config.config import load_apply, load_connector
+from cdc.machine.stop_signals import unwinding
 from cdc.model.errors import OperatorError
 
 _COLOURS = {"gone": "green", "will be gone": "green", "kept": "red", "cannot be proved": "yellow"}
@@ -72,12 +73,12 @@ def erase(
     config = load_connector(file)
     say = partial(click.echo, err=True)
     stores = [place for job in jobs for place in _of_stores(job, table, key or "")]
-    if subject is not None:
-        places = registry.part("sinks.erasure.shred:shred")(config, table, subject, within_s=within, say=say)
-    else:
-        places = registry.part("sinks.erasure.erase:erase")(
-            config, table, key, cut_logs=cut_logs, within_s=within, say=say
-        )
+    with unwinding():
+        if subject is not None:
+            places = registry.part("sinks.erasure.shred:shred")(config, table, subject, within_s=within, say=say)
+        else:
+            erased = registry.part("sinks.erasure.erase:erase")
+            places = erased(config, table, key, cut_logs=cut_logs, within_s=within, say=say)
     found = [*(place.as_json() for place in places), *stores]
     if wait:
         _wait(found)

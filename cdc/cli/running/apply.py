@@ -89,7 +89,7 @@ def apply(
         told.done()
     summary = run.as_json()
     click.echo(json.dumps(summary) if as_json else table_of_counts(summary))
-    return int(bool(summary["aside"])) or code_of_part(stop.signal if once else None)
+    return int(bool(summary["aside"])) or code_of_part(stop.signal if once else None, took_all=run.took_all)
 
 
 class Told:

@@ -112,7 +112,8 @@ def replay(file: Path, *, name: str, since: str | None, once: bool, plan: bool, 
         told = Told(name, live=sys.stderr.isatty() and not as_lines, place=place if as_lines else None)
         hang_ups.heard_by(told.hung_up)
         with Alive(told.say, every_s=ALIVE_S):
-            summary = part.run(prepared, once=once, progress=told, stop=stop).as_json()
+            run = part.run(prepared, once=once, progress=told, stop=stop)
         told.done()
+    summary = run.as_json()
     click.echo(json.dumps({**summary, "replay": made}) if as_json else table_of_counts(summary))
-    return int(bool(summary["aside"])) or code_of_part(stop.signal if once else None)
+    return int(bool(summary["aside"])) or code_of_part(stop.signal if once else None, took_all=run.took_all)

@@ -157,7 +157,7 @@ class _How:
 
 
 def _run(files: tuple[Path, ...], how: _How, place: Place, reporter: Reporter, hang_ups: HangUps) -> int | None:
-    """Return the number of the signal that ended it, if one did."""
+    """Return the number of the signal that ended it before it had caught up, if one did."""
     configs = [load_any(path) for path in files]
     for what, given in (
         ("their connector", [config.name for config in configs]),
@@ -308,4 +308,4 @@ def _follow(
                 raise
             raise GapError(exc.message, hint=_BEGIN_AGAIN, may_pass=exc.may_pass) from exc
     shown.done()
-    return stopping.number
+    return None if pipeline.caught_up else stopping.number

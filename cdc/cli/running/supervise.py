@@ -30,7 +30,7 @@ _log = logging.getLogger("cdc")
 def supervise(files: tuple[Path, ...], flags: list[str], hang_ups: HangUps) -> int | None:
     """Run one process for each file until all have ended; the error's exit code is that of the first that failed.
 
-    Returns the number of the signal that ended it, if one did.
+    Returns the number of the signal that ended it, if it ended one that was to catch up and had not.
 
     One that a restart may help goes before those that it does not: what starts this again starts all of them, or none.
 
@@ -67,13 +67,15 @@ def supervise(files: tuple[Path, ...], flags: list[str], hang_ups: HangUps) -> i
     hang_ups.heard_by(hang_up)
     running = dict(zip(files, children, strict=True))
     failed: dict[Path, int] = {}
-    told_s = time.monotonic()
+    told_s, cut_short = time.monotonic(), False
     while running:
         for path, child in list(running.items()):
             code = child.poll()
             if code is not None:
                 del running[path]
-            if code and not (asked and code in _AS_ASKED):
+            if asked and code in _AS_ASKED:
+                cut_short = True
+            elif code:
                 failed[path] = code if code > 0 else BY_SIGNAL - code
                 told_s = time.monotonic()
                 _log.error("%s: %s", path, _failed(code, running))
@@ -88,7 +90,7 @@ def supervise(files: tuple[Path, ...], flags: list[str], hang_ups: HangUps) -> i
         error = OperatorError(f"{', '.join(map(str, failed))}: the connector ended with an error, shown above")
         error.exit_code = min(failed.values(), key=FINAL.__contains__)
         raise error
-    return asked[0] if asked else None
+    return asked[0] if cut_short else None
 
 
 def _failed(code: int | None, running: Mapping[Path, object]) -> str:

@@ -68,8 +68,9 @@ def run(file: Path, *, once: bool, as_json: bool, log_format: str) -> int:
         hang_ups.heard_by(told.hung_up)
         with Alive(told.say, every_s=ALIVE_S), monitored_job(config, place, told) as meter:
             run_views = importlib.import_module("spark_apply.views.job").run_views
-            summary = run_views(config, once=once, meter=meter, progress=told, stop=stop).as_json()
+            run = run_views(config, once=once, meter=meter, progress=told, stop=stop)
         told.done()
+    summary = run.as_json()
     if as_json:
         click.echo(json.dumps(summary))
     else:
@@ -79,7 +80,7 @@ def run(file: Path, *, once: bool, as_json: bool, log_format: str) -> int:
         )
         for name, why in summary["stopped"].items():
             click.echo(f"view {name} is stopped: {why}")
-    return int(bool(summary["stopped"])) or code_of_part(stop.signal if once else None)
+    return int(bool(summary["stopped"])) or code_of_part(stop.signal if once else None, took_all=run.took_all)
 
 
 @view.command()

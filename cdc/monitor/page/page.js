@@ -123,9 +123,9 @@ function commandButtons(name, answer) {
       if (command === "snapshot" && !window.confirm(`Read all tables of ${name} again?`)) return;
       const told = byId("answer");
       try {
-        const done = await fetch("/api/command", {
+        const done = await fetch("api/command", {
           method: "POST",
-          headers: {"Content-Type": "application/json", "Authorization": `Bearer ${byId("token").value}`},
+          headers: {"Content-Type": "application/json", "X-CDC-Token": byId("token").value},
           body: JSON.stringify({connector: name, command}),
         });
         const said = await done.json();
@@ -263,9 +263,9 @@ function render(state) {
 async function poll() {
   const stale = byId("stale");
   try {
-    const answer = await fetch("/api/state", {signal: AbortSignal.timeout(WITHIN_MS)});
+    const answer = await fetch("api/state", {signal: AbortSignal.timeout(WITHIN_MS)});
     const state = await answer.json();
-    if (series === null) series = await (await fetch("/api/series", {signal: AbortSignal.timeout(WITHIN_MS)})).json();
+    if (series === null) series = await (await fetch("api/series", {signal: AbortSignal.timeout(WITHIN_MS)})).json();
     render(state);
     stale.hidden = true;
   } catch {

@@ -1,19 +1,21 @@
 """Reads many topics at once, as fast as the client gives them: lists of committed records.
 
-Topics that appear later are taken up, each from its beginning.
+Topics that appear later are taken up, each from its beginning. One that is deleted and made again while it is read is
+an error: an offset of the former one means other records of the new one, or none, and the broker does not say which.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from cdc.config.kafka_config import KafkaConfig
-from cdc.model.errors import RetryableError
+from cdc.model.errors import GapError, RetryableError
 from cdc.rules.routes import Routes
 from sinks.client.failures import DRIVER_ERRORS, translate
 from sinks.client.options import QUICK
@@ -26,6 +28,11 @@ _WAIT_S: Final = 0.1
 _LOOK_S: Final = 5.0
 _SILENT_S: Final = 30.0
 _ANSWER_S: Final = 15.0
+_UNREADABLE: Final = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)  # noqa: SLF001 - public names
+_AGAIN: Final = (
+    "call it again: it gives what the topic has now, from the beginning; rows that were given before and are not among "
+    "that are gone"
+)
 
 Place = tuple[str, int]
 
@@ -73,22 +80,26 @@ def read_many(
     """Give committed records, in order within each partition; an empty list where there is nothing for a while.
 
     `topics` names what is to be read, and is asked again while it is read. `since_ms`: from the first record on that
-    was written then or later. `to_end`: up to where a read_committed reader saw the end at the call.
+    was written then or later. `to_end`: up to where a read_committed reader saw the end at the call. Raises GapError,
+    within seconds, where a topic was deleted and made again, or its records are gone before they are read.
     """
     try:
         with closing(Consumer(_settings(config), logger=log)) as consumer:
-            yield from _read(config, consumer, topics, since_ms, to_end=to_end)
+            same = _SameTopics(AdminClient({**_client(config)}, logger=log))
+            yield from _read(config, consumer, topics, since_ms, same, to_end=to_end)
     except DRIVER_ERRORS as exc:
         raise translate(exc, config.bootstrap_servers, "reading topics", at_start=TOO_EARLY) from exc
+
+
+def _client(config: KafkaConfig) -> dict[str, str]:
+    return {**QUICK, **config.options, "bootstrap.servers": config.bootstrap_servers}
 
 
 def _settings(config: KafkaConfig) -> dict[str, str]:
     return {
         "queued.min.messages": "100000",
         "fetch.queue.backoff.ms": FULL_WAIT_MS,
-        **QUICK,
-        **config.options,
-        "bootstrap.servers": config.bootstrap_servers,
+        **_client(config),
         "group.id": "cdc-library",  # the client requires one; nothing is committed under it
         "enable.auto.commit": "false",
         "enable.partition.eof": "true",
@@ -98,15 +109,38 @@ def _settings(config: KafkaConfig) -> dict[str, str]:
     }
 
 
+class _SameTopics:
+    """Knows which topics of their names they are."""
+
+    def __init__(self, admin: AdminClient) -> None:
+        self._admin = admin
+        self._ids: dict[str, str] = {}
+
+    def look(self, names: Collection[str]) -> None:
+        """Raise GapError for one that is another than at the look before. One that is away may come back."""
+        asked = self._admin.describe_topics(TopicCollection(sorted(names)), request_timeout=_ANSWER_S) if names else {}
+        for name, answer in asked.items():
+            try:
+                now = str(answer.result().topic_id)
+            except KafkaException as exc:
+                if exc.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
+                continue
+            if self._ids.setdefault(name, now) != now:
+                raise GapError(f"topic {name} was deleted and made again while it was read", hint=_AGAIN)
+
+
 def _read(
     config: KafkaConfig,
     consumer: Consumer,
     topics: Callable[[], Sequence[str]],
     since_ms: int | None,
+    same: _SameTopics,
     *,
     to_end: bool,
 ) -> Generator[list[Message], None, None]:
     names = set(topics())
+    same.look(names)
     ends = _begin(config, consumer, names, since_ms)
     heard_s = looked_s = time.monotonic()
     left = {place for place, (begin, end) in ends.items() if begin < end}
@@ -130,8 +164,10 @@ def _read(
             )
         if not to_end and now_s - looked_s > _LOOK_S:
             looked_s, new = now_s, set(topics()) - names
+            same.look(names | new)
             ends |= _begin(config, consumer, new, None)
             names |= new
+    same.look(names)
 
 
 def _begin(
@@ -158,6 +194,12 @@ def _records(messages: Sequence[Message], ends: Mapping[Place, tuple[int, int]],
     told = [message for message in messages if message.error() is not None]
     for message in told:
         error = message.error()
+        if error is not None and error.code() in _UNREADABLE:
+            raise GapError(
+                f"topic {message.topic()}, partition {message.partition()}: the record that is next is gone: the topic "
+                "was deleted and made again, or records were deleted",
+                hint=_AGAIN,
+            )
         if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's public name for it
             raise KafkaException(error)
         place = message.topic() or "", message.partition() or 0

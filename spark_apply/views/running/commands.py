@@ -18,6 +18,7 @@ from typing import Any, Final, Self
 
 from cdc.config import registry
 from cdc.config.views import ViewsConfig
+from cdc.machine.flag import Flag
 from cdc.model.audit import Act, asked_by, name_of, time_of
 from cdc.model.errors import CdcError
 from spark_apply.events.kafka.topics import existing_topics
@@ -118,7 +119,7 @@ class Commands:
             self._heard.close()
 
 
-class Turn(threading.Event):
+class Turn(Flag):
     """Ends one run of the job: for good (`set`), or to go on at once by other definitions (`turn`)."""
 
     def __init__(self) -> None:
