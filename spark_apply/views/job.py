@@ -91,6 +91,8 @@ def run_views(
     steps, events, last = 0, 0, None
     while True:
         commands, turn = _known(config), Turn()
+        if commands:
+            tell(f"publishing what cdc view rebuild has asked for: {', '.join(sorted(_asked(commands)))}")
         run = _Run(config, commands, turn, tell)
         with nullcontext() if once else Watch(config, frozenset(each.key for each in commands), turn, stop):
             store = run.follow(once=once, meter=meter)

@@ -21,11 +21,11 @@ from spark_apply.model.suggestion import did_you_mean
 from spark_apply.spark.session import open_session
 from spark_apply.views.embedded.state import StateInUseError
 from spark_apply.views.job import run_views
-from spark_apply.views.planning.definitions import Definition, Text, changed, published, texts_of, with_texts
+from spark_apply.views.planning.definitions import Definition, Text, changed, published, same, texts_of, with_texts
 from spark_apply.views.planning.followable import refuse_unfollowable
 from spark_apply.views.planning.planned import plan_views
 from spark_apply.views.proof.verify import Verified, compare_views, standing
-from spark_apply.views.running.commands import Command, Commands, leave, new_command
+from spark_apply.views.running.commands import Command, Commands, leave, new_command, waiting
 
 Progress = Callable[[str], None]
 
@@ -82,6 +82,8 @@ def rebuild_views(
     progress: Progress | None = None,
 ) -> Rebuilt:
     """Publish views by their definitions in the file; without `only` those of which the file has another one.
+
+    These are, too, those that a command would change which a killed rebuild has left: the file counts.
 
     With `rollback` by the definitions of the generation before. With `dry_run` nothing is published. Raises ConfigError
     for what cannot be asked, OperatorError where it could not be done: then what is published is as it was.
@@ -156,13 +158,21 @@ def _run_here(config: ViewsConfig, commands: Commands, command: Command, tell: P
     """Do it in this process; return False where another one has the state."""
     tell("no view job has answered: running it here")
     try:
-        run_views(config, once=True, progress=tell)
+        stopped = run_views(config, once=True, progress=tell).stopped
     except (StateInUseError, FencedError):
         tell("another view job is at work: waiting for it")
         return False
     except CdcError:
         commands.withdraw(command)
         raise
+    left = _standing(commands, command)
+    if left is not None and left.failed is None:
+        commands.withdraw(command)
+        why = next((stopped[name] for name in command.views if name in stopped), "a table is being read again")
+        raise OperatorError(
+            f"the view job could not publish it yet: {why}",
+            hint="what is published is as it was; rebuild again when that is over: cdc view status VIEWS.yaml",
+        )
     return True
 
 
@@ -176,11 +186,19 @@ def _wanted(config: ViewsConfig, state: State, only: Collection[str], *, rollbac
             msg = f"view {name}: nothing is published of it yet"
             raise OperatorError(msg, hint="run it: cdc view run VIEWS.yaml")
     if not rollback:
-        texts = texts_of(config)
-        return {name: texts[name] for name in only or changed(config, state)}
+        texts, asked = texts_of(config), _asked(config)
+        edited = changed(config, state).keys() | {
+            name for name in known.keys() & asked.keys() & texts.keys() if not same(asked[name], texts[name])
+        }
+        return {name: texts[name] for name in only or texts if only or name in edited}
     if not only:
         raise ConfigError("--rollback needs --view", hint="say which view goes back: --view NAME --rollback")
     return {name: _before(name, known[name]) for name in only}
+
+
+def _asked(config: ViewsConfig) -> dict[str, Text]:
+    """Return by view the definitions of commands that stand, as a killed rebuild leaves one: the next start does it."""
+    return {name: text for command in waiting(config) for name, text in command.views.items()}
 
 
 def _before(name: str, known: Definition) -> Text:

@@ -11,8 +11,10 @@ import duckdb
 import pytest
 from pyspark.sql import SparkSession
 
+from cdc.config.views import ViewConfig
 from cdc.model.errors import ConfigError
 from spark_apply.views.planning.output_types import output_columns
+from spark_apply.views.planning.planned import planned_view
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.view_plan import Relation
 from tests.stores.test_view_functions import COLUMNS, lines, made_rows, same
@@ -103,6 +105,11 @@ id, i
     lead(d, 2, 0) OVER (PARTITION BY i ORDER BY id) AS n,
     rank() OVER (PARTITION BY i ORDER BY x DESC) AS r FROM public.t
 
+full: id
+    SELECT id, p, rank() OVER (PARTITION BY lower(p), CASE WHEN i <> 0 THEN 9 div i END ORDER BY upper(p), id) AS n,
+    sum(i) OVER (PARTITION BY p ORDER BY CASE WHEN s IN ('12', '-3') THEN CAST(s AS BIGINT) END, id DESC) AS m
+    FROM (SELECT id, i, s, CASE WHEN i > 2 THEN 'a' ELSE 'B' END AS p FROM public.t) t
+
 id
     SELECT id, i FROM public.t WHERE reverse(concat('', i)) <> '0' AND 10 / i > j
 
@@ -187,6 +194,32 @@ def test_what_differs_each_time_is_no_value_of_a_view(apply_spark: SparkSession)
     for text in lines(UNSTEADY):
         with pytest.raises(ConfigError, match="is not the same each time"):
             output_columns(apply_spark, "v", f"SELECT {columns}, {text} AS r FROM public.t", every)
+
+
+WAYS_OUT = """
+SELECT i, mode(j) AS r FROM public.t GROUP BY i
+    depends on the order in which rows are read -> keep row 1 of row_number()
+SELECT i, window(ts, '5 minutes').start AS r FROM public.t GROUP BY 1, 2
+    is not known here -> group by date_trunc()
+SELECT i, count(DISTINCT j) OVER (PARTITION BY i) AS r FROM public.t
+    COUNT(DISTINCT t.j) is not known to give Spark's value here -> in another way: Spark itself does not take it
+SELECT i, soundex(s) AS s, hll_sketch_estimate(hll_sketch_agg(j)) AS r FROM public.t GROUP BY 1, 2
+    soundex is not known to give Spark's value here -> write it in another way
+SELECT i, soundex(s) AS r FROM public.t
+    soundex is not known to give Spark's value here -> or say `engine: spark`
+SELECT i, percentile_cont(0.5) WITHIN GROUP (ORDER BY j) AS r FROM public.t GROUP BY i
+    WITHIN GROUP (ORDER BY t.j) is not known here -> approx_percentile(x, 0.5)
+"""
+
+
+def test_what_is_refused_names_a_way_out_that_there_is(apply_spark: SparkSession) -> None:
+    asked = iter(lines(WAYS_OUT))
+    for sql, expected in zip(asked, asked, strict=True):
+        message, _, hint = expected.strip().partition(" -> ")
+        with pytest.raises(ConfigError, match=re.escape(message)) as refused:
+            planned_view(apply_spark, "v", ViewConfig(sql=sql, key=("i",)), _TABLES, {}, engine="duckdb")
+        assert (refused.value.hint or "").find(hint) >= 0, (sql, refused.value.hint)
+        assert ("engine: spark" in (refused.value.hint or "")) == ("engine: spark" in hint), sql
 
 
 def _queries() -> list[tuple[list[str], bool, str]]:

@@ -35,6 +35,7 @@ from spark_apply.views.proof.explain import explain_view
 from spark_apply.views.proof.verify import verify_views
 from spark_apply.views.publishing.status import view_status
 from spark_apply.views.rebuild import publish, rebuild_views
+from spark_apply.views.running.commands import leave, new_command
 from tests.conftest import FULL
 from tests.spark.laws import until
 from tests.spark.records import position
@@ -188,6 +189,8 @@ def test_a_view_that_is_edited(apply_spark: SparkSession, kafka: str, tmp_path: 
     with pytest.raises(ConfigError, match="generation 3"):
         bench.run()
     bench.views = {"groups": _groups(_GROUPS), "sizes": _SIZES}
+    leave(bench.config, new_command({"groups": described(_groups(_LARGE))}))  # of a rebuild that was killed
+    assert bench.rebuild().generations == {"groups": 3}, "the file has the definition of before again"
     assert bench.run().events == 0
     if FULL:
         _definitions_that_are_refused(bench)
@@ -248,7 +251,9 @@ def test_a_view_that_is_left_out_for_a_while(apply_spark: SparkSession, kafka: s
     moments = bench.views["moments"]
     bench.views = {"searches": searches}
     bench.rebuild()
-    with pytest.raises(ConfigError, match=r"with the definition before, .*view\.moments is not captured") as lost:
+    with pytest.raises(
+        ConfigError, match=r"with the definition before, .*view\.moments is no view of the file"
+    ) as lost:
         rebuild_views(bench.config, only=["searches"], rollback=True)
     assert "Write that view into the file again" in (lost.value.hint or "")
     bench.views["moments"] = moments

@@ -21,7 +21,8 @@ from spark_apply.model.target_table import TargetTable, Version, refuse_formats,
 from spark_apply.model.types import common_kind, spark_type
 from spark_apply.spark.session import open_session
 from spark_apply.views.model.uses import TIMES, TableUse, Way, uses_of
-from spark_apply.views.planning.forms import plan_config, relations_named
+from spark_apply.views.model.values import Columns
+from spark_apply.views.planning.forms import PlannedView, plan_config, relations_named
 from spark_apply.views.planning.kept_in_postgres import refuse_columns
 from spark_apply.views.planning.output_types import output_columns
 from spark_apply.views.planning.streams import Stream, require_topics, streams_of
@@ -93,8 +94,7 @@ def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
         for table in sorted({*relations_named(name, view), *(use.table for use in uses.values())} & captured.keys()):
             refuse_formats(captured[table], who="a view", where="views")
         read = {**relations, **{use.relation: _used(relations[use.table], use) for use in uses.values()}}
-        plan, sql, match = plan_config(name, view, read, uses, engine=engine)
-        columns = output_columns(spark, name, sql, {of: list(read[of].columns.items()) for of in plan.reads}, uses)
+        (plan, sql, match), columns = planned_view(spark, name, view, read, uses, engine=engine)
         if engine == POSTGRES.name:
             refuse_columns(plan, [read[of] for of in plan.reads])
         views.append(View(plan, columns, sql, uses, match))
@@ -109,6 +109,45 @@ def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
     _require_histories(config, captured, planned.uses)
     require_topics(config.source, planned.streams)
     return replace(planned, connector=captured[planned.tables[0]][-1].connector)
+
+
+def planned_view(
+    spark: SparkSession,
+    name: str,
+    view: ViewConfig,
+    relations: Mapping[str, Relation],
+    uses: Mapping[str, TableUse],
+    *,
+    engine: str,
+) -> tuple[PlannedView, Columns]:
+    """Plan a view, and have Spark tell its columns. Raises ConfigError, which names another engine only if it helps."""
+    try:
+        return _typed(spark, name, plan_config(name, view, relations, uses, engine=engine), relations, uses)
+    except ConfigError as exc:
+        if engine == "spark" or "engine: spark" not in (exc.hint or ""):
+            raise
+        try:
+            elsewhere = plan_config(name, view, relations, uses, engine="spark")
+        except ConfigError as other:
+            if "engine: " not in (other.hint or ""):
+                raise other from exc
+            raise ConfigError(exc.message, hint="write it in another way") from exc
+        try:
+            _typed(spark, name, elsewhere, relations, uses)
+        except ConfigError:
+            raise ConfigError(exc.message, hint="write it in another way: Spark itself does not take it") from exc
+        raise
+
+
+def _typed(
+    spark: SparkSession,
+    name: str,
+    found: PlannedView,
+    relations: Mapping[str, Relation],
+    uses: Mapping[str, TableUse],
+) -> tuple[PlannedView, Columns]:
+    reads = {of: list(relations[of].columns.items()) for of in found.plan.reads}
+    return found, output_columns(spark, name, found.sql, reads, uses)
 
 
 def _check_uses(name: str, uses: Mapping[str, TableUse], relations: Mapping[str, Relation]) -> None:

@@ -154,17 +154,21 @@ class ViewOutput:
         """The number of the last step that is in Kafka."""
         return int(self._last.offset["step"]) if self._last is not None else 0
 
+    @property
+    def position(self) -> str:
+        """The position up to which views are published."""
+        return str(self._last.offset["position"]) if self._last is not None else ""
+
     def is_ahead_of(self, limit: str) -> bool:
         """Tell whether what is published is of a later position than `limit`, from which nothing may be published then.
 
         The source's topics have lost their end: readers take what has an older position for old, and leave it out.
         """
-        published = str(self._last.offset["position"]) if self._last is not None else ""
-        was, self._is_ahead = self._is_ahead, limit < published
+        was, self._is_ahead = self._is_ahead, limit < self.position
         if self._is_ahead and not was:
             self.tell(
                 f"warning: the topics of {self.origin} hold everything up to {limit} alone, and views are published up "
-                f"to {published}: they wait until the topics are there again"
+                f"to {self.position}: they wait until the topics are there again"
             )
         return self._is_ahead
 

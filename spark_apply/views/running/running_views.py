@@ -26,6 +26,11 @@ class _Stopped:
     due_at: float = 0.0
     left_out: bool = False
     """Whether a table of the view cannot go on."""
+    changed: bool = False
+    """Whether a table has not what the view uses."""
+
+    def try_again(self) -> None:
+        self.wait_s, self.due_at = _FIRST_WAIT_S, time.monotonic()
 
 
 @dataclass(slots=True)
@@ -133,6 +138,22 @@ class RunningViews:
                 self.stop(ViewError(view.name, f"view {view.name}: table {table} is left out: {why}"), FOR_GOOD)
                 self._stopped[view.name].left_out = True
 
+    def compare(self, table: str, cannot_read: Callable[[View], str | None]) -> None:
+        """Stop views that use what a table has no more, for good, and have them tried again once it is there again.
+
+        Tables may have changed since the views were planned, even before the job has opened them.
+        """
+        for view in self.views:
+            stopped = self._stopped.get(view.name)
+            if stopped is not None and not stopped.changed:
+                continue
+            why = cannot_read(view)
+            if why is not None and stopped is None:
+                self.stop(ViewError(view.name, f"view {view.name}: table {table} has changed: {why}"), FOR_GOOD)
+                self._stopped[view.name].changed = True
+            elif why is None and stopped is not None:
+                stopped.try_again()
+
     def take_back(self, table: str) -> None:
         """Have views tried again that were stopped for a table which goes on."""
         self.left_out.discard(table)
@@ -141,7 +162,7 @@ class RunningViews:
         for view in self.views:
             reads, stopped = set(view.plan.reads), self._stopped.get(view.name)
             if stopped is not None and stopped.left_out and relations & reads and not left & reads:
-                stopped.wait_s, stopped.due_at = _FIRST_WAIT_S, time.monotonic()
+                stopped.try_again()
 
     def readers_of(self, views: set[str]) -> set[str]:
         """Return views with those that read them, over others too."""

@@ -36,6 +36,7 @@ from spark_apply.views.model.values import engine_type, quoted
 from spark_apply.views.planning.view import View
 from spark_apply.views.publishing.output import ViewOutput, outbox_note
 from spark_apply.views.publishing.status import note_status
+from spark_apply.views.running.clock import ViewClock
 from spark_apply.views.running.running_views import FOR_GOOD, RunningViews
 from spark_apply.views.running.step import StepOfViews
 from spark_apply.views.running.stream_reader import StreamReader
@@ -78,6 +79,7 @@ class ViewStore:
     _limits: dict[str, str] = field(default_factory=dict)
     _running: RunningViews = field(init=False)
     _marks: TableMarks = field(init=False)
+    _clock: ViewClock = field(init=False)
     _asked_before: str | None = None
     """That all topics are to be read again, as it was asked for before this start, which does it."""
     computed: dict[str, str] = field(default_factory=dict)
@@ -90,7 +92,7 @@ class ViewStore:
 
     def __post_init__(self) -> None:
         self._running = RunningViews(self.views, self.uses, self.output.tell)
-        self._marks = TableMarks(self.state)
+        self._marks, self._clock = TableMarks(self.state), ViewClock(self.output.tell)
 
     @property
     def tables(self) -> frozenset[str]:
@@ -157,39 +159,30 @@ class ViewStore:
         if self._marks.lags(table):
             self._running.note_reading(table.qualified, reading=True)  # perhaps: the next mark says so
         if self._tables.keys() == self.tables:
-            self._stop_readers(table)
+            self._running.compare(table.qualified, lambda view: self.cannot_read(view, self._tables))
         if self._tables.keys() == self.tables and (self._take_streams() or self._running.stale):
             self._begin_views()
         relations = sorted(use.relation for use in self._running.uses_of(table.qualified))
         return "/".join([self.state.get("identity") or "", *relations])
-
-    def _stop_readers(self, table: TargetTable) -> None:
-        """Stop views that use what a table has no more, for good: only another SQL helps, and a new start.
-
-        Tables may have changed since the views were planned, even before the job has opened them.
-        """
-        for view in self.views:
-            why = None if self._running.is_stopped(view) else self.cannot_read(view, self._tables)
-            if why is not None:
-                message = f"view {view.name}: table {table.qualified} has changed: {why}"
-                self._running.stop(ViewError(view.name, message), FOR_GOOD)
 
     def _take_streams(self) -> bool:
         """Take in what is new in streams; return whether there is anything."""
         found = self.streams.take_in()
         for name, unreadable in found.items():
             if unreadable:
-                self.output.tell(f"warning: {unreadable:,} records of stream {name} are no events of it: left out")
+                why = "no JSON of its schema, no key, or a time that is a number and no text"
+                self.output.tell(
+                    f"warning: {unreadable:,} records of stream {name} are no events of it: left out ({why})"
+                )
         return bool(found)
 
     def _begin_views(self) -> None:
         """Compute views that are new or changed at the position where the state is, whether or not events follow."""
-        position, clock = self.state.get("position"), self.state.get("clock_ms")
+        position, clock_ms = self._position(), self._kept_ms()
         known = [self._known(name) for name in self._tables]
         unknown = any(mark is None or mark.complete is None or reload for mark, reload in known)
-        if position is None or unknown or self.state.is_to_be_read_again:
+        if not position or unknown or self.state.is_to_be_read_again:
             return  # rows of some tables are still to come, and all views with them
-        clock_ms = int(clock) if clock is not None else None
         self._step(position, clock_ms, clock_ms)
         self._running.try_soon()  # events that are there already may put it right
         self.output.flush()
@@ -209,7 +202,7 @@ class ViewStore:
                 self._running.note_reading(name, reading=visible.reading)
                 if visible.gone:
                     self._running.leave_out(name, visible.gone)
-                elif name in self._running.left_out and visible.limit >= (self.state.get("position") or ""):
+                elif name in self._running.left_out and visible.limit >= self._position():
                     self._running.take_back(name)
         self._go_on()
         return {batch.table.qualified: Applied() for batch in batches}
@@ -248,12 +241,12 @@ class ViewStore:
         going_on = self._tables.keys() - self._running.left_out
         if not going_on or not going_on <= self._limits.keys():
             return
-        limit, clock_ms = min(self._limits[name] for name in going_on), self._clock_ms()
-        before, clock_before = self.state.get("position") or "", self.state.get("clock_ms")
-        before_ms = int(clock_before) if clock_before is not None else None
+        limit, before, before_ms = min(self._limits[name] for name in going_on), self._position(), self._kept_ms()
         if not limit or limit == EVERYTHING or self.output.is_ahead_of(limit) or limit < before:
             return
-        clock_ms = max((at for at in (clock_ms, before_ms) if at is not None), default=None)
+        clock_ms = self._clock.next(self._source_ms(), before_ms, moved=limit > max(before, self.output.position))
+        if before_ms is not None and clock_ms is not None and clock_ms < before_ms:
+            self._running.stale |= {view.name for view in self.views if view.plan.uses_clock}
         again = self._running.is_due
         again |= self._take_streams()
         if (limit, clock_ms) == (before, before_ms) and not again and not self._running.has_stale:
@@ -262,7 +255,15 @@ class ViewStore:
         self.output.flush()
         self._note_status()
 
-    def _clock_ms(self) -> int | None:
+    def _position(self) -> str:
+        return self.state.get("position") or ""
+
+    def _kept_ms(self) -> int | None:
+        kept = self.state.get("clock_ms")
+        return int(kept) if kept is not None else None
+
+    def _source_ms(self) -> int | None:
+        """Return the time of the source that all tables are complete up to, or None."""
         marks = [self._known(name)[0] for name in self._tables.keys() - self._running.left_out]
         times = [mark.complete.source_ms if mark and mark.complete else None for mark in marks]
         known = [at for at in times if at is not None]

@@ -320,6 +320,13 @@ def _check_aggregates(block: Block, written: Written) -> None:
                     hint="make the inner one in a CTE",
                 )
         loose = _ungrouped(value, block.group)
+        if loose is not None and loose.find_ancestor(exp.WithinGroup):
+            raise written.refuse(
+                f"WITHIN GROUP (ORDER BY {as_written(loose)}) is not known here",
+                at=loose,
+                hint="approx_percentile(x, 0.5) is exact here, and gives a value that is there; or keep the row that "
+                "you want of row_number() OVER (PARTITION BY … ORDER BY … a key)",
+            )
         if loose is not None:
             raise written.refuse(
                 f"{as_written(loose)} is neither in GROUP BY nor aggregated",
