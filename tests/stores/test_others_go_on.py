@@ -82,12 +82,12 @@ def test_all_tables_that_cannot_go_on_are_found_at_once(postgres18: Database, mo
     monkeypatch.setattr(locks, "_FOLDING_MS", 400)
     monkeypatch.setattr(locks, "_AGAIN_MS", 20)
     store = PostgresStore(Server(postgres18.url, "stores.copy"), "shop")
-    columns = (("id", Kind("int64")), ("v", Kind("string")))
+    columns = (("id", Kind("int64")), ("v", Kind("string")), ("n", Kind("decimal", 10, 2)))
     tables = {
         name: projected_table(
             [Version("shop", "public", name, f"shop.public.{name}", 1, ("id",), columns)], ApplyTable(stores=("copy",))
         )
-        for name in ("dropped", "fine", "full", "locked", "narrowed", "taken")
+        for name in ("dropped", "fine", "full", "locked", "narrowed", "rounded", "taken", "widened")
     }
     for table in tables.values():
         store.open(table)
@@ -99,6 +99,8 @@ def test_all_tables_that_cannot_go_on_are_found_at_once(postgres18: Database, mo
     holder.cursor().execute("BEGIN; LOCK TABLE public.locked, public.taken IN ACCESS EXCLUSIVE MODE")
     postgres18.execute(
         "ALTER TABLE public.narrowed DROP COLUMN v",
+        "ALTER TABLE public.rounded ALTER COLUMN n TYPE numeric(10,0)",
+        "ALTER TABLE public.widened ALTER COLUMN n TYPE numeric(20,2), ADD COLUMN own text",
         "DROP TABLE public.dropped",
         "CREATE FUNCTION full() RETURNS trigger LANGUAGE plpgsql AS"
         " $$ BEGIN RAISE 'its disk, which is not that of others' USING ERRCODE = 'disk_full'; END $$",
@@ -110,7 +112,8 @@ def test_all_tables_that_cannot_go_on_are_found_at_once(postgres18: Database, mo
         with pytest.raises(CopyError) as told:
             store.fold([], shown)
         took, began = [*took, time.monotonic() - began], time.monotonic()
-        assert set(told.value.errors) == {f"public.{name}" for name in tables} - {"public.fine"}
+        assert set(told.value.errors) == {f"public.{name}" for name in tables} - {"public.fine", "public.widened"}
+        assert "column n: it is numeric(10,0) and would be numeric(10,2)" in told.value.errors["public.rounded"].message
     assert took[0] >= 0.4 > took[1] - 0.2
     wider = replace(tables["locked"], columns=(*tables["locked"].columns, replace(tables["fine"].columns[1], name="w")))
     with pytest.raises(LockedError):
@@ -118,8 +121,9 @@ def test_all_tables_that_cannot_go_on_are_found_at_once(postgres18: Database, mo
     holder.close()
     postgres18.execute("DROP TRIGGER fills ON public.full")
     store.open(wider)
-    store.fold([], {name: of for name, of in shown.items() if name not in ("public.dropped", "public.narrowed")})
-    for name in ("fine", "full", "locked", "taken"):
+    left = {f"public.{name}" for name in ("dropped", "narrowed", "rounded")}
+    store.fold([], {name: of for name, of in shown.items() if name not in left})
+    for name in ("fine", "full", "locked", "taken", "widened"):
         assert postgres18.rows(f"SELECT id, v FROM public.{name}") == [(1, "a")]
     store.close()
 
