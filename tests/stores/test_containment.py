@@ -590,7 +590,7 @@ def test_documents_that_opensearch_refuses_and_blocks_that_pass(
 ) -> None:
     """An immense term blocks its own key; a full disk and a closed table delay nothing but what they are of.
 
-    An index that another hand deletes, or makes again with the same mapping, is filled again.
+    An index that another hand deletes, or makes again with the same mapping, is filled again; pipelines change none.
     """
     setting, publisher = search, search.publisher()
     table, other, deleted, remade = (setting.table(name) for name in ("facts", "other", "deleted", "remade"))
@@ -622,6 +622,7 @@ def test_documents_that_opensearch_refuses_and_blocks_that_pass(
         until(lambda: all(mark.complete.position == position(50, 0) for mark in setting.marks(table, other)))
         assert job.failure is None
         client.indices.close(index=alias)
+        client.indices.put_settings(index=f"{setting.prefix}.public.other", body={"index.default_pipeline": "theirs"})
         for of in lost:
             named = f"{setting.prefix}.public.{of.name}"
             ((index, about),) = client.indices.get(index=named).items()
@@ -639,6 +640,11 @@ def test_documents_that_opensearch_refuses_and_blocks_that_pass(
         assert job.failure is None
     for of in (table, *lost):
         assert setting.contents(of) == setting.folded(of, [*records, *later, *last]), of.name
+    client.indices.put_settings(index=alias, body={"index.final_pipeline": "theirs"})
+    store = open_store(setting.config().stores["copy"], name="copy", prefix=setting.prefix, spark=None)
+    with pytest.raises(OperatorError, match="has the final_pipeline theirs, which may change or drop documents"):
+        store.set_mark(setting.target(table), setting.marks(table)[0])
+    store.close()
 
 
 @pytest.mark.full  # tables that cannot go on, above
