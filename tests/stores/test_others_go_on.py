@@ -18,7 +18,7 @@ from spark_apply.events.projection import projected_table
 from spark_apply.events.quarantine import read_entries
 from spark_apply.events.set_aside import read_set_aside
 from spark_apply.model.completeness import Mark
-from spark_apply.model.store import EVERYTHING, CopyError, Visibility
+from spark_apply.model.store import EVERYTHING, CopyError, Refused, Visibility
 from spark_apply.model.target_table import Version
 from spark_apply.rebuild.quarantine_retry import run_retry
 from spark_apply.stores.postgres import locks
@@ -126,6 +126,43 @@ def test_all_tables_that_cannot_go_on_are_found_at_once(postgres18: Database, mo
     for name in ("fine", "full", "locked", "taken", "widened"):
         assert postgres18.rows(f"SELECT id, v FROM public.{name}") == [(1, "a")]
     store.close()
+
+
+def test_a_foreign_key_blames_no_row_that_comes_first(postgres18: Database) -> None:
+    """Of two tables of a batch that both have a refused row: only what asks for that row is refused with it."""
+    store = PostgresStore(Server(postgres18.url, "stores.copy"), "shop")
+    columns = (("id", Kind("int64")), ("v", Kind("int64")))
+    tables = {
+        name: projected_table(
+            [Version("shop", "public", name, f"shop.public.{name}", 1, ("id",), columns)], ApplyTable(stores=("copy",))
+        )
+        for name in ("bought", "customers")
+    }
+    for table in tables.values():
+        store.open(table)
+    postgres18.execute(
+        "ALTER TABLE public.customers ADD CHECK (v <> 13)",
+        "ALTER TABLE public.bought ADD FOREIGN KEY (v) REFERENCES public.customers",
+    )
+    numbers = {str(name): number for name, number in postgres18.rows("SELECT name, number FROM cdc_apply.copies")}
+    waiting = {"bought": [(1, 7, "c"), (2, 8, "c"), (3, 9, "c"), (3, 7, "d")], "customers": [(7, 0, "c"), (8, 13, "c")]}
+    for name, rows in waiting.items():
+        for at, (id_, v, op) in enumerate(rows):
+            postgres18.execute(
+                f"INSERT INTO cdc_apply.waiting_{numbers[name]} VALUES ({id_}, {v}, '{at + 1}', '{op}', 0, {at})"
+            )
+    told: dict[str, list[Refused]] = {name: [] for name in tables}
+    shown = {
+        table.qualified: Visibility(Mark({}, None), EVERYTHING, refuse=told[name].extend)
+        for name, table in tables.items()
+    }
+    store.fold([], shown)
+    store.close()
+    assert postgres18.rows("SELECT id, v FROM public.bought") == [(1, 7)]
+    assert postgres18.rows("SELECT id, v FROM public.customers") == [(7, 0)]
+    assert {name: [one.offset for one in of] for name, of in told.items()} == {"bought": [1], "customers": [1]}
+    assert "foreign key violation (23503)" in told["bought"][0].reason
+    assert "check violation (23514)" in told["customers"][0].reason
 
 
 @pytest.mark.full  # the other one is the quick one
