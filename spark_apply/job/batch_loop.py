@@ -108,7 +108,9 @@ class BatchLoop:
             self.start.asides.forget_others()
             if self.start.applier.unread is not None:
                 self.start.applier.unread.begin(topics)
-            self.asides.look(now=True)
+            self.start.search_rest()
+            if self.once:  # otherwise their turn comes between two batches: the others do not wait for them
+                self.asides.look(now=True)
             self._until = self.at.left(ends_by_topic(config.source, topics)) if self.once else {}
             return None if self.once and self.publisher.has_read(self._until) else writer.start()
         except CdcError:

@@ -44,6 +44,8 @@ class Start:
     """By table, then by store; None: the copy cannot be opened."""
     held: dict[tuple[str, str], Offsets] = field(default_factory=dict)
     """By topic and store, the offsets up to which a copy had its topic; one that was rebuilt is ahead of the job."""
+    unsearched: list[tuple[TargetTable, str]] = field(default_factory=list)
+    """Copies that an earlier run has set aside: what they have not read is looked through when they are caught up."""
     _away: dict[str, StoreAwayError] = field(default_factory=dict)
     """By store: it has not answered."""
 
@@ -67,8 +69,7 @@ class Start:
                 with self._asking(name), opening_errors(made.qualified):
                     known[name] = self.stores[name].open(made)
                     if error is None and not isinstance(self.stores[name], RereadStore):
-                        store = self.stores[name]
-                        require_deletes_read(self.spark, self.config.source, made, name, store, found=unread)
+                        self._require_deletes_read(made, name, unread)
             except NoAnswerError:
                 raise
             except CdcError as exc:
@@ -84,6 +85,19 @@ class Start:
                 store = self.stores.get(name) or next(iter(self.stores.values()))  # which is never written to
                 self.asides.refused(of.topic, name, table, store, of.error, for_good=of.lost)
         self.asides.require_some()
+
+    def _require_deletes_read(self, made: TargetTable, name: str, unread: Buried) -> None:
+        if aside_id(made.topic, name) in self.asides.known:
+            self.unsearched.append((made, name))
+        else:
+            require_deletes_read(self.spark, self.config.source, made, name, self.stores[name], found=unread)
+
+    def search_rest(self) -> None:
+        """Look through what copies of earlier runs have not read that go on with the others after all."""
+        for made, name in self.unsearched:
+            if name in self.applier.routes[made.topic].stores:
+                with self.applier.contained(made.topic, name):
+                    require_deletes_read(self.spark, self.config.source, made, name, self.stores[name])
 
     @contextmanager
     def _asking(self, name: str) -> Iterator[None]:

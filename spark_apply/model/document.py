@@ -18,14 +18,16 @@ Years beyond 9999 are written ``+10000``, those before year 1 ``-0043`` (44 BC),
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
 
 from cdc.model.change import Kind
+from cdc.model.errors import OperatorError
 from spark_apply.model.target_table import TargetTable
+from spark_apply.model.types import spark_type
 from spark_apply.spark.names import quoted
 
 DOCUMENT = "_cdc_document"
@@ -56,6 +58,27 @@ def document(
         if only is None or column.name in only
     ]
     return F.to_json(F.struct(*fields), {"ignoreNullFields": "false"})
+
+
+def forms_of(table: TargetTable) -> dict[str, str]:
+    """Return by column the type whose values documents have in it; a mapping of fields does not tell arrays."""
+    return {column.name: spark_type(column.kind).simpleString() for column in table.columns}
+
+
+def require_same_forms(table: TargetTable, had: Mapping[str, str], where: str) -> None:
+    """Raise OperatorError if documents that are there have a column's values in another form than new ones would.
+
+    A column that the source has given another type has its old kind among its versions; one that `types` keeps as text,
+    or does no more, has not: the old documents would stay as they were. `had` has what is known of the forms.
+    """
+    now = forms_of(table)
+    for column in table.columns:
+        known = {spark_type(kind).simpleString() for kind, _ in column.versions}
+        before = had.get(column.name)
+        if before not in (None, now[column.name]) and column.versions and before not in known:
+            msg = f"{where}, column {column.name}: it is {before} and would have to be {now[column.name]}"
+            hint = f"cdc rebuild APPLY.yaml --table {table.qualified}; or undo the change of types"
+            raise OperatorError(msg, hint=hint)
 
 
 def readable(value: Column, kind: Kind, stored_as: T.DataType) -> Column:

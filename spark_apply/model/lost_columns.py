@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from cdc.model.errors import OperatorError
+from cdc.model.errors import OperatorError, RetryableError
 from spark_apply.model.completeness import LOST, Mark
 from spark_apply.model.target_table import TargetTable
 
@@ -39,3 +39,9 @@ def refuse_lost(
         f"{copy} has {what}: another hand has dropped or renamed it, and rows that are there would lose its values",
         hint=f"cdc rebuild APPLY.yaml --table {table.qualified}  # from the topics, beside it, then swapped in",
     )
+
+
+def retyped(copy: str) -> RetryableError:
+    """Return the error of a copy whose columns another hand has dropped or narrowed while a job writes it."""
+    msg = f"{copy} has other columns than the job gave it: another hand has altered it while the job runs"
+    return RetryableError(msg, hint="nothing has to be done: the job gives it back what can be given back in place")

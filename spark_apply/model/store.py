@@ -17,6 +17,7 @@ from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError
 from spark_apply.model.completeness import Mark
 from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import TargetTable
+from spark_apply.spark.paths import has_scheme
 
 STORES: Mapping[str, str] = {
     "delta": "spark_apply.stores.delta.store:open_store",
@@ -285,12 +286,26 @@ def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSessi
 
     Raises ConfigError for an unknown type.
     """
+    return _factory(config, name)(config, name=name, prefix=prefix, spark=spark)
+
+
+def require_stores(config: ApplyConfig) -> None:
+    """Raise ConfigError for a store that can never be opened as apply.yaml is: before Spark, which takes seconds.
+
+    A lake in a catalog, or on a file system of Hadoop's, is left to Spark.
+    """
+    for name, store in config.stores.items():
+        factory = _factory(store, name)
+        if "catalog" not in store.options and (store.path is None or not has_scheme(store.path)):
+            factory(store, name=name, prefix=config.source.topic_prefix, spark=None).close()
+
+
+def _factory(config: StoreConfig, name: str) -> StoreFactory:
     location = STORES.get(config.type, config.type)
     if ":" not in location:
         msg = f"stores.{name}.type: “{config.type}” is not a store"
         raise ConfigError(msg, hint=did_you_mean(config.type, STORES, f"one of {', '.join(STORES)}"))
-    factory = cast("StoreFactory", registry.part(location))
-    return factory(config, name=name, prefix=prefix, spark=spark)
+    return cast("StoreFactory", registry.part(location))
 
 
 def connect(config: ApplyConfig) -> tuple[SparkSession, dict[str, Store]]:

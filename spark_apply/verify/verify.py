@@ -19,7 +19,7 @@ from spark_apply.events.expressions import resolved
 from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.events.quarantine import read_entries
 from spark_apply.events.selection import fitting, stops_all
-from spark_apply.model.store import Store, open_store
+from spark_apply.model.store import Store, open_store, require_stores
 from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.session import open_session
@@ -52,6 +52,7 @@ def verify(
     Raises ConfigError for an unknown table or store, and OperatorError when
     connector or job make no progress while rows differ.
     """
+    require_stores(config)
     tell = progress or (lambda _line: None)
     context = Context(config.source, published, standing, tell, lambda: read_entries(config).values())
     chosen, errors = _choose(config, published, table, store)

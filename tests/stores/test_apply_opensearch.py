@@ -70,6 +70,8 @@ def test_every_kind_is_kept_and_found(setting: Setting, opensearch: str) -> None
     assert setting.contents(table) == setting.folded(table, records)
     store, made = _store(setting), setting.target(table)
     assert store.position(made) == position(10 + 4)
+    with pytest.raises(OperatorError, match="column c_texts: it is array<string> and would have to be string"):
+        store.open(setting.target(table, {"c_texts": "string"}))
     client = OpenSearch(opensearch)
 
     def hits(query: dict[str, object]) -> int:

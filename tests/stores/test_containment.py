@@ -590,7 +590,7 @@ def test_documents_that_opensearch_refuses_and_blocks_that_pass(
 ) -> None:
     """An immense term blocks its own key; a full disk and a closed table delay nothing but what they are of.
 
-    An index that another hand deletes, or makes again with the same mapping, is filled again.
+    An index that another hand deletes, or makes again with the same mapping, is filled again; pipelines change none.
     """
     setting, publisher = search, search.publisher()
     table, other, deleted, remade = (setting.table(name) for name in ("facts", "other", "deleted", "remade"))
@@ -622,6 +622,7 @@ def test_documents_that_opensearch_refuses_and_blocks_that_pass(
         until(lambda: all(mark.complete.position == position(50, 0) for mark in setting.marks(table, other)))
         assert job.failure is None
         client.indices.close(index=alias)
+        client.indices.put_settings(index=f"{setting.prefix}.public.other", body={"index.default_pipeline": "theirs"})
         for of in lost:
             named = f"{setting.prefix}.public.{of.name}"
             ((index, about),) = client.indices.get(index=named).items()
@@ -639,6 +640,11 @@ def test_documents_that_opensearch_refuses_and_blocks_that_pass(
         assert job.failure is None
     for of in (table, *lost):
         assert setting.contents(of) == setting.folded(of, [*records, *later, *last]), of.name
+    client.indices.put_settings(index=alias, body={"index.final_pipeline": "theirs"})
+    store = open_store(setting.config().stores["copy"], name="copy", prefix=setting.prefix, spark=None)
+    with pytest.raises(OperatorError, match="has the final_pipeline theirs, which may change or drop documents"):
+        store.set_mark(setting.target(table), setting.marks(table)[0])
+    store.close()
 
 
 @pytest.mark.full  # tables that cannot go on, above
@@ -686,36 +692,55 @@ def _put_back(setting: Setting, table: SourceTable, kind: str) -> Callable[[], N
     return lambda: store._spark.sql(f"RESTORE TABLE {store.table_name(made)} TO VERSION AS OF {version}")
 
 
+_WIDENED = {
+    "iceberg": (
+        "ALTER TABLE {} ALTER COLUMN id TYPE bigint",
+        "CALL copy.system.rewrite_data_files(table => 'public.other', options => map('rewrite-all', 'true'))",
+        "CALL copy.system.expire_snapshots(table => 'public.other', older_than => current_timestamp())",
+    ),
+    "delta": (
+        "ALTER TABLE {} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')",
+        "ALTER TABLE {} ALTER COLUMN id TYPE bigint",
+    ),
+}
+"""What other engines do to a table: its key becomes wider, and the snapshots go that have its applied position."""
+
+
 @pytest.mark.parametrize("kind", ["iceberg", pytest.param("delta", marks=pytest.mark.full)])
 def test_a_lake_table_that_has_lost_a_column(
     apply_spark: SparkSession, kafka: str, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Renamed by another hand: no empty column takes its place, not even by a rebuild that is killed."""
     setting = Setting(apply_spark, kafka, tmp_path, lambda folder: StoreConfig(type=kind, path=str(folder / kind)))
-    table, other, publisher = setting.table("orders"), setting.table("other"), setting.publisher()
-    publisher.create([table, other], partitions=1)
+    columns = {**ORDERS, "id": {"kind": "int32"}}
+    table, other, publisher = setting.table("orders"), setting.table("other", columns), setting.publisher()
+    fine = setting.table("fine")
+    publisher.create([table, other, fine], partitions=1)
     records = {
-        of.name: [r for n in range(3) for r in of.event("c", order(n), position(10 + n))] for of in (table, other)
+        of.name: [r for n in range(3) for r in of.event("c", order(n), position(10 + n))] for of in (table, other, fine)
     }
-    publisher.stand(Phase.STREAM, 20, [table, other], [r for of in records.values() for r in of])
+    publisher.stand(Phase.STREAM, 20, [table, other, fine], [r for of in records.values() for r in of])
     setting.apply()
     store: Any = open_store(setting.config().stores["copy"], name="copy", prefix="", spark=apply_spark.newSession())
     name, spark = store.table_name(setting.target(table)), store._tables.spark if kind == "iceberg" else store._spark
     if kind == "delta":
         spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
     spark.sql(f"ALTER TABLE {name} RENAME COLUMN status TO state")
-    wider = setting.table("other", {**ORDERS, "note": {"kind": "string"}}, version=2)
+    for statement in _WIDENED[kind]:
+        spark.sql(statement.format(store.table_name(setting.target(other))))
+    wider = setting.table("other", {**columns, "note": {"kind": "string"}}, version=2)
     publisher.versions([wider])
     more = {
         "orders": table.event("u", order(1, "later"), position(30)),
         "other": wider.event("u", {**order(1, "later"), "note": "new"}, position(30)),
     }
-    publisher.stand(Phase.STREAM, 40, [table, other], [r for of in more.values() for r in of])
-    records = {of: [*seen, *more[of]] for of, seen in records.items()}
+    publisher.stand(Phase.STREAM, 40, [table, other, fine], [r for of in more.values() for r in of])
+    records = {of: [*seen, *more.get(of, [])] for of, seen in records.items()}
     said = setting.apply().aside
     assert list(said) == ["public.orders"], "a column that is new is added"
     assert "has no column status any more" in said["public.orders"]["copy"]
     assert setting.contents(wider) == setting.folded(wider, records["other"])
+    assert setting.rows(wider) == 3, "none is there twice"
 
     def killed(*_: object) -> None:
         raise OperatorError("killed")
@@ -728,6 +753,6 @@ def test_a_lake_table_that_has_lost_a_column(
     assert "has columns without the values of its rows" in said["public.orders"]["copy"]
     rebuild.run_rebuild(setting.config(), table="public.orders")
     last = table.event("u", order(2, "last"), position(50))
-    publisher.stand(Phase.STREAM, 60, [table, other], last)
+    publisher.stand(Phase.STREAM, 60, [table, other, fine], last)
     assert setting.apply().aside == {}
     assert setting.contents(table) == setting.folded(table, [*records["orders"], *last])

@@ -18,7 +18,7 @@ from spark_apply.events.projection import projected_table
 from spark_apply.events.quarantine import read_entries
 from spark_apply.events.set_aside import read_set_aside
 from spark_apply.model.completeness import Mark
-from spark_apply.model.store import EVERYTHING, CopyError, Visibility
+from spark_apply.model.store import EVERYTHING, CopyError, Refused, Visibility
 from spark_apply.model.target_table import Version
 from spark_apply.rebuild.quarantine_retry import run_retry
 from spark_apply.stores.postgres import locks
@@ -82,12 +82,12 @@ def test_all_tables_that_cannot_go_on_are_found_at_once(postgres18: Database, mo
     monkeypatch.setattr(locks, "_FOLDING_MS", 400)
     monkeypatch.setattr(locks, "_AGAIN_MS", 20)
     store = PostgresStore(Server(postgres18.url, "stores.copy"), "shop")
-    columns = (("id", Kind("int64")), ("v", Kind("string")))
+    columns = (("id", Kind("int64")), ("v", Kind("string")), ("n", Kind("decimal", 10, 2)))
     tables = {
         name: projected_table(
             [Version("shop", "public", name, f"shop.public.{name}", 1, ("id",), columns)], ApplyTable(stores=("copy",))
         )
-        for name in ("dropped", "fine", "full", "locked", "narrowed", "taken")
+        for name in ("dropped", "fine", "full", "locked", "narrowed", "rounded", "taken", "widened")
     }
     for table in tables.values():
         store.open(table)
@@ -99,6 +99,8 @@ def test_all_tables_that_cannot_go_on_are_found_at_once(postgres18: Database, mo
     holder.cursor().execute("BEGIN; LOCK TABLE public.locked, public.taken IN ACCESS EXCLUSIVE MODE")
     postgres18.execute(
         "ALTER TABLE public.narrowed DROP COLUMN v",
+        "ALTER TABLE public.rounded ALTER COLUMN n TYPE numeric(10,0)",
+        "ALTER TABLE public.widened ALTER COLUMN n TYPE numeric(20,2), ADD COLUMN own text",
         "DROP TABLE public.dropped",
         "CREATE FUNCTION full() RETURNS trigger LANGUAGE plpgsql AS"
         " $$ BEGIN RAISE 'its disk, which is not that of others' USING ERRCODE = 'disk_full'; END $$",
@@ -110,7 +112,8 @@ def test_all_tables_that_cannot_go_on_are_found_at_once(postgres18: Database, mo
         with pytest.raises(CopyError) as told:
             store.fold([], shown)
         took, began = [*took, time.monotonic() - began], time.monotonic()
-        assert set(told.value.errors) == {f"public.{name}" for name in tables} - {"public.fine"}
+        assert set(told.value.errors) == {f"public.{name}" for name in tables} - {"public.fine", "public.widened"}
+        assert "column n: it is numeric(10,0) and would be numeric(10,2)" in told.value.errors["public.rounded"].message
     assert took[0] >= 0.4 > took[1] - 0.2
     wider = replace(tables["locked"], columns=(*tables["locked"].columns, replace(tables["fine"].columns[1], name="w")))
     with pytest.raises(LockedError):
@@ -118,10 +121,48 @@ def test_all_tables_that_cannot_go_on_are_found_at_once(postgres18: Database, mo
     holder.close()
     postgres18.execute("DROP TRIGGER fills ON public.full")
     store.open(wider)
-    store.fold([], {name: of for name, of in shown.items() if name not in ("public.dropped", "public.narrowed")})
-    for name in ("fine", "full", "locked", "taken"):
+    left = {f"public.{name}" for name in ("dropped", "narrowed", "rounded")}
+    store.fold([], {name: of for name, of in shown.items() if name not in left})
+    for name in ("fine", "full", "locked", "taken", "widened"):
         assert postgres18.rows(f"SELECT id, v FROM public.{name}") == [(1, "a")]
     store.close()
+
+
+def test_a_foreign_key_blames_no_row_that_comes_first(postgres18: Database) -> None:
+    """Of two tables of a batch that both have a refused row: only what asks for that row is refused with it."""
+    store = PostgresStore(Server(postgres18.url, "stores.copy"), "shop")
+    columns = (("id", Kind("int64")), ("v", Kind("int64")))
+    tables = {
+        name: projected_table(
+            [Version("shop", "public", name, f"shop.public.{name}", 1, ("id",), columns)], ApplyTable(stores=("copy",))
+        )
+        for name in ("bought", "customers")
+    }
+    for table in tables.values():
+        store.open(table)
+    postgres18.execute(
+        "ALTER TABLE public.customers ADD CHECK (v <> 13)",
+        "ALTER TABLE public.bought ADD FOREIGN KEY (v) REFERENCES public.customers",
+    )
+    numbers = {str(name): number for name, number in postgres18.rows("SELECT name, number FROM cdc_apply.copies")}
+    waiting = {"bought": [(1, 7, "c"), (2, 8, "c"), (3, 9, "c"), (3, 7, "d")], "customers": [(7, 0, "c"), (8, 13, "c")]}
+    for name, rows in waiting.items():
+        for at, (id_, v, op) in enumerate(rows):
+            postgres18.execute(
+                f"INSERT INTO cdc_apply.waiting_{numbers[name]} VALUES ({id_}, {v}, '{at + 1}', '{op}', 0, {at})"
+            )
+    told: dict[str, list[Refused]] = {name: [] for name in tables}
+    shown = {
+        table.qualified: Visibility(Mark({}, None), EVERYTHING, refuse=told[name].extend)
+        for name, table in tables.items()
+    }
+    store.fold([], shown)
+    store.close()
+    assert postgres18.rows("SELECT id, v FROM public.bought") == [(1, 7)]
+    assert postgres18.rows("SELECT id, v FROM public.customers") == [(7, 0)]
+    assert {name: [one.offset for one in of] for name, of in told.items()} == {"bought": [1], "customers": [1]}
+    assert "foreign key violation (23503)" in told["bought"][0].reason
+    assert "check violation (23514)" in told["customers"][0].reason
 
 
 @pytest.mark.full  # the other one is the quick one

@@ -37,8 +37,8 @@ class Server:
         self.answers = answers
         self.requests = 0
 
-    def bulk(self, *, body: bytes, index: str, require_alias: bool) -> dict[str, Any]:
-        assert (index, require_alias) == ("orders", True)
+    def bulk(self, *, body: bytes, index: str, require_alias: bool, pipeline: str) -> dict[str, Any]:
+        assert (index, require_alias, pipeline) == ("orders", True, "_none")
         self.requests += 1
         documents = body.split(b"\n")[1::2]
         items = []

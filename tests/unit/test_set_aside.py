@@ -136,6 +136,18 @@ def test_a_start_knows_what_an_earlier_run_has_set_aside() -> None:
     assert made.copies["shop.public.a", "lake"].due_at == 0.0, "at once"
 
 
+@pytest.mark.parametrize(("error", "then"), [(GONE, [5.0, 10.0, 20.0]), (AWAY, [5.0, 5.0, 5.0])])
+def test_one_that_fails_again_after_it_went_on_waits_longer(error: CdcError, then: list[float]) -> None:
+    """Each time all copies of its store are folded in again; a server that was away is there again at once."""
+    made, _, _ = asides()
+    waits, route = [], made.routes["shop.public.a"]
+    for _ in range(3):
+        made.put("shop.public.a", "lake", error)
+        waits.append(made.copies["shop.public.a", "lake"].wait_s)
+        made.goes_on("shop.public.a", "lake", route)
+    assert waits == then
+
+
 def test_it_is_tried_less_and_less_often() -> None:
     made, _, _ = asides()
     made.put("shop.public.a", "lake", GONE)

@@ -7,8 +7,10 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from cdc.config.apply_config import StoreConfig
+from cdc.config.apply_config import ApplySource, ApplyTable, StoreConfig
+from cdc.config.config import ApplyConfig
 from cdc.model.errors import ConfigError, OperatorError
+from spark_apply.model.store import require_stores
 from spark_apply.spark import environment
 from spark_apply.spark.environment import require_environment, require_paths
 from spark_apply.spark.paths import located
@@ -111,3 +113,23 @@ def test_other_failures_pass_as_they_are() -> None:
         raise KeyError
     with pytest.raises(ConfigError, match="ours"), reaching("checkpoint: x"):
         raise ConfigError("ours")
+
+
+@pytest.mark.parametrize(
+    ("store", "why"),
+    [(StoreConfig(type="icberg", path="./w"), "“icberg” is not a store"),
+     (StoreConfig(type="none.such:store"), "none.such"),
+     (StoreConfig(type="delta"), "path is missing"),
+     (StoreConfig(type="postgres", url="http://db"), "is not a PostgreSQL URL"),
+     (StoreConfig(type="iceberg", path="./w", options={"compact": True}), "compact: unknown key")],
+)  # fmt: skip
+def test_a_store_that_can_never_be_opened_is_refused_before_spark_starts(store: StoreConfig, why: str) -> None:
+    config = ApplyConfig(
+        name="shop",
+        source=ApplySource(bootstrap_servers="127.0.0.1:9", topic_prefix="shop"),
+        stores={"fine": StoreConfig(type="tantivy", path="./search"), "copy": store},
+        tables={"public.*": ApplyTable(stores=("fine",))},
+        checkpoint="./checkpoints",
+    )
+    with pytest.raises(ConfigError, match=why):
+        require_stores(config)

@@ -132,8 +132,7 @@ class AsideWatch:
         together = Route(route.table, {**(others.stores if others else {}), name: route.stores[name]})
         if others and others.stores and others.table.version != route.table.version:
             together = self.applier.evolve(together)
-        del self.asides.copies[topic, name]
-        self.asides.routes[topic] = together
+        self.asides.goes_on(topic, name, together)
         self.publisher.joined(topic, name, mark)
         self.asides.forget_others()
         self.asides.tell(f"{route.table.qualified} in {name} goes on with the others")

@@ -19,7 +19,7 @@ from spark_apply.events.refusals import without_log
 from spark_apply.events.selection import fitting, fitting_one, stops_all
 from spark_apply.job.copies.route import Route
 from spark_apply.job.copies.set_aside import AsideCopies
-from spark_apply.model.store import Store, open_store
+from spark_apply.model.store import Store, open_store, require_stores
 from spark_apply.model.target_table import TargetTable, Version
 from spark_apply.spark.environment import require_paths
 
@@ -46,6 +46,7 @@ def choose_usable(config: ApplyConfig, *, but: Container[str] = ()) -> tuple[Cho
     """
     places = [(f"stores.{name}.path", store.path) for name, store in config.stores.items() if store.path]
     require_paths([*places, ("checkpoint", config.checkpoint)])
+    require_stores(config)
     versions = schema_versions(config.source)
     judged = fitting(config, versions, but=but)
     chosen = {table: (judged.settings[table], versions[table]) for table in judged.made}

@@ -29,6 +29,9 @@ Key = tuple[str, str]
 """Topic and store."""
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 5.0, 60.0
+_SOON_S = 600.0
+"""A copy that fails again so soon after it went on with the others waits longer than the last time: each time that one
+fails, all copies of its store are folded in again without it."""
 
 
 _BEHIND = OperatorError("it was set aside, and is being caught up")
@@ -69,6 +72,8 @@ class AsideCopies:
     copies: dict[Key, Aside] = field(default_factory=dict)
     known: dict[bytes, SetAside] = field(default_factory=dict)
     """What is noted, of earlier runs too."""
+    joined: dict[Key, tuple[float, float]] = field(default_factory=dict)
+    """When copies went on with the others again, on the monotonic clock, and how long they had waited."""
     over: bool = False
     """Whether no copy is left, which ends the job: the error passes through blocks that contain others."""
 
@@ -107,11 +112,21 @@ class AsideCopies:
         aside = Aside(
             route.table.qualified, route.stores[name], told(exc, route.table.qualified, name), for_good=for_good
         )
+        joined_at, waited_s = self.joined.pop((topic, name), (0.0, 0.0))
+        lasting = not isinstance(aside.error, RetryableError)
+        if waited_s and lasting and time.monotonic() < joined_at + _SOON_S:
+            aside.wait_s = min(2 * waited_s, _LONGEST_WAIT_S)
         aside.due_at = time.monotonic() + aside.wait_s
         self.copies[topic, name] = aside
         _leave_out(aside)
         kept = {store: of for store, of in route.stores.items() if store != name}
         self.routes[topic] = replace(route, stores=kept)
+
+    def goes_on(self, topic: str, name: str, route: Route) -> None:
+        """Let a copy go on with the others, which then have this route."""
+        aside = self.copies.pop((topic, name))
+        self.joined[topic, name] = time.monotonic(), aside.wait_s
+        self.routes[topic] = route
 
     def failed(self, topic: str, name: str, exc: Exception) -> None:
         """Note that trying a copy again has failed, and wait longer. Raises as `put` does."""

@@ -15,7 +15,7 @@ from spark_apply.job.watermarks.barriers import PositionWatcher
 from spark_apply.model.completeness import Barrier, Complete, Ends, Mark, TakenIn, moved_on
 from spark_apply.model.store import EVERYTHING, Visibility, is_whole
 
-RESTORED: Final = f"was it restored from a backup? {AGAIN}"
+RESTORED: Final = f"was it restored from a backup, or did another engine expire its Iceberg snapshots? {AGAIN}"
 """What to do about a copy that has less than its checkpoint says."""
 _FINE: Final = (False, "")
 """A table that is not read again, and not gone."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
+from pyspark.sql import types as T  # noqa: N812 - the same
 
 from cdc.model.errors import OperatorError
 from spark_apply.model.identity import stamp
@@ -47,8 +49,7 @@ def create(log: DeltaLog, table: TargetTable) -> None:
 
 def evolve(log: DeltaLog, table: TargetTable) -> None:
     """Add and widen columns. Raises OperatorError for one that cannot be altered in place."""
-    there, wanted = log.spark.read.format("delta").load(log.path).schema, lake_row_type(stored(table))
-    for field, before in column_changes(there, wanted, table, f"Delta table {log.path}"):
+    for field, before in changes(log, table):
         kind = field.dataType.simpleString()
         if before is None:
             if _NEEDS_MAPPING.search(field.name):
@@ -57,6 +58,12 @@ def evolve(log: DeltaLog, table: TargetTable) -> None:
         else:
             need(log, {_WIDENING: "true"})
             log.spark.sql(f"ALTER TABLE {log.name} ALTER COLUMN {quoted(field.name)} TYPE {kind}")
+
+
+def changes(log: DeltaLog, table: TargetTable) -> Iterator[tuple[T.StructField, T.DataType | None]]:
+    """Yield the columns that are missing or too narrow, and raise, as `column_changes` does."""
+    there, wanted = log.spark.read.format("delta").load(log.path).schema, lake_row_type(stored(table))
+    return column_changes(there, wanted, table, f"Delta table {log.path}")
 
 
 def need(log: DeltaLog, wanted: Properties) -> None:

@@ -57,6 +57,10 @@ class DeltaLog:
         """Return the table properties, as they are now."""
         return dict(_metadata(self.snapshot())["metaData"]["configuration"])
 
+    def schema(self) -> str:
+        """Return the table's columns as they are now, JSON as in the protocol."""
+        return str(_metadata(self.snapshot())["metaData"]["schemaString"])
+
     def files(self, snapshot: Any) -> list[Any]:  # noqa: ANN401 - Java's Snapshot
         """Return the ``add`` action of each file of a state."""
         return list(snapshot.allFiles().collectAsList())

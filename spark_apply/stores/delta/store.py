@@ -37,13 +37,14 @@ from spark_apply.events.history import DERIVED, SAID
 from spark_apply.events.typed import OP, POSITION, SOURCE_MS
 from spark_apply.model.clock import CLOCK
 from spark_apply.model.completeness import Mark
+from spark_apply.model.lost_columns import retyped
 from spark_apply.model.store import Applied, Batch, Due, only_options
 from spark_apply.model.target_table import TargetTable
 from spark_apply.model.upkeep import HOUR_MS, Upkeep, upkeep_of
 from spark_apply.spark.names import folder_name, quoted
 from spark_apply.spark.paths import located
 from spark_apply.spark.session import open_session
-from spark_apply.stores.delta.columns import columns, create, evolve, need, stored
+from spark_apply.stores.delta.columns import changes, columns, create, evolve, need, stored
 from spark_apply.stores.delta.copies import begin_beside, previous_files, put_previous_back, replaced_at, swap_in
 from spark_apply.stores.delta.log import LOG, DeltaLog, Properties, delta_name, properties_in_folder
 from spark_apply.stores.delta.maintenance import clean, compact_if_worn, retention
@@ -92,6 +93,8 @@ class DeltaStore(LakeStore):
         self._copy = copy
         self._seen: dict[str, tuple[int, str | None]] = {}
         """By table, the version and the mark that it had when this job looked last."""
+        self._schemas: dict[str, str] = {}
+        """By table, a schema whose columns fit it."""
 
     def open(self, table: TargetTable) -> str:
         log = self._log(table)
@@ -105,6 +108,7 @@ class DeltaStore(LakeStore):
         self._cleaned.begin(table)
         self._positions[table.qualified] = self.position(table)
         self._seen[table.qualified] = (int(log.snapshot().version()), log.properties().get(MARK))
+        self._schemas[table.qualified] = log.schema()
         return identity
 
     def _require_line(self, table: TargetTable, log: DeltaLog, now: int, mark: str | None) -> None:
@@ -116,6 +120,15 @@ class DeltaStore(LakeStore):
         if now < seen or any(info.get("operation") == RESTORED for info in since):
             raise put_back(f"Delta table {log.path}")
 
+    def _require_types(self, table: TargetTable, log: DeltaLog) -> None:
+        """Raise CdcError where another hand has given columns other types: Spark would round or cut off values."""
+        if (now := log.schema()) == self._schemas.get(table.qualified):
+            return
+        self._refuse_lost(table, stored(table), _columns(log), f"Delta table {log.path}")
+        if list(changes(log, table)):
+            raise retyped(f"Delta table {log.path}")
+        self._schemas[table.qualified] = now
+
     def apply(self, batch: Batch) -> Applied:
         kept, spark = stored(batch.table), batch.rows.sparkSession
         if self._copy is None:
@@ -124,6 +137,7 @@ class DeltaStore(LakeStore):
                 raise gone(f"Delta table {log.path}")
             _identity(log, batch.table)  # a rebuild may have swapped in another shape
             self._require_line(batch.table, log, int(log.snapshot().version()), log.properties().get(MARK))
+            self._require_types(batch.table, log)
         before = self._positions[batch.table.qualified]
         position = max(before or "", batch.position)
         selected = columns(batch.table)

@@ -23,6 +23,14 @@ def position_at(loaded: Any, snapshot: Any) -> str | None:  # noqa: ANN401 - Jav
     return None
 
 
+def has_no_rows(snapshot: Any) -> bool:  # noqa: ANN401 - Java's Snapshot
+    """Whether a table, or a branch, surely has no rows; those without an applied position may be of an earlier state.
+
+    Another engine that rewrites a table's files and then expires its snapshots removes those that have the position.
+    """
+    return snapshot is None or snapshot.summary().get("total-records") == "0"
+
+
 def mark_of(loaded: Any, java: Any) -> Mark | None:  # noqa: ANN401 - Java's Table, the package org.apache.iceberg
     """Return a table's mark; None if it is of a snapshot that the live one does not come from."""
     text, current = mark_in(loaded.properties(), f"Iceberg table {loaded.name()}"), loaded.currentSnapshot()

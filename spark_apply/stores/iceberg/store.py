@@ -37,6 +37,7 @@ from spark_apply.events.typed import OP, POSITION
 from spark_apply.model.clock import CLOCK
 from spark_apply.model.completeness import Mark
 from spark_apply.model.foresight import Foreseen
+from spark_apply.model.lost_columns import retyped
 from spark_apply.model.store import Applied, Batch, Due, only_options
 from spark_apply.model.target_table import TargetTable
 from spark_apply.model.upkeep import HOUR_MS, Upkeep, upkeep_of
@@ -46,7 +47,7 @@ from spark_apply.spark.session import open_session
 from spark_apply.stores.iceberg.columns import changes, create
 from spark_apply.stores.iceberg.copies import MAIN, begin_beside, put_previous_back, replaced_at, swap_in
 from spark_apply.stores.iceberg.maintenance import compact, expire, unneeded, worn
-from spark_apply.stores.iceberg.marks import mark_in_folder, mark_of, position_at, standing
+from spark_apply.stores.iceberg.marks import has_no_rows, mark_in_folder, mark_of, position_at, standing
 from spark_apply.stores.iceberg.partitions import noted, noted_of, partition
 from spark_apply.stores.iceberg.tables import IcebergTables
 from spark_apply.stores.lake.history import Head, HistoryTable, add_versions
@@ -111,6 +112,8 @@ class IcebergStore(LakeStore):
         self._tables = IcebergTables(catalog, spark)
         self._seen: dict[str, tuple[int | None, str | None]] = {}
         """By table, the head and what was due when this job looked last."""
+        self._schemas: dict[str, int] = {}
+        """By table, the number of the schema whose columns fit it."""
 
     def foresee(self, table: TargetTable) -> Foreseen:
         if not self._tables.is_there(table):
@@ -130,7 +133,9 @@ class IcebergStore(LakeStore):
         partition(self._tables.loaded(table), self._tables.java.expressions.Expressions, table)
         self._cleaned.begin(table)
         self._positions[table.qualified] = self.position(table)
-        self._seen[table.qualified] = standing(self._tables.loaded(table))
+        loaded = self._tables.loaded(table)
+        self._seen[table.qualified] = standing(loaded)
+        self._schemas[table.qualified] = int(loaded.schema().schemaId())
         return own
 
     def _identity(self, table: TargetTable) -> str:
@@ -158,6 +163,15 @@ class IcebergStore(LakeStore):
         if now is None or not self._tables.java.util.SnapshotUtil.isAncestorOf(loaded, now, head):
             raise put_back(f"Iceberg table {self.table_name(table)}")
 
+    def _require_types(self, table: TargetTable, loaded: Any) -> None:  # noqa: ANN401 - Java's org.apache.iceberg.Table
+        """Raise CdcError where another hand has given columns other types: Spark would round or cut off values."""
+        if (now := int(loaded.schema().schemaId())) == self._schemas.get(table.qualified):
+            return
+        self._refuse_lost(table, table, self._columns(table), f"Iceberg table {self.table_name(table)}")
+        if list(changes(self._tables, table)):
+            raise retyped(f"Iceberg table {self.table_name(table)}")
+        self._schemas[table.qualified] = now
+
     def apply(self, batch: Batch) -> Applied:
         name, spark = self._copy_name(batch.table), batch.rows.sparkSession
         self._tables.forget(batch.table, spark)
@@ -166,12 +180,13 @@ class IcebergStore(LakeStore):
             # a rebuild may have swapped in another shape
             own_identity(loaded.properties().get(IDENTITY), batch.table, f"Iceberg table {name}")
             self._require_line(batch.table, loaded)
+            self._require_types(batch.table, loaded)
         before, head = self._before(batch.table)
         spark.conf.set(_SUMMARY, max(before or "", batch.position))
         try:
             if batch.table.history:
                 add_versions(batch.rows, self._history(batch.table))
-            elif before is None:  # nothing to merge with: no join, no delete files
+            elif before is None and has_no_rows(head):  # nothing to merge with: no join, no delete files
                 self._add(batch.table, batch.rows, head)
             else:
                 others = [field.name for field in self._others(spark, batch.table)]

@@ -29,7 +29,7 @@ def column_changes(
     had = {field.name: field.dataType for field in there}
     for field in wanted:
         before = had.get(field.name)
-        if before == field.dataType:
+        if before == field.dataType or (before is not None and holds(before, field.dataType)):
             continue
         if before is None or widens(before, field.dataType):
             yield field, before
@@ -37,6 +37,11 @@ def column_changes(
             found, kind = before.simpleString(), field.dataType.simpleString()
             msg = f"{copy}, column {field.name}: it is {found} and would have to be {kind}"
             raise OperatorError(msg, hint=other_target(table))
+
+
+def holds(there: T.DataType, wanted: T.DataType) -> bool:
+    """Whether a column that another hand has widened to type `there` has each value just as `wanted` would."""
+    return widens(wanted, there) and not isinstance(wanted, T.FloatType)
 
 
 def widens(there: T.DataType, wanted: T.DataType) -> bool:

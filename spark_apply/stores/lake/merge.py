@@ -8,7 +8,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
-from spark_apply.events.typed import OP, POSITION
+from spark_apply.events.typed import OP, POSITION, row_type
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.names import quoted
 from spark_apply.stores.lake.keys import can_differ, gone_since, one_of_each_key, several_texts
@@ -39,7 +39,7 @@ def merge_statement(table: TargetTable, name: str, others: Sequence[str], only: 
     columns = [quoted(column.name) for column in table.columns]
     same_key = " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in table.key)
     if only is not None:
-        same_key += f" AND xxhash64({', '.join(f't.{quoted(key)}' for key in table.key)}) IN ({only})"
+        same_key += f" AND xxhash64({_key_as_in(table)}) IN ({only})"
     newer = f"NOT coalesce(t.{POSITION} >= s.{POSITION}, false)"  # a row that something else wrote may have none
     values = ", ".join(f"{column} = s.{column}" for column in (*columns, POSITION))
     gone = gone_since(table) if can_differ(table) else f"{newer} AND s.{OP} = 'd'"
@@ -50,6 +50,15 @@ def merge_statement(table: TargetTable, name: str, others: Sequence[str], only: 
         f"WHEN NOT MATCHED AND s.{OP} <> 'd' THEN INSERT ({', '.join((*columns, POSITION, *map(quoted, others)))}) "
         f"VALUES ({', '.join((*(f's.{column}' for column in (*columns, POSITION)), *('NULL' for _ in others)))})"
     )
+
+
+def _key_as_in(table: TargetTable) -> str:
+    """Return SQL of the table's key with the types that a batch has: another hand may have widened it there.
+
+    A wider type has other hashes. A key that does not fit the narrower one is of no row of the batch.
+    """
+    kinds = {field.name: field.dataType.simpleString() for field in row_type(table)}
+    return ", ".join(f"TRY_CAST(t.{quoted(key)} AS {kinds[key]})" for key in table.key)
 
 
 def _hashes(table: TargetTable, rows: DataFrame) -> list[int]:

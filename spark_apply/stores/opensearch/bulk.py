@@ -131,7 +131,8 @@ class Bulk:
 
     def _answered(self, request: list[Action]) -> list[Mapping[str, Any]]:
         body = b"".join(line + b"\n" for action in request for line in (action.about, action.document) if line)
-        items: list[Mapping[str, Any]] = self.client.bulk(body=body, index=self.index, require_alias=True)["items"]
+        answer = self.client.bulk(body=body, index=self.index, require_alias=True, pipeline="_none")
+        items: list[Mapping[str, Any]] = answer["items"]
         return items
 
     def _halved(self, request: list[Action], exc: TransportError) -> Iterator[tuple[str, int] | Refused]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from opensearchpy import OpenSearch
 
 from cdc.model.errors import OperatorError
+from spark_apply.model.document import forms_of, require_same_forms
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.names import index_name
 from spark_apply.stores.opensearch.bulk import MISSING
@@ -27,13 +28,15 @@ from spark_apply.stores.opensearch.fields import (
 MAX_NAME_BYTES = 255 - len(".") - 32  # of an alias: the number of an index comes behind it
 
 _LIMIT, _LIMIT_DEFAULT, _LIMIT_ROOM = "index.mapping.total_fields.limit", 1_000, 500
-_IDENTITY = "cdc_identity"
+_IDENTITY, _FORMS = "cdc_identity", "cdc_forms"
 ASKED_WITHIN_S: Final = 10
 """So long the first request about an index waits for an answer: a firewall may drop what is sent to it."""
 _FIRST = "0" * 32
 """The number of a table's first index, which replaces no other."""
 
-_NO_PIPELINES: Final = {"default_pipeline": "_none", "final_pipeline": "_none"}
+_FINAL: Final = "index.final_pipeline"
+_NONE: Final = "_none"
+_NO_PIPELINES: Final = {"default_pipeline": _NONE, "final_pipeline": _NONE}
 _NO_TEMPLATES: Final = {"_source": {"enabled": True, "includes": [], "excludes": []}, "_routing": {"required": False}}
 """What a template of the cluster could say otherwise: documents would be changed, dropped, refused or not be read."""
 
@@ -68,7 +71,7 @@ class Indexes:
         name = f"{alias.removesuffix('.beside')}.{_FIRST if first else uuid.uuid4().hex}"
         fields = mapping(table)
         limit = {_LIMIT: max(_LIMIT_DEFAULT, fields_needed(fields["properties"]) + _LIMIT_ROOM)}
-        mappings = {**fields, "_meta": {_IDENTITY: identity, NAMES: ENCODED}}
+        mappings = {**fields, "_meta": {_IDENTITY: identity, NAMES: ENCODED, _FORMS: forms_of(table)}}
         self._client.indices.create(index=name, body={**self._body(mappings, limit), "aliases": {alias: {}}})
         return name
 
@@ -102,6 +105,7 @@ class Indexes:
                 is_, would = type_of_field(had[name]), type_of_field(field)
                 msg = f"index {alias}, column {column_name(name)}: it is {is_} and would have to be {would}"
                 raise OperatorError(msg, hint=f"cdc rebuild APPLY.yaml --table {table.qualified}")
+        require_same_forms(table, there["_meta"].get(_FORMS, {}), f"index {alias}")
         return added, fields_needed(had | added)
 
     def evolve(self, table: TargetTable, alias: str) -> None:
@@ -112,7 +116,11 @@ class Indexes:
         _, settings = alone(alias, self._client.indices.get_settings(index=alias, name=_LIMIT, flat_settings=True))
         if needed > int(settings["settings"].get(_LIMIT, _LIMIT_DEFAULT)):
             self._client.indices.put_settings(index=alias, body={_LIMIT: needed + _LIMIT_ROOM})
-        self._client.indices.put_mapping(index=alias, body={"properties": added})
+        _, about = alone(alias, self._client.indices.get_mapping(index=alias))
+        meta = about["mappings"]["_meta"]
+        forms = {name: form for name, form in forms_of(table).items() if field_name(name) in added}
+        meta = {**meta, _FORMS: {**meta.get(_FORMS, {}), **forms}}
+        self._client.indices.put_mapping(index=alias, body={"properties": added, "_meta": meta})
 
     def identity(self, alias: str) -> str:
         """Return what an index was stamped with. Raises OperatorError for one that is not ours."""
@@ -121,6 +129,27 @@ class Indexes:
         if identity is None:
             raise self._foreign(name)
         return str(identity)
+
+    def standing(self, alias: str) -> str:
+        """Return the id that the server has given to the index of an alias.
+
+        Raises OperatorError for one whose documents a pipeline may change or drop behind the last look at them; another
+        hand has given it one. Its default pipeline is passed by (`spark_apply.stores.opensearch.bulk`).
+        """
+        names = f"index.uuid,{_FINAL}"
+        found = self._client.indices.get_settings(
+            index=alias, name=names, flat_settings=True, request_timeout=ASKED_WITHIN_S
+        )
+        index, about = alone(alias, found)
+        pipeline = about["settings"].get(_FINAL, _NONE)
+        if pipeline != _NONE:
+            msg = f"index {alias} has the final_pipeline {pipeline}, which may change or drop documents"
+            hint = (
+                f"curl -X PUT '<url>/{index}/_settings' -H 'Content-Type: application/json' "
+                f'-d \'{{"{_FINAL}": "{_NONE}"}}\'  # then it goes on by itself'
+            )
+            raise OperatorError(msg, hint=hint)
+        return str(about["settings"]["index.uuid"])
 
     def require_free(self, name: str) -> None:
         """Raise OperatorError where an index has the name of an alias that is to be made."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -34,12 +35,16 @@ def connected(config: StoreConfig, name: str, prefix: str) -> OpenSearch:
         msg = f"stores.{name}: an index cannot be named after topic_prefix “{prefix}”"
         raise ConfigError(msg, hint="a prefix that begins with a letter or a digit")
     if url.scheme == "http" and not is_local(url.hostname or "", ""):
-        log.warning(
-            "OpenSearch of stores.%s: http sends password and rows to another host unencrypted; use https", name
-        )
+        _warn(name)
     options: dict[str, Any] = {option: value for option, value in config.options.items() if option in OPTIONS}
     if "username" in options:
         options["http_auth"] = (str(options.pop("username")), str(options.pop("password", "")))
     client = OpenSearch(config.url, timeout=60, max_retries=0, **options)
     logging.getLogger("opensearch").setLevel(logging.CRITICAL)  # it prints requests; failures are raised as ours
     return client
+
+
+@functools.cache
+def _warn(name: str) -> None:
+    """Warn once: a command may connect several times."""
+    log.warning("OpenSearch of stores.%s: http sends password and rows to another host unencrypted; use https", name)

@@ -154,7 +154,7 @@ class OpenSearchStore:
         """
         alias, opened = self.index(table), self._opened.get(table.qualified)
         with translated(f"index {alias} cannot be looked at"):
-            other = opened is not None and self._notes.uuid(alias) != opened
+            other = self._indexes.standing(alias) != opened and opened is not None
         if other and self.due(table) is None:
             raise OperatorError(
                 f"index {alias} was made again or restored by another hand while the job runs",

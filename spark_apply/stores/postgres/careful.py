@@ -3,7 +3,8 @@
 Only what fails comes here: the transaction of a whole batch is tried first, and rolled back. Here every step has a
 savepoint. A table is folded in whole if it can be. Those that cannot are tried again behind the others, since a foreign
 key between two copies asks for an order. What is left is bisected, in the order of the positions, so that the newest
-event of a key wins as it does in one statement.
+event of a key wins as it does in one statement. Rows that a foreign key refuses then are tried again for as long as one
+of them is taken: the row that it asks for may be of a table that came later.
 
 A refusal is of a row if its SQLSTATE says so (`refuses_rows`), and of the table otherwise. The server's messages are
 not repeated, because they quote values.
@@ -39,6 +40,7 @@ See https://www.postgresql.org/docs/current/errcodes-appendix.html.
 _AT_ONCE = 100
 """So many refused rows are put into quarantine together, which ends the search where it is full."""
 _NUMBER = "_cdc_number"
+_FOREIGN_KEY = "23503"
 
 
 def refuses_rows(exc: psycopg2.Error) -> bool:
@@ -61,6 +63,10 @@ def reason(exc: psycopg2.Error) -> str:
     return f"PostgreSQL refuses the row: {condition} ({code}){where}"
 
 
+Blocked = tuple[int, psycopg2.Error]
+"""The number of a row, and what PostgreSQL says of it."""
+
+
 @dataclass(slots=True)
 class TableFold:
     """A table that is folded in, and what it needs."""
@@ -72,6 +78,8 @@ class TableFold:
     applied: Applied = field(default_factory=Applied)
     immediate: bool = False
     """Whether its deferred constraints are looked at row by row."""
+    blocked: list[Blocked] = field(default_factory=list)
+    """Rows that a foreign key refuses: the rows that it asks for, or that ask for them, may be of a later table."""
 
 
 class DeferredError(Exception):
@@ -105,6 +113,15 @@ def fold_carefully(cur: Cursor, folds: Sequence[TableFold], translated: Callable
     for one in left:
         with _of_table(cur, one, translated, failed):
             _by_halves(cur, one)
+    tried = sum(len(one.blocked) for one in left) + 1
+    while 0 < (now := sum(len(one.blocked) for one in left)) < tried:
+        tried = now
+        for one in going_on(left):
+            with _of_table(cur, one, translated, failed):
+                _blocked_again(cur, one)
+    for one in going_on(left):
+        with _of_table(cur, one, translated, failed):
+            _refuse(cur, one, one.blocked)
     if failed:
         raise CopyError(failed)
     try:
@@ -171,13 +188,52 @@ def _by_halves(cur: Cursor, one: TableFold) -> None:
         taken = _taken(cur, one, (low, high), replacing=False)
         written, deleted = written + (taken.written or 0), deleted + (taken.deleted or 0)
 
-    def refused(found: Sequence[tuple[int, psycopg2.Error]]) -> None:
-        one.visible.refuse([_place(cur, one, number, exc) for number, exc in found])
+    def refused(found: Sequence[Blocked]) -> None:
+        one.blocked += [each for each in found if each[1].pgcode == _FOREIGN_KEY]
+        _refuse(cur, one, [each for each in found if each[1].pgcode != _FOREIGN_KEY])
 
     cur.execute(sql.SQL("SELECT count(*) FROM {}").format(_suspects(one.of)))
     ((rows,),) = cur.fetchall()
     _bisect(cur, int(rows), attempt, refused)
     one.applied = replace(one.applied, written=written, deleted=deleted)
+
+
+def _blocked_again(cur: Cursor, one: TableFold) -> None:
+    """Try the rows again that foreign keys have refused, now that other tables have more of theirs."""
+    blocked, one.blocked = one.blocked, []
+    for number, exc in blocked:
+        if not one.of.table.history and _has_newer(cur, one, number):
+            continue  # the key's newest event is what counts, and an older one could bring a row back
+        try:
+            with _savepoint(cur):
+                taken = _taken(cur, one, (number, number), replacing=False)
+        except psycopg2.Error as again:
+            if again.pgcode != exc.pgcode:
+                raise
+            one.blocked.append((number, again))
+        else:
+            written, deleted = ((one.applied.written or 0), (one.applied.deleted or 0))
+            more = written + (taken.written or 0), deleted + (taken.deleted or 0)
+            one.applied = replace(one.applied, written=more[0], deleted=more[1])
+
+
+def _has_newer(cur: Cursor, one: TableFold, number: int) -> bool:
+    same = sql.SQL(
+        "SELECT EXISTS (SELECT FROM {s} a JOIN {s} b ON {key} WHERE a.{n} = {number} AND b.{n} > a.{n})"
+    ).format(
+        s=_suspects(one.of),
+        key=one.of.same_key("a", "b"),
+        n=sql.Identifier(_NUMBER),
+        number=sql.Literal(number),
+    )
+    cur.execute(same)
+    ((found,),) = cur.fetchall()
+    return bool(found)
+
+
+def _refuse(cur: Cursor, one: TableFold, found: Sequence[Blocked]) -> None:
+    if found:
+        one.visible.refuse([_place(cur, one, number, exc) for number, exc in found])
 
 
 def _bisect(

@@ -53,6 +53,8 @@ class Copy:
     reload: bool
     due: Due | None
     replaced_at: dt.datetime | None
+    columns: int | None = None
+    """A hash of its columns and their types, of a live copy that is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +77,14 @@ class Copies:
         cur.execute(
             sql.SQL(
                 "SELECT number, CASE WHEN role <> 'live' OR relation = to_regclass(%s) THEN coalesce(relation, 0) END,"
-                " identity, position, mark, reload, due, replaced_at, prefix FROM {}"
+                " identity, position, mark, reload, due, replaced_at, prefix, (SELECT hashtextextended(string_agg("
+                "concat_ws(' ', attnum, atttypid, atttypmod, attname), ',' ORDER BY attnum), 0) FROM pg_attribute"
+                " WHERE attrelid = relation AND attnum > 0 AND NOT attisdropped) FROM {}"
                 " WHERE schema = %s AND name = %s AND role = %s"
             ).format(_META),
             (place, table.schema, table.copy_name, role),
         )
-        for number, relation, identity, position, mark, reload, due, replaced_at, prefix in cur.fetchall():
+        for number, relation, identity, position, mark, reload, due, replaced_at, prefix, columns in cur.fetchall():
             if prefix != self.prefix:
                 msg = f"PostgreSQL table {table.schema}.{table.copy_name} is a copy of other topics ({prefix}.…)"
                 raise OperatorError(msg, hint="give the store a database of its own")
@@ -93,6 +97,7 @@ class Copies:
                 reload,
                 Due.from_json(due) if due else None,
                 replaced_at,
+                columns,
             )
         return None
 

@@ -12,6 +12,7 @@ from spark_apply.stores.postgres import tables
 from spark_apply.stores.postgres.copies import Copy
 from spark_apply.stores.postgres.keys import column_type
 from spark_apply.stores.postgres.tables import Cursor, Tables, columns_of
+from spark_apply.stores.postgres.types import holds
 
 
 def lost(cur: Cursor, table: TargetTable, copy: Copy) -> list[str]:
@@ -32,7 +33,8 @@ def refuse_altered(cur: Cursor, table: TargetTable, copy: Copy, there_as: Tables
             "another hand has dropped it, made it deferrable, or given it other columns",
             hint=f"cdc rebuild APPLY.yaml --table {table.qualified}  # from the topics, beside it, then swapped in",
         )
-    widened = [of.name for of in table.columns if there.get(of.name) not in (None, column_type(table, of))]
+    wanted = {of.name: column_type(table, of) for of in table.columns}
+    widened = [name for name, kind in wanted.items() if not _fits(there.get(name), kind)]
     views = _views(cur, there_as, widened) if widened else []
     if views:
         raise OperatorError(
@@ -48,6 +50,10 @@ def refuse_views(cur: Cursor, of: Tables) -> None:
     if views:
         msg = f"{of.table.qualified}: views stay with the table that a rebuild replaces: {', '.join(views)}"
         raise OperatorError(msg, hint=other_target(of.table))
+
+
+def _fits(there: str | None, wanted: str) -> bool:
+    return there in (None, wanted) or holds(str(there), wanted)
 
 
 def _wanted(table: TargetTable) -> list[str]:

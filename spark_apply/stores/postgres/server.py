@@ -53,6 +53,11 @@ _UNQUOTED = {
     "39": "a function refuses it",
 }
 """Words for SQLSTATE classes whose messages quote values."""
+_APPLYING = "applying a batch"
+_UNDO = (
+    "has another hand altered the table, as by an identity, a rule or a generated column? Undo that, and it goes on by "
+    "itself; or give the table another target in apply.yaml"
+)
 _SHORT = "53"
 _LOCKED = "55P03"
 """What a ``lock_timeout`` says: ours, or one of the role or the database."""
@@ -193,7 +198,7 @@ class Server:
             raise self.translated(exc, "connecting") from exc
         return connection
 
-    def translated(self, exc: psycopg2.Error, doing: str = "applying a batch") -> CdcError:
+    def translated(self, exc: psycopg2.Error, doing: str = _APPLYING) -> CdcError:
         """Translate an error without the server's DETAIL and without messages of data exceptions: they quote values."""
         code = exc.pgcode or ""
         if is_locked(exc):
@@ -211,7 +216,8 @@ class Server:
             return error(f"{self._where}: {doing}: {said}", hint=hint)
         reason = _UNQUOTED.get(code[:2]) or str(exc.diag.message_primary)
         reason = f"{reason} ({code})"
-        missing = "grant what is missing to this user" if code == "42501" else None
+        undo = _UNDO if doing == _APPLYING else None
+        missing = "grant what is missing to this user" if code == "42501" else undo
         return OperatorError(f"{self._where}: {doing}: {reason}", hint=missing)
 
 

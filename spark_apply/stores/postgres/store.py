@@ -42,6 +42,7 @@ from spark_apply.events.kafka.topic_identity import difference
 from spark_apply.model.completeness import LOST, Mark, moved_on
 from spark_apply.model.foresight import Foreseen
 from spark_apply.model.identity import has_key, identity_of, stamp
+from spark_apply.model.lost_columns import retyped
 from spark_apply.model.store import (
     EVERYTHING,
     Applied,
@@ -89,6 +90,8 @@ class PostgresStore:
         self._besides: list[PostgresStore] = []
         self._locked: set[str] = set()
         """Tables that another session kept locked: they are waited for no more, until they are free."""
+        self._columns: dict[str, int | None] = {}
+        """By table, a hash of the columns that its copy had when they were looked at last."""
 
     def foresee(self, table: TargetTable) -> Foreseen:
         with self._server.transaction(f"looking at {table.qualified}") as cur:
@@ -118,6 +121,7 @@ class PostgresStore:
             identity = identity_of(copy.identity, table, f"PostgreSQL table {table.schema}.{table.copy_name}")
             refuse_altered(cur, table, copy, self._copies.tables(table, copy, self._role))
             tables.evolve(cur, self._copies.tables(table, copy, self._role))
+            self._columns[table.qualified] = self._copies.required(cur, table, self._role).columns
             self._staged.pop(table.qualified, None)
         self._tables[table.qualified] = table
         return identity
@@ -217,11 +221,22 @@ class PostgresStore:
             )
         if self._role == LIVE:  # a rebuild may have swapped in another shape
             identity_of(copy.identity, table, f"PostgreSQL table {table.schema}.{table.copy_name}")
+            self._require_types(cur, table, copy)
         before = copy.mark.complete if copy.mark else None
         late = before.late_before if before and not copy.reload and not table.history else ""
         ends = copy.mark.ends if copy.mark else {}
         had = CopyState({}, "", reload=False) if visible.again else CopyState(ends, late, copy.reload)
         return TableFold(self._copies.tables(table, copy, self._role), batch, visible, had), copy
+
+    def _require_types(self, cur: Cursor, table: TargetTable, copy: Copy) -> None:
+        """Raise CdcError where another hand has given columns other types: PostgreSQL would round or cut off values."""
+        if self._columns.get(table.qualified) == copy.columns:
+            return
+        of = self._copies.tables(table, copy, self._role)
+        refuse_altered(cur, table, copy, of)
+        if tables.changes(cur, of):
+            raise retyped(f"PostgreSQL table {table.schema}.{table.copy_name}")
+        self._columns[table.qualified] = copy.columns
 
     def _note_fold(self, cur: Cursor, copy: Copy, one: TableFold) -> None:
         """Set the mark of a copy that has the batch."""

@@ -17,7 +17,7 @@ from spark_apply.model.target_table import TargetTable, other_target
 from spark_apply.stores.postgres.copy_text import CopyText
 from spark_apply.stores.postgres.history import TYPES, fold_statement
 from spark_apply.stores.postgres.keys import Stage, column_type, newest_events, same_text
-from spark_apply.stores.postgres.types import widens
+from spark_apply.stores.postgres.types import holds, widens
 
 OURS = "cdc_apply"
 """The schema of the tables that are not for readers."""
@@ -178,7 +178,7 @@ def changes(cur: Cursor, tables: Tables) -> list[tuple[str, sql.Composed]]:
         elif has != wanted and widens(has, wanted):
             retype = sql.SQL("ALTER COLUMN {0} TYPE {1} USING {0}::{1}").format(named, kind)
             found.append((f"widen column {column.name} from {has} to {wanted}", retype))
-        elif has != wanted:
+        elif has != wanted and not holds(has, wanted):
             msg = f"PostgreSQL table {'.'.join(tables.place)}, column {column.name}: it is {has} and would be {wanted}"
             raise OperatorError(msg, hint=other_target(tables.table))
     return found

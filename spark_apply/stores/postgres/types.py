@@ -88,6 +88,11 @@ def widens(there: str, wanted: str) -> bool:
     return (there, wanted) in _WIDER
 
 
+def holds(there: str, wanted: str) -> bool:
+    """Whether a column that another hand has widened to type `there` has each value just as `wanted` would."""
+    return (wanted == "integer" or wanted.startswith("numeric(")) and widens(wanted, there)
+
+
 def copy_line(columns: Iterable[Column]) -> Column:
     """Join columns that `copy_text` gave to a line of COPY's text format, with its end."""
     cells = [F.coalesce(column, F.lit(_NULL)) for column in columns]

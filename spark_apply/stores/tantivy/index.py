@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import orjson
 import tantivy
@@ -15,9 +16,18 @@ _APPLIED = "applied"  # differs from every key's JSON, which begins with {
 _WRITER_BYTES = 120_000_000  # with less, more segments are merged
 
 
+class Shape(NamedTuple):
+    """What an index has of its table."""
+
+    fields: Mapping[str, str]
+    """The searchable columns, and the types of their fields."""
+    forms: Mapping[str, str]
+    """The columns, and the types that documents have their values in; of an earlier release's index not known."""
+
+
 def create_index(
     folder: Path,
-    fields: Mapping[str, str],
+    shape: Shape,
     *,
     identity: str,
     rows: Iterable[tuple[str, str, str]],
@@ -25,11 +35,11 @@ def create_index(
 ) -> None:
     """Make an index of these rows."""
     folder.mkdir(parents=True)
-    index = tantivy.Index(schema(fields), path=str(folder))
+    index = tantivy.Index(schema(shape.fields), path=str(folder))
     writer = writer_of(index, folder)
     for id_, row_position, document in rows:
-        writer.add_json(document_of(id_, row_position, document, fields))
-    note_applied(writer, identity, position, fields)
+        writer.add_json(document_of(id_, row_position, document, shape.fields))
+    note_applied(writer, identity, position, shape)
     writer.commit()
     writer.wait_merging_threads()
 
@@ -52,24 +62,25 @@ def writer_of(index: tantivy.Index, folder: Path) -> tantivy.IndexWriter:
         raise OperatorError(msg, hint="stop the apply job that writes it; an index has one writer") from exc
 
 
-def note_applied(writer: tantivy.IndexWriter, identity: str, position: str | None, fields: Mapping[str, str]) -> None:
+def note_applied(writer: tantivy.IndexWriter, identity: str, position: str | None, shape: Shape) -> None:
     """Replace the document that says what the index is of, and up to where events are applied."""
+    said = {"identity": identity, "position": position, "fields": dict(shape.fields), "forms": dict(shape.forms)}
     writer.delete_documents_by_term(FIELD_KEY, _APPLIED)
     made = tantivy.Document()
     made.add_text(FIELD_KEY, _APPLIED)
-    made.add_bytes(FIELD_ROW, orjson.dumps({"identity": identity, "position": position, "fields": dict(fields)}))
+    made.add_bytes(FIELD_ROW, orjson.dumps(said))
     writer.add_document(made)
 
 
-def applied(index: tantivy.Index, folder: Path) -> tuple[str, str | None, dict[str, str]]:
-    """Return identity, applied position and fields of an index. Raises OperatorError for one that is not ours."""
+def applied(index: tantivy.Index, folder: Path) -> tuple[str, str | None, Shape]:
+    """Return identity, applied position and shape of an index. Raises OperatorError for one that is not ours."""
     searcher = index.searcher()
     hits = searcher.search(tantivy.Query.term_query(index.schema, FIELD_KEY, _APPLIED), limit=1).hits
     if not hits:
         msg = f"the index in {folder} was not made by this toolkit"
         raise OperatorError(msg, hint="give the store another path")
     mark = orjson.loads(bytes(searcher.doc(hits[0][1]).get_first(FIELD_ROW) or b""))
-    return mark["identity"], mark["position"], mark["fields"]
+    return mark["identity"], mark["position"], Shape(mark["fields"], mark.get("forms", {}))
 
 
 def to_look_up(ids: Sequence[str], positions: Sequence[str], ops: Sequence[str], applied: str) -> list[str]:

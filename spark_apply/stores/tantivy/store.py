@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +34,7 @@ from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import ConfigError
 from spark_apply.events.typed import KEY, OP, POSITION
 from spark_apply.model.completeness import Mark
-from spark_apply.model.document import DOCUMENT, document_id, with_document
+from spark_apply.model.document import DOCUMENT, document_id, forms_of, require_same_forms, with_document
 from spark_apply.model.foresight import Foreseen
 from spark_apply.model.identity import identity_of, stamp
 from spark_apply.model.kept_mark import kept_mark
@@ -55,6 +55,7 @@ from spark_apply.stores.tantivy.folders import (
     write_durably,
 )
 from spark_apply.stores.tantivy.index import (
+    Shape,
     applied,
     create_index,
     existing,
@@ -83,11 +84,15 @@ def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSessi
     return TantivyStore(folder)
 
 
+def _shape(table: TargetTable) -> Shape:
+    return Shape(fields_of(table), forms_of(table))
+
+
 @dataclass(slots=True)
 class _OpenIndex:
     index: tantivy.Index
     writer: tantivy.IndexWriter
-    fields: Mapping[str, str]
+    shape: Shape
     identity: str
     position: str | None
 
@@ -105,21 +110,23 @@ class TantivyStore:
         link, fields = self.folder(table), fields_of(table)
         if not link.exists():
             return Foreseen(None)
-        stamped, _, had = applied(existing(link), link)
+        stamped, _, shape = applied(existing(link), link)
+        had = shape.fields
         require_same_values(table, had, f"the index in {link}")
+        require_same_forms(table, shape.forms, f"the index in {link}")
         other = sorted(name for name in fields.keys() | had.keys() if fields.get(name) != had.get(name))
         changes = (f"index its rows again, for {', '.join(other)}",) if other else ()
         return Foreseen(identity_of(stamped, table, f"the index in {link}"), changes)
 
     def open(self, table: TargetTable) -> str:
         with reached(self.folder(table)):
-            link, fields = self.folder(table), fields_of(table)
+            link, shape = self.folder(table), _shape(table)
             self._close_index(table.qualified)
             link.parent.mkdir(parents=True, exist_ok=True)
             with locked(link):
                 if not link.exists():
                     made = new_folder(link)
-                    create_index(made, fields, identity=stamp(table), rows=(), position=None)
+                    create_index(made, shape, identity=stamp(table), rows=(), position=None)
                     point_link(link, made)
                 if not link.is_dir():  # somebody's file, which stays where it is
                     existing(link)
@@ -127,10 +134,11 @@ class TantivyStore:
                 index = existing(folder)
                 stamped, position, had = applied(index, folder)
                 identity = identity_of(stamped, table, f"the index in {link}")
-                require_same_values(table, had, f"the index in {link}")
-                if had != fields:
+                require_same_values(table, had.fields, f"the index in {link}")
+                require_same_forms(table, had.forms, f"the index in {link}")
+                if had.fields != shape.fields:
                     made = new_folder(link)
-                    create_index(made, fields, identity=stamped, rows=rows_of(index), position=position)
+                    create_index(made, shape, identity=stamped, rows=rows_of(index), position=position)
                     for name in (_MARK, _DUE, _CAUGHT_UP):
                         if (folder / name).exists():
                             shutil.copy(folder / name, made)
@@ -138,7 +146,7 @@ class TantivyStore:
                     point_link(link, made)
                     shutil.rmtree(folder)
                     index, folder = existing(made), made
-            self._open[table.qualified] = _OpenIndex(index, writer_of(index, folder), fields, stamped, position)
+            self._open[table.qualified] = _OpenIndex(index, writer_of(index, folder), shape, stamped, position)
             return identity
 
     def apply(self, batch: Batch) -> Applied:
@@ -158,12 +166,12 @@ class TantivyStore:
                     if before is not None:
                         opened.writer.delete_documents_by_term(FIELD_KEY, id_)
                     if op != "d":
-                        opened.writer.add_json(document_of(id_, position, document, opened.fields))
+                        opened.writer.add_json(document_of(id_, position, document, opened.shape.fields))
                         written += 1
                     elif id_ in known:
                         deleted += 1
             opened.position = max(opened.position or "", batch.position)
-            note_applied(opened.writer, opened.identity, opened.position, opened.fields)
+            note_applied(opened.writer, opened.identity, opened.position, opened.shape)
             opened.writer.commit()
         except (OSError, ValueError) as exc:  # its writer is closed by the next `open`
             raise unreached(self.folder(batch.table), exc) from exc
@@ -216,7 +224,7 @@ class TantivyStore:
 
     def beside(self, table: TargetTable) -> TantivyStore:
         with reached(self.folder(table)):
-            link, fields = self.folder(table), fields_of(table)
+            link, shape = self.folder(table), _shape(table)
             with locked(link):
                 live = live_index(link)
                 identity = stamp(table, applied(existing(live), live)[0])
@@ -225,10 +233,10 @@ class TantivyStore:
                     if folder.resolve() not in named:
                         shutil.rmtree(folder)
                 made = new_folder(link)
-                create_index(made, fields, identity=identity, rows=(), position=None)
+                create_index(made, shape, identity=identity, rows=(), position=None)
             copy = self._beside[table.qualified] = TantivyStore(self._path, made)
             index = existing(made)
-            copy._open[table.qualified] = _OpenIndex(index, writer_of(index, made), fields, identity, position=None)
+            copy._open[table.qualified] = _OpenIndex(index, writer_of(index, made), shape, identity, position=None)
             return copy
 
     def swap(self, table: TargetTable, due: Due) -> None:
