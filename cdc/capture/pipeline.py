@@ -41,6 +41,7 @@ from cdc.model.errors import (
     OperatorError,
     RetryableError,
     TooLargeError,
+    UnloggedError,
     UnreadableError,
     raise_first,
 )
@@ -351,7 +352,6 @@ class Pipeline:
             state = self._sink.fence()
             if takes_over and state is not None and isinstance(source, Freeing):
                 source.free()  # not before: until it is fenced, the other copy may be the one that is to go on
-            target = source.current() if until_caught_up else None
             self._startup.read_keys()
             gap, self._gap = self._gap, None
             if state is None or state.phase is Phase.CREATING:
@@ -359,6 +359,7 @@ class Pipeline:
                 self._meter.waits()  # for the longest transaction that is open
             state, view = self._startup.state(source, identity, tables, state, gap=gap)
             self._sequence = state.sequence
+            target = source.current() if until_caught_up else None
             if self._settings.take_over and not self._took_over:
                 self._startup.note(Act(action="take-over", by=asked_by()), state)
             session = Session(
@@ -386,6 +387,9 @@ class Pipeline:
     def _follow(self, session: Session, target: int | None) -> None:
         try:
             session.stream(target)
+        except UnloggedError as exc:  # the next session commits that, before it ends with it
+            self._startup.unlogged()
+            raise RestartSession from exc
         except (GapError, UnreadableError) as exc:
             if not signals.after_gap(self._sink.commands()):
                 raise

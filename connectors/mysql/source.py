@@ -78,6 +78,7 @@ class MysqlSource:
         """Whether views tell transactions by GTID, not by where they end."""
         self._by_hand: GtidSet | None = None
         """What Kafka has, and what somebody has set gtid_purged to, if that is more."""
+        self._unlogged = False
         self._captured: tuple[Captured, ...] = ()
         self._left_out: Mapping[str, CdcError] = {}
         self._followed = Followed(config.source, ())
@@ -100,7 +101,7 @@ class MysqlSource:
         self._claim.keep()
         sql = self._sql = session.connect(self._address)
         self._server = server.look(sql)
-        raise_first(server.refusals(self._server, self._address.endpoint))
+        raise_first(server.refusals(self._server, self._address.endpoint, has_log=True))  # else `verify` says so
         raise_first(dumps.duplicates(self._config, self._server))
         for refusal in server.unlogged(sql, self._server, self._address.endpoint):
             if refusal is not None:
@@ -142,14 +143,15 @@ class MysqlSource:
         return self._left_out
 
     def unused(self) -> None:
-        position, _ = server.status(self._connected(), self._server)
-        self.made_at(position)  # whether the log is sent to this user at all
+        self.made_at(server.status(self._connected(), self._server)[0])  # whether the log is sent to this user at all
 
     def verify(self, state: State) -> tuple[Offset, int] | None:
         here = continuity.look_at_log(self._connected(), self._server)
         self._place.read_to = continuity.resumes_at(state)
         raise_first(continuity.refusals(state, here, self.made_at, self._find, partial(self._trace, here.files)))
-        self._by_hand = continuity.by_hand(state, here, stops=self._config.source.on_hole == "stop")
+        stops = self._config.source.on_hole == "stop"
+        self._by_hand = continuity.by_hand(state, here, stops=stops)
+        self._unlogged = continuity.was_off(state, stops=stops)
         if not continuity.moved(state, here, self.made_at):
             return None
         first = BinlogPosition(here.first, FIRST)
@@ -159,12 +161,12 @@ class MysqlSource:
         return offset if last is None else offset | {LAST: str(last.elsewhere())}, first.commit
 
     def stale(self) -> Mapping[str, str]:
-        return {t.qualified: continuity.BY_HAND for t in self.tables()} if self._by_hand is not None else {}
+        reason = continuity.WAS_OFF if self._unlogged else continuity.BY_HAND
+        return {t.qualified: reason for t in self.tables() if self._unlogged or self._by_hand is not None}
 
     def hold(self, tables: Sequence[Table]) -> Start:  # noqa: ARG002 - the log has every table anyway
         """Hold nothing: the server keeps its log as long as its settings say, no matter who follows."""
-        self._by_hand = None
-        sql = self._connected()
+        self._by_hand, self._unlogged, sql = None, False, self._connected()
         offset, self._place.read_to = hold.begin(sql, self._server, self.made_at)
         if server.await_prepared(sql, self._claim.keep):
             offset |= {"settled": server.status(sql, self._server)[0].commit}

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from cdc.model.errors import ChangedError, GapError, OperatorError
 from cdc.model.interfaces import LINEAGE
-from cdc.model.state import State
+from cdc.model.state import UNLOGGED, State
 from connectors.mysql import session
 from connectors.mysql.binlog.last_transaction import LastTransaction
 from connectors.mysql.binlog.positions import FIRST, SEEN, BinlogPosition, GtidPosition, GtidSet, GtidState, file_number
@@ -23,6 +23,8 @@ log = logging.getLogger("cdc")
 BY_HAND: Final = (
     "gtid_purged was set by hand, as by a dump that is loaded, whose rows are in no log (mysqldump --set-gtid-purged)"
 )
+
+WAS_OFF: Final = "the server wrote no log for a time (binlog off)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +233,17 @@ def by_hand(state: State, here: ServerLog, *, stops: bool) -> GtidSet | None:
     if stops:
         raise GapError(BY_HAND, hint=f"{CLOSE_THE_GAP}; or source.on_hole: reread")
     return joined
+
+
+def was_off(state: State, *, stops: bool) -> bool:
+    """Tell whether the log was found off since the position, so that changes may be in none.
+
+    `stops`: GapError is raised in the place of it.
+    """
+    found = bool(state.offset.get(UNLOGGED))
+    if found and stops:
+        raise GapError(WAS_OFF, hint=f"{CLOSE_THE_GAP}; or source.on_hole: reread")
+    return found
 
 
 def end_of_log(
