@@ -352,6 +352,7 @@ class Pipeline:
             state = self._sink.fence()
             if takes_over and state is not None and isinstance(source, Freeing):
                 source.free()  # not before: until it is fenced, the other copy may be the one that is to go on
+            target = self._startup.log_end(source, state) if until_caught_up else None
             self._startup.read_keys()
             gap, self._gap = self._gap, None
             if state is None or state.phase is Phase.CREATING:
@@ -359,7 +360,6 @@ class Pipeline:
                 self._meter.waits()  # for the longest transaction that is open
             state, view = self._startup.state(source, identity, tables, state, gap=gap)
             self._sequence = state.sequence
-            target = source.current() if until_caught_up else None
             if self._settings.take_over and not self._took_over:
                 self._startup.note(Act(action="take-over", by=asked_by()), state)
             session = Session(

@@ -152,6 +152,15 @@ class Startup:
         self._sink.commit(state)
         return state
 
+    def log_end(self, source: Source, state: State | None) -> int:
+        """Return where the log ends by now. Raises UnloggedError, which is noted."""
+        try:
+            return source.current()
+        except UnloggedError:
+            if state is not None:
+                self._note_unlogged(state)
+            raise
+
     def unlogged(self) -> None:
         """Note that the server was found to write no log while it was followed: the next start commits that."""
         self._was_unlogged = True
