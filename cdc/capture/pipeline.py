@@ -41,6 +41,7 @@ from cdc.model.errors import (
     OperatorError,
     RetryableError,
     TooLargeError,
+    UnloggedError,
     UnreadableError,
     raise_first,
 )
@@ -354,7 +355,7 @@ class Pipeline:
             state = self._sink.fence()
             if takes_over and state is not None and isinstance(source, Freeing):
                 source.free()  # not before: until it is fenced, the other copy may be the one that is to go on
-            target = source.current() if until_caught_up else None
+            target = self._startup.log_end(source, state) if until_caught_up else None
             self._startup.read_keys()
             gap, self._gap = self._gap, None
             if state is None or state.phase is Phase.CREATING:
@@ -389,6 +390,9 @@ class Pipeline:
     def _follow(self, session: Session, target: int | None) -> None:
         try:
             session.stream(target)
+        except UnloggedError as exc:  # the next session commits that, before it ends with it
+            self._startup.unlogged()
+            raise RestartSession from exc
         except (GapError, UnreadableError) as exc:
             if not signals.after_gap(self._sink.commands()):
                 raise

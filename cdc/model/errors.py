@@ -5,6 +5,7 @@
     ├── OperatorError     the operator does one step on a server             exit 1
     │   ├── VerdictError      position or topics do not go with what was found  exit 4
     │   │   └── GapError          log after the position is gone
+    │   ├── UnloggedError a server writes no log: what is written now never comes
     │   ├── TooLargeError a record above the broker's limit; may be a dead letter instead
     │   └── FencedError   another copy of the connector has taken over     exit 3
     ├── RetryableError    nobody: the pipeline goes on from its position
@@ -73,6 +74,13 @@ class GapError(VerdictError):
         if may_pass:
             self.exit_code = OperatorError.exit_code
         self.may_pass = may_pass
+
+
+class UnloggedError(OperatorError):
+    """A server writes no log for now, so that what is written meanwhile never comes.
+
+    That it was so is noted beside the position before a run ends with it: the next start reads the tables again.
+    """
 
 
 class TooLargeError(OperatorError):

@@ -19,6 +19,8 @@ from cdc.model.errors import OperatorError
 VERSION = 3
 """1: a position record has all of its tables itself. 3: the connector is paused; else 2 is written still."""
 _NOT_PAUSED = 2
+UNLOGGED = "unlogged"
+"""What an offset has where the server was found to write no log since: what was written meanwhile is read again."""
 
 Key: TypeAlias = tuple[bytes, ...]
 """A key's parts as the server prints them, in key order."""

@@ -58,6 +58,11 @@ upgraded or has left its group; 3168: not available; 9001: a proxy that does not
 """
 _LOCKED: Final = frozenset({ER.LOCK_WAIT_TIMEOUT, ER.LOCK_DEADLOCK})
 _NO_PASSWORD: Final = 1698
+_INSECURE: Final = 3159
+_ACCOUNT_LOCKED: Final = frozenset({3118, 4151})
+_LOCKED_OUT: Final = _ACCOUNT_LOCKED | {ER.MUST_CHANGE_PASSWORD, ER.MUST_CHANGE_PASSWORD_LOGIN}
+"""3118, 4151: the account is locked (MySQL, MariaDB); the others: its password has expired."""
+_WITH_TLS: Final = "take ssl_mode=… out of source.url, and let ?ssl_ca=/path/to/ca.pem name who signed its certificate"
 _ANOTHER_HOST: Final = (62, 64)
 """X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH"""
 _DENIED: Final = frozenset({ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR})
@@ -286,12 +291,9 @@ def connect_failed(at: Address, exc: Exception) -> CdcError:
         elif "support" in words:  # the library says so of a server that offers no TLS
             hint = "switch TLS on at the server; ?ssl_mode=disabled sends password and rows unencrypted"
         return OperatorError(f"{where}: no trusted TLS connection: {reason}", hint=hint)
-    if code in (ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, _NO_PASSWORD):
-        return OperatorError(
-            f"{where} refuses user {at.user}: wrong password, or not admitted from here",
-            hint="set the password in source.url through ${NAME} or ${file:/path}; "
-            f"to make the user: CREATE USER '{at.user}'@'%' IDENTIFIED BY '…'",
-        )
+    login = _login_refused(at, where, code, words)
+    if login is not None:
+        return login
     if code in (ER.HOST_NOT_PRIVILEGED, ER.HOST_IS_BLOCKED):
         return OperatorError(f"{where} admits no connection from here ({code})", hint="FLUSH HOSTS, or grant the host")
     if "init_connect" in words:
@@ -299,17 +301,56 @@ def connect_failed(at: Address, exc: Exception) -> CdcError:
             f"{where}: the server ends each new session, as its init_connect fails: {words}",
             hint="SHOW GLOBAL VARIABLES LIKE 'init_connect' shows what it runs; correct that",
         )
-    if "cryptography" in words:
-        return OperatorError(
-            f"{where}: logging in with a password needs TLS, or the package cryptography",
-            hint="leave ssl_mode=disabled out of source.url; or pip install cryptography",
-        )
     if _passes(code, words) or isinstance(cause, OSError) or not isinstance(exc, pymysql.MySQLError):
         return RetryableError(
             f"{where} cannot be reached: {words or type(exc).__name__}",
             hint=f"is it running? mysqladmin ping -h {at.host} -P {at.port} --protocol=tcp",
         )
     return OperatorError(f"{where}: {words} ({code})", hint=_LOOK)
+
+
+def _login_refused(at: Address, where: str, code: int, words: str) -> OperatorError | None:
+    """Return why a server does not take a user; None for any other reason."""
+    unencrypted = at.ssl_mode in ("disabled", "preferred")
+    if code in (ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, _NO_PASSWORD):
+        return OperatorError(
+            f"{where} refuses user {at.user}: wrong password, or not admitted from here"
+            + (", or not without TLS" if unencrypted else ""),
+            hint="set the password in source.url through ${NAME} or ${file:/path}; "
+            f"to make the user: CREATE USER '{at.user}'@'%' IDENTIFIED BY '…'"
+            + (f"; where it was made with REQUIRE SSL: {_WITH_TLS}" if unencrypted else ""),
+        )
+    if code in _LOCKED_OUT:
+        return OperatorError(f"{where} refuses user {at.user}: {words} ({code})", hint=locked_out(code, at.user))
+    if code == _INSECURE:
+        return OperatorError(f"{where} takes no connection without TLS: {words}", hint=_WITH_TLS)
+    if "cryptography" in words:
+        return OperatorError(
+            f"{where}: logging in with a password needs TLS, or the package cryptography",
+            hint="leave ssl_mode=disabled out of source.url; or pip install cryptography",
+        )
+    if "pynacl" in words:
+        return OperatorError(
+            f"{where}: the login of user {at.user} is of kind ed25519, which needs the package PyNaCl",
+            hint="pip install PyNaCl",
+        )
+    if code == CR.CR_AUTH_PLUGIN_CANNOT_LOAD:
+        return OperatorError(
+            f"{where}: the login of user {at.user} is of a kind that the driver does not know: {words}",
+            hint=f"ALTER USER '{at.user}'@'%' IDENTIFIED WITH caching_sha2_password BY '…'; on MariaDB: "
+            f"ALTER USER '{at.user}'@'%' IDENTIFIED BY '…'",
+        )
+    return None
+
+
+def locked_out(code: int, user: str) -> str:
+    """Return what unlocks an account, or gives it a password that has not expired."""
+    if code in _ACCOUNT_LOCKED:
+        return f"ALTER USER '{user}'@'%' ACCOUNT UNLOCK, with the account's host in the place of %"
+    return (
+        f"ALTER USER '{user}'@'%' IDENTIFIED BY '…', and the same password in source.url; with PASSWORD EXPIRE NEVER "
+        "it does not come again"
+    )
 
 
 def translate(exc: Exception, doing: str) -> CdcError:
@@ -329,6 +370,8 @@ def translate(exc: Exception, doing: str) -> CdcError:
             "expression; or leave the table out",
         )
     hint = "grant what is missing to the connector's user" if code in _DENIED else _LOOK
+    if code in _LOCKED_OUT:
+        hint = locked_out(code, "…")
     return OperatorError(f"{doing}: {words} ({code})", hint=hint)
 
 

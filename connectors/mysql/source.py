@@ -19,14 +19,12 @@ from cdc.model.table_schema import Description
 from connectors.captured_tables import LeftOut
 from connectors.mysql import session
 from connectors.mysql.binlog import events, fast_path, parser, transaction_payload
-from connectors.mysql.binlog.last_transaction import KEY as LAST
 from connectors.mysql.binlog.last_transaction import LastTransaction
 from connectors.mysql.binlog.offsets import FileOffsets
 from connectors.mysql.binlog.positions import (
     EXACT,
     FIRST,
     LARGEST,
-    SEEN,
     BinlogPosition,
     GtidSet,
     position_at,
@@ -78,6 +76,7 @@ class MysqlSource:
         """Whether views tell transactions by GTID, not by where they end."""
         self._by_hand: GtidSet | None = None
         """What Kafka has, and what somebody has set gtid_purged to, if that is more."""
+        self._unlogged = False
         self._captured: tuple[Captured, ...] = ()
         self._left_out: Mapping[str, CdcError] = {}
         self._followed = Followed(config.source, ())
@@ -100,7 +99,7 @@ class MysqlSource:
         self._claim.keep()
         sql = self._sql = session.connect(self._address)
         self._server = server.look(sql)
-        raise_first(server.refusals(self._server, self._address.endpoint))
+        raise_first(server.refusals(self._server, self._address.endpoint, has_log=True))  # else `verify` says so
         raise_first(dumps.duplicates(self._config, self._server))
         for refusal in server.unlogged(sql, self._server, self._address.endpoint):
             if refusal is not None:
@@ -142,29 +141,24 @@ class MysqlSource:
         return self._left_out
 
     def unused(self) -> None:
-        position, _ = server.status(self._connected(), self._server)
-        self.made_at(position)  # whether the log is sent to this user at all
+        self.made_at(server.status(self._connected(), self._server)[0])  # whether the log is sent to this user at all
 
     def verify(self, state: State) -> tuple[Offset, int] | None:
         here = continuity.look_at_log(self._connected(), self._server)
         self._place.read_to = continuity.resumes_at(state)
         raise_first(continuity.refusals(state, here, self.made_at, self._find, partial(self._trace, here.files)))
-        self._by_hand = continuity.by_hand(state, here, stops=self._config.source.on_hole == "stop")
-        if not continuity.moved(state, here, self.made_at):
-            return None
-        first = BinlogPosition(here.first, FIRST)
-        offset: Offset = {"file": first.file, "pos": first.offset, "gtids": str(state.offset["gtids"])}
-        offset |= {name: state.offset[name] for name in (SEEN,) if name in state.offset}
-        last = LastTransaction.of(state.offset)
-        return offset if last is None else offset | {LAST: str(last.elsewhere())}, first.commit
+        stops = self._config.source.on_hole == "stop"
+        self._by_hand = continuity.by_hand(state, here, stops=stops)
+        self._unlogged = continuity.was_off(state, stops=stops)
+        return continuity.elsewhere(state, here) if continuity.moved(state, here, self.made_at) else None
 
     def stale(self) -> Mapping[str, str]:
-        return {t.qualified: continuity.BY_HAND for t in self.tables()} if self._by_hand is not None else {}
+        reason = continuity.WAS_OFF if self._unlogged else continuity.BY_HAND
+        return {t.qualified: reason for t in self.tables() if self._unlogged or self._by_hand is not None}
 
     def hold(self, tables: Sequence[Table]) -> Start:  # noqa: ARG002 - the log has every table anyway
         """Hold nothing: the server keeps its log as long as its settings say, no matter who follows."""
-        self._by_hand = None
-        sql = self._connected()
+        self._by_hand, self._unlogged, sql = None, False, self._connected()
         offset, self._place.read_to = hold.begin(sql, self._server, self.made_at)
         if server.await_prepared(sql, self._claim.keep):
             offset |= {"settled": server.status(sql, self._server)[0].commit}
@@ -180,8 +174,11 @@ class MysqlSource:
         self._followed.recall(described)
 
     def tend(self) -> None:
-        """Keep what other copies see: no log is held."""
+        """Keep what other copies see; no log is held, so before it is followed look whether it is still there."""
         self._claim.keep()
+        if self._dump is None and time.monotonic() - self._compared_s > _COMPARED_S:
+            continuity.await_turn(self._connected(), self._place.read_to)
+            self._compared_s = time.monotonic()
 
     def current(self) -> int:
         return server.status(self._connected(), self._server)[0].commit
@@ -228,8 +225,7 @@ class MysqlSource:
         self._offsets.begin(file, asked.offset)
         yielded_s = time.monotonic()
         read_small: fast_path.ReadSmall | None = None
-        place, reach = self._place, self._place.reach
-        sifts = place.sift > 0
+        place, reach, sifts = self._place, self._place.reach, self._place.sift > 0
         while True:
             self._claim.keep()
             if time.monotonic() - self._compared_s > _COMPARED_S:
@@ -406,8 +402,7 @@ class MysqlSource:
         """Take up new tables, once all that the log had before them is in Kafka: by a session that begins with them."""
         if self._followed.new:
             named = ", ".join(sorted(self._followed.new))
-            said = f"table {named} is new, or has another name: it is taken up"
-            raise NewTablesError(said, self._followed.new)
+            raise NewTablesError(f"table {named} is new, or has another name: it is taken up", self._followed.new)
 
     def coordinates(self, commit: int) -> tuple[bytes, Coordinates]:
         at = position_at(commit, self._place.read_to.file)
@@ -415,8 +410,8 @@ class MysqlSource:
         return b'"server_id":0,"gtid":null,"file":' + file + b',"pos":%d,"row":%d', (at.offset, 0)
 
     def lag_bytes(self) -> int | None:
-        end, _ = server.status(self._connected(), self._server)
-        return server.bytes_between(self._connected(), self._place.read_to, end)
+        sql = self._connected()
+        return server.bytes_between(sql, self._place.read_to, server.status(sql, self._server)[0])
 
     def close(self) -> None:
         self._claim.close()

@@ -19,6 +19,14 @@ def _mariadb(statement: str) -> str:
     return f"/*M! {statement} */ /*!80000 SET @x = 0 */"
 
 
+_TIMES: Final = ", ".join(f"d{n} DATETIME({n}), t{n} TIME({n}), s{n} TIMESTAMP({n}) NULL" for n in range(7))
+
+
+def _times(row: int, at: str, time: str) -> str:
+    """Return an INSERT of a row whose columns are `_TIMES`."""
+    return f"INSERT INTO t VALUES ({row}{f', {at!r}, {time!r}, {at!r}' * 7})"
+
+
 CHANGES: Final = (
     Case(
         name="a_cut_over_by_triggers",  # as pt-online-schema-change does it
@@ -331,5 +339,29 @@ CHANGES: Final = (
         stream=("SET SESSION sql_mode = ''", "INSERT INTO t VALUES (11, 'bad', 'bad'), (12, '', ''), (13, 2, 2)"),
         stopped=("SET SESSION sql_mode = ''", "UPDATE t SET id = id + 100"),
         said=(),
+    ),
+    Case(
+        name="times_of_old_tables",  # MariaDB: as they are in a table that was made before 10.1, and not altered since
+        before=(
+            "SET SESSION sql_mode = ''",
+            _mariadb("SET GLOBAL mysql56_temporal_format = OFF"),
+            f"CREATE TABLE t (id INT PRIMARY KEY, {_TIMES})",
+            "CREATE TABLE k (d DATETIME(3), s TIMESTAMP(6) NOT NULL, q TIME(4), v INT, PRIMARY KEY (d, s, q))",
+            _mariadb("SET GLOBAL mysql56_temporal_format = ON"),
+            _times(1, "2021-03-04 05:06:07.123456", "-12:34:56.654321"),
+            "INSERT INTO k VALUES ('2020-01-01 01:02:03.5', '2021-01-01 01:02:03.123456', '-11:11:11.1111', 1)",
+        ),
+        stream=(
+            "SET SESSION sql_mode = ''",
+            _times(4, "1970-01-01 00:00:01.000001", "-00:00:00.5"),
+            _times(5, "2038-01-19 03:14:06.9", "838:59:58.999999"),
+            *("UPDATE k SET v = 3", "UPDATE k SET q = '-00:00:00.1', s = '2038-01-19 03:14:06'"),
+        ),
+        stopped=(
+            *(_times(6, "2021-03-04 05:06:07.123456", "0"), "ALTER TABLE t FORCE"),
+            *("UPDATE t SET id = 60 WHERE id = 6", "DELETE FROM k", "INSERT INTO k VALUES ('2021-01-01', NOW(), 0, 4)"),
+        ),
+        live=True,
+        tables=("t", "k"),
     ),
 )

@@ -83,6 +83,28 @@ def test_a_server_without_a_log(kind: str, kafka: str, prefix: str, tmp_path: Pa
         refused(connector_of(tmp_path, prefix, made.database, kafka, "t"), "binlog off", "--log-bin")
 
 
+@pytest.mark.full  # of each push: tests/unit/test_pipeline.py, test_a_log_that_was_off_for_a_time
+def test_a_log_that_was_off_for_a_time(kafka: str, prefix: str, tmp_path: Path) -> None:
+    """Whoever starts meanwhile is told, and whatever was written then is read once the log is on again."""
+    with own_server("mariadb", tmp_path / "server") as made:
+        made.database.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)")
+        connector = connector_of(tmp_path, prefix, made.database, kafka, "t")
+        connector.catch_up()
+        made.database.execute("INSERT INTO t VALUES (3)")
+        made.server.kill()
+        with own_server("mariadb", tmp_path / "server", skip_log_bin="ON") as off:
+            connector.moved(off.database.url)
+            off.database.execute("INSERT INTO t VALUES (4)", "DELETE FROM t WHERE id IN (1, 3)")
+            stopped = connector.here("run", "FILE", "--until-caught-up")
+            assert stopped.returncode == 1
+            assert "binlog off" in stopped.stderr
+        made.start()
+        connector.moved(made.database.url)
+        assert "wrote no log for a time" in connector.catch_up()
+        same(connector, made.database, "t")
+        assert "wrote no log" not in connector.catch_up()
+
+
 def test_columns_whose_names_are_not_logged(own: OwnServer, kafka: str, prefix: str, tmp_path: Path) -> None:
     """Where a stop is asked for, it stops before the first row that nobody could name, and the gap is closed."""
     database = own.database

@@ -84,6 +84,12 @@ TEXTS = [
     (_column(table_map.DATETIME), bytes(8), "0000-00-00 00:00:00"),
     (_column(table_map.TIME), (-8385959).to_bytes(3, "little", signed=True), "-838:59:59"),
     (_column(table_map.TIME), (102).to_bytes(3, "little"), "00:01:02"),
+    # MariaDB's, with the digits that the catalog tells
+    (_column(table_map.TIMESTAMP, 3), b"\x65\x53\xf1\x00\x03\xe7", "2023-11-14 22:13:20.999"),
+    (_column(table_map.DATETIME, 1), bytes.fromhex("00a965a7fc67"), "2024-02-29 12:34:56.7"),
+    (_column(table_map.DATETIME, 6), bytes(8), "0000-00-00 00:00:00.000000"),
+    (_column(table_map.TIME, 2), (302_040_000 - 1).to_bytes(4), "-00:00:00.01"),
+    (_column(table_map.TIME, 6), (3_020_400_000_000 + 1).to_bytes(6), "00:00:00.000001"),
     (_column(table_map.VARCHAR, 255, charset="latin1"), b"\x02\x80\x81", "€\x81"),
     (_column(table_map.VARCHAR, 256, charset="latin1"), b"\x01\x00\xe9", "é"),
     (_column(table_map.STRING, 4, charset="binary"), b"\x01a", "a\0\0\0"),

@@ -59,6 +59,12 @@ def test_what_is_not_checked_is_said(url: str, weak: str | None) -> None:
     [
         (pymysql.OperationalError(1045, "Access denied for user"), OperatorError, "refuses user u"),
         (pymysql.OperationalError(1698, "Access denied"), OperatorError, "refuses user u"),
+        (pymysql.OperationalError(3118, "Account is locked."), OperatorError, "refuses user u"),
+        (pymysql.OperationalError(4151, "this account is locked"), OperatorError, "refuses user u"),
+        (pymysql.OperationalError(1862, "Your password has expired."), OperatorError, "refuses user u"),
+        (pymysql.OperationalError(3159, "insecure transport"), OperatorError, "no connection without TLS"),
+        (pymysql.OperationalError(2059, "'parsec' not configured"), OperatorError, "the driver does not know"),
+        (RuntimeError("'pynacl' package is required"), OperatorError, "PyNaCl"),
         (pymysql.OperationalError(1130, "Host is not allowed"), OperatorError, "admits no connection"),
         (pymysql.OperationalError(2003, "Can't connect"), RetryableError, "cannot be reached"),
         (pymysql.OperationalError(2013, "Lost connection"), RetryableError, "cannot be reached"),
@@ -84,6 +90,7 @@ def test_connecting_that_fails(exc: Exception, kind: type[Exception], said: str)
     assert type(found) is kind
     assert said in found.message
     assert "secret" not in str(found)
+    assert kind is RetryableError or found.hint != translate(pymysql.OperationalError(1064), "x").hint or said == "1251"
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,8 @@ CATALOG = [
     ("datetime(3)", None, table_map.DATETIME2, 3, "datetime(3)", Kind("timestamp_millis")),
     ("datetime(4)", None, table_map.DATETIME2, 4, "datetime(4)", Kind("timestamp_micros")),
     ("timestamp(6)", None, table_map.TIMESTAMP2, 6, "timestamp(6)", Kind("timestamptz")),
+    ("datetime(4) /* mariadb-5.3 */", None, table_map.DATETIME, 4, "datetime(4)", Kind("timestamp_micros")),
+    ("time /* mariadb-5.3 */", None, table_map.TIME, 0, "time", Kind("time_micros")),
     ("char(20)", "utf8mb4", table_map.STRING, 80, "char(20)", Kind("string")),
     ("varchar(20)", "utf8mb3", table_map.VARCHAR, 60, "varchar(20)", Kind("string")),
     ("varchar(20) /*M!100301 COMPRESSED*/", "gbk", table_map.VARCHAR_COMPRESSED, 41, "varchar(20)", Kind("string")),

@@ -28,10 +28,11 @@ from cdc.model.errors import (
     NewTablesError,
     OperatorError,
     RetryableError,
+    UnloggedError,
     UnreadableError,
 )
 from cdc.model.interfaces import Chunk, Handover, Source
-from cdc.model.state import Phase, State
+from cdc.model.state import UNLOGGED, Phase, State
 from cdc.testing import (
     At,
     Faults,
@@ -702,6 +703,43 @@ def test_a_gap_found_where_the_log_is_followed(bench: Bench, error: type[CdcErro
     bench.run(A, at=broken)
     assert bench.state().epoch == 2
     assert set(bench.fold(A)) == {"1", "2"}
+
+
+@pytest.mark.parametrize("while_followed", [True, False])
+def test_a_log_that_was_off_for_a_time(bench: Bench, *, while_followed: bool) -> None:
+    """It is noted before the run ends with it, and the next one reads the tables again, once."""
+    off = False
+
+    class Off(MemorySource):
+        def verify(self, state: State) -> tuple[Offset, int] | None:
+            if off and not while_followed:
+                raise UnloggedError("binlog off")
+            self.was_off = bool(state.offset.get(UNLOGGED))
+            return super().verify(state)
+
+        def stale(self) -> Mapping[str, str]:
+            return {A.qualified: "binlog off"} if self.was_off else {}
+
+    def broken(point: str) -> None:
+        nonlocal off
+        if point == "source.frame" and off and while_followed:
+            off = False
+            raise UnloggedError("binlog off")
+
+    bench.log.commit(insert(A, _row("1")), insert(A, _row("2")))
+    bench.run(A, source=Off)
+    off = True
+    if not while_followed:
+        for _ in range(2):
+            with pytest.raises(UnloggedError):
+                bench.run(A, source=Off)
+        off = False
+    bench.log.commit(insert(A, _row("3")))
+    before = bench.events(A)
+    bench.run(A, source=Off, at=broken)
+    assert sorted(bench.events(A)[len(before) :]) == ["c", "r", "r", "r"]
+    bench.run(A, source=Off)
+    assert len(bench.events(A)) == len(before) + 4
 
 
 def test_rows_asked_for_by_their_keys(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

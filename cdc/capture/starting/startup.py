@@ -19,10 +19,10 @@ from cdc.encode.schema_versions import KeptNumbers, is_described, newest_of
 from cdc.encode.table_log import log_of
 from cdc.model.audit import Act
 from cdc.model.change import Offset, Position, Table
-from cdc.model.errors import GapError, OperatorError, raise_first
+from cdc.model.errors import GapError, OperatorError, UnloggedError, raise_first
 from cdc.model.interfaces import LINEAGE, Choosing, Comparing, Renaming, Sink, Source
 from cdc.model.ledger import Loss, loss, to_record
-from cdc.model.state import Phase, State
+from cdc.model.state import UNLOGGED, Phase, State
 from cdc.model.table_schema import NoneCame
 
 _OUTBOX: Final = "source.outbox"
@@ -37,6 +37,7 @@ class Startup:
     def __init__(self, settings: Settings, sink: Sink) -> None:
         self._settings = settings
         self._sink = sink
+        self._was_unlogged = False
 
     def state(
         self,
@@ -110,12 +111,18 @@ class Startup:
     ) -> State:
         """Compare what was committed with what there is now, and commit what is to be read for it."""
         names = tuple(table.qualified for table in tables)
+        if self._was_unlogged:
+            state = self._note_unlogged(state)
+            self._was_unlogged = False
         _refuse_left_out(source, state)
         still = self._compare_outbox(_still_captured(state, names), source)
         try:
             moved = source.verify(still)
             if gap is not None:
                 raise gap
+        except UnloggedError:
+            self._note_unlogged(state)
+            raise
         except GapError:
             asked = signals.after_gap(self._sink.commands())
             if not asked:
@@ -136,12 +143,33 @@ class Startup:
         stale = self._stale(source, still)
         if stale is not None:
             still = replace(_read_again(still, stale, source), carried=source.carried())
+            still = replace(still, offset={name: of for name, of in still.offset.items() if name != UNLOGGED})
             for name, reason in stale.items():
                 log.warning("table %s: %s: its rows are read again", name, reason)
         if not self._record_topics() and still is state:
             return state
         state = still.next()
         self._sink.commit(state)
+        return state
+
+    def log_end(self, source: Source, state: State | None) -> int:
+        """Return where the log ends by now. Raises UnloggedError, which is noted."""
+        try:
+            return source.current()
+        except UnloggedError:
+            if state is not None:
+                self._note_unlogged(state)
+            raise
+
+    def unlogged(self) -> None:
+        """Note that the server was found to write no log while it was followed: the next start commits that."""
+        self._was_unlogged = True
+
+    def _note_unlogged(self, state: State) -> State:
+        """Commit that what was written since the position may be in no log: no later look at the log tells that."""
+        if not state.offset.get(UNLOGGED):
+            state = replace(state, offset={**state.offset, UNLOGGED: 1}).next()
+            self._sink.commit(state)
         return state
 
     def _stale(self, source: Source, state: State) -> Mapping[str, str] | None:

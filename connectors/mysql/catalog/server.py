@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from cdc.model.errors import OperatorError
+from cdc.model.errors import OperatorError, UnloggedError
 from connectors.mysql import session
 from connectors.mysql.binlog.positions import BinlogPosition
 
@@ -87,6 +87,9 @@ class Server:
         return f"'{name}'@'{host}'"
 
 
+_UNTIL_THEN: Final = "what is written until then is in no log: a connector that has run reads its tables again"
+
+
 def look(connection: session.Connection) -> Server:
     """Ask the server."""
     names = ", ".join(f"'{name}'" for name in _VARIABLES)
@@ -100,8 +103,8 @@ def look(connection: session.Connection) -> Server:
     return Server(variables.get("version", ""), variables, user)
 
 
-def refusals(server: Server, where: str) -> Iterator[OperatorError]:
-    """Give why this server cannot be captured."""
+def refusals(server: Server, where: str, *, has_log: bool = False) -> Iterator[OperatorError]:
+    """Give why this server cannot be captured. `has_log`: whether it writes a log is asked elsewhere."""
     oldest = OLDEST_MARIADB if server.mariadb else OLDEST_MYSQL
     of = server.variables
     if server.version < oldest:
@@ -109,10 +112,10 @@ def refusals(server: Server, where: str) -> Iterator[OperatorError]:
             f"the server at {where} is {server.shown}; {server.family} {'.'.join(map(str, oldest))} or newer is needed",
             hint="upgrade the server",
         )
-    if of.get("log_bin", "").upper() not in ("ON", "1"):
-        yield OperatorError(
+    if not has_log and of.get("log_bin", "").upper() not in ("ON", "1"):
+        yield UnloggedError(
             f"binlog off: the server at {where} writes none",
-            hint="start the server with --log-bin --binlog-format=ROW (my.cnf: log_bin = binlog)",
+            hint=f"start the server with --log-bin --binlog-format=ROW (my.cnf: log_bin = binlog); {_UNTIL_THEN}",
         )
     for name, wanted, why in (
         ("binlog_format", "ROW", "statements do not say which rows they change"),
@@ -200,7 +203,11 @@ def status(connection: session.Connection, server: Server) -> tuple[BinlogPositi
             ) from exc
         raise
     if not found:
-        raise OperatorError("binlog off: the server writes none", hint="start the server with --log-bin")
+        raise UnloggedError(
+            "binlog off: the server writes none",
+            hint="start the server with --log-bin; if it was, it has closed its log on an error, which its error log "
+            f"tells (binlog_error_action), and a restart opens it again; {_UNTIL_THEN}",
+        )
     file, offset, *more = found[0]
     return BinlogPosition(file, int(offset)), more[2].replace("\n", "") if len(more) > 2 and not server.mariadb else ""  # noqa: PLR2004
 

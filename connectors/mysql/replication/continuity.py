@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from cdc.model.change import Offset
 from cdc.model.errors import ChangedError, GapError, OperatorError
 from cdc.model.interfaces import LINEAGE
-from cdc.model.state import State
+from cdc.model.state import UNLOGGED, State
 from connectors.mysql import session
+from connectors.mysql.binlog.last_transaction import KEY as LAST
 from connectors.mysql.binlog.last_transaction import LastTransaction
 from connectors.mysql.binlog.positions import FIRST, SEEN, BinlogPosition, GtidPosition, GtidSet, GtidState, file_number
 from connectors.mysql.catalog import server
@@ -23,6 +25,8 @@ log = logging.getLogger("cdc")
 BY_HAND: Final = (
     "gtid_purged was set by hand, as by a dump that is loaded, whose rows are in no log (mysqldump --set-gtid-purged)"
 )
+
+WAS_OFF: Final = "the server wrote no log for a time (binlog off)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +237,29 @@ def by_hand(state: State, here: ServerLog, *, stops: bool) -> GtidSet | None:
     return joined
 
 
+def await_turn(sql: session.Connection, position: BinlogPosition) -> None:
+    """Raise GapError if the log is gone where it is to be followed from later, as when a long snapshot is done."""
+    names = [name for name, _ in server.files(sql)]
+    if names and position.number < file_number(names[0]):
+        raise GapError(
+            f"binlog purged: the server has removed {position.file}, from which the log is to be followed once the "
+            f"tables are read; its oldest file is {names[0]}",
+            hint="let the server keep its log for longer than that takes (binlog_expire_logs_seconds); then, as "
+            f"{CLOSE_THE_GAP}",
+        )
+
+
+def was_off(state: State, *, stops: bool) -> bool:
+    """Tell whether the log was found off since the position, so that changes may be in none.
+
+    `stops`: GapError is raised in the place of it.
+    """
+    found = bool(state.offset.get(UNLOGGED))
+    if found and stops:
+        raise GapError(WAS_OFF, hint=f"{CLOSE_THE_GAP}; or source.on_hole: reread")
+    return found
+
+
 def end_of_log(
     sql: session.Connection, found: server.Server, read_to: BinlogPosition, gtids: GtidSet | GtidPosition | None
 ) -> BinlogPosition:
@@ -312,3 +339,12 @@ def moved(state: State, here: ServerLog, made_at: MadeAt) -> bool:
     """Tell whether the order of positions begins again: at another server, or since its files are renumbered."""
     then = state.identity.get(LINEAGE, here.lineage)
     return then != here.lineage or (isinstance(known_gtids(state, here), GtidSet) and renumbered(state, here, made_at))
+
+
+def elsewhere(state: State, here: ServerLog) -> tuple[Offset, int]:
+    """Return what the log is followed from where the order of positions has begun again, and its commit position."""
+    first, last = BinlogPosition(here.first, FIRST), LastTransaction.of(state.offset)
+    offset: Offset = {"file": first.file, "pos": first.offset, "gtids": str(state.offset["gtids"])}
+    offset |= {SEEN: state.offset[SEEN]} if SEEN in state.offset else {}
+    offset |= {} if last is None else {LAST: str(last.elsewhere())}
+    return offset, first.commit

@@ -44,7 +44,15 @@ from pymysql.constants import ER
 from pymysqlreplication.binlogstream import ReportSlave
 
 from cdc.config.config import ConnectorConfig
-from cdc.model.errors import CdcError, FencedError, GapError, OperatorError, ProtocolError, RetryableError
+from cdc.model.errors import (
+    CdcError,
+    FencedError,
+    GapError,
+    OperatorError,
+    ProtocolError,
+    RetryableError,
+    UnloggedError,
+)
 from connectors.mysql import session
 from connectors.mysql.binlog.parser import PAYLOAD
 from connectors.mysql.binlog.positions import FIRST, LARGEST, BinlogPosition, GtidSet
@@ -370,7 +378,7 @@ def refused_by_server(where: str, words: str, *, server_id: int, connector: str,
     if "server-id" in low or "server_id" in low:
         return OperatorError(f"{where} does not send its log: {told}", hint="SET GLOBAL server_id = 1")
     if "not open" in low:
-        return OperatorError(f"binlog off: {where} writes none", hint="start the server with --log-bin")
+        return UnloggedError(f"binlog off: {where} writes none", hint="start the server with --log-bin")
     return OperatorError(f"{where} does not send its log: {told}", hint="cdc check CONNECTOR.yaml")
 
 

@@ -17,11 +17,12 @@ that was looked at before the statement was known all the time, and asks for not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from cdc.model.change import UNCHANGED, Op
-from cdc.model.errors import OperatorError, ProtocolError
+from cdc.model.errors import OperatorError, ProtocolError, UnloggedError
 from connectors.mysql.binlog.events import PartialUpdateRows, Rows, TableMap
 from connectors.mysql.catalog.foreign_keys import ForeignKey, upwards
 from connectors.mysql.rows.row_images import Images, Reader
@@ -52,8 +53,10 @@ class Cascades:
         self._captured, self._read, self._compared = frozenset(captured), read, compared
         self._log_end = log_end
         self._keys = upwards(self._captured, self._read_one)
-        self._looked_at = log_end() if self._captured else 0
+        self._looked_at = 0
         """Where the log ended when the foreign keys had been read."""
+        with suppress(UnloggedError):  # without a log none is followed, which the start says next, and notes
+            self._looked_at = log_end() if self._captured else 0
         self._edges = self._joined()
 
     def __contains__(self, name: Name) -> bool:

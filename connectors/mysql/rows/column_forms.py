@@ -12,7 +12,7 @@ from cdc.model.errors import OperatorError, ProtocolError
 from connectors.mysql.binlog import charsets, table_map
 from connectors.mysql.binlog.events import TableColumn
 from connectors.mysql.rows.compressed_values import inflating
-from connectors.mysql.values import jsonb, server_text
+from connectors.mysql.values import jsonb, old_times, server_text
 
 T = TypeVar("T")
 
@@ -63,6 +63,9 @@ _UNPADDED: Final = (table_map.STRING, table_map.VAR_STRING, table_map.VARCHAR)
 def form_of(column: TableColumn) -> Fixed | Sized:
     """Return how a value of the column is read. Raises OperatorError."""
     kind = column.type
+    if kind in _OLD and column.meta:
+        sizes, print_ = _OLD[kind]
+        return _raw(sizes[column.meta], print_(column.meta))
     if kind in _PLAIN:
         return _PLAIN[kind]
     if kind in table_map.NUMBERS - {table_map.NEWDECIMAL, table_map.FLOAT, table_map.DOUBLE}:
@@ -208,6 +211,12 @@ _FRACTIONAL: Final = {
     table_map.DATETIME2: (5, server_text.datetime2, "datetime"),
     table_map.TIMESTAMP2: (4, server_text.timestamp2, "timestamp"),
 }
+_OLD: Final = {
+    table_map.TIME: (old_times.TIME_BYTES, old_times.time),
+    table_map.DATETIME: (old_times.DATETIME_BYTES, old_times.datetime),
+    table_map.TIMESTAMP: (old_times.TIMESTAMP_BYTES, old_times.timestamp),
+}
+"""With as many digits of a fraction as the catalog says (MariaDB)."""
 _MARIADB_TYPES: Final[dict[str, Callable[[bytes], bytes]]] = {
     "uuid": server_text.uuid,
     "inet6": server_text.inet6,

@@ -164,10 +164,9 @@ class Holes:
         self._tell(table.qualified, "DDL OF A FOREIGN KEY", f"{what}: all rows are read again", hole=False)
         return Change(Op.READ, table, None, None, (at.offset, 0))
 
-    def unkeyed(self, table: Table, at: BinlogPosition) -> Change:
-        """Give what follows of rows that were written while their table had no key, as it has again."""
-        what = f"rows in the log at {at} were written while it had no primary key"
-        self._tell(table.qualified, "NO KEY", f"{what}: all rows are read again", hole=False)
+    def unkeyed(self, table: Table, at: BinlogPosition, why: str) -> Change:
+        """Give what follows of rows that were written while their table had no key, or other types, as it has now."""
+        self._tell(table.qualified, why, f"rows in the log at {at} {why}: all rows are read again", hole=False)
         return Change(Op.READ, table, None, None, (at.offset, 0))
 
     def unnamed(self, table: Table, at: BinlogPosition) -> Change:

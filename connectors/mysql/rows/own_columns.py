@@ -114,8 +114,8 @@ class RowReader(Protocol):
 class NoRows:
     """Stands for rows that cannot be told apart, or whose columns have no names: they are read again by SELECT."""
 
-    def __init__(self, *, named: bool = True) -> None:
-        self.named = named
+    def __init__(self, *, named: bool = True, why: str = "were written while it had no primary key") -> None:
+        self.named, self.why = named, why
 
     def whole(self) -> Read | None:
         return None

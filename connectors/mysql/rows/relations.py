@@ -49,6 +49,9 @@ it: by the next statement, as a rule."""
 _PAUSE_S: Final = 0.1
 
 
+_OLD_TIMES: Final = "have times in the format of MariaDB before 10.1, of columns that are others now"
+
+
 class Followed:
     """Knows the captured tables as one session found them, and what the log has said of them since.
 
@@ -146,6 +149,8 @@ class Followed:
         if not told.has_metadata:
             return self._shown[name].table, own_columns.NoRows(named=False)
         told = mapping.declared(told, self._shown[name].columns)
+        if self._mariadb and mapping.strange_times(told, self._shown[name].columns):
+            return self._shown[name].table, own_columns.NoRows(why=_OLD_TIMES)
         own = self._own(told, name)
         kept = [told.columns[at] for at in own.kept] if own is not None else told.columns
         columns = tuple(mapping.column(column) for column in kept)
@@ -201,7 +206,7 @@ class Followed:
         """Give the rows of one event, which begins at `at`; rows of which parts are missing are to be read again."""
         table, read = known
         if isinstance(read, own_columns.NoRows):
-            return [self._holes.unkeyed(table, at) if read.named else self._holes.unnamed(table, at)]
+            return [self._holes.unkeyed(table, at, read.why) if read.named else self._holes.unnamed(table, at)]
         try:
             if isinstance(event, events.PartialUpdateRows):
                 told = self._last[self._name((table.schema, table.name))][0]

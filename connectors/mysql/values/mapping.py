@@ -259,6 +259,13 @@ _BY_NAME: Final = {
     **dict.fromkeys((*_GEOMETRIES, "geomcollection"), table_map.GEOMETRY),
     **{f"{size}{base}": table_map.BLOB for size in _SIZES for base in ("text", "blob")},
 }
+_OLD_TIMES: Final = {
+    table_map.TIME2: table_map.TIME,
+    table_map.DATETIME2: table_map.DATETIME,
+    table_map.TIMESTAMP2: table_map.TIMESTAMP,
+}
+_OLD: Final = "mariadb-5.3"
+"""What MariaDB says in a comment behind a type that it stores as it did before 10.1."""
 _FLOAT32_BYTES: Final = 4
 _SMALL_MAX: Final = 0xFF
 """The longest string whose size takes one byte."""
@@ -291,6 +298,7 @@ def from_catalog(
         meta = int(precision or 10) << 8 | int(scale or 0)
     elif kind in _COUNTED:
         meta = int(arguments or (1 if kind == table_map.BIT else 0))
+        kind = _OLD_TIMES.get(kind, kind) if _OLD in rest else kind
     elif word in _NAMED_SIZES:
         charset, meta = "binary", _NAMED_SIZES[word]
     elif kind in _STRINGS:
@@ -339,9 +347,12 @@ def charset_of(type_: str) -> str | None:
     return "utf8mb4" if word in ("char", "varchar", "enum", "set") or word.endswith("text") else None
 
 
+_ONLY_CATALOG: Final = frozenset({table_map.VECTOR, *_OLD_TIMES.values()})
+
+
 def declared(told: TableMap, catalog: Sequence[TableColumn]) -> TableMap:
-    """Give columns that the log has as BINARY the type that the catalog says, where it is one of MariaDB's own."""
-    named = {c.name: c for c in catalog if c.declared in _NAMED or c.type == table_map.VECTOR}
+    """Give columns what only the catalog says of their types: those that the log has as BINARY, times of old tables."""
+    named = {c.name: c for c in catalog if c.declared in _NAMED or c.type in _ONLY_CATALOG}
     if not named or not any(column.name in named for column in told.columns):
         return told
     return told._replace(columns=tuple(_declared_as(column, named.get(column.name)) for column in told.columns))
@@ -350,6 +361,8 @@ def declared(told: TableMap, catalog: Sequence[TableColumn]) -> TableMap:
 def _declared_as(column: TableColumn, known: TableColumn | None) -> TableColumn:
     if known is None:
         return column
+    if column.type == known.type and column.type in _OLD_TIMES.values():
+        return column._replace(meta=known.meta)
     if known.type == table_map.VECTOR and (column.type, column.charset) == (table_map.VARCHAR, "binary"):
         if column.meta != (known.dimension or 0) * _FLOAT32_BYTES:
             return column
@@ -358,6 +371,13 @@ def _declared_as(column: TableColumn, known: TableColumn | None) -> TableColumn:
     if known.declared in _NAMED and (column.type, column.meta) == (known.type, known.meta):
         return column._replace(declared=known.declared)
     return column
+
+
+def strange_times(told: TableMap, catalog: Sequence[TableColumn]) -> bool:
+    """Tell whether a table of MariaDB's has times in the log whose digits the catalog does not tell, or no longer."""
+    of = _OLD_TIMES.values()
+    old = {column.name for column in catalog if column.type in of}
+    return any(column.type in of and column.name not in old for column in told.columns)
 
 
 def completed(told: TableMap, catalog: Sequence[TableColumn]) -> TableMap | None:
