@@ -11,7 +11,7 @@ import psycopg2.extensions
 from cdc.config.config import ConnectorConfig
 from cdc.encode.envelope.frame import in_wal
 from cdc.model.change import Change, Coordinates, Idle, Message, Offset, Op, Table, Transaction, TransactionBatch
-from cdc.model.errors import BugError, OperatorError, ProtocolError, RetryableError, raise_first
+from cdc.model.errors import BugError, GapError, OperatorError, ProtocolError, RetryableError, raise_first
 from cdc.model.interfaces import LINEAGE, Follower, Start
 from cdc.model.state import State
 from cdc.model.table_schema import Description
@@ -123,6 +123,8 @@ class PostgresSource:
 
     def hold(self, tables: Sequence[Table]) -> Start:
         catalog, replication = self._catalog(), self._walsender()
+        found = slot.slot_refusals(catalog, self._config.slot, 0)
+        raise_first(refusal for refusal in found if not isinstance(refusal, GapError))  # another tool's
         slot.ensure_publication(catalog, self._config.publication, tables)
         self._reliance().begin()  # before the log: what changes then is seen
         if slot.find_slot(catalog, self._config.slot) is not None:
