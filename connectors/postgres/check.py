@@ -202,7 +202,8 @@ class _Check:
         refusals = list(slot.publication_refusals(catalog, name, self._tables))
         if state is not None:
             followed = continuity.followed(state, self._tables)
-            facts = ledger.look(catalog, name, {oid: table for oid, table in self._oids.items() if table in followed})
+            named = {oid: table for oid, table in self._oids.items() if table in followed}
+            facts = ledger.look(catalog, name, named, state.carried)
             self._made_again = ledger.made_again(state.carried, facts)
             refusals += slot.left(catalog, name, followed - self._made_again)
             refusals += ledger.refusals(facts)

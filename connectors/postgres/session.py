@@ -34,7 +34,7 @@ _LOCKED: Final = "55P03"
 _OTHERS: Final = frozenset({_LOCKED, "40P01", "40001"})
 """What others are the cause of and leave by themselves: a lock, a deadlock, a transaction that crosses ours."""
 _HINTS: Final = {
-    "42501": "grant what is missing to the connector's role",
+    "42501": "grant what is missing to the connector's role: cdc check CONNECTOR.yaml has the statement",
     "53100": "make room on the server's disk",
     "53200": "the server has no memory left; where it is shared memory, it has no room for more locks, as of thousands "
     "of partitions: ALTER SYSTEM SET max_locks_per_transaction = 512; then restart the server",

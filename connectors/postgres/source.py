@@ -11,7 +11,7 @@ import psycopg2.extensions
 from cdc.config.config import ConnectorConfig
 from cdc.encode.envelope.frame import in_wal
 from cdc.model.change import Change, Coordinates, Idle, Message, Offset, Op, Table, Transaction, TransactionBatch
-from cdc.model.errors import BugError, ProtocolError, RetryableError, raise_first
+from cdc.model.errors import BugError, GapError, OperatorError, ProtocolError, RetryableError, raise_first
 from cdc.model.interfaces import LINEAGE, Follower, Start
 from cdc.model.state import State
 from cdc.model.table_schema import Description
@@ -123,6 +123,8 @@ class PostgresSource:
 
     def hold(self, tables: Sequence[Table]) -> Start:
         catalog, replication = self._catalog(), self._walsender()
+        found = slot.slot_refusals(catalog, self._config.slot, 0)
+        raise_first(refusal for refusal in found if not isinstance(refusal, GapError))  # another tool's
         slot.ensure_publication(catalog, self._config.publication, tables)
         self._reliance().begin()  # before the log: what changes then is seen
         if slot.find_slot(catalog, self._config.slot) is not None:
@@ -171,7 +173,7 @@ class PostgresSource:
         replication, upkeep = self._walsender(), self._tended()
         resume = self._read_to = lsn_number(str(offset["lsn"]))
         yield from self._prove(offset)
-        replication.start(self._config.slot, self._config.publication, resume, messages=self._config.source.messages)
+        self._begin(resume)
         upkeep.follows(resume)
         assembler = Assembler()
         while True:
@@ -219,6 +221,15 @@ class PostgresSource:
                     pass
                 case _:
                     raise ProtocolError(0, f"{type(said).__name__} outside a transaction")
+
+    def _begin(self, resume: int) -> None:
+        """Ask for the log. Raises GapError if the slot has been lost since it was compared: a snapshot takes long."""
+        name, messages = self._config.slot, self._config.source.messages
+        try:
+            self._walsender().start(name, self._config.publication, resume, messages=messages)
+        except OperatorError:
+            raise_first(slot.slot_refusals(self._catalog(), name, resume))
+            raise
 
     def _prove(self, offset: Offset) -> Iterator[Idle]:
         """Make sure that the log before the position is the one that was followed, where it may be another."""

@@ -309,6 +309,15 @@ _REGIONS: Final = (
 )
 PARTITIONS: Final = (
     Case(
+        name="a_partition_that_was_not_in_the_log",  # and was made where it is, so that it brought no rows
+        before=_REGIONS[:1],
+        stopped=(
+            "CREATE UNLOGGED TABLE z_1 PARTITION OF t FOR VALUES IN (1)",
+            *("INSERT INTO t VALUES (1, 1, 1)", "ALTER TABLE z_1 SET LOGGED", "INSERT INTO t VALUES (1, 2, 2)"),
+        ),
+        said=("partition z_1 was attached with the rows it had, or was not in the log before",),
+    ),
+    Case(
         name="a_partition_of_another_identity_for_a_while",  # its rows are described as the root's; the root's stays
         before=_REGIONS,
         stopped=(_BY_CODE, "UPDATE t SET id = 5 WHERE id = 1", _BY_KEY),

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from connectors.postgres import session
+from connectors.postgres.catalog.catalog import Catalog
+from connectors.postgres.slot import ledger
 from tests.conftest import Database
 from tests.integration.connector import Connector
 from tests.integration.running import ordered, rows, same, unbroken
@@ -161,6 +164,10 @@ def test_what_is_not_whole_is_refused(database: Database, kafka: str, prefix: st
     found = errors(connector)
     assert any("its partition public.away is a foreign table" in message for message in found["table public.above"])
     assert not {"table public.parted", "table public.postponed"} & found.keys()
+    ((oid,),) = database.rows("SELECT 'above'::regclass::oid::int8")
+    catalog = Catalog(session.connect(session.parameters(database.url, prefix)))
+    (refusal,) = ledger.refusals(ledger.look(catalog, "none", {int(str(oid)): "public.above"}))
+    assert refusal.message in found["table public.above"], "by one that runs, too"
 
 
 def errors(connector: Connector) -> dict[str, list[str]]:

@@ -11,11 +11,12 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from psycopg2 import extensions
 
+from cdc.capture.starting.left_out import begins_without
 from cdc.config.config import ConnectorConfig
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.source_config import SourceConfig
 from cdc.model.change import Table
-from cdc.model.errors import ChangedError
+from cdc.model.errors import ChangedError, OperatorError
 from connectors.postgres import session
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.catalog.relations import Followed
@@ -234,6 +235,23 @@ def test_a_table_that_is_dropped_between_two_looks(postgres18: Database, prefix:
         with pytest.raises(ChangedError, match="it has just been dropped"):
             slot.ensure_publication(catalog, prefix, tables)
     assert not slot.ensure_publication(catalog, prefix, [there])
+
+
+def test_ddl_that_is_refused_leaves_out_what_a_pattern_brings(postgres18: Database, prefix: str) -> None:
+    """An event trigger keeps all tables from joining: the error names them, so that the others can go on."""
+    postgres18.execute(
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "CREATE TABLE u (id int PRIMARY KEY)",
+        "CREATE FUNCTION no() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''frozen''; END'",
+        f"CREATE PUBLICATION {prefix} FOR TABLE t WITH (publish_via_partition_root = true)",
+        "CREATE EVENT TRIGGER frozen ON ddl_command_start EXECUTE FUNCTION no()",
+    )
+    catalog = Catalog(session.connect(session.parameters(postgres18.url, prefix)))
+    tables = [Table("public", name, (), ("id",)) for name in ("t", "u")]
+    with pytest.raises(OperatorError, match="frozen") as refused:
+        slot.ensure_publication(catalog, prefix, tables)
+    could = {table.qualified for table in tables}
+    assert begins_without(tables, could, lambda table: table.name * 9, refused.value.message) == {"public.u"}
 
 
 def test_a_table_that_is_dropped_while_a_start_looks(

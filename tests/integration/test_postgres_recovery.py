@@ -583,7 +583,10 @@ def test_foreign_slot_at_the_first_start(postgres18: Database, kafka: str, prefi
 
 
 def test_another_server(stopped: Connector, postgres18: Database, servers: Callable[[str], str]) -> None:
-    """A position belongs to one server: the same file pointed at another one is refused by its system identifier."""
+    """A position belongs to one server, whose number tells; of one that has taken its place all is read, if asked for.
+
+    Topics and readers stay as they are: so it is after each upgrade to a new major version.
+    """
     elsewhere = Database(servers("postgres16"), "postgres")
     elsewhere.execute(f"CREATE DATABASE {postgres18.name}")
     other = Database(servers("postgres16").rsplit("/", 1)[0] + "/" + postgres18.name, postgres18.name)
@@ -593,11 +596,25 @@ def test_another_server(stopped: Connector, postgres18: Database, servers: Calla
         stopped.environment["TEST_DATABASE_URL"] = other.url
         verdict(stopped, "another source", "system identifier")
         assert other.rows("SELECT pubname FROM pg_publication") == []
+        stopped.environment["TEST_DATABASE_URL"] = ours
+        stopped.catch_up()
+        same(stopped, postgres18, "public.t")
+        other.execute("INSERT INTO t VALUES (1), (77)")  # it has taken its place, and the hint is followed
+        stopped.environment["TEST_DATABASE_URL"] = other.url
+        elsewhere.execute(f"SELECT pg_create_physical_replication_slot('cdc_{stopped.name}')")
+        assert stopped.here("snapshot", "start", "FILE", "--after-gap").returncode == 0
+        verdict(stopped, "slot taken", f"cdc_{stopped.name}")
+        drop_slot(elsewhere, stopped)
+        stopped.catch_up()
+        same(stopped, other, "public.t")
+        other.execute("DELETE FROM t WHERE id = 1")
+        stopped.catch_up()
+        same(stopped, other, "public.t")
+        stopped.environment["TEST_DATABASE_URL"] = ours
+        verdict(stopped, "another source", "system identifier")
     finally:
+        drop_slot(elsewhere, stopped)
         elsewhere.execute(f"DROP DATABASE {postgres18.name} WITH (FORCE)")
-    stopped.environment["TEST_DATABASE_URL"] = ours
-    stopped.catch_up()
-    same(stopped, postgres18, "public.t")
 
 
 def test_position_topic_deleted(stopped: Connector, postgres18: Database) -> None:

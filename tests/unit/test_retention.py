@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+from contextlib import nullcontext
+from typing import cast
 
+import pytest
+from psycopg2.extensions import connection
+
+from cdc.model.errors import GapError
+from connectors.postgres.catalog.catalog import Catalog
+from connectors.postgres.slot import heartbeat, retention
 from connectors.postgres.slot.invalidation import loss
 from connectors.postgres.slot.retention import HALF, LAST, QUARTER, QUIET, Retention, judge
 from connectors.postgres.slot.timeline import CLOSE_THE_GAP
@@ -86,3 +93,22 @@ def test_a_slot_that_is_not_used_is_told_before_the_server_gives_it_up(
 ) -> None:
     found = judge(Retention("s", "reserved", 0, None, None, idle_s=idle_s, idle_limit_s=limit_s))
     assert (found is not None and "idle_replication_slot_timeout" in found.message) == told
+
+
+def test_a_slot_that_is_lost_while_tables_are_read_ends_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session that has seen the log kept needs no longer reading; one that begins so compares it by itself."""
+    catalog = cast("Catalog", None)
+    monkeypatch.setattr(heartbeat, "WATCHED_EVERY_S", 0.0)
+    for statuses in (("reserved", "extended", "lost"), ("lost", "lost")):
+        states = iter(statuses)
+        monkeypatch.setattr(retention, "read", lambda *_, of=states: Retention("s", next(of), 0, None, None))
+        upkeep = heartbeat.Upkeep(cast("connection", None), catalog, slot="s", heartbeat_s=0)
+        monkeypatch.setattr(upkeep, "asking", nullcontext)
+        upkeep.tend(following=False)
+        if statuses[0] == "lost":
+            upkeep.tend(following=False)
+            continue
+        upkeep.tend(following=False)
+        with pytest.raises(GapError, match="slot lost") as lost:
+            upkeep.tend(following=False)
+        assert "--after-gap" in str(lost.value.hint)

@@ -56,11 +56,12 @@ class Startup:
         if state is None:
             state = self._create(source, identity, tables)
         raise_first(verdicts.of_config(state, self._settings.config))
-        state = _of_this_source(source, state, identity)
+        state, elsewhere = _of_this_source(source, state, identity)
         raise_first(verdicts.of_topics(self._sink.recorded(), self._sink.found()))
-        if state.phase is Phase.CREATING:
-            return self._hold_log(source, identity, tables, state)
-        return self._go_on(source, identity, tables, state, gap), None
+        if state.phase is not Phase.CREATING:
+            return self._go_on(source, identity, tables, state, elsewhere or gap), None
+        raise_first([elsewhere] if elsewhere is not None else [])
+        return self._hold_log(source, identity, tables, state)
 
     def _create(self, source: Source, identity: Mapping[str, str], tables: Sequence[Table]) -> State:
         """Commit that there is such a connector, before anything of it is made at the source."""
@@ -109,7 +110,10 @@ class Startup:
         state: State,
         gap: GapError | None,
     ) -> State:
-        """Compare what was committed with what there is now, and commit what is to be read for it."""
+        """Compare what was committed with what there is now, and commit what is to be read for it.
+
+        With another server than the position's there is nothing to compare.
+        """
         names = tuple(table.qualified for table in tables)
         if self._was_unlogged:
             state = self._note_unlogged(state)
@@ -117,7 +121,9 @@ class Startup:
         _refuse_left_out(source, state)
         still = self._compare_outbox(_still_captured(state, names), source)
         try:
-            moved = source.verify(still)
+            moved = (
+                source.verify(still) if still.identity.get(verdicts.SERVER) == identity.get(verdicts.SERVER) else None
+            )
             if gap is not None:
                 raise gap
         except UnloggedError:
@@ -369,12 +375,17 @@ class Startup:
         raise_first(verdicts.of_records(occupied, self._sink.schemas(), self._settings.connector, recorded))
 
 
-def _of_this_source(source: Source, state: State, identity: Mapping[str, str]) -> State:
-    """Return the position by the names of now. Raises OperatorError if it is of another source."""
+def _of_this_source(source: Source, state: State, identity: Mapping[str, str]) -> tuple[State, GapError | None]:
+    """Return the position by the names of now, and the gap if it is of another server.
+
+    Raises OperatorError if it is of another source.
+    """
     if isinstance(source, Renaming):
         state = replace(state, identity=source.renamed(state.identity))
-    raise_first(verdicts.of_source(state, identity))
-    return state
+    found = list(verdicts.of_source(state, identity))
+    elsewhere = next((error for error in found if isinstance(error, GapError)), None)
+    raise_first([] if elsewhere is not None else found)
+    return state, elsewhere
 
 
 def _refuse_left_out(source: Source, state: State) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import orjson
 
 from cdc.encode.table_log import log_of
-from cdc.model.errors import VerdictError
+from cdc.model.errors import GapError, VerdictError
 from cdc.model.interfaces import LINEAGE
 from cdc.model.ledger import TopicFacts, spread_otherwise
 from cdc.model.state import State
+
+SERVER: Final = "system_identifier"
+"""The part of an identity that is a server's own: one that takes its place, as a new major version, has another."""
 
 
 def of_config(state: State, config: Mapping[str, str]) -> Iterator[VerdictError]:
@@ -26,15 +30,28 @@ def of_config(state: State, config: Mapping[str, str]) -> Iterator[VerdictError]
 
 
 def of_source(state: State, identity: Mapping[str, str]) -> Iterator[VerdictError]:
-    """Refuse another server, database or slot than the position's; the timeline is checked by the source."""
+    """Refuse another server, database or slot than the position's; the timeline is checked by the source.
+
+    A server of another number may stand in the place of the one that was followed: of that, all tables can be read.
+    """
     for what, there in state.identity.items():
         here = identity.get(what)
-        if here != there and what != LINEAGE:
-            yield VerdictError(
-                f"another source: connector {state.connector} stands at a position of {what.replace('_', ' ')} "
-                f"{there}, source.url leads to {here}",
-                hint="point source.url at the server this connector began with; for a new server, a new name",
+        if here == there or what == LINEAGE:
+            continue
+        said = (
+            f"another source: connector {state.connector} stands at a position of {what.replace('_', ' ')} {there}, "
+            f"source.url leads to {here}"
+        )
+        began = "point source.url at the server this connector began with"
+        if what == SERVER:
+            yield GapError(
+                said,
+                hint=f"{began}; if this one has taken its place (a new major version, a migration), then cdc snapshot "
+                "start CONNECTOR.yaml --after-gap, and run it: it makes a new slot, reads every table again and "
+                "deletes what has gone",
             )
+        else:
+            yield VerdictError(said, hint=f"{began}; for a new server, a new name")
 
 
 def of_neighbours(

@@ -11,11 +11,11 @@ from typing import Any, Final, Protocol
 
 import psycopg2
 import psycopg2.extensions
-from psycopg2 import sql
+from psycopg2 import errors, sql
 
 from cdc.config.table_patterns import LEFT_OUT, is_pattern, matches
 from cdc.model.change import Column, Table
-from cdc.model.errors import OperatorError, raise_first
+from cdc.model.errors import OperatorError, RetryableError, raise_first
 from cdc.model.table_schema import Description
 from connectors import captured_tables
 from connectors.postgres.catalog import capturable, identities, queries
@@ -53,6 +53,8 @@ class Writable(Protocol):
         """Take one row."""
 
 
+_FILLED: Final = "SELECT oid::int8, pg_relation_size(oid) > 0 FROM unnest(%s::oid[]) AS each(oid)"
+_SIZE_MS: Final = 500
 _LOOKS: Final = 10
 """So often tables are looked for again, where one of them was dropped meanwhile: it is left out then."""
 
@@ -89,15 +91,26 @@ class Catalog:
     def had_rows(self, attached: Iterable[tuple[int, str]]) -> set[int]:
         """Return which partitions had rows, or the room of rows, when they were first asked for in this session.
 
-        Each is an oid, and what tells one time of being attached from another. It is asked for once: for its size a
-        lock is waited for.
+        Each is an oid, and what tells one time of being attached from another. It is asked for once.
         """
         asked = set(attached)
         if new := {oid for oid, _ in asked - self._had_rows.keys()}:
-            statement = "SELECT oid::int8, pg_relation_size(oid) > 0 FROM unnest(%s::oid[]) AS each(oid)"
-            filled = {oid for oid, is_filled in self.rows("asking for sizes", statement, (list(new),)) if is_filled}
+            filled = self._filled(new)
             self._had_rows |= {each: each[0] in filled for each in asked if each[0] in new}
         return {each[0] for each in asked if self._had_rows[each]}
+
+    def _filled(self, oids: set[int]) -> set[int]:
+        """Return those that have the room of rows, or all where one is locked: its size waits for who has locked it."""
+        self.rows("beginning", "BEGIN")
+        try:
+            self.rows("limiting waits for locks", f"SET LOCAL lock_timeout = '{_SIZE_MS}ms'")
+            return {oid for oid, is_filled in self.rows("asking for sizes", _FILLED, ([*oids],)) if is_filled}
+        except RetryableError as exc:
+            if not isinstance(exc.__cause__, errors.LockNotAvailable):
+                raise
+            return oids
+        finally:
+            self.rows("rolling back", "ROLLBACK")
 
     def copy(self, doing: str, statement: sql.Composable, into: Writable) -> None:
         """Run one COPY … TO STDOUT. Raises as `rows` does.

@@ -164,10 +164,7 @@ def refusals(table: Table, relations: Sequence[Identity], *, generated: bool) ->
         broken = one.breaks(generated=generated)
         full = f"ALTER TABLE {one.sql} REPLICA IDENTITY FULL"
         if one.kind == "f":
-            yield OperatorError(
-                f"table {table.qualified}: {one.shown} is a foreign table: the log has no rows of it",
-                hint="name the other partitions in tables, not the table above them",
-            )
+            yield foreign(table.qualified, one.shown)
         elif one.persistence == "u" and one.partition:
             yield OperatorError(
                 f"table {table.qualified}: {one.shown} is not in the log (unlogged)",
@@ -182,6 +179,14 @@ def refusals(table: Table, relations: Sequence[Identity], *, generated: bool) ->
             yield OperatorError(
                 f"table {table.qualified}: the log does not carry its key ({key}) of old rows in {one.shown}", hint=full
             )
+
+
+def foreign(table: str, shown: str) -> OperatorError:
+    """Return the error of a table that has a foreign table for a partition."""
+    return OperatorError(
+        f"table {table}: {shown} is a foreign table: the log has no rows of it",
+        hint="name the other partitions in tables, not the table above them",
+    )
 
 
 @dataclass(frozen=True, slots=True)

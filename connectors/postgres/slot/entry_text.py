@@ -12,6 +12,8 @@ _NONE, _NOTHING = ".", "-"
 UNKNOWN: Final = ("....", "....", "....")
 """What is known of a partition that only the log has told of."""
 _WHOLE: Final = _WIDTH + sum(map(len, UNKNOWN))
+PARTS_AT: Final = 6
+"""Which part of an entry has the partitions."""
 
 
 def number(oid: int) -> str:
@@ -39,6 +41,16 @@ def parts(text: str) -> dict[int, tuple[str, str, str]]:
         return {}
     each = (text[at : at + _WHOLE] for at in range(0, len(text), _WHOLE))
     return {int(one[:_WIDTH], 36): (one[7:11], one[11:15], one[15:19]) for one in each}
+
+
+def known(entry: str) -> frozenset[int]:
+    """Return the partitions of which a whole entry has more than that they are there."""
+    of = entry.split(" ")
+    return (
+        frozenset(oid for oid, has in parts(of[PARTS_AT]).items() if has != UNKNOWN)
+        if len(of) > PARTS_AT
+        else frozenset()
+    )
 
 
 def columns(text: str) -> dict[int, tuple[str, str]]:

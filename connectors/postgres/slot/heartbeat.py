@@ -14,11 +14,12 @@ from typing import Final
 
 import psycopg2.extensions
 
-from cdc.model.errors import OperatorError
+from cdc.model.errors import GapError, OperatorError
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.deadline import Deadline
 from connectors.postgres.lsn import lsn_number
 from connectors.postgres.slot import retention
+from connectors.postgres.slot.invalidation import loss
 
 OURS: Final = "cdc."
 """Messages whose prefix begins so are never published."""
@@ -53,6 +54,8 @@ class Upkeep:
         self._watch_at_s = now
         self._beaten_to = 0
         self._level = retention.QUIET
+        self._was_kept = False
+        """The server has kept the log in this session."""
         self._told_at_s = float("-inf")
 
     def follows(self, lsn: int) -> None:
@@ -64,7 +67,10 @@ class Upkeep:
         return self._deadline.answered()
 
     def tend(self, *, following: bool) -> None:
-        """Do what is due. Raises RetryableError if the server does not answer."""
+        """Do what is due. Raises RetryableError if the server does not answer, GapError once it keeps the log no more.
+
+        While tables are read for the first time nothing else would tell, for as long as that takes.
+        """
         now = time.monotonic()
         if following and now >= self._beat_at_s:
             self._beat_at_s = now + self._heartbeat_s
@@ -93,6 +99,11 @@ class Upkeep:
 
     def _watch(self, now: float) -> None:
         found = retention.read(self._catalog, self._slot)
+        kept = found is not None and found.wal_status != "lost"
+        if found is not None and self._was_kept and not kept:
+            lost = loss(found.slot, found.reason)
+            raise GapError(lost.message, hint=lost.hint)
+        self._was_kept = kept
         warned = retention.judge(found) if found is not None else None
         level = warned.level if warned is not None else retention.QUIET
         if warned is not None and (level > self._level or now - self._told_at_s >= _REPEATED_EVERY_S):

@@ -20,7 +20,7 @@ class Loss(NamedTuple):
 _REASONS: Final = {
     "wal_removed": (
         "the server removed log that {slot} still needed (max_slot_wal_keep_size)",
-        "set max_slot_wal_keep_size to more than is written while the connector is stopped",
+        "set max_slot_wal_keep_size to more than is written while the connector is stopped, or first reads its tables",
     ),
     "rows_removed": (
         "the server removed rows of its catalog that {slot} still needed (rows_removed)",

@@ -42,10 +42,10 @@ from cdc.model.errors import OperatorError
 from cdc.model.table_schema import REWRITTEN, NoneCame, renamed
 from connectors.postgres.catalog import queries
 from connectors.postgres.catalog.catalog import Catalog
-from connectors.postgres.session import identifier
-from connectors.postgres.slot import entry_text, identity_marks
+from connectors.postgres.slot import entry_text, identity_marks, leaves
 from connectors.postgres.slot.entry_text import hashed as _hash
 from connectors.postgres.slot.entry_text import number as _number
+from connectors.postgres.slot.leaves import Part
 
 GENERATED: Final = "generated"
 """How a generated column is noted: events have none of it, until it is a column like others (DROP EXPRESSION)."""
@@ -56,8 +56,6 @@ _PARTS: Final = 8
 _MADE: Final = 3
 _COLUMNS_AT: Final = 4
 """Which parts behind the first."""
-_PARTS_AT: Final = 6
-"""Which part of all."""
 _LONG: Final = 6
 
 _PATHS: Final = """
@@ -83,28 +81,6 @@ SELECT a.attrelid::int8, a.attnum, a.attname::text, a.atttypid::int8, a.atttypmo
 FROM pg_attribute a WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY 1, 2
 """  # noqa: S608 - a constant
 
-_LEAVES: Final = """
-WITH RECURSIVE part(root, oid, attached, joined, merged) AS (
-    SELECT oid, oid, '', 2147483647, false FROM pg_class WHERE oid = ANY (%s::oid[])
-    UNION ALL
-    SELECT part.root, i.inhrelid, part.attached || ',' || i.xmin::text, least(part.joined, age(i.xmin)),
-           part.merged OR EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = i.inhrelid AND a.attnum > 0
-                                  AND (a.xmin::text, a.cmin::text) = (i.xmin::text, i.cmin::text))
-    FROM part JOIN pg_class p ON p.oid = part.oid AND p.relkind = 'p' JOIN pg_inherits i ON i.inhparent = part.oid
-)
-SELECT part.root::int8, c.oid::int8, n.nspname, c.relname, part.attached, c.relfilenode::text, c.reltoastrelid::int8,
-       c.relpersistence <> 'p', c.reltuples < 0,
-       part.merged
-       OR part.joined < age((SELECT a.xmin FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum = -1))
-FROM part JOIN pg_class c ON c.oid = part.oid JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind = 'r' ORDER BY 1, 2
-"""
-"""The row of a table's system column is as old as the table: a partition that was attached later had rows, maybe.
-
-One that was made, filled and attached in one transaction has no such row that is older. But ATTACH writes the rows of
-its columns and that of its place in one command, and CREATE TABLE … PARTITION OF in two.
-"""
-
 _USED: Final = """
 WITH RECURSIVE used(root, oid) AS (
     SELECT a.attrelid, a.atttypid FROM pg_attribute a
@@ -127,27 +103,6 @@ SELECT used.root::int8, t.oid::int8, t.typname::text,
        END, t.typtype = 'e'
 FROM used JOIN pg_type t ON t.oid = used.oid WHERE t.typtype IN ('e', 'c') ORDER BY 1, 2
 """
-
-
-class Part(NamedTuple):
-    """Is a relation that holds rows of a table."""
-
-    oid: int
-    schema: str
-    name: str
-    attached: str
-    file: str
-    toast: int
-    unlogged: bool
-    emptied: bool
-    """No statistics since it was made or truncated."""
-    brought_rows: bool
-    """It was attached, and not made where it is; and it had rows when that was asked first."""
-
-    @property
-    def record(self) -> str:
-        toast = _hash(str(self.toast), 4) if self.toast else _NONE * 4
-        return _number(self.oid) + _hash(self.attached, 4) + _hash(self.file, 4) + toast
 
 
 class _Type(NamedTuple):
@@ -203,8 +158,13 @@ class Facts:
         )
 
 
-def look(catalog: Catalog, publication: str, tables: Mapping[int, str]) -> dict[str, Facts]:
-    """Return what the catalog says of tables, given and returned by ``schema.table``; one that is gone is not there."""
+def look(
+    catalog: Catalog, publication: str, tables: Mapping[int, str], then: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Facts]:
+    """Return what the catalog says of tables, given and returned by ``schema.table``; one that is gone is not there.
+
+    `then` are the entries that it is to be compared with.
+    """
     oids = list(tables)
     ((version,),) = catalog.rows("reading the version", "SELECT current_setting('server_version_num')::int")
     paths = catalog.rows(
@@ -220,11 +180,7 @@ def look(catalog: Catalog, publication: str, tables: Mapping[int, str]) -> dict[
         columns.setdefault(oid, {})[number] = (name, GENERATED if generated else printed[type_oid, typmod])
         if is_in_events:
             made.setdefault(oid, []).append(xmin)
-    parts: dict[int, list[Part]] = {}
-    leaves = [(root, Part(*part)) for root, *part in catalog.rows("reading the catalog", _LEAVES, (oids,))]
-    had_rows = catalog.had_rows((part.oid, part.attached) for _, part in leaves if part.brought_rows)
-    for root, part in leaves:
-        parts.setdefault(root, []).append(part._replace(brought_rows=part.oid in had_rows))
+    parts = leaves.look(catalog, tables, then)
     types: dict[int, dict[int, _Type]] = {}
     for root, oid, name, defined, enum in catalog.rows("reading the catalog", _USED, (oids,)):
         types.setdefault(root, {})[oid] = _Type(name, tuple(defined or ()), enum)
@@ -241,7 +197,7 @@ def look(catalog: Catalog, publication: str, tables: Mapping[int, str]) -> dict[
             changed=joined.get(oid, ("", ()))[0],
             made=_hash(",".join(made.get(oid, ())), _LONG),
             columns=columns[oid],
-            parts=parts.get(oid, ()),
+            parts=parts[oid],
             types=types.get(oid, {}),
             key=keys.get(oid, ""),
             unique=frozenset(unique.get(oid, ())),
@@ -273,12 +229,12 @@ def with_parts(entries: Mapping[str, str], told: Mapping[int, tuple[str, str]]) 
     new = dict(entries)
     for name in {root for root, _ in told.values()} | {own for _, own in told.values()}:
         known = entries.get(name, "").split(" ")
-        if len(known) > _PARTS_AT:
-            there = entry_text.parts(known[_PARTS_AT])
+        if len(known) > entry_text.PARTS_AT:
+            there = entry_text.parts(known[entry_text.PARTS_AT])
             more = "".join(entry_text.part(oid) for oid, (root, _) in told.items() if root == name and oid not in there)
             alone = [oid for oid, (_, own) in told.items() if own == name]
-            had = "" if known[_PARTS_AT] == _NOTHING else known[_PARTS_AT]
-            known[_PARTS_AT] = entry_text.part(alone[0]) if alone else had + more or _NOTHING
+            had = "" if known[entry_text.PARTS_AT] == _NOTHING else known[entry_text.PARTS_AT]
+            known[entry_text.PARTS_AT] = entry_text.part(alone[0]) if alone else had + more or _NOTHING
             new[name] = " ".join(known)
     return new
 
@@ -403,7 +359,7 @@ def _of_parts(then: Mapping[int, tuple[str, str, str]], now: Facts, *, rewritten
             if part.oid == now.oid and part.oid in then:
                 return "it was a partition of another table for a time, whose topic has its changes"
             if part.brought_rows:
-                return f"partition {part.name} was attached with the rows it had"
+                return f"partition {part.name} was attached with the rows it had, or was not in the log before"
             continue
         attached, file, toast = then[part.oid]
         if attached != _hash(part.attached, 4):
@@ -439,12 +395,4 @@ def _of_unique(then: Sequence[str], now: Facts) -> str | None:
 def refusals(found: Mapping[str, Facts]) -> Iterator[OperatorError]:
     """Refuse tables of which a partition is not in the log."""
     for name, facts in found.items():
-        for part in facts.parts:
-            if part.unlogged:
-                table = identifier(part.schema, part.name)
-                what = f"table {name}" if part.oid == facts.oid else f"partition {table} of table {name}"
-                yield OperatorError(
-                    f"{what} is not in the log (unlogged)",
-                    hint=f"ALTER TABLE {table} SET LOGGED; then cdc snapshot start CONNECTOR.yaml --table {name}: "
-                    "the log has nothing of what was written meanwhile",
-                )
+        yield from leaves.refusals(name, facts.oid, facts.parts)

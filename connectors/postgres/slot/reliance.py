@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from cdc.config.config import ConnectorConfig
@@ -56,7 +57,7 @@ class Reliance:
         """Compare all with the position. Raises for what a start refuses; `stale` is what is to be read again."""
         catalog = self._catalog
         self._followed.compare(ledger.numbers(state.carried), catalog)
-        found = self._facts()
+        found = self._facts(state.carried)
         again = ledger.made_again({name: state.carried.get(name, "") for name in state.tables}, found)
         others = [table for table in self._tables() if table.qualified not in again]
         refusals = list(continuity.refusals(catalog, walsender, names, state, here=here, tables=others))
@@ -65,7 +66,7 @@ class Reliance:
         raise_first(refusals)
         if again:
             self._join(again)
-            found = self._facts()
+            found = self._facts(state.carried)
         raise_first(ledger.refusals(found))
         made = dict.fromkeys(again, "it is another table of that name, which the publication did not carry at first")
         self.stale = {**ledger.differences(state.carried, found, self._publication), **made}
@@ -104,7 +105,7 @@ class Reliance:
         """
         table = self._followed.table(relation, self._catalog, commit=commit)
         if table is not None and self._followed.has_changed:
-            self._require_same(self._records, self._facts_now(table.qualified))
+            self._require_same(self._records, self._facts_now(self._records, table.qualified))
         return table
 
     def is_due(self) -> bool:
@@ -129,7 +130,8 @@ class Reliance:
         catalog, publication = self._catalog, self._publication
         self._followed.look(catalog)
         self._joining.look(catalog)
-        found = self._facts_now()
+        carried = self.carried()
+        found = self._facts_now(carried)
         refusals = [
             *ledger.refusals(found),
             *slot.left(catalog, publication, found),
@@ -142,7 +144,7 @@ class Reliance:
         self._refused = bool(refusals)
         if refusals:
             return
-        self._require_same(self.carried(), found)
+        self._require_same(carried, found)
         altered = [name for name, facts in found.items() if ledger.altered(self._records.get(name, ""), facts)]
         if altered:
             raise ChangedError(f"table {', '.join(altered)} was altered: what its rows say is compared again")
@@ -152,20 +154,20 @@ class Reliance:
     def _tables(self) -> tuple[Table, ...]:
         return tuple(captured.table for captured in self._captured)
 
-    def _facts(self) -> dict[str, ledger.Facts]:
+    def _facts(self, then: Mapping[str, str] = MappingProxyType({})) -> dict[str, ledger.Facts]:
         """Raise ChangedError where a captured table has just been dropped: a position must have an entry for each.
 
         Without one, a table that is made again is not told from one that was taken out of the publication.
         """
-        found = self._facts_now()
+        found = self._facts_now(then)
         if gone := ", ".join(sorted({table.qualified for table in self._tables()} - found.keys())):
             raise ChangedError(f"table {gone} has just been dropped: looking again")
         return found
 
-    def _facts_now(self, only: str = "") -> dict[str, ledger.Facts]:
-        """Return what the catalog says of the captured tables that are still there, or of one."""
+    def _facts_now(self, then: Mapping[str, str], only: str = "") -> dict[str, ledger.Facts]:
+        """Return what the catalog says of captured tables that are there, or of one, to be compared with `then`."""
         named = {c.oid: c.table.qualified for c in self._captured if only in ("", c.table.qualified)}
-        return ledger.look(self._catalog, self._publication, named)
+        return ledger.look(self._catalog, self._publication, named, then)
 
     def _require_same(self, then: Mapping[str, str], found: Mapping[str, ledger.Facts]) -> None:
         """Raise ChangedError where rows of tables may have changed without events."""
