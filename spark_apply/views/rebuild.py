@@ -158,13 +158,21 @@ def _run_here(config: ViewsConfig, commands: Commands, command: Command, tell: P
     """Do it in this process; return False where another one has the state."""
     tell("no view job has answered: running it here")
     try:
-        run_views(config, once=True, progress=tell)
+        stopped = run_views(config, once=True, progress=tell).stopped
     except (StateInUseError, FencedError):
         tell("another view job is at work: waiting for it")
         return False
     except CdcError:
         commands.withdraw(command)
         raise
+    left = _standing(commands, command)
+    if left is not None and left.failed is None:
+        commands.withdraw(command)
+        why = next((stopped[name] for name in command.views if name in stopped), "a table is being read again")
+        raise OperatorError(
+            f"the view job could not publish it yet: {why}",
+            hint="what is published is as it was; rebuild again when that is over: cdc view status VIEWS.yaml",
+        )
     return True
 
 

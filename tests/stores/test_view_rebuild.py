@@ -251,7 +251,9 @@ def test_a_view_that_is_left_out_for_a_while(apply_spark: SparkSession, kafka: s
     moments = bench.views["moments"]
     bench.views = {"searches": searches}
     bench.rebuild()
-    with pytest.raises(ConfigError, match=r"with the definition before, .*view\.moments is not captured") as lost:
+    with pytest.raises(
+        ConfigError, match=r"with the definition before, .*view\.moments is no view of the file"
+    ) as lost:
         rebuild_views(bench.config, only=["searches"], rollback=True)
     assert "Write that view into the file again" in (lost.value.hint or "")
     bench.views["moments"] = moments

@@ -154,6 +154,10 @@ class Graph:
         if name is None:
             near = [each for each in self._relations if each.rpartition(".")[2].casefold() == what.name.casefold()]
             hint = f"did you mean {near[0]}?" if near else did_you_mean(asked, self._relations)
+            if asked.casefold().startswith("view.") and not near:
+                raise self._written.refuse(
+                    f"{asked} is no view of the file, and not captured", at=what, hint="write that view into the file"
+                )
             raise self._written.refuse(f"the table {asked} is not captured", at=what, hint=hint)
         return Item(what.alias_or_name, self._relation(name, what), None if what.alias else name, names)
 
