@@ -170,8 +170,13 @@ REFUSED: list[tuple[str, str, str]] = [
     ),
     (
         "SELECT id, r FROM (SELECT id, rank() OVER (ORDER BY n) AS r FROM public.t)",
-        "RANK() OVER (ORDER BY t.n ASC) takes all rows together",
+        "RANK() OVER (ORDER BY t.n) takes all rows together",
         "refresh: full",
+    ),
+    (
+        "SELECT id, ntile(2) OVER (PARTITION BY n % 2, 7 div n ORDER BY id) AS r FROM public.t",
+        "no column of the key (id) is in NTILE(2) OVER (PARTITION BY t.n % 2, 7 DIV t.n ORDER BY t.id)",
+        "add t.n % 2, 7 DIV t.n to the output and to the key",
     ),
     (
         "SELECT id FROM (SELECT id,sum(n) OVER (PARTITION BY g) AS a, max(n) OVER (PARTITION BY at) b FROM public.t)",

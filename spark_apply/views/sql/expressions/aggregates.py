@@ -22,6 +22,7 @@ from spark_apply.views.sql.expressions.types import (
     precision_scale,
 )
 from spark_apply.views.sql.reading.blocks import operand
+from spark_apply.views.sql.reading.written import kept_as
 
 AGGREGATES: Final = Rules()
 
@@ -193,7 +194,7 @@ def _window(carry: Carrier, node: exp.Expr) -> Typed:
     spec = node.args.get("spec")
     ordered = None if order is None else exp.Order(expressions=[_ordered(carry, each) for each in order.expressions])
     whole = exp.Window(
-        partition_by=[carry(each).sql for each in node.args.get("partition_by") or ()],
+        partition_by=[kept_as(carry(each).sql, each) for each in node.args.get("partition_by") or ()],
         order=ordered,
         spec=None if spec is None else _frame(carry, node, spec),
         over="OVER",
@@ -202,7 +203,7 @@ def _window(carry: Carrier, node: exp.Expr) -> Typed:
     def windowed(function: exp.Expr) -> exp.Expr:
         made = whole.copy()
         made.set("this", function)
-        return made
+        return kept_as(made, node)
 
     return found.made(windowed)
 

@@ -23,7 +23,7 @@ from spark_apply.views.sql.expressions.letters import LETTERS
 from spark_apply.views.sql.expressions.operators import OPERATORS
 from spark_apply.views.sql.expressions.postgres import LONGEST_NAME, in_postgres, refusal
 from spark_apply.views.sql.reading.blocks import Block
-from spark_apply.views.sql.reading.written import Written
+from spark_apply.views.sql.reading.written import Written, kept_as
 
 _RULES: Final[dict[type[exp.Expr], Rule]] = {
     **OPERATORS,
@@ -55,7 +55,7 @@ def carried(block: Block, written: Written) -> tuple[Block, tuple[str, ...]]:
         outputs={name: value.sql for name, value in outputs.items()},
         types={name: value.type for name, value in outputs.items()},
         where=conditions(block.where),
-        group=None if block.group is None else tuple(carry(each).sql for each in block.group),
+        group=None if block.group is None else tuple(kept_as(carry(each).sql, each) for each in block.group),
         having=conditions(block.having),
         order=tuple(carry(each).sql for each in block.order),
     )

@@ -157,8 +157,19 @@ def _line(at: exp.Expr) -> int | None:
     return None
 
 
+_AS = "as_written"
+
+
+def kept_as(made: exp.Expr, part: exp.Expr) -> exp.Expr:
+    """Return what an engine has in place of a part of the SQL, for messages under that one's text."""
+    made.meta[_AS] = as_written(part)
+    return made
+
+
 def as_written(part: exp.Expr) -> str:
     """Return a part of the SQL for a message."""
+    if _AS in part.meta:
+        return str(part.meta[_AS])
     text = re.sub(r"`([A-Za-z_]\w*)`", r"\1", part.sql("spark"))
     return text if len(text) <= 80 else f"{text[:77]}..."  # noqa: PLR2004 - what fits in a line
 
