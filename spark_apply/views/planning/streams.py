@@ -33,6 +33,7 @@ from spark_apply.views.model.uses import TIMES, TableUse, Way
 from spark_apply.views.model.values import Columns
 
 _NUMBER: Final = "_cdc_number"
+_LAST_YEAR: Final = 9999
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +132,8 @@ def events_of(records: DataFrame, stream: Stream) -> DataFrame:
     """Return the events of Kafka records, as of `events.kafka.stream.read_topic`; records without a value none.
 
     Returns ``_cdc_key STRING`` (the key as text, whose times have milliseconds alone; null where the record is no
-    object of these columns, or a column of the key is null), ``_cdc_position STRING``, ``_cdc_op STRING`` (``c``),
-    ``_cdc_source_ms BIGINT`` (the record's timestamp), then the stream's columns.
+    object of these columns, a column of the key is null, or a time is behind the year 9999), ``_cdc_position STRING``,
+    ``_cdc_op STRING`` (``c``), ``_cdc_source_ms BIGINT`` (the record's timestamp), then the stream's columns.
     """
     with_corrupt = T.StructType([*stream.row.fields, T.StructField(CORRUPT, T.StringType())])
     at_ms = F.unix_millis("timestamp")
@@ -142,6 +143,9 @@ def events_of(records: DataFrame, stream: Stream) -> DataFrame:
     good = F.col(f"r.{CORRUPT}").isNull()
     for name in stream.config.key:
         good &= F.col(f"r.{quoted(name)}").isNotNull()
+    for name, kind in stream.columns:
+        if kind.name in TIMES and kind.name != "date":  # a number is taken for seconds, and is milliseconds there
+            good &= F.coalesce(F.year(f"r.{quoted(name)}") <= _LAST_YEAR, F.lit(True))  # noqa: FBT003 - the same
     return parsed.select(
         F.when(good, F.to_json(key)).alias(KEY),
         F.format_string("%016x.%08x.%016x", F.greatest(F.col("at"), F.lit(0)), "partition", "offset").alias(POSITION),

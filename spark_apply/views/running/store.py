@@ -170,7 +170,10 @@ class ViewStore:
         found = self.streams.take_in()
         for name, unreadable in found.items():
             if unreadable:
-                self.output.tell(f"warning: {unreadable:,} records of stream {name} are no events of it: left out")
+                why = "no JSON of its schema, no key, or a time that is a number and no text"
+                self.output.tell(
+                    f"warning: {unreadable:,} records of stream {name} are no events of it: left out ({why})"
+                )
         return bool(found)
 
     def _begin_views(self) -> None:
