@@ -104,6 +104,8 @@ DDL: Final = [
     ("CREATE OR REPLACE DATABASE d CHARACTER SET utf8mb4", Dropped("d")),
     ("CREATE TABLE t (id INT) AS SELECT MAX(a) FROM e.u", Filled(T)),
     ("CREATE TABLE t AS SELECT f()", Both(Filled(T), anything("CREATE"))),
+    ("CREATE OR REPLACE TABLE t (id INT PRIMARY KEY) AS SELECT 5 AS id", Filled(T)),
+    ("CREATE OR REPLACE TABLE t AS SELECT f()", Both(Filled(T), anything("CREATE"))),
     ("ALTER TABLE t TRUNCATE PARTITION p", Partitions(T)),
     ("CREATE TEMPORARY TABLE t (a DECIMAL(10, 2), KEY k (a))", Temporary((T,), made=True)),
     ("CREATE OR REPLACE TEMPORARY TABLE IF NOT EXISTS t LIKE e.u", Temporary((T,), made=True)),

@@ -126,7 +126,8 @@ def judge(statement: str, database: str, server: str = "", sql_mode: int = 0) ->
     if isinstance(said, ChangesRows) or said is None:
         return _judged(tokens, database)
     if isinstance(said, Filled):
-        query = next((at for at, token in enumerate(tokens) if token.says(*_QUERIES) and at > 1), 0)
+        behind = 4 if tokens[1].says("OR") else 2  # CREATE OR REPLACE TABLE, CREATE TABLE
+        query = next((at for at in range(behind, len(tokens)) if tokens[at].says(*_QUERIES)), 0)
         if not _only_native(tokens, query):
             return Both(said, ChangesRows("CREATE", None))
     return said
