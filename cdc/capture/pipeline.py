@@ -355,7 +355,7 @@ class Pipeline:
             state = self._sink.fence()
             if takes_over and state is not None and isinstance(source, Freeing):
                 source.free()  # not before: until it is fenced, the other copy may be the one that is to go on
-            target = self._startup.log_end(source, state) if until_caught_up else None
+            target = self._startup.log_end(source, state, identity) if until_caught_up else None
             self._startup.read_keys()
             gap, self._gap = self._gap, None
             if state is None or state.phase is Phase.CREATING:
@@ -378,21 +378,24 @@ class Pipeline:
             self._ran, self._stand_by.stood_by, self._is_read_again = True, False, False
             self._say_left_out(source)
             with closing(session):
-                try:
-                    if state.phase is Phase.SNAPSHOT:
-                        session.snapshot(view)
-                    self._follow(session, target)
-                except CdcError:
-                    if self._sink.pending()[0]:
-                        self._meter.aborted()
-                    raise
+                self._run_session(session, state.phase, view, target)
+
+    def _run_session(self, session: Session, phase: Phase, view: str | None, target: int | None) -> None:
+        try:
+            if phase is Phase.SNAPSHOT:
+                session.snapshot(view)
+            self._follow(session, target)
+        except CdcError as exc:
+            if self._sink.pending()[0]:
+                self._meter.aborted()
+            if isinstance(exc, UnloggedError) and self._startup.found_unlogged():
+                log.warning("connector %s: %s", self._settings.connector, exc.message)
+                raise RestartSession from exc  # it commits that, before it ends with it
+            raise
 
     def _follow(self, session: Session, target: int | None) -> None:
         try:
             session.stream(target)
-        except UnloggedError as exc:  # the next session commits that, before it ends with it
-            self._startup.unlogged()
-            raise RestartSession from exc
         except (GapError, UnreadableError) as exc:
             if not signals.after_gap(self._sink.commands()):
                 raise

@@ -20,7 +20,7 @@ from cdc.model.audit import Act
 from cdc.model.change import Position
 from cdc.model.errors import GapError, OperatorError, raise_first
 from cdc.model.interfaces import Renaming, Shared, Sink, Source
-from cdc.model.state import Phase, State
+from cdc.model.state import UNLOGGED, Phase, State
 from cdc.offsets.exported import Exported
 
 Kind = Literal["same", "repeat", "skip"]
@@ -123,6 +123,11 @@ def refusals(state: State, exported: Exported) -> Iterator[OperatorError]:
         yield OperatorError(
             f"connector {state.connector}: a first snapshot has no place in the log that could be moved",
             hint="cdc run CONNECTOR.yaml --until-caught-up",
+        )
+    if state.offset.get(UNLOGGED):
+        yield OperatorError(
+            f"connector {state.connector} is to read its tables again, as its server wrote no log for a time",
+            hint="cdc run CONNECTOR.yaml --until-caught-up, then import again",
         )
     if state.reading:
         yield OperatorError(

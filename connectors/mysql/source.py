@@ -76,7 +76,7 @@ class MysqlSource:
         """Whether views tell transactions by GTID, not by where they end."""
         self._by_hand: GtidSet | None = None
         """What Kafka has, and what somebody has set gtid_purged to, if that is more."""
-        self._unlogged = False
+        self._unlogged, self._looked_s = False, float("-inf")
         self._captured: tuple[Captured, ...] = ()
         self._left_out: Mapping[str, CdcError] = {}
         self._followed = Followed(config.source, ())
@@ -99,9 +99,9 @@ class MysqlSource:
         self._claim.keep()
         sql = self._sql = session.connect(self._address)
         self._server = server.look(sql)
-        raise_first(server.refusals(self._server, self._address.endpoint, has_log=True))  # else `verify` says so
+        raise_first(server.refusals(self._server, self._address.endpoint, but_log=True))  # `verify` says so
         raise_first(dumps.duplicates(self._config, self._server))
-        for refusal in server.unlogged(sql, self._server, self._address.endpoint):
+        for refusal in server.unlogged(sql, self._server, self._address.endpoint) if self._server.has_log else ():
             if refusal is not None:
                 raise refusal
             log.warning("MySQL at %s may be a replica: if so, %s", self._address.endpoint, server.UNLOGGED)
@@ -150,7 +150,11 @@ class MysqlSource:
         stops = self._config.source.on_hole == "stop"
         self._by_hand = continuity.by_hand(state, here, stops=stops)
         self._unlogged = continuity.was_off(state, stops=stops)
-        return continuity.elsewhere(state, here) if continuity.moved(state, here, self.made_at) else None
+        if not continuity.moved(state, here, self.made_at):
+            return None
+        offset, commit = continuity.elsewhere(state, here)
+        self._place.read_to = BinlogPosition(str(offset["file"]), int(offset["pos"]))
+        return offset, commit
 
     def stale(self) -> Mapping[str, str]:
         reason = continuity.WAS_OFF if self._unlogged else continuity.BY_HAND
@@ -174,11 +178,14 @@ class MysqlSource:
         self._followed.recall(described)
 
     def tend(self) -> None:
-        """Keep what other copies see; no log is held, so before it is followed look whether it is still there."""
+        """Keep what other copies see; no log is held, so look whether it is still there while it is not read."""
         self._claim.keep()
-        if self._dump is None and time.monotonic() - self._compared_s > _COMPARED_S:
-            continuity.await_turn(self._connected(), self._place.read_to)
-            self._compared_s = time.monotonic()
+        if time.monotonic() - max(self._compared_s, self._looked_s) > _COMPARED_S:
+            if self._dump is None:
+                continuity.require_log(self._connected(), self._server, self._place.read_to)
+            else:  # what is read holds the files that are still to come
+                server.status(self._connected(), self._server)
+            self._looked_s = time.monotonic()
 
     def current(self) -> int:
         return server.status(self._connected(), self._server)[0].commit

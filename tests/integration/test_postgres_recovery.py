@@ -602,7 +602,10 @@ def test_another_server(stopped: Connector, postgres18: Database, servers: Calla
         other.execute("INSERT INTO t VALUES (1), (77)")  # it has taken its place, and the hint is followed
         stopped.environment["TEST_DATABASE_URL"] = other.url
         elsewhere.execute(f"SELECT pg_create_physical_replication_slot('cdc_{stopped.name}')")
+        ((number,),) = other.rows("SELECT system_identifier::text FROM pg_control_system()")
         assert stopped.here("snapshot", "start", "FILE", "--after-gap").returncode == 0
+        verdict(stopped, "another source", f"--after-gap --server {number}")
+        assert stopped.here("snapshot", "start", "FILE", "--after-gap", "--server", number).returncode == 0
         verdict(stopped, "slot taken", f"cdc_{stopped.name}")
         drop_slot(elsewhere, stopped)
         stopped.catch_up()

@@ -15,7 +15,7 @@ from cdc.model.state import Phase, State
 from connectors.mysql.binlog.last_transaction import LastTransaction
 from connectors.mysql.binlog.positions import BinlogPosition, GtidSet, GtidState
 from connectors.mysql.catalog import server
-from connectors.mysql.replication.continuity import ServerLog, await_turn, by_hand, end_of_log, moved, refusals
+from connectors.mysql.replication.continuity import ServerLog, by_hand, end_of_log, moved, refusals, require_log
 from connectors.mysql.replication.dump_stream import CLOSE_THE_GAP, refused_by_server
 from connectors.mysql.replication.mariadb_history import History
 
@@ -82,9 +82,10 @@ def test_what_is_set_by_hand_is_read_again_once() -> None:
 @pytest.mark.parametrize(("oldest", "gone"), [("b.000004", False), ("b.000005", True), ("b.000001", False)])
 def test_a_log_that_goes_before_its_turn(oldest: str, *, gone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """While tables are read, nobody follows the log: that it is gone is told then, and not once all are read."""
+    monkeypatch.setattr(server, "status", lambda *_: (BinlogPosition("b.000009", 4), ""))
     monkeypatch.setattr(server, "files", lambda _: [(oldest, 100), ("b.000009", 4)])
     with pytest.raises(GapError, match="binlog purged") if gone else nullcontext():
-        await_turn(cast("Any", None), BinlogPosition("b.000004", 800))
+        require_log(cast("Any", None), cast("Any", None), BinlogPosition("b.000004", 800))
 
 
 @pytest.mark.parametrize(

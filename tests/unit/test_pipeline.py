@@ -705,6 +705,38 @@ def test_a_gap_found_where_the_log_is_followed(bench: Bench, error: type[CdcErro
     assert set(bench.fold(A)) == {"1", "2"}
 
 
+def test_a_log_that_goes_off_while_tables_are_read(bench: Bench) -> None:
+    """It is noted, too, in the first snapshot: what was written meanwhile is in no log when that is done."""
+    off = False
+
+    class Off(MemorySource):
+        def verify(self, state: State) -> tuple[Offset, int] | None:
+            if off:
+                raise UnloggedError("binlog off")
+            self.was_off = bool(state.offset.get(UNLOGGED))
+            return super().verify(state)
+
+        def stale(self) -> Mapping[str, str]:
+            return {A.qualified: "binlog off"} if self.was_off else {}
+
+    def broken(point: str) -> None:
+        nonlocal off
+        if point == "snapshot.chunk" and not off:
+            off = True
+            raise UnloggedError("binlog off")
+
+    bench.log.commit(insert(A, _row("1")), insert(A, _row("2")))
+    for at in (broken, None):
+        with pytest.raises(UnloggedError):
+            bench.run(A, source=Off, at=at or (lambda _: None))
+        assert bench.state().offset.get(UNLOGGED)
+    off = False
+    bench.run(A, source=Off)
+    assert not bench.state().offset.get(UNLOGGED)
+    assert set(bench.fold(A)) == {"1", "2"}
+    assert bench.events(A).count("r") >= 2 + 2
+
+
 @pytest.mark.parametrize("while_followed", [True, False])
 def test_a_log_that_was_off_for_a_time(bench: Bench, *, while_followed: bool) -> None:
     """It is noted before the run ends with it, and the next one reads the tables again, once."""

@@ -1,9 +1,10 @@
 """Commands to a connector: Debezium's signals, as records of the connector's signal topic. Pure.
 
 https://debezium.io/documentation/reference/stable/configuration/signalling.html: ``execute-snapshot`` and
-``stop-snapshot``. We add two members of the data: ``after-gap``, because the log has a gap and a re-snapshot of all
-tables shall close it; and ``keys``, for only the rows with these keys of the one table named. ``pause-connector``,
-``resume-connector``, ``reload-connector`` and ``erase-key`` are ours.
+``stop-snapshot``. We add three members of the data: ``after-gap``, because the log has a gap and a re-snapshot of all
+tables shall close it, with ``server`` also at a server that has taken another one's place; and ``keys``, for only the
+rows with these keys of the one table named. ``pause-connector``, ``resume-connector``, ``reload-connector`` and
+``erase-key`` are ours.
 
 What Debezium's signals may ask for and we do not do is refused as a whole, by name: half of what was asked for would
 be something else. A condition on rows is SQL of anybody who may write to the topic, so it is not taken; its text is
@@ -29,7 +30,10 @@ _START: Final = "execute-snapshot"
 _STOP: Final = "stop-snapshot"
 _NOT_DONE: Final = ("log", "pause-snapshot", "resume-snapshot", "schema-changes", "set-binlog-position")
 """Signals of Debezium's that are none of ours."""
-_MEMBERS: Final = {_START: {"type", "data-collections", "after-gap", "keys"}, _STOP: {"type", "data-collections"}}
+_MEMBERS: Final = {
+    _START: {"type", "data-collections", "after-gap", "server", "keys"},
+    _STOP: {"type", "data-collections"},
+}
 _NO_CONDITION: Final = "no condition on rows is taken: `keys` names rows, and without it the whole table is read"
 _WHY: Final = {
     "additional-conditions": _NO_CONDITION,
@@ -47,6 +51,8 @@ class Command:
     """``schema.table``"""
     stop: bool = False
     after_gap: bool = False
+    server: str = ""
+    """The number of a server that has taken the place of the one that was followed, whose rows are to be read."""
     keys: tuple[Key, ...] = ()
     """The keys to read of the one table; none: all rows."""
     pause: bool | None = None
@@ -77,6 +83,8 @@ class Command:
         data = {"type": "incremental", "data-collections": list(self.tables)}
         if self.after_gap:
             data["after-gap"] = True
+        if self.server:
+            data["server"] = self.server
         if self.keys:
             data["keys"] = [key_to_json(key) for key in self.keys]
         kind = _STOP if self.stop else _START
@@ -95,6 +103,8 @@ class Command:
             about["keys"] = len(self.keys)
         if self.after_gap:
             about["after_gap"] = True
+        if self.server:
+            about["server"] = self.server
         return Act(
             action=self._action(),
             by=self.by,
@@ -156,6 +166,7 @@ def parse(value: bytes) -> Command:
         tables=tables,
         stop=kind == _STOP,
         after_gap=after_gap,
+        server=str(data.get("server") or ""),
         keys=keys,
         outcome=outcome,
         by=by,
@@ -178,6 +189,7 @@ def _refused(kind: str, data: Mapping[str, object]) -> str:
     return ""
 
 
-def after_gap(commands: Iterable[tuple[bytes, bytes]]) -> Sequence[bytes]:
-    """Give the keys of the commands that ask to go on behind a gap."""
-    return [key for key, value in commands if parse(value).after_gap]
+def after_gap(commands: Iterable[tuple[bytes, bytes]], *, server: str = "") -> Sequence[bytes]:
+    """Give the keys of the commands that ask to go on behind a gap; with `server`, at that one by its number."""
+    asked = [(key, parse(value)) for key, value in commands]
+    return [key for key, command in asked if command.after_gap and (not server or command.server == server)]

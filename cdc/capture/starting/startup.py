@@ -56,12 +56,23 @@ class Startup:
         if state is None:
             state = self._create(source, identity, tables)
         raise_first(verdicts.of_config(state, self._settings.config))
-        state, elsewhere = _of_this_source(source, state, identity)
+        if isinstance(source, Renaming):
+            state = replace(state, identity=source.renamed(state.identity))
+        elsewhere = self._goes_elsewhere(state, identity)
+        raise_first(verdicts.of_source(state, identity) if elsewhere is None else ())
         raise_first(verdicts.of_topics(self._sink.recorded(), self._sink.found()))
-        if state.phase is not Phase.CREATING:
-            return self._go_on(source, identity, tables, state, elsewhere or gap), None
-        raise_first([elsewhere] if elsewhere is not None else [])
-        return self._hold_log(source, identity, tables, state)
+        if state.phase is Phase.CREATING:
+            return self._hold_log(source, identity, tables, state)
+        return self._go_on(source, identity, tables, state, elsewhere or gap), None
+
+    def _goes_elsewhere(self, state: State, identity: Mapping[str, str]) -> GapError | None:
+        """Return the gap that it is to go on at the server at hand, which has taken the place of the position's."""
+        if not verdicts.may_have_taken_its_place(state, identity) or not self._asked(server=identity[verdicts.SERVER]):
+            return None
+        return next(GapError(found.message) for found in verdicts.of_source(state, identity))
+
+    def _asked(self, *, server: str = "") -> Sequence[bytes]:
+        return signals.after_gap(self._sink.commands(), server=server)
 
     def _create(self, source: Source, identity: Mapping[str, str], tables: Sequence[Table]) -> State:
         """Commit that there is such a connector, before anything of it is made at the source."""
@@ -116,10 +127,13 @@ class Startup:
         """
         names = tuple(table.qualified for table in tables)
         if self._was_unlogged:
-            state = self._note_unlogged(state)
-            self._was_unlogged = False
+            state = _unlogged(state)
         _refuse_left_out(source, state)
-        still = self._compare_outbox(_still_captured(state, names), source)
+        try:
+            still = self._compare_outbox(_still_captured(state, names), source)
+        except UnloggedError:
+            self._note_unlogged(state, identity)
+            raise
         try:
             moved = (
                 source.verify(still) if still.identity.get(verdicts.SERVER) == identity.get(verdicts.SERVER) else None
@@ -127,10 +141,10 @@ class Startup:
             if gap is not None:
                 raise gap
         except UnloggedError:
-            self._note_unlogged(state)
+            self._note_unlogged(state, identity)
             raise
         except GapError:
-            asked = signals.after_gap(self._sink.commands())
+            asked = self._asked()
             if not asked:
                 raise
             self._refuse_others(identity, tables, still)
@@ -153,30 +167,35 @@ class Startup:
             for name, reason in stale.items():
                 log.warning("table %s: %s: its rows are read again", name, reason)
         if not self._record_topics() and still is state:
+            self._was_unlogged = False
             return state
         state = still.next()
         self._sink.commit(state)
+        self._was_unlogged = False
         return state
 
-    def log_end(self, source: Source, state: State | None) -> int:
+    def log_end(self, source: Source, state: State | None, identity: Mapping[str, str]) -> int:
         """Return where the log ends by now. Raises UnloggedError, which is noted."""
         try:
             return source.current()
         except UnloggedError:
             if state is not None:
-                self._note_unlogged(state)
+                self._note_unlogged(state, identity)
             raise
 
-    def unlogged(self) -> None:
-        """Note that the server was found to write no log while it was followed: the next start commits that."""
-        self._was_unlogged = True
+    def found_unlogged(self) -> bool:
+        """Note for the next session that the server writes no log; return whether that was news."""
+        was, self._was_unlogged = self._was_unlogged, True
+        return not was
 
-    def _note_unlogged(self, state: State) -> State:
-        """Commit that what was written since the position may be in no log: no later look at the log tells that."""
-        if not state.offset.get(UNLOGGED):
-            state = replace(state, offset={**state.offset, UNLOGGED: 1}).next()
-            self._sink.commit(state)
-        return state
+    def _note_unlogged(self, state: State, identity: Mapping[str, str]) -> None:
+        """Commit that what was written since the position may be in no log: no later look at the log tells that.
+
+        Not of a server that was never followed, as where the file leads to another one for a start.
+        """
+        if state.identity.get(LINEAGE) == identity.get(LINEAGE) and state.phase is not Phase.CREATING:
+            self._sink.commit(_unlogged(state).next())
+        self._was_unlogged = False
 
     def _stale(self, source: Source, state: State) -> Mapping[str, str] | None:
         """Return the tables whose rows may have changed without events, with the reason of each; None: there is none.
@@ -375,17 +394,8 @@ class Startup:
         raise_first(verdicts.of_records(occupied, self._sink.schemas(), self._settings.connector, recorded))
 
 
-def _of_this_source(source: Source, state: State, identity: Mapping[str, str]) -> tuple[State, GapError | None]:
-    """Return the position by the names of now, and the gap if it is of another server.
-
-    Raises OperatorError if it is of another source.
-    """
-    if isinstance(source, Renaming):
-        state = replace(state, identity=source.renamed(state.identity))
-    found = list(verdicts.of_source(state, identity))
-    elsewhere = next((error for error in found if isinstance(error, GapError)), None)
-    raise_first([] if elsewhere is not None else found)
-    return state, elsewhere
+def _unlogged(state: State) -> State:
+    return replace(state, offset={**state.offset, UNLOGGED: 1})
 
 
 def _refuse_left_out(source: Source, state: State) -> None:

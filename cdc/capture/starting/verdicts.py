@@ -8,10 +8,10 @@ from typing import Final
 import orjson
 
 from cdc.encode.table_log import log_of
-from cdc.model.errors import GapError, VerdictError
+from cdc.model.errors import VerdictError
 from cdc.model.interfaces import LINEAGE
 from cdc.model.ledger import TopicFacts, spread_otherwise
-from cdc.model.state import State
+from cdc.model.state import Phase, State
 
 SERVER: Final = "system_identifier"
 """The part of an identity that is a server's own: one that takes its place, as a new major version, has another."""
@@ -32,26 +32,29 @@ def of_config(state: State, config: Mapping[str, str]) -> Iterator[VerdictError]
 def of_source(state: State, identity: Mapping[str, str]) -> Iterator[VerdictError]:
     """Refuse another server, database or slot than the position's; the timeline is checked by the source.
 
-    A server of another number may stand in the place of the one that was followed: of that, all tables can be read.
+    A server of another number may stand in the place of the one that was followed: of that, all tables can be read, if
+    it is asked for by that number. Who has asked to close another gap has not asked for this.
     """
-    for what, there in state.identity.items():
-        here = identity.get(what)
-        if here == there or what == LINEAGE:
-            continue
-        said = (
-            f"another source: connector {state.connector} stands at a position of {what.replace('_', ' ')} {there}, "
-            f"source.url leads to {here}"
+    began = "point source.url at the server this connector began with"
+    for what in _differs(state, identity):
+        yield VerdictError(
+            f"another source: connector {state.connector} stands at a position of {what.replace('_', ' ')} "
+            f"{state.identity[what]}, source.url leads to {identity.get(what)}",
+            hint=f"{began}; if this one has taken its place (a new major version, a migration): cdc snapshot start "
+            f"CONNECTOR.yaml --after-gap --server {identity[SERVER]}, and run it: it makes a new slot, reads every "
+            "table again and deletes what has gone"
+            if may_have_taken_its_place(state, identity)
+            else f"{began}; for a new server, a new name",
         )
-        began = "point source.url at the server this connector began with"
-        if what == SERVER:
-            yield GapError(
-                said,
-                hint=f"{began}; if this one has taken its place (a new major version, a migration), then cdc snapshot "
-                "start CONNECTOR.yaml --after-gap, and run it: it makes a new slot, reads every table again and "
-                "deletes what has gone",
-            )
-        else:
-            yield VerdictError(said, hint=f"{began}; for a new server, a new name")
+
+
+def may_have_taken_its_place(state: State, identity: Mapping[str, str]) -> bool:
+    """Tell whether only the server is another one than the position's, of which there is a place in the log."""
+    return _differs(state, identity) == [SERVER] and SERVER in identity and state.phase is not Phase.CREATING
+
+
+def _differs(state: State, identity: Mapping[str, str]) -> list[str]:
+    return [what for what, there in state.identity.items() if what != LINEAGE and identity.get(what) != there]
 
 
 def of_neighbours(

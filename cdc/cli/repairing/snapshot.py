@@ -41,20 +41,29 @@ def snapshot() -> None:
     is_flag=True,
     help="The log is gone or cannot be followed: go on where it is now, and close the gap by reading everything again.",
 )
+@click.option(
+    "--server",
+    metavar="IDENTIFIER",
+    default="",
+    help="With --after-gap: the system identifier of a PostgreSQL server that has taken the place of the one that was "
+    "followed (a new major version, a migration).",
+)
 @_JSON
-def start(file: Path, tables: tuple[str, ...], *, after_gap: bool, as_json: bool) -> None:
+def start(file: Path, tables: tuple[str, ...], *, after_gap: bool, server: str, as_json: bool) -> None:
     """Ask the connector to read tables again."""
     config = load_connector(file)
     state = _state(config)
     if after_gap and tables:
         raise click.UsageError("--after-gap reads all tables: after a gap, none is known to be whole")
+    if server and not after_gap:
+        raise click.UsageError("--server goes with --after-gap: all is read from there")
     for name in tables:
         if name not in state.tables and not config.source.captures(name):
             raise OperatorError(
                 f"table {name} is not one that {file} names",
                 hint=f"source.tables: {', '.join(config.source.tables)}; captured now: {', '.join(state.tables)}",
             )
-    _ask(config, Command(tables=tables or state.tables, after_gap=after_gap), as_json=as_json)
+    _ask(config, Command(tables=tables or state.tables, after_gap=after_gap, server=server), as_json=as_json)
     if state.paused_ms:
         click.echo(f"{config.name} is paused: it does so once it is resumed (cdc resume {file})", err=True)
 

@@ -53,6 +53,10 @@ class Server:
         return "mariadb" if self.mariadb else "mysql"
 
     @property
+    def has_log(self) -> bool:
+        return self.variables.get("log_bin", "").upper() in ("ON", "1")
+
+    @property
     def gtids(self) -> bool:
         """Tell whether every transaction has a GTID by which a view and a position can be told exactly (MySQL)."""
         return self.variables.get("gtid_mode", "").upper() == "ON"
@@ -103,8 +107,8 @@ def look(connection: session.Connection) -> Server:
     return Server(variables.get("version", ""), variables, user)
 
 
-def refusals(server: Server, where: str, *, has_log: bool = False) -> Iterator[OperatorError]:
-    """Give why this server cannot be captured. `has_log`: whether it writes a log is asked elsewhere."""
+def refusals(server: Server, where: str, *, but_log: bool = False) -> Iterator[OperatorError]:
+    """Give why this server cannot be captured. `but_log`: whether it writes a log is left out."""
     oldest = OLDEST_MARIADB if server.mariadb else OLDEST_MYSQL
     of = server.variables
     if server.version < oldest:
@@ -112,7 +116,7 @@ def refusals(server: Server, where: str, *, has_log: bool = False) -> Iterator[O
             f"the server at {where} is {server.shown}; {server.family} {'.'.join(map(str, oldest))} or newer is needed",
             hint="upgrade the server",
         )
-    if not has_log and of.get("log_bin", "").upper() not in ("ON", "1"):
+    if not but_log and not server.has_log:
         yield UnloggedError(
             f"binlog off: the server at {where} writes none",
             hint=f"start the server with --log-bin --binlog-format=ROW (my.cnf: log_bin = binlog); {_UNTIL_THEN}",

@@ -237,14 +237,18 @@ def by_hand(state: State, here: ServerLog, *, stops: bool) -> GtidSet | None:
     return joined
 
 
-def await_turn(sql: session.Connection, position: BinlogPosition) -> None:
-    """Raise GapError if the log is gone where it is to be followed from later, as when a long snapshot is done."""
+def require_log(sql: session.Connection, found: server.Server, position: BinlogPosition) -> None:
+    """Raise GapError if the log is gone where it is to be followed from later, as when a long snapshot is done.
+
+    Raises UnloggedError where the server writes none any more.
+    """
+    server.status(sql, found)
     names = [name for name, _ in server.files(sql)]
     if names and position.number < file_number(names[0]):
         raise GapError(
             f"binlog purged: the server has removed {position.file}, from which the log is to be followed once the "
             f"tables are read; its oldest file is {names[0]}",
-            hint="let the server keep its log for longer than that takes (binlog_expire_logs_seconds); then, as "
+            hint="let the server keep its log for longer than that takes (binlog_expire_logs_seconds); then "
             f"{CLOSE_THE_GAP}",
         )
 

@@ -75,12 +75,12 @@ def look(catalog: Catalog, tables: Mapping[int, str], then: Mapping[str, str]) -
     found: dict[int, list[Part]] = {oid: [] for oid in tables}
     for root, *part in catalog.rows("reading the catalog", _LEAVES, ([*tables],)):
         found[root].append(Part(*part))
-    may = {
-        root: [part for part in parts if part.brought_rows and part.oid not in entry_text.known(then[tables[root]])]
-        for root, parts in found.items()
-        if tables[root] in then and any(part.brought_rows for part in parts)
-    }
-    filled = catalog.had_rows((part.oid, part.attached) for parts in may.values() for part in parts)
+    may: list[Part] = []
+    for root, parts in found.items():
+        if tables[root] in then and any(part.brought_rows for part in parts):
+            known = entry_text.known(then[tables[root]])
+            may += [part for part in parts if part.brought_rows and part.oid not in known]
+    filled = catalog.had_rows((part.oid, part.attached) for part in may)
     return {
         root: [part._replace(brought_rows=part.brought_rows and part.oid in filled) for part in parts]
         for root, parts in found.items()
