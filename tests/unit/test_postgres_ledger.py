@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc.model.table_schema import NoneCame
-from connectors.postgres.slot import ledger
+from connectors.postgres.slot import entry_text, leaves, ledger
 from connectors.postgres.slot.ledger import GENERATED, Facts, Part, _Type, altered, difference, made_again, record
 
 PART: Final = Part(20, "s", "p", ",9", "501", 700, unlogged=False, emptied=False, brought_rows=False)
@@ -232,3 +233,24 @@ def test_a_hash_may_end_with_any_character() -> None:
         facts = ledger.Facts(oid=7, paths=("1:2",), changed="1", made="m", columns={}, parts=now, types={})
         entries = ledger.with_parts({"s.t": ledger.record(replace(facts, parts=now[:1]))}, {9: ("s.t", "")})
         assert ledger.difference(entries["s.t"], facts, "p") is None
+
+
+def test_an_entry_is_read_once_however_many_partitions_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look of a connector that follows ten thousand partitions would else take it minutes."""
+    parts = [PART._replace(oid=100 + n, brought_rows=True) for n in range(20)]
+    known, read = record(replace(TABLE, parts=tuple(parts[:18]))), entry_text.known
+    reads: list[str] = []
+    monkeypatch.setattr(entry_text, "known", lambda entry: reads.append(entry) or read(entry))
+
+    class Told:
+        def rows(self, *_: object) -> list[tuple[Any, ...]]:
+            return [(7, *part) for part in parts]
+
+        def had_rows(self, attached: Iterable[tuple[int, str]]) -> set[int]:
+            asked = {oid for oid, _ in attached}
+            assert asked == {118, 119}
+            return {119}
+
+    found = leaves.look(cast("Any", Told()), {7: "s.t"}, {"s.t": known})
+    assert [part.oid for part in found[7] if part.brought_rows] == [119]
+    assert reads == [known]
