@@ -131,7 +131,7 @@ class Shop:
                 opened.writer.delete_documents_by_term("_cdc_key", key)
                 if row is not None:
                     at = self.positions.get(row["id"], position(1))
-                    opened.writer.add_json(document_of(key, at, json.dumps(row), opened.fields))
+                    opened.writer.add_json(document_of(key, at, json.dumps(row), opened.shape.fields))
             opened.writer.commit()
         with self.store("search") as store:
             client = opensearchpy.OpenSearch(self.opensearch)
