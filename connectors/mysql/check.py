@@ -12,7 +12,7 @@ from typing import Final
 from cdc.config.config import ConnectorConfig
 from cdc.config.findings import Checked, Finding, Level, probed, refused
 from cdc.model.change import Table
-from cdc.model.errors import CdcError, OperatorError
+from cdc.model.errors import CdcError, GapError, OperatorError
 from cdc.model.interfaces import LINEAGE
 from cdc.model.state import Phase, State
 from connectors import captured_tables
@@ -90,7 +90,7 @@ class _Check:
             if refusal is not None:
                 refusals.append(refused("server", refusal))
                 continue
-            what = f"whether it is a replica may not be known: if so, {server.UNLOGGED}"
+            what = f"whether it is a replica may not be known: if so, {server.NOT_HANDED_ON}"
             right = "REPLICA MONITOR" if found.mariadb else "REPLICATION CLIENT"
             yield Finding(Level.WARNING, "server", what, f"GRANT {right} ON *.* TO {found.account}")
         yield from refusals
@@ -240,9 +240,17 @@ class _Check:
         look = partial(glance, self._config, self._address, self._server)
         made_at, find = partial(file_made_at, look), partial(last_transaction.find, look)
         trace = partial(mariadb_history.trace, look, here.files)
-        refusals = [refused("position", refusal) for refusal in continuity.refusals(state, here, made_at, find, trace)]
+        found = [*continuity.refusals(state, here, made_at, find, trace)]
+        try:
+            was_off = continuity.was_off(state, stops=self._config.source.on_hole == "stop")
+        except GapError as exc:
+            was_off, found = False, [*found, exc]
         at = continuity.resumes_at(state)
-        yield from refusals or [Finding(Level.OK, "position", f"the log can be followed from {at}")]
+        yield from [refused("position", each) for each in found] or [
+            Finding(Level.OK, "position", f"the log can be followed from {at}")
+        ]
+        if was_off:
+            yield Finding(Level.WARNING, "position", f"{continuity.WAS_OFF}: all tables are read again")
 
 
 _STRICT: Final = "SELECT @@GLOBAL.gtid_strict_mode"

@@ -104,7 +104,7 @@ class MysqlSource:
         for refusal in server.unlogged(sql, self._server, self._address.endpoint) if self._server.has_log else ():
             if refusal is not None:
                 raise refusal
-            log.warning("MySQL at %s may be a replica: if so, %s", self._address.endpoint, server.UNLOGGED)
+            log.warning("MySQL at %s may be a replica: if so, %s", self._address.endpoint, server.NOT_HANDED_ON)
         session.tell_of_weak_tls(self._address.endpoint, session.weakness(self._address))
         left_out, of = LeftOut(self._config.source.tables), self._config.source
         self._captured = Catalog(sql).captured(of.tables, of.keys, left_out)

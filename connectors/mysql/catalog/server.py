@@ -166,7 +166,7 @@ def replicates(connection: session.Connection, server: Server) -> bool | None:
     return None if global_text(connection, "gtid_slave_pos") else False
 
 
-UNLOGGED: Final = "what it replicates from another server is not in its own log"
+NOT_HANDED_ON: Final = "what it replicates from another server is not in its own log"
 
 
 def logs_what_it_replicates(server: Server) -> bool:
@@ -184,7 +184,7 @@ def unlogged(connection: session.Connection, server: Server, where: str) -> Iter
     name = "log_replica_updates" if not server.mariadb and server.version >= (8, 0, 26) else "log_slave_updates"
     if found:
         yield OperatorError(
-            f"{name} is OFF at {where}, which is a replica: {UNLOGGED}",
+            f"{name} is OFF at {where}, which is a replica: {NOT_HANDED_ON}",
             hint=f"point source.url at the server it replicates; or start it with --{name.replace('_', '-')} (my.cnf: "
             f"{name} = ON), and where there is a position already: cdc snapshot start CONNECTOR.yaml --after-gap; or, "
             "if it replicates no more, let its administrator take the settings of the replica away",

@@ -6,9 +6,9 @@ an error: an offset of the former one means other records of the new one, or non
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
-from contextlib import closing
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
@@ -84,7 +84,7 @@ def read_many(
     within seconds, where a topic was deleted and made again, or its records are gone before they are read.
     """
     try:
-        with closing(Consumer(_settings(config), logger=log)) as consumer:
+        with contextlib.closing(Consumer(_settings(config), logger=log)) as consumer:
             same = _SameTopics(AdminClient({**_client(config)}, logger=log))
             yield from _read(config, consumer, topics, since_ms, same, to_end=to_end)
     except DRIVER_ERRORS as exc:
@@ -167,7 +167,8 @@ def _read(
             same.look(names | new)
             ends |= _begin(config, consumer, new, None)
             names |= new
-    same.look(names)
+    with contextlib.suppress(KafkaException):  # all was read: a broker that is away just now does not undo that
+        same.look(names)
 
 
 def _begin(
