@@ -215,10 +215,12 @@ class Session:
 
     def _to_do(self) -> bool:
         """Whether tables are to be read while the log is followed; regularly reads the user's commands."""
-        reached = max(self._state.commit, self._source.position()[1])
-        gap = self._commands.look(reached, self._look_at_topics)
+        gap = self._commands.look(self._reached, self._look_at_topics)
         waits = self._setting_aside is not None and bool(self._setting_aside.set_aside())
         return bool(self._incremental) or bool(self._rereads) or gap or waits
+
+    def _reached(self) -> int:
+        return max(self._state.commit, self._source.position()[1])
 
     def _look_at_topics(self, *, whole: bool = False) -> None:
         """Restart the session if a topic has been deleted or changed: a start compares all with what is recorded."""

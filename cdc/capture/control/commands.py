@@ -65,17 +65,18 @@ class UserCommands:
         self.reload = False
         """Whether the file is to be read again, once the answer is committed."""
 
-    def look(self, reached: int, look_at_topics: Callable[[], None]) -> bool:
+    def look(self, reached: Callable[[], int], look_at_topics: Callable[[], None]) -> bool:
         """Carry out what is asked, regularly; whether something still waits for a place of the log.
 
-        The log has been read up to the commit position `reached`.
+        The log has been read up to the commit position that `reached` returns. A source writes a whole position for it,
+        with each GTID, so it is not asked at each frame.
         """
         now = time.monotonic()
-        no_gap = self._gap_before is not None and not self._gap_may_come(reached)
+        no_gap = self._gap_before is not None and not self._gap_may_come(reached())
         if no_gap or now - self._read_s >= COMMANDS_S:
             self._read_s = now
             look_at_topics()
-            self._carry_out(reached)
+            self._carry_out(reached())
             self._gap_before = None if no_gap else self._gap_before
         return self._gap_before is not None or bool(self._erased_behind)
 
