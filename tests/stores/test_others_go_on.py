@@ -128,6 +128,32 @@ def test_all_tables_that_cannot_go_on_are_found_at_once(postgres18: Database, mo
     store.close()
 
 
+def test_a_column_that_another_hand_drops_sets_one_table_aside(postgres18: Database) -> None:
+    """Also where that is the only thing that is wrong: the others have the batch."""
+    store = PostgresStore(Server(postgres18.url, "stores.copy"), "shop")
+    columns = (("id", Kind("int64")), ("n", Kind("decimal", 10, 2)))
+    tables = {
+        name: projected_table(
+            [Version("shop", "public", name, f"shop.public.{name}", 1, ("id",), columns)], ApplyTable(stores=("copy",))
+        )
+        for name in ("altered", "fine")
+    }
+    for table in tables.values():
+        store.open(table)
+    for number in [n for (n,) in postgres18.rows("SELECT number FROM cdc_apply.copies")]:
+        postgres18.execute(
+            f"INSERT INTO cdc_apply.waiting_{number} (id, n, _cdc_position, _cdc_op) VALUES (1,2,'1','c')"
+        )
+    postgres18.execute("ALTER TABLE public.altered DROP COLUMN n")
+    shown = {table.qualified: Visibility(Mark({}, None), EVERYTHING) for table in tables.values()}
+    with pytest.raises(CopyError) as told:
+        store.fold([], shown)
+    assert set(told.value.errors) == {"public.altered"}
+    store.fold([], {"public.fine": shown["public.fine"]})
+    store.close()
+    assert postgres18.rows("SELECT id, n FROM public.fine") == [(1, 2)]
+
+
 def test_a_foreign_key_blames_no_row_that_comes_first(postgres18: Database) -> None:
     """Of two tables of a batch that both have a refused row: only what asks for that row is refused with it."""
     store = PostgresStore(Server(postgres18.url, "stores.copy"), "shop")
