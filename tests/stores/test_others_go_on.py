@@ -7,21 +7,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import ApplyTable, StoreConfig
 from cdc.model.change import Kind
+from cdc.model.errors import OperatorError
 from cdc.model.state import Phase
 from spark_apply.events.projection import projected_table
 from spark_apply.events.quarantine import read_entries
 from spark_apply.events.set_aside import read_set_aside
 from spark_apply.model.completeness import Mark
-from spark_apply.model.store import EVERYTHING, CopyError, Refused, Visibility
+from spark_apply.model.store import EVERYTHING, Applied, CopyError, Refused, Visibility
 from spark_apply.model.target_table import Version
 from spark_apply.rebuild.quarantine_retry import run_retry
-from spark_apply.stores.postgres import locks
+from spark_apply.stores.postgres import careful, locks
 from spark_apply.stores.postgres.locks import wait_for_locks
 from spark_apply.stores.postgres.server import LockedError, Server
 from spark_apply.stores.postgres.store import PostgresStore
@@ -154,41 +156,71 @@ def test_a_column_that_another_hand_drops_sets_one_table_aside(postgres18: Datab
     assert postgres18.rows("SELECT id, n FROM public.fine") == [(1, 2)]
 
 
-def test_a_foreign_key_blames_no_row_that_comes_first(postgres18: Database) -> None:
-    """Of two tables of a batch that both have a refused row: only what asks for that row is refused with it."""
-    store = PostgresStore(Server(postgres18.url, "stores.copy"), "shop")
+def referring(database: Database, waiting: dict[str, list[tuple[int, int, str]]]) -> PostgresStore:
+    """Two copies, of which one refers to the other, and events (id, v, op) that wait in them."""
+    store = PostgresStore(Server(database.url, "stores.copy"), "shop")
     columns = (("id", Kind("int64")), ("v", Kind("int64")))
-    tables = {
-        name: projected_table(
-            [Version("shop", "public", name, f"shop.public.{name}", 1, ("id",), columns)], ApplyTable(stores=("copy",))
-        )
-        for name in ("bought", "customers")
-    }
-    for table in tables.values():
-        store.open(table)
-    postgres18.execute(
+    for name in waiting:
+        version = Version("shop", "public", name, f"shop.public.{name}", 1, ("id",), columns)
+        store.open(projected_table([version], ApplyTable(stores=("copy",))))
+    database.execute(
         "ALTER TABLE public.customers ADD CHECK (v <> 13)",
         "ALTER TABLE public.bought ADD FOREIGN KEY (v) REFERENCES public.customers",
     )
-    numbers = {str(name): number for name, number in postgres18.rows("SELECT name, number FROM cdc_apply.copies")}
-    waiting = {"bought": [(1, 7, "c"), (2, 8, "c"), (3, 9, "c"), (3, 7, "d")], "customers": [(7, 0, "c"), (8, 13, "c")]}
+    numbers = {str(name): number for name, number in database.rows("SELECT name, number FROM cdc_apply.copies")}
     for name, rows in waiting.items():
-        for at, (id_, v, op) in enumerate(rows):
-            postgres18.execute(
-                f"INSERT INTO cdc_apply.waiting_{numbers[name]} VALUES ({id_}, {v}, '{at + 1}', '{op}', 0, {at})"
-            )
-    told: dict[str, list[Refused]] = {name: [] for name in tables}
-    shown = {
-        table.qualified: Visibility(Mark({}, None), EVERYTHING, refuse=told[name].extend)
-        for name, table in tables.items()
-    }
+        values = [f"({id_}, {v}, '{at + 1:09}', '{op}', 0, {at})" for at, (id_, v, op) in enumerate(rows)]
+        database.execute(f"INSERT INTO cdc_apply.waiting_{numbers[name]} VALUES {', '.join(values)}")
+    return store
+
+
+def test_a_foreign_key_blames_no_row_that_comes_first(postgres18: Database) -> None:
+    """Of two tables of a batch that both have a refused row: only what asks for that row is refused with it.
+
+    And what is refused for something else, once its foreign key is fine.
+    """
+    bought = [(1, 7, "c"), (2, 8, "c"), (3, 9, "c"), (3, 7, "d"), (4, 7, "c")]
+    store = referring(postgres18, {"bought": bought, "customers": [(7, 0, "c"), (8, 13, "c")]})
+    postgres18.execute(
+        "CREATE FUNCTION checks() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN IF new.id = 4 THEN RAISE 'after the foreign key'; END IF; RETURN new; END $$",
+        "CREATE TRIGGER zz AFTER INSERT ON public.bought FOR EACH ROW EXECUTE FUNCTION checks()",
+    )
+    told: dict[str, list[Refused]] = {"bought": [], "customers": []}
+    shown = {f"public.{name}": Visibility(Mark({}, None), EVERYTHING, refuse=of.extend) for name, of in told.items()}
     store.fold([], shown)
     store.close()
     assert postgres18.rows("SELECT id, v FROM public.bought") == [(1, 7)]
     assert postgres18.rows("SELECT id, v FROM public.customers") == [(7, 0)]
-    assert {name: [one.offset for one in of] for name, of in told.items()} == {"bought": [1], "customers": [1]}
+    assert {name: [one.offset for one in of] for name, of in told.items()} == {"bought": [1, 4], "customers": [1]}
     assert "foreign key violation (23503)" in told["bought"][0].reason
+    assert "raise exception (P0001)" in told["bought"][1].reason
     assert "check violation (23514)" in told["customers"][0].reason
+
+
+def test_a_foreign_key_that_refuses_a_whole_table_ends_the_search(
+    postgres18: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is over where the quarantine is full: to try a hundred thousand rows one by one, and again, takes hours."""
+    monkeypatch.setattr(careful, "_AT_ONCE", 5)
+    monkeypatch.setattr(careful, "_MOST_BLOCKED", 10)
+    store = referring(postgres18, {"bought": [(n, 99, "c") for n in range(500)], "customers": [(7, 0, "c")]})
+    attempts, take = list[object](), careful.tables.take
+
+    def counted(*given: Any, **how: Any) -> Applied:
+        attempts.append(given)
+        return take(*given, **how)
+
+    def full(_: object) -> None:
+        raise OperatorError("the quarantine is full")
+
+    monkeypatch.setattr(careful.tables, "take", counted)
+    shown = {f"public.{name}": Visibility(Mark({}, None), EVERYTHING, refuse=full) for name in ("bought", "customers")}
+    with pytest.raises(CopyError, match="is full") as told:
+        store.fold([], shown)
+    store.close()
+    assert set(told.value.errors) == {"public.bought"}
+    assert len(attempts) < 60
 
 
 @pytest.mark.full  # the other one is the quick one
