@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psycopg2.errors
 import pytest
 from pyspark.sql import SparkSession
 
@@ -154,6 +155,22 @@ def test_a_column_that_another_hand_drops_sets_one_table_aside(postgres18: Datab
     store.fold([], {"public.fine": shown["public.fine"]})
     store.close()
     assert postgres18.rows("SELECT id, n FROM public.fine") == [(1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [("428C9", "another hand"), ("0A000", "another hand"), ("42P10", "another hand"), ("55000", "another hand"),
+     ("42501", "grant what is missing"), ("XX001", ""), ("42883", ""), ("54001", "")],
+)  # fmt: skip
+def test_a_hint_is_given_for_what_it_is_of(code: str, hint: str) -> None:
+    """That another hand has altered the table is said only of the errors that mean it."""
+
+    class Cause(psycopg2.errors.lookup(code)):  # type: ignore[misc]
+        pgcode = code
+
+    error = Server("postgresql://localhost/d", "stores.copy").translated(Cause())
+    assert hint in (error.hint or "")
+    assert bool(error.hint) == bool(hint)
 
 
 def referring(database: Database, waiting: dict[str, list[tuple[int, int, str]]]) -> PostgresStore:
