@@ -41,7 +41,11 @@ def refuse_lost(
     )
 
 
-def retyped(copy: str) -> RetryableError:
+class RetypedError(RetryableError):
+    """Another hand has dropped or narrowed columns of a copy: that concerns the one copy, until it is opened again."""
+
+
+def retyped(copy: str) -> RetypedError:
     """Return the error of a copy whose columns another hand has dropped or narrowed while a job writes it."""
     msg = f"{copy} has other columns than the job gave it: another hand has altered it while the job runs"
-    return RetryableError(msg, hint="nothing has to be done: the job gives it back what can be given back in place")
+    return RetypedError(msg, hint="nothing has to be done: the job gives it back what can be given back in place")

@@ -292,11 +292,12 @@ def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSessi
 def require_stores(config: ApplyConfig) -> None:
     """Raise ConfigError for a store that can never be opened as apply.yaml is: before Spark, which takes seconds.
 
-    A lake in a catalog, or on a file system of Hadoop's, is left to Spark.
+    A lake in a catalog, or on a file system of Hadoop's, is left to Spark. A third party's store is not built here: it
+    may be a live one that an option hands over, as of a job of views, and must not be closed.
     """
     for name, store in config.stores.items():
-        factory = _factory(store, name)
-        if "catalog" not in store.options and (store.path is None or not has_scheme(store.path)):
+        factory, ours = _factory(store, name), store.type in STORES
+        if ours and "catalog" not in store.options and (store.path is None or not has_scheme(store.path)):
             factory(store, name=name, prefix=config.source.topic_prefix, spark=None).close()
 
 

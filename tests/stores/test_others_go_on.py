@@ -7,21 +7,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import psycopg2.errors
 import pytest
 from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import ApplyTable, StoreConfig
 from cdc.model.change import Kind
+from cdc.model.errors import OperatorError
 from cdc.model.state import Phase
 from spark_apply.events.projection import projected_table
 from spark_apply.events.quarantine import read_entries
 from spark_apply.events.set_aside import read_set_aside
 from spark_apply.model.completeness import Mark
-from spark_apply.model.store import EVERYTHING, CopyError, Refused, Visibility
+from spark_apply.model.store import EVERYTHING, Applied, CopyError, Refused, Visibility
 from spark_apply.model.target_table import Version
 from spark_apply.rebuild.quarantine_retry import run_retry
-from spark_apply.stores.postgres import locks
+from spark_apply.stores.postgres import careful, locks
 from spark_apply.stores.postgres.locks import wait_for_locks
 from spark_apply.stores.postgres.server import LockedError, Server
 from spark_apply.stores.postgres.store import PostgresStore
@@ -128,41 +131,113 @@ def test_all_tables_that_cannot_go_on_are_found_at_once(postgres18: Database, mo
     store.close()
 
 
-def test_a_foreign_key_blames_no_row_that_comes_first(postgres18: Database) -> None:
-    """Of two tables of a batch that both have a refused row: only what asks for that row is refused with it."""
+def test_a_column_that_another_hand_drops_sets_one_table_aside(postgres18: Database) -> None:
+    """Also where that is the only thing that is wrong: the others have the batch."""
     store = PostgresStore(Server(postgres18.url, "stores.copy"), "shop")
-    columns = (("id", Kind("int64")), ("v", Kind("int64")))
+    columns = (("id", Kind("int64")), ("n", Kind("decimal", 10, 2)))
     tables = {
         name: projected_table(
             [Version("shop", "public", name, f"shop.public.{name}", 1, ("id",), columns)], ApplyTable(stores=("copy",))
         )
-        for name in ("bought", "customers")
+        for name in ("altered", "fine")
     }
     for table in tables.values():
         store.open(table)
-    postgres18.execute(
+    for number in [n for (n,) in postgres18.rows("SELECT number FROM cdc_apply.copies")]:
+        postgres18.execute(
+            f"INSERT INTO cdc_apply.waiting_{number} (id, n, _cdc_position, _cdc_op) VALUES (1,2,'1','c')"
+        )
+    postgres18.execute("ALTER TABLE public.altered DROP COLUMN n")
+    shown = {table.qualified: Visibility(Mark({}, None), EVERYTHING) for table in tables.values()}
+    with pytest.raises(CopyError) as told:
+        store.fold([], shown)
+    assert set(told.value.errors) == {"public.altered"}
+    store.fold([], {"public.fine": shown["public.fine"]})
+    store.close()
+    assert postgres18.rows("SELECT id, n FROM public.fine") == [(1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [("428C9", "another hand"), ("0A000", "another hand"), ("42P10", "another hand"), ("55000", "another hand"),
+     ("42501", "grant what is missing"), ("XX001", ""), ("42883", ""), ("54001", "")],
+)  # fmt: skip
+def test_a_hint_is_given_for_what_it_is_of(code: str, hint: str) -> None:
+    """That another hand has altered the table is said only of the errors that mean it."""
+
+    class Cause(psycopg2.errors.lookup(code)):  # type: ignore[misc]
+        pgcode = code
+
+    error = Server("postgresql://localhost/d", "stores.copy").translated(Cause())
+    assert hint in (error.hint or "")
+    assert bool(error.hint) == bool(hint)
+
+
+def referring(database: Database, waiting: dict[str, list[tuple[int, int, str]]]) -> PostgresStore:
+    """Two copies, of which one refers to the other, and events (id, v, op) that wait in them."""
+    store = PostgresStore(Server(database.url, "stores.copy"), "shop")
+    columns = (("id", Kind("int64")), ("v", Kind("int64")))
+    for name in waiting:
+        version = Version("shop", "public", name, f"shop.public.{name}", 1, ("id",), columns)
+        store.open(projected_table([version], ApplyTable(stores=("copy",))))
+    database.execute(
         "ALTER TABLE public.customers ADD CHECK (v <> 13)",
         "ALTER TABLE public.bought ADD FOREIGN KEY (v) REFERENCES public.customers",
     )
-    numbers = {str(name): number for name, number in postgres18.rows("SELECT name, number FROM cdc_apply.copies")}
-    waiting = {"bought": [(1, 7, "c"), (2, 8, "c"), (3, 9, "c"), (3, 7, "d")], "customers": [(7, 0, "c"), (8, 13, "c")]}
+    numbers = {str(name): number for name, number in database.rows("SELECT name, number FROM cdc_apply.copies")}
     for name, rows in waiting.items():
-        for at, (id_, v, op) in enumerate(rows):
-            postgres18.execute(
-                f"INSERT INTO cdc_apply.waiting_{numbers[name]} VALUES ({id_}, {v}, '{at + 1}', '{op}', 0, {at})"
-            )
-    told: dict[str, list[Refused]] = {name: [] for name in tables}
-    shown = {
-        table.qualified: Visibility(Mark({}, None), EVERYTHING, refuse=told[name].extend)
-        for name, table in tables.items()
-    }
+        values = [f"({id_}, {v}, '{at + 1:09}', '{op}', 0, {at})" for at, (id_, v, op) in enumerate(rows)]
+        database.execute(f"INSERT INTO cdc_apply.waiting_{numbers[name]} VALUES {', '.join(values)}")
+    return store
+
+
+def test_a_foreign_key_blames_no_row_that_comes_first(postgres18: Database) -> None:
+    """Of two tables of a batch that both have a refused row: only what asks for that row is refused with it.
+
+    And what is refused for something else, once its foreign key is fine.
+    """
+    bought = [(1, 7, "c"), (2, 8, "c"), (3, 9, "c"), (3, 7, "d"), (4, 7, "c")]
+    store = referring(postgres18, {"bought": bought, "customers": [(7, 0, "c"), (8, 13, "c")]})
+    postgres18.execute(
+        "CREATE FUNCTION checks() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN IF new.id = 4 THEN RAISE 'after the foreign key'; END IF; RETURN new; END $$",
+        "CREATE TRIGGER zz AFTER INSERT ON public.bought FOR EACH ROW EXECUTE FUNCTION checks()",
+    )
+    told: dict[str, list[Refused]] = {"bought": [], "customers": []}
+    shown = {f"public.{name}": Visibility(Mark({}, None), EVERYTHING, refuse=of.extend) for name, of in told.items()}
     store.fold([], shown)
     store.close()
     assert postgres18.rows("SELECT id, v FROM public.bought") == [(1, 7)]
     assert postgres18.rows("SELECT id, v FROM public.customers") == [(7, 0)]
-    assert {name: [one.offset for one in of] for name, of in told.items()} == {"bought": [1], "customers": [1]}
+    assert {name: [one.offset for one in of] for name, of in told.items()} == {"bought": [1, 4], "customers": [1]}
     assert "foreign key violation (23503)" in told["bought"][0].reason
+    assert "raise exception (P0001)" in told["bought"][1].reason
     assert "check violation (23514)" in told["customers"][0].reason
+
+
+def test_a_foreign_key_that_refuses_a_whole_table_ends_the_search(
+    postgres18: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is over where the quarantine is full: to try a hundred thousand rows one by one, and again, takes hours."""
+    monkeypatch.setattr(careful, "_AT_ONCE", 5)
+    monkeypatch.setattr(careful, "_MOST_BLOCKED", 10)
+    store = referring(postgres18, {"bought": [(n, 99, "c") for n in range(500)], "customers": [(7, 0, "c")]})
+    attempts, take = list[object](), careful.tables.take
+
+    def counted(*given: Any, **how: Any) -> Applied:
+        attempts.append(given)
+        return take(*given, **how)
+
+    def full(_: object) -> None:
+        raise OperatorError("the quarantine is full")
+
+    monkeypatch.setattr(careful.tables, "take", counted)
+    shown = {f"public.{name}": Visibility(Mark({}, None), EVERYTHING, refuse=full) for name in ("bought", "customers")}
+    with pytest.raises(CopyError, match="is full") as told:
+        store.fold([], shown)
+    store.close()
+    assert set(told.value.errors) == {"public.bought"}
+    assert len(attempts) < 60
 
 
 @pytest.mark.full  # the other one is the quick one

@@ -136,6 +136,27 @@ def test_a_start_knows_what_an_earlier_run_has_set_aside() -> None:
     assert made.copies["shop.public.a", "lake"].due_at == 0.0, "at once"
 
 
+@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("opened", [False, True])
+@pytest.mark.parametrize("error", [AWAY, GONE])
+def test_the_job_goes_on_while_a_copy_is_being_caught_up(error: CdcError, *, opened: bool, once: bool) -> None:
+    """It ends once that one cannot go on either: by its error, not by the words that it is being caught up."""
+    made, _, _ = asides(noted=True, once=once)
+    made.routes = {topic: route(topic.rpartition(".")[2], "lake") for topic in made.routes}
+    assert made.is_behind("shop.public.a", "lake")
+    if opened:  # as a copy that has failed, and that its server takes again
+        aside = made.copies["shop.public.a", "lake"]
+        aside.error, aside.route = GONE, route("a", "lake")
+    with made.contained("shop.public.b", "lake"):
+        raise error
+    assert not made.over
+    if error is AWAY and not once:
+        made.failed("shop.public.a", "lake", AWAY)
+        return
+    with pytest.raises(type(error), match=str(error)):
+        made.failed("shop.public.a", "lake", AWAY)
+
+
 @pytest.mark.parametrize(("error", "then"), [(GONE, [5.0, 10.0, 20.0]), (AWAY, [5.0, 5.0, 5.0])])
 def test_one_that_fails_again_after_it_went_on_waits_longer(error: CdcError, then: list[float]) -> None:
     """Each time all copies of its store are folded in again; a server that was away is there again at once."""

@@ -124,12 +124,24 @@ def test_other_failures_pass_as_they_are() -> None:
      (StoreConfig(type="iceberg", path="./w", options={"compact": True}), "compact: unknown key")],
 )  # fmt: skip
 def test_a_store_that_can_never_be_opened_is_refused_before_spark_starts(store: StoreConfig, why: str) -> None:
-    config = ApplyConfig(
+    with pytest.raises(ConfigError, match=why):
+        require_stores(with_store(store))
+
+
+def test_a_third_partys_store_is_not_built_before_spark_starts() -> None:
+    """A job of views hands its live store over in the options: built and closed here, the job would have none."""
+    require_stores(with_store(StoreConfig(type=f"{__name__}:never_built")))
+
+
+def never_built(*_: object, **__: object) -> object:
+    raise AssertionError
+
+
+def with_store(store: StoreConfig) -> ApplyConfig:
+    return ApplyConfig(
         name="shop",
         source=ApplySource(bootstrap_servers="127.0.0.1:9", topic_prefix="shop"),
         stores={"fine": StoreConfig(type="tantivy", path="./search"), "copy": store},
         tables={"public.*": ApplyTable(stores=("fine",))},
         checkpoint="./checkpoints",
     )
-    with pytest.raises(ConfigError, match=why):
-        require_stores(config)

@@ -7,7 +7,8 @@ is done without it. Its mark stays where it is, while the checkpoint goes on. So
 copy whose mark lies behind the checkpoint, if it was set aside.
 
 What concerns all ends the job: Spark's own end, a full heap, a quarantine that cannot be written, and that no copy is
-left. If every copy waits for a server that is away, the job waits too, unless it runs once.
+left, nor one that is being caught up. If every copy waits for a server that is away, the job waits too, unless it runs
+once.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _SOON_S = 600.0
 fails, all copies of its store are folded in again without it."""
 
 
-_BEHIND = OperatorError("it was set aside, and is being caught up")
+_BEHIND = RetryableError("it was set aside, and is being caught up")
 
 
 @dataclass(slots=True)
@@ -146,8 +147,9 @@ class AsideCopies:
         _leave_out(aside)
 
     def require_some(self) -> None:
-        """Raise the first error if no copy is left, and they do not wait for a server alone."""
-        if self.copies and not any(route.stores for route in self.routes.values()):
+        """Raise the first error if no copy is left or being caught up, and they do not wait for a server alone."""
+        caught_up = any(aside.route is not None or aside.error is _BEHIND for aside in self.copies.values())
+        if self.copies and not caught_up and not any(route.stores for route in self.routes.values()):
             errors = [aside.error for aside in self.copies.values()]
             lasting = [error for error in errors if not isinstance(error, RetryableError)]
             if lasting or self.once:

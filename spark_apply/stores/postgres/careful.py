@@ -38,7 +38,11 @@ _OF_ROWS = ("09", "21", "22", "23", "27", "2F", "38", "39", "44", "54", "P0", "X
 See https://www.postgresql.org/docs/current/errcodes-appendix.html.
 """
 _AT_ONCE = 100
-"""So many refused rows are put into quarantine together, which ends the search where it is full."""
+"""So many refused rows are put into quarantine together, which ends the search where it is full; those that a foreign
+key refuses come last, but for those behind the first `_MOST_BLOCKED`."""
+_MOST_BLOCKED = 300
+"""So many rows of a table that a foreign key refuses are tried again. With more it is the table: to try them takes time
+that grows with their square, and the quarantine would not end the search."""
 _NUMBER = "_cdc_number"
 _FOREIGN_KEY = "23503"
 
@@ -114,12 +118,12 @@ def fold_carefully(cur: Cursor, folds: Sequence[TableFold], translated: Callable
         with _of_table(cur, one, translated, failed):
             _by_halves(cur, one)
     tried = sum(len(one.blocked) for one in left) + 1
-    while 0 < (now := sum(len(one.blocked) for one in left)) < tried:
+    while not failed and 0 < (now := sum(len(one.blocked) for one in left)) < tried:
         tried = now
         for one in going_on(left):
             with _of_table(cur, one, translated, failed):
                 _blocked_again(cur, one)
-    for one in going_on(left):
+    for one in [] if failed else left:
         with _of_table(cur, one, translated, failed):
             _refuse(cur, one, one.blocked)
     if failed:
@@ -189,8 +193,10 @@ def _by_halves(cur: Cursor, one: TableFold) -> None:
         written, deleted = written + (taken.written or 0), deleted + (taken.deleted or 0)
 
     def refused(found: Sequence[Blocked]) -> None:
-        one.blocked += [each for each in found if each[1].pgcode == _FOREIGN_KEY]
-        _refuse(cur, one, [each for each in found if each[1].pgcode != _FOREIGN_KEY])
+        if len(one.blocked) < _MOST_BLOCKED:
+            one.blocked += [each for each in found if each[1].pgcode == _FOREIGN_KEY]
+            found = [each for each in found if each[1].pgcode != _FOREIGN_KEY]
+        _refuse(cur, one, found)
 
     cur.execute(sql.SQL("SELECT count(*) FROM {}").format(_suspects(one.of)))
     ((rows,),) = cur.fetchall()
@@ -201,14 +207,14 @@ def _by_halves(cur: Cursor, one: TableFold) -> None:
 def _blocked_again(cur: Cursor, one: TableFold) -> None:
     """Try the rows again that foreign keys have refused, now that other tables have more of theirs."""
     blocked, one.blocked = one.blocked, []
-    for number, exc in blocked:
+    for number, _ in blocked:
         if not one.of.table.history and _has_newer(cur, one, number):
             continue  # the key's newest event is what counts, and an older one could bring a row back
         try:
             with _savepoint(cur):
                 taken = _taken(cur, one, (number, number), replacing=False)
         except psycopg2.Error as again:
-            if again.pgcode != exc.pgcode:
+            if not refuses_rows(again):
                 raise
             one.blocked.append((number, again))
         else:

@@ -55,9 +55,12 @@ _UNQUOTED = {
 """Words for SQLSTATE classes whose messages quote values."""
 _APPLYING = "applying a batch"
 _UNDO = (
-    "has another hand altered the table, as by an identity, a rule or a generated column? Undo that, and it goes on by "
-    "itself; or give the table another target in apply.yaml"
+    "has another hand altered the table, as by an identity, a rule, a generated column or another key? Undo that, and "
+    "it goes on by itself; or give the table another target in apply.yaml"
 )
+_ALTERED = ("428C9", "0A000", "42P10", "55000")
+"""SQLSTATEs of a table that another hand has altered: an identity or a generated column, a rule, a key that is gone, or
+deferrable, a publication without a replica identity."""
 _SHORT = "53"
 _LOCKED = "55P03"
 """What a ``lock_timeout`` says: ours, or one of the role or the database."""
@@ -216,7 +219,7 @@ class Server:
             return error(f"{self._where}: {doing}: {said}", hint=hint)
         reason = _UNQUOTED.get(code[:2]) or str(exc.diag.message_primary)
         reason = f"{reason} ({code})"
-        undo = _UNDO if doing == _APPLYING else None
+        undo = _UNDO if doing == _APPLYING and code in _ALTERED else None
         missing = "grant what is missing to this user" if code == "42501" else undo
         return OperatorError(f"{self._where}: {doing}: {reason}", hint=missing)
 

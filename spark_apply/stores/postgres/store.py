@@ -42,7 +42,7 @@ from spark_apply.events.kafka.topic_identity import difference
 from spark_apply.model.completeness import LOST, Mark, moved_on
 from spark_apply.model.foresight import Foreseen
 from spark_apply.model.identity import has_key, identity_of, stamp
-from spark_apply.model.lost_columns import retyped
+from spark_apply.model.lost_columns import RetypedError, retyped
 from spark_apply.model.store import (
     EVERYTHING,
     Applied,
@@ -140,7 +140,8 @@ class PostgresStore:
     def _fold_all(self, batches: Collection[Batch], visibility: Mapping[str, Visibility]) -> dict[str, Applied]:
         try:
             return self._fold_at_once(batches, visibility)
-        except (OperatorError, LockedError, ShortageError) as exc:  # of a row, of a table, or of all: that is found out
+        except (OperatorError, LockedError, ShortageError, RetypedError) as exc:
+            # of a row, of a table, or of all: that is found out
             return self._fold_carefully(batches, visibility, waited=isinstance(exc, LockedError))
 
     def _fold_at_once(self, batches: Collection[Batch], visibility: Mapping[str, Visibility]) -> dict[str, Applied]:
