@@ -165,7 +165,8 @@ def _run_here(config: ViewsConfig, commands: Commands, command: Command, tell: P
     except CdcError:
         commands.withdraw(command)
         raise
-    left = _standing(commands, command)
+    with closing(Commands(config)) as now:  # nobody has read `commands` meanwhile
+        left = _standing(now, command)
     if left is not None and left.failed is None:
         commands.withdraw(command)
         why = next((stopped[name] for name in command.views if name in stopped), "a table is being read again")

@@ -116,8 +116,8 @@ def test_queries_give_the_embedded_engines_rows(postgres18: Database) -> None:
     differing, embedded = {}, filled(made_rows())
     with closing(postgres18.connect()) as connection, connection.cursor() as cursor:
         for key, full, sql in _queries():
-            if _is_unknown(sql):
-                with pytest.raises(ConfigError, match="`engine: postgres`"):
+            if _is_unknown(sql) or re.search(r"\b(lower|upper)\(", sql):
+                with pytest.raises(ConfigError, match=r"in PostgreSQL|`engine: postgres`"):
                     plan_view("v", sql, key, _TABLES, refresh_full=full, engine="postgres")
                 continue
             plan = plan_view("v", sql, key, _TABLES, refresh_full=full, engine="postgres")

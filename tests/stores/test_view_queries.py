@@ -110,6 +110,25 @@ full: id
     sum(i) OVER (PARTITION BY p ORDER BY CASE WHEN s IN ('12', '-3') THEN CAST(s AS BIGINT) END, id DESC) AS m
     FROM (SELECT id, i, s, CASE WHEN i > 2 THEN 'a' ELSE 'B' END AS p FROM public.t) t
 
+q
+    SELECT lower(p) AS q, count(*) AS n, rank() OVER (PARTITION BY lower(p) ORDER BY count(*)) AS r
+    FROM (SELECT CASE WHEN i > 2 THEN 'a' ELSE 'B' END AS p FROM public.t) t GROUP BY lower(p)
+
+full: q
+    SELECT lower(p) AS q, count(*) AS n, rank() OVER (PARTITION BY concat(lower(p), 'z') ORDER BY count(*)) AS r
+    FROM (SELECT CASE WHEN i > 2 THEN 'a' ELSE 'B' END AS p FROM public.t) t GROUP BY lower(p) ORDER BY r, q LIMIT 2
+
+full: n
+    SELECT 9 div i AS n, rank() OVER (ORDER BY 9 div i) AS r, rank() OVER (ORDER BY sum(7 div i), 9 div i) AS m
+    FROM public.t WHERE i <> 0 GROUP BY 9 div i
+
+n
+    SELECT 9 div i AS n, count(*) AS c, rank() OVER (PARTITION BY 9 div i ORDER BY count(*)) AS r
+    FROM public.t WHERE i <> 0 GROUP BY 9 div i
+
+n, id
+    SELECT id, 9 div i AS n, row_number() OVER (PARTITION BY 9 div i ORDER BY id) AS r FROM public.t WHERE i <> 0
+
 id
     SELECT id, i FROM public.t WHERE reverse(concat('', i)) <> '0' AND 10 / i > j
 

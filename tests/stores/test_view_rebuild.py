@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import pytest
 import yaml
@@ -20,7 +20,7 @@ import spark_apply.views.rebuild
 from cdc.cli.main import cdc as command
 from cdc.config.apply_config import ApplyTable, StoreConfig
 from cdc.config.config import ApplyConfig
-from cdc.config.views import ReadConfig, ViewConfig
+from cdc.config.views import ReadConfig, ViewConfig, ViewsConfig
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.monitor.watched import WatchedViews
 from sinks.topics.names import log_topic
@@ -29,13 +29,13 @@ from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.job.job import run_apply
 from spark_apply.model.store import open_store
 from spark_apply.model.target_table import target
-from spark_apply.views.job import run_views
+from spark_apply.views.job import ViewSummary, run_views
 from spark_apply.views.planning.definitions import described
 from spark_apply.views.proof.explain import explain_view
 from spark_apply.views.proof.verify import verify_views
 from spark_apply.views.publishing.status import view_status
 from spark_apply.views.rebuild import publish, rebuild_views
-from spark_apply.views.running.commands import leave, new_command
+from spark_apply.views.running.commands import Command, leave, new_command
 from tests.conftest import FULL
 from tests.spark.laws import until
 from tests.spark.records import position
@@ -287,6 +287,42 @@ def test_what_a_topic_has_wrong_is_put_right(apply_spark: SparkSession, kafka: s
     file.write_text(yaml.safe_dump({**made, "views": {**views, "groups": {"sql": _LARGE, "key": ["g"]}}}))
     code, found = cdc("rebuild", "--dry-run")
     assert (code, found["views"][0]["changed"], found["views"][0]["generation"]) == (1, 2, None)
+
+
+class _Late:
+    """Commands that are seen one look later; `there` has those that stand."""
+
+    there: ClassVar[list[Command]] = []
+
+    def __init__(self, _config: object) -> None:
+        self._seen = [*self.there]
+
+    def standing(self) -> list[Command]:
+        seen, self._seen = self._seen, [*self.there]
+        return seen
+
+    def withdraw(self, _command: Command) -> None:
+        self.there.clear()
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> type[_Late]:
+    """Have commands seen late, and no job wait for them."""
+    monkeypatch.setattr(_Late, "there", [])
+    for name, by in {"Commands": _Late, "leave": lambda _, each: _Late.there.append(each), "TAKEN_S": 0.0}.items():
+        monkeypatch.setattr(spark_apply.views.rebuild, name, by)
+    return _Late
+
+
+def test_what_a_run_here_has_published_is_no_failure(late: type[_Late], monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*_: object, **__: object) -> ViewSummary:
+        late.there.clear()
+        return ViewSummary("job", 0.0, 1, 1, None, {})
+
+    monkeypatch.setattr(spark_apply.views.rebuild, "run_views", run)
+    publish(cast("ViewsConfig", None), {"groups": described(_groups(_LARGE))}, lambda _: None)
 
 
 def test_a_job_that_runs_takes_a_new_definition_over(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:

@@ -392,6 +392,16 @@ UNITS: list[tuple[str, list[str], list[tuple[str, ...]]]] = [
         ["id"],
         [("_u0",), ("id",)],
     ),
+    (
+        "SELECT lower(g) AS l, rank() OVER (PARTITION BY lower(g) ORDER BY count(*)) r FROM public.t GROUP BY lower(g)",
+        ["l"],
+        [("l",)],
+    ),
+    (
+        "SELECT id, lower(g) AS l, row_number() OVER (PARTITION BY lower(g) ORDER BY id) AS r FROM public.t",
+        ["id", "l"],
+        [("l",)],
+    ),
     ("SELECT 'a' AS b, id FROM public.t UNION ALL SELECT 'b', who FROM public.f", ["b", "id"], [("b", "id")]),
     (
         "SELECT id, count(*) AS c FROM (SELECT id FROM public.t UNION ALL SELECT who FROM public.f) GROUP BY id",

@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from spark_apply.views.sql.expressions.aggregates import AGGREGATES
 from spark_apply.views.sql.expressions.approximate import APPROXIMATE, AS, OURS
-from spark_apply.views.sql.expressions.carrier import Carrier, Rule, cast, shown
+from spark_apply.views.sql.expressions.carrier import Carrier, Rule, shown
 from spark_apply.views.sql.expressions.casts import CASTS
 from spark_apply.views.sql.expressions.dialects import POSTGRES, current
 from spark_apply.views.sql.expressions.functions import FUNCTIONS
@@ -63,17 +63,7 @@ def carried(block: Block, written: Written) -> tuple[Block, tuple[str, ...]]:
     if on_postgres:
         made = _translated(made)
     windows = [each for value in [*made.outputs.values(), *made.order] for each in value.find_all(exp.Window)]
-    for window in () if on_postgres else windows:
-        _without_error(window)
     return replace(made, windows=tuple(windows)), tuple(carry.warnings)
-
-
-def _without_error(window: exp.Window) -> None:
-    """Have what fails in PARTITION BY and ORDER BY fail by a cast: DuckDB takes no function there that raises one."""
-    order = window.args.get("order")
-    for by in (*window.args["partition_by"], *(order.expressions if order is not None else ())):
-        for failing in [each for each in by.find_all(exp.Anonymous) if each.name == "error"]:
-            failing.replace(cast(cast(failing.expressions[0], "int"), "string"))
 
 
 def _refuse_approximate(block: Block, written: Written) -> None:

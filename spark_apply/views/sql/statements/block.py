@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sqlglot import exp
 
-from spark_apply.views.sql.expressions.dialects import current
+from spark_apply.views.sql.expressions.carrier import cast
+from spark_apply.views.sql.expressions.dialects import DUCKDB, current
 from spark_apply.views.sql.reading.blocks import CLOCK, Block, Side, Source, column
 
 BEFORE, AFTER, BOTH, CHANGED, UNITS = "before", "after", "both", "changed", "units"
@@ -139,9 +140,28 @@ def _no_place(expression: exp.Expr) -> str:
     return constant if inner is expression else f"{constant} DESC" if expression.args.get("desc") else constant
 
 
+def _without_error(value: exp.Expr, group: Sequence[exp.Expr]) -> exp.Expr:
+    """Have what fails in PARTITION BY and ORDER BY of windows fail by a cast: DuckDB takes no error() there.
+
+    But what rows are grouped by stays as it is in GROUP BY: there it is a column.
+    """
+    found = value.copy()
+    for window in found.find_all(exp.Window):
+        order = window.args.get("order")
+        for by in (*window.args["partition_by"], *(order.expressions if order is not None else ())):
+            for node in list(by.walk(prune=lambda part: part in group)):
+                if isinstance(node, exp.Anonymous) and node.name == "error":
+                    node.replace(cast(cast(node.expressions[0], "int"), "string"))
+    return found
+
+
 def query(block: Block, schema: str, restrictions: Restrictions, conditions: Sequence[str], hidden: str = "") -> str:
     """The block's own SELECT over one state, with more conditions on the rows of FROM."""
-    outputs = ", ".join(f"{text(value)} AS {quoted(name)}" for name, value in block.outputs.items())
+    values, order = list(block.outputs.values()), block.order
+    if block.windows and current() is DUCKDB:
+        values = [_without_error(each, block.group or ()) for each in values]
+        order = tuple(_without_error(each, block.group or ()) for each in order)
+    outputs = ", ".join(f"{text(value)} AS {quoted(of)}" for of, value in zip(block.outputs, values, strict=True))
     parts = [
         f"SELECT {'DISTINCT ' if block.distinct else ''}{hidden}{outputs}",
         from_clause(block.sources, schema, restrictions=restrictions) if block.sources else "",
@@ -151,8 +171,8 @@ def query(block: Block, schema: str, restrictions: Restrictions, conditions: Seq
         parts.append(f" GROUP BY {', '.join(_no_place(each) for each in block.group)}")
     if block.having:
         parts.append(f" HAVING {conjunction(block.having)}")
-    if block.order:
-        parts.append(f" ORDER BY {', '.join(_no_place(each) for each in block.order)}")
+    if order:
+        parts.append(f" ORDER BY {', '.join(_no_place(each) for each in order)}")
     if block.limit is not None:
         parts.append(f" LIMIT {text(block.limit)}")
     return "".join(parts)
