@@ -27,7 +27,7 @@ from spark_apply.job.topics.retention import (
     recovery_command,
     repair_command,
 )
-from spark_apply.job.watermarks.publisher import RESTORED
+from spark_apply.job.watermarks.publisher import restored
 from spark_apply.model.completeness import Ends
 from spark_apply.model.foresight import Foreseen, Foresees
 from spark_apply.model.store import Offsets, Store
@@ -203,9 +203,9 @@ def _has(table: TargetTable, _name: str, store: Store, committed: Ends) -> bool:
     return store.due(table) is not None or (mark is not None and mark.holds(committed.get(table.topic, {})))
 
 
-def _restored(table: TargetTable, name: str, _store: Store, folder: str) -> Problem:
+def _restored(table: TargetTable, name: str, store: Store, folder: str) -> Problem:
     what = f"store {name}: its copy of {table.qualified} is older than the checkpoint {folder}"
-    return Problem(what, RESTORED)
+    return Problem(what, restored(store))
 
 
 def _topic(topic: str, begin: Begin, committed: Ends, there: Mapping[int, Extent]) -> TopicPlan:

@@ -94,10 +94,11 @@ class Start:
 
     def search_rest(self) -> None:
         """Look through what copies of earlier runs have not read that go on with the others after all."""
+        unread: Buried = {}
         for made, name in self.unsearched:
             if name in self.applier.routes[made.topic].stores:
                 with self.applier.contained(made.topic, name):
-                    require_deletes_read(self.spark, self.config.source, made, name, self.stores[name])
+                    require_deletes_read(self.spark, self.config.source, made, name, self.stores[name], found=unread)
 
     @contextmanager
     def _asking(self, name: str) -> Iterator[None]:

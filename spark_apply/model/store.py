@@ -265,6 +265,11 @@ def is_whole(store: Store) -> TypeGuard[WholeStore]:
     return bool(getattr(store, "whole", False))
 
 
+def can_expire(store: Store) -> bool:
+    """Whether other engines may expire what a store knows of its copies, as Iceberg's snapshots, by an attribute."""
+    return bool(getattr(store, "expires", False))
+
+
 def every_event_of(store: Store) -> Collection[str]:
     """Return the tables, as ``schema.table``, of which a store needs every event, as histories do.
 

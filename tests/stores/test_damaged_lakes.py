@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc.config.apply_config import StoreConfig
+from cdc.config.apply_config import ApplyTable, StoreConfig
+from cdc.model.change import Kind
 from cdc.model.errors import OperatorError
 from cdc.model.state import Phase
+from spark_apply.events.projection import projected_table
 from spark_apply.events.set_aside import read_set_aside
+from spark_apply.events.typed import OP, POSITION, SOURCE_MS
 from spark_apply.job.watermarks.progress import Reader
+from spark_apply.model.lost_columns import RetypedError
+from spark_apply.model.store import Batch, open_store
+from spark_apply.model.target_table import Version
 from spark_apply.rebuild.rebuild import run_rebuild
+from spark_apply.stores.delta.log import DeltaLog
 from tests.spark.laws import Setting, order, until
 from tests.spark.records import position
 
@@ -128,3 +136,42 @@ def test_an_index_of_a_table_is_spoilt(apply_spark: SparkSession, kafka: str, tm
     assert setting.apply().aside == {}
     for name, of in tables.items():
         assert setting.contents(of) == setting.folded(of, records), name
+
+
+@pytest.mark.full  # of PostgreSQL's copies in test_others_go_on.py
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_column_that_another_hand_narrows_while_the_job_runs(
+    apply_spark: SparkSession, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No batch is cut to the columns that are there: the copy is opened again, which gives it back what it can.
+
+    Delta's log is looked at once for a batch before it is written: each look lists its folder.
+    """
+    config, looks = StoreConfig(type=kind, path=str(tmp_path / kind)), list[DeltaLog]()
+    store: Any = open_store(config, name="copy", prefix="shop", spark=apply_spark.newSession())
+    spark = store._tables.spark if kind == "iceberg" else store._spark
+    columns, snapshot = (("id", Kind("int64")), ("n", Kind("int64"))), DeltaLog.snapshot
+
+    def counted(log: DeltaLog) -> Any:
+        looks.append(log)
+        return snapshot(log)
+
+    monkeypatch.setattr(DeltaLog, "snapshot", counted)
+    version = Version("shop", "public", "orders", "shop.public.orders", 1, ("id",), columns)
+    table = projected_table([version], ApplyTable(stores=("copy",)))
+    schema = f"{OP} string, {SOURCE_MS} bigint, id bigint, n bigint, {POSITION} string"
+    rows = spark.createDataFrame([("c", 1, 1, 2**40, position(10))], schema)
+    batch, place = Batch(table, rows, 1, position(10)), store.table_name(table)
+    store.open(table)
+    if kind == "delta":
+        spark.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    spark.sql(f"ALTER TABLE {place} DROP COLUMN n")
+    spark.sql(f"ALTER TABLE {place} ADD COLUMN n int")
+    with pytest.raises(RetypedError, match="another hand has altered it"):
+        store.apply(batch)
+    store.open(table)
+    looks.clear()
+    store.apply(batch)
+    assert len(looks) == (1 if kind == "delta" else 0)
+    assert [(row["id"], row["n"]) for row in spark.table(place).collect()] == [(1, 2**40)]
+    store.close()

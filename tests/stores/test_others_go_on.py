@@ -240,6 +240,23 @@ def test_a_foreign_key_that_refuses_a_whole_table_ends_the_search(
     assert len(attempts) < 60
 
 
+def test_a_table_that_refers_to_a_later_one_is_divided_behind_it(
+    postgres18: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many of its rows ask for new ones of that table: only those that ask for what is refused are refused."""
+    monkeypatch.setattr(careful, "_AT_ONCE", 5)
+    monkeypatch.setattr(careful, "_MOST_BLOCKED", 10)
+    bought = [(n, 7 + (n == 40), "c") for n in range(60)]
+    store = referring(postgres18, {"bought": bought, "customers": [(7, 0, "c"), (8, 13, "c")]})
+    told: dict[str, list[Refused]] = {"bought": [], "customers": []}
+    shown = {f"public.{name}": Visibility(Mark({}, None), EVERYTHING, refuse=of.extend) for name, of in told.items()}
+    applied = store.fold([], shown)
+    store.close()
+    assert {name: [one.offset for one in of] for name, of in told.items()} == {"bought": [40], "customers": [1]}
+    assert applied["public.bought"].written == 59
+    assert postgres18.rows("SELECT count(*), count(*) FILTER (WHERE v = 7) FROM public.bought") == [(59, 59)]
+
+
 @pytest.mark.full  # the other one is the quick one
 def test_targets_in_postgresql(
     *, apply_spark: SparkSession, kafka: str, postgres18: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -134,3 +136,22 @@ def test_one_topic_that_cannot_be_looked_through_is_of_its_table(
     errors = start._read_again([*others, *copies], {})
     assert {name for (name, _) in errors} == {f"{TABLE.schema}.{name}" for name in failed}
     assert (views.asked, len(told), judged.looked_at) == (asked, asked, looked_at)
+
+
+def test_what_copies_have_not_read_is_looked_through_once_for_all_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that go on with the others; what is unread of a topic may be large."""
+    looked_at: list[tuple[str, Any]] = []
+
+    def look(_spark: Any, _source: Any, _table: TargetTable, name: str, _store: Any, *, found: Any = None) -> None:
+        looked_at.append((name, found))
+
+    monkeypatch.setattr(starting, "require_deletes_read", look)
+    nothing, stores = cast("Any", None), cast("Any", {"lake": object(), "copy": object(), "aside": object()})
+    going_on = SimpleNamespace(stores={"lake", "copy"})
+    applier = cast("Any", SimpleNamespace(routes={TABLE.topic: going_on}, contained=lambda *_: nullcontext()))
+    start = Start(cast("Any", FILE), nothing, stores, nothing, nothing, applier)
+    start.unsearched = [(TABLE, name) for name in stores]
+    start.search_rest()
+    assert [name for name, _ in looked_at] == ["lake", "copy"]
+    assert looked_at[0][1] is not None
+    assert looked_at[0][1] is looked_at[1][1]

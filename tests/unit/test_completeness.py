@@ -148,6 +148,10 @@ class Copy:
         self.kept = mark
 
 
+class Expiring(Copy):
+    expires = True
+
+
 def _publisher(*copies: Copy) -> tuple[WatermarkPublisher, Barriers]:
     table = TargetTable("shop", "public", "a", "shop.public.a", ("id",), (), 1)
     barriers = Barriers()
@@ -192,9 +196,13 @@ def test_a_copy_older_than_the_checkpoint_stops_the_job() -> None:
     """The missing events would never come again, although the copy claims to have them."""
     was = Complete("shop", position_of(_state(10)), None, 1)
     applied = {"shop.public.a": {0: 5}}
-    publisher, barriers = _publisher(Copy(Mark({0: 5}, was)), Copy(Mark({0: 4}, was)))
-    with pytest.raises(OperatorError, match=r"store copy1: its copy of public\.a is older than the checkpoint /c/1"):
-        publisher.begin(applied, checkpoint="/c/1")
+    for older in (Copy(Mark({0: 4}, was)), Expiring(Mark({0: 4}, was))):
+        publisher, barriers = _publisher(Copy(Mark({0: 5}, was)), older)
+        with pytest.raises(
+            OperatorError, match=r"store copy1: its copy of public\.a is older than the .* /c/1"
+        ) as told:
+            publisher.begin(applied, checkpoint="/c/1")
+        assert ("expire its snapshots?" in (told.value.hint or "")) == isinstance(older, Expiring)
     copy = Copy(Mark({0: 5}, was, version=1))
     publisher, barriers = _publisher(copy)
     publisher.begin(applied, checkpoint="/c/1")

@@ -13,12 +13,16 @@ from spark_apply.job.copies.route import Route
 from spark_apply.job.copies.set_aside import Key
 from spark_apply.job.watermarks.barriers import PositionWatcher
 from spark_apply.model.completeness import Barrier, Complete, Ends, Mark, TakenIn, moved_on
-from spark_apply.model.store import EVERYTHING, Visibility, is_whole
+from spark_apply.model.store import EVERYTHING, Store, Visibility, can_expire, is_whole
 
-RESTORED: Final = f"was it restored from a backup, or did another engine expire its Iceberg snapshots? {AGAIN}"
-"""What to do about a copy that has less than its checkpoint says."""
 _FINE: Final = (False, "")
 """A table that is not read again, and not gone."""
+
+
+def restored(store: Store) -> str:
+    """Return the hint for a copy that has less than its checkpoint says."""
+    expired = ", or did another engine expire its snapshots" if can_expire(store) else ""
+    return f"was it restored from a backup{expired}? {AGAIN}"
 
 
 class WatermarkPublisher:
@@ -60,7 +64,7 @@ class WatermarkPublisher:
             self._marks[topic, name] = mark
         elif not self._applier.is_behind(topic, name):
             msg = f"store {name}: its copy of {table.qualified} is older than the checkpoint {checkpoint}"
-            raise OperatorError(msg, hint=RESTORED)
+            raise OperatorError(msg, hint=restored(store))
 
     def ends(self, topic: str) -> Mapping[int, int]:
         """Return up to where the copies that go on have a topic."""

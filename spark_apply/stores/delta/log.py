@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -31,6 +31,15 @@ _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.(?:\d+\.\d+\.)?parquet")
 def delta_name(path: str) -> str:
     """Return the name of the table at `path`, quoted for Spark's SQL."""
     return f"delta.{quoted(path)}"
+
+
+class State(NamedTuple):
+    """What a table is at a version."""
+
+    version: int
+    properties: Properties
+    schema: str
+    """JSON, as in the protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +66,11 @@ class DeltaLog:
         """Return the table properties, as they are now."""
         return dict(_metadata(self.snapshot())["metaData"]["configuration"])
 
-    def schema(self) -> str:
-        """Return the table's columns as they are now, JSON as in the protocol."""
-        return str(_metadata(self.snapshot())["metaData"]["schemaString"])
+    def state(self) -> State:
+        """Return what a writer compares, of one snapshot: each look at the log lists its folder."""
+        snapshot = self.snapshot()
+        found = _metadata(snapshot)["metaData"]
+        return State(int(snapshot.version()), dict(found["configuration"]), str(found["schemaString"]))
 
     def files(self, snapshot: Any) -> list[Any]:  # noqa: ANN401 - Java's Snapshot
         """Return the ``add`` action of each file of a state."""

@@ -100,15 +100,16 @@ class DeltaStore(LakeStore):
         log = self._log(table)
         if not log.exists():
             create(log, table)
-        identity = _identity(log, table)
+        identity = _identity(log, log.properties(), table)
         self._refuse_lost(table, stored(table), _columns(log), f"Delta table {log.path}")
         evolve(log, table)
         if self.upkeep is not None:
             need(log, retention(self.upkeep))
         self._cleaned.begin(table)
         self._positions[table.qualified] = self.position(table)
-        self._seen[table.qualified] = (int(log.snapshot().version()), log.properties().get(MARK))
-        self._schemas[table.qualified] = log.schema()
+        now = log.state()
+        self._seen[table.qualified] = (now.version, now.properties.get(MARK))
+        self._schemas[table.qualified] = now.schema
         return identity
 
     def _require_line(self, table: TargetTable, log: DeltaLog, now: int, mark: str | None) -> None:
@@ -120,9 +121,9 @@ class DeltaStore(LakeStore):
         if now < seen or any(info.get("operation") == RESTORED for info in since):
             raise put_back(f"Delta table {log.path}")
 
-    def _require_types(self, table: TargetTable, log: DeltaLog) -> None:
+    def _require_types(self, table: TargetTable, log: DeltaLog, now: str) -> None:
         """Raise CdcError where another hand has given columns other types: Spark would round or cut off values."""
-        if (now := log.schema()) == self._schemas.get(table.qualified):
+        if now == self._schemas.get(table.qualified):
             return
         self._refuse_lost(table, stored(table), _columns(log), f"Delta table {log.path}")
         if list(changes(log, table)):
@@ -133,11 +134,12 @@ class DeltaStore(LakeStore):
         kept, spark = stored(batch.table), batch.rows.sparkSession
         if self._copy is None:
             log = self._log(batch.table)
-            if log.properties().get(IDENTITY) is None:
+            now = log.state()
+            if now.properties.get(IDENTITY) is None:
                 raise gone(f"Delta table {log.path}")
-            _identity(log, batch.table)  # a rebuild may have swapped in another shape
-            self._require_line(batch.table, log, int(log.snapshot().version()), log.properties().get(MARK))
-            self._require_types(batch.table, log)
+            _identity(log, now.properties, batch.table)  # a rebuild may have swapped in another shape
+            self._require_line(batch.table, log, now.version, now.properties.get(MARK))
+            self._require_types(batch.table, log, now.schema)
         before = self._positions[batch.table.qualified]
         position = max(before or "", batch.position)
         selected = columns(batch.table)
@@ -279,5 +281,5 @@ def _columns(log: DeltaLog) -> list[str]:
     return log.spark.read.format("delta").load(log.path).columns
 
 
-def _identity(log: DeltaLog, table: TargetTable) -> str:
-    return own_identity(log.properties().get(IDENTITY), table, f"Delta table {log.path}")
+def _identity(log: DeltaLog, properties: Properties, table: TargetTable) -> str:
+    return own_identity(properties.get(IDENTITY), table, f"Delta table {log.path}")

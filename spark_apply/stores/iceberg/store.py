@@ -95,6 +95,8 @@ def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSessi
 class IcebergStore(LakeStore):
     """A `spark_apply.model.store.Store`."""
 
+    expires = True
+
     def __init__(
         self,
         catalog: str,

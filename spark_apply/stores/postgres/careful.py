@@ -4,7 +4,8 @@ Only what fails comes here: the transaction of a whole batch is tried first, and
 savepoint. A table is folded in whole if it can be. Those that cannot are tried again behind the others, since a foreign
 key between two copies asks for an order. What is left is bisected, in the order of the positions, so that the newest
 event of a key wins as it does in one statement. Rows that a foreign key refuses then are tried again for as long as one
-of them is taken: the row that it asks for may be of a table that came later.
+of them is taken: the row that it asks for may be of a table that came later. Where they are very many, their table is
+bisected behind the others instead.
 
 A refusal is of a row if its SQLSTATE says so (`refuses_rows`), and of the table otherwise. The server's messages are
 not repeated, because they quote values.
@@ -41,8 +42,9 @@ _AT_ONCE = 100
 """So many refused rows are put into quarantine together, which ends the search where it is full; those that a foreign
 key refuses come last, but for those behind the first `_MOST_BLOCKED`."""
 _MOST_BLOCKED = 300
-"""So many rows of a table that a foreign key refuses are tried again. With more it is the table: to try them takes time
-that grows with their square, and the quarantine would not end the search."""
+"""So many rows of a table that a foreign key refuses are tried again. With more, the table is divided behind the
+others. What is refused then is due to the table: to try it again takes time that grows with the square of its rows, and
+the quarantine would not end the search."""
 _NUMBER = "_cdc_number"
 _FOREIGN_KEY = "23503"
 
@@ -94,6 +96,10 @@ class DeferredError(Exception):
         self.place = place
 
 
+class _ManyBlockedError(Exception):
+    """A foreign key refuses more rows of a table than are tried again."""
+
+
 def fold_carefully(cur: Cursor, folds: Sequence[TableFold], translated: Callable[[psycopg2.Error], CdcError]) -> None:
     """Fold the tables in. Raises CopyError for all that cannot go on, DeferredError to be called again with that."""
     failed: dict[str, CdcError] = {}
@@ -114,7 +120,12 @@ def fold_carefully(cur: Cursor, folds: Sequence[TableFold], translated: Callable
         left = refused
     if failed:  # nothing of this is kept, and rows that are refused without another table may be taken with it
         raise CopyError(failed)
+    later = list[TableFold]()
     for one in left:
+        with _of_table(cur, one, translated, failed):
+            if not _by_halves(cur, one, may_wait=len(left) > 1):
+                later.append(one)
+    for one in later:
         with _of_table(cur, one, translated, failed):
             _by_halves(cur, one)
     tried = sum(len(one.blocked) for one in left) + 1
@@ -160,7 +171,7 @@ def _savepoint(cur: Cursor) -> Iterator[None]:
     cur.execute("SAVEPOINT cdc_careful")
     try:
         yield
-    except psycopg2.Error:
+    except (psycopg2.Error, _ManyBlockedError):
         cur.execute("ROLLBACK TO SAVEPOINT cdc_careful")
         cur.execute("RELEASE SAVEPOINT cdc_careful")
         raise
@@ -180,8 +191,22 @@ def _whole(cur: Cursor, one: TableFold) -> bool:
     return True
 
 
-def _by_halves(cur: Cursor, one: TableFold) -> None:
-    """Fold in all rows of a table but those that are refused, which go into quarantine."""
+def _by_halves(cur: Cursor, one: TableFold, *, may_wait: bool = False) -> bool:
+    """Fold in all rows of a table but those that are refused, which go into quarantine.
+
+    With `may_wait` nothing is done, and False returned, if a foreign key refuses very many: they may ask for rows of
+    tables that come later.
+    """
+    try:
+        with _savepoint(cur):
+            _divided(cur, one, may_wait=may_wait)
+    except _ManyBlockedError:
+        one.blocked = []
+        return False
+    return True
+
+
+def _divided(cur: Cursor, one: TableFold, *, may_wait: bool) -> None:
     if one.had.reload and one.visible.limit:
         cur.execute(sql.SQL("DELETE FROM {}").format(one.of.stage))
         tables.take(cur, one.of, one.visible.limit, came=False, distinct=True, replacing=True)
@@ -196,6 +221,8 @@ def _by_halves(cur: Cursor, one: TableFold) -> None:
         if len(one.blocked) < _MOST_BLOCKED:
             one.blocked += [each for each in found if each[1].pgcode == _FOREIGN_KEY]
             found = [each for each in found if each[1].pgcode != _FOREIGN_KEY]
+        if may_wait and len(one.blocked) >= _MOST_BLOCKED:
+            raise _ManyBlockedError
         _refuse(cur, one, found)
 
     cur.execute(sql.SQL("SELECT count(*) FROM {}").format(_suspects(one.of)))
