@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -60,6 +60,10 @@ class ViewSummary:
     """By view, why it is stopped."""
     took_all: bool = False
     """With `once`: all that was there when it began is taken."""
+    reading: Collection[str] = ()
+    """Tables that are being read again: views that are computed whole wait for them."""
+    signal: int | None = None
+    """The signal that has ended it."""
 
     def as_json(self) -> dict[str, object]:
         """Return the stable JSON of ``cdc view run --json``."""
@@ -104,8 +108,11 @@ def run_views(
         config = run.config
         if stop.is_set() or turn.for_good or (run.refused is None and (once or not turn.is_set())):
             break
-    reached, stopped = (last.reached, last.stopped) if last is not None else (None, {})
-    return ViewSummary(config.name, time.monotonic() - begun, steps, events, reached, stopped, run.took_all)
+    seconds = time.monotonic() - begun
+    found = ViewSummary(config.name, seconds, steps, events, None, {}, run.took_all, signal=turn.signal)
+    if last is None:
+        return found
+    return replace(found, position=last.reached, stopped=last.stopped, reading=last.reading)
 
 
 def _known(config: ViewsConfig) -> list[Command]:

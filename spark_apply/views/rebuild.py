@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cdc.config.views import ViewsConfig
+from cdc.machine.stop_signals import end_by
 from cdc.model.errors import CdcError, ConfigError, FencedError, OperatorError
 from cdc.model.state import State
 from spark_apply.events.kafka.schema_topic import schema_versions
@@ -158,7 +159,7 @@ def _run_here(config: ViewsConfig, commands: Commands, command: Command, tell: P
     """Do it in this process; return False where another one has the state."""
     tell("no view job has answered: running it here")
     try:
-        stopped = run_views(config, once=True, progress=tell).stopped
+        run = run_views(config, once=True, progress=tell)
     except (StateInUseError, FencedError):
         tell("another view job is at work: waiting for it")
         return False
@@ -169,7 +170,10 @@ def _run_here(config: ViewsConfig, commands: Commands, command: Command, tell: P
         left = _standing(now, command)
     if left is not None and left.failed is None:
         commands.withdraw(command)
-        why = next((stopped[name] for name in command.views if name in stopped), "a table is being read again")
+        if run.signal is not None:
+            end_by(run.signal)
+        waits = "a table is being read again" if run.reading else "the topics are not complete yet"
+        why = next((run.stopped[name] for name in command.views if name in run.stopped), waits)
         raise OperatorError(
             f"the view job could not publish it yet: {why}",
             hint="what is published is as it was; rebuild again when that is over: cdc view status VIEWS.yaml",

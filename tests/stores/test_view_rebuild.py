@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import threading
 from contextlib import closing
 from dataclasses import replace
@@ -289,6 +290,9 @@ def test_what_a_topic_has_wrong_is_put_right(apply_spark: SparkSession, kafka: s
     assert (code, found["views"][0]["changed"], found["views"][0]["generation"]) == (1, 2, None)
 
 
+_RUN = ViewSummary("job", 0.0, 1, 1, None, {})
+
+
 class _Late:
     """Commands that are seen one look later; `there` has those that stand."""
 
@@ -319,10 +323,30 @@ def late(monkeypatch: pytest.MonkeyPatch) -> type[_Late]:
 def test_what_a_run_here_has_published_is_no_failure(late: type[_Late], monkeypatch: pytest.MonkeyPatch) -> None:
     def run(*_: object, **__: object) -> ViewSummary:
         late.there.clear()
-        return ViewSummary("job", 0.0, 1, 1, None, {})
+        return _RUN
 
     monkeypatch.setattr(spark_apply.views.rebuild, "run_views", run)
     publish(cast("ViewsConfig", None), {"groups": described(_groups(_LARGE))}, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("run", "raised", "said"),
+    [
+        (replace(_RUN, signal=signal.SIGINT), KeyboardInterrupt, "^$"),
+        (replace(_RUN, signal=signal.SIGTERM), SystemExit, "143"),
+        (_RUN, OperatorError, "could not publish it yet: the topics are not complete yet"),
+        (replace(_RUN, reading={"public.x"}), OperatorError, "yet: a table is being read again"),
+        (replace(_RUN, stopped={"groups": "it is wrong"}), OperatorError, "yet: it is wrong"),
+    ],
+)
+def test_what_a_run_here_has_not_published_is_withdrawn(
+    late: type[_Late], monkeypatch: pytest.MonkeyPatch, run: ViewSummary, raised: type[BaseException], said: str
+) -> None:
+    """By a signal it ends as any command does, else it says why."""
+    monkeypatch.setattr(spark_apply.views.rebuild, "run_views", lambda *_, **__: run)
+    with pytest.raises(raised, match=said):
+        publish(cast("ViewsConfig", None), {"groups": described(_groups(_LARGE))}, lambda _: None)
+    assert late.there == []
 
 
 def test_a_job_that_runs_takes_a_new_definition_over(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:

@@ -253,7 +253,8 @@ class ViewState:
     def begin_again(self, *, seq: int, step: int, token: str = "", clock_ms: int | None = None) -> None:
         """Forget everything: a new identity makes the job read the topics from their beginning.
 
-        What is known of the last step in Kafka stays known, and the clock goes on from there, as it never goes back.
+        What is known of the last step in Kafka stays known, with its clock: no deadline that has passed is to come,
+        unless the source's clock has been wrong (`spark_apply.views.running.clock`).
         """
         with self.transaction():
             self._forget_all()

@@ -61,44 +61,20 @@ def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
     engine = engine_of(config, spark.sparkContext.master)
     versions = schema_versions(config.source)
     captured = {name: of for name, of in versions.items() if of[-1].connector != config.name}
-    relations: dict[str, Relation] = {}
-    unusable: dict[str, CdcError] = {}
-    for name, of in captured.items():
-        try:
-            relations[name] = _relation(target(of, {}, retypes=True))
-        except CdcError as exc:
-            unusable[name] = exc
+    relations, unusable = _captured_relations(captured)
     streams = streams_of(config)
-    for stream in streams.values():
-        if stream.use.relation in captured:
-            msg = f"streams.{stream.name}: {stream.use.relation} is a captured table, too"
-            raise ConfigError(msg, hint="give the stream another name")
-        relations[stream.use.relation] = Relation(stream.use.relation, dict(stream.columns), stream.config.key)
+    relations |= _stream_relations(streams, captured)
     views: list[View] = []
     for name in in_order(config.views):
         view = config.views[name]
-        for table in relations_named(name, view):
-            if table in unusable:
-                msg = f"views.{name} cannot read it: {unusable[table].message}"
-                raise ConfigError(msg, hint="take the view out of the file: the others go on")
-        if relation_of(name) in captured:
-            writer = captured[relation_of(name)][-1].connector
-            msg = f"views.{name}: {writer} publishes a table or a view of that name, {relation_of(name)}, already"
-            raise ConfigError(msg, hint="give the view another name: its topic would be the same")
-        uses = uses_of(view.reads)
-        read_streams = {
-            s.use.relation: s.use for s in streams.values() if s.use.relation in relations_named(name, view)
-        }
-        uses |= read_streams
+        named_there = relations_named(name, view)
+        _require_usable(name, named_there, captured, unusable)
+        uses = uses_of(view.reads) | {s.use.relation: s.use for s in streams.values() if s.use.relation in named_there}
         _check_uses(name, uses, relations)
-        for table in sorted({*relations_named(name, view), *(use.table for use in uses.values())} & captured.keys()):
+        for table in sorted({*named_there, *(use.table for use in uses.values())} & captured.keys()):
             refuse_formats(captured[table], who="a view", where="views")
-        read = {**relations, **{use.relation: _used(relations[use.table], use) for use in uses.values()}}
-        (plan, sql, match), columns = planned_view(spark, name, view, read, uses, engine=engine)
-        if engine == POSTGRES.name:
-            refuse_columns(plan, [read[of] for of in plan.reads])
-        views.append(View(plan, columns, sql, uses, match))
-        relations[relation_of(name)] = Relation(relation_of(name), dict(columns), tuple(view.key))
+        views.append(_view(spark, name, view, relations, uses, engine=engine))
+        relations[relation_of(name)] = Relation(relation_of(name), dict(views[-1].columns), tuple(view.key))
     own = {view.relation for view in views}
     named = {use.relation: use for view in views for use in view.uses.values()}
     reads = sorted({read for view in views for read in view.plan.reads if read not in own})
@@ -109,6 +85,62 @@ def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
     _require_histories(config, captured, planned.uses)
     require_topics(config.source, planned.streams)
     return replace(planned, connector=captured[planned.tables[0]][-1].connector)
+
+
+def _captured_relations(captured: Mapping[str, Sequence[Version]]) -> tuple[dict[str, Relation], dict[str, CdcError]]:
+    """Return captured tables as views read them, and by name why others cannot be read."""
+    relations, unusable = dict[str, Relation](), dict[str, CdcError]()
+    for name, of in captured.items():
+        try:
+            relations[name] = _relation(target(of, {}, retypes=True))
+        except CdcError as exc:
+            unusable[name] = exc
+    return relations, unusable
+
+
+def _stream_relations(streams: Mapping[str, Stream], captured: Collection[str]) -> dict[str, Relation]:
+    """Return streams as views read them. Raises ConfigError for one that is called as a captured table is."""
+    found = {}
+    for stream in streams.values():
+        if stream.use.relation in captured:
+            msg = f"streams.{stream.name}: {stream.use.relation} is a captured table, too"
+            raise ConfigError(msg, hint="give the stream another name")
+        found[stream.use.relation] = Relation(stream.use.relation, dict(stream.columns), stream.config.key)
+    return found
+
+
+def _require_usable(
+    name: str,
+    reads: Collection[str],
+    captured: Mapping[str, Sequence[Version]],
+    unusable: Mapping[str, CdcError],
+) -> None:
+    """Raise ConfigError for a view that reads a table which cannot be read, or whose own name is taken."""
+    for table in reads:
+        if table in unusable:
+            msg = f"views.{name} cannot read it: {unusable[table].message}"
+            raise ConfigError(msg, hint="take the view out of the file: the others go on")
+    if relation_of(name) in captured:
+        writer = captured[relation_of(name)][-1].connector
+        msg = f"views.{name}: {writer} publishes a table or a view of that name, {relation_of(name)}, already"
+        raise ConfigError(msg, hint="give the view another name: its topic would be the same")
+
+
+def _view(
+    spark: SparkSession,
+    name: str,
+    view: ViewConfig,
+    relations: Mapping[str, Relation],
+    uses: Mapping[str, TableUse],
+    *,
+    engine: str,
+) -> View:
+    """Return a view with its plan, which reads tables as `uses` say."""
+    read = {**relations, **{use.relation: _used(relations[use.table], use) for use in uses.values()}}
+    (plan, sql, match), columns = planned_view(spark, name, view, read, uses, engine=engine)
+    if engine == POSTGRES.name:
+        refuse_columns(plan, [read[of] for of in plan.reads])
+    return View(plan, columns, sql, uses, match)
 
 
 def planned_view(

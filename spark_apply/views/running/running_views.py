@@ -151,6 +151,8 @@ class RunningViews:
             if why is not None and stopped is None:
                 self.stop(ViewError(view.name, f"view {view.name}: table {table} has changed: {why}"), FOR_GOOD)
                 self._stopped[view.name].changed = True
+            elif why is None and stopped is not None and self._left() & set(view.plan.reads):
+                stopped.changed, stopped.left_out = False, True  # it is tried when the table goes on, with its rows
             elif why is None and stopped is not None:
                 stopped.try_again()
 
@@ -158,11 +160,15 @@ class RunningViews:
         """Have views tried again that were stopped for a table which goes on."""
         self.left_out.discard(table)
         relations = {use.relation for use in self.uses_of(table)}
-        left = {use.relation for use in self.uses if use.table in self.left_out}
+        left = self._left()
         for view in self.views:
             reads, stopped = set(view.plan.reads), self._stopped.get(view.name)
             if stopped is not None and stopped.left_out and relations & reads and not left & reads:
                 stopped.try_again()
+
+    def _left(self) -> set[str]:
+        """Return the relations of tables that are left out."""
+        return {use.relation for use in self.uses if use.table in self.left_out}
 
     def readers_of(self, views: set[str]) -> set[str]:
         """Return views with those that read them, over others too."""

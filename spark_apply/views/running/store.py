@@ -109,6 +109,11 @@ class ViewStore:
         """Why views are stopped, by view."""
         return self._running.reasons
 
+    @property
+    def reading(self) -> frozenset[str]:
+        """Tables that are being read again."""
+        return frozenset(self._running.reading)
+
     def begin(self) -> None:
         """Publish what a killed job has left, and find out which views are to be computed whole."""
         known = dict(self.state.rows("SELECT name, fingerprint FROM views"))
@@ -179,9 +184,8 @@ class ViewStore:
     def _begin_views(self) -> None:
         """Compute views that are new or changed at the position where the state is, whether or not events follow."""
         position, clock_ms = self._position(), self._kept_ms()
-        known = [self._known(name) for name in self._tables]
-        unknown = any(mark is None or mark.complete is None or reload for mark, reload in known)
-        if not position or unknown or self.state.is_to_be_read_again:
+        more = any(mark is None or mark.complete is None or reload for mark, reload in map(self._known, self._tables))
+        if not position or more or self.state.is_to_be_read_again:
             return  # rows of some tables are still to come, and all views with them
         self._step(position, clock_ms, clock_ms)
         self._running.try_soon()  # events that are there already may put it right
