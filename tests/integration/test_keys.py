@@ -166,7 +166,7 @@ def test_what_is_not_whole_is_refused(database: Database, kafka: str, prefix: st
     assert not {"table public.parted", "table public.postponed"} & found.keys()
     ((oid,),) = database.rows("SELECT 'above'::regclass::oid::int8")
     catalog = Catalog(session.connect(session.parameters(database.url, prefix)))
-    (refusal,) = ledger.refusals(ledger.look(catalog, "none", {int(str(oid)): "public.above"}))
+    (refusal,) = ledger.refusals(ledger.look(catalog, "none", {int(str(oid)): "public.above"}, None))
     assert refusal.message in found["table public.above"], "by one that runs, too"
 
 

@@ -67,18 +67,19 @@ class Part(NamedTuple):
         return _number(self.oid) + _hash(self.attached, 4) + _hash(self.file, 4) + toast
 
 
-def look(catalog: Catalog, tables: Mapping[int, str], then: Mapping[str, str]) -> dict[int, list[Part]]:
+def look(catalog: Catalog, tables: Mapping[int, str], then: Mapping[str, str] | None) -> dict[int, list[Part]]:
     """Return the parts of each table, by its oid; of those that `then` has nothing of, whether they brought rows.
 
-    Asking for a partition's size waits for who has locked it, so it is not asked of one that is known.
+    Asking for a partition's size waits for who has locked it, so it is not asked of one that is known, nor of a table
+    that is new. Without `then` all are asked.
     """
     found: dict[int, list[Part]] = {oid: [] for oid in tables}
     for root, *part in catalog.rows("reading the catalog", _LEAVES, ([*tables],)):
         found[root].append(Part(*part))
     may: list[Part] = []
     for root, parts in found.items():
-        if tables[root] in then and any(part.brought_rows for part in parts):
-            known = entry_text.known(then[tables[root]])
+        if (then is None or tables[root] in then) and any(part.brought_rows for part in parts):
+            known = frozenset() if then is None else entry_text.known(then[tables[root]])
             may += [part for part in parts if part.brought_rows and part.oid not in known]
     filled = catalog.had_rows((part.oid, part.attached) for part in may)
     return {

@@ -159,11 +159,11 @@ class Facts:
 
 
 def look(
-    catalog: Catalog, publication: str, tables: Mapping[int, str], then: Mapping[str, str] = MappingProxyType({})
+    catalog: Catalog, publication: str, tables: Mapping[int, str], then: Mapping[str, str] | None
 ) -> dict[str, Facts]:
     """Return what the catalog says of tables, given and returned by ``schema.table``; one that is gone is not there.
 
-    `then` are the entries that it is to be compared with.
+    `then` are the entries that it is to be compared with, as far as they are known.
     """
     oids = list(tables)
     ((version,),) = catalog.rows("reading the version", "SELECT current_setting('server_version_num')::int")

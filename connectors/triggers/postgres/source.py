@@ -175,7 +175,7 @@ class Look:
     def at(cls, changes: ChangeLog, captured: Sequence[Captured]) -> Look:
         standing = changes.standing(captured)
         named = {one.oid: one.table.qualified for one in captured}
-        return cls(standing, ledger.look(changes.catalog, "", named) if named else {})
+        return cls(standing, ledger.look(changes.catalog, "", named, None) if named else {})
 
     def entries(self) -> dict[str, str]:
         """Return what is kept with the position of each table whose triggers are as they were made."""
