@@ -19,7 +19,6 @@ import errno
 import gc
 import importlib
 import os
-import select
 import signal
 import socket
 import sys
@@ -30,6 +29,7 @@ import orjson
 
 from cdc.config.registry import SINKS, SOURCES
 from cdc.fleet.report import METRICS_SOCKET, REPORT_FD
+from cdc.machine.await_readable import await_readable
 from cdc.machine.child_processes import AMONG_OTHERS
 
 READ_BYTES: Final = 65_536
@@ -56,7 +56,7 @@ def serve(channel: socket.socket) -> list[str]:
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     heard, reports = b"", list[int]()
     while True:
-        ready = select.select([channel.fileno(), woken], [], [])[0]
+        ready = await_readable([channel.fileno(), woken])
         if woken in ready:
             os.read(woken, 4096)
         _reap(channel, children)

@@ -85,7 +85,7 @@ def test_a_server_without_a_log(kind: str, kafka: str, prefix: str, tmp_path: Pa
 
 @pytest.mark.full  # of each push: tests/unit/test_pipeline.py, test_a_log_that_was_off_for_a_time
 def test_a_log_that_was_off_for_a_time(kafka: str, prefix: str, tmp_path: Path) -> None:
-    """Whoever starts meanwhile is told, and whatever was written then is read once the log is on again."""
+    """A start meanwhile says so, and what was written then is read once the log is on again."""
     with own_server("mariadb", tmp_path / "server") as made:
         made.database.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)")
         connector = connector_of(tmp_path, prefix, made.database, kafka, "t")

@@ -80,3 +80,15 @@ def test_no_producer_has_a_broker_make_a_topic() -> None:
         and '"allow.auto.create.topics": "false"' not in text
     ]
     assert making == []
+
+
+def test_no_number_of_a_descriptor_is_too_high() -> None:
+    """`select.select` takes none from 1,024 on, which a program with many files open soon has."""
+    root = Path(__file__).parents[2]
+    calling = [
+        path.relative_to(root).as_posix()
+        for part in PACKAGES
+        for path in (root / part).rglob("*.py")
+        if "select.select(" in path.read_text()
+    ]
+    assert calling == ["cdc/dev/servers/launch.py"], "a process that has a handful, and none of our packages"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import socket
 import time
 from collections.abc import Iterator
@@ -107,3 +108,16 @@ def test_what_is_no_event(
     server.sendall(packet(payload))
     with pytest.raises(error, match=said):
         dump.receive()
+
+
+def test_a_program_may_have_many_files_open(wire: tuple[BinlogDump, socket.socket]) -> None:
+    """A socket has whichever number is free; the wait took one of 1,024 or more for a connection that is lost."""
+    dump, server = wire
+    ours = dump._connection._sock
+    dump._connection._sock = socket.socket(fileno=fcntl.fcntl(ours, fcntl.F_DUPFD, 1_500))
+    ours.close()
+    dump.wait(0)
+    server.sendall(packet(b"\0an event"))
+    dump.wait(10)
+    assert dump.receive() == b"an event"
+    dump._connection._sock.close()

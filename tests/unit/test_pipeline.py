@@ -705,72 +705,58 @@ def test_a_gap_found_where_the_log_is_followed(bench: Bench, error: type[CdcErro
     assert set(bench.fold(A)) == {"1", "2"}
 
 
-def test_a_log_that_goes_off_while_tables_are_read(bench: Bench) -> None:
-    """It is noted, too, in the first snapshot: what was written meanwhile is in no log when that is done."""
+class Unlogged(MemorySource):
+    """Is of a server that may write no log."""
+
     off = False
 
-    class Off(MemorySource):
-        def verify(self, state: State) -> tuple[Offset, int] | None:
-            if off:
-                raise UnloggedError("binlog off")
-            self.was_off = bool(state.offset.get(UNLOGGED))
-            return super().verify(state)
+    def verify(self, state: State) -> tuple[Offset, int] | None:
+        if self.off:
+            raise UnloggedError("binlog off")
+        self.was_off = bool(state.offset.get(UNLOGGED))
+        return super().verify(state)
 
-        def stale(self) -> Mapping[str, str]:
-            return {A.qualified: "binlog off"} if self.was_off else {}
+    def stale(self) -> Mapping[str, str]:
+        return {A.qualified: "binlog off"} if self.was_off else {}
+
+
+def test_a_log_that_goes_off_while_tables_are_read(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is noted, too, in the first snapshot: what was written meanwhile is in no log when that is done."""
 
     def broken(point: str) -> None:
-        nonlocal off
-        if point == "snapshot.chunk" and not off:
-            off = True
+        if point == "snapshot.chunk" and not Unlogged.off:
+            monkeypatch.setattr(Unlogged, "off", True)
             raise UnloggedError("binlog off")
 
     bench.log.commit(insert(A, _row("1")), insert(A, _row("2")))
-    for at in (broken, None):
+    for _ in range(2):
         with pytest.raises(UnloggedError):
-            bench.run(A, source=Off, at=at or (lambda _: None))
+            bench.run(A, source=Unlogged, at=broken)
         assert bench.state().offset.get(UNLOGGED)
-    off = False
-    bench.run(A, source=Off)
+    monkeypatch.setattr(Unlogged, "off", False)
+    bench.run(A, source=Unlogged)
     assert not bench.state().offset.get(UNLOGGED)
     assert set(bench.fold(A)) == {"1", "2"}
     assert bench.events(A).count("r") >= 2 + 2
 
 
 @pytest.mark.parametrize("while_followed", [True, False])
-def test_a_log_that_was_off_for_a_time(bench: Bench, *, while_followed: bool) -> None:
+def test_a_log_that_was_off_for_a_time(bench: Bench, monkeypatch: pytest.MonkeyPatch, *, while_followed: bool) -> None:
     """It is noted before the run ends with it, and the next one reads the tables again, once."""
-    off = False
-
-    class Off(MemorySource):
-        def verify(self, state: State) -> tuple[Offset, int] | None:
-            if off and not while_followed:
-                raise UnloggedError("binlog off")
-            self.was_off = bool(state.offset.get(UNLOGGED))
-            return super().verify(state)
-
-        def stale(self) -> Mapping[str, str]:
-            return {A.qualified: "binlog off"} if self.was_off else {}
-
-    def broken(point: str) -> None:
-        nonlocal off
-        if point == "source.frame" and off and while_followed:
-            off = False
-            raise UnloggedError("binlog off")
-
+    broken = Faults(("source.frame", 1), error=UnloggedError)
     bench.log.commit(insert(A, _row("1")), insert(A, _row("2")))
-    bench.run(A, source=Off)
-    off = True
+    bench.run(A, source=Unlogged)
     if not while_followed:
+        monkeypatch.setattr(Unlogged, "off", True)
         for _ in range(2):
             with pytest.raises(UnloggedError):
-                bench.run(A, source=Off)
-        off = False
+                bench.run(A, source=Unlogged)
+        monkeypatch.setattr(Unlogged, "off", False)
     bench.log.commit(insert(A, _row("3")))
     before = bench.events(A)
-    bench.run(A, source=Off, at=broken)
+    bench.run(A, source=Unlogged, at=broken if while_followed else lambda _: None)
     assert sorted(bench.events(A)[len(before) :]) == ["c", "r", "r", "r"]
-    bench.run(A, source=Off)
+    bench.run(A, source=Unlogged)
     assert len(bench.events(A)) == len(before) + 4
 
 

@@ -63,7 +63,11 @@ class Startup:
         raise_first(verdicts.of_topics(self._sink.recorded(), self._sink.found()))
         if state.phase is Phase.CREATING:
             return self._hold_log(source, identity, tables, state)
-        return self._go_on(source, identity, tables, state, elsewhere or gap), None
+        try:
+            return self._go_on(source, identity, tables, state, elsewhere or gap), None
+        except UnloggedError:
+            self._note_unlogged(state, identity)
+            raise
 
     def _goes_elsewhere(self, state: State, identity: Mapping[str, str]) -> GapError | None:
         """Return the gap that it is to go on at the server at hand, which has taken the place of the position's."""
@@ -129,20 +133,13 @@ class Startup:
         if self._was_unlogged:
             state = _unlogged(state)
         _refuse_left_out(source, state)
-        try:
-            still = self._compare_outbox(_still_captured(state, names), source)
-        except UnloggedError:
-            self._note_unlogged(state, identity)
-            raise
+        still = self._compare_outbox(_still_captured(state, names), source)
         try:
             moved = (
                 source.verify(still) if still.identity.get(verdicts.SERVER) == identity.get(verdicts.SERVER) else None
             )
             if gap is not None:
                 raise gap
-        except UnloggedError:
-            self._note_unlogged(state, identity)
-            raise
         except GapError:
             asked = self._asked()
             if not asked:

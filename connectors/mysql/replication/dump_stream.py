@@ -31,7 +31,6 @@ https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_binlog_dump_
 
 from __future__ import annotations
 
-import select
 import ssl
 import time
 from collections.abc import Callable
@@ -44,6 +43,7 @@ from pymysql.constants import ER
 from pymysqlreplication.binlogstream import ReportSlave
 
 from cdc.config.config import ConnectorConfig
+from cdc.machine.await_readable import await_readable
 from cdc.model.errors import (
     CdcError,
     FencedError,
@@ -258,7 +258,7 @@ class BinlogDump:
         sock = self._connection._sock  # noqa: SLF001
         if sock is not None:
             try:
-                select.select([sock], [], [], timeout_s)
+                await_readable([sock.fileno()], timeout_s)
             except (OSError, ValueError) as exc:
                 raise RetryableError(f"{self._where}: the log's connection was lost", hint=session.GO_ON) from exc
 

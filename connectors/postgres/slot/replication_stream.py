@@ -22,6 +22,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import psycopg
 from psycopg import pq
 
+from cdc.machine.await_readable import await_readable
 from cdc.model.change import Change
 from cdc.model.errors import CdcError, GapError, OperatorError, ProtocolError, RetryableError, UnreadableError
 from connectors.postgres import settings
@@ -140,7 +141,7 @@ class ReplicationConnection:
         self._pg.flush()
         begun_s, told = time.monotonic(), False
         while self._pg.is_busy():
-            select.select([self._pg.socket], [], [], 0.5)
+            await_readable([self._pg.socket], 0.5)
             self._pg.consume_input()
             if within_s is not None and time.monotonic() - begun_s > within_s:
                 raise RetryableError(f"PostgreSQL at {self._endpoint}: {doing}: no answer in {within_s:.0f} s")
