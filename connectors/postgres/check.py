@@ -20,7 +20,8 @@ from connectors import captured_tables
 from connectors.postgres import session
 from connectors.postgres.catalog import identities, lock_room, server
 from connectors.postgres.catalog.catalog import Captured, Catalog
-from connectors.postgres.slot import continuity, joining, ledger, retention, slot
+from connectors.postgres.reliance import joining, ledger
+from connectors.postgres.slot import continuity, retention, slot
 from connectors.postgres.slot.replication_stream import STATUS_EVERY_S, ReplicationConnection
 
 _CAPACITY: Final = """

@@ -24,12 +24,12 @@ from connectors.postgres.hangup import hung_up
 from connectors.postgres.lsn import at_record_end, lsn_number, lsn_text
 from connectors.postgres.pgoutput import fast_path, messages
 from connectors.postgres.pgoutput.changes import Assembler
+from connectors.postgres.reliance.joining import LOCKS_S, Joining
+from connectors.postgres.reliance.reliance import Reliance
 from connectors.postgres.slot import continuity, proving, slot
 from connectors.postgres.slot.claim import Claim
 from connectors.postgres.slot.heartbeat import OURS, Upkeep
 from connectors.postgres.slot.history import LastTransaction
-from connectors.postgres.slot.joining import LOCKS_S, Joining
-from connectors.postgres.slot.reliance import Reliance
 from connectors.postgres.slot.replication_stream import ReplicationConnection, data, keepalive, readable
 
 log = logging.getLogger("cdc")

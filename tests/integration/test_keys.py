@@ -10,7 +10,7 @@ import pytest
 
 from connectors.postgres import session
 from connectors.postgres.catalog.catalog import Catalog
-from connectors.postgres.slot import ledger
+from connectors.postgres.reliance import ledger
 from tests.conftest import Database
 from tests.integration.connector import Connector
 from tests.integration.running import ordered, rows, same, unbroken

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc.model.table_schema import NoneCame
-from connectors.postgres.slot import entry_text, leaves, ledger
-from connectors.postgres.slot.ledger import GENERATED, Facts, Part, _Type, altered, difference, made_again, record
+from connectors.postgres.reliance import entry_text, leaves, ledger
+from connectors.postgres.reliance.ledger import GENERATED, Facts, Part, _Type, altered, difference, made_again, record
 
 PART: Final = Part(20, "s", "p", ",9", "501", 700, unlogged=False, emptied=False, brought_rows=False)
 OTHER: Final = PART._replace(oid=2**32 - 1, name="q", file="502", toast=0)

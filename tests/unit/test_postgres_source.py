@@ -35,7 +35,7 @@ from connectors.postgres.pgoutput.messages import (
     Truncate,
     Update,
 )
-from connectors.postgres.slot.reliance import Reliance
+from connectors.postgres.reliance.reliance import Reliance
 from connectors.postgres.source import PostgresSource
 from snapshot.postgres import snapshotter as reading
 from tests.encoders.pgoutput import encode

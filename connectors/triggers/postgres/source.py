@@ -16,7 +16,7 @@ from cdc.model.interfaces import Start
 from connectors.postgres import session
 from connectors.postgres.catalog import server
 from connectors.postgres.catalog.catalog import Captured
-from connectors.postgres.slot import ledger
+from connectors.postgres.reliance import ledger
 from connectors.triggers.following import LONGEST_S, SHORTEST_S, TriggerSource
 from connectors.triggers.postgres.change_log import ROOM, ChangeLog
 from connectors.triggers.postgres.rounds import Place, Rounds

@@ -19,10 +19,10 @@ from typing import Final, NamedTuple
 from cdc.model.errors import OperatorError
 from connectors.postgres.catalog import identities
 from connectors.postgres.catalog.catalog import Catalog
+from connectors.postgres.reliance import entry_text
+from connectors.postgres.reliance.entry_text import hashed as _hash
+from connectors.postgres.reliance.entry_text import number as _number
 from connectors.postgres.session import identifier
-from connectors.postgres.slot import entry_text
-from connectors.postgres.slot.entry_text import hashed as _hash
-from connectors.postgres.slot.entry_text import number as _number
 
 _NONE: Final = "...."
 

@@ -42,10 +42,10 @@ from cdc.model.errors import OperatorError
 from cdc.model.table_schema import REWRITTEN, NoneCame, renamed
 from connectors.postgres.catalog import queries
 from connectors.postgres.catalog.catalog import Catalog
-from connectors.postgres.slot import entry_text, identity_marks, leaves
-from connectors.postgres.slot.entry_text import hashed as _hash
-from connectors.postgres.slot.entry_text import number as _number
-from connectors.postgres.slot.leaves import Part
+from connectors.postgres.reliance import entry_text, identity_marks, leaves
+from connectors.postgres.reliance.entry_text import hashed as _hash
+from connectors.postgres.reliance.entry_text import number as _number
+from connectors.postgres.reliance.leaves import Part
 
 GENERATED: Final = "generated"
 """How a generated column is noted: events have none of it, until it is a column like others (DROP EXPRESSION)."""

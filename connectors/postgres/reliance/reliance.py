@@ -16,8 +16,9 @@ from connectors.postgres.catalog.catalog import Captured, Catalog
 from connectors.postgres.catalog.relations import Followed
 from connectors.postgres.lsn import at_record_end
 from connectors.postgres.pgoutput.messages import Relation
-from connectors.postgres.slot import continuity, ledger, slot
-from connectors.postgres.slot.joining import Joining
+from connectors.postgres.reliance import ledger
+from connectors.postgres.reliance.joining import Joining
+from connectors.postgres.slot import continuity, slot
 from connectors.postgres.slot.replication_stream import ReplicationConnection
 
 log = logging.getLogger("cdc")
