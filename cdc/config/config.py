@@ -13,7 +13,7 @@ from cdc.config.metrics_config import MetricsConfig
 from cdc.config.requirement import require
 from cdc.config.source_config import MEANINGLESS, SourceConfig
 from cdc.config.table_patterns import LEFT_OUT, is_pattern
-from cdc.config.yaml_binding import BOUND_AS, load, text_at, top_level_keys
+from cdc.config.yaml.yaml_binding import BOUND_AS, load, text_at, top_level_keys
 from cdc.model.errors import ConfigError
 from cdc.model.interfaces import Log
 

@@ -9,7 +9,7 @@ from cdc.config.config import DEBEZIUM_NAMES, FILE_SINKS, ConnectorConfig, FileS
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.metrics_config import MetricsConfig
 from cdc.config.source_config import SourceConfig
-from cdc.config.yaml_binding import load, text_at
+from cdc.config.yaml.yaml_binding import load, text_at
 from cdc.model.errors import ConfigError
 
 

@@ -13,7 +13,7 @@ from cdc.config.published.outbox import OutboxConfig
 from cdc.config.published.where import parse
 from cdc.config.requirement import require
 from cdc.config.table_patterns import LEFT_OUT, chooses, is_pattern, matches
-from cdc.config.yaml_binding import BOUND_AS
+from cdc.config.yaml.yaml_binding import BOUND_AS
 from cdc.model.errors import ConfigError
 
 _SLOT = re.compile(r"[a-z0-9_]{1,63}")

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from cdc.config.yaml_binding import BOUND_AS, as_list
+from cdc.config.yaml.yaml_binding import BOUND_AS, as_list
 from cdc.model.errors import ConfigError
 
 MOST_ROWS: Final = 100

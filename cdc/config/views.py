@@ -14,7 +14,7 @@ from cdc.config.kafka_config import KafkaConfig
 from cdc.config.metrics_config import MetricsConfig
 from cdc.config.requirement import require
 from cdc.config.view_pattern import PatternConfig
-from cdc.config.yaml_binding import BOUND_AS, WRITTEN, as_list, load, top_level_keys
+from cdc.config.yaml.yaml_binding import BOUND_AS, WRITTEN, as_list, load, top_level_keys
 
 VIEW_SCHEMA: Final = "view"
 """The schema that views are tables of: their topics are ``<prefix>.view.<name>``."""

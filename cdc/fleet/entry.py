@@ -19,7 +19,7 @@ import orjson
 import yaml
 
 from cdc.config.config import ConnectorConfig, load_connector, parse_connector
-from cdc.config.references import expand
+from cdc.config.yaml.references import expand
 from cdc.fleet.clash import Held, clashes, held_by
 from cdc.fleet.secrets import literal_secrets
 from cdc.model.errors import CdcError, ConfigError

@@ -10,7 +10,7 @@ from typing import Final
 
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.metrics_config import MetricsConfig
-from cdc.config.yaml_binding import load
+from cdc.config.yaml.yaml_binding import load
 from cdc.model.errors import ConfigError
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,39}")

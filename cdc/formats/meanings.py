@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import orjson
 
-from cdc.formats import proto_text
-from cdc.formats.proto_message import Message
+from cdc.formats.proto import proto_text
+from cdc.formats.proto.proto_message import Message
 from cdc.formats.schema import KIND, ORIGINAL, TIMES
 
 _T = TypeVar("_T")

@@ -18,7 +18,8 @@ from typing import Any, Final, TypeAlias
 import orjson
 
 from cdc.encode.topic_contents.foreign import FOREIGN
-from cdc.formats import avro, proto_text, protobuf
+from cdc.formats import avro
+from cdc.formats.proto import proto_text, protobuf
 from cdc.model.errors import ProtocolError
 from cdc.rules.flat import as_event
 

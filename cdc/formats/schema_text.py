@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
-from cdc.formats import proto_text
 from cdc.formats.meanings import records
+from cdc.formats.proto import proto_text
 
 
 def is_of(type_: str, text: str, ours: Iterable[str], columns: Iterable[str]) -> bool:

@@ -19,10 +19,11 @@ import orjson
 from cdc.config.published.record_format import PRECISE
 from cdc.encode.dead_letters import UnwritableError
 from cdc.encode.envelope.row_codegen import Encode, compiled
-from cdc.formats import avro, json_schema, proto_message, proto_text, protobuf, schema
+from cdc.formats import avro, json_schema, schema
 from cdc.formats.compiled_avro import avro_table
-from cdc.formats.compiled_protobuf import protobuf_table
-from cdc.formats.proto_message import FieldNumbers, Message, Numbered
+from cdc.formats.proto import proto_message, proto_text, protobuf
+from cdc.formats.proto.compiled_protobuf import protobuf_table
+from cdc.formats.proto.proto_message import FieldNumbers, Message, Numbered
 from cdc.formats.reading import FIRST, HEAD, MAGIC
 from cdc.formats.registry_watch import RegistryWatch
 from cdc.formats.schema import Schema

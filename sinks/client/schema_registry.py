@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from cdc.config.findings import Finding, Level
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.published.record_format import RegistryConfig
-from cdc.formats import proto_text
 from cdc.formats.meanings import meant_otherwise, swapped
+from cdc.formats.proto import proto_text
 from cdc.formats.reading import PLAIN, Reading
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from cdc.encode import built, json_text
 from cdc.encode.envelope.frame import PlainFrame
 from cdc.encode.envelope.table_encoder import TableEncoder
-from cdc.formats import proto_message, proto_text, protobuf
-from cdc.formats.compiled_protobuf import _column
-from cdc.formats.proto_message import FieldNumbers, Numbered
+from cdc.formats.proto import proto_message, proto_text, protobuf
+from cdc.formats.proto.compiled_protobuf import _column
+from cdc.formats.proto.proto_message import FieldNumbers, Numbered
 from cdc.formats.schema import Schema
 from cdc.formats.tables import event_schema, row_schema
 from cdc.formats.typed import typed

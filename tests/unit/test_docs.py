@@ -23,7 +23,7 @@ from cdc.config import config, kafka_config, registry
 from cdc.config.apply_config import StoreConfig
 from cdc.config.config import ApplyConfig, ConnectorConfig, load_apply, load_connector
 from cdc.config.views import ViewsConfig, load_views
-from cdc.config.yaml_binding import BOUND_AS, name_in_yaml
+from cdc.config.yaml.yaml_binding import BOUND_AS, name_in_yaml
 from cdc.fleet.fleet_config import FleetFile, load_fleet
 from cdc.model import errors
 from cdc.model.errors import CdcError, ConfigError

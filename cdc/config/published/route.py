@@ -9,7 +9,7 @@ from typing import Final
 
 from cdc.config.requirement import require
 from cdc.config.table_patterns import is_pattern, matches
-from cdc.config.yaml_binding import WRITTEN
+from cdc.config.yaml.yaml_binding import WRITTEN
 
 OF_SOURCE: Final = "+source"
 """What `key` says: the table's name stands in the key of its records."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from cdc.formats.proto_message import (
+from cdc.formats.proto.proto_message import (
     CDC_NAME,
     DECIMAL_MESSAGE,
     DOUBLES,

@@ -9,8 +9,8 @@ import orjson
 
 from cdc.encode.envelope.row_codegen import Encode, compiled
 from cdc.encode.json_text import FORMS, PACKED
-from cdc.formats import protobuf
-from cdc.formats.proto_message import DECIMAL_MESSAGE, Field, Message, source_number
+from cdc.formats.proto import protobuf
+from cdc.formats.proto.proto_message import DECIMAL_MESSAGE, Field, Message, source_number
 from cdc.formats.tables import places
 from cdc.model.change import Column, Table
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from cdc.formats.avro import shortest, unscaled
-from cdc.formats.proto_message import DECIMAL_MESSAGE, Field, Message
+from cdc.formats.proto.proto_message import DECIMAL_MESSAGE, Field, Message
 from cdc.formats.typed import INT32, INT64
 from cdc.formats.varint import read_varint, varint
 from cdc.model.errors import ProtocolError

@@ -16,8 +16,8 @@ from typing import Any, Final, TypeVar, cast
 
 import yaml
 
-from cdc.config.misspelt import meant
-from cdc.config.references import expand
+from cdc.config.yaml.misspelt import meant
+from cdc.config.yaml.references import expand
 from cdc.model.errors import ConfigError
 
 T = TypeVar("T")
