@@ -66,8 +66,11 @@ class Look(Protocol):
     def standing(self) -> Mapping[str, str | None]:
         """In a word, by table; None: not as they were made."""
 
-    def entries(self) -> dict[str, str]:
-        """Return what is kept with the position of each table whose triggers are as they were made."""
+    def entries(self, then: Mapping[str, str]) -> dict[str, str]:
+        """Return what is kept with the position of each table whose triggers are as they were made.
+
+        `then` is what was kept before, of the tables whose rows are as the topic has them.
+        """
 
     def differences(self, then: Mapping[str, str]) -> dict[str, str]:
         """Return the tables whose rows may have changed without being written down, with the reason of each."""
@@ -81,7 +84,7 @@ class Standing:
     otherwise: str
     """What has happened to triggers that stand otherwise than they did."""
 
-    def entries(self) -> dict[str, str]:
+    def entries(self, then: Mapping[str, str]) -> dict[str, str]:  # noqa: ARG002 - the words say all
         return {name: stands for name, stands in self.standing.items() if stands is not None}
 
     def differences(self, then: Mapping[str, str]) -> dict[str, str]:

@@ -213,7 +213,8 @@ class TriggerSource(ABC, Generic[C]):
             return None
         finally:
             self._wait_for_locks(LOCKS_S)
-        self._stale, self._carried = look.differences(state.carried), look.entries()
+        self._stale = look.differences(state.carried)
+        self._carried = look.entries({name: of for name, of in state.carried.items() if name not in self._stale})
         self._install_or_set_aside([one for one in followed if look.standing[one.table.qualified] is None])
         self._stale = {name: reason for name, reason in self._stale.items() if name not in self._aside}
         return None
@@ -307,7 +308,7 @@ class TriggerSource(ABC, Generic[C]):
         self._note(wanted)
 
     def _note(self, captured: Sequence[C]) -> None:
-        self._carried |= self._compared(captured).entries()
+        self._carried |= self._compared(captured).entries(self._carried)
 
     def _of(self, names: Collection[str]) -> list[C]:
         return [one for one in self._captured if one.table.qualified in names]
@@ -322,7 +323,7 @@ class TriggerSource(ABC, Generic[C]):
     def extend(self, tables: Sequence[Table]) -> None:
         new = self._of({table.qualified for table in tables} - self._carried.keys() - self._aside.keys())
         look = self._compared(new)
-        self._carried |= look.entries()  # of those whose triggers were made while the others were followed
+        self._carried |= look.entries(self._carried)  # of those whose triggers were made while the others were followed
         self._install_or_set_aside([one for one in new if look.standing[one.table.qualified] is None])
 
     def carried(self) -> Mapping[str, str]:
@@ -424,7 +425,7 @@ class TriggerSource(ABC, Generic[C]):
         self._gone = gone
         there = [one for one in self._captured if one.table.qualified not in gone | self._aside.keys()]
         differ = set((look := self._compared(there)).differences(self.carried()))
-        self._carried |= {name: of for name, of in look.entries().items() if name not in differ}
+        self._carried |= {name: of for name, of in look.entries(self.carried()).items() if name not in differ}
         again, self._differ = differ & self._differ, differ
         if again:
             raise ChangedError(f"table {', '.join(sorted(again))} was altered, or its triggers were: looking again")

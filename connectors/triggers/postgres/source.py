@@ -177,10 +177,10 @@ class Look:
         named = {one.oid: one.table.qualified for one in captured}
         return cls(standing, ledger.look(changes.catalog, "", named, None) if named else {})
 
-    def entries(self) -> dict[str, str]:
+    def entries(self, then: Mapping[str, str]) -> dict[str, str]:
         """Return what is kept with the position of each table whose triggers are as they were made."""
         return {
-            name: f"{stands} {self.facts[name].record}"
+            name: f"{stands} {ledger.record(self.facts[name], _split(then[name])[1] if name in then else '')}"
             for name, stands in self.standing.items()
             if stands is not None and name in self.facts
         }
@@ -193,9 +193,15 @@ class Look:
 
 def with_parts(entries: Mapping[str, str], told: Mapping[int, tuple[str, str]]) -> dict[str, str]:
     """Return entries of tables whose partitions, of which changes tell, no look has found yet."""
-    divided = {name: json.JSONDecoder().raw_decode(entries[name])[1] for name, _ in told.values() if name in entries}
-    records = ledger.with_parts({name: entries[name][end:].strip() for name, end in divided.items()}, told)
-    return {**entries, **{name: f"{entries[name][:end]} {records[name]}" for name, end in divided.items()}}
+    divided = {name: _split(entries[name]) for name, _ in told.values() if name in entries}
+    records = ledger.with_parts({name: record for name, (_, record) in divided.items()}, told)
+    return {**entries, **{name: f"{stood} {records[name]}" for name, (stood, _) in divided.items()}}
+
+
+def _split(entry: str) -> tuple[str, str]:
+    """Return how the triggers stood, and the ledger's record."""
+    _, end = json.JSONDecoder().raw_decode(entry)
+    return entry[:end], entry[end:].strip()
 
 
 def _reason(then: str | None, stands: str | None, facts: ledger.Facts | None) -> str | None:
@@ -204,10 +210,10 @@ def _reason(then: str | None, stands: str | None, facts: ledger.Facts | None) ->
         return "nothing is known of its triggers"
     if stands is None or facts is None:
         return "it was altered, or its triggers are not as they were made"
-    were, end = json.JSONDecoder().raw_decode(then)
-    if differs(json.dumps(were), stands):
+    stood, record = _split(then)
+    if differs(stood, stands):
         return "its triggers were altered, or made again"
-    return ledger.difference(then[end:].strip(), facts, "")
+    return ledger.difference(record, facts, "")
 
 
 def open_source(config: ConnectorConfig) -> PostgresTriggers:
