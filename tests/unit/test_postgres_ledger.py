@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from cdc.model.table_schema import NoneCame
 from connectors.postgres.reliance import entry_text, leaves, ledger
 from connectors.postgres.reliance.ledger import GENERATED, Facts, Part, _Type, altered, difference, made_again, record
+from connectors.triggers.postgres.source import Look
 
 PART: Final = Part(20, "s", "p", ",9", "501", 700, unlogged=False, emptied=False, brought_rows=False)
 OTHER: Final = PART._replace(oid=2**32 - 1, name="q", file="502", toast=0)
@@ -181,6 +182,17 @@ def test_a_key_that_is_dropped_for_now_is_remembered() -> None:
     assert difference(between, none, "p") is None
     assert "dropped and made again" in (difference(record(none, between), has, "p") or "")
     assert difference(record(none, "9" + between), has, "p") is None, "that was another table"
+
+
+def test_triggers_keep_as_much_of_a_table() -> None:
+    """The key, also while there is none, beside how the triggers stand."""
+    had, none, has = (
+        Look({"s.t": '["as made"]'}, {"s.t": replace(TABLE, unique=frozenset(oids))}) for oids in ({1, 2}, (), {3, 4})
+    )
+    kept = none.entries(had.entries({}))
+    assert none.differences(kept) == {}
+    assert "dropped and made again" in has.differences(kept)["s.t"]
+    assert has.differences(has.entries(kept)) == {}
 
 
 @pytest.mark.parametrize(
