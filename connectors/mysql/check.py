@@ -161,7 +161,7 @@ class _Check:
                 Level.WARNING,
                 "rights",
                 "what XA has prepared may not be seen: rows prepared before a first start, and committed after it, "
-                "stop the connector",
+                "have all tables read again",
                 f"GRANT XA_RECOVER_ADMIN ON *.* TO {self._server.account}; not needed where nobody uses XA",
             )
         elif found and self._state is None:

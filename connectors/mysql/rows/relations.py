@@ -35,6 +35,7 @@ from connectors.mysql.statements.ddl import (
     Granted,
     Partitions,
     Renamed,
+    XaEnded,
 )
 from connectors.mysql.statements.judgement import Both, Hangs, Judgement, Temporary, relinked, tables_of
 from connectors.mysql.statements.temporary_tables import NOBODY, Session, TemporaryTables
@@ -245,6 +246,8 @@ class Followed:
                 self._temporary.dropped(session, () if made else tuple(map(self._name, tables)))
             case Hangs(dropped):
                 yield from self._holes.altered(self._now, at, dropped=dropped)
+            case XaEnded():
+                yield from self._holes.of_statement(holes.XA_COMMIT, None, self._now, at, catalog)
             case ChangesRows(verb, tables):
                 if tables is not None:
                     tables = tuple(n for n in map(self._name, tables) if not self._temporary.has(session, n))
