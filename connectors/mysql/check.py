@@ -165,6 +165,8 @@ class _Check:
     def _replica(self, connection: session.Connection) -> Iterator[Finding]:
         word = "SLAVE" if self._server.mariadb or self._server.version < (8, 0, 22) else "REPLICA"
         for of in filters.replication(connection, self._server):
+            if of.get("channel_name", "").startswith(_OF_GROUP):
+                continue  # by which a member of a group has caught up when it joined
             threads = [f"{word.capitalize()}_{thread}_Running" for thread in ("IO", "SQL")]
             stopped = [f"{thread}: {state}" for thread in threads if (state := of[thread.lower()]) != "Yes"]
             if stopped:
@@ -293,6 +295,7 @@ class _Check:
             yield Finding(Level.WARNING, "position", f"{continuity.WAS_OFF}: all tables are read again")
 
 
+_OF_GROUP: Final = "group_replication_"
 _ROLES_SHOWN: Final = (8, 0, 19)
 _ROLES: Final = (
     "SELECT DISTINCT role_name FROM information_schema.applicable_roles WHERE role_name NOT IN "

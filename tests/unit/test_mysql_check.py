@@ -75,3 +75,5 @@ def test_a_replica_that_has_stopped(monkeypatch: pytest.MonkeyPatch, version: st
     (found,) = made._replica(None)
     assert f"{word.capitalize()}_SQL_Running: No" in found.what
     assert f"START {word.upper()}" in found.fix
+    state["channel_name"] = "group_replication_recovery"
+    assert not list(made._replica(None)), "which stops when a member has joined its group"
