@@ -57,7 +57,10 @@ class _Check:
             return Checked((*findings, refused("connection", exc)))
         probes: tuple[tuple[str, Callable[[session.Connection], Iterable[Finding]]], ...] = (
             ("server", self._look),
+            ("rights", self._roles),
             ("server", self._settings),
+            ("server", self._retention),
+            ("server", self._replica),
             ("log", self._log),
             ("replicas", self._replicas),
             ("server", self._prepared),
@@ -99,18 +102,7 @@ class _Check:
             yield Finding(Level.OK, "server", what)
 
     def _settings(self, connection: session.Connection) -> Iterator[Finding]:
-        found, set_ = self._server, "SET GLOBAL" if self._server.mariadb else "SET PERSIST"
-        kept = found.expires_s
-        if kept is not None and kept < server.SHORTEST_S:
-            yield Finding(
-                Level.WARNING,
-                "server",
-                f"the binlog is kept for {kept / _DAY_S:.1f} days: a connector that is stopped for longer has a gap",
-                f"{set_} {'expire_logs_days = 7' if found.mariadb else f'binlog_expire_logs_seconds = {7 * _DAY_S}'}",
-            )
-        else:
-            shown = "for ever" if kept is None else f"for {kept / _DAY_S:.0f} days"
-            yield Finding(Level.OK, "server", f"the binlog is kept {shown}")
+        found = self._server
         if not found.mariadb and not found.gtids:
             mode = found.variables.get("gtid_mode", "OFF")
             yield Finding(
@@ -131,6 +123,56 @@ class _Check:
                 "gtid_strict_mode is off: a replica may have transactions of its own, and cannot be followed then",
                 "SET GLOBAL gtid_strict_mode = ON",
             )
+
+    def _roles(self, connection: session.Connection) -> Iterator[Finding]:
+        found = self._server
+        if not found.mariadb and found.version < _ROLES_SHOWN:
+            return
+        if names := [name for (name,) in session.texts(connection, "reading roles", _ROLES)]:
+            set_ = f"{names[0]} FOR" if found.mariadb else "ALL TO"
+            what = (
+                f"{', '.join(names)}: granted to user {found.user}, but in none of its sessions: its rights are missing"
+            )
+            yield Finding(Level.WARNING, "rights", f"role {what}", f"SET DEFAULT ROLE {set_} {found.account}")
+
+    def _retention(self, _connection: session.Connection) -> Iterator[Finding]:
+        found, days = self._server, 7
+        kept = found.expires_s
+        set_ = f"SET PERSIST binlog_expire_logs_seconds = {days * _DAY_S}"
+        if found.at_rds:
+            set_ = f"CALL mysql.rds_set_configuration('binlog retention hours', {days * 24})"
+        elif found.mariadb:
+            set_ = f"SET GLOBAL expire_logs_days = {days}"
+        if not found.tells_retention:
+            what = (
+                "how long Amazon keeps the binlog is not told: if nobody has set it, it is removed as soon as it can be"
+            )
+            fix = f"{set_}; GRANT SELECT ON mysql.rds_configuration TO {found.account} lets it be seen"
+            yield Finding(Level.WARNING, "server", what, fix)
+        elif kept is not None and kept < server.SHORTEST_S:
+            what = f"the binlog is kept for {kept / _DAY_S:.1f} days: a connector that is stopped for longer has a gap"
+            yield Finding(Level.WARNING, "server", what, set_)
+        else:
+            shown = "for ever" if kept is None else f"for {kept / _DAY_S:.0f} days"
+            yield Finding(Level.OK, "server", f"the binlog is kept {shown}")
+        if found.kept_bytes:
+            what = f"the binlog is removed, read or not, where it has more than {found.kept_bytes:,} bytes"
+            fix = (
+                f"SET GLOBAL {'max_binlog_total_size' if found.mariadb else 'binlog_space_limit'} = 0, or room for days"
+            )
+            yield Finding(Level.WARNING, "server", what, fix)
+
+    def _replica(self, connection: session.Connection) -> Iterator[Finding]:
+        word = "SLAVE" if self._server.mariadb or self._server.version < (8, 0, 22) else "REPLICA"
+        for of in filters.replication(connection, self._server):
+            if of.get("channel_name", "").startswith(_OF_GROUP):
+                continue  # by which a member of a group has caught up when it joined
+            threads = [f"{word.capitalize()}_{thread}_Running" for thread in ("IO", "SQL")]
+            stopped = [f"{thread}: {state}" for thread in threads if (state := of[thread.lower()]) != "Yes"]
+            if stopped:
+                what = f"it is a replica that has stopped ({', '.join(stopped)}): what its source commits does not come"
+                fix = f"START {word}; SHOW {word} STATUS says why it stopped; or, without a source, RESET {word} ALL"
+                yield Finding(Level.WARNING, "server", what, fix)
 
     def _log(self, connection: session.Connection) -> Iterator[Finding]:
         end, _ = server.status(connection, self._server)
@@ -161,7 +203,7 @@ class _Check:
                 Level.WARNING,
                 "rights",
                 "what XA has prepared may not be seen: rows prepared before a first start, and committed after it, "
-                "stop the connector",
+                "have all tables read again",
                 f"GRANT XA_RECOVER_ADMIN ON *.* TO {self._server.account}; not needed where nobody uses XA",
             )
         elif found and self._state is None:
@@ -253,4 +295,10 @@ class _Check:
             yield Finding(Level.WARNING, "position", f"{continuity.WAS_OFF}: all tables are read again")
 
 
+_OF_GROUP: Final = "group_replication_"
+_ROLES_SHOWN: Final = (8, 0, 19)
+_ROLES: Final = (
+    "SELECT DISTINCT role_name FROM information_schema.applicable_roles WHERE role_name NOT IN "
+    "(SELECT role_name FROM information_schema.enabled_roles WHERE role_name IS NOT NULL)"
+)
 _STRICT: Final = "SELECT @@GLOBAL.gtid_strict_mode"

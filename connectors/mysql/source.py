@@ -121,6 +121,7 @@ class MysqlSource:
             restricted=lambda schema, name: self._catalog().restricted(schema, name),
             foreign_keys=None if self._server.logs_cascades else lambda name: self._catalog().foreign_keys(name),
             log_end=self.current,
+            catalog=self._catalog,
         )
         return continuity.identity(self._server)
 
@@ -397,8 +398,6 @@ class MysqlSource:
                     said = judge(event.statement, event.schema, version, event.sql_mode)
                     asked = partial(self._catalog_with, done.block.gtid)
                     yield from self._followed.of_statement(said, at, asked, session_)
-                case _:
-                    pass
         rows.buffer.close()
         self._place.passed(done.block)
 

@@ -57,7 +57,7 @@ _AS_EVENTS_HAVE_IT: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
     "float": ("{0} + 0e0", _float32),
     "bit": ("{0} + 0", _same),
     "bit(1)": ("{0} + 0", bool),
-    "year": ("{0} + 0", int),
+    "year": ("YEAR({0})", int),
     "date": ("DATEDIFF({0}, '1970-01-01')", _same),
     "time": ("{0}", _micros),
     "datetime": ("TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {0})", _same),

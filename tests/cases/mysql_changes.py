@@ -75,6 +75,21 @@ CHANGES: Final = (
         ),
     ),
     Case(
+        name="columns_without_a_statement",  # which a session keeps from the log, as is done from server to server
+        before=(
+            *(f"CREATE TABLE {t} (id INT PRIMARY KEY, v VARCHAR(9), w ENUM('1', '2'))" for t in "abcde"),
+            *(f"INSERT INTO {t} VALUES (1, '007', '1'), (2, '8', '2')" for t in "abcde"),
+        ),
+        stream=(
+            *("SET SESSION sql_log_bin = 0", "ALTER TABLE a ADD COLUMN n INT DEFAULT 5"),
+            *("ALTER TABLE b RENAME COLUMN v TO x, RENAME COLUMN w TO v", "ALTER TABLE c MODIFY v INT, DROP COLUMN w"),
+            *("ALTER TABLE d MODIFY w ENUM('2', '1', '3')", "ALTER TABLE e ADD COLUMN n INT DEFAULT 5 FIRST"),
+            *("SET SESSION sql_log_bin = 1", *(f"DELETE FROM {t} WHERE id = 1" for t in "abcde")),
+        ),
+        tables=tuple("abcde"),
+        live=True,
+    ),
+    Case(
         name="names_swapped",
         before=("CREATE TABLE t (id INT PRIMARY KEY, v INT, n INT)", "INSERT INTO t VALUES (1, 5, 1), (2, 6, 2)"),
         stream=("UPDATE t SET n = 7 WHERE id = 1", f"ALTER TABLE t {_SWAPPED}", "DELETE FROM t WHERE id = 2"),

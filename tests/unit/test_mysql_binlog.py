@@ -118,7 +118,6 @@ EVENTS: list[Event] = [
     Ignorable(header(28, flags=0x80)),
     Ignorable(header(200, flags=0x80)),
     Unknown(header(200)),
-    Unknown(header(26)),
     Unknown(header(20)),
 ]
 NO_LENGTH = (

@@ -168,7 +168,6 @@ def test_a_part_that_was_rolled_back_makes_the_rest_uncertain() -> None:
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (lambda log: [log.gtid(), log.query("XA COMMIT X'79',X'',1")], "prepared before the log was followed"),
         (lambda log: [events.Unknown(log.header(99))], "type 99 .* at b.000001:4"),
         (lambda log: [log.map(), log.rows()], "outside a transaction"),
         (lambda log: [log.gtid(), log.gtid(2)], "has no end"),

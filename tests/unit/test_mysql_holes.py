@@ -22,6 +22,7 @@ from connectors.mysql.catalog.reach import Reach
 from connectors.mysql.rows import partial_images
 from connectors.mysql.rows.holes import Holes
 from connectors.mysql.rows.relations import Followed
+from connectors.mysql.rows.transactions import Committed, Grouper
 from connectors.mysql.statements.ddl import ChangesRows, Filled
 from connectors.mysql.statements.judgement import Both, Temporary, judge
 from connectors.mysql.statements.temporary_tables import Session
@@ -144,6 +145,36 @@ def test_load_data_is_a_statement() -> None:
     for type_ in (5, 9, 11, 13, 14, 17):
         passed = parser.parse(struct.pack("<IBIIIH", 0, type_, 1, 19 + 8, 0, 0) + bytes(8), described)
         assert isinstance(passed, events.Ignorable)
+
+
+INCIDENT = b"\1\0\x1derror writing the binary log."
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        (struct.pack("<IBIIIH", 0, 26, 1, 19 + len(INCIDENT), 300, 0) + INCIDENT, "INCIDENT in the log at"),
+        (encode(events.Query(header(2), 7, 0, "", "XA COMMIT X'79',X'',1", "utf8mb4", None)), "XA COMMIT in the log"),
+    ],
+)
+@pytest.mark.parametrize("begins", [True, False])  # with a GTID, or as MariaDB writes an incident
+def test_what_the_log_has_no_rows_of_may_be_of_any_table(
+    event: bytes, said: str, *, begins: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server could not log it, or it was prepared before the log was followed: a transaction by itself."""
+    described = events.FormatDescription(header(15), 4, "9.7.0", 0, b"", checksum=event[4] == 2)
+    group = Grouper(lambda _: True)
+    gtid = events.AnonymousGtid(header(34), 1, 2, None, None, None)
+    assert not begins or group.feed(gtid, b"", "b.000001") is None
+    done = group.feed(parser.parse(event, described), event, "b.000001")
+    assert isinstance(done, Committed)
+    ((found, _),) = done.rows.buffer.read(lambda raw: parser.parse(raw, described))
+    assert isinstance(found, events.Query)
+    assert read(followed("t", "u"), found.statement) == ["t", "u"]
+    assert said in caplog.text
+    with pytest.raises(GapError, match=said) as caught:
+        read(followed("t", on_hole="stop"), found.statement)
+    assert "on_hole: reread" in (caught.value.hint or "")
 
 
 END = [0]

@@ -112,6 +112,8 @@ def test_a_type_that_is_not_known_is_named() -> None:
         ("double unsigned", None),
         ("double(10,2)", "(`a``b` * 1e0)"),
         ("bit(8)", "(`a``b` + 0)"),
+        ("year(4)", None),
+        ("year(2)", "IF(YEAR(`a``b`) = 1900, '0000', YEAR(`a``b`))"),
         ("timestamp", None),
         ("point", None),
         ("json", None),

@@ -18,6 +18,7 @@ Layout, little-endian; `[4 crc32]` of all before it at the end, if the FORMAT_DE
    30-32    rows, 2nd version: the same with, behind flags, u16 size (its own two bytes included) · extra data
    166-171  the same two, row images compressed
       165   query, text compressed
+       26   incident: u16 number · u8 size, text
       40    transaction payload: (packed type · packed size · content)* · 0 · content; 1 size, 2 method, 3 full size
       27    heartbeat: file    41 heartbeat: (packed type · packed size · content)*; 1 file, 2 position
     162 163 33 34 35 42  GTIDs: see `gtid_events`
@@ -314,6 +315,7 @@ _READERS: Final[dict[int, _Reader]] = {
     **dict.fromkeys((5, 9, 11, 13, 14, 17), _parameter),
     16: _xid,
     18: query_events.execute_load_query,
+    26: query_events.incident,
     27: _heartbeat,
     29: _rows_query,
     33: gtid_events.gtid,

@@ -12,6 +12,8 @@ from connectors.mysql.binlog.compressed import inflated
 from connectors.mysql.binlog.cursor import Cursor
 from connectors.mysql.binlog.events import Header, Query
 
+INCIDENT: Final = "INCIDENT"
+"""Stands for a statement of which the log says nothing; no server takes it for one."""
 _QUERY: Final = Struct("<IIBHH")
 _LOAD_SIZE: Final = 13
 """Bytes of LOAD DATA's own: file, where its name begins and ends in the statement, what is done with duplicates."""
@@ -75,6 +77,11 @@ def _variables(body: Cursor) -> tuple[str, int | None, int]:
         else:
             break
     return charset, ddl_xid, sql_mode
+
+
+def incident(header: Header, _body: Cursor) -> Query:
+    """Read that the server could not log what a statement has changed: it may have written any table."""
+    return Query(header, 0, 0, "", INCIDENT, "utf8mb4", None)
 
 
 def execute_load_query(header: Header, body: Cursor) -> Query:

@@ -12,6 +12,7 @@ from typing import Final
 from cdc.config.table_patterns import LEFT_OUT, is_pattern, matches
 from cdc.model.change import Column, Table
 from cdc.model.errors import ChangedError, OperatorError, raise_first
+from cdc.model.table_schema import Description
 from cdc.rules.row_filter import equality_of
 from connectors import captured_tables
 from connectors.mysql import session
@@ -372,3 +373,12 @@ def _nothing_matches(pattern: str, names: Sequence[str]) -> OperatorError:
         f"tables: there is no table {pattern}, or it may not be read",
         hint=near or "SHOW TABLES; is SELECT granted on it to the connector's user?",
     )
+
+
+def recalled(name: tuple[str, str], description: Description) -> Table:
+    """Make a table of what the topics say of it: enough to delete its rows there."""
+    columns = tuple(
+        mapping.column(mapping.from_catalog(column, type_, mapping.charset_of(type_), nullable=True))
+        for column, type_ in description.columns
+    )
+    return Table(*name, columns, description.key, description.marks)

@@ -66,7 +66,8 @@ def _of_log(connection: session.Connection, server: Server) -> tuple[set[str], s
     return do, ignore
 
 
-def _of_replication(connection: session.Connection, server: Server) -> Iterator[tuple[str, str]]:
+def replication(connection: session.Connection, server: Server) -> list[dict[str, str]]:
+    """Return what the server says of each source that it replicates, by names in small letters; none: not told."""
     statement = "SHOW ALL SLAVES STATUS" if server.mariadb else "SHOW REPLICA STATUS"
     if not server.mariadb and server.version < (8, 0, 22):
         statement = "SHOW SLAVE STATUS"
@@ -79,9 +80,15 @@ def _of_replication(connection: session.Connection, server: Server) -> Iterator[
         error = session.translate(exc, "asking what it replicates")
         error.__cause__ = exc
         if session.is_denied(error):
-            return  # who may not ask is warned of where it matters: see `server.unlogged`
+            return []  # who may not ask is warned of where it matters: see `server.unlogged`
         raise error from exc
-    for row in rows:
-        for name, value in zip(names, row, strict=True):
+    return [
+        {name: (value or b"").decode(errors="replace") for name, value in zip(names, row, strict=True)} for row in rows
+    ]
+
+
+def _of_replication(connection: session.Connection, server: Server) -> Iterator[tuple[str, str]]:
+    for of in replication(connection, server):
+        for name, value in of.items():
             if value and name.startswith(_OF_REPLICA) and name != "replicate_ignore_server_ids":
-                yield name, value.decode(errors="replace")
+                yield name, value

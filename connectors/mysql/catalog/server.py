@@ -6,6 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,9 +24,12 @@ _VARIABLES: Final = (
     "version", "log_bin", "binlog_format", "binlog_row_image", "binlog_row_metadata", "binlog_row_value_options",
     "gtid_mode", "server_id", "server_uuid", "binlog_expire_logs_seconds", "expire_logs_days", "log_slave_updates",
     "log_replica_updates", "binlog_order_commits", "lower_case_table_names", "innodb_native_foreign_keys",
+    "basedir", "max_binlog_total_size", "binlog_space_limit",
 )  # fmt: skip
 _LOGGED_CASCADES: Final = (9, 6)
 """From this version on MySQL itself carries out foreign keys, and not InnoDB, unless it is told otherwise."""
+_AT_RDS: Final = "/rdsdbbin"
+_RETENTION: Final = "binlog retention hours"
 _DAY_S: Final = 86_400
 SHORTEST_S: Final = 3 * _DAY_S
 """Log kept for less may be gone after a weekend."""
@@ -80,9 +84,27 @@ class Server:
     @property
     def expires_s(self) -> int | None:
         """Return how long the log is kept; None: for ever."""
+        if _RETENTION in self.variables:
+            return int(float(self.variables[_RETENTION] or 0) * 3600)
         seconds = int(float(self.variables.get("binlog_expire_logs_seconds") or 0))
         days = float(self.variables.get("expire_logs_days") or 0)
         return seconds or int(days * _DAY_S) or None
+
+    @property
+    def at_rds(self) -> bool:
+        """Tell whether it is at Amazon (RDS, Aurora), which removes the log by a setting of its own."""
+        return self.variables.get("basedir", "").startswith(_AT_RDS)
+
+    @property
+    def tells_retention(self) -> bool:
+        """Tell whether how long the log is kept is known."""
+        return not self.at_rds or _RETENTION in self.variables
+
+    @property
+    def kept_bytes(self) -> int:
+        """Return how large the log may become before its oldest file is removed; 0: there is no such limit."""
+        limits = (self.variables.get(name) or 0 for name in ("max_binlog_total_size", "binlog_space_limit"))
+        return max(int(float(limit)) for limit in limits)
 
     @property
     def account(self) -> str:
@@ -97,14 +119,16 @@ _UNTIL_THEN: Final = "what is written until then is in no log: a connector that 
 def look(connection: session.Connection) -> Server:
     """Ask the server."""
     names = ", ".join(f"'{name}'" for name in _VARIABLES)
-    found = session.texts(
-        connection,
-        "reading settings",
-        f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})",
-    )
-    variables = {name.lower(): value for name, value in found}
+    statement = f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})"
+    variables = {name.lower(): value for name, value in session.texts(connection, "reading settings", statement)}
     ((user,),) = session.texts(connection, "reading settings", "SELECT CURRENT_USER()")
-    return Server(variables.get("version", ""), variables, user)
+    found = Server(variables.get("version", ""), variables, user)
+    if found.at_rds:
+        with suppress(OperatorError):  # who may not read it: `cdc check` says so
+            statement = f"SELECT value FROM mysql.rds_configuration WHERE name = '{_RETENTION}'"  # noqa: S608
+            kept = session.texts(connection, "reading how long the log is kept", statement)
+            variables[_RETENTION] = kept[0][0] if kept else ""
+    return found
 
 
 def refusals(server: Server, where: str, *, but_log: bool = False) -> Iterator[OperatorError]:

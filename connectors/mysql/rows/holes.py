@@ -16,6 +16,7 @@ from typing import Final
 from cdc.model.change import UNCHANGED, Change, Op, Row, Table, Value
 from cdc.model.errors import GapError, OperatorError
 from connectors.mysql.binlog.positions import BinlogPosition
+from connectors.mysql.binlog.query_events import INCIDENT
 from connectors.mysql.catalog.catalog import Catalog
 from connectors.mysql.catalog.reach import Reach
 from connectors.mysql.rows.row_images import Images
@@ -24,6 +25,18 @@ from connectors.mysql.statements.tokens import Name
 TOLD_S: Final = 60.0
 """A session that goes on like this is not told of more often."""
 _MOST: Final = 1_000
+XA_COMMIT: Final = "XA COMMIT"
+_LOST: Final = {
+    INCIDENT: (
+        "INCIDENT in the log at %s: the server could not log what a statement has changed",
+        "the server's error log says why (max_binlog_stmt_cache_size, a full disk)",
+    ),
+    XA_COMMIT: (
+        "XA COMMIT in the log at %s of what was prepared before the log was followed: its rows are not there",
+        "GRANT XA_RECOVER_ADMIN ON *.* TO the connector's user (MySQL) lets a start wait for what is prepared",
+    ),
+}
+"""What is in the log where rows of any table are in none of it, and what helps."""
 
 log = logging.getLogger("cdc")
 
@@ -120,10 +133,24 @@ class Holes:
         if written is not None and not written:
             return
         touched = None if written is None or catalog is None else self._of(tuple(written), captured, catalog)
-        known = touched is not None
         names = sorted(captured.keys() if touched is None else touched & captured.keys())
         if not names:
             return
+        if verb in _LOST:
+            self._lost(verb, names, at)
+        else:
+            self._written(verb, names, at, known=touched is not None)
+        for name in names:
+            yield Change(Op.READ, captured[name], None, None, (at.offset, 0))
+
+    def _lost(self, verb: str, names: Sequence[Name], at: BinlogPosition) -> None:
+        what, first = _LOST[verb][0] % (at,), _LOST[verb][1]
+        if self._stops:
+            hint = f"{first}; then cdc snapshot start CONNECTOR.yaml --after-gap; or source.on_hole: reread"
+            raise GapError(what, hint=hint)
+        self._tell(_list(names), verb, f"{what}: all rows are read again; {first}")
+
+    def _written(self, verb: str, names: Sequence[Name], at: BinlogPosition, *, known: bool) -> None:
         if self._stops:
             raise GapError(
                 f"a statement ({verb}) in the place of rows in the log at {at}: a session has set binlog_format to "
@@ -136,9 +163,7 @@ class Holes:
             "be seen: GRANT TRIGGER, SELECT ON *.* TO the connector's user tells)"
         )  # fmt: skip
         what = f"a statement ({verb}) in the place of rows in the log at {at}{why}: all rows are read again"
-        self._tell(",".join(".".join(name) for name in names), verb, what)
-        for name in names:
-            yield Change(Op.READ, captured[name], None, None, (at.offset, 0))
+        self._tell(_list(names), verb, what)
 
     def _of(
         self, written: tuple[Name, ...], captured: Mapping[Name, Table], catalog: Callable[[], Catalog]
@@ -214,6 +239,10 @@ class Holes:
             self._told_s[tables, reason] = now_s
             shown = tables if len(tables) < 200 else f"{tables[:200]}…"  # noqa: PLR2004
             log.warning("%s: %s%s", shown, said, "; source.on_hole: stop would stop here" if hole else "")
+
+
+def _list(names: Sequence[Name]) -> str:
+    return ",".join(".".join(name) for name in names)
 
 
 def _needed(table: Table, before: Row | None, after: Row | None) -> Row:

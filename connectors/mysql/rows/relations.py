@@ -19,7 +19,7 @@ from cdc.model.errors import ChangedError, OperatorError, VerdictError
 from cdc.model.table_schema import Description, stale_reason
 from connectors.mysql.binlog import events
 from connectors.mysql.binlog.positions import BinlogPosition
-from connectors.mysql.catalog.catalog import Captured, Catalog, unreadable_key
+from connectors.mysql.catalog.catalog import Captured, Catalog, recalled, unreadable_key
 from connectors.mysql.catalog.foreign_keys import ForeignKey
 from connectors.mysql.catalog.names import as_compared
 from connectors.mysql.rows import holes, own_columns, partial_images, row_images
@@ -35,6 +35,7 @@ from connectors.mysql.statements.ddl import (
     Granted,
     Partitions,
     Renamed,
+    XaEnded,
 )
 from connectors.mysql.statements.judgement import Both, Hangs, Judgement, Temporary, relinked, tables_of
 from connectors.mysql.statements.temporary_tables import NOBODY, Session, TemporaryTables
@@ -47,8 +48,6 @@ _AGAIN_S: Final = 5.0
 """How long another table may take to take the name of one that was renamed, or one to have a key again that has lost
 it: by the next statement, as a rule."""
 _PAUSE_S: Final = 0.1
-
-
 _OLD_TIMES: Final = "have times in the format of MariaDB before 10.1, of columns that are others now"
 
 
@@ -68,16 +67,19 @@ class Followed:
         restricted: Callable[[str, str], bool | None] = lambda *_: False,
         foreign_keys: Callable[[Name], Sequence[ForeignKey] | None] | None = None,
         log_end: Callable[[], int] = lambda: 0,
+        catalog: Callable[[], Catalog] | None = None,
     ) -> None:
         """`folds`: names are compared in small letters.
 
         `restricted`: whether not all columns of a table may be read; None: it is gone.
 
         `foreign_keys`: those of a table that write to it, if the server does not log what they write. `log_end`: the
-        commit position of the log's end, which is asked for with them.
+        commit position of the log's end, which is asked for with them. `catalog` is asked where no statement is told.
         """
         self._config = config
-        self._folds, self._mariadb, self._restricted = folds, mariadb, restricted
+        self._folds, self._mariadb, self._restricted, self._catalog = folds, mariadb, restricted, catalog
+        self._unsaid: dict[Name, list[Change | Described]] = {}
+        """What follows of DDL that the log has no statement of (`sql_log_bin = 0`): its rows have other columns."""
         self._now: dict[Name, Table] = {}
         self._shown: dict[Name, Captured] = {}
         """What the catalog has said of each."""
@@ -140,10 +142,25 @@ class Followed:
         of = (name, told.columns, told.primary_key)
         found = self._described.get(of)
         if found is None:
-            found = self._described[of] = self._describe(told, name, at)
+            found = self._described[of] = self._looked_at(told, name, at)
         self._now[name] = found[0]
         self._last[name] = told, found
         return found
+
+    def _looked_at(self, told: events.TableMap, name: Name, at: BinlogPosition) -> tuple[Table, RowReader]:
+        """Describe it; if it has not the columns that are known, and no statement said so, as the catalog has it now.
+
+        Where the log is behind the catalog nothing follows: a statement that changed the columns is still to come.
+        """
+        known = self._known.get(name)
+        found = self._describe(told, name, at)
+        if self._catalog is None or known is None or self._known[name].columns == known.columns:
+            return found
+        self._known[name] = known
+        if follows := list(self._look(name, at, self._catalog)):
+            log.warning("table %s: other columns in the log at %s, without a statement on it", found[0].qualified, at)
+            self._unsaid[name] = follows
+        return self._describe(told, name, at)
 
     def _describe(self, told: events.TableMap, name: Name, at: BinlogPosition) -> tuple[Table, RowReader]:
         if not told.has_metadata:
@@ -202,9 +219,11 @@ class Followed:
 
     def changes(
         self, event: events.Rows | events.PartialUpdateRows, known: tuple[Table, RowReader], at: BinlogPosition
-    ) -> Iterable[Change]:
+    ) -> Iterable[Change | Described]:
         """Give the rows of one event, which begins at `at`; rows of which parts are missing are to be read again."""
         table, read = known
+        if self._unsaid and (first := self._unsaid.pop(self._name((table.schema, table.name)), None)):
+            return [*first, *self.changes(event, known, at)]
         if isinstance(read, own_columns.NoRows):
             return [self._holes.unkeyed(table, at, read.why) if read.named else self._holes.unnamed(table, at)]
         try:
@@ -245,6 +264,8 @@ class Followed:
                 self._temporary.dropped(session, () if made else tuple(map(self._name, tables)))
             case Hangs(dropped):
                 yield from self._holes.altered(self._now, at, dropped=dropped)
+            case XaEnded():
+                yield from self._holes.of_statement(holes.XA_COMMIT, None, self._now, at, catalog)
             case ChangesRows(verb, tables):
                 if tables is not None:
                     tables = tuple(n for n in map(self._name, tables) if not self._temporary.has(session, n))
@@ -261,24 +282,13 @@ class Followed:
                 hidden = {name for name in names if self._temporary.has(session, name)}
                 self._hidden.of_statement(said, at, lambda name: name in self._now or self._matches(name), but=hidden)
                 if hidden or (session.specific and self._now.keys() & names):
-                    self._note_temporary(said, hidden, session)
+                    self._temporary.altered(session, said, hidden, self._name)
                     for name in sorted(names - hidden):  # of these a session may have temporary ones, or not
                         table = self._now.get(name)
                         gone = table is not None and not catalog().exists(table.schema, table.name)
                         yield from self._emptied(name, at) if gone else self._look(name, at, catalog, values=True)
                 else:
                     yield from self._of_ddl(said, at, catalog)
-
-    def _note_temporary(self, said: Judgement, hidden: set[Name], session: Session) -> None:
-        """Follow what DDL does to a session's temporary tables, which `hidden` are."""
-        if isinstance(said, Emptied) and said.dropped:
-            self._temporary.dropped(session, hidden)
-        elif isinstance(said, Renamed):
-            pairs = [(self._name(old), self._name(new)) for old, new in said.tables]
-            self._temporary.dropped(session, [old for old, _ in pairs if old in hidden])
-            for old, new in pairs:
-                if old in hidden:
-                    self._temporary.made(session, new)
 
     def _of_ddl(
         self, said: Judgement, at: BinlogPosition, catalog: Callable[[], Catalog]
@@ -362,7 +372,7 @@ class Followed:
         """Delete the rows of a table in its topic; also of one that was captured, and has gone while we were away."""
         table = self._now.get(name)
         if table is None and name in self._known and self._matches(name):
-            table = _recalled(name, self._known[name])
+            table = recalled(name, self._known[name])
         if table is not None:
             yield Change(Op.TRUNCATE, table, None, None, (at.offset, 0))
 
@@ -435,12 +445,3 @@ class Followed:
     def _matches(self, name: Name) -> bool:
         patterns = [as_compared(pattern, folds=self._folds) for pattern in self._config.tables]
         return chooses(patterns, as_compared(".".join(name), folds=self._folds))
-
-
-def _recalled(name: Name, description: Description) -> Table:
-    """Make a table of what the topics say of it: enough to delete its rows there."""
-    columns = tuple(
-        mapping.column(mapping.from_catalog(column, type_, mapping.charset_of(type_), nullable=True))
-        for column, type_ in description.columns
-    )
-    return Table(*name, columns, description.key, description.marks)

@@ -158,7 +158,7 @@ class Grouper:
         """Begin between blocks. `wanted`: whether rows of a table are of interest; those of others are not held.
 
         `settled`: a prepared transaction whose rows came before the log was followed may end before this commit
-        position; after it, its rows are missing.
+        position; after it, its rows are missing, and XA COMMIT is given in their place.
         """
         self._wanted = wanted
         self._settled = settled
@@ -280,6 +280,7 @@ class Grouper:
                 block.uncertain = True
                 return None
             case XaEnded(xid, committed):
+                block.buffer.add(event, raw, at.offset)
                 return self._end_prepared(block, header, xid, committed=committed)
             case None:
                 pass
@@ -313,12 +314,7 @@ class Grouper:
         self._close(block, header)
         rows = self.prepared.pop(xid, None)
         if rows is None and committed and block.ends_behind(self._settled):
-            raise GapError(
-                f"XA COMMIT in the log at {block.begin} of what was prepared before the log was followed: its rows are "
-                "not there",
-                hint="GRANT XA_RECOVER_ADMIN ON *.* TO the connector's user (MySQL), so that a start waits for what is "
-                "prepared; then cdc snapshot start CONNECTOR.yaml --after-gap",
-            )
+            return Committed(block, block)  # of which nothing but the statement is told: see `Holes`
         if rows is None or not committed or not rows.buffer:
             if rows is not None:
                 rows.buffer.close()

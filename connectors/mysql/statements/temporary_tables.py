@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
+from connectors.mysql.statements.ddl import Emptied, Renamed
+from connectors.mysql.statements.judgement import Judgement
 from connectors.mysql.statements.tokens import Name
 
 _MOST: Final = 10_000
@@ -37,6 +39,17 @@ class TemporaryTables:
     def dropped(self, session: Session, names: Iterable[Name]) -> None:
         for name in names:
             self._made.pop((session.thread, name), None)
+
+    def altered(self, session: Session, said: Judgement, hidden: set[Name], compared: Callable[[Name], Name]) -> None:
+        """Follow what DDL does to a session's temporary tables, which `hidden` are."""
+        if isinstance(said, Emptied) and said.dropped:
+            self.dropped(session, hidden)
+        elif isinstance(said, Renamed):
+            pairs = [(compared(old), compared(new)) for old, new in said.tables]
+            self.dropped(session, [old for old, _ in pairs if old in hidden])
+            for old, new in pairs:
+                if old in hidden:
+                    self.made(session, new)
 
     def has(self, session: Session, name: Name) -> bool:
         """Tell whether it is a temporary table in this session, which hides any other of the name."""

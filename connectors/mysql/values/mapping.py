@@ -429,7 +429,8 @@ def select_expression(told: TableColumn) -> str | None:
     """Return what a SELECT must name for the text to be as the log's; None where the column itself does.
 
     FLOAT prints six digits only, so it is selected as a DOUBLE; so are columns with a declared number of digits. Bits
-    are selected as a number, and ZEROFILL columns without their zeros.
+    are selected as a number, ZEROFILL columns without their zeros, and MariaDB's YEAR(2) with its century; a zero year
+    is 1900 there, which no other is.
     """
     name = quoted_name(told.name or "")
     declared = told.declared.lower()
@@ -439,6 +440,8 @@ def select_expression(told: TableColumn) -> str | None:
         return f"({name} * 1e0)"
     if told.type == table_map.BIT or "zerofill" in declared:
         return f"({name} + 0)"
+    if declared == "year(2)":
+        return f"IF(YEAR({name}) = 1900, '0000', YEAR({name}))"
     return None
 
 
