@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 import orjson
 from opensearchpy import OpenSearch
@@ -204,9 +204,12 @@ class OpenSearchStore:
             self._client.indices.refresh(index=made)
             self._notes.write(made, DUE, {"due": due.to_json()})
             self._notes.write(live, REPLACED, {"at": dt.datetime.now(dt.UTC).isoformat()})
-            actions = [{"remove_index": {"index": index}} for index in self._indexes.named(previous)]
-            actions += [{verb: {"index": live, "alias": name}} for verb, name in (("remove", alias), ("add", previous))]
-            actions += [{verb: {"index": made, "alias": name}} for verb, name in (("remove", beside), ("add", alias))]
+            actions: list[dict[str, Any]] = [
+                {"remove_index": {"index": index}} for index in self._indexes.named(previous)
+            ]
+            actions += [{"remove": {"index": made, "alias": beside}}, {"add": {"index": live, "alias": previous}}]
+            for name, how in self._indexes.handed_on(live):
+                actions += [{"remove": {"index": live, "alias": name}}, {"add": {"index": made, "alias": name, **how}}]
             self._client.indices.update_aliases(body={"actions": actions})
 
     def previous(self, table: TargetTable) -> dt.datetime | None:
@@ -220,8 +223,9 @@ class OpenSearchStore:
         with translated(f"alias {alias} cannot be moved"):
             (live, _), (kept, _) = (alone(name, dict.fromkeys(self._indexes.named(name))) for name in (alias, previous))
             self._notes.write(kept, DUE, {"due": due.to_json()})
-            actions: list[dict[str, dict[str, str]]] = [{"remove_index": {"index": live}}]
-            actions += [{verb: {"index": kept, "alias": name}} for verb, name in (("remove", previous), ("add", alias))]
+            actions: list[dict[str, Any]] = [{"remove_index": {"index": live}}]
+            actions.append({"remove": {"index": kept, "alias": previous}})
+            actions += [{"add": {"index": kept, "alias": name, **how}} for name, how in self._indexes.handed_on(live)]
             self._client.indices.update_aliases(body={"actions": actions})
 
     def due(self, table: TargetTable) -> Due | None:
