@@ -38,7 +38,7 @@ from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import OperatorError
-from spark_apply.model.completeness import Mark
+from spark_apply.model.completeness import NEW, Mark
 from spark_apply.model.document import document_id, with_document
 from spark_apply.model.foresight import Foreseen
 from spark_apply.model.identity import identity_of, stamp
@@ -91,13 +91,16 @@ class OpenSearchStore:
     def open(self, table: TargetTable) -> str:
         alias = self.index(table)
         try:
+            made = ""
             if not self._indexes.exists(alias):
                 self._indexes.require_free(alias)
                 with ignore_existing():
-                    self._indexes.make(table, alias, stamp(table), first=True)
+                    made = self._indexes.make(table, alias, stamp(table), first=True)
             identity_of(self._indexes.identity(alias), table, f"index {alias}")
             self._indexes.evolve(table, alias)
             self._indexes.make_plain(self._notes.index)
+            if made:
+                self._notes.write(made, COMPLETE, {"complete": NEW.to_json()})
             self._opened[table.qualified] = self._notes.uuid(alias)
             return identity_of(self._indexes.identity(alias), table, f"index {alias}")
         except OpenSearchException as exc:
