@@ -73,7 +73,7 @@ def refuse_dependents(cur: Cursor, of: Tables) -> None:
         msg = (
             f"{name}: a rebuild replaces the table, and this user may not give its place in publications on: {foreign}"
         )
-        raise OperatorError(msg, hint=f"ALTER PUBLICATION … DROP TABLE …, by its owner; {again}")
+        raise OperatorError(msg, hint=f"its owner takes the table out of it; {again}")
 
 
 def _fits(there: str | None, wanted: str) -> bool:
