@@ -113,6 +113,10 @@ class Mark:
         return all(self.ends.get(partition, 0) >= end for partition, end in ends.items())
 
 
+NEW: Final = Mark({}, None)
+"""What a copy without rows is made with: one that has rows and no mark is of an unknown time."""
+
+
 @dataclass(frozen=True, slots=True)
 class TakenIn:
     """What a copy holds of its topic for certain: an event that is part of it comes again, and says nothing new."""

@@ -94,10 +94,13 @@ class Due:
     begin: Offsets
     topic: str = ""
     """The identity of the topic that the offsets are of; empty if it is not known."""
+    live_until_ms: int = 0
+    """Of a copy that was put back: when it was replaced; it had its topic then."""
 
     def to_json(self) -> str:
         begin = {str(partition): at for partition, at in self.begin.items()}
-        return json.dumps({"id": self.id, "begin": begin, "topic": self.topic})
+        about = {"id": self.id, "begin": begin, "topic": self.topic, "live_until_ms": self.live_until_ms}
+        return json.dumps(about)
 
     @classmethod
     def from_json(cls, text: str) -> Due:
@@ -105,7 +108,7 @@ class Due:
         try:
             found = json.loads(text)
             begin = {int(partition): int(at) for partition, at in found["begin"].items()}
-            return cls(str(found["id"]), begin, str(found.get("topic", "")))
+            return cls(str(found["id"]), begin, str(found.get("topic", "")), int(found.get("live_until_ms", 0)))
         except (ValueError, KeyError, TypeError, AttributeError) as exc:
             raise OperatorError(
                 "the note of what is due to a copy since its rebuild is damaged",
@@ -150,8 +153,9 @@ class Store(Protocol):
     def open(self, table: TargetTable) -> str:
         """Create the table's copy, or add and widen columns of the existing one; return its identity.
 
-        A new copy has a new identity, which makes the job read the topics from their beginning. May be called again
-        with a newer version of the table. Raises OperatorError when the existing copy cannot hold `table`.
+        A new copy has a new identity, which makes the job read the topics from their beginning, and the mark `NEW`: one
+        that has rows and no mark is taken to be of an unknown time. May be called again with a newer version of the
+        table. Raises OperatorError when the existing copy cannot hold `table`.
         """
 
     def apply(self, batch: Batch) -> Applied:
@@ -263,6 +267,11 @@ class JoiningStore(Protocol):
 def is_whole(store: Store) -> TypeGuard[WholeStore]:
     """Whether a store takes whole micro-batches, by `WholeStore.fold`, and never `Store.apply`."""
     return bool(getattr(store, "whole", False))
+
+
+def has_rows(store: Store, table: TargetTable) -> bool:
+    """Whether a copy, which is there, has rows."""
+    return any(True for _ in store.rows(table))
 
 
 def can_expire(store: Store) -> bool:

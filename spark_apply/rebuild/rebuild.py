@@ -43,7 +43,7 @@ from spark_apply.job.topics.identity import held_topic
 from spark_apply.job.topics.losses import rebuild_loss, rollback_loss, table_logs
 from spark_apply.job.topics.retention import held_offsets, rebuild_command
 from spark_apply.model.completeness import Mark
-from spark_apply.model.store import Due, Store, is_whole
+from spark_apply.model.store import Due, Store, has_rows, is_whole
 from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import TargetTable
 from spark_apply.rebuild.diff import Differences, compare, without_live
@@ -146,7 +146,7 @@ class _Rebuilding:
             there = dict[str, Store]()
             for name, store in stores.items():
                 try:
-                    if store.position(table) is None:
+                    if store.position(table) is None and not _is_filled(store, table):
                         msg = f"{table.qualified} in {name}: nothing was ever applied there"
                         raise OperatorError(msg, hint="cdc apply fills it from the topics")
                     there[name] = store
@@ -185,6 +185,14 @@ def _told(exc: Exception, table: TargetTable, name: str) -> CdcError | None:
     return exc if isinstance(exc, CdcError) else of_spark(exc, what)
 
 
+def _is_filled(store: Store, table: TargetTable) -> bool:
+    """Whether a copy has rows that it says no position of, as one that was restored, or has lost its snapshots."""
+    try:
+        return has_rows(store, table)
+    except OperatorError:  # it is not there
+        return False
+
+
 def _named(table: str, store: str) -> str:
     return f"{table} in {store}" if store else table
 
@@ -216,8 +224,9 @@ def run_rollback(
             if lost is not None and not lose_history:
                 raise _would_lose(made, name, f"a rollback would lose {lost}", "--rollback")
             done.append(RolledBack(made.qualified, name, until))
-        for made, _, kept, _ in found:
-            kept.roll_back(made, Due(uuid.uuid4().hex, {}))
+        for made, _, kept, until in found:
+            until_ms = int(until.timestamp() * 1000) if until is not None else 0
+            kept.roll_back(made, Due(uuid.uuid4().hex, {}, live_until_ms=until_ms))
         return done
 
 

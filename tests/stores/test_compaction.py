@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ from pyspark.sql import SparkSession
 from cdc.config.apply_config import StoreConfig
 from cdc.config.views import ViewConfig
 from cdc.model.state import Phase
-from spark_apply.rebuild.rebuild import run_rebuild
+from spark_apply.rebuild.rebuild import run_rebuild, run_rollback
 from spark_apply.views.job import run_views
 from spark_apply.views.proof.verify import verify_views
 from tests.conftest import Database
@@ -75,6 +76,53 @@ def test_a_running_job_notices_deletes_that_are_gone(warehouse: Setting) -> None
         until(lambda: setting.marks(table)[0].complete.position == position(30, 0))
         assert setting.contents(table) == setting.folded(table, records["orders"])
         assert job.failure is None
+
+
+def test_a_copy_of_an_earlier_time_is_read_again_only_where_that_brings_back_no_row(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path
+) -> None:
+    """Restored without its mark while the job is away, or put back by a rollback while it runs.
+
+    Of one table compaction has removed a delete, one topic keeps deletes for a second, of the third all is there.
+    """
+    setting = Setting(apply_spark, kafka, tmp_path, lambda path: StoreConfig(type="tantivy", path=str(path)))
+    tables, publisher = [setting.table(name) for name in ("buried", "old", "fine")], setting.publisher()
+    publisher.create(tables, partitions=1)
+    records = {of.name: [r for n in range(3) for r in of.event("c", order(n), position(10 + n))] for of in tables}
+    publisher.stand(Phase.STREAM, 15, tables, [r for of in records.values() for r in of])
+    setting.apply()
+    live, backup = tmp_path / "copy", tmp_path / "backup"
+    shutil.copytree(live, backup, symlinks=True)
+    for of in tables:
+        publisher.stand(Phase.STREAM, 25, [of], of.event("d", order(1), position(20)))
+        more = [r for n in (0, 2) for r in of.event("u", order(n, "paid"), position(30 + n))]
+        publisher.stand(Phase.STREAM, 45, [of], more)
+        records[of.name] = [r for r in records[of.name] if r[1] != b'{"id":1}'] + more
+    setting.apply()
+    shutil.rmtree(live)
+    backup.rename(live)
+    for of in tables:
+        (live / "public" / of.name / "cdc-mark.json").unlink()
+    shutil.rmtree(tmp_path / "checkpoints")  # as a start says that it must be
+    forget(kafka, tables[0].topic, before=5)  # the delete, and what was before it
+    keep_deletes(setting, tables[1], 1_000)
+    why = {"public.buried": "compaction removed their deletes", "public.old": "is of an earlier time"}
+    told = {of: stores["copy"] for of, stores in setting.apply().aside.items()}
+    assert {of: reason in told[of] for of, reason in why.items()} == dict.fromkeys(told, True)
+    assert setting.contents(tables[2]) == setting.folded(tables[2], records["fine"])
+    run_rebuild(setting.config())
+    with setting.running("checkpoints") as job:
+        until(lambda: job.said("following the topics"))
+        until(lambda: all(setting.marks(*tables)))
+        for of in tables:
+            assert setting.contents(of) == setting.folded(of, records[of.name]), of.name
+        run_rollback(setting.config())
+        for name, reason in why.items():
+            until(lambda name=name: job.said(f"warning: {name} in copy is set aside"))
+            assert any(line.startswith(f"warning: {name} in copy") and reason in line for line in job.lines)
+        until(lambda: setting.marks(tables[2])[0] is not None)
+        assert job.failure is None
+    assert setting.contents(tables[2]) == setting.folded(tables[2], records["fine"])
 
 
 @pytest.mark.full  # the test before asks the same of a copy

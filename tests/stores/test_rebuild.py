@@ -295,12 +295,17 @@ def test_refused_then_killed_then_by_command_then_back(shop: Shop) -> None:
     _kill_a_rebuild(shop, file)
     assert shop.all_contents() == dict.fromkeys(STORES, shop.corrupted())
 
+    with shop.store("search") as store:  # an alias of the application's, which must show what is live
+        index, how = store._indexes.named(store.index(shop.made))[0], {"filter": {"term": {"id": 3}}}
+        store._client.indices.put_alias(index=index, name=f"{shop.setting.prefix}-own", body=how)
+
     found = _cdc("rebuild", str(file), "--json")
     about = {"table": "public.orders", "events": 50, "rows": 50, "only_old": 1, "only_new": 1, "different": 1}
     assert found["copies"] == [{**about, "store": name} for name in sorted(STORES)]
     assert found["name"] == "law"
     assert shop.all_contents() == dict.fromkeys(STORES, shop.folded())
     assert _beside(shop) == {"warehouse": 0, "index": 1, "search": 1}  # one each to go back to, and no leftovers
+    assert _own_alias(shop) == how
 
     old, applied = shop.corrupted(), shop.commit
     shop.publish(("u", order(2, "newer")), ("d", order(9)), ("c", order(70)))
@@ -317,6 +322,15 @@ def test_refused_then_killed_then_by_command_then_back(shop: Shop) -> None:
     shop.apply()
     caught_up = {**shop.folded(), CHANGED: old[CHANGED], ADDED: old[ADDED]}
     assert shop.all_contents() == dict.fromkeys(STORES, caught_up)
+    assert _own_alias(shop) == how
+
+
+def _own_alias(shop: Shop) -> Any:
+    """How the application's alias shows the live index, which it alone names."""
+    with shop.store("search") as store:
+        found = store._client.indices.get_alias(name=f"{shop.setting.prefix}-own")
+        assert list(found) == store._indexes.named(store.index(shop.made))
+        return next(iter(found.values()))["aliases"][f"{shop.setting.prefix}-own"]
 
 
 def _refused_where_it_may_not_be(shop: Shop) -> None:

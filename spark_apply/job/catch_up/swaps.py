@@ -23,7 +23,8 @@ from cdc.config.apply_config import ApplySource
 from spark_apply.job.batch.microbatch import Applier
 from spark_apply.job.batch.one_topic import fold
 from spark_apply.job.copies.route import Route
-from spark_apply.job.topics.compacted_deletes import UnreadDeletes
+from spark_apply.job.topics.compacted_deletes import UnreadDeletes, require_deletes_read
+from spark_apply.job.topics.retention import require_deletes
 from spark_apply.model.store import Offsets
 
 LOOK_EVERY_S = 2.0
@@ -63,6 +64,8 @@ class SwapWatch:
             return False
         route = routes[topic] = self.applier.evolve(routes[topic])
         self.applier.quarantine.refresh()  # what was resolved for the copy that was swapped in, and what was put
+        require_deletes(self.source, [(route.table, {name: route.stores[name]})])
+        require_deletes_read(self.spark, self.source, route.table, name, route.stores[name])
         only = Route(route.table, {name: route.stores[name]})
         unread = UnreadDeletes(self.spark, self.source, lambda _topic: owed.begin)
         applier = Applier({topic: only}, self.applier.evolve, self.applier.quarantine, unread=unread)

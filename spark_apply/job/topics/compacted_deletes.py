@@ -43,8 +43,10 @@ from spark_apply.job.topics.retention import (
     missed_deletes,
     rebuild_command,
     repair_command,
+    span,
 )
-from spark_apply.model.store import Offsets, RereadStore, Store
+from spark_apply.model.clock import CLOCK
+from spark_apply.model.store import Offsets, RereadStore, Store, has_rows, is_whole
 from spark_apply.model.target_table import TargetTable
 
 _AT_ONCE: Final = 10_000
@@ -73,15 +75,40 @@ def require_deletes_read(
     Of a store that is not to be asked for rows it is not known whether it has them. `found` keeps what was found for
     other copies of the topic: what is unread may be large.
     """
-    has = held_offsets(store, table)
-    if table.history or not (has or store.due(table)):  # what is filled for the first time has no rows
-        return
+    due = store.due(table)
+    mark = store.mark(table) if due is None else None
+    has = due.begin if due is not None else mark.ends if mark is not None else {}
+    if table.history or (not has and due is None and (mark is not None or not _tells_rows(table, store))):
+        return  # what is filled for the first time has no rows
+    if not has:
+        _require_young(source, table, name, due.live_until_ms if due is not None else 0)
     found = {} if found is None else found
     at = (table.topic, tuple(sorted(has.items())))
     if at not in found:
         unread = records_between(source, table.topic, has, committed_ends(source, table.topic))
         found[at] = buried_keys(unread, has, partial(_delete_before, source, table.topic, has))
     _require_none_kept(spark, table, name, store, found[at])
+
+
+def _tells_rows(table: TargetTable, store: Store) -> bool:
+    """Whether a copy without a mark has rows: those of a `WholeStore` are replaced by what is read again.
+
+    A copy is made with a mark. So one was put back or restored, or has lost it, and its rows can be of any time.
+    """
+    return not is_whole(store) and not isinstance(store, RereadStore) and has_rows(store, table)
+
+
+def _require_young(source: ApplySource, table: TargetTable, name: str, then_ms: int) -> None:
+    """Raise MissedDeletesError for a copy as it was then, if its topic may have deletes of a later time no more."""
+    there = extents(source, [table.topic])[table.topic]
+    kept_ms = max((extent.retention_ms for extent in there.values()), default=0)
+    first = {number: extent.first for number, extent in there.items()}
+    if then_ms < CLOCK.later_ms() - kept_ms and missed_deletes("", first, there) is not None:
+        raise MissedDeletesError(
+            f"{table.qualified} in {name} is of an earlier time, as after a rollback by another hand, and does not say "
+            f"which. Its topic keeps deletes for {span(kept_ms)}: rows that were deleted may stay in it for good",
+            hint=rebuild_command(table, name),
+        )
 
 
 def _require_none_kept(spark: SparkSession, table: TargetTable, name: str, store: Store, keys: list[str]) -> None:

@@ -58,7 +58,7 @@ class WatermarkPublisher:
         table, store = route.table, route.stores[name]
         mark = store.mark(table)
         if applied is None or (topic not in applied and mark is None):  # a table that has just come
-            if mark is not None or is_whole(store):
+            if is_whole(store) or (mark is not None and mark.ends):
                 store.set_mark(table, self.mark(topic, {}, None))
         elif mark is not None and mark.holds(applied.get(topic, {})):
             self._marks[topic, name] = mark

@@ -12,12 +12,13 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
 
 from cdc.model.errors import OperatorError
+from spark_apply.model.completeness import NEW
 from spark_apply.model.identity import stamp
 from spark_apply.model.target_table import TargetTable, other_target
 from spark_apply.spark.names import quoted
 from spark_apply.stores.delta.log import DeltaLog, Properties
 from spark_apply.stores.lake.columns import column_changes, lake_row_type
-from spark_apply.stores.lake.properties import IDENTITY
+from spark_apply.stores.lake.properties import IDENTITY, MARK
 
 VECTORS = "delta.enableDeletionVectors"
 _MAPPING, _WIDENING = "delta.columnMapping.mode", "delta.enableTypeWidening"
@@ -35,7 +36,7 @@ def create(log: DeltaLog, table: TargetTable) -> None:
     """Make an empty table. Raises OperatorError where its folder is something else."""
     wanted = lake_row_type(stored(table))
     columns = ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in wanted)
-    properties = {**_PROPERTIES, IDENTITY: stamp(table)}
+    properties = {**_PROPERTIES, IDENTITY: stamp(table), MARK: NEW.to_json()}
     if any(_NEEDS_MAPPING.search(field.name) for field in wanted):
         properties[_MAPPING] = "name"
     try:

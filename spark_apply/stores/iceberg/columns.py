@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
+from spark_apply.model.completeness import NEW
 from spark_apply.model.identity import stamp
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.names import quoted
 from spark_apply.stores.iceberg.tables import IcebergTables
 from spark_apply.stores.lake.columns import column_changes, lake_row_type
-from spark_apply.stores.lake.properties import IDENTITY
+from spark_apply.stores.lake.properties import IDENTITY, MARK
 from spark_apply.stores.lake.rows import no_rows
 
 _PROPERTIES = {
@@ -26,7 +28,8 @@ def create(tables: IcebergTables, table: TargetTable) -> None:
     """Make an empty table."""
     tables.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {tables.namespace(table)}")
     writer = no_rows(tables.spark, lake_row_type(table)).writeTo(tables.name(table)).using("iceberg")
-    for key, value in {**_PROPERTIES, IDENTITY: stamp(table)}.items():
+    mark = json.dumps({**json.loads(NEW.to_json()), "snapshot": None})
+    for key, value in {**_PROPERTIES, IDENTITY: stamp(table), MARK: mark}.items():
         writer = writer.tableProperty(key, value)
     writer.create()
 

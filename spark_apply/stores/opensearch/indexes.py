@@ -165,6 +165,13 @@ class Indexes:
         """Return the indexes that an alias names: one or none."""
         return list(self._client.indices.get_alias(name=alias, ignore=MISSING)) if self.exists(alias) else []
 
+    def handed_on(self, index: str) -> list[tuple[str, Any]]:
+        """Return the aliases of an index with how each shows it: also what others have given it, with their filters.
+
+        Those would show what nobody writes to any more, and go with that index.
+        """
+        return list(self._client.indices.get_alias(index=index)[index]["aliases"].items())
+
     def exists(self, alias: str) -> bool:
         """Whether an alias names an index."""
         return bool(self._client.indices.exists_alias(name=alias, request_timeout=ASKED_WITHIN_S))

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 import orjson
 from opensearchpy import OpenSearch
@@ -38,7 +38,7 @@ from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import OperatorError
-from spark_apply.model.completeness import Mark
+from spark_apply.model.completeness import NEW, Mark
 from spark_apply.model.document import document_id, with_document
 from spark_apply.model.foresight import Foreseen
 from spark_apply.model.identity import identity_of, stamp
@@ -91,13 +91,16 @@ class OpenSearchStore:
     def open(self, table: TargetTable) -> str:
         alias = self.index(table)
         try:
+            made = ""
             if not self._indexes.exists(alias):
                 self._indexes.require_free(alias)
                 with ignore_existing():
-                    self._indexes.make(table, alias, stamp(table), first=True)
+                    made = self._indexes.make(table, alias, stamp(table), first=True)
             identity_of(self._indexes.identity(alias), table, f"index {alias}")
             self._indexes.evolve(table, alias)
             self._indexes.make_plain(self._notes.index)
+            if made:
+                self._notes.write(made, COMPLETE, {"complete": NEW.to_json()})
             self._opened[table.qualified] = self._notes.uuid(alias)
             return identity_of(self._indexes.identity(alias), table, f"index {alias}")
         except OpenSearchException as exc:
@@ -204,9 +207,12 @@ class OpenSearchStore:
             self._client.indices.refresh(index=made)
             self._notes.write(made, DUE, {"due": due.to_json()})
             self._notes.write(live, REPLACED, {"at": dt.datetime.now(dt.UTC).isoformat()})
-            actions = [{"remove_index": {"index": index}} for index in self._indexes.named(previous)]
-            actions += [{verb: {"index": live, "alias": name}} for verb, name in (("remove", alias), ("add", previous))]
-            actions += [{verb: {"index": made, "alias": name}} for verb, name in (("remove", beside), ("add", alias))]
+            actions: list[dict[str, Any]] = [
+                {"remove_index": {"index": index}} for index in self._indexes.named(previous)
+            ]
+            actions += [{"remove": {"index": made, "alias": beside}}, {"add": {"index": live, "alias": previous}}]
+            for name, how in self._indexes.handed_on(live):
+                actions += [{"remove": {"index": live, "alias": name}}, {"add": {"index": made, "alias": name, **how}}]
             self._client.indices.update_aliases(body={"actions": actions})
 
     def previous(self, table: TargetTable) -> dt.datetime | None:
@@ -220,8 +226,9 @@ class OpenSearchStore:
         with translated(f"alias {alias} cannot be moved"):
             (live, _), (kept, _) = (alone(name, dict.fromkeys(self._indexes.named(name))) for name in (alias, previous))
             self._notes.write(kept, DUE, {"due": due.to_json()})
-            actions: list[dict[str, dict[str, str]]] = [{"remove_index": {"index": live}}]
-            actions += [{verb: {"index": kept, "alias": name}} for verb, name in (("remove", previous), ("add", alias))]
+            actions: list[dict[str, Any]] = [{"remove_index": {"index": live}}]
+            actions.append({"remove": {"index": kept, "alias": previous}})
+            actions += [{"add": {"index": kept, "alias": name, **how}} for name, how in self._indexes.handed_on(live)]
             self._client.indices.update_aliases(body={"actions": actions})
 
     def due(self, table: TargetTable) -> Due | None:

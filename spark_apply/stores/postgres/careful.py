@@ -20,13 +20,14 @@ from dataclasses import dataclass, field, replace
 
 import psycopg2
 import psycopg2.errors
+import psycopg2.extensions
 from psycopg2 import sql
 
 from cdc.model.errors import CdcError, OperatorError
 from spark_apply.events.typed import OFFSET, PARTITION, POSITION
 from spark_apply.model.store import Applied, Batch, CopyError, Refused, Visibility
 from spark_apply.stores.postgres import tables
-from spark_apply.stores.postgres.copy_text import CopyText
+from spark_apply.stores.postgres.copy_text import UTF8, CopyText
 from spark_apply.stores.postgres.history import TYPES
 from spark_apply.stores.postgres.locks import wait_for_locks
 from spark_apply.stores.postgres.server import is_locked, is_of_one_table, passes
@@ -346,9 +347,15 @@ def _stage(cur: Cursor, one: TableFold) -> None:
     cur.execute(made.format(sql.Identifier(f"cdc_suspects_{of.number}"), order))
 
 
+def _encoding(cur: Cursor) -> str:
+    """Return Python's name of the encoding that limits a database's texts; of SQL_ASCII none does."""
+    found = str(cur.connection.get_parameter_status("server_encoding"))
+    return UTF8 if found == "SQL_ASCII" else psycopg2.extensions.encodings.get(found, UTF8)
+
+
 def _load(cur: Cursor, one: TableFold, batch: Batch) -> None:
     """Copy a batch to the stage as text first, since COPY ends at the first value that does not fit."""
-    of, text = one.of, CopyText(batch)
+    of, text = one.of, CopyText(batch, _encoding(cur))
     types = {
         **{column.name: pg_type(column) for column in of.table.columns},
         **{name: TYPES[name] for name in (POSITION, *of.said)},

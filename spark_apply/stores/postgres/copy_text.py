@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
@@ -15,6 +15,7 @@ from spark_apply.stores.postgres.types import copy_instant, copy_line, copy_text
 _SLICE = 250_000
 """The number of rows in memory at a time."""
 _LINE = "_cdc_line"
+UTF8: Final = "utf_8"
 _NUL = re.compile(rb"\0")
 
 
@@ -24,9 +25,11 @@ class CopyText:
     In a history, ``_cdc_at`` follows ``_cdc_op``.
     """
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: Batch, encoding: str = UTF8) -> None:
+        """`encoding` is Python's name of the one that the database has."""
         self.refused: list[Refused] = []
-        """The rows that were left out, because PostgreSQL cannot store the character U+0000."""
+        """The rows that were left out, because PostgreSQL cannot store a character, as U+0000."""
+        self._encoding = encoding
         self._columns = [column.name for column in batch.table.columns]
         self._chunks = _chunks(batch)
         self._chunk = memoryview(b"")
@@ -41,18 +44,30 @@ class CopyText:
             found = next(self._chunks, None)
             if found is None:
                 return b""
-            self._chunk = found if _NUL.search(found) is None else memoryview(b"".join(self._storable(bytes(found))))
+            self._chunk = found if self._has(found) else memoryview(b"".join(self._storable(bytes(found))))
         taken, self._chunk = bytes(self._chunk[:size]), self._chunk[size:]
         return taken
 
+    def _has(self, text: memoryview) -> bool:
+        """Whether the database has each character of a text."""
+        if _NUL.search(text) is not None:
+            return False
+        if self._encoding != UTF8:
+            try:
+                str(text, UTF8).encode(self._encoding)
+            except UnicodeEncodeError:
+                return False
+        return True
+
     def _storable(self, lines: bytes) -> Iterator[bytes]:
         for line in lines.removesuffix(b"\n").split(b"\n"):
-            if b"\0" not in line:
+            if self._has(memoryview(line)):
                 yield line + b"\n"
                 continue
             *cells, partition, offset = line.split(b"\t")
-            named = [name for name, cell in zip(self._columns, cells, strict=False) if b"\0" in cell]
-            reason = f"PostgreSQL cannot store the character U+0000: {', '.join(named)}"
+            named = [n for n, cell in zip(self._columns, cells, strict=False) if not self._has(memoryview(cell))]
+            what = "the character U+0000" if b"\0" in line else "a character that its encoding does not have"
+            reason = f"PostgreSQL cannot store {what}: {', '.join(named)}"
             self.refused.append(Refused(int(partition), int(offset), reason))
 
 

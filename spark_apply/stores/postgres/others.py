@@ -44,12 +44,36 @@ def refuse_altered(cur: Cursor, table: TargetTable, copy: Copy, there_as: Tables
         )
 
 
-def refuse_views(cur: Cursor, of: Tables) -> None:
-    """Raise OperatorError if a view depends on the copy: it would stay with the replaced one."""
+def refuse_dependents(cur: Cursor, of: Tables) -> None:
+    """Raise OperatorError for what would stay with the replaced copy, and cannot be given another from here."""
+    name = of.table.qualified
     views = _views(cur, of)
     if views:
-        msg = f"{of.table.qualified}: views stay with the table that a rebuild replaces: {', '.join(views)}"
+        msg = f"{name}: views stay with the table that a rebuild replaces: {', '.join(views)}"
         raise OperatorError(msg, hint=other_target(of.table))
+    again = "behind the rebuild, make again what has to be taken off for it"
+    cur.execute(
+        "SELECT string_agg(conrelid::regclass || ' (' || conname || ')', ', ') FROM pg_constraint"
+        " WHERE contype = 'f' AND confrelid = to_regclass(%s) AND conrelid <> confrelid",
+        (of.rows.as_string(cur),),
+    )
+    ((keys,),) = cur.fetchall()
+    if keys:
+        msg = f"{name}: foreign keys stay with the table that a rebuild replaces: {keys}"
+        raise OperatorError(
+            msg, hint=f"pg_get_constraintdef prints what they are: {again}; or {other_target(of.table)}"
+        )
+    cur.execute(
+        "SELECT string_agg(pubname, ', ') FROM pg_publication_rel JOIN pg_publication p ON p.oid = prpubid"
+        " WHERE prrelid = to_regclass(%s) AND NOT pg_has_role(pubowner, 'USAGE')",
+        (of.rows.as_string(cur),),
+    )
+    ((foreign,),) = cur.fetchall()
+    if foreign:
+        msg = (
+            f"{name}: a rebuild replaces the table, and this user may not give its place in publications on: {foreign}"
+        )
+        raise OperatorError(msg, hint=f"its owner takes the table out of it; {again}")
 
 
 def _fits(there: str | None, wanted: str) -> bool:

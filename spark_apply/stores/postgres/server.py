@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from typing import Any
 
 import psycopg2
@@ -20,6 +20,7 @@ from spark_apply.stores.postgres.tables import Cursor
 _AWAY_S = 10.0
 """So long the server may not answer before its copies are set aside; from then on it is asked once at a time."""
 _AGAIN_S = 0.5
+_POOLER_LOOKS = 5
 _LAST_PORT = 65_535
 _LINGERS_S = 5.0
 _ROWS_AT_ONCE = 2_000
@@ -79,13 +80,18 @@ class LockedError(RetryableError):
 class Server:
     """Connects when needed, and again after the connection was lost. Not thread-safe."""
 
-    def __init__(self, url: str, where: str) -> None:
-        """Raises ConfigError, which does not repeat the URL, if it is not a PostgreSQL URL."""
+    def __init__(self, url: str, where: str, *, by_transaction: bool = False) -> None:
+        """Raises ConfigError, which does not repeat the URL, if it is not a PostgreSQL URL.
+
+        `by_transaction`: nothing is kept in the session between two transactions.
+        """
         self._url = url
         self._where = where
         self._parameters = _parameters(url, where)
         self._connection: psycopg2.extensions.connection | None = None
         self._locks: list[str] = []
+        self._has_a_session = by_transaction
+        """Whether it is known that a pooler in between keeps a session for us, or does not matter."""
         self._away = False
         """Whether it was waited for in vain; each copy that is tried again must not wait as long, with all others."""
         self.session = 0
@@ -186,7 +192,31 @@ class Server:
                 time.sleep(_AGAIN_S)
             else:
                 self._away = False
+                self._require_a_session(connection)
                 return self._pinned(connection)
+
+    def _require_a_session(self, connection: psycopg2.extensions.connection) -> None:
+        """Raise OperatorError behind a pooler that gives each transaction another session, before one is changed.
+
+        Locks would stay there when we are gone, and what is set would be set for others. A pooler names another process
+        than the server does; it is asked whether a session that our transaction gave back goes to others.
+        """
+        if self._has_a_session:
+            return
+        try:
+            pid = _process(connection)
+            looks = 0 if pid == connection.info.backend_pid else _POOLER_LOOKS
+            with closing(psycopg2.connect(**self._parameters)) if looks else nullcontext(connection) as other:
+                for _ in range(looks):
+                    given, ours = _process(other, ends=False), _process(connection)
+                    other.rollback()
+                    if given == pid or ours != pid:
+                        msg = f"PostgreSQL of {self._where}: a pooler in between gives each transaction another session"
+                        raise OperatorError(msg, hint="the server's own address, or the pooler's in session mode")
+            self._has_a_session = True
+        except (psycopg2.Error, OperatorError) as exc:
+            connection.close()
+            raise exc if isinstance(exc, OperatorError) else self.translated(exc, "connecting") from exc
 
     def _pinned(self, connection: psycopg2.extensions.connection) -> psycopg2.extensions.connection:
         try:
@@ -239,6 +269,16 @@ def passes(exc: psycopg2.Error) -> bool:
     code = exc.pgcode or ""
     lost = not code and isinstance(exc, psycopg2.OperationalError | psycopg2.InterfaceError)
     return lost or code[:2] in _PASSING or code in (_LOCKED, _STANDBY)
+
+
+def _process(connection: psycopg2.extensions.connection, *, ends: bool = True) -> int:
+    """Return the server's process of a transaction, which has begun with this unless one is open, and ends with it."""
+    with connection.cursor() as cur:
+        cur.execute("SELECT pg_catalog.pg_backend_pid()")
+        ((pid,),) = cur.fetchall()
+    if ends:
+        connection.rollback()
+    return int(pid)
 
 
 def _locked(cur: Cursor, name: str) -> bool:

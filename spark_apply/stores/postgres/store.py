@@ -56,10 +56,11 @@ from spark_apply.model.store import (
 from spark_apply.model.target_table import TargetColumn, TargetTable
 from spark_apply.spark.failures import StoreAwayError
 from spark_apply.stores.postgres import tables
+from spark_apply.stores.postgres.attached import attached, put_on, take_off
 from spark_apply.stores.postgres.careful import DeferredError, TableFold, fold_carefully
 from spark_apply.stores.postgres.copies import BESIDE, LIVE, PREVIOUS, Copies, Copy
 from spark_apply.stores.postgres.locks import lock_exclusively, wait_for_locks
-from spark_apply.stores.postgres.others import lost, refuse_altered, refuse_views
+from spark_apply.stores.postgres.others import lost, refuse_altered, refuse_dependents
 from spark_apply.stores.postgres.server import LockedError, Server, ShortageError
 from spark_apply.stores.postgres.tables import OURS, CopyState, Cursor, Tables, columns_of
 from spark_apply.stores.postgres.types import documents, pg_type
@@ -298,7 +299,7 @@ class PostgresStore:
                     f"PostgreSQL table {table.schema}.{table.copy_name} is being filled from the beginning of its topic"
                 )
                 raise OperatorError(msg, hint="wait until cdc status shows a position for it")
-            refuse_views(cur, of)
+            refuse_dependents(cur, of)
             if lost(cur, table, live):  # should the rebuild not end, the live copy has empty ones
                 self._copies.write(cur, live.number, live.mark and replace(live.mark, version=LOST))
             tables.evolve(cur, of)
@@ -308,7 +309,6 @@ class PostgresStore:
             number = self._copies.note(cur, table, BESIDE, stamp(table, live.identity), mark)
             made = Tables(table, number, (OURS, f"copy_{number}"))
             tables.create(cur, made, like=of.rows)
-            tables.grant_as(cur, of.rows, made.rows)
         copy = PostgresStore(self._server.another(), self._copies.prefix, BESIDE)
         self._besides.append(copy)
         return copy
@@ -337,9 +337,21 @@ class PostgresStore:
             self._copies.write(cur, made.number, made.mark, reload=False)
             self._lock_exclusively(cur, table, live, self._copies.find(cur, table, PREVIOUS), "swapping")
             self._copies.remove(cur, table, PREVIOUS)
-            self._copies.set_aside(cur, table, live, PREVIOUS)
-            self._copies.put_in_place(cur, table, made, Mark(due.begin, complete, due.topic))
+            self._exchange(cur, live, made, table, role=PREVIOUS, mark=Mark(due.begin, complete, due.topic), due=None)
             self._staged.clear()
+
+    def _exchange(
+        self, cur: Cursor, live: Copy, other: Copy, of: TargetTable, *, role: str, mark: Mark | None, due: Due | None
+    ) -> None:
+        """Give the live copy `role`, and its name, with what others have attached to it, to the other one."""
+        had = self._copies.tables(of, live, self._role)
+        refuse_dependents(cur, had)
+        pairs = attached(cur, had.rows)
+        take_off(cur, had.rows)
+        take_off(cur, self._copies.tables(of, other, role).rows)
+        self._copies.set_aside(cur, of, live, role)
+        self._copies.put_in_place(cur, of, other, mark, due)
+        put_on(cur, pairs)
 
     def previous(self, table: TargetTable) -> dt.datetime | None:
         copy = self._read(table, PREVIOUS)
@@ -353,9 +365,8 @@ class PostgresStore:
                 raise OperatorError(f"{table.qualified}: there is no earlier copy", hint="a rollback uses it up")
             self._lock_exclusively(cur, table, live, kept, "rolling back")
             self._copies.remove(cur, table, BESIDE)
-            self._copies.set_aside(cur, table, live, BESIDE)
+            self._exchange(cur, live, kept, table, role=BESIDE, mark=kept.mark, due=_since(due, kept.mark))
             self._copies.remove(cur, table, BESIDE)
-            self._copies.put_in_place(cur, table, kept, kept.mark, _since(due, kept.mark))
 
     def due(self, table: TargetTable) -> Due | None:
         copy = self._read(table)

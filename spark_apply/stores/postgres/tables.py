@@ -184,20 +184,6 @@ def changes(cur: Cursor, tables: Tables) -> list[tuple[str, sql.Composed]]:
     return found
 
 
-def grant_as(cur: Cursor, one: sql.Identifier, other: sql.Identifier) -> None:
-    """Copy the grants on `one` to `other`."""
-    cur.execute(
-        "SELECT privilege_type, CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END,"
-        " is_grantable FROM pg_class, aclexplode(relacl) WHERE oid = to_regclass(%s) AND grantee <> relowner",
-        (one.as_string(cur),),
-    )
-    for privilege, grantee, grantable in cur.fetchall():
-        statement = sql.SQL("GRANT {} ON {} TO {} {}").format(
-            sql.SQL(privilege), other, sql.SQL(grantee), sql.SQL("WITH GRANT OPTION" if grantable else "")
-        )
-        cur.execute(statement)
-
-
 def columns_of(cur: Cursor, name: sql.Identifier) -> dict[str, str]:
     """Return the columns of a table and their types, as of ``format_type``; empty if it does not exist."""
     cur.execute(

@@ -33,7 +33,7 @@ from pyspark.sql import SparkSession
 from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import ConfigError
 from spark_apply.events.typed import KEY, OP, POSITION
-from spark_apply.model.completeness import Mark
+from spark_apply.model.completeness import NEW, Mark
 from spark_apply.model.document import DOCUMENT, document_id, forms_of, require_same_forms, with_document
 from spark_apply.model.foresight import Foreseen
 from spark_apply.model.identity import identity_of, stamp
@@ -127,6 +127,7 @@ class TantivyStore:
                 if not link.exists():
                     made = new_folder(link)
                     create_index(made, shape, identity=stamp(table), rows=(), position=None)
+                    write_durably(made / _MARK, NEW.to_json())
                     point_link(link, made)
                 if not link.is_dir():  # somebody's file, which stays where it is
                     existing(link)

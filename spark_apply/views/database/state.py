@@ -82,7 +82,7 @@ class DatabaseState(ViewState):
         """Whether the tables were of another shape, and are empty now."""
         self.has_indexes_of_texts = True
         """Whether a text may be too long for an index: else what is beyond a limit of the server is a row."""
-        self._server = Server(url, "store")
+        self._server = Server(url, "store", by_transaction=True)
         self._cursor: Cursor | None = None
         self._owner = ""
         try:

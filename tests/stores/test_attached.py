@@ -1,0 +1,111 @@
+"""What others have attached to a PostgreSQL table stays with its name when a rebuild or a rollback exchanges copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cdc.config.apply_config import ApplyTable
+from cdc.model.change import Kind
+from cdc.model.errors import OperatorError
+from spark_apply.events.projection import projected_table
+from spark_apply.model.completeness import Mark
+from spark_apply.model.store import EVERYTHING, Due, Visibility
+from spark_apply.model.target_table import TargetTable, Version
+from spark_apply.stores.postgres.server import Server
+from spark_apply.stores.postgres.store import PostgresStore
+from tests.conftest import Database
+from tests.stores.test_others_go_on import user
+
+_COLUMNS = (("id", Kind("int64")), ("status", Kind("string")))
+TABLE: TargetTable = projected_table(
+    [Version("shop", "public", "orders", "shop.public.orders", 1, ("id",), _COLUMNS)], ApplyTable(stores=("copy",))
+)
+ATTACHED = (
+    "GRANT SELECT ON orders TO {tenant} WITH GRANT OPTION",
+    "GRANT SELECT (id), UPDATE (status) ON orders TO PUBLIC",
+    "ALTER TABLE orders ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY, REPLICA IDENTITY FULL",
+    'CREATE POLICY "Own %I" ON orders FOR SELECT TO {tenant} USING (1 IN (SELECT id FROM orders) OR id % 2 = 1)',
+    "CREATE POLICY few ON orders AS RESTRICTIVE FOR INSERT TO {tenant}, PUBLIC WITH CHECK (id > 0)",
+    "CREATE FUNCTION noted() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'",
+    "CREATE TRIGGER noted AFTER UPDATE OF status ON orders FOR EACH ROW WHEN (NEW.id > 1) EXECUTE FUNCTION noted()",
+    'CREATE TRIGGER "Off" BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION noted()',
+    'ALTER TABLE orders DISABLE TRIGGER "Off"',
+    "CREATE RULE nothing AS ON DELETE TO orders DO ALSO NOTHING",
+    "CREATE TABLE customers (id bigint PRIMARY KEY)",
+    "ALTER TABLE orders ADD CONSTRAINT whose FOREIGN KEY (id) REFERENCES customers DEFERRABLE NOT VALID",
+    "CREATE PUBLICATION all_of_{tenant} FOR TABLE orders",
+    "CREATE PUBLICATION part_of_{tenant} FOR TABLE orders (id, status) WHERE (id > 1)",
+    "COMMENT ON TABLE orders IS 'it''s 100 %s'",
+)
+LEFT = ("DROP POLICY few ON orders", 'DROP TRIGGER "Off" ON orders', "REVOKE ALL ON orders FROM {tenant}")
+OF = "FROM pg_class WHERE oid = 'public.orders'::regclass"
+WHAT = (
+    f"SELECT relacl::text, relrowsecurity, relforcerowsecurity, relreplident, obj_description(oid) {OF}",
+    f"SELECT attname, attacl::text FROM pg_attribute WHERE attrelid = (SELECT oid {OF}) AND attacl IS NOT NULL",
+    "SELECT * FROM pg_policies ORDER BY policyname",
+    "SELECT pg_get_triggerdef(oid), tgenabled FROM pg_trigger WHERE NOT tgisinternal ORDER BY tgname",
+    f"SELECT pg_get_ruledef(oid) FROM pg_rewrite WHERE ev_class = (SELECT oid {OF})",
+    f"SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = (SELECT oid {OF}) AND contype = 'f'",
+    "SELECT * FROM pg_publication_tables ORDER BY pubname",
+)
+
+
+@pytest.fixture
+def store(postgres18: Database) -> Iterator[PostgresStore]:
+    """Of a user that is no superuser, with a copy that has its topic."""
+    with user(postgres18) as url:
+        opened = PostgresStore(Server(url, "stores.copy"), "shop")
+        opened.open(TABLE)
+        opened.fold([], {TABLE.qualified: Visibility(Mark({}, None), EVERYTHING)})
+        yield opened
+        opened.close()
+
+
+def test_it_goes_with_the_name(postgres18: Database, store: PostgresStore) -> None:
+    """Both ways, as it is by then; a table that is made has none of the rights that tables get by default."""
+    owner, tenant = f"app_{postgres18.name}", f"tenant_{postgres18.name}"
+
+    def as_owner(*statements: str) -> None:
+        postgres18.execute(*(f"SET ROLE {owner}; {one.format(tenant=tenant)}" for one in statements))
+
+    def attached() -> list[list[tuple[Any, ...]]]:
+        return [postgres18.rows(query) for query in WHAT]
+
+    postgres18.execute(f"CREATE ROLE {tenant}")
+    as_owner(*ATTACHED, "ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO PUBLIC")
+    before = attached()
+    assert all(before)
+    store.beside(TABLE)
+    store.swap(TABLE, Due("rebuilt", {}))
+    assert attached() == before
+    as_owner(*LEFT)
+    before = attached()
+    store.roll_back(TABLE, Due("back", {}))
+    assert attached() == before
+    postgres18.execute(f"DROP OWNED BY {tenant}", f"DROP ROLE {tenant}")
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("CREATE TABLE items (of bigint REFERENCES orders)", r"foreign keys stay with .*: public\.items"),
+        ("CREATE VIEW all_orders AS SELECT * FROM orders", r"views stay with .*: public\.all_orders"),
+        ("CREATE PUBLICATION theirs FOR TABLE orders", "may not give its place in publications on: theirs"),
+    ],
+)
+def test_what_cannot_go_with_it_is_told(statement: str, told: str, postgres18: Database, store: PostgresStore) -> None:
+    """Before anything is read; also by a swap and a rollback, where it came meanwhile."""
+    store.beside(TABLE)
+    store.swap(TABLE, Due("rebuilt", {}))
+    store.beside(TABLE)
+    postgres18.execute(statement)
+    for refused in (
+        store.beside,
+        lambda of: store.swap(of, Due("again", {})),
+        lambda of: store.roll_back(of, Due("back", {})),
+    ):
+        with pytest.raises(OperatorError, match=told):
+            refused(TABLE)
