@@ -8,7 +8,7 @@ from typing import Final
 
 from sqlglot import exp
 
-from spark_apply.views.sql.expressions.carrier import Carrier, Rules, Typed, call, case, cast, failing
+from spark_apply.views.sql.expressions.carrier import Carrier, Rules, Typed, call, case, cast, failing, integer
 from spark_apply.views.sql.expressions.types import (
     FLOATS,
     INSTANTS,
@@ -126,8 +126,8 @@ def _converted(carry: Carrier, node: exp.Expr, found: Typed, to: str) -> exp.Exp
         return cast(value, to)
     if to in INTEGERS and (of in FLOATS or is_decimal(of)):
         return cast(call("trunc", value), to)
-    if of in FLOATS and is_decimal(to):  # by the decimal number that it is written as, as Java does
-        return cast(cast(cast(value, "double"), "string"), to)
+    if of in FLOATS and is_decimal(to):
+        return _decimal(cast(value, "double"), to)
     allowed = (
         (is_exact(of) and (is_exact(to) or to == "double"))
         or (of in INTEGERS and to == "string")
@@ -135,11 +135,38 @@ def _converted(carry: Carrier, node: exp.Expr, found: Typed, to: str) -> exp.Exp
         or (of == "boolean" and to in ("string", *INTEGERS))
         or (of in INTEGERS and to == "boolean")
         or (of == "float" and to == "double")
-        or (of == "date" and to in (*INSTANTS, "string"))
+        or (of == "date" and to in INSTANTS)
         or (of in INSTANTS and to == "date")
     )
-    if of in INSTANTS and to == "string":
-        return cast(cast(value, of), to)
+    if of in ("date", *INSTANTS) and to == "string":
+        return _day_as_text(cast(value, of))
     if not allowed:
         raise carry.differs(node, f"{of} as {to}")
     return cast(value, to)
+
+
+def _decimal(value: exp.Expr, to: str) -> exp.Expr:
+    """Return a float as the decimal number that it is written as, as Java does; NULL for NaN and infinity."""
+    infinity = cast(exp.Literal.string("Infinity"), "double")
+    return case((exp.LT(this=call("abs", value.copy()), expression=infinity), cast(cast(value, "string"), to)))
+
+
+def _day_as_text(value: exp.Expr) -> exp.Expr:
+    """Return a date or a timestamp as a text; before year 1 and behind 9999, years have a sign, and there is a year 0.
+
+    The engines write the year before 1 as 1 with BC behind the day or at the end, and give no plus.
+    """
+    text, year = cast(value, "string"), call("year", value.copy())
+    digits = cast(call("abs", year), "string")
+    length = call("greatest", call("length", digits.copy()), integer(4))
+    padded = call("right", exp.DPipe(this=exp.Literal.string("000"), expression=digits), length)
+    signs = (
+        (exp.GT(this=year.copy(), expression=integer(9999)), "+"),
+        (exp.LT(this=year.copy(), expression=integer(0)), "-"),
+    )
+    sign = case(*((when, exp.Literal.string(each)) for when, each in signs), default=exp.Literal.string(""))
+    signed = exp.DPipe(this=sign, expression=padded)
+    without_era = call("regexp_replace", text.copy(), exp.Literal.string(" [(]?BC[)]?"), exp.Literal.string(""))
+    written = call("regexp_replace", without_era, exp.Literal.string("^[0-9]+"), signed)
+    usual = exp.Between(this=year.copy(), low=integer(1), high=integer(9999))
+    return case((usual, text), default=written)
