@@ -42,11 +42,18 @@ _NAMES: Final = {
 _AROUND: Final = r"[\x00-\x20\x7f]*"
 """What Spark leaves out around a text before it reads it."""
 _NUMBER: Final = r"[+-]?[0-9]+"
+_WITH_POINT: Final = r"[+-]?[0-9]{1,255}(\.[0-9]{1,255})?"
 _PATTERNS: Final = {
     **dict.fromkeys(("int", "bigint"), f"{_AROUND}[+-]?0*[0-9]{{1,19}}{_AROUND}"),
     "date": r"[0-9]{4}-[0-9]{2}-[0-9]{2}",
+    "double": _WITH_POINT,
 }
 """Texts that both read alike; of others one may read what the other does not."""
+
+
+def _pattern(to: str) -> str | None:
+    return _WITH_POINT if is_decimal(to) else _PATTERNS.get(to)
+
 
 _ISO_INSTANT: Final = r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}:\d{2}(\.\d{1,6})?)?"
 
@@ -67,7 +74,7 @@ def _cast(carry: Carrier, node: exp.Expr) -> Typed:
     found, to = carry(node.this), _target(carry, node)
     if found.type == "string" and to in INSTANTS:
         return _written_instant(carry, node, found, to)
-    if found.type == "string" and to in _PATTERNS:
+    if found.type == "string" and _pattern(to) is not None:
         if isinstance(node.this, exp.Literal) and not _is_one(node.this.name, to):
             raise carry.differs(node, f"the text is no {to.upper()}, or another one in Spark; a date is 2026-01-31")
         wrong = failing(f"a text is no {to.upper()}", to)
@@ -91,17 +98,17 @@ def _try_cast(carry: Carrier, node: exp.Expr) -> Typed:
 
 def _is_one(text: str, to: str) -> bool:
     """Whether a text that is written out has the form that both read alike, and is a day that there is."""
-    if not re.fullmatch(_PATTERNS[to].replace(_AROUND, ""), text):
+    if not re.fullmatch((_pattern(to) or "").replace(_AROUND, ""), text):
         return False
     try:
-        dt.date.fromisoformat(text) if to == "date" else int(text)
+        dt.date.fromisoformat(text) if to == "date" else float(text)
     except ValueError:
         return False
     return True
 
 
 def _reads(text: exp.Expr, to: str) -> exp.Expr:
-    return call("regexp_full_match", text.copy(), exp.Literal.string(_PATTERNS[to]))
+    return call("regexp_full_match", text.copy(), exp.Literal.string(_pattern(to) or ""))
 
 
 def _bare(text: exp.Expr, to: str) -> exp.Expr:
