@@ -31,8 +31,8 @@ STAND_BY_SAID_S: Final = 60.0
 STAND_BY_SETTLED_S: Final = 1.0
 """A server takes a moment to see that a process was killed: nothing is said of that."""
 GONE_S: Final = 5.0
-TO_END_S: Final = 15.0
-"""A copy that is to end when it has caught up stands by for so long: what another one does has no end."""
+TO_END_S: Final = 130.0
+"""A copy that is to end when it has caught up stands by for so long: until then one whose machine died may be seen."""
 
 log = logging.getLogger("cdc")
 
