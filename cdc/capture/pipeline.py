@@ -332,7 +332,7 @@ class Pipeline:
         self._tables = ()
         with closing(self._sink), closing(self._open_source()) as source, closing(self._open_snapshotter()) as reader:
             takes_over = self._stand_by.takes_over(ran=self._ran)
-            if self._stand_by.wait(source, ran=self._ran):
+            if self._stand_by.wait(source, ran=self._ran, to_end=until_caught_up):
                 self._sequence = None  # what others have committed since is no reason to end
                 self._go_by_file_as_it_is()
             identity = source.connect()

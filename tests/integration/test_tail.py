@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from sinks.topics.names import table_topic
 from tests.conftest import Database
 from tests.integration.connector import Connector
+from tests.integration.running import eventually
 
 Line = dict[str, Any]
 
@@ -94,10 +96,20 @@ def tail(filled: Connector) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.communicate()
 
 
+def _made_again(kafka: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka})
+    admin.delete_topics([topic], operation_timeout=30)[topic].result(30)
+    eventually(lambda: topic not in admin.list_topics(timeout=10).topics, "the topic is gone")
+    admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(30)
+
+
 def test_follows_what_is_committed_and_nothing_else(
     filled: Connector, tail: Callable[..., subprocess.Popen[str]], postgres18: Database, kafka: str, prefix: str
 ) -> None:
-    """Aborted and open transactions are not shown; what is committed later is, as it comes; Ctrl-C ends it."""
+    """Aborted and open transactions are not shown; what is committed later is, as it comes; Ctrl-C ends it.
+
+    So are the records of a topic that was deleted and made again meanwhile.
+    """
     topic = table_topic(prefix, "public", "a")
     before = expected(filled, "public.a")
     producer = Producer({"bootstrap.servers": kafka, "transactional.id": f"{prefix}.stranger"})
@@ -120,6 +132,14 @@ def test_follows_what_is_committed_and_nothing_else(
     new = [json.loads(process.stdout.readline()) for _ in range(31)]
     assert {line["key"]["id"] for line in new} == set(range(100, 131))
     assert by_place(seen + new) == by_place(expected(filled, "public.a"))
+
+    _made_again(kafka, topic)
+    other = Producer({"bootstrap.servers": kafka})
+    for number in range(40):  # more than the topic had, so there is a record at each offset that was next
+        other.produce(topic, b'{"again":true}', b'{"id":%d}' % number, partition=number % 3)
+    other.flush(30)
+    again = [json.loads(process.stdout.readline()) for _ in range(40)]
+    assert {line["key"]["id"] for line in again} == set(range(40))
     process.send_signal(signal.SIGINT)
     process.wait(15)
     assert process.returncode == 130

@@ -95,6 +95,16 @@ def test_it_stands_by_until_the_other_is_gone(caplog: pytest.LogCaptureFixture) 
     assert len(kafka.committed("p.s.a")) == 1
 
 
+def test_it_does_not_wait_for_ever_where_it_is_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--until-caught-up` beside a copy that follows: it says who is at work, and fences nobody."""
+    monkeypatch.setattr(cdc.capture.starting.stand_by, "TO_END_S", 0.05)
+    kafka = MemoryKafka()
+    copy = Copy(_log(), kafka, lambda: OTHER)
+    with pytest.raises(OperatorError, match=r"connector c: a copy is at work already \(process 7\)"):
+        copy.run()
+    assert (kafka.epochs, copy.errors) == ({}, [])
+
+
 def test_it_takes_over_at_once_if_told_to() -> None:
     def never() -> Follower | None:
         raise AssertionError("nobody was to be looked for")

@@ -20,6 +20,7 @@ from typing import Final
 
 from cdc.capture.across_sessions import Stopped
 from cdc.capture.settings import Settings
+from cdc.model.errors import OperatorError
 from cdc.model.interfaces import Shared, Sink, Source
 from cdc.model.meter import Meter, RunState
 
@@ -30,6 +31,8 @@ STAND_BY_SAID_S: Final = 60.0
 STAND_BY_SETTLED_S: Final = 1.0
 """A server takes a moment to see that a process was killed: nothing is said of that."""
 GONE_S: Final = 5.0
+TO_END_S: Final = 130.0
+"""A copy that is to end when it has caught up stands by for so long: until then one whose machine died may be seen."""
 
 log = logging.getLogger("cdc")
 
@@ -57,10 +60,11 @@ class StandBy:
         settings = self._settings
         return settings.take_over and not ran and time.monotonic() - self._begun_s <= settings.take_over_within_s
 
-    def wait(self, source: Source, *, ran: bool) -> bool:
+    def wait(self, source: Source, *, ran: bool, to_end: bool = False) -> bool:
         """Return when no other copy is at work, or at once if this one is to take over; whether it has stood by.
 
-        `ran`: this copy has run before. Raises Stopped.
+        `ran`: this copy has run before. `to_end`: it ends when it has caught up. Raises Stopped, and OperatorError
+        where another copy has not ended by `TO_END_S`.
         """
         if not isinstance(source, Shared) or self.takes_over(ran=ran):
             return False
@@ -73,6 +77,11 @@ class StandBy:
                 break
             if who is not None and not (who.certain or self.stood_by or self._sink.check(())):
                 return False  # a connector without a position has no slot: this is another tool's, a verdict says so
+            if who is not None and to_end and not ran and now - begun_s >= TO_END_S:
+                raise OperatorError(
+                    f"connector {self._settings.connector}: a copy is at work already ({who.who})",
+                    hint="nothing is to be done, it brings what is committed; to catch up in its place, stop it first",
+                )
             if who is not None:
                 if now - looked_s >= STAND_BY_LOOK_S:
                     self._refuse_second_copy()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Final, Self
 
-from kafka import KafkaConsumer, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
 from cdc.config.kafka_config import KafkaConfig
 from cdc.machine import keep_alive
@@ -19,6 +19,7 @@ from sinks.client.diagnosis import refuse_untrusted, unreachable
 from sinks.client.failures import DRIVER_ERRORS, translate
 from sinks.client.options import python_client
 from sinks.topics.names import log_topic, table_topic
+from sinks.topics.topics import identity
 
 _NEW_TOPICS_S: Final = 5.0
 
@@ -47,11 +48,15 @@ class Follower:
         self._pattern = re.compile(pattern)
         self._from_beginning = from_beginning
         self._assigned: set[TopicPartition] = set()
+        self._ids: dict[str, str] = {}
+        """Which topics of their names are read: a topic that is made again begins with other records."""
         self._looked_at_s = 0.0
         refuse_untrusted(self._servers, config.options)
+        client = python_client(config.bootstrap_servers, config.options)
         try:
+            self._admin = KafkaAdminClient(**client, client_id="cdc-tail", request_timeout_ms=15_000)
             self._consumer = KafkaConsumer(
-                **python_client(config.bootstrap_servers, config.options),
+                **client,
                 client_id="cdc-tail",
                 group_id=None,
                 enable_auto_commit=False,
@@ -64,7 +69,7 @@ class Follower:
 
     def __enter__(self) -> Self:
         if not self._look():
-            self._consumer.close()
+            self._close()
             raise OperatorError(
                 f"Kafka at {self._servers} has no topic {self._pattern.pattern.replace(chr(92), '')}",
                 hint="has the connector run? cdc run CONNECTOR.yaml",
@@ -72,7 +77,11 @@ class Follower:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, at: TracebackType | None) -> None:
+        self._close()
+
+    def _close(self) -> None:
         self._consumer.close()
+        self._admin.close()
 
     def records(
         self, idle: Callable[[], None] = lambda: None
@@ -91,8 +100,11 @@ class Follower:
                 self._look()
 
     def _look(self) -> bool:
-        """Take up partitions that are new; those found after the start are read from their beginning."""
-        first = not self._assigned
+        """Take up partitions that are new; those found after the start are read from their beginning.
+
+        So are those of a topic that was deleted and made again.
+        """
+        first = not self._looked_at_s
         self._looked_at_s = time.monotonic()
         try:
             self._take_up(first=first)
@@ -103,10 +115,14 @@ class Follower:
     def _take_up(self, *, first: bool) -> None:
         topics = sorted(t for t in self._consumer.topics() if self._pattern.fullmatch(t))
         found = {TopicPartition(t, p) for t in topics for p in self._consumer.partitions_for_topic(t) or ()}
-        new = found - self._assigned
-        if new:
-            self._assigned |= new
+        ids = {t["name"]: identity(t.get("topic_id")) for t in self._admin.describe_topics(topics)} if topics else {}
+        same = {of for of in self._assigned if self._ids.get(of.topic) == ids.get(of.topic, "")}
+        self._ids = ids
+        new = found - same
+        if new or same != self._assigned:
+            self._assigned = same | new
             self._consumer.assign(sorted(self._assigned))
+        if new:
             if self._from_beginning or not first:
                 self._consumer.seek_to_beginning(*sorted(new))
             else:

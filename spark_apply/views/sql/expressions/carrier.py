@@ -113,7 +113,10 @@ class Carrier:
 
     def wrong(self, node: exp.Expr, found: str, wanted: str) -> Typed:
         """Refuse an expression of another type than its place asks for."""
-        raise self.written.refuse(f"{shown(node)} is {found}; it should be {wanted}", at=node, hint=ELSEWHERE)
+        hint = ELSEWHERE
+        if (found, wanted) == ("string", "a number"):  # as a numeric without a precision is
+            hint = f"CAST({shown(node)} AS DECIMAL(38, 2)), with as many digits behind the point as it may have"
+        raise self.written.refuse(f"{shown(node)} is {found}; it should be {wanted}", at=node, hint=hint)
 
     def unknown(self, node: exp.Expr) -> Exception:
         """Return the refusal of what is not on the list, with the reason where it is known."""

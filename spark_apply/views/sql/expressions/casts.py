@@ -8,7 +8,7 @@ from typing import Final
 
 from sqlglot import exp
 
-from spark_apply.views.sql.expressions.carrier import Carrier, Rules, Typed, call, case, cast, failing
+from spark_apply.views.sql.expressions.carrier import Carrier, Rules, Typed, call, case, cast, failing, integer
 from spark_apply.views.sql.expressions.types import (
     FLOATS,
     INSTANTS,
@@ -42,11 +42,18 @@ _NAMES: Final = {
 _AROUND: Final = r"[\x00-\x20\x7f]*"
 """What Spark leaves out around a text before it reads it."""
 _NUMBER: Final = r"[+-]?[0-9]+"
+_WITH_POINT: Final = r"[+-]?[0-9]{1,255}(\.[0-9]{1,255})?"
 _PATTERNS: Final = {
     **dict.fromkeys(("int", "bigint"), f"{_AROUND}[+-]?0*[0-9]{{1,19}}{_AROUND}"),
     "date": r"[0-9]{4}-[0-9]{2}-[0-9]{2}",
+    "double": _WITH_POINT,
 }
 """Texts that both read alike; of others one may read what the other does not."""
+
+
+def _pattern(to: str) -> str | None:
+    return _WITH_POINT if is_decimal(to) else _PATTERNS.get(to)
+
 
 _ISO_INSTANT: Final = r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}:\d{2}(\.\d{1,6})?)?"
 
@@ -67,7 +74,7 @@ def _cast(carry: Carrier, node: exp.Expr) -> Typed:
     found, to = carry(node.this), _target(carry, node)
     if found.type == "string" and to in INSTANTS:
         return _written_instant(carry, node, found, to)
-    if found.type == "string" and to in _PATTERNS:
+    if found.type == "string" and _pattern(to) is not None:
         if isinstance(node.this, exp.Literal) and not _is_one(node.this.name, to):
             raise carry.differs(node, f"the text is no {to.upper()}, or another one in Spark; a date is 2026-01-31")
         wrong = failing(f"a text is no {to.upper()}", to)
@@ -91,17 +98,17 @@ def _try_cast(carry: Carrier, node: exp.Expr) -> Typed:
 
 def _is_one(text: str, to: str) -> bool:
     """Whether a text that is written out has the form that both read alike, and is a day that there is."""
-    if not re.fullmatch(_PATTERNS[to].replace(_AROUND, ""), text):
+    if not re.fullmatch((_pattern(to) or "").replace(_AROUND, ""), text):
         return False
     try:
-        dt.date.fromisoformat(text) if to == "date" else int(text)
+        dt.date.fromisoformat(text) if to == "date" else float(text)
     except ValueError:
         return False
     return True
 
 
 def _reads(text: exp.Expr, to: str) -> exp.Expr:
-    return call("regexp_full_match", text.copy(), exp.Literal.string(_PATTERNS[to]))
+    return call("regexp_full_match", text.copy(), exp.Literal.string(_pattern(to) or ""))
 
 
 def _bare(text: exp.Expr, to: str) -> exp.Expr:
@@ -126,8 +133,8 @@ def _converted(carry: Carrier, node: exp.Expr, found: Typed, to: str) -> exp.Exp
         return cast(value, to)
     if to in INTEGERS and (of in FLOATS or is_decimal(of)):
         return cast(call("trunc", value), to)
-    if of in FLOATS and is_decimal(to):  # by the decimal number that it is written as, as Java does
-        return cast(cast(cast(value, "double"), "string"), to)
+    if of in FLOATS and is_decimal(to):
+        return _decimal(cast(value, "double"), to)
     allowed = (
         (is_exact(of) and (is_exact(to) or to == "double"))
         or (of in INTEGERS and to == "string")
@@ -135,11 +142,38 @@ def _converted(carry: Carrier, node: exp.Expr, found: Typed, to: str) -> exp.Exp
         or (of == "boolean" and to in ("string", *INTEGERS))
         or (of in INTEGERS and to == "boolean")
         or (of == "float" and to == "double")
-        or (of == "date" and to in (*INSTANTS, "string"))
+        or (of == "date" and to in INSTANTS)
         or (of in INSTANTS and to == "date")
     )
-    if of in INSTANTS and to == "string":
-        return cast(cast(value, of), to)
+    if of in ("date", *INSTANTS) and to == "string":
+        return _day_as_text(cast(value, of))
     if not allowed:
         raise carry.differs(node, f"{of} as {to}")
     return cast(value, to)
+
+
+def _decimal(value: exp.Expr, to: str) -> exp.Expr:
+    """Return a float as the decimal number that it is written as, as Java does; NULL for NaN and infinity."""
+    infinity = cast(exp.Literal.string("Infinity"), "double")
+    return case((exp.LT(this=call("abs", value.copy()), expression=infinity), cast(cast(value, "string"), to)))
+
+
+def _day_as_text(value: exp.Expr) -> exp.Expr:
+    """Return a date or a timestamp as a text; before year 1 and behind 9999, years have a sign, and there is a year 0.
+
+    The engines write the year before 1 as 1 with BC behind the day or at the end, and give no plus.
+    """
+    text, year = cast(value, "string"), call("year", value.copy())
+    digits = cast(call("abs", year), "string")
+    length = call("greatest", call("length", digits.copy()), integer(4))
+    padded = call("right", exp.DPipe(this=exp.Literal.string("000"), expression=digits), length)
+    signs = (
+        (exp.GT(this=year.copy(), expression=integer(9999)), "+"),
+        (exp.LT(this=year.copy(), expression=integer(0)), "-"),
+    )
+    sign = case(*((when, exp.Literal.string(each)) for when, each in signs), default=exp.Literal.string(""))
+    signed = exp.DPipe(this=sign, expression=padded)
+    without_era = call("regexp_replace", text.copy(), exp.Literal.string(" [(]?BC[)]?"), exp.Literal.string(""))
+    written = call("regexp_replace", without_era, exp.Literal.string("^[0-9]+"), signed)
+    usual = exp.Between(this=year.copy(), low=integer(1), high=integer(9999))
+    return case((usual, text), default=written)

@@ -154,11 +154,6 @@ def _cast(node: exp.Cast) -> exp.Expr:
         return text(node.this.copy())
     if to is exp.DType.INT128:
         return numeric(node.this.copy())
-    if to is exp.DType.DECIMAL and isinstance(node.this.unnest(), exp.Collate):  # of a float, by how it is written
-        wrong = exp.Cast(this=_error([exp.Literal.string("NaN is no DECIMAL")]), to=node.to.copy())
-        return case(
-            (exp.EQ(this=node.this.copy(), expression=text(exp.Literal.string("NaN"))), wrong), default=node.copy()
-        )
     return node
 
 
@@ -265,7 +260,7 @@ _FUNCTIONS: Final[dict[str, _Made]] = {
         for name in (
             "concat_ws", "ltrim", "rtrim", "length", "substring", "left", "right", "replace", "strpos", "starts_with",
             "md5", "abs", "round", "trunc", "floor", "ceil", "nullif", "greatest", "least", "sign", "row_number",
-            "rank", "dense_rank", "ntile", "first_value", "last_value", "lag", "lead", "row",
+            "rank", "dense_rank", "ntile", "first_value", "last_value", "lag", "lead", "row", "regexp_replace",
             # parts of what is written in another way
             "string_split", "list_reverse",
             # written here

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from sqlglot import exp
 
 from spark_apply.views.sql.expressions.carrier import cast
-from spark_apply.views.sql.expressions.dialects import DUCKDB, current
+from spark_apply.views.sql.expressions.dialects import DUCKDB, SPARK, current
 from spark_apply.views.sql.reading.blocks import CLOCK, Block, Side, Source, column
 
 BEFORE, AFTER, BOTH, CHANGED, UNITS = "before", "after", "both", "changed", "units"
@@ -155,12 +155,20 @@ def _without_error(value: exp.Expr, group: Sequence[exp.Expr]) -> exp.Expr:
     return found
 
 
+def _by_outputs(value: exp.Expr, outputs: Mapping[str, exp.Expr]) -> exp.Expr:
+    """Return an expression of ORDER BY with output columns by their names: Spark computes no window or group there."""
+    names = {each: name for name, each in outputs.items() if not isinstance(each, exp.Literal)}
+    return value.transform(lambda node: name(names[node]) if node in names else node)
+
+
 def query(block: Block, schema: str, restrictions: Restrictions, conditions: Sequence[str], hidden: str = "") -> str:
     """The block's own SELECT over one state, with more conditions on the rows of FROM."""
     values, order = list(block.outputs.values()), block.order
     if block.windows and current() is DUCKDB:
         values = [_without_error(each, block.group or ()) for each in values]
         order = tuple(_without_error(each, block.group or ()) for each in order)
+    elif current() is SPARK:
+        order = tuple(_by_outputs(each, block.outputs) for each in order)
     outputs = ", ".join(f"{text(value)} AS {quoted(of)}" for of, value in zip(block.outputs, values, strict=True))
     parts = [
         f"SELECT {'DISTINCT ' if block.distinct else ''}{hidden}{outputs}",
