@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from kafka import KafkaAdminClient
 from kafka.errors import (
     InvalidConfigurationError,
     InvalidPartitionsError,
@@ -27,6 +26,7 @@ from kafka.errors import (
 
 from cdc.model.errors import CdcError, OperatorError, RetryableError
 from sinks.client.failures import translate
+from sinks.client.patient_admin import PatientAdmin
 
 log = logging.getLogger("cdc")
 
@@ -53,7 +53,7 @@ _REFUSALS: Final = (
 
 
 def ask_for(
-    admin: KafkaAdminClient, servers: str, specs: Mapping[str, dict[str, Any]], *, validate_only: bool = False
+    admin: PatientAdmin, servers: str, specs: Mapping[str, dict[str, Any]], *, validate_only: bool = False
 ) -> bool:
     """Ask for topics; return whether some were there already. Raises the broker's error about one it refuses."""
     others, done = False, 0
@@ -83,7 +83,7 @@ def _requests(specs: Mapping[str, dict[str, Any]]) -> Iterator[dict[str, dict[st
 
 
 def _ask_until_let(
-    admin: KafkaAdminClient, servers: str, specs: Mapping[str, dict[str, Any]], *, validate_only: bool
+    admin: PatientAdmin, servers: str, specs: Mapping[str, dict[str, Any]], *, validate_only: bool
 ) -> bool:
     """Ask for topics until the cluster's quota has let all of them through; return as `ask_for` does."""
     others, left, begun_s = False, dict(specs), time.monotonic()

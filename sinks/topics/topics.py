@@ -19,6 +19,7 @@ from sinks.client import broker_clock
 from sinks.client.diagnosis import refuse_untrusted, unreachable
 from sinks.client.failures import DRIVER_ERRORS, translate
 from sinks.client.options import python_client
+from sinks.client.patient_admin import PatientAdmin
 from sinks.topics.making import ask_for, cannot_make
 
 TOMBSTONES_KEPT_MS: Final = 7 * 24 * 3600 * 1000
@@ -42,8 +43,13 @@ _OWN_HINT: Final = (
 )
 
 
-def _partitions_hint(partitions: int, spread: int | None) -> str:
-    """Tell what to do about another number of partitions, which must not leave a key's records in two of them."""
+def _partitions_hint(partitions: int, spread: int | None, more: str) -> str:
+    """Tell what to do about another number of partitions, which must not leave a key's records in two of them.
+
+    `more` is the command that gives the topic those that it is to have; empty where it has more.
+    """
+    if spread == 0 and more:
+        return f"{more}; or, where no other topic of the connector has records, set sink.partitions: {partitions}"
     if spread in (0, partitions):
         return f"set sink.partitions: {partitions}"
     return NEW_NAME if spread else f"if only sink.partitions was changed, set it to {partitions} again; else {NEW_NAME}"
@@ -106,6 +112,7 @@ class Existing:
     allowed: frozenset[str]
     """The operations this user may do on it."""
     settings: Mapping[str, str]
+    identity: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +142,12 @@ class Topics:
         bootstrap_servers: str,
         options: Mapping[str, str],
         *,
-        spread: Callable[[str], int | None] = lambda _: 0,
+        spread: Callable[[str, str], int | None] = lambda _topic, _identity: 0,
     ) -> None:
-        """`spread` tells over how many partitions a topic's records were spread; 0: it has none; None: unknown."""
+        """`spread` tells over how many partitions a topic's records were spread; 0: it has none; None: unknown.
+
+        It is given the topic's name and id.
+        """
         self._servers = bootstrap_servers
         self._spread = spread
         self.smallest_limit = LARGEST_RECORD
@@ -145,11 +155,10 @@ class Topics:
         client = python_client(bootstrap_servers, options)
         refuse_untrusted(bootstrap_servers, options)
         try:
-            self._admin = KafkaAdminClient(
-                **client, client_id="cdc", request_timeout_ms=15_000, bootstrap_timeout_ms=8_000
-            )
+            admin = KafkaAdminClient(**client, client_id="cdc", request_timeout_ms=15_000, bootstrap_timeout_ms=8_000)
         except DRIVER_ERRORS as exc:
             raise unreachable(bootstrap_servers) from exc
+        self._admin = PatientAdmin(admin)
 
     def __enter__(self) -> Self:
         return self
@@ -270,6 +279,7 @@ class Topics:
                 min((len(p["replica_nodes"]) for p in topics[name]["partitions"]), default=0),
                 frozenset(topics[name]["authorized_operations"] or ()),
                 {key: str(found["value"]) for key, found in described["topic"][name].items()},
+                identity(topics[name].get("topic_id")),
             )
             for name in present
         }
@@ -349,10 +359,17 @@ class Topics:
         yield from self._retention_refusals(topic, settings, tool)
         if topic.partitions is not None and partitions != topic.partitions:
             own = topic.partitions == 1 and topic.name.count(".") == 1 and "delete.retention.ms" not in topic.configs
+            more = f"kafka-topics.sh {tool} --alter --topic {topic.name} --partitions {topic.partitions}"
             yield OperatorError(
                 f"topic {topic.name} has {partitions} partitions, {topic.partitions} are asked for: a key must stay in "
                 "its partition",
-                hint=_OWN_HINT if own else _partitions_hint(partitions, self._spread(topic.name)),
+                hint=_OWN_HINT
+                if own
+                else _partitions_hint(
+                    partitions,
+                    self._spread(topic.name, found.identity),
+                    more if partitions < topic.partitions else "",
+                ),
             )
 
     def _retention_refusals(self, topic: Wanted, settings: Mapping[str, str], tool: str) -> Iterator[OperatorError]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kafka.errors import for_code
+from kafka.errors import NodeNotReadyError, for_code
 
 from cdc.model.errors import CdcError, OperatorError, RetryableError
+from sinks.client import patient_admin
 from sinks.topics import making
 from sinks.topics.topics import Topics, Wanted
 
@@ -118,3 +120,27 @@ def test_a_topic_that_is_not_shown_is_not_taken_for_one_that_is_missing() -> Non
     with pytest.raises(OperatorError, match=r"p\.public\.t1: this user may not DESCRIBE it"):
         topics.check(wanted)
     assert [w.name for w in topics_at(Controller()).check(wanted)] == [w.name for w in wanted]
+
+
+class Paused:
+    """A client that a broker has told to pause, and that refuses what it is asked meanwhile."""
+
+    def __init__(self, refusals: int, *, paused: bool) -> None:
+        self.left = refusals
+        self._manager = SimpleNamespace(_conns={1: SimpleNamespace(paused={"throttle"} if paused else set())})
+
+    def list_topics(self) -> list[str]:
+        self.left -= 1
+        if self.left >= 0:
+            raise NodeNotReadyError
+        return ["t"]
+
+
+def test_a_pause_that_a_quota_asks_for_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that is away is not: who asks is told at once."""
+    monkeypatch.setattr(patient_admin, "_LOOK_S", 0.001)
+    assert patient_admin.PatientAdmin(Paused(5, paused=True)).list_topics() == ["t"]
+    for refusals, paused, waited_s in ((1, False, 60.0), (10**9, True, 0.01)):
+        monkeypatch.setattr(patient_admin, "_WAITED_S", waited_s)
+        with pytest.raises(NodeNotReadyError):
+            patient_admin.PatientAdmin(Paused(refusals, paused=paused)).list_topics()
