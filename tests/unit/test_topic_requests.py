@@ -48,7 +48,7 @@ class Controller:
 
 def topics_at(controller: Controller) -> Topics:
     topics = object.__new__(Topics)
-    topics._servers, topics._admin = "broker:9092", controller
+    topics._servers, topics._admin = "broker:9092", patient_admin.PatientAdmin(controller)
     return topics
 
 
