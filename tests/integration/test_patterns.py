@@ -312,8 +312,8 @@ def test_a_table_that_is_made_again_just_after_it_has_joined(
     connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.*"], as_owner=True)
     ensure, once = slot.ensure_publication, list[str]()
 
-    def made_again_after(catalog: Catalog, *of: Any) -> bool:
-        made = ensure(catalog, *of)
+    def made_again_after(catalog: Catalog, *of: Any, **how: bool) -> bool:
+        made = ensure(catalog, *of, **how)
         is_rehearsed = catalog._connection.info.transaction_status == extensions.TRANSACTION_STATUS_INTRANS
         if once and not is_rehearsed:
             name = once.pop()
