@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias, TypeVar
 
 from cdc.config.findings import Finding, left_out, refused
 from cdc.config.table_patterns import LEFT_OUT, matches, named
-from cdc.model.errors import CdcError, OperatorError, RetryableError
+from cdc.model.errors import CdcError, NotLoggedError, OperatorError, RetryableError
 
 log = logging.getLogger("cdc")
 
@@ -56,7 +56,10 @@ def refuse(_found: Qualified, error: OperatorError) -> None:
 
 
 class LeftOut:
-    """Leaves out the tables that just a pattern brings; one that it names, and cannot be captured, is an error."""
+    """Leaves out the tables that just a pattern brings; one that it names, and cannot be captured, is an error.
+
+    One whose changes are in no log is left out all the same: the others go on, if the connector has run before.
+    """
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._named = frozenset(named(patterns))
@@ -68,10 +71,14 @@ class LeftOut:
         return name not in self._named
 
     def __call__(self, found: Qualified, error: OperatorError) -> None:
+        kind = NotLoggedError if isinstance(error, NotLoggedError) else OperatorError
         if found.qualified in self._named:
-            raise error
+            if kind is OperatorError:
+                raise error
+            self.found.setdefault(found.qualified, error)
+            return
         hint = f'{error.hint}; or say that it is left out: source.tables: […, "!{found.qualified}"]'
-        self.found.setdefault(found.qualified, OperatorError(error.message, hint=hint))
+        self.found.setdefault(found.qualified, kind(error.message, hint=hint))
 
     def for_now(self, found: Qualified, error: RetryableError) -> None:
         """Leave out a table until what is in its way has passed."""
@@ -84,7 +91,8 @@ class LeftOut:
                 raise error
             if name in but:
                 continue
-            log.warning("%s: a pattern of source.tables brings it, and it is left out; %s", error.message, error.hint)
+            by = "a pattern of source.tables brings it, and it" if self.brings(name) else "it"
+            log.warning("%s: %s is left out; %s", error.message, by, error.hint)
 
 
 def chosen(
@@ -161,8 +169,8 @@ def sorted_out(
             good.append(name)
     return good, [
         refused(f"table {name}", refusal)
-        if stops(name, patterns, known) or not good
-        else left_out(f"table {name}", refusal)
+        if (stops(name, patterns, known) and not (known and isinstance(refusal, NotLoggedError))) or not good
+        else left_out(f"table {name}", refusal, named=name in patterns)
         for name, refusal in bad
     ]
 

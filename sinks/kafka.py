@@ -144,9 +144,9 @@ class KafkaSink:
     def _topics(self) -> Topics:
         return Topics(self._servers, self._config.options, spread=self.spread)
 
-    def spread(self, topic: str) -> int | None:
+    def spread(self, topic: str, identity: str) -> int | None:
         """Return over how many partitions a topic's records were spread; 0: none were written; None: it is unknown."""
-        return spread(self._config, self.connector, topic, self._table_logs)
+        return spread(self._config, self.connector, topic, identity, self._table_logs)
 
     def neighbours(self) -> list[tuple[str, State]]:
         return read_neighbours(self._config, self.connector)

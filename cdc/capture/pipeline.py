@@ -22,7 +22,7 @@ from cdc.capture.control import signals
 from cdc.capture.control.commands import RestartSession
 from cdc.capture.session import Session
 from cdc.capture.settings import Settings
-from cdc.capture.starting.left_out import begins_without, could_begin_without, those_named
+from cdc.capture.starting.left_out import begins_without, could_begin_without, left_out_by, refuse_unlogged, those_named
 from cdc.capture.starting.stand_by import StandBy
 from cdc.capture.starting.startup import Startup
 from cdc.encode.dead_letters import refusal
@@ -45,7 +45,7 @@ from cdc.model.errors import (
     UnreadableError,
     raise_first,
 )
-from cdc.model.interfaces import Choosing, Freeing, Sink, Snapshotter, Source
+from cdc.model.interfaces import Freeing, Sink, Snapshotter, Source
 from cdc.model.meter import NO_METER, Meter, RunState
 from cdc.model.state import Phase, State
 from cdc.rules import outbox
@@ -268,7 +268,7 @@ class Pipeline:
 
     def _say_left_out(self, source: Source) -> None:
         """Tell which tables are left out; a start that leaves out none may follow one that did."""
-        why = {**(source.left_out() if isinstance(source, Choosing) else {}), **self._why_left_out}
+        why = {**left_out_by(source), **self._why_left_out}
         said = {table: error.message for table, error in why.items()}
         may = why or could_begin_without(self._tables, self._settings.by_pattern, ())
         if may and said != self._said_left_out:
@@ -338,7 +338,10 @@ class Pipeline:
             identity = source.connect()
             tables = self._tables = source.tables()
             ran_before = self._sink.check(tables)
-            raise_first(self._settings.rules.refusals(tables, first=not ran_before))
+            if not ran_before:
+                refuse_unlogged(source, self._settings.by_pattern)
+            beside = left_out_by(source)
+            raise_first(self._settings.rules.refusals(tables, first=not ran_before, beside=beside))
             raise_first(self._settings.formats.refusals(tables, first=not ran_before))
             raise_first(self._settings.routes.refusals(tables, first=not ran_before))
             self._startup.learn_formats(source, tables)

@@ -46,9 +46,12 @@ def refused(about: str, error: CdcError) -> Finding:
     return Finding(Level.ERROR, about, error.message, error.hint)
 
 
-def left_out(about: str, error: CdcError) -> Finding:
-    """Make a finding of an error of what a pattern brings, which a run leaves out."""
-    return as_left_out(refused(about, error))
+def left_out(about: str, error: CdcError, *, named: bool = False) -> Finding:
+    """Make a finding of an error of what a pattern brings, or the file names, and a run leaves out."""
+    finding = refused(about, error)
+    return (
+        replace(finding, level=Level.WARNING, what=f"{finding.what}; it is left out") if named else as_left_out(finding)
+    )
 
 
 def as_left_out(finding: Finding) -> Finding:

@@ -5,6 +5,7 @@
     ├── OperatorError     the operator does one step on a server             exit 1
     │   ├── VerdictError      position or topics do not go with what was found  exit 4
     │   │   └── GapError          log after the position is gone
+    │   ├── NotLoggedError    changes of a table are in no log: the other tables go on
     │   ├── UnloggedError a server writes no log: what is written now never comes
     │   ├── TooLargeError a record above the broker's limit; may be a dead letter instead
     │   └── FencedError   another copy of the connector has taken over     exit 3
@@ -74,6 +75,14 @@ class GapError(VerdictError):
         if may_pass:
             self.exit_code = OperatorError.exit_code
         self.may_pass = may_pass
+
+
+class NotLoggedError(OperatorError):
+    """Changes of a table are in no log, whether its connector runs or not.
+
+    To stop would keep nothing of it, so one that was captured is captured no more for now, and the others go on. Once
+    it is in the log again, its rows are read into its topic, and those that are gone are deleted.
+    """
 
 
 class UnloggedError(OperatorError):

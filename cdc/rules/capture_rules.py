@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Final, cast
@@ -197,20 +197,23 @@ class CaptureRules:
         by_pattern = columns is not None and is_pattern(columns)
         return TableRules(rules, condition, _fingerprint(rules, text), by_pattern, self._appends, self.keys)
 
-    def refusals(self, tables: Sequence[Table], *, first: bool) -> Iterator[OperatorError]:
+    def refusals(
+        self, tables: Sequence[Table], *, first: bool, beside: Collection[str] = ()
+    ) -> Iterator[OperatorError]:
         """Give why the rules cannot be applied to the captured tables as they are now.
 
         `first`: the connector has not run before. Else a rule of one table may name a column that was there once.
+        `beside` are tables that are left out for now.
         """
         for part, items in (("columns", self._columns), ("where", self._where)):
             for item in items:
                 matched = [table for table in tables if matches(item, table.qualified)]
-                if not matched:
+                if not matched and not any(matches(item, name) for name in beside):
                     yield OperatorError(
                         f"source.{part}: {item} is no captured table",
                         hint=f"captured are {', '.join(table.qualified for table in tables[:10])}",
                     )
-                elif part == "columns" and (first or is_pattern(item)):
+                elif matched and part == "columns" and (first or is_pattern(item)):
                     yield from _unknown(item, self._columns[item], matched)
         for table in tables:
             try:

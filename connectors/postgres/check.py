@@ -58,6 +58,7 @@ class _Check:
         self._oids: dict[int, str] = {}
         self._identity: dict[str, str] = {}
         self._made_again: set[str] = set()
+        self._is_standby = False
 
     def run(self) -> Checked:
         findings = list(self._connection())
@@ -78,6 +79,8 @@ class _Check:
             )
             for about, probe in probes:
                 findings += probed(about, partial(probe, catalog))
+                if self._is_standby:  # which answers little of the rest
+                    break
         finally:
             connection.close()
         once = {(finding.level, finding.what): finding for finding in reversed(findings)}
@@ -92,6 +95,7 @@ class _Check:
 
     def _server(self, catalog: Catalog) -> Iterator[Finding]:
         found = server.look(catalog)
+        self._is_standby = found.standby
         refusals = [refused("server", refusal) for refusal in server.refusals(found, self._where)]
         yield from refusals
         if not refusals:

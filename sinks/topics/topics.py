@@ -11,17 +11,7 @@ from typing import Any, Final, Self
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import (
-    InvalidConfigurationError,
-    InvalidPartitionsError,
-    InvalidReplicationAssignmentError,
-    InvalidReplicationFactorError,
-    KafkaError,
-    NoError,
-    PolicyViolationError,
-    TopicAlreadyExistsError,
-    for_code,
-)
+from kafka.errors import KafkaError, TopicAuthorizationFailedError
 
 from cdc.model.errors import CdcError, OperatorError, RetryableError, raise_first
 from cdc.model.ledger import UNKNOWN, TopicFacts
@@ -29,6 +19,8 @@ from sinks.client import broker_clock
 from sinks.client.diagnosis import refuse_untrusted, unreachable
 from sinks.client.failures import DRIVER_ERRORS, translate
 from sinks.client.options import python_client
+from sinks.client.patient_admin import PatientAdmin
+from sinks.topics.making import ask_for, cannot_make
 
 TOMBSTONES_KEPT_MS: Final = 7 * 24 * 3600 * 1000
 """A reader that is away for less than this sees every delete."""
@@ -37,10 +29,6 @@ LARGEST_RECORD: Final = 32 * 1024 * 1024
 log = logging.getLogger("cdc")
 
 _OFFSETS_MS: Final = 5_000
-_MOST_CHANGES: Final = 1_000
-"""Of the cluster's metadata by one request: a controller (KRaft) refuses one that makes more than 10,000, and a busy
-broker needs milliseconds for each partition's folder and files."""
-_READY_MS: Final = 60_000
 NEW_NAME: Final = "give the connector another name and another sink.topic_prefix (a fresh snapshot into new topics)"
 
 
@@ -55,8 +43,13 @@ _OWN_HINT: Final = (
 )
 
 
-def _partitions_hint(partitions: int, spread: int | None) -> str:
-    """Tell what to do about another number of partitions, which must not leave a key's records in two of them."""
+def _partitions_hint(partitions: int, spread: int | None, more: str) -> str:
+    """Tell what to do about another number of partitions, which must not leave a key's records in two of them.
+
+    `more` is the command that gives the topic those that it is to have; empty where it has more.
+    """
+    if spread == 0 and more:
+        return f"{more}; or, where no other topic of the connector has records, set sink.partitions: {partitions}"
     if spread in (0, partitions):
         return f"set sink.partitions: {partitions}"
     return NEW_NAME if spread else f"if only sink.partitions was changed, set it to {partitions} again; else {NEW_NAME}"
@@ -119,6 +112,7 @@ class Existing:
     allowed: frozenset[str]
     """The operations this user may do on it."""
     settings: Mapping[str, str]
+    identity: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,35 +134,6 @@ def _specs(wanted: Sequence[Wanted], replication_factor: int | None) -> dict[str
     }
 
 
-_CREATE: Final = "the connector's user needs CREATE on the cluster or on the topics’ prefix"
-_REFUSALS: Final = (
-    (
-        (InvalidReplicationFactorError, InvalidReplicationAssignmentError),
-        "sink.replication_factor: at most as many as there are brokers",
-    ),
-    (
-        (PolicyViolationError, InvalidConfigurationError, InvalidPartitionsError),
-        "sink.topic_config, sink.partitions and sink.replication_factor are what the cluster allows to be set",
-    ),
-)
-"""What to do about a broker's refusal, by its kind."""
-
-
-def _requests(specs: Mapping[str, dict[str, Any]]) -> Iterator[dict[str, dict[str, Any]]]:
-    """Cut what is to be made into requests that a controller takes."""
-    part: dict[str, dict[str, Any]] = {}
-    changes = 0
-    for name, spec in specs.items():
-        more = 1 + len(spec["configs"]) + int(spec["num_partitions"])
-        if part and changes + more > _MOST_CHANGES:
-            yield part
-            part, changes = {}, 0
-        part[name] = spec
-        changes += more
-    if part:
-        yield part
-
-
 class Topics:
     """Holds one admin connection. Use as a context manager. Raises RetryableError while no broker answers."""
 
@@ -177,9 +142,12 @@ class Topics:
         bootstrap_servers: str,
         options: Mapping[str, str],
         *,
-        spread: Callable[[str], int | None] = lambda _: 0,
+        spread: Callable[[str, str], int | None] = lambda _topic, _identity: 0,
     ) -> None:
-        """`spread` tells over how many partitions a topic's records were spread; 0: it has none; None: unknown."""
+        """`spread` tells over how many partitions a topic's records were spread; 0: it has none; None: unknown.
+
+        It is given the topic's name and id.
+        """
         self._servers = bootstrap_servers
         self._spread = spread
         self.smallest_limit = LARGEST_RECORD
@@ -187,11 +155,10 @@ class Topics:
         client = python_client(bootstrap_servers, options)
         refuse_untrusted(bootstrap_servers, options)
         try:
-            self._admin = KafkaAdminClient(
-                **client, client_id="cdc", request_timeout_ms=15_000, bootstrap_timeout_ms=8_000
-            )
+            admin = KafkaAdminClient(**client, client_id="cdc", request_timeout_ms=15_000, bootstrap_timeout_ms=8_000)
         except DRIVER_ERRORS as exc:
             raise unreachable(bootstrap_servers) from exc
+        self._admin = PatientAdmin(admin)
 
     def __enter__(self) -> Self:
         return self
@@ -225,9 +192,25 @@ class Topics:
 
     def _refusals(self, wanted: Sequence[Wanted], existing: Mapping[str, Existing]) -> Iterator[OperatorError]:
         yield from self._look_alikes(wanted)
+        yield from self._hidden([w.name for w in wanted if w.name not in existing])
         for topic in wanted:
             if topic.name in existing:
                 yield from self._compare(topic, existing[topic.name])
+
+    def _hidden(self, names: Sequence[str]) -> Iterator[OperatorError]:
+        """Refuse topics that this user may not see: they would be taken for missing, and what they hold for lost."""
+        try:
+            there = self._admin.describe_topics(sorted(names)) if names else []
+        except DRIVER_ERRORS as exc:
+            raise translate(exc, self._servers, "reading topics") from exc
+        for topic in there:
+            if topic["error_code"] == TopicAuthorizationFailedError.errno:
+                yield OperatorError(
+                    f"topic {topic['name']}: this user may not DESCRIBE it, and cannot see whether it is there",
+                    hint=f"kafka-acls.sh --bootstrap-server {self._servers} --add --allow-principal User:… "
+                    "--operation Describe --operation DescribeConfigs --operation Read --operation Write "
+                    f"--topic {topic['name']}; or take away the DENY that is in its way",
+                )
 
     def _look_alikes(self, wanted: Sequence[Wanted]) -> Iterator[OperatorError]:
         """Refuse names that differ only by dot and underscore: Kafka's metrics mix them up, it makes no such topic."""
@@ -246,38 +229,11 @@ class Topics:
         if not specs:
             return
         try:
-            others = self._ask_for(specs)
+            others = ask_for(self._admin, self._servers, specs)
         except DRIVER_ERRORS as exc:
-            raise self._cannot_make(exc) from exc
+            raise cannot_make(exc, self._servers) from exc
         if others:  # somebody has just made them
             self.check(wanted)
-
-    def _ask_for(self, specs: Mapping[str, dict[str, Any]], *, validate_only: bool = False) -> bool:
-        """Ask for topics; return whether some were there already. Raises the broker's error about one it refuses."""
-        others, done = False, 0
-        for part in _requests(specs):
-            answer = self._admin.create_topics(part, timeout_ms=30_000, validate_only=validate_only, raise_errors=False)
-            for topic in answer["topics"]:
-                error = for_code(topic["error_code"])
-                if error is TopicAlreadyExistsError:
-                    others = True
-                elif error is not NoError:
-                    raise error(f"{topic['name']}: {topic['error_message'] or error.description}")
-            if not validate_only:
-                self._admin.wait_for_topics(list(part), timeout_ms=_READY_MS)
-                done += len(part)
-                if len(part) < len(specs):
-                    log.info("%s of %s topics are made", f"{done:,}", f"{len(specs):,}")
-        return others
-
-    def _cannot_make(self, exc: Exception) -> CdcError:
-        passing = translate(exc, self._servers, "making topics")
-        if isinstance(passing, RetryableError) and (not isinstance(exc, KafkaError) or exc.retriable):
-            return passing
-        return OperatorError(
-            f"Kafka at {self._servers}: topics cannot be made: {exc}",
-            hint=next((hint for kinds, hint in _REFUSALS if isinstance(exc, kinds)), _CREATE),
-        )
 
     def rehearse(self, wanted: Sequence[Wanted], *, replication_factor: int | None) -> list[CdcError]:
         """Return what the broker would say to `create`; nothing is made."""
@@ -285,9 +241,9 @@ class Topics:
             return []
         specs = _specs(wanted, replication_factor)
         try:
-            self._ask_for(specs, validate_only=True)
+            ask_for(self._admin, self._servers, specs, validate_only=True)
         except DRIVER_ERRORS as exc:
-            return [self._cannot_make(exc)]
+            return [cannot_make(exc, self._servers)]
         return []
 
     def broker(self) -> Broker:
@@ -323,6 +279,7 @@ class Topics:
                 min((len(p["replica_nodes"]) for p in topics[name]["partitions"]), default=0),
                 frozenset(topics[name]["authorized_operations"] or ()),
                 {key: str(found["value"]) for key, found in described["topic"][name].items()},
+                identity(topics[name].get("topic_id")),
             )
             for name in present
         }
@@ -402,10 +359,17 @@ class Topics:
         yield from self._retention_refusals(topic, settings, tool)
         if topic.partitions is not None and partitions != topic.partitions:
             own = topic.partitions == 1 and topic.name.count(".") == 1 and "delete.retention.ms" not in topic.configs
+            more = f"kafka-topics.sh {tool} --alter --topic {topic.name} --partitions {topic.partitions}"
             yield OperatorError(
                 f"topic {topic.name} has {partitions} partitions, {topic.partitions} are asked for: a key must stay in "
                 "its partition",
-                hint=_OWN_HINT if own else _partitions_hint(partitions, self._spread(topic.name)),
+                hint=_OWN_HINT
+                if own
+                else _partitions_hint(
+                    partitions,
+                    self._spread(topic.name, found.identity),
+                    more if partitions < topic.partitions else "",
+                ),
             )
 
     def _retention_refusals(self, topic: Wanted, settings: Mapping[str, str], tool: str) -> Iterator[OperatorError]:

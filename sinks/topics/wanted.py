@@ -36,9 +36,10 @@ def wanted(
     return [topic.adjusted(config.topic_config) for topic in needed]
 
 
-def spread(config: KafkaConfig, connector: str, topic: str, table_logs: TableLogs) -> int | None:
+def spread(config: KafkaConfig, connector: str, topic: str, identity: str, table_logs: TableLogs) -> int | None:
     """Return over how many partitions a topic's records were spread; 0: none were written; None: it is unknown.
 
+    None were written to a topic that somebody has made again, as a broker does that makes topics by itself.
     For a topic that has another number now; that is rare, and the position topic is read for it.
     """
     with Topics(config.bootstrap_servers, config.options) as topics:
@@ -47,5 +48,5 @@ def spread(config: KafkaConfig, connector: str, topic: str, table_logs: TableLog
     standing = read_standing(config, connector)
     recorded, table = standing.topics.get(topic), table_of(table_logs.written_for(topic))
     if recorded is not None:
-        return recorded.partitions
+        return 0 if identity and recorded.identity not in ("", identity) else recorded.partitions
     return None if standing.state is not None and (table is None or table in standing.state.tables) else 0

@@ -25,7 +25,7 @@ from connectors.postgres.slot.heartbeat import MOVED_BYTES
 from connectors.postgres.source import open_source
 from tests.conftest import FULL, Database
 from tests.integration.connector import Connector
-from tests.integration.running import Running, eventually
+from tests.integration.running import Running, eventually, same
 from tests.pushes import some_each_push
 
 FOLLOWING = "following the log"
@@ -293,6 +293,52 @@ def test_a_locked_table_stops_no_other(database: Database, kafka: str, prefix: s
     assert list(connector.fold("public.u").values()) == [{"id": 1}]
     connector.catch_up()
     assert sorted(row["id"] for row in connector.fold("public.t").values()) == [1, 9]
+
+
+@pytest.mark.parametrize("runs", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_a_table_that_is_in_no_log_stops_no_other(
+    *, runs: bool, postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """To stop would keep nothing of it. While running and at a start it is left out; once it is back, it is read."""
+    parts = "CREATE TABLE {0} (id int PRIMARY KEY, s text) PARTITION BY RANGE (id);" + "".join(
+        f"CREATE TABLE {{0}}_{n} PARTITION OF {{0}} FOR VALUES FROM ({n}0) TO ({n + 1}0);" for n in range(3)
+    )
+    filled = "INSERT INTO {0} SELECT generate_series(1, 29)"
+    postgres18.execute(
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        *(statement.format(name) for name in "pq" for statement in (parts, filled)),
+    )
+    source = {"columns": {"public.p": {"exclude": ["s"]}}}
+    tables = ["public.t", "public.p", "public.q*", "!public.q_*"]
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, tables, as_owner=True, source=source)
+    connector.catch_up()
+    with Running(connector) as run:
+        run.await_following()
+        postgres18.execute(
+            "ALTER TABLE p_1 SET UNLOGGED; DELETE FROM p WHERE id = 11",
+            "ALTER TABLE q_0 SET UNLOGGED",
+        )
+        for name in ("p", "q"):
+            eventually(lambda name=name: f"ERROR   table public.{name}: its partition" in run.stderr, f"{name} is left")
+        postgres18.execute("INSERT INTO t VALUES (1); DELETE FROM p_0 WHERE id = 1; DELETE FROM q_1 WHERE id = 12")
+        eventually(lambda: connector.fold("public.t"), "the other table is followed")
+        left = json.loads(connector.here("status", "FILE", "--json").stdout)["left_out"]
+        assert set(left) == {"public.p", "public.q"}
+        assert run.process.poll() is None
+    assert connector.here("check", "FILE").returncode == 0
+    assert "public.p_1 is not in the log (unlogged): it is left out; ALTER TABLE" in connector.catch_up()
+    back = ("ALTER TABLE p_1 SET LOGGED", "ALTER TABLE q_0 SET LOGGED", "DELETE FROM p WHERE id = 13")
+    if runs:
+        with Running(connector) as run:
+            run.await_following()
+            postgres18.execute(*back)
+            for name in ("p", "q"):
+                run.await_line(f"table public.{name} was read while the log was followed: ")
+    else:
+        postgres18.execute(*back)
+    connector.catch_up()
+    assert sorted(row["id"] for row in connector.fold("public.p").values()) == sorted({*range(1, 30)} - {1, 11, 13})
+    same(connector, postgres18, "public.q")
 
 
 @pytest.mark.full  # it is told after ten seconds

@@ -167,6 +167,11 @@ def test_partitions_raised_and_each_hint_followed(
     postgres18.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", f"INSERT INTO t {ROWS}")
     connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
     connector.catch_up()
+    topics.make_again(f"{prefix}.public.t", 1)  # as a broker makes one by itself that a program asks for
+    refused(connector, "has 1 partitions, 3 are asked for", f"--alter --topic {prefix}.public.t --partitions 3")
+    topics.raise_partitions(f"{prefix}.public.t", 3)
+    assert "was deleted and made again" in connector.catch_up()
+    same(connector, postgres18, "public.t")
     for topic in (f"{prefix}.public.t", f"{prefix}.message"):
         topics.raise_partitions(topic, 6)
     postgres18.execute("UPDATE t SET v = 'new'", "DELETE FROM t WHERE id < 20")

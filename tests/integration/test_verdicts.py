@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import pytest
 from confluent_kafka import Producer
@@ -68,15 +69,19 @@ class Primary:
         (folder / "settings.json").write_text(json.dumps({**settings, "port": str(free_port())}))
         return Primary(folder, self._major)
 
-    def promoted(self) -> Database:
-        """Started as a standby, and told to take over."""
+    def as_standby(self) -> Database:
+        """Started as one, of nobody."""
 
         def prepare(folder: Path) -> Launch:
             return _answers_as_standby(postgres.prepare(folder, major=self._major), folder)
 
         (self._folder / "data" / "standby.signal").touch()
         self.server = Server(self._folder.name, self._folder, prepare)
-        database = Database(self.server.start(), "postgres")
+        return Database(self.server.start(), "postgres")
+
+    def promoted(self) -> Database:
+        """Started as a standby, and told to take over."""
+        database = self.as_standby()
         assert database.rows("SELECT pg_is_in_recovery(), pg_promote()") == [(True, True)]
         return database
 
@@ -108,6 +113,12 @@ def test_fail_over_to_a_standby_that_has_it_all(primary: Primary, kafka: str, pr
     database.execute("INSERT INTO t VALUES (2)")
     primary.server.stop()
     with serving(primary.copy(tmp_path / "standby")) as standby:
+        too_early = standby.as_standby()
+        place = (urlsplit(of).netloc.rpartition("@")[2] for of in (database.url, too_early.url))
+        connector.environment["TEST_DATABASE_URL"] = connector.environment["TEST_DATABASE_URL"].replace(*place)
+        refused(connector, "is a standby", "point source.url at the primary")
+        findings = json.loads(connector.here("check", "FILE", "--json").stdout)["findings"]
+        assert [of["fix"] for of in findings if of["level"] == "error"] == ["point source.url at the primary"]
         taken_over = standby.promoted()
         connector.moved(taken_over.url)
         taken_over.execute("INSERT INTO t VALUES (3)")

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from cdc.model.errors import OperatorError, RetryableError
+from connectors.postgres.catalog import server
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.pgoutput.messages import Relation, RelationColumn
 
@@ -76,3 +78,11 @@ def test_a_relation_it_has_not_seen_is_asked_for(catalog: Answering) -> None:
     relation = Relation(9, "public", "t9", "d", COLUMNS)
     assert catalog.table(relation, [], [], commit=BEGAN - 1).key == ("id",)
     assert catalog.asked[1:] == [[9]]
+
+
+def test_a_server_that_is_a_standby_may_be_the_primary_in_a_moment() -> None:
+    """So a connector that has run tries again, as in a switchover; what else a server is not, somebody must change."""
+    found = server.Server("db", 180000, "18", "replica", standby=True, user="u", may_replicate=False)
+    refusals = {type(refusal): refusal.message for refusal in server.refusals(found, "h:1/db")}
+    assert refusals[RetryableError] == "PostgreSQL at h:1/db is a standby"
+    assert refusals.keys() == {RetryableError, OperatorError}

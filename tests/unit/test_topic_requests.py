@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kafka.errors import for_code
+from kafka.errors import NodeNotReadyError, for_code
 
 from cdc.model.errors import CdcError, OperatorError, RetryableError
+from sinks.client import patient_admin
+from sinks.topics import making
 from sinks.topics.topics import Topics, Wanted
 
-_EXISTS, _POLICY, _REPLICAS, _FORBIDDEN, _BUSY = 36, 44, 38, 29, 7
+_EXISTS, _POLICY, _REPLICAS, _FORBIDDEN, _BUSY, _QUOTA, _UNKNOWN = 36, 44, 38, 29, 7, 89, 3
 
 
 class Controller:
-    """Takes no request that makes more than 10,000 changes, as KRaft's."""
+    """Takes no request that makes more than 10,000 changes, as KRaft's; `quota`: so many topics a request."""
 
-    def __init__(self, refuses: dict[str, int] | None = None) -> None:
+    def __init__(self, refuses: dict[str, int] | None = None, quota: int | None = None) -> None:
         self.refuses = refuses or {}
+        self.quota = quota
         self.made: list[str] = []
         self.requests = 0
 
@@ -25,9 +30,17 @@ class Controller:
         self.requests += 1
         changes = sum(1 + len(of["configs"]) + of["num_partitions"] for of in specs.values())
         codes = {name: _POLICY if changes > 10_000 else self.refuses.get(name, 0) for name in specs}
+        if self.quota is not None:
+            codes |= dict.fromkeys([*codes][self.quota :], _QUOTA)
         if not how["validate_only"]:
             self.made += [name for name, code in codes.items() if not code]
         return {"topics": [{"name": n, "error_code": c, "error_message": None} for n, c in codes.items()]}
+
+    def list_topics(self) -> list[str]:
+        return []
+
+    def describe_topics(self, names: list[str]) -> list[dict[str, Any]]:
+        return [{"name": name, "error_code": self.refuses.get(name, _UNKNOWN)} for name in names]
 
     def wait_for_topics(self, names: list[str], **_: Any) -> None:
         assert set(names) - set(self.refuses) <= set(self.made)
@@ -35,7 +48,7 @@ class Controller:
 
 def topics_at(controller: Controller) -> Topics:
     topics = object.__new__(Topics)
-    topics._servers, topics._admin = "broker:9092", controller
+    topics._servers, topics._admin = "broker:9092", patient_admin.PatientAdmin(controller)
     return topics
 
 
@@ -77,3 +90,57 @@ def test_a_refusal_names_one_topic_and_what_to_do(code: int, hint: str | None) -
     assert "t6" not in str(found.value)
     assert for_code(code).__name__ in str(found.value)
     assert hint in (found.value.hint or "")
+
+
+def test_a_quota_is_waited_for(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Each request makes some of the topics: the others are asked for again, not all from the start."""
+    monkeypatch.setattr(making, "_QUOTA_ASKED_S", 0.001)
+    controller, wanted = Controller(quota=7), [Wanted.events(f"p.public.t{n}", 3) for n in range(30)]
+    with caplog.at_level(logging.WARNING):
+        topics_at(controller).create(wanted, replication_factor=None)
+    assert controller.made == [w.name for w in wanted]
+    assert controller.requests == 5
+    assert caplog.text.count("controller_mutation_rate") == 1
+    assert topics_at(controller).rehearse(wanted, replication_factor=None) == []
+
+
+def test_a_quota_that_lets_nothing_through_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As what passes, also before a connector has run once; another session asks for the rest."""
+    monkeypatch.setattr(making, "_QUOTA_ASKED_S", 0.001)
+    monkeypatch.setattr(making, "_QUOTA_WAITED_S", 0.01)
+    with pytest.raises(RetryableError, match="a quota of the cluster") as found:
+        topics_at(Controller(quota=0)).create([Wanted.events("p.public.t", 3)], replication_factor=None)
+    assert found.value.at_start
+
+
+def test_a_topic_that_is_not_shown_is_not_taken_for_one_that_is_missing() -> None:
+    """What it holds would be told as lost, and a position that is not seen as none."""
+    wanted = [Wanted.events(f"p.public.t{n}", 3) for n in range(3)]
+    topics = topics_at(Controller({wanted[1].name: _FORBIDDEN}))
+    with pytest.raises(OperatorError, match=r"p\.public\.t1: this user may not DESCRIBE it"):
+        topics.check(wanted)
+    assert [w.name for w in topics_at(Controller()).check(wanted)] == [w.name for w in wanted]
+
+
+class Paused:
+    """A client that a broker has told to pause, and that refuses what it is asked meanwhile."""
+
+    def __init__(self, refusals: int, *, paused: bool) -> None:
+        self.left = refusals
+        self._manager = SimpleNamespace(_conns={1: SimpleNamespace(paused={"throttle"} if paused else set())})
+
+    def list_topics(self) -> list[str]:
+        self.left -= 1
+        if self.left >= 0:
+            raise NodeNotReadyError
+        return ["t"]
+
+
+def test_a_pause_that_a_quota_asks_for_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that is away is not: who asks is told at once."""
+    monkeypatch.setattr(patient_admin, "_LOOK_S", 0.001)
+    assert patient_admin.PatientAdmin(Paused(5, paused=True)).list_topics() == ["t"]
+    for refusals, paused, waited_s in ((1, False, 60.0), (10**9, True, 0.01)):
+        monkeypatch.setattr(patient_admin, "_WAITED_S", waited_s)
+        with pytest.raises(NodeNotReadyError):
+            patient_admin.PatientAdmin(Paused(refusals, paused=paused)).list_topics()

@@ -1,13 +1,43 @@
-"""Says which tables a start can do without when something refuses it: one rule for `cdc run` and `cdc check`. Pure."""
+"""Says which tables a start can do without when something refuses it: one rule for `cdc run` and `cdc check`."""
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
 from cdc.model.change import Table
-from cdc.model.errors import ConfigError
+from cdc.model.errors import CdcError, ConfigError, NotLoggedError, raise_first
+from cdc.model.interfaces import Choosing, Source
+
+log = logging.getLogger("cdc")
+
+
+def left_out_by(source: Source) -> Mapping[str, CdcError]:
+    """Return the tables that a source leaves out by itself, with the reason of each."""
+    return source.left_out() if isinstance(source, Choosing) else {}
+
+
+def refuse_unlogged(source: Source, by_pattern: Callable[[str], bool]) -> None:
+    """Raise at a first start if a table that the file names is in no log."""
+    out = left_out_by(source).items()
+    raise_first(error for name, error in out if isinstance(error, NotLoggedError) and not by_pattern(name))
+
+
+def refuse_left_out(source: Source, captured: Collection[str]) -> None:
+    """Raise if a table can no longer be captured that is: to leave it out would lose its changes.
+
+    Those that are in no log are lost anyway.
+    """
+    lost = [error for name, error in left_out_by(source).items() if name in captured]
+    raise_first(error for error in lost if not isinstance(error, NotLoggedError))
+    for error in lost:
+        log.error(
+            "%s: the table is captured no more for now, its topic keeps the rows it had, and the others go on; %s",
+            error.message,
+            error.hint,
+        )
 
 
 def those_named(

@@ -15,12 +15,13 @@ from cdc.capture.freshness import now_ms
 from cdc.capture.settings import Settings
 from cdc.capture.snapshots.incremental_progress import IncrementalProgress
 from cdc.capture.starting import verdicts
+from cdc.capture.starting.left_out import refuse_left_out
 from cdc.encode.schema_versions import KeptNumbers, is_described, newest_of
 from cdc.encode.table_log import log_of
 from cdc.model.audit import Act
 from cdc.model.change import Offset, Position, Table
 from cdc.model.errors import GapError, OperatorError, UnloggedError, raise_first
-from cdc.model.interfaces import LINEAGE, Choosing, Comparing, Renaming, Sink, Source
+from cdc.model.interfaces import LINEAGE, Comparing, Renaming, Sink, Source
 from cdc.model.ledger import Loss, loss, to_record
 from cdc.model.state import UNLOGGED, Phase, State
 from cdc.model.table_schema import NoneCame
@@ -132,7 +133,7 @@ class Startup:
         names = tuple(table.qualified for table in tables)
         if self._was_unlogged:
             state = _unlogged(state)
-        _refuse_left_out(source, state)
+        refuse_left_out(source, state.tables)
         still = self._compare_outbox(_still_captured(state, names), source)
         try:
             moved = (
@@ -393,12 +394,6 @@ class Startup:
 
 def _unlogged(state: State) -> State:
     return replace(state, offset={**state.offset, UNLOGGED: 1})
-
-
-def _refuse_left_out(source: Source, state: State) -> None:
-    """Raise OperatorError if a table can no longer be captured that is: to leave it out would lose its changes."""
-    if isinstance(source, Choosing):
-        raise_first(error for name, error in source.left_out().items() if name in state.tables)
 
 
 def _failed_over(state: State, identity: Mapping[str, str], offset: Offset, commit: int) -> State:

@@ -73,7 +73,9 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
     findings = [*checked.findings, *findings]
     if checked.tables:
         rules = CaptureRules.of_source(config.source)
-        findings += [refused("rules", error) for error in rules.refusals(checked.tables, first=state is None)]
+        beside = {*named(config.source.tables), *(state.tables if state is not None else ())}  # each has its finding
+        wrong = rules.refusals(checked.tables, first=state is None, beside=beside)
+        findings += [refused("rules", error) for error in wrong]
         findings += [refused("outbox", error) for error in outbox.refusals(config.source.outbox, checked.tables)]
         formats = Formats.of_sink(config.sink)
         findings += [refused("format", error) for error in formats.refusals(checked.tables, first=True)]

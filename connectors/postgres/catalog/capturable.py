@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cdc.model.errors import OperatorError
+from cdc.model.errors import NotLoggedError, OperatorError
 from connectors import captured_tables
 from connectors.postgres.session import identifier
 
@@ -45,6 +45,18 @@ def nothing_matches(pattern: str, names: Sequence[str]) -> OperatorError:
     return OperatorError(f"table {pattern} {what}", hint=near or f"tables here: {', '.join(names[:10]) or 'none'}")
 
 
+def not_logged(what: str, table: str, relation: str) -> NotLoggedError:
+    """Return the error of a table, or of a part of one; `relation` is in SQL what is to be logged.
+
+    A table that is left out is read again when it is back. Where it is all that a connector has, the run ends instead.
+    """
+    return NotLoggedError(
+        f"{what} is not in the log (unlogged)",
+        hint=f"ALTER TABLE {relation} SET LOGGED; if no other table was captured, then also "
+        f"cdc snapshot start CONNECTOR.yaml --table {table}: the log has nothing of what was written meanwhile",
+    )
+
+
 def refusals(found: FoundRelation) -> Iterator[OperatorError]:
     """Give why a table that exists cannot be captured by the log."""
     name = found.qualified
@@ -52,11 +64,7 @@ def refusals(found: FoundRelation) -> Iterator[OperatorError]:
         yield OperatorError(f"{name} is {_NOT_TABLES[found.kind]}: the log has no rows of it", hint="name its tables")
         return
     if found.persistence != "p":
-        yield OperatorError(
-            f"table {name} is not in the log (unlogged)",
-            hint=f"ALTER TABLE {found.sql} SET LOGGED; if the connector has captured it before, then "
-            f"cdc snapshot start CONNECTOR.yaml --table {name}: the log has nothing of what was written meanwhile",
-        )
+        yield not_logged(f"table {name}", name, found.sql)
     if found.identity == "n":
         yield OperatorError(
             f"table {name} has REPLICA IDENTITY NOTHING: once published, its updates and deletes would fail",

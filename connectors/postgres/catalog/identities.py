@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cdc.model.change import Table
-from cdc.model.errors import OperatorError
+from cdc.model.errors import NotLoggedError, OperatorError
 from connectors.postgres.catalog import queries
+from connectors.postgres.catalog.capturable import not_logged
 from connectors.postgres.session import identifier
 
 log = logging.getLogger("cdc")
@@ -166,10 +167,7 @@ def refusals(table: Table, relations: Sequence[Identity], *, generated: bool) ->
         if one.kind == "f":
             yield foreign(table.qualified, one.shown)
         elif one.persistence == "u" and one.partition:
-            yield OperatorError(
-                f"table {table.qualified}: {one.shown} is not in the log (unlogged)",
-                hint=f"ALTER TABLE {one.sql} SET LOGGED",
-            )
+            yield not_logged(f"table {table.qualified}: {one.shown}", table.qualified, one.sql)
         elif broken is not None:
             what, hint = broken
             yield OperatorError(
@@ -181,9 +179,9 @@ def refusals(table: Table, relations: Sequence[Identity], *, generated: bool) ->
             )
 
 
-def foreign(table: str, shown: str) -> OperatorError:
+def foreign(table: str, shown: str) -> NotLoggedError:
     """Return the error of a table that has a foreign table for a partition."""
-    return OperatorError(
+    return NotLoggedError(
         f"table {table}: {shown} is a foreign table: the log has no rows of it",
         hint="name the other partitions in tables, not the table above them",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from cdc.model.errors import OperatorError
+from cdc.model.errors import CdcError, OperatorError, RetryableError
 from connectors.postgres.catalog.catalog import OLDEST, Catalog
 from connectors.postgres.session import identifier
 
@@ -48,19 +48,24 @@ def _has_managed_replication(catalog: Catalog) -> bool:
     return bool(rows)
 
 
-def refusals_by_triggers(server: Server, where: str) -> Iterator[OperatorError]:
+def refusals_by_triggers(server: Server, where: str) -> Iterator[CdcError]:
     """Give why no table of this server can be captured by triggers."""
     if server.version < OLDEST:
         yield _too_old(server, where)
     if server.standby:
-        yield OperatorError(f"PostgreSQL at {where} is a standby", hint="point source.url at the primary")
+        yield _standby(where)
+
+
+def _standby(where: str) -> RetryableError:
+    """Return the error of a standby, which may be the next primary: one that has run waits for that."""
+    return RetryableError(f"PostgreSQL at {where} is a standby", hint="point source.url at the primary")
 
 
 def _too_old(server: Server, where: str) -> OperatorError:
     return OperatorError(f"PostgreSQL at {where} is {server.shown}; 14 or newer is needed", hint="upgrade the server")
 
 
-def refusals(server: Server, where: str) -> Iterator[OperatorError]:
+def refusals(server: Server, where: str) -> Iterator[CdcError]:
     """Give why this server cannot be captured by this user."""
     if server.version < OLDEST:
         yield _too_old(server, where)
@@ -70,7 +75,7 @@ def refusals(server: Server, where: str) -> Iterator[OperatorError]:
             hint="ALTER SYSTEM SET wal_level = logical; then restart the server",
         )
     if server.standby:
-        yield OperatorError(f"PostgreSQL at {where} is a standby", hint="point source.url at the primary")
+        yield _standby(where)
     if not server.may_replicate:
         yield OperatorError(
             f"PostgreSQL at {where}: user {server.user} may not replicate",

@@ -49,6 +49,8 @@ class Joining:
     def __init__(self, publication: str, tables: Sequence[str]) -> None:
         self._publication = publication
         self._patterns = [item for item in tables if item not in named(tables)]
+        self._named_and_out: Sequence[str] = ()
+        """Tables that are named, and left out for now: they are looked for as new ones of a pattern are."""
         self._waits: dict[int, str] = {}
         """The tables that were locked, by oid."""
         self._captured: frozenset[str] = frozenset()
@@ -72,7 +74,8 @@ class Joining:
         without = {*(one.oid for one in theirs), *self._waits}
         possible = tuple(one for one in captured if one.oid not in without)
         self._captured, self._told = frozenset(one.table.qualified for one in possible), {*left_out.found}
-        if any(not pattern.startswith(LEFT_OUT) for pattern in self._patterns):
+        self._named_and_out = [name for name in left_out.found if not left_out.brings(name)]
+        if self._named_and_out or any(not pattern.startswith(LEFT_OUT) for pattern in self._patterns):
             self._new_at_s = time.monotonic() + NEW_EVERY_S
         return possible
 
@@ -98,19 +101,20 @@ class Joining:
         new = self._new(catalog)
         self._new_at_s = begun_s + max(NEW_EVERY_S, (time.monotonic() - begun_s) * _NEW_SHARE)
         if new:
-            said = f"table {', '.join(new)} is new, and a pattern of source.tables brings it: taking it up"
+            said = f"table {', '.join(new)} is new, or can be captured by now, and source.tables has it: taking it up"
             raise NewTablesError(said, new)
 
     def _new(self, catalog: Catalog) -> list[str]:
         """Return the tables that can be captured by now; log those that cannot, once."""
-        names = {*catalog.brought(self._patterns)} - self._captured
+        patterns = [*self._patterns, *self._named_and_out]
+        names = {*catalog.brought(patterns)} - self._captured
         if len(names) > _JUDGED:
             names -= self._told
         if not names:
             return []
         left_out = LeftOut(self._patterns)
         try:
-            there = catalog.captured(sorted(names) if len(names) <= _JUDGED else self._patterns, leave=left_out)
+            there = catalog.captured(sorted(names) if len(names) <= _JUDGED else patterns, leave=left_out)
         except OperatorError:  # one of them has just been dropped
             return []
         new = [one for one in there if one.table.qualified not in self._captured]

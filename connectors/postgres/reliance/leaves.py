@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from cdc.model.errors import OperatorError
 from connectors.postgres.catalog import identities
+from connectors.postgres.catalog.capturable import not_logged
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.reliance import entry_text
 from connectors.postgres.reliance.entry_text import hashed as _hash
@@ -96,8 +97,4 @@ def refusals(table: str, oid: int, parts: Iterable[Part]) -> Iterator[OperatorEr
             yield identities.foreign(table, f"its partition {part.schema}.{part.name}")
         elif part.unlogged:
             what = f"table {table}" if part.oid == oid else f"partition {name} of table {table}"
-            yield OperatorError(
-                f"{what} is not in the log (unlogged)",
-                hint=f"ALTER TABLE {name} SET LOGGED; then cdc snapshot start CONNECTOR.yaml --table {table}: "
-                "the log has nothing of what was written meanwhile",
-            )
+            yield not_logged(what, table, name)

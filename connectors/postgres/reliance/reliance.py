@@ -10,7 +10,7 @@ from typing import Final
 
 from cdc.config.config import ConnectorConfig
 from cdc.model.change import Table
-from cdc.model.errors import ChangedError, GapError, OperatorError, raise_first
+from cdc.model.errors import ChangedError, GapError, NotLoggedError, OperatorError, raise_first
 from cdc.model.state import State
 from connectors.postgres.catalog.catalog import Captured, Catalog
 from connectors.postgres.catalog.relations import Followed
@@ -141,6 +141,8 @@ class Reliance:
         self._look_at_s = begun_s + max(_LOOK_S, (time.monotonic() - begun_s) * _LOOK_SHARE)
         if refusals and self._refused:
             self._followed.require_same(catalog)
+            if isinstance(refusals[0], NotLoggedError):  # the next session captures the others
+                raise ChangedError(f"{refusals[0].message}: looking again")
             raise refusals[0]
         self._refused = bool(refusals)
         if refusals:

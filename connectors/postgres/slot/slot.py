@@ -193,10 +193,11 @@ def _version(catalog: Catalog) -> int:
     return int(version)
 
 
-def ensure_publication(catalog: Catalog, name: str, tables: Sequence[Table]) -> bool:
+def ensure_publication(catalog: Catalog, name: str, tables: Sequence[Table], *, each: bool = True) -> bool:
     """Make the publication carry `tables`; True if it had to be made or changed.
 
-    Raises OperatorError where it exists and leaves something out.
+    Raises OperatorError where it exists and leaves something out. `each` is as in `_add`: within a transaction, no
+    statement follows one that was refused.
     """
     raise_first(publication_refusals(catalog, name, tables))
     if not catalog.rows("reading pg_publication", "SELECT 1 FROM pg_publication WHERE pubname = %s", (name,)):
@@ -208,12 +209,35 @@ def ensure_publication(catalog: Catalog, name: str, tables: Sequence[Table]) -> 
     there = carried(catalog, name)
     missing = [t for t in tables if (t.schema, t.name) not in there]
     if missing:
-        statement = sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(sql.Identifier(name), table_list(missing))
-        # by their names a start knows which tables it can do without: an event trigger may refuse the statement
-        _by_owner(
-            catalog, f"adding tables to publication {name} ({', '.join(t.qualified for t in missing)})", statement
-        )
+        _add(catalog, name, missing, each=each)
     return bool(missing)
+
+
+def _add(catalog: Catalog, name: str, tables: Sequence[Table], *, each: bool) -> None:
+    """Have a publication carry tables. Raises for those that cannot join it, by their names.
+
+    An event trigger may refuse one of them, and with it the statement: then `each` is tried by itself, and the others
+    have joined. By the names a start knows which tables it can do without.
+    """
+    statement = sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(sql.Identifier(name), table_list(tables))
+    try:
+        _by_owner(catalog, f"adding tables to publication {name} ({', '.join(t.qualified for t in tables)})", statement)
+    except OperatorError:
+        refused = (
+            [table for table in tables if _is_refused(catalog, name, table)] if each and len(tables) > 1 else tables
+        )
+        if len(refused) == len(tables):
+            raise
+        if refused:
+            _add(catalog, name, refused, each=False)
+
+
+def _is_refused(catalog: Catalog, name: str, table: Table) -> bool:
+    try:
+        _add(catalog, name, [table], each=False)
+    except OperatorError:
+        return True
+    return False
 
 
 def rehearse_publication(catalog: Catalog, name: str, tables: Sequence[Table]) -> bool:
@@ -221,7 +245,7 @@ def rehearse_publication(catalog: Catalog, name: str, tables: Sequence[Table]) -
     catalog.rows("beginning", "BEGIN")
     try:
         catalog.rows("setting lock_timeout", "SET LOCAL lock_timeout = '10s'")
-        return ensure_publication(catalog, name, tables)
+        return ensure_publication(catalog, name, tables, each=False)
     finally:
         catalog.rows("rolling back", "ROLLBACK")
 
