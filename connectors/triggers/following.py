@@ -253,10 +253,7 @@ class TriggerSource(ABC, Generic[C]):
             )  # fmt: skip
 
     def _put_off(self, error: RetryableError) -> None:
-        """Look at how the triggers stand later: somebody holds a lock. Raises `error` where it is another one.
-
-        What is written down is followed meanwhile, by the position's word for how they stood.
-        """
+        """Look later at how the triggers stand: somebody holds a lock. Raises `error` where it is another one."""
         if not error.at_start:
             raise error
         if not self._is_put_off:
