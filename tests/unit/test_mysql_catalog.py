@@ -61,6 +61,24 @@ def test_which_columns_may_be_read_of_a_table_that_is_gone(
     assert Catalog(None).restricted("d", "t") is told  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("code", "gone"), [(1146, True), (1049, True), (1142, False)])
+def test_a_table_that_goes_while_its_foreign_keys_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch, *, code: int, gone: bool
+) -> None:
+    """It is looked at again: a connector by triggers ended, as if the right to read the table were missing."""
+
+    def texts(_connection: object, _what: str, statement: str, *_: object) -> list[list[str]]:
+        if statement.startswith("SHOW CREATE TABLE"):
+            raise OperatorError("refused") from pymysql.ProgrammingError(code, "refused")
+        return [_row("InnoDB")]
+
+    monkeypatch.setattr(catalog.session, "texts", texts)
+    found = Catalog(None, by_triggers=True)  # type: ignore[arg-type]
+    with pytest.raises(ChangedError if gone else OperatorError, match="dropped while" if gone else "may not be read"):
+        found.find("d", "t", {})
+    assert found.foreign_keys(("d", "t")) is None
+
+
 def test_a_table_that_goes_while_it_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
     """Is looked at again: that its key is hidden is not said of it."""
     column = (b"id", b"int", None, b"NO", b"", None, b"", None)

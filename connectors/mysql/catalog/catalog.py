@@ -262,10 +262,19 @@ class Catalog:
 
     def foreign_keys(self, table: tuple[str, str]) -> list[ForeignKey] | None:
         """Return the foreign keys that write to a table's rows; None where it is gone, or may not be read."""
+        try:
+            return self._foreign_keys_of(table)
+        except ChangedError:
+            return None
+
+    def _foreign_keys_of(self, table: tuple[str, str]) -> list[ForeignKey] | None:
+        """Return them; None where they may not be read. Raises ChangedError where the table is gone."""
         quoted = f"{mapping.quoted_name(table[0])}.{mapping.quoted_name(table[1])}"
         try:
             ((_, made, *_),) = session.texts(self._connection, "reading the catalog", f"SHOW CREATE TABLE {quoted}")
-        except OperatorError:
+        except OperatorError as exc:
+            if session.code_of_exception(exc.__cause__) in _GONE:
+                raise _changed(".".join(table)) from exc
             return None
         return list(written_in(made, table))
 
@@ -308,7 +317,7 @@ class Catalog:
         if hidden:
             raise unreadable_key(found.qualified)  # MySQL shows such a key, MariaDB does not
         if not told or hidden is None or (unseen and not wanted):
-            raise ChangedError(f"table {found.qualified} was altered, renamed or dropped while the catalog was read")
+            raise _changed(found.qualified)
         if self._by_triggers and wanted:
             raise captured_tables.no_key_of_its_own(found.qualified)
         if not key and self._by_triggers:
@@ -324,8 +333,7 @@ class Catalog:
     def _refusals(self, found: Found) -> Iterator[OperatorError]:
         yield from _refusals(found)
         if self._by_triggers and found.type in _BASE:
-            of = (found.schema, found.name)
-            yield from for_triggers.refusals(found, self.foreign_keys(of))
+            yield from for_triggers.refusals(found, self._foreign_keys_of((found.schema, found.name)))
 
     def _must_tell_rows_apart(self, found: Found, names: Sequence[str], nullable: set[str], key: Sequence[str]) -> None:
         captured_tables.check_key(
@@ -365,6 +373,10 @@ def _versioned_by_transactions(found: Found) -> OperatorError:
         "its rows",
         hint="leave it out of tables; or let its ROW START and ROW END be TIMESTAMP(6), by which rows are logged",
     )
+
+
+def _changed(name: str) -> ChangedError:
+    return ChangedError(f"table {name} was altered, renamed or dropped while the catalog was read")
 
 
 def _nothing_matches(pattern: str, names: Sequence[str]) -> OperatorError:
