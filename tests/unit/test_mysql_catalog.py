@@ -79,6 +79,29 @@ def test_a_table_that_goes_while_its_foreign_keys_are_asked_for(
     assert found.foreign_keys(("d", "t")) is None
 
 
+@pytest.mark.parametrize(("lately", "left"), [("1", []), ("0", ["d.t"])])
+def test_a_key_that_is_dropped_once_the_look_has_begun(
+    monkeypatch: pytest.MonkeyPatch, lately: str, left: list[str]
+) -> None:
+    """A statement that makes it again is waited for, as of a table that the list showed as just altered."""
+    keys = iter([[], [["id"]]])
+    lists = iter(["0", lately, "0"])
+
+    def texts(_connection: object, _what: str, statement: str, *_: object) -> list[list[str]]:
+        if "information_schema.TABLES" in statement:
+            return [[*_row("InnoDB")[:-1], next(lists)]]
+        return next(keys) if "information_schema.STATISTICS" in statement else [["0"]]
+
+    column = (b"id", b"int", None, b"NO", b"", None, b"", None)
+    monkeypatch.setattr(catalog.session, "texts", texts)
+    monkeypatch.setattr(catalog.session, "rows", lambda *_: [column])
+    monkeypatch.setattr(Catalog, "restricted", lambda *_: False)
+    monkeypatch.setattr(catalog, "_SETTLE_S", 0.0)
+    out: list[str] = []
+    captured = Catalog(None).captured(["d.t"], leave=lambda found, _: out.append(found.qualified))  # type: ignore[arg-type]
+    assert ([one.table.key for one in captured], out) == ([("id",)] if not left else [], left)
+
+
 def test_a_table_that_goes_while_it_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
     """Is looked at again: that its key is hidden is not said of it."""
     column = (b"id", b"int", None, b"NO", b"", None, b"", None)

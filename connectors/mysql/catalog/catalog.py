@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -127,13 +127,16 @@ class Catalog:
         while True:
             left: list[tuple[captured_tables.Qualified, OperatorError]] = []
             captured = list(self._captured(patterns, keys, lambda *of, left=left: left.append(of)))
-            lately = any(isinstance(found, Found) and found.lately for found, _ in left)
-            if not lately or time.monotonic() > until_s:
+            if not left or time.monotonic() > until_s or not self._any_lately({found.qualified for found, _ in left}):
                 break
             time.sleep(_SETTLE_S)  # a key is often dropped and made again by two statements
         for found, exc in left:
             leave(found, exc)
         return tuple(captured)
+
+    def _any_lately(self, names: Container[str]) -> bool:
+        """Tell whether one of these tables was made a few seconds ago, if only since the look at it has begun."""
+        return any(found.lately for found in self._tables() if found.qualified in names)
 
     def _captured(
         self, patterns: Sequence[str], keys: Mapping[str, Sequence[str]], leave: captured_tables.Leave
