@@ -128,12 +128,18 @@ class _Check:
         found = self._server
         if not found.mariadb and found.version < _ROLES_SHOWN:
             return
-        if names := [name for (name,) in session.texts(connection, "reading roles", _ROLES)]:
-            set_ = f"{names[0]} FOR" if found.mariadb else "ALL TO"
-            what = (
-                f"{', '.join(names)}: granted to user {found.user}, but in none of its sessions: its rights are missing"
-            )
-            yield Finding(Level.WARNING, "rights", f"role {what}", f"SET DEFAULT ROLE {set_} {found.account}")
+        statement = _ROLES.format("" if found.mariadb else _NOT_OF_MARIADB)
+        idle = session.texts(connection, "reading roles", statement)
+        if not idle:
+            return
+        names, active = [name for name, _ in idle], idle[0][1]
+        fix = f"SET DEFAULT ROLE ALL TO {found.account}"
+        if found.mariadb:  # a session has one role, and those that are granted to it
+            one, *others = map(mapping.quoted_name, (*filter(None, [active]), *names))
+            set_ = () if active else (f"SET DEFAULT ROLE {one} FOR {found.account}",)
+            fix = "; ".join((*set_, *(f"GRANT {other} TO {one}" for other in others)))
+        what = f"{', '.join(names)}: granted to user {found.user}, but in none of its sessions: its rights are missing"
+        yield Finding(Level.WARNING, "rights", f"role {what}", fix)
 
     def _retention(self, _connection: session.Connection) -> Iterator[Finding]:
         found, days = self._server, 7
@@ -298,7 +304,10 @@ class _Check:
 _OF_GROUP: Final = "group_replication_"
 _ROLES_SHOWN: Final = (8, 0, 19)
 _ROLES: Final = (
-    "SELECT DISTINCT role_name FROM information_schema.applicable_roles WHERE role_name NOT IN "
-    "(SELECT role_name FROM information_schema.enabled_roles WHERE role_name IS NOT NULL)"
+    "SELECT DISTINCT role_name, CURRENT_ROLE() FROM information_schema.applicable_roles "
+    "WHERE CONCAT_WS('@', grantee{}) = CURRENT_USER() AND role_name NOT IN "
+    "(SELECT role_name FROM information_schema.enabled_roles WHERE role_name IS NOT NULL) ORDER BY role_name"
 )
+"""Roles of the user itself: those that are granted to a role which is active are, too, and MySQL does not list them."""
+_NOT_OF_MARIADB: Final = ", grantee_host"
 _STRICT: Final = "SELECT @@GLOBAL.gtid_strict_mode"

@@ -58,7 +58,7 @@ full: id
     SELECT id, -l AS l FROM public.t ORDER BY l + 0, id LIMIT 9
 
 full: i
-    SELECT i, count(*) AS n, max(-j) AS j FROM public.t GROUP BY i ORDER BY n % 2, abs(j), i LIMIT 5
+    SELECT i, count(*) AS n, max(-j) AS j FROM public.t GROUP BY i ORDER BY n % 2, abs(j), count(i), i LIMIT 5
 
 full: i
     SELECT DISTINCT i, s FROM public.t ORDER BY i DESC, s LIMIT 9

@@ -77,3 +77,23 @@ def test_a_replica_that_has_stopped(monkeypatch: pytest.MonkeyPatch, version: st
     assert f"START {word.upper()}" in found.fix
     state["channel_name"] = "group_replication_recovery"
     assert not list(made._replica(None)), "which stops when a member has joined its group"
+
+
+@pytest.mark.parametrize(
+    ("version", "idle", "fix"),
+    [
+        ("9.7.0", [["a-b", "NONE"], ["c", "NONE"]], "SET DEFAULT ROLE ALL TO 'u'@'h'"),
+        ("11.8.3-MariaDB", [["a-b", ""], ["c", ""]], "SET DEFAULT ROLE `a-b` FOR 'u'@'h'; GRANT `c` TO `a-b`"),
+        ("11.8.3-MariaDB", [["c", "a-b"]], "GRANT `c` TO `a-b`"),
+    ],
+)
+def test_roles_that_are_in_no_session(
+    monkeypatch: pytest.MonkeyPatch, version: str, idle: list[list[str]], fix: str
+) -> None:
+    """MariaDB has one role in a session: another default would take its place."""
+    made = looked(monkeypatch, {"version": version}, None)
+    monkeypatch.setattr(session, "texts", lambda *_: idle)
+    (found,) = made._roles(None)
+    assert found.fix == fix
+    monkeypatch.setattr(session, "texts", lambda *_: [])
+    assert not list(made._roles(None))

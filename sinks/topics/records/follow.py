@@ -59,6 +59,7 @@ class Follower:
                 **client,
                 client_id="cdc-tail",
                 group_id=None,
+                allow_auto_create_topics=False,  # those that are deleted
                 enable_auto_commit=False,
                 isolation_level="read_committed",
                 request_timeout_ms=15_000,
@@ -115,12 +116,14 @@ class Follower:
     def _take_up(self, *, first: bool) -> None:
         topics = sorted(t for t in self._consumer.topics() if self._pattern.fullmatch(t))
         found = {TopicPartition(t, p) for t in topics for p in self._consumer.partitions_for_topic(t) or ()}
-        ids = {t["name"]: identity(t.get("topic_id")) for t in self._admin.describe_topics(topics)} if topics else {}
-        same = {of for of in self._assigned if self._ids.get(of.topic) == ids.get(of.topic, "")}
-        self._ids = ids
-        new = found - same
-        if new or same != self._assigned:
-            self._assigned = same | new
+        described = self._admin.describe_topics(topics) if topics else ()
+        told = {t["name"]: of for t in described if (of := identity(t.get("topic_id")))}
+        again = {name for name, of in told.items() if self._ids.get(name, of) != of}
+        self._ids |= told  # a broker that has just started may not know them all
+        kept = {of for of in self._assigned if of.topic not in again}
+        new = found - kept
+        if again or new:
+            self._assigned = kept | new
             self._consumer.assign(sorted(self._assigned))
         if new:
             if self._from_beginning or not first:

@@ -156,9 +156,18 @@ def _without_error(value: exp.Expr, group: Sequence[exp.Expr]) -> exp.Expr:
 
 
 def _by_outputs(value: exp.Expr, outputs: Mapping[str, exp.Expr]) -> exp.Expr:
-    """Return an expression of ORDER BY with output columns by their names: Spark computes no window or group there."""
-    names = {each: name for name, each in outputs.items() if not isinstance(each, exp.Literal)}
-    return value.transform(lambda node: name(names[node]) if node in names else node)
+    """Return an expression of ORDER BY with output columns by their names: Spark computes no window or group there.
+
+    An aggregate that is no output column is of the rows of FROM.
+    """
+    names = {each: of for of, each in outputs.items() if not isinstance(each, exp.Literal)}
+
+    def named(node: exp.Expr) -> exp.Expr:
+        if node in names:
+            return name(names[node])
+        return node.copy() if isinstance(node, exp.AggFunc) else node  # nothing is looked for in a copy
+
+    return value.transform(named)
 
 
 def query(block: Block, schema: str, restrictions: Restrictions, conditions: Sequence[str], hidden: str = "") -> str:
