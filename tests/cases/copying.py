@@ -113,6 +113,7 @@ class Copying:
                 prefix=config.name,
                 chunk_rows=config.snapshot.chunk_rows,
                 config=config.binding,
+                by_pattern=lambda table: not config.names(table),
                 rules=CaptureRules.of_source(config.source),
                 unsent=orjson.dumps(UNSENT),
             ),

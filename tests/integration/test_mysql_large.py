@@ -95,7 +95,9 @@ def killed_in_the_middle(connector: Connector, database: MySQLDatabase, size: Si
 
     first = Life(connector, "tests.faults.crashing", "sink.write", str(size.rows * 2 // 5))
     assert first.code == -signal.SIGKILL, first.stderr
-    assert standing(connector, settled=True).commit == before.commit
+    after = standing(connector, settled=True)
+    rotated = (1 << 32) * (1 + before.commit // (1 << 32))  # MariaDB 11.7 and newer give it a file of its own
+    assert after.commit == before.commit or rotated < after.commit < rotated + size.rows
     assert any(there for _, there in ends(connector, database)), "it was killed before Kafka had anything"
     assert not any(stable for stable, _ in ends(connector, database))
 
