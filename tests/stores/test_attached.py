@@ -33,21 +33,25 @@ ATTACHED = (
     "CREATE TRIGGER noted AFTER UPDATE OF status ON orders FOR EACH ROW WHEN (NEW.id > 1) EXECUTE FUNCTION noted()",
     'CREATE TRIGGER "Off" BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION noted()',
     'ALTER TABLE orders DISABLE TRIGGER "Off"',
-    "CREATE RULE nothing AS ON DELETE TO orders DO ALSO NOTHING",
-    "CREATE TABLE customers (id bigint PRIMARY KEY)",
+    "CREATE RULE nothing AS ON DELETE TO orders DO INSTEAD NOTHING",
+    "ALTER TABLE orders DISABLE RULE nothing",
+    "CREATE TABLE customers (id bigint PRIMARY KEY) PARTITION BY HASH (id)",
+    "CREATE TABLE customers_1 PARTITION OF customers FOR VALUES WITH (MODULUS 1, REMAINDER 0)",
     "ALTER TABLE orders ADD CONSTRAINT whose FOREIGN KEY (id) REFERENCES customers DEFERRABLE NOT VALID",
     "CREATE PUBLICATION all_of_{tenant} FOR TABLE orders",
     "CREATE PUBLICATION part_of_{tenant} FOR TABLE orders (id, status) WHERE (id > 1)",
     "COMMENT ON TABLE orders IS 'it''s 100 %s'",
+    "SET ROLE {tenant}; GRANT SELECT ON orders TO PUBLIC",
+    "ALTER TABLE orders OWNER TO {keeper}",
 )
 LEFT = ("DROP POLICY few ON orders", 'DROP TRIGGER "Off" ON orders', "REVOKE ALL ON orders FROM {tenant}")
 OF = "FROM pg_class WHERE oid = 'public.orders'::regclass"
 WHAT = (
-    f"SELECT relacl::text, relrowsecurity, relforcerowsecurity, relreplident, obj_description(oid) {OF}",
+    f"SELECT relowner, regexp_replace(relacl::text, '/[^,}}]*', '', 'g'), relrowsecurity, relforcerowsecurity, relreplident, obj_description(oid) {OF}",
     f"SELECT attname, attacl::text FROM pg_attribute WHERE attrelid = (SELECT oid {OF}) AND attacl IS NOT NULL",
     "SELECT * FROM pg_policies ORDER BY policyname",
     "SELECT pg_get_triggerdef(oid), tgenabled FROM pg_trigger WHERE NOT tgisinternal ORDER BY tgname",
-    f"SELECT pg_get_ruledef(oid) FROM pg_rewrite WHERE ev_class = (SELECT oid {OF})",
+    f"SELECT pg_get_ruledef(oid), ev_enabled FROM pg_rewrite WHERE ev_class = (SELECT oid {OF})",
     f"SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = (SELECT oid {OF}) AND contype = 'f'",
     "SELECT * FROM pg_publication_tables ORDER BY pubname",
 )
@@ -66,15 +70,16 @@ def store(postgres18: Database) -> Iterator[PostgresStore]:
 
 def test_it_goes_with_the_name(postgres18: Database, store: PostgresStore) -> None:
     """Both ways, as it is by then; a table that is made has none of the rights that tables get by default."""
-    owner, tenant = f"app_{postgres18.name}", f"tenant_{postgres18.name}"
+    owner, tenant, keeper = (f"{role}_{postgres18.name}" for role in ("app", "tenant", "keeper"))
 
     def as_owner(*statements: str) -> None:
-        postgres18.execute(*(f"SET ROLE {owner}; {one.format(tenant=tenant)}" for one in statements))
+        postgres18.execute(*(f"SET ROLE {owner}; {one.format(tenant=tenant, keeper=keeper)}" for one in statements))
 
     def attached() -> list[list[tuple[Any, ...]]]:
         return [postgres18.rows(query) for query in WHAT]
 
-    postgres18.execute(f"CREATE ROLE {tenant}")
+    postgres18.execute(f"CREATE ROLE {tenant}", f"CREATE ROLE {keeper} ROLE {owner}")
+    postgres18.execute(f"GRANT CREATE ON SCHEMA public TO {keeper}")
     as_owner(*ATTACHED, "ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO PUBLIC")
     before = attached()
     assert all(before)
@@ -85,7 +90,7 @@ def test_it_goes_with_the_name(postgres18: Database, store: PostgresStore) -> No
     before = attached()
     store.roll_back(TABLE, Due("back", {}))
     assert attached() == before
-    postgres18.execute(f"DROP OWNED BY {tenant}", f"DROP ROLE {tenant}")
+    postgres18.execute(f"DROP OWNED BY {tenant}, {keeper} CASCADE", f"DROP ROLE {tenant}, {keeper}")
 
 
 @pytest.mark.parametrize(
