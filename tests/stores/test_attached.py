@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from spark_apply.events.projection import projected_table
 from spark_apply.model.completeness import Mark
 from spark_apply.model.store import EVERYTHING, Due, Visibility
 from spark_apply.model.target_table import TargetTable, Version
+from spark_apply.stores.postgres import locks
 from spark_apply.stores.postgres.server import Server
 from spark_apply.stores.postgres.store import PostgresStore
 from tests.conftest import Database
@@ -47,7 +49,8 @@ ATTACHED = (
 LEFT = ("DROP POLICY few ON orders", 'DROP TRIGGER "Off" ON orders', "REVOKE ALL ON orders FROM {tenant}")
 OF = "FROM pg_class WHERE oid = 'public.orders'::regclass"
 WHAT = (
-    f"SELECT relowner, regexp_replace(relacl::text, '/[^,}}]*', '', 'g'), relrowsecurity, relforcerowsecurity, relreplident, obj_description(oid) {OF}",
+    f"SELECT relowner, regexp_replace(relacl::text, '/[^,}}]*', '', 'g'), obj_description(oid) {OF}",
+    f"SELECT relrowsecurity, relforcerowsecurity, relreplident {OF}",
     f"SELECT attname, attacl::text FROM pg_attribute WHERE attrelid = (SELECT oid {OF}) AND attacl IS NOT NULL",
     "SELECT * FROM pg_policies ORDER BY policyname",
     "SELECT pg_get_triggerdef(oid), tgenabled FROM pg_trigger WHERE NOT tgisinternal ORDER BY tgname",
@@ -114,3 +117,24 @@ def test_what_cannot_go_with_it_is_told(statement: str, told: str, postgres18: D
     ):
         with pytest.raises(OperatorError, match=told):
             refused(TABLE)
+
+
+def test_a_reader_of_what_a_foreign_key_refers_to_is_waited_for_as_briefly(
+    postgres18: Database, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table is free for its own readers between two tries, and the session in the way is named."""
+    monkeypatch.setattr(locks, "_TRY_MS", 200)
+    monkeypatch.setattr(locks, "_WITHIN_S", 0)
+    postgres18.execute(
+        f"SET ROLE app_{postgres18.name}; CREATE TABLE customers (id bigint PRIMARY KEY);"
+        " ALTER TABLE orders ADD FOREIGN KEY (id) REFERENCES customers"
+    )
+    store.beside(TABLE)
+    with closing(postgres18.connect()) as reader:
+        reader.cursor().execute("BEGIN; SELECT FROM customers")
+        with pytest.raises(
+            OperatorError, match=rf"public\.customers was being .* by the sessions with pid {reader.info.backend_pid}\n"
+        ):
+            store.swap(TABLE, Due("rebuilt", {}))
+        reader.cursor().execute("SET lock_timeout = 100; SELECT FROM orders; COMMIT")
+    store.swap(TABLE, Due("rebuilt", {}))

@@ -15,7 +15,6 @@ from typing import Final
 
 from psycopg2 import sql
 
-from spark_apply.stores.postgres.locks import wait_for_locks
 from spark_apply.stores.postgres.tables import Cursor
 
 Pairs = list[tuple[str, str]]
@@ -96,7 +95,6 @@ def take_off(cur: Cursor, table: sql.Identifier) -> None:
 
 def put_on(cur: Cursor, pairs: Pairs) -> None:
     """Attach what the copy had that has just been replaced, to the one that has its name now."""
-    wait_for_locks(cur)  # of tables that foreign keys refer to: readers wait for us meanwhile
     _run(cur, [made for _, made in pairs])
 
 
