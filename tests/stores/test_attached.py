@@ -46,6 +46,12 @@ ATTACHED = (
     "SET ROLE {tenant}; GRANT SELECT ON orders TO PUBLIC",
     "ALTER TABLE orders OWNER TO {keeper}",
 )
+THERE = (
+    "CREATE TABLE parts (LIKE orders) PARTITION BY LIST (id)",
+    "CREATE TABLE roles (id bigint PRIMARY KEY)",
+    "CREATE FUNCTION theirs() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'",
+    "REVOKE ALL ON FUNCTION theirs() FROM PUBLIC",
+)
 LEFT = ("DROP POLICY few ON orders", 'DROP TRIGGER "Off" ON orders', "REVOKE ALL ON orders FROM {tenant}")
 OF = "FROM pg_class WHERE oid = 'public.orders'::regclass"
 WHAT = (
@@ -99,9 +105,14 @@ def test_it_goes_with_the_name(postgres18: Database, store: PostgresStore) -> No
 @pytest.mark.parametrize(
     ("statement", "told"),
     [
-        ("CREATE TABLE items (of bigint REFERENCES orders)", r"foreign keys stay with .*: public\.items"),
+        ("CREATE TABLE items (of bigint REFERENCES orders)", r"stays with .*: constraint \S+ on table public\.items"),
+        ("CREATE POLICY own ON roles USING (1 IN (SELECT id FROM orders))", r": policy own on table public\.roles"),
+        ("CREATE FUNCTION paid(orders[]) RETURNS bool RETURN false", r": function public\.paid\(public\.orders\[\]\)"),
+        ("ALTER TABLE parts ATTACH PARTITION orders DEFAULT", r": its place below public\.parts"),
         ("CREATE VIEW all_orders AS SELECT * FROM orders", r"views stay with .*: public\.all_orders"),
-        ("CREATE PUBLICATION theirs FOR TABLE orders", "may not give its place in publications on: theirs"),
+        ("CREATE PUBLICATION theirs FOR TABLE orders", "may not hand on: publication theirs"),
+        ("CREATE TRIGGER t AFTER UPDATE ON orders EXECUTE FUNCTION theirs()", "may not hand on: trigger t"),
+        ("ALTER TABLE orders ADD CONSTRAINT k FOREIGN KEY (id) REFERENCES roles", "may not hand on: foreign key k"),
     ],
 )
 def test_what_cannot_go_with_it_is_told(statement: str, told: str, postgres18: Database, store: PostgresStore) -> None:
@@ -109,7 +120,7 @@ def test_what_cannot_go_with_it_is_told(statement: str, told: str, postgres18: D
     store.beside(TABLE)
     store.swap(TABLE, Due("rebuilt", {}))
     store.beside(TABLE)
-    postgres18.execute(statement)
+    postgres18.execute(*THERE, statement)
     for refused in (
         store.beside,
         lambda of: store.swap(of, Due("again", {})),
@@ -138,3 +149,15 @@ def test_a_reader_of_what_a_foreign_key_refers_to_is_waited_for_as_briefly(
             store.swap(TABLE, Due("rebuilt", {}))
         reader.cursor().execute("SET lock_timeout = 100; SELECT FROM orders; COMMIT")
     store.swap(TABLE, Due("rebuilt", {}))
+
+
+def test_what_keeps_the_previous_copy_is_told_before_anything_is_read(
+    postgres18: Database, store: PostgresStore
+) -> None:
+    store.beside(TABLE)
+    store.swap(TABLE, Due("rebuilt", {}))
+    postgres18.execute("CREATE VIEW earlier AS SELECT * FROM cdc_apply.copy_1")
+    with pytest.raises(OperatorError, match="cannot be dropped for rule _RETURN on view public.earlier"):
+        store.beside(TABLE)
+    postgres18.execute("DROP VIEW earlier")
+    store.beside(TABLE)

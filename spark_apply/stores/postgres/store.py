@@ -60,7 +60,7 @@ from spark_apply.stores.postgres.attached import attached, put_on, take_off
 from spark_apply.stores.postgres.careful import DeferredError, TableFold, fold_carefully
 from spark_apply.stores.postgres.copies import BESIDE, LIVE, PREVIOUS, Copies, Copy
 from spark_apply.stores.postgres.locks import lock_exclusively, wait_for_locks
-from spark_apply.stores.postgres.others import lost, refuse_altered, refuse_dependents
+from spark_apply.stores.postgres.others import lost, refuse_altered, refuse_dependents, refuse_to_drop
 from spark_apply.stores.postgres.server import LockedError, Server, ShortageError
 from spark_apply.stores.postgres.tables import OURS, CopyState, Cursor, Tables, columns_of
 from spark_apply.stores.postgres.types import documents, pg_type
@@ -300,6 +300,9 @@ class PostgresStore:
                 )
                 raise OperatorError(msg, hint="wait until cdc status shows a position for it")
             refuse_dependents(cur, of)
+            kept = self._copies.find(cur, table, PREVIOUS)
+            if kept is not None:
+                refuse_to_drop(cur, self._copies.tables(table, kept, PREVIOUS))
             if lost(cur, table, live):  # should the rebuild not end, the live copy has empty ones
                 self._copies.write(cur, live.number, live.mark and replace(live.mark, version=LOST))
             tables.evolve(cur, of)
