@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from spark_apply.events.projection import projected_table
 from spark_apply.model.completeness import Mark
 from spark_apply.model.store import EVERYTHING, Due, Visibility
 from spark_apply.model.target_table import TargetTable, Version
+from spark_apply.stores.postgres import locks
 from spark_apply.stores.postgres.server import Server
 from spark_apply.stores.postgres.store import PostgresStore
 from tests.conftest import Database
@@ -33,21 +35,32 @@ ATTACHED = (
     "CREATE TRIGGER noted AFTER UPDATE OF status ON orders FOR EACH ROW WHEN (NEW.id > 1) EXECUTE FUNCTION noted()",
     'CREATE TRIGGER "Off" BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION noted()',
     'ALTER TABLE orders DISABLE TRIGGER "Off"',
-    "CREATE RULE nothing AS ON DELETE TO orders DO ALSO NOTHING",
-    "CREATE TABLE customers (id bigint PRIMARY KEY)",
+    "CREATE RULE nothing AS ON DELETE TO orders DO INSTEAD NOTHING",
+    "ALTER TABLE orders DISABLE RULE nothing",
+    "CREATE TABLE customers (id bigint PRIMARY KEY) PARTITION BY HASH (id)",
+    "CREATE TABLE customers_1 PARTITION OF customers FOR VALUES WITH (MODULUS 1, REMAINDER 0)",
     "ALTER TABLE orders ADD CONSTRAINT whose FOREIGN KEY (id) REFERENCES customers DEFERRABLE NOT VALID",
     "CREATE PUBLICATION all_of_{tenant} FOR TABLE orders",
     "CREATE PUBLICATION part_of_{tenant} FOR TABLE orders (id, status) WHERE (id > 1)",
     "COMMENT ON TABLE orders IS 'it''s 100 %s'",
+    "SET ROLE {tenant}; GRANT SELECT ON orders TO PUBLIC",
+    "ALTER TABLE orders OWNER TO {keeper}",
+)
+THERE = (
+    "CREATE TABLE parts (LIKE orders) PARTITION BY LIST (id)",
+    "CREATE TABLE roles (id bigint PRIMARY KEY)",
+    "CREATE FUNCTION theirs() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'",
+    "REVOKE ALL ON FUNCTION theirs() FROM PUBLIC",
 )
 LEFT = ("DROP POLICY few ON orders", 'DROP TRIGGER "Off" ON orders', "REVOKE ALL ON orders FROM {tenant}")
 OF = "FROM pg_class WHERE oid = 'public.orders'::regclass"
 WHAT = (
-    f"SELECT relacl::text, relrowsecurity, relforcerowsecurity, relreplident, obj_description(oid) {OF}",
+    f"SELECT relowner, regexp_replace(relacl::text, '/[^,}}]*', '', 'g'), obj_description(oid) {OF}",
+    f"SELECT relrowsecurity, relforcerowsecurity, relreplident {OF}",
     f"SELECT attname, attacl::text FROM pg_attribute WHERE attrelid = (SELECT oid {OF}) AND attacl IS NOT NULL",
     "SELECT * FROM pg_policies ORDER BY policyname",
     "SELECT pg_get_triggerdef(oid), tgenabled FROM pg_trigger WHERE NOT tgisinternal ORDER BY tgname",
-    f"SELECT pg_get_ruledef(oid) FROM pg_rewrite WHERE ev_class = (SELECT oid {OF})",
+    f"SELECT pg_get_ruledef(oid), ev_enabled FROM pg_rewrite WHERE ev_class = (SELECT oid {OF})",
     f"SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = (SELECT oid {OF}) AND contype = 'f'",
     "SELECT * FROM pg_publication_tables ORDER BY pubname",
 )
@@ -66,15 +79,16 @@ def store(postgres18: Database) -> Iterator[PostgresStore]:
 
 def test_it_goes_with_the_name(postgres18: Database, store: PostgresStore) -> None:
     """Both ways, as it is by then; a table that is made has none of the rights that tables get by default."""
-    owner, tenant = f"app_{postgres18.name}", f"tenant_{postgres18.name}"
+    owner, tenant, keeper = (f"{role}_{postgres18.name}" for role in ("app", "tenant", "keeper"))
 
     def as_owner(*statements: str) -> None:
-        postgres18.execute(*(f"SET ROLE {owner}; {one.format(tenant=tenant)}" for one in statements))
+        postgres18.execute(*(f"SET ROLE {owner}; {one.format(tenant=tenant, keeper=keeper)}" for one in statements))
 
     def attached() -> list[list[tuple[Any, ...]]]:
         return [postgres18.rows(query) for query in WHAT]
 
-    postgres18.execute(f"CREATE ROLE {tenant}")
+    postgres18.execute(f"CREATE ROLE {tenant}", f"CREATE ROLE {keeper} ROLE {owner}")
+    postgres18.execute(f"GRANT CREATE ON SCHEMA public TO {keeper}")
     as_owner(*ATTACHED, "ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO PUBLIC")
     before = attached()
     assert all(before)
@@ -85,15 +99,20 @@ def test_it_goes_with_the_name(postgres18: Database, store: PostgresStore) -> No
     before = attached()
     store.roll_back(TABLE, Due("back", {}))
     assert attached() == before
-    postgres18.execute(f"DROP OWNED BY {tenant}", f"DROP ROLE {tenant}")
+    postgres18.execute(f"DROP OWNED BY {tenant}, {keeper} CASCADE", f"DROP ROLE {tenant}, {keeper}")
 
 
 @pytest.mark.parametrize(
     ("statement", "told"),
     [
-        ("CREATE TABLE items (of bigint REFERENCES orders)", r"foreign keys stay with .*: public\.items"),
+        ("CREATE TABLE items (of bigint REFERENCES orders)", r"stays with .*: constraint \S+ on table public\.items"),
+        ("CREATE POLICY own ON roles USING (1 IN (SELECT id FROM orders))", r": policy own on table public\.roles"),
+        ("CREATE FUNCTION paid(orders[]) RETURNS bool RETURN false", r": function public\.paid\(public\.orders\[\]\)"),
+        ("ALTER TABLE parts ATTACH PARTITION orders DEFAULT", r": its place below public\.parts"),
         ("CREATE VIEW all_orders AS SELECT * FROM orders", r"views stay with .*: public\.all_orders"),
-        ("CREATE PUBLICATION theirs FOR TABLE orders", "may not give its place in publications on: theirs"),
+        ("CREATE PUBLICATION theirs FOR TABLE orders", "may not hand on: publication theirs"),
+        ("CREATE TRIGGER t AFTER UPDATE ON orders EXECUTE FUNCTION theirs()", "may not hand on: trigger t"),
+        ("ALTER TABLE orders ADD CONSTRAINT k FOREIGN KEY (id) REFERENCES roles", "may not hand on: foreign key k"),
     ],
 )
 def test_what_cannot_go_with_it_is_told(statement: str, told: str, postgres18: Database, store: PostgresStore) -> None:
@@ -101,7 +120,7 @@ def test_what_cannot_go_with_it_is_told(statement: str, told: str, postgres18: D
     store.beside(TABLE)
     store.swap(TABLE, Due("rebuilt", {}))
     store.beside(TABLE)
-    postgres18.execute(statement)
+    postgres18.execute(*THERE, statement)
     for refused in (
         store.beside,
         lambda of: store.swap(of, Due("again", {})),
@@ -109,3 +128,36 @@ def test_what_cannot_go_with_it_is_told(statement: str, told: str, postgres18: D
     ):
         with pytest.raises(OperatorError, match=told):
             refused(TABLE)
+
+
+def test_a_reader_of_what_a_foreign_key_refers_to_is_waited_for_as_briefly(
+    postgres18: Database, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table is free for its own readers between two tries, and the session in the way is named."""
+    monkeypatch.setattr(locks, "_TRY_MS", 200)
+    monkeypatch.setattr(locks, "_WITHIN_S", 0)
+    postgres18.execute(
+        f"SET ROLE app_{postgres18.name}; CREATE TABLE customers (id bigint PRIMARY KEY);"
+        " ALTER TABLE orders ADD FOREIGN KEY (id) REFERENCES customers"
+    )
+    store.beside(TABLE)
+    with closing(postgres18.connect()) as reader:
+        reader.cursor().execute("BEGIN; SELECT FROM customers")
+        with pytest.raises(
+            OperatorError, match=rf"public\.customers was being .* by the sessions with pid {reader.info.backend_pid}\n"
+        ):
+            store.swap(TABLE, Due("rebuilt", {}))
+        reader.cursor().execute("SET lock_timeout = 100; SELECT FROM orders; COMMIT")
+    store.swap(TABLE, Due("rebuilt", {}))
+
+
+def test_what_keeps_the_previous_copy_is_told_before_anything_is_read(
+    postgres18: Database, store: PostgresStore
+) -> None:
+    store.beside(TABLE)
+    store.swap(TABLE, Due("rebuilt", {}))
+    postgres18.execute("CREATE VIEW earlier AS SELECT * FROM cdc_apply.copy_1")
+    with pytest.raises(OperatorError, match=r"cannot be dropped for rule _RETURN on view public\.earlier"):
+        store.beside(TABLE)
+    postgres18.execute("DROP VIEW earlier")
+    store.beside(TABLE)

@@ -15,7 +15,6 @@ from typing import Final
 
 from psycopg2 import sql
 
-from spark_apply.stores.postgres.locks import wait_for_locks
 from spark_apply.stores.postgres.tables import Cursor
 
 Pairs = list[tuple[str, str]]
@@ -24,8 +23,12 @@ Pairs = list[tuple[str, str]]
 _PARTS_SINCE: Final = 150_000
 """The version of the server since which a publication can have a part of a table's columns or rows."""
 
+_OWNER: Final = """
+SELECT format('ALTER TABLE %s OWNER TO CURRENT_USER', name), format('ALTER TABLE %s OWNER TO %s', name,
+    relowner::regrole) FROM t WHERE relowner <> current_user::regrole
+"""
 _GRANTS: Final = """
-SELECT format('REVOKE %s%s ON %s FROM %s', privilege_type, part, name, role),
+SELECT format('REVOKE %s%s ON %s FROM %s CASCADE', privilege_type, part, name, role),
     format('GRANT %s%s ON %s TO %s%s', privilege_type, part, name, role, option)
 FROM (SELECT name, relowner, '' AS part, relacl AS acl FROM t UNION ALL SELECT name, relowner, format(' (%I)', attname),
     attacl FROM t JOIN pg_attribute ON attrelid = t.oid AND attnum > 0 AND NOT attisdropped) g, aclexplode(acl),
@@ -49,13 +52,16 @@ SELECT format('DROP TRIGGER %I ON %s', tgname, name), concat(pg_get_triggerdef(g
     format('; ALTER TABLE %s ' || CASE tgenabled WHEN 'D' THEN 'DISABLE' WHEN 'R' THEN 'ENABLE REPLICA'
     WHEN 'A' THEN 'ENABLE ALWAYS' END || ' TRIGGER %I', name, tgname))
 FROM t JOIN pg_trigger g ON tgrelid = t.oid WHERE NOT tgisinternal
-UNION ALL SELECT format('DROP RULE %I ON %s', rulename, name), pg_get_ruledef(w.oid)
+UNION ALL SELECT format('DROP RULE %I ON %s', rulename, name), concat(pg_get_ruledef(w.oid),
+    format(' ALTER TABLE %s ' || CASE ev_enabled WHEN 'D' THEN 'DISABLE' WHEN 'R' THEN 'ENABLE REPLICA'
+    WHEN 'A' THEN 'ENABLE ALWAYS' END || ' RULE %I', name, rulename))
 FROM t JOIN pg_rewrite w ON ev_class = t.oid
 """
 _FOREIGN_KEYS: Final = """
 SELECT format('ALTER TABLE %s DROP CONSTRAINT %I', name, conname), format('ALTER TABLE %s ADD CONSTRAINT %I %s%s', name,
     conname, definition, CASE WHEN definition !~ ' NOT (VALID|ENFORCED)' THEN ' NOT VALID' END)
 FROM t JOIN pg_constraint c ON conrelid = t.oid, pg_get_constraintdef(c.oid) definition WHERE contype = 'f'
+    AND conparentid = 0
 """
 _WORDS: Final = """
 SELECT format('COMMENT ON TABLE %s IS NULL', name), format('COMMENT ON TABLE %s IS %L', name, said)
@@ -76,7 +82,7 @@ _PART: Final = """, (SELECT format(' (%s)', string_agg(format('%I', attname), ',
 def attached(cur: Cursor, table: sql.Identifier) -> Pairs:
     """Return what others have attached to a table."""
     part = _PART if cur.connection.server_version >= _PARTS_SINCE else ""
-    parts = (_GRANTS, _POLICIES, _TRIGGERS, _FOREIGN_KEYS, _WORDS, _PUBLICATIONS % part)
+    parts = (_OWNER, _GRANTS, _POLICIES, _TRIGGERS, _FOREIGN_KEYS, _WORDS, _PUBLICATIONS % part)
     named = sql.SQL("WITH t AS (SELECT *, oid::regclass::text AS name FROM pg_class WHERE oid = to_regclass({})) ")
     cur.execute(named.format(sql.Literal(table.as_string(cur))) + sql.SQL("UNION ALL".join(parts)))
     return cur.fetchall()
@@ -84,12 +90,11 @@ def attached(cur: Cursor, table: sql.Identifier) -> Pairs:
 
 def take_off(cur: Cursor, table: sql.Identifier) -> None:
     """Take what is attached to a table away: it was set aside, and has what is of another time."""
-    _run(cur, [away for away, _ in attached(cur, table)])
+    _run(cur, [away for away, _ in reversed(attached(cur, table))])
 
 
 def put_on(cur: Cursor, pairs: Pairs) -> None:
     """Attach what the copy had that has just been replaced, to the one that has its name now."""
-    wait_for_locks(cur)  # of tables that foreign keys refer to: readers wait for us meanwhile
     _run(cur, [made for _, made in pairs])
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from psycopg2 import errors, sql
@@ -31,21 +31,20 @@ def wait_for_locks(cur: Cursor, *, again: bool = False) -> None:
     cur.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(_AGAIN_MS if again else _FOLDING_MS)))
 
 
-def lock_exclusively(cur: Cursor, relations: Sequence[sql.Identifier], doing: str) -> None:
-    """Lock these tables exclusively until the transaction ends; tables that do not exist are skipped.
+def lock_exclusively(cur: Cursor, relations: Sequence[sql.Identifier], doing: str, then: Callable[[], None]) -> None:
+    """Lock these tables exclusively until the transaction ends, and do `then`; tables that do not exist are skipped.
 
-    Raises OperatorError, which names the sessions, if one of the tables was read all the time. The transaction is still
-    usable after that.
+    `then` may need other tables, as those that foreign keys refer to: they are waited for as briefly, and all is given
+    back meanwhile. Raises OperatorError, which names the sessions, if one of the tables was read all the time. The
+    transaction is still usable after that.
     """
     places = _there(cur, relations)
-    if not places:
-        return
     until, wait_s = time.monotonic() + _WITHIN_S, _FIRST_WAIT_S
     cur.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(_TRY_MS)))
     while True:
         cur.execute("SELECT clock_timestamp()")
         ((tried_at,),) = cur.fetchall()
-        if _try_lock(cur, places):
+        if _tried(cur, places, then):
             break
         if time.monotonic() > until:
             raise _blocked_by(cur, places, doing, tried_at)
@@ -64,11 +63,13 @@ def _there(cur: Cursor, relations: Sequence[sql.Identifier]) -> list[sql.Identif
     return found
 
 
-def _try_lock(cur: Cursor, places: Collection[sql.Identifier]) -> bool:
+def _tried(cur: Cursor, places: Collection[sql.Identifier], then: Callable[[], None]) -> bool:
     cur.execute("SAVEPOINT cdc_alone")
     try:
-        cur.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(sql.SQL(", ").join(places)))
-    except errors.LockNotAvailable:
+        if places:
+            cur.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(sql.SQL(", ").join(places)))
+        then()
+    except (errors.LockNotAvailable, errors.DeadlockDetected):  # a reader of one has waited for another
         cur.execute("ROLLBACK TO SAVEPOINT cdc_alone")
         return False
     cur.execute("RELEASE SAVEPOINT cdc_alone")
@@ -81,14 +82,16 @@ def _blocked_by(cur: Cursor, places: Collection[sql.Identifier], doing: str, tri
     ``pg_blocking_pids`` works only for a session that is waiting, and a waiting session cannot call it.
     """
     cur.execute(
-        "SELECT DISTINCT pid FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
-        " WHERE locktype = 'relation' AND granted AND relation = ANY (%s::regclass[]) AND pid <> pg_backend_pid()"
+        "SELECT DISTINCT pid, relation::regclass::text FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
+        " WHERE locktype = 'relation' AND granted AND relation IN (SELECT unnest(%s::regclass[]) UNION"
+        " SELECT confrelid FROM pg_constraint WHERE conrelid = ANY (%s::regclass[])) AND pid <> pg_backend_pid()"
         " AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
         " AND coalesce(a.xact_start < %s, true) ORDER BY pid",  # null: a session that this user may not see
-        ([place.as_string(cur) for place in places], tried_at),
+        (*[[place.as_string(cur) for place in places]] * 2, tried_at),
     )
-    pids = ", ".join(str(pid) for (pid,) in cur.fetchall())
-    names = ", ".join(place.as_string(cur) for place in places)
+    found = cur.fetchall()
+    pids = ", ".join(dict.fromkeys(str(pid) for pid, _ in found))
+    names = ", ".join(sorted({name for _, name in found})) or ", ".join(place.as_string(cur) for place in places)
     if not pids:
         msg = f"{doing}: {names} was read all the while, by one session or another or a prepared transaction"
         hint = "nothing was changed; run it again when fewer read it. SELECT * FROM pg_prepared_xacts"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from psycopg2 import sql
 
 from cdc.model.errors import OperatorError
@@ -13,6 +15,36 @@ from spark_apply.stores.postgres.copies import Copy
 from spark_apply.stores.postgres.keys import column_type
 from spark_apply.stores.postgres.tables import Cursor, Tables, columns_of
 from spark_apply.stores.postgres.types import holds
+
+_HELD: Final = """
+WITH t AS (SELECT * FROM pg_class WHERE oid = to_regclass(%s)), own (class, id) AS (
+    SELECT 'pg_policy'::regclass, p.oid FROM pg_policy p JOIN t ON polrelid = t.oid
+    UNION ALL SELECT 'pg_trigger'::regclass, g.oid FROM pg_trigger g JOIN t ON tgrelid = t.oid
+    UNION ALL SELECT 'pg_rewrite'::regclass, w.oid FROM pg_rewrite w JOIN t ON ev_class = t.oid
+    UNION ALL SELECT 'pg_constraint'::regclass, c.oid FROM pg_constraint c JOIN t ON conrelid = t.oid
+    UNION ALL SELECT 'pg_attrdef'::regclass, a.oid FROM pg_attrdef a JOIN t ON adrelid = t.oid
+    UNION ALL SELECT 'pg_publication_rel'::regclass, r.oid FROM pg_publication_rel r JOIN t ON prrelid = t.oid)
+SELECT string_agg(what, ', ' ORDER BY what) FROM (SELECT pg_describe_object(classid, objid, 0) AS what FROM t
+    JOIN pg_depend ON (refclassid, refobjid) IN (('pg_class'::regclass, t.oid), ('pg_type'::regclass, reltype),
+        ('pg_type'::regclass, (SELECT typarray FROM pg_type y WHERE y.oid = reltype)))
+    WHERE deptype = 'n' AND (classid, objid) NOT IN (SELECT class, id FROM own)
+    UNION SELECT 'its place below ' || inhparent::regclass FROM t JOIN pg_inherits ON inhrelid = t.oid) held
+"""
+"""What depends on a table, or on the type of its rows, and is not part of it."""
+_WITHOUT_RIGHT: Final = """
+WITH t AS (SELECT * FROM pg_class WHERE oid = to_regclass(%s))
+SELECT string_agg(what, ', ' ORDER BY what) FROM (
+    SELECT 'publication ' || pubname AS what FROM t JOIN pg_publication_rel ON prrelid = t.oid
+        JOIN pg_publication p ON p.oid = prpubid WHERE NOT pg_has_role(pubowner, 'USAGE')
+    UNION ALL SELECT 'trigger ' || tgname FROM t JOIN pg_trigger ON tgrelid = t.oid
+        WHERE NOT tgisinternal AND NOT has_function_privilege(tgfoid, 'EXECUTE')
+    UNION ALL SELECT 'foreign key ' || conname FROM t JOIN pg_constraint ON conrelid = t.oid
+        WHERE contype = 'f' AND NOT has_any_column_privilege(confrelid, 'REFERENCES')
+    UNION ALL SELECT 'owner ' || relowner::regrole FROM t
+        WHERE relowner <> current_user::regrole AND NOT has_schema_privilege(relowner, relnamespace, 'CREATE')
+        AND NOT (SELECT rolsuper FROM pg_roles WHERE rolname = current_user)) kept
+"""
+"""What a user without further rights cannot make for another table."""
 
 
 def lost(cur: Cursor, table: TargetTable, copy: Copy) -> list[str]:
@@ -52,28 +84,27 @@ def refuse_dependents(cur: Cursor, of: Tables) -> None:
         msg = f"{name}: views stay with the table that a rebuild replaces: {', '.join(views)}"
         raise OperatorError(msg, hint=other_target(of.table))
     again = "behind the rebuild, make again what has to be taken off for it"
-    cur.execute(
-        "SELECT string_agg(conrelid::regclass || ' (' || conname || ')', ', ') FROM pg_constraint"
-        " WHERE contype = 'f' AND confrelid = to_regclass(%s) AND conrelid <> confrelid",
-        (of.rows.as_string(cur),),
-    )
-    ((keys,),) = cur.fetchall()
-    if keys:
-        msg = f"{name}: foreign keys stay with the table that a rebuild replaces: {keys}"
-        raise OperatorError(
-            msg, hint=f"pg_get_constraintdef prints what they are: {again}; or {other_target(of.table)}"
-        )
-    cur.execute(
-        "SELECT string_agg(pubname, ', ') FROM pg_publication_rel JOIN pg_publication p ON p.oid = prpubid"
-        " WHERE prrelid = to_regclass(%s) AND NOT pg_has_role(pubowner, 'USAGE')",
-        (of.rows.as_string(cur),),
-    )
-    ((foreign,),) = cur.fetchall()
-    if foreign:
-        msg = (
-            f"{name}: a rebuild replaces the table, and this user may not give its place in publications on: {foreign}"
-        )
-        raise OperatorError(msg, hint=f"its owner takes the table out of it; {again}")
+    held, kept = _asked(cur, _HELD, of), _asked(cur, _WITHOUT_RIGHT, of)
+    if held:
+        msg = f"{name}: what others have made of the table stays with the one that a rebuild replaces: {held}"
+        raise OperatorError(msg, hint=f"{again}; or {other_target(of.table)}")
+    if kept:
+        msg = f"{name}: a rebuild replaces the table, and this user may not hand on: {kept}"
+        raise OperatorError(msg, hint=f"grant this user what it needs for that, or take it off; {again}")
+
+
+def refuse_to_drop(cur: Cursor, of: Tables) -> None:
+    """Raise OperatorError for what keeps the previous copy, as what an earlier release left with it."""
+    held = _asked(cur, _HELD, of)
+    if held:
+        msg = f"{of.table.qualified}: its previous copy cannot be dropped for {held}"
+        raise OperatorError(msg, hint="drop those, or make them again: they show rows of an earlier time")
+
+
+def _asked(cur: Cursor, query: str, of: Tables) -> str | None:
+    cur.execute(query, (of.rows.as_string(cur),))
+    ((found,),) = cur.fetchall()
+    return str(found) if found else None
 
 
 def _fits(there: str | None, wanted: str) -> bool:

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from psycopg2 import sql
@@ -60,7 +60,7 @@ from spark_apply.stores.postgres.attached import attached, put_on, take_off
 from spark_apply.stores.postgres.careful import DeferredError, TableFold, fold_carefully
 from spark_apply.stores.postgres.copies import BESIDE, LIVE, PREVIOUS, Copies, Copy
 from spark_apply.stores.postgres.locks import lock_exclusively, wait_for_locks
-from spark_apply.stores.postgres.others import lost, refuse_altered, refuse_dependents
+from spark_apply.stores.postgres.others import lost, refuse_altered, refuse_dependents, refuse_to_drop
 from spark_apply.stores.postgres.server import LockedError, Server, ShortageError
 from spark_apply.stores.postgres.tables import OURS, CopyState, Cursor, Tables, columns_of
 from spark_apply.stores.postgres.types import documents, pg_type
@@ -300,6 +300,9 @@ class PostgresStore:
                 )
                 raise OperatorError(msg, hint="wait until cdc status shows a position for it")
             refuse_dependents(cur, of)
+            kept = self._copies.find(cur, table, PREVIOUS)
+            if kept is not None:
+                refuse_to_drop(cur, self._copies.tables(table, kept, PREVIOUS))
             if lost(cur, table, live):  # should the rebuild not end, the live copy has empty ones
                 self._copies.write(cur, live.number, live.mark and replace(live.mark, version=LOST))
             tables.evolve(cur, of)
@@ -335,9 +338,13 @@ class PostgresStore:
             limit = complete.position if complete else EVERYTHING
             tables.fold(cur, new, None, limit, CopyState(due.begin, "", reload=made.reload))
             self._copies.write(cur, made.number, made.mark, reload=False)
-            self._lock_exclusively(cur, table, live, self._copies.find(cur, table, PREVIOUS), "swapping")
-            self._copies.remove(cur, table, PREVIOUS)
-            self._exchange(cur, live, made, table, role=PREVIOUS, mark=Mark(due.begin, complete, due.topic), due=None)
+            kept, mark = self._copies.find(cur, table, PREVIOUS), Mark(due.begin, complete, due.topic)
+
+            def exchange() -> None:
+                self._copies.remove(cur, table, PREVIOUS)
+                self._exchange(cur, live, made, table, role=PREVIOUS, mark=mark, due=None)
+
+            self._lock_exclusively(cur, table, (live, kept), "swapping", exchange)
             self._staged.clear()
 
     def _exchange(
@@ -363,10 +370,13 @@ class PostgresStore:
             live, kept = self._copies.required(cur, table, self._role), self._copies.find(cur, table, PREVIOUS)
             if kept is None:
                 raise OperatorError(f"{table.qualified}: there is no earlier copy", hint="a rollback uses it up")
-            self._lock_exclusively(cur, table, live, kept, "rolling back")
-            self._copies.remove(cur, table, BESIDE)
-            self._exchange(cur, live, kept, table, role=BESIDE, mark=kept.mark, due=_since(due, kept.mark))
-            self._copies.remove(cur, table, BESIDE)
+
+            def exchange() -> None:
+                self._copies.remove(cur, table, BESIDE)
+                self._exchange(cur, live, kept, table, role=BESIDE, mark=kept.mark, due=_since(due, kept.mark))
+                self._copies.remove(cur, table, BESIDE)
+
+            self._lock_exclusively(cur, table, (live, kept), "rolling back", exchange)
 
     def due(self, table: TargetTable) -> Due | None:
         copy = self._read(table)
@@ -395,15 +405,16 @@ class PostgresStore:
             name = json.dumps(["copies", table.schema, table.copy_name])
             cur.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (name,))
 
-    def _lock_exclusively(self, cur: Cursor, table: TargetTable, live: Copy, other: Copy | None, doing: str) -> None:
+    def _lock_exclusively(
+        self, cur: Cursor, table: TargetTable, both: tuple[Copy, Copy | None], doing: str, then: Callable[[], None]
+    ) -> None:
         """Wait for the readers of the live copy and of the previous one, which older transactions may still read.
 
         Raises OperatorError if that does not end.
         """
-        copies = [self._copies.tables(table, live, self._role)]
-        if other is not None:
-            copies.append(self._copies.tables(table, other, PREVIOUS))
-        lock_exclusively(cur, [copy.rows for copy in copies], f"{table.qualified}: {doing}")
+        roles = zip(both, (self._role, PREVIOUS), strict=True)
+        copies = [self._copies.tables(table, copy, role) for copy, role in roles if copy is not None]
+        lock_exclusively(cur, [copy.rows for copy in copies], f"{table.qualified}: {doing}", then)
 
     def _read(self, table: TargetTable, role: str | None = None) -> Copy | None:
         with self._server.transaction("reading how far a copy is") as cur:
