@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cdc.model.errors import OperatorError, RetryableError
-from connectors.postgres.catalog import server
+from connectors.postgres.catalog import capturable, server
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.pgoutput.messages import Relation, RelationColumn
 
@@ -86,3 +86,13 @@ def test_a_server_that_is_a_standby_may_be_the_primary_in_a_moment() -> None:
     refusals = {type(refusal): refusal.message for refusal in server.refusals(found, "h:1/db")}
     assert refusals[RetryableError] == "PostgreSQL at h:1/db is a standby"
     assert refusals.keys() == {RetryableError, OperatorError}
+
+
+@pytest.mark.parametrize(("kind", "helps"), [("r", "ALTER TABLE public.t SET LOGGED"), ("p", "make it again")])
+def test_what_has_an_unlogged_table_logged(kind: str, helps: str) -> None:
+    """Up to PostgreSQL 17, SET LOGGED of a partitioned table succeeds and leaves it unlogged."""
+    found = capturable.FoundRelation(
+        1, "public", "t", kind, "d", "u", readable=True, deferrable=False, filtered=False, user="u"
+    )
+    (error,) = capturable.refusals(found)
+    assert helps in (error.hint or "")
