@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cdc.model.errors import OperatorError, RetryableError
-from connectors.postgres.catalog import capturable, server
+from connectors.postgres.catalog import capturable, identities, server
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.pgoutput.messages import Relation, RelationColumn
 
@@ -96,3 +96,18 @@ def test_what_has_an_unlogged_table_logged(kind: str, helps: str) -> None:
     )
     (error,) = capturable.refusals(found)
     assert helps in (error.hint or "")
+
+
+def test_a_partition_of_which_nothing_is_published_does_not_fail() -> None:
+    """A table that is left out for a foreign or an unlogged partition stays in the publication."""
+
+    def rows(doing: str, *_: Any) -> list[tuple[Any, ...]]:
+        if doing == "reading the version":
+            return [(180000,)]
+        if doing == "reading the publication":
+            return [(1, "public", "k", True, True, False, "")]
+        parts = (("r", "p"), ("f", "p"), ("r", "u"))
+        return [(1, "public", f"k_{of}", True, *of, "d", [], [], [], 180000) for of in parts]
+
+    (found,) = identities.accidents(rows, "p", [])
+    assert "has no replica identity" in found.why

@@ -211,7 +211,7 @@ def accidents(rows: Rows, publication: str, captured: Collection[str]) -> Iterat
         schema, name, alone, generated = published[oid]
         for one in relations:
             broken = one.breaks(generated=generated)
-            if broken is not None:
+            if broken is not None and one.kind != "f" and one.persistence == "p":  # of others nothing is published
                 why, hint = broken
                 drop = f"ALTER PUBLICATION {identifier(publication)} DROP TABLE ONLY {identifier(schema, name)}"
                 yield Accident(f"{schema}.{name}", why, drop if alone else hint)
