@@ -155,12 +155,21 @@ def stops(name: str, patterns: Sequence[str], known: Collection[str]) -> bool:
 
 
 def sorted_out(
-    refusals: Iterable[tuple[str, OperatorError | None]], patterns: Sequence[str], known: Collection[str]
+    refusals: Iterable[tuple[str, OperatorError | None]],
+    patterns: Sequence[str],
+    known: Collection[str],
+    outbox: str | None = None,
 ) -> tuple[list[str], list[Finding]]:
     """Return the tables that can be captured, and what `cdc check` finds of the others.
 
     `refusals` has tables and patterns, each with its error or None; `known` are captured already.
     """
+
+    def ends(name: str, refusal: OperatorError) -> bool:
+        if isinstance(refusal, NotLoggedError):
+            return name == outbox or (name in patterns and not known)
+        return stops(name, patterns, known)
+
     good, bad = list[str](), list[tuple[str, OperatorError]]()
     for name, refusal in refusals:
         if refusal is not None:
@@ -169,7 +178,7 @@ def sorted_out(
             good.append(name)
     return good, [
         refused(f"table {name}", refusal)
-        if (stops(name, patterns, known) and not (known and isinstance(refusal, NotLoggedError))) or not good
+        if ends(name, refusal) or not good
         else left_out(f"table {name}", refusal, named=name in patterns)
         for name, refusal in bad
     ]

@@ -266,6 +266,11 @@ class Pipeline:
         log.error("%s; %s", said, error.hint) if error.hint else log.error("%s", said)
         return True
 
+    def _needs(self, table: str, *, ran_before: bool) -> bool:
+        """Whether a start does not go on without a table that is in no log: no reading brings an outbox's messages."""
+        of = self._settings
+        return (of.outbox is not None and table == of.outbox.table) or not (ran_before or of.by_pattern(table))
+
     def _say_left_out(self, source: Source) -> None:
         """Tell which tables are left out; a start that leaves out none may follow one that did."""
         why = {**left_out_by(source), **self._why_left_out}
@@ -338,8 +343,7 @@ class Pipeline:
             identity = source.connect()
             tables = self._tables = source.tables()
             ran_before = self._sink.check(tables)
-            if not ran_before:
-                refuse_unlogged(source, self._settings.by_pattern)
+            refuse_unlogged(source, partial(self._needs, ran_before=ran_before))
             beside = left_out_by(source)
             raise_first(self._settings.rules.refusals(tables, first=not ran_before, beside=beside))
             raise_first(self._settings.formats.refusals(tables, first=not ran_before))

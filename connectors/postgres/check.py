@@ -157,11 +157,12 @@ class _Check:
             yield Finding(Level.OK, "server", f"wal_sender_timeout: {timeout_ms // 1000} s")
 
     def _captured(self, catalog: Catalog) -> Iterator[Finding]:
-        known = self._state.tables if self._state is not None else ()
-        refusals = catalog.refusals(self._config.source.tables, self._config.source.keys)
-        good, found = captured_tables.sorted_out(refusals, self._config.source.tables, known)
+        known, of = self._state.tables if self._state is not None else (), self._config.source
+        refusals = catalog.refusals(of.tables, of.keys)
+        outbox = of.outbox.table if of.outbox is not None else None
+        good, found = captured_tables.sorted_out(refusals, of.tables, known, outbox)
         yield from found
-        there = captured_tables.all_of(good, lambda names: catalog.captured(names, self._config.source.keys))
+        there = captured_tables.all_of(good, lambda names: catalog.captured(names, of.keys))
         without = self._without(catalog, there, known)
         oids = []
         for captured in there:

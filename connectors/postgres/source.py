@@ -57,7 +57,7 @@ class PostgresSource:
         self._replication: ReplicationConnection | None = None
         self._captured: tuple[Captured, ...] = ()
         self._left_out: Reasons = {}
-        self._joining = Joining(config.publication, config.source.tables)
+        self._joining = Joining(config.publication, config.source)
         self._followed = Followed(config, ())
         self._relied: Reliance | None = None
         self._catalog_of: Catalog | None = None

@@ -86,7 +86,7 @@ def _ask_until_let(
     admin: PatientAdmin, servers: str, specs: Mapping[str, dict[str, Any]], *, validate_only: bool
 ) -> bool:
     """Ask for topics until the cluster's quota has let all of them through; return as `ask_for` does."""
-    others, left, begun_s = False, dict(specs), time.monotonic()
+    others, told, left, begun_s = False, False, dict(specs), time.monotonic()
     while True:
         answer = admin.create_topics(left, timeout_ms=30_000, validate_only=validate_only, raise_errors=False)
         held = set[str]()
@@ -103,7 +103,8 @@ def _ask_until_let(
         waited_s = time.monotonic() - begun_s
         if waited_s > _QUOTA_WAITED_S:
             raise ThrottlingQuotaExceededError
-        if len(left) == len(specs) and waited_s < _QUOTA_ASKED_S:
+        if not told:
+            told = True
             log.warning("Kafka at %s: a quota of the cluster (controller_mutation_rate) holds up the making of "
                         "topics: it is waited for", servers)  # fmt: skip
         left = {name: spec for name, spec in left.items() if name in held}

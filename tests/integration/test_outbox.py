@@ -74,6 +74,30 @@ def test_postgres(postgres18: Database, kafka: str, prefix: str, tmp_path: Path)
         assert of == [n for begin in (100, 200, 300) for n in range(begin, begin + 40) if b"k%d" % (n % 3) == key]
 
 
+def test_one_that_is_in_no_log_ends_the_run(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """No reading brings its messages: those that are in the log are published once it is back."""
+    columns = "id int PRIMARY KEY, aggregatetype text, aggregateid text, type text, payload text"
+    postgres18.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY)",
+        f"CREATE TABLE outbox ({columns}) PARTITION BY RANGE (id)",
+        *(f"CREATE TABLE outbox_{n} PARTITION OF outbox FOR VALUES FROM ({n}0) TO ({n + 1}0)" for n in range(2)),
+    )
+    of = _source("public.outbox", prefix)
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.*"], as_owner=True, source=of)
+    connector.catch_up()
+    postgres18.execute(
+        "ALTER TABLE outbox_1 SET UNLOGGED",
+        "INSERT INTO outbox VALUES (1, 'order', '1', 'Created', '1'), (11, 'order', '11', 'Created', '11')",
+    )
+    for command in (["run", "FILE", "--until-caught-up"], ["check", "FILE"]):
+        done = connector.here(*command)
+        assert done.returncode == 1, done.stdout
+        assert "ALTER TABLE public.outbox_1 SET LOGGED" in done.stderr + done.stdout
+    postgres18.execute("ALTER TABLE outbox_1 SET LOGGED")
+    assert "messages that were inserted meanwhile may be in no log" in connector.catch_up()
+    assert [key for key, _, _ in _messages(connector, f"outbox.{prefix}.order")] == [b"1"]
+
+
 @pytest.mark.full  # test_postgres, and tests/unit/test_outbox.py
 def test_mysql(mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
     """A payload of bytes, one of JSON; through librdkafka; a table that is not an outbox is refused first."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from cdc.model.errors import OperatorError
+from cdc.config.findings import Level
+from cdc.model.errors import NotLoggedError, OperatorError
 from connectors import captured_tables
 
 
@@ -107,3 +108,16 @@ def test_tables_are_looked_at_once_however_many_there_are() -> None:
     asked = [B.qualified, "!r.z", "gone.t", A.qualified]
     assert [one.table for one in captured_tables.all_of(asked, look)] == [B, A]
     assert looks == [[B.qualified, "gone.t", A.qualified]]
+
+
+@pytest.mark.parametrize(
+    ("known", "ended"), [((), ["s.a", "s.outbox"]), (("s.t",), ["s.outbox"]), (("s.t", "s.a", "s.b"), ["s.outbox"])]
+)
+def test_what_is_in_no_log_ends_a_first_start_alone(known: Sequence[str], ended: list[str]) -> None:
+    """If the file names it; but an outbox ends each, for no reading brings its messages."""
+    names = ["s.a", "s.b", "s.outbox"]
+    refusals = [("s.t", None), *((name, NotLoggedError("it is in no log")) for name in names)]
+    good, findings = captured_tables.sorted_out(refusals, ["s.a", "s.*"], known, "s.outbox")
+    assert good == ["s.t"]
+    assert [finding.about for finding in findings] == [f"table {name}" for name in names]
+    assert [f.about.removeprefix("table ") for f in findings if f.level is Level.ERROR] == ended

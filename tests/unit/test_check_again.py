@@ -13,7 +13,9 @@ from cdc.config import registry
 from cdc.config.config import ConnectorConfig
 from cdc.config.findings import Checked, Finding, Level
 from cdc.config.kafka_config import KafkaConfig
+from cdc.config.published.column_rules import ColumnRules
 from cdc.config.source_config import SourceConfig
+from cdc.model.change import Table
 from cdc.model.errors import RetryableError
 from cdc.model.state import Phase, State
 
@@ -56,3 +58,19 @@ def test_a_position_that_has_moved_on_meanwhile_is_no_slot_ahead(monkeypatch: py
 def test_a_slot_that_is_ahead_is_told(monkeypatch: pytest.MonkeyPatch, later: State | Exception) -> None:
     (found,) = looked(monkeypatch, [AT, *[later] * 3], 9)
     assert (found.level, found.what) == (Level.ERROR, "slot ahead of 5")
+
+
+@pytest.mark.parametrize("is_out", [True, False])
+def test_a_rule_of_a_table_that_is_gone_is_refused_as_a_run_does(
+    monkeypatch: pytest.MonkeyPatch, *, is_out: bool
+) -> None:
+    """It was captured once. Where it is left out for now, and told as that, the rule waits for it."""
+    source = replace(CONFIG.source, tables=("public.*",), columns={"public.p": ColumnRules(exclude=("s",))})
+    out = [Finding(Level.WARNING, "table public.p", "it is in no log; it is left out")] if is_out else []
+    checked = Checked(tuple(out), (Table("public", "t", (), ("id",)),))
+    at = replace(AT, tables=("public.t", "public.p"))
+    parts = {"sinks.check:position": lambda *_: at}
+    monkeypatch.setattr(registry, "part", lambda name: parts.get(name, lambda *_, **__: []))
+    monkeypatch.setattr(registry, "check", lambda _: lambda *_, **__: checked)
+    found = [finding.what for finding in check._findings(replace(CONFIG, source=source)) if finding.about == "rules"]
+    assert found == ([] if is_out else ["source.columns: public.p is no captured table"])

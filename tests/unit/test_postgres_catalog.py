@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cdc.model.errors import OperatorError, RetryableError
-from connectors.postgres.catalog import server
+from connectors.postgres.catalog import capturable, identities, server
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.pgoutput.messages import Relation, RelationColumn
 
@@ -86,3 +86,28 @@ def test_a_server_that_is_a_standby_may_be_the_primary_in_a_moment() -> None:
     refusals = {type(refusal): refusal.message for refusal in server.refusals(found, "h:1/db")}
     assert refusals[RetryableError] == "PostgreSQL at h:1/db is a standby"
     assert refusals.keys() == {RetryableError, OperatorError}
+
+
+@pytest.mark.parametrize(("kind", "helps"), [("r", "ALTER TABLE public.t SET LOGGED"), ("p", "make it again")])
+def test_what_has_an_unlogged_table_logged(kind: str, helps: str) -> None:
+    """Up to PostgreSQL 17, SET LOGGED of a partitioned table succeeds and leaves it unlogged."""
+    found = capturable.FoundRelation(
+        1, "public", "t", kind, "d", "u", readable=True, deferrable=False, filtered=False, user="u"
+    )
+    (error,) = capturable.refusals(found)
+    assert helps in (error.hint or "")
+
+
+def test_a_partition_of_which_nothing_is_published_does_not_fail() -> None:
+    """A table that is left out for a foreign or an unlogged partition stays in the publication."""
+
+    def rows(doing: str, *_: Any) -> list[tuple[Any, ...]]:
+        if doing == "reading the version":
+            return [(180000,)]
+        if doing == "reading the publication":
+            return [(1, "public", "k", True, True, False, "")]
+        parts = (("r", "p"), ("f", "p"), ("r", "u"))
+        return [(1, "public", f"k_{of}", True, *of, "d", [], [], [], 180000) for of in parts]
+
+    (found,) = identities.accidents(rows, "p", [])
+    assert "has no replica identity" in found.why

@@ -19,10 +19,10 @@ def left_out_by(source: Source) -> Mapping[str, CdcError]:
     return source.left_out() if isinstance(source, Choosing) else {}
 
 
-def refuse_unlogged(source: Source, by_pattern: Callable[[str], bool]) -> None:
-    """Raise at a first start if a table that the file names is in no log."""
+def refuse_unlogged(source: Source, needed: Callable[[str], bool]) -> None:
+    """Raise if a table that a start needs is in no log."""
     out = left_out_by(source).items()
-    raise_first(error for name, error in out if isinstance(error, NotLoggedError) and not by_pattern(name))
+    raise_first(error for name, error in out if isinstance(error, NotLoggedError) and needed(name))
 
 
 def refuse_left_out(source: Source, captured: Collection[str]) -> None:

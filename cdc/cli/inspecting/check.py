@@ -73,7 +73,7 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
     findings = [*checked.findings, *findings]
     if checked.tables:
         rules = CaptureRules.of_source(config.source)
-        beside = {*named(config.source.tables), *(state.tables if state is not None else ())}  # each has its finding
+        beside = {of.about.removeprefix("table ") for of in checked.findings if of.level is not Level.OK}
         wrong = rules.refusals(checked.tables, first=state is None, beside=beside)
         findings += [refused("rules", error) for error in wrong]
         findings += [refused("outbox", error) for error in outbox.refusals(config.source.outbox, checked.tables)]

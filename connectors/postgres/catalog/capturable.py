@@ -63,7 +63,13 @@ def refusals(found: FoundRelation) -> Iterator[OperatorError]:
     if found.kind not in "rp":
         yield OperatorError(f"{name} is {_NOT_TABLES[found.kind]}: the log has no rows of it", hint="name its tables")
         return
-    if found.persistence != "p":
+    if found.persistence != "p" and found.kind == "p":  # before PostgreSQL 18, where SET LOGGED leaves it as it is
+        yield NotLoggedError(
+            f"table {name} is not in the log (unlogged)",
+            hint="it is partitioned, so SET LOGGED changes nothing: make it again without UNLOGGED, and attach its "
+            "partitions to it",
+        )
+    elif found.persistence != "p":
         yield not_logged(f"table {name}", name, found.sql)
     if found.identity == "n":
         yield OperatorError(

@@ -19,6 +19,8 @@ from connectors.postgres.catalog import queries
 from connectors.postgres.catalog.capturable import not_logged
 from connectors.postgres.session import identifier
 
+_APART: Final = "ALTER TABLE … DETACH PARTITION {}; or leave the table out of source.tables"
+
 log = logging.getLogger("cdc")
 
 _CHECKED: Final = 180000
@@ -148,7 +150,7 @@ def refusals_by_triggers(table: Table, relations: Sequence[Identity]) -> Iterato
             yield OperatorError(
                 f"table {table.qualified}: {one.shown} is a foreign table: what is done to it elsewhere calls no "
                 "trigger here",
-                hint="name the other partitions in tables, not the table above them",
+                hint=_APART.format(one.sql),
             )
         elif one.persistence == "u" and one.partition:
             yield OperatorError(
@@ -165,7 +167,7 @@ def refusals(table: Table, relations: Sequence[Identity], *, generated: bool) ->
         broken = one.breaks(generated=generated)
         full = f"ALTER TABLE {one.sql} REPLICA IDENTITY FULL"
         if one.kind == "f":
-            yield foreign(table.qualified, one.shown)
+            yield foreign(table.qualified, one.shown, one.sql)
         elif one.persistence == "u" and one.partition:
             yield not_logged(f"table {table.qualified}: {one.shown}", table.qualified, one.sql)
         elif broken is not None:
@@ -179,11 +181,10 @@ def refusals(table: Table, relations: Sequence[Identity], *, generated: bool) ->
             )
 
 
-def foreign(table: str, shown: str) -> NotLoggedError:
+def foreign(table: str, shown: str, relation: str) -> NotLoggedError:
     """Return the error of a table that has a foreign table for a partition."""
     return NotLoggedError(
-        f"table {table}: {shown} is a foreign table: the log has no rows of it",
-        hint="name the other partitions in tables, not the table above them",
+        f"table {table}: {shown} is a foreign table: the log has no rows of it", hint=_APART.format(relation)
     )
 
 
@@ -210,7 +211,7 @@ def accidents(rows: Rows, publication: str, captured: Collection[str]) -> Iterat
         schema, name, alone, generated = published[oid]
         for one in relations:
             broken = one.breaks(generated=generated)
-            if broken is not None:
+            if broken is not None and one.kind != "f" and one.persistence == "p":  # of others nothing is published
                 why, hint = broken
                 drop = f"ALTER PUBLICATION {identifier(publication)} DROP TABLE ONLY {identifier(schema, name)}"
                 yield Accident(f"{schema}.{name}", why, drop if alone else hint)

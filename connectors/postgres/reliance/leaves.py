@@ -94,7 +94,7 @@ def refusals(table: str, oid: int, parts: Iterable[Part]) -> Iterator[OperatorEr
     for part in parts:
         name = identifier(part.schema, part.name)
         if part.foreign:
-            yield identities.foreign(table, f"its partition {part.schema}.{part.name}")
+            yield identities.foreign(table, f"its partition {part.schema}.{part.name}", name)
         elif part.unlogged:
             what = f"table {table}" if part.oid == oid else f"partition {name} of table {table}"
             yield not_logged(what, table, name)

@@ -140,9 +140,9 @@ class Reliance:
         ]
         self._look_at_s = begun_s + max(_LOOK_S, (time.monotonic() - begun_s) * _LOOK_SHARE)
         if refusals and self._refused:
-            self._followed.require_same(catalog)
             if isinstance(refusals[0], NotLoggedError):  # the next session captures the others
                 raise ChangedError(f"{refusals[0].message}: looking again")
+            self._followed.require_same(catalog)
             raise refusals[0]
         self._refused = bool(refusals)
         if refusals:
