@@ -98,7 +98,9 @@ def refuse_to_drop(cur: Cursor, of: Tables) -> None:
     held = _asked(cur, _HELD, of)
     if held:
         msg = f"{of.table.qualified}: its previous copy cannot be dropped for {held}"
-        raise OperatorError(msg, hint="drop those, or make them again: they show rows of an earlier time")
+        raise OperatorError(
+            msg, hint="make them again over the table as it is now: as they are, they show rows of an earlier time"
+        )
 
 
 def _asked(cur: Cursor, query: str, of: Tables) -> str | None:
