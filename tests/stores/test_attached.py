@@ -7,6 +7,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from psycopg2 import sql
 
 from cdc.config.apply_config import ApplyTable
 from cdc.model.change import Kind
@@ -16,6 +17,7 @@ from spark_apply.model.completeness import Mark
 from spark_apply.model.store import EVERYTHING, Due, Visibility
 from spark_apply.model.target_table import TargetTable, Version
 from spark_apply.stores.postgres import locks
+from spark_apply.stores.postgres.attached import attached as attached_to
 from spark_apply.stores.postgres.server import Server
 from spark_apply.stores.postgres.store import PostgresStore
 from tests.conftest import Database
@@ -100,6 +102,22 @@ def test_it_goes_with_the_name(postgres18: Database, store: PostgresStore) -> No
     store.roll_back(TABLE, Due("back", {}))
     assert attached() == before
     postgres18.execute(f"DROP OWNED BY {tenant}, {keeper} CASCADE", f"DROP ROLE {tenant}, {keeper}")
+
+
+def test_labels_go_with_it(postgres18: Database) -> None:
+    """As masks of PostgreSQL Anonymizer are kept; there is no provider here to carry one out."""
+    postgres18.execute('CREATE TABLE orders (id int, "E-Mail" text)')
+    label = "INSERT INTO pg_seclabel VALUES ('orders'::regclass, 'pg_class'::regclass, {}, 'anon', 'it''s {}')"
+    tampered = "SET allow_system_table_mods = on; "
+    postgres18.execute(tampered + label.format(2, "masked"), tampered + label.format(0, "all"))
+    with closing(postgres18.connect()) as connection, connection.cursor() as cursor:
+        found = attached_to(cursor, sql.Identifier("public", "orders"))
+    postgres18.execute(tampered + "DELETE FROM pg_seclabel")
+    column, table = (f"SECURITY LABEL FOR anon ON {on} IS " for on in ('COLUMN orders."E-Mail"', "TABLE orders"))
+    assert sorted(found) == [
+        (f"{column}NULL", f"{column}'it''s masked'"),
+        (f"{table}NULL", f"{table}'it''s all'"),
+    ]
 
 
 @pytest.mark.parametrize(

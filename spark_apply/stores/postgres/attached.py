@@ -69,6 +69,12 @@ FROM t, obj_description(t.oid, 'pg_class') said WHERE said IS NOT NULL
 UNION ALL SELECT format('ALTER TABLE %s REPLICA IDENTITY DEFAULT', name), format('ALTER TABLE %s REPLICA IDENTITY %s',
     name, CASE relreplident WHEN 'f' THEN 'FULL' ELSE 'NOTHING' END) FROM t WHERE relreplident IN ('f', 'n')
 """
+_LABELS: Final = """
+SELECT format('SECURITY LABEL FOR %I ON %s IS NULL', provider, what), format('SECURITY LABEL FOR %I ON %s IS %L',
+    provider, what, label) FROM t JOIN pg_seclabel ON objoid = t.oid AND classoid = 'pg_class'::regclass
+    LEFT JOIN pg_attribute ON attrelid = t.oid AND attnum = objsubid AND attnum > 0,
+    concat(CASE WHEN attnum IS NULL THEN 'TABLE ' ELSE 'COLUMN ' END, name, '.' || quote_ident(attname)) what
+"""
 _PUBLICATIONS: Final = """
 SELECT format('ALTER PUBLICATION %%I DROP TABLE %%s', pubname, name),
     concat(format('ALTER PUBLICATION %%I ADD TABLE %%s', pubname, name)%s)
@@ -82,7 +88,7 @@ _PART: Final = """, (SELECT format(' (%s)', string_agg(format('%I', attname), ',
 def attached(cur: Cursor, table: sql.Identifier) -> Pairs:
     """Return what others have attached to a table."""
     part = _PART if cur.connection.server_version >= _PARTS_SINCE else ""
-    parts = (_OWNER, _GRANTS, _POLICIES, _TRIGGERS, _FOREIGN_KEYS, _WORDS, _PUBLICATIONS % part)
+    parts = (_OWNER, _GRANTS, _POLICIES, _TRIGGERS, _FOREIGN_KEYS, _WORDS, _LABELS, _PUBLICATIONS % part)
     named = sql.SQL("WITH t AS (SELECT *, oid::regclass::text AS name FROM pg_class WHERE oid = to_regclass({})) ")
     cur.execute(named.format(sql.Literal(table.as_string(cur))) + sql.SQL("UNION ALL".join(parts)))
     return cur.fetchall()
