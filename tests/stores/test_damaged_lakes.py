@@ -111,7 +111,7 @@ def test_an_index_of_a_table_is_spoilt(apply_spark: SparkSession, kafka: str, tm
         shutil.rmtree((folder / "removed").resolve())
         publish(30)
         marks = lambda: setting.marks(*tables.values())  # noqa: E731
-        until(lambda: all(mark and mark.complete.position == position(40, 0) for mark in marks()), 60)
+        until(lambda: all(m and m.complete and m.complete.position == position(40, 0) for m in marks()), 60)
         assert any("public.removed in copy is set aside" in line and "cannot be written" in line for line in job.lines)
         assert job.failure is None
     (folder / "instead").unlink()
