@@ -34,10 +34,10 @@ pytest_plugins: list[str] = []
 FULL: Final = os.environ.get("CDC_TEST_ALL", "") not in ("", "0")
 """`make test-all`: everything at full strength."""
 
-_EXAMPLES: Final = 100 if FULL else 50
+_EXAMPLES: Final = 100 if FULL else 25
 # the machine is shared: time says nothing of the code
 hypothesis.settings.register_profile("untimed", deadline=None, max_examples=_EXAMPLES)
-hypothesis.settings.register_profile("few", deadline=None, max_examples=20)
+hypothesis.settings.register_profile("few", deadline=None, max_examples=20 if FULL else 10)
 hypothesis.settings.load_profile("untimed")
 
 os.environ.setdefault(

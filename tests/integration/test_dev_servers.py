@@ -107,7 +107,9 @@ def _folder(tmp_path: Path) -> Iterator[Path]:
     stack.down(tmp_path / "dev")
 
 
-@pytest.mark.parametrize(("name", "major"), [("postgres16", "16."), ("postgres18", "18.")])
+@pytest.mark.parametrize(
+    ("name", "major"), [pytest.param("postgres16", "16.", marks=pytest.mark.full), ("postgres18", "18.")]
+)
 def test_postgres_is_ready_for_replication_and_wants_its_password(folder: Path, name: str, major: str) -> None:
     with stack.DevServers(folder, servers=[name]) as dev:
         url = must(dev.urls.postgres_url)
@@ -221,7 +223,7 @@ def test_mysql_listens_on_loopback_only_and_stops_without_a_trace(folder: Path, 
     assert gone(family, within_s=0)
 
 
-@BOTH
+@EITHER
 @ENDS
 def test_mysql_keeps_data_identity_and_binlog(folder: Path, name: str, end: str) -> None:
     """A SIGKILL loses no commit, neither in the tables nor in the binlog, and undoes what was not committed."""

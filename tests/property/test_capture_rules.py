@@ -41,6 +41,7 @@ from cdc.testing import (
     Record,
     nothing,
 )
+from tests.conftest import FULL
 from tests.text_tables import text_column
 
 SECRET = b"SECRET"
@@ -236,7 +237,7 @@ RULES = st.builds(Rules, st.booleans(), st.booleans(), st.booleans())
         st.tuples(st.sampled_from(POINTS), st.integers(1, 4)), max_size=2, unique_by=lambda fault: fault[0]
     ),
 )
-@settings(max_examples=150)
+@settings(max_examples=150 if FULL else 60)
 def test_the_fold_is_what_the_rules_leave(
     steps: list[Step],
     seeded: int,
@@ -275,7 +276,7 @@ def test_the_fold_is_what_the_rules_leave(
         st.sampled_from([(), ("op",), ("position", "op", "deleted")]),
     ),
 )  # fmt: skip
-@settings(max_examples=60)
+@settings(max_examples=60 if FULL else 30)
 def test_the_fast_paths_write_what_the_full_path_writes(steps: list[Step], rules: Rules) -> None:
     """Key, value, headers of every record, byte for byte, but for the time; whatever is cut, masked or flat."""
 
@@ -298,7 +299,7 @@ def test_the_fast_paths_write_what_the_full_path_writes(steps: list[Step], rules
 
 
 @given(steps=st.lists(STEPS, max_size=20), pace=st.lists(st.integers(0, 2), max_size=10))
-@settings(max_examples=40)
+@settings(max_examples=40 if FULL else 20)
 def test_no_secret_is_anywhere(steps: list[Step], pace: list[int]) -> None:
     """No record of any topic holds a value of an excluded, masked or hashed column, or what was cut off."""
     world = World(steps, pace)

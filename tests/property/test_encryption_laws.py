@@ -24,6 +24,7 @@ from cdc.rules.encryption import DataKey, MasterKey, key_of
 from cdc.rules.flat import Formats
 from cdc.rules.keyring import Keyring
 from cdc.testing import POINTS, Faults, Killed, Outcome, Record
+from tests.conftest import FULL
 from tests.property.test_capture_rules import LONG, SECRET, STEPS, TABLE, WHERE, Step, World, vars_of
 
 MASTER = MasterKey("m" * 32)
@@ -102,7 +103,7 @@ RUNS = st.tuples(st.builds(Encrypted, st.booleans(), st.booleans()), st.sampled_
         st.tuples(st.sampled_from(POINTS), st.integers(1, 4)), max_size=2, unique_by=lambda fault: fault[0]
     ),
 )
-@settings(max_examples=40)
+@settings(max_examples=40 if FULL else 20)
 def test_the_decrypted_fold_is_select(
     steps: list[Step],
     seeded: int,

@@ -65,7 +65,7 @@ def folded(events: Iterable[Keyed]) -> Rows:
     return table.rows
 
 
-@settings(max_examples=200 if FULL else 50, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200 if FULL else 25, suppress_health_check=[HealthCheck.too_slow])
 @given(histories(), st.randoms(use_true_random=False))
 def test_any_order_any_batches_any_repetition(events: list[Keyed], rng: random.Random) -> None:
     """The rows are those of one batch with everything in order, whatever came when: ten permutations of each."""
@@ -244,7 +244,7 @@ def test_postgresql_says_the_same(postgres18: Database) -> None:
             cur.execute(sql.SQL("TRUNCATE {}").format(KEPT.stage))
             return written
 
-        @settings(max_examples=60 if FULL else 20, suppress_health_check=[HealthCheck.too_slow])
+        @settings(max_examples=60 if FULL else 10, suppress_health_check=[HealthCheck.too_slow])
         @given(_kept(), st.randoms(use_true_random=False))
         def law(events: list[Keyed], rng: random.Random) -> None:
             coming = [*events, *rng.choices(events, k=len(events))] if events else []

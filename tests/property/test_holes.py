@@ -34,7 +34,7 @@ from tests.property.test_pipeline_laws import (
 )
 
 SEARCH = settings(
-    max_examples=1_000 if FULL else 60,
+    max_examples=1_000 if FULL else 30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

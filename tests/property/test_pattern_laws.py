@@ -82,7 +82,7 @@ def _satisfies(name: str, of: Any) -> bool:
     ("match", "within"), [*((each, None) for each in PATTERNS), *((each, "4m") for each in FIXED_WITHIN)]
 )
 @given(history=batches)
-@settings(max_examples=60 if FULL else 8, deadline=None)
+@settings(max_examples=60 if FULL else 4, deadline=None)
 def test_a_pattern_is_what_trying_every_way_gives(match: str, within: str | None, history: Any) -> None:
     pattern, engine = _made(match, within)
     engine.begin()

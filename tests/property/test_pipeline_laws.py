@@ -507,7 +507,7 @@ def scenarios(*, early: bool) -> st.SearchStrategy[Scenario]:
 
 
 LAW = settings(
-    max_examples=1000 if FULL else 100,
+    max_examples=1000 if FULL else 50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

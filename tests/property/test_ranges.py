@@ -83,7 +83,7 @@ def _views(progress: TableProgress, table: Table, keys: list[Key]) -> Iterator[i
         yield next(r.view for r in progress.ranges if r.upto is None or sort_key(order, key) <= sort_key(order, r.upto))
 
 
-@settings(max_examples=400 if FULL else 100)
+@settings(max_examples=400 if FULL else 50)
 @given(readings())
 def test_ranges_say_of_every_key_what_was_read(
     reading: tuple[Table, list[Key], TableProgress, list[int | None], int],
@@ -105,7 +105,7 @@ def test_ranges_say_of_every_key_what_was_read(
     event(f"ranges: {len(progress.ranges)}")
 
 
-@settings(max_examples=400 if FULL else 100)
+@settings(max_examples=400 if FULL else 50)
 @given(readings(), st.integers(90, 130))
 def test_a_change_is_hidden_iff_the_view_of_its_key_saw_it(
     reading: tuple[Table, list[Key], TableProgress, list[int | None], int], xid: int

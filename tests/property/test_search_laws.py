@@ -76,7 +76,7 @@ searches = st.recursive(one, _larger, max_leaves=6)
 
 
 @given(kept=st.lists(searches, max_size=6), rows=st.lists(texts, max_size=8))
-@settings(max_examples=500 if FULL else 60, deadline=None)
+@settings(max_examples=500 if FULL else 30, deadline=None)
 def test_three_ways_find_the_same(kept: list[tuple[str, Judge]], rows: list[Texts]) -> None:
     expected = {
         (number, place)
@@ -125,7 +125,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Steps]:
 
 
 @given(history=histories, made_again=st.integers(0, 12), most=st.sampled_from([0.3, math.inf]))
-@settings(max_examples=300 if FULL else 15, deadline=None)
+@settings(max_examples=300 if FULL else 8, deadline=None)
 def test_a_match_is_what_each_search_finds_after_each_step(
     steps: Steps, history: Any, made_again: int, most: float
 ) -> None:

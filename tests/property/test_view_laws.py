@@ -89,13 +89,13 @@ def _engine(shape: str) -> SmallEngine:
 @given(history=batches)
 @example(history=TIME_PASSES)
 @example(history=A_GROUP_GROWS)
-@settings(max_examples=12 if FULL else 5, deadline=None)
+@settings(max_examples=12 if FULL else 3, deadline=None)
 def test_a_view_is_what_its_sql_gives(shape: str, history: Any) -> None:
     _check(_engine(shape), SHAPES[shape][0], history)
 
 
 @given(query=queries(), history=batches)
-@settings(max_examples=60 if FULL else 12, deadline=None)
+@settings(max_examples=60 if FULL else 8, deadline=None)
 def test_a_random_view_is_what_its_sql_gives(query: Query, history: Any) -> None:
     try:
         plan = plan_view("v", query.sql, query.key, RELATIONS)

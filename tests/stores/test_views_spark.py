@@ -45,8 +45,8 @@ _FEW = (
     "a search that is none keeps what it had, and stops no other",
 )
 
-_FEWEST = (*_FEW[2:4], _FEW[7], _FEW[9])
-"""With each push: an outer join, a deadline, what comes too late, rows as they were."""
+_FEWEST = (_FEW[2], _FEW[3], _FEW[9])
+"""With each push: an outer join, a deadline, rows as they were."""
 
 _EVERY = tuple(CASES)
 
