@@ -18,9 +18,10 @@ from cdc.dev.servers import mariadb, mysql
 from cdc.dev.servers.mysqld import DATABASE
 from cdc.dev.servers.process import Launch, Server
 from connectors.mysql.binlog.positions import BinlogPosition
+from tests.faults import world
 from tests.faults.origin import Deck, Origin
 from tests.faults.stage import Stage
-from tests.faults.workload import HOSTILE, KINDS, TABLES, Kind, Skipped, Writer
+from tests.faults.workload import APART, HOSTILE, KINDS, TABLES, Kind, Skipped, Writer
 from tests.integration.mysql_user import MysqlUser
 
 _PREPARE: Final[Mapping[str, Callable[[Path], Launch]]] = {"mysql": mysql.prepare, "mariadb": mariadb.prepare}
@@ -37,6 +38,67 @@ Mostly nothing is told of such a transaction but rows read again, so it needs no
 key and changed columns may be whole, if the table has no others: its rows say themselves whose they are. NOBLOB has
 rows that are whole, where a long value was changed: `tests/cases/mysql_holes.py` has it.
 """
+_FILL: Final = "INSERT INTO {0} SELECT id, 'filled', 'again' FROM account WHERE id <= 150"
+WORLD: Final = {
+    "table made again": (
+        ("DROP TABLE {0}", "CREATE TABLE {0} (id INT PRIMARY KEY, v VARCHAR(200), w VARCHAR(200))", _FILL),
+        (),
+    ),
+    "table taken for another": (
+        (
+            "CREATE TABLE {0}_new LIKE {0}",
+            "INSERT INTO {0}_new SELECT id, 'new', w FROM {0}",
+            "RENAME TABLE {0} TO {0}_old, {0}_new TO {0}",
+            *world.WRITTEN,
+            "DROP TABLE {0}_old",
+        ),
+        (),
+    ),
+    "table emptied and filled": (("TRUNCATE TABLE {0}", _FILL, *world.WRITTEN), ()),
+    "column replaced": (
+        ("ALTER TABLE {0} DROP COLUMN w, ADD COLUMN w VARCHAR(200) DEFAULT 'replaced'", *world.WRITTEN),
+        (),
+    ),
+    "columns swapped": (("ALTER TABLE {0} RENAME COLUMN v TO w, RENAME COLUMN w TO v",), ()),
+    "column retyped, and back": (
+        ("ALTER TABLE {0} MODIFY v TEXT", *world.WRITTEN, "ALTER TABLE {0} MODIFY v VARCHAR(200)"),
+        (),
+    ),
+    "key of more columns, and back": (
+        (
+            "ALTER TABLE {0} DROP PRIMARY KEY, ADD PRIMARY KEY (id, v)",
+            *world.WRITTEN,
+            "ALTER TABLE {0} DROP PRIMARY KEY, ADD PRIMARY KEY (id)",
+        ),
+        (),
+    ),
+    "column that no log tells of": (
+        (
+            "SET sql_log_bin = 0; ALTER TABLE {0} ADD COLUMN x INT DEFAULT 5 AFTER id",
+            *world.WRITTEN,
+            "ALTER TABLE {0} DROP COLUMN x",
+        ),
+        (),
+    ),
+    "images that are not whole": (
+        ("SET binlog_row_image = MINIMAL; UPDATE {0} SET v = 'minimal' WHERE id BETWEEN 30 AND 39",),
+        (),
+    ),
+}
+"""What happens around a table, and the verdicts that are true meanwhile."""
+_SETTINGS: Final = {
+    "time_zone": "'+05:30'",
+    "sql_mode": "'ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT,HIGH_NOT_PRECEDENCE,REAL_AS_FLOAT'",
+    "character_set_client": "latin1",
+    "character_set_results": "latin1",
+    "collation_connection": "latin1_general_cs",
+    "group_concat_max_len": "4",
+    "div_precision_increment": "0",
+    "net_read_timeout": "2",
+    "net_write_timeout": "2",
+    "lc_time_names": "'de_DE'",
+}
+"""What an operator sets for all sessions to come."""
 _GONE: Final = (1094, 1095)
 """No such thread, or it is not ours."""
 
@@ -60,6 +122,7 @@ class MysqlWriter(Writer):
         "CREATE TABLE small (id INT PRIMARY KEY, v TEXT)",
         "CREATE TABLE evolving (id INT PRIMARY KEY, v TEXT)",
         "CREATE TABLE ledger (id BIGINT PRIMARY KEY, kind TEXT NOT NULL, events INT)",
+        f"CREATE TABLE {APART} (id INT PRIMARY KEY, v VARCHAR(200), w VARCHAR(200))",
     )
     insert_new = "INSERT IGNORE INTO {0} VALUES ({1})"
     all_accounts_sql = (
@@ -209,7 +272,7 @@ class Mysql(Origin):
         return self._proxied(self._user.url)
 
     def captured(self) -> dict[str, Any]:
-        return {"type": "mysql", "tables": [f"{DATABASE}.{table}" for table in TABLES]}
+        return {"type": "mysql", "tables": [f"{DATABASE}.{table}" for table in (*TABLES, APART)]}
 
     def version(self) -> str:
         said = str(self._sql("SELECT VERSION()")[0][0])
@@ -247,7 +310,34 @@ class Mysql(Origin):
 
     @property
     def faults(self) -> Deck:
-        return {"log rotated": (2, self.rotated), "log purged": (3, self.purged)}
+        return {
+            "log rotated": (2, self.rotated),
+            "log purged": (3, self.purged),
+            "settings of the server": (2, self.set_otherwise),
+            **world.deck(WORLD),
+        }
+
+    def set_otherwise(self, stage: Stage) -> str:
+        """Each session has them from its next connection on; then they are taken back."""
+        kept = {name: self._sql(f"SELECT @@GLOBAL.{name}")[0][0] for name in _SETTINGS}
+        for name, value in _SETTINGS.items():
+            self._sql(f"SET GLOBAL {name} = {value}")
+        try:
+            self.end_sessions(stage.connector.name)
+            told = world.changed(stage, *world.WRITTEN)
+        finally:
+            for name, value in kept.items():
+                self._sql(f"SET GLOBAL {name} = {value!r}")
+        self.end_sessions(stage.connector.name)
+        return told
+
+    def do(self, statement: str) -> None:
+        with closing(_connect(self.url, autocommit=True)) as connection, connection.cursor() as cursor:
+            for part in statement.split("; "):
+                cursor.execute(part)
+
+    def rows(self, statement: str) -> list[tuple[object, ...]]:
+        return self._sql(statement)
 
     def rotated(self, stage: Stage) -> str:
         for _ in range(3):

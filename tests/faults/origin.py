@@ -94,6 +94,14 @@ class Origin(ABC):
     def end_sessions(self, connector: str) -> None:
         """End all sessions of the connector."""
 
+    @abstractmethod
+    def do(self, statement: str) -> None:
+        """Run one statement of SQL, or several by semicolons, as the owner, on a session of its own."""
+
+    @abstractmethod
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        """The rows of a query, as the owner."""
+
     @property
     def faults(self) -> Deck:
         """Faults that only this database has."""

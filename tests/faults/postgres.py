@@ -16,10 +16,75 @@ from psycopg2 import extensions
 from cdc.dev.servers import postgres
 from cdc.dev.servers.process import Server
 from connectors.postgres.lsn import lsn_number
-from tests.faults.origin import Origin
-from tests.faults.workload import KINDS, TABLES, Kind, Writer
+from tests.faults import world
+from tests.faults.connector import NAME
+from tests.faults.origin import Deck, Origin
+from tests.faults.stage import Stage
+from tests.faults.workload import APART, KINDS, TABLES, Kind, Writer
 
 SOURCE: Final[dict[str, Any]] = {"type": "postgres", "tables": [f"public.{table}" for table in TABLES]}
+
+_OUT: Final = f"ALTER PUBLICATION cdc_{NAME} DROP TABLE {{0}}"
+_IN: Final = f"ALTER PUBLICATION cdc_{NAME} ADD TABLE {{0}}"
+_OF: Final = f"ALTER PUBLICATION cdc_{NAME} SET TABLE {', '.join(TABLES)}, {{0}}"
+_FILL: Final = "INSERT INTO {0} SELECT id, 'filled', 'again' FROM account WHERE id <= 150"
+_NOT_CARRIED: Final = ("no longer carries",)
+WORLD: Final = {
+    "publication: out and in": ((_OUT, *world.WRITTEN, _IN), _NOT_CARRIED),
+    "publication: a filter": ((f"{_OF} WHERE (id > 100)", *world.WRITTEN, _OF), _NOT_CARRIED),
+    "publication: a list": ((f"{_OF} (id, v)", *world.WRITTEN, _OF), _NOT_CARRIED),
+    "unlogged for a while": (
+        (_OUT, "ALTER TABLE {0} SET UNLOGGED", *world.WRITTEN, "ALTER TABLE {0} SET LOGGED", _IN),
+        _NOT_CARRIED,
+    ),
+    "another schema, and back": (
+        (
+            "CREATE SCHEMA IF NOT EXISTS elsewhere; ALTER TABLE {0} SET SCHEMA elsewhere",
+            "UPDATE elsewhere.{0} SET v = 'elsewhere' WHERE id < 30",
+            "ALTER TABLE elsewhere.{0} SET SCHEMA public",
+        ),
+        _NOT_CARRIED,
+    ),
+    "table made again": (
+        ("DROP TABLE {0}; CREATE TABLE {0} (id int PRIMARY KEY, v text, w text); " + _FILL, *world.WRITTEN),
+        _NOT_CARRIED,
+    ),
+    "table emptied and filled": (("TRUNCATE {0}", _FILL, *world.WRITTEN), ()),
+    "column replaced": (("ALTER TABLE {0} DROP COLUMN w, ADD COLUMN w text DEFAULT 'replaced'", *world.WRITTEN), ()),
+    "columns swapped": (
+        ("ALTER TABLE {0} RENAME v TO x; ALTER TABLE {0} RENAME w TO v; ALTER TABLE {0} RENAME x TO w",),
+        (),
+    ),
+    "column retyped, and back": (
+        ("ALTER TABLE {0} ALTER v TYPE varchar(300)", *world.WRITTEN, "ALTER TABLE {0} ALTER v TYPE text"),
+        (),
+    ),
+    "identity FULL, and back": (
+        ("ALTER TABLE {0} REPLICA IDENTITY FULL", *world.WRITTEN, "ALTER TABLE {0} REPLICA IDENTITY DEFAULT"),
+        (),
+    ),
+    "key of more columns, and back": (
+        (
+            "ALTER TABLE {0} DROP CONSTRAINT {0}_pkey, ADD PRIMARY KEY (id, v)",
+            *world.WRITTEN,
+            "ALTER TABLE {0} DROP CONSTRAINT {0}_pkey, ADD PRIMARY KEY (id)",
+        ),
+        (),
+    ),
+}
+"""What happens around a table, and the verdicts that are true meanwhile."""
+_SETTINGS: Final = {
+    "DateStyle": "'German, DMY'",
+    "IntervalStyle": "'sql_standard'",
+    "TimeZone": "'Asia/Kathmandu'",
+    "extra_float_digits": "-3",
+    "bytea_output": "'escape'",
+    "default_transaction_isolation": "'serializable'",
+    "statement_timeout": "'2s'",
+    "idle_in_transaction_session_timeout": "'2s'",
+    "row_security": "off",
+}
+"""What an operator sets for the role that connects."""
 
 
 class PostgresWriter(Writer):
@@ -33,6 +98,7 @@ class PostgresWriter(Writer):
         "CREATE TABLE small (id int PRIMARY KEY, v text)",
         "CREATE TABLE evolving (id int PRIMARY KEY, v text)",
         "CREATE TABLE ledger (id bigint PRIMARY KEY, kind text NOT NULL, events int)",
+        f"CREATE TABLE {APART} (id int PRIMARY KEY, v text, w text)",
     )
     kinds: ClassVar[dict[str, Kind]] = KINDS
     insert_new = "INSERT INTO {0} VALUES ({1}) ON CONFLICT DO NOTHING"
@@ -94,7 +160,7 @@ class Postgres(Origin):
         super().close()
 
     def captured(self) -> dict[str, Any]:
-        return SOURCE
+        return {**SOURCE, "tables": [*SOURCE["tables"], f"public.{APART}"]}
 
     def version(self) -> str:
         return f"PostgreSQL {self._sql('SHOW server_version')[0][0]}"
@@ -134,6 +200,28 @@ class Postgres(Origin):
 
     def end_sessions(self, connector: str) -> None:
         self._sql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name ~ '^cdc {connector}'")
+
+    def do(self, statement: str) -> None:
+        self._sql(statement)
+
+    def rows(self, statement: str) -> list[tuple[object, ...]]:
+        return self._sql(statement)
+
+    @property
+    def faults(self) -> Deck:
+        return {**world.deck(WORLD), "settings of the role": (2, self.set_otherwise)}
+
+    def set_otherwise(self, stage: Stage) -> str:
+        """Each session has them from its next connection on; then they are taken back."""
+        for name, value in _SETTINGS.items():
+            self._sql(f"ALTER ROLE CURRENT_USER SET {name} = {value}")
+        try:
+            self.end_sessions(stage.connector.name)
+            told = world.changed(stage, *world.WRITTEN)
+        finally:
+            self._sql("ALTER ROLE CURRENT_USER RESET ALL")
+        self.end_sessions(stage.connector.name)
+        return told
 
     def _sql(self, statement: str) -> list[tuple[object, ...]]:
         """Run it on a connection of its own."""

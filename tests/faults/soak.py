@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from cdc.model.state import Phase
+from tests.faults import world
 from tests.faults.connector import NAME, Connector
 from tests.faults.faults import FAULTS, OPENING, dealt
 from tests.faults.mysql import Mysql
@@ -28,7 +29,7 @@ from tests.faults.report import Report
 from tests.faults.servers import Servers
 from tests.faults.stage import Stage, StuckError
 from tests.faults.triggers import TriggersMysql, TriggersPostgres
-from tests.faults.workload import Workload
+from tests.faults.workload import APART, Workload
 from tests.integration.nudges import nudged
 
 ORIGINS: Final[Mapping[str, Callable[[Path], Origin]]] = {
@@ -196,6 +197,9 @@ def _finish(stage: Stage, workload: Workload, report: Report, handed_over: int) 
         stage.servers.kafka.url, connector.name, workload, schema=stage.origin.schema, handed_over=handed_over
     )
     _add(report, judge, "")
+    if APART in " ".join(stage.origin.captured()["tables"]) and (keys := world.differing(stage)):
+        report.lost += len(keys)
+        report.violations.append(f"lost: {APART} {keys[:SHOWN]}: the rows are not those of the source")
     report.events = judge.events
     report.transactions = judge.transactions
 

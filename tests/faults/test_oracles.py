@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.faults import world
 from tests.faults.oracles import Findings, Judge
+from tests.faults.stage import StuckError
 from tests.faults.workload import HOSTILE
 
 TOTAL = 200
@@ -225,3 +228,20 @@ def test_a_delete_of_a_row_that_is_not_there(snapshot: str, breaks: int) -> None
     again: Record = (table, at, json.dumps(body).encode())
     found = judged(*START, *FIRST, *SECOND, first, last, tombstone, again, tombstone, evolving=[])
     assert found.order_breaks == breaks
+
+
+def test_a_topic_that_is_not_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a row is missing, too many or another one: the connector is revived in time, and then it is stuck."""
+    revived: list[bool] = []
+    stage: Any = SimpleNamespace(
+        connector=SimpleNamespace(revive=lambda: revived.append(True), copy=SimpleNamespace(log="l"))
+    )
+    there: list[tuple[object, ...]] = [(1, "a", "b"), (2, "a", "b"), (3, "a", "b")]
+    monkeypatch.setattr(world, "RECOVERED_S", -1)
+    monkeypatch.setattr(world, "_rows", lambda _: there)
+    monkeypatch.setattr(world, "_folded", lambda _: [(1, "a", "b"), (2, "a", "other"), (4, "a", "b")])
+    with pytest.raises(StuckError, match=r"keys \[2, 3, 4\]"):
+        world.await_fold(stage)
+    assert revived == [True]
+    monkeypatch.setattr(world, "_folded", lambda _: there[::-1])
+    world.await_fold(stage)

@@ -24,6 +24,8 @@ Kind = tuple[float, Callable[[Any], object]]
 """How often, and what: False where the number of events cannot be told."""
 
 TABLES: Final = ("account", "churn", "evolving", "ledger", "list", "small", "wide")
+APART: Final = "apart"
+"""A table that no writer writes: the world changes what is around it (`tests.faults.world`)."""
 HOSTILE: Final = "hostile "
 """What rows of sessions begin with that let the log be told less of them."""
 KEYS: Final = {
@@ -134,6 +136,7 @@ def _beginning(accounts: int) -> Iterable[tuple[str, Sequence[tuple[object, ...]
     yield "wide", [(g, 0, choose.randbytes(1440 + 16 * (g % 100)).hex(), choose.randbytes(1280)) for g in wide]
     yield "small", [(g, "first") for g in range(1, 101)]
     yield "evolving", [(g, "first") for g in range(1, max(50, accounts // 10) + 1)]
+    yield APART, [(g, f"v{g}", f"w{g}") for g in range(1, 201)]
     yield "ledger", [(-g, "before", None) for g in range(1, accounts + 1)]
 
 
