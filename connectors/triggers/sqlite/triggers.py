@@ -107,10 +107,10 @@ def triggers(names: Names, found: Found, shape: int) -> dict[str, str]:
         "delete": writer.trigger("delete", "AFTER DELETE", [writer.deleted()]),
     }
     if writer.replaceable:
-        columns = sorted({column for unique in writer.replaceable for column in unique})
-        of = ", ".join(map(quoted, columns))
+        columns = {column for unique in writer.replaceable for column in unique}
+        of = "" if columns & found.generated else f" OF {', '.join(map(quoted, sorted(columns)))}"
         made["before insert"] = writer.trigger("before insert", "BEFORE INSERT", writer.candidates())
-        made["before update"] = writer.trigger("before update", f"BEFORE UPDATE OF {of}", writer.candidates())
+        made["before update"] = writer.trigger("before update", f"BEFORE UPDATE{of}", writer.candidates())
     return {names.trigger(found.name, event): statement for event, statement in made.items()}
 
 
@@ -120,9 +120,9 @@ class _Writer:
     def __init__(self, names: Names, found: Found, shape: int) -> None:
         self._names, self._found, self._shape = names, found, shape
         self._key = found.shape.key
-        self.replaceable = [unique.columns for unique in found.unique if unique.columns]
+        self.replaceable = [unique.collations for unique in found.unique if unique.collations]
         if not all(found.is_bytewise(name) for name in self._key):
-            self.replaceable.append(self._key)  # a row of another key may be taken for one of the same
+            self.replaceable.append(found.collations or {})  # a row of another key may be taken for one of the same
 
     def trigger(self, event: str, when: str, statements: Sequence[str]) -> str:
         body = " ".join(f"{statement};" for statement in statements)
@@ -158,12 +158,20 @@ class _Writer:
         keys = ", ".join(f"t.{quoted(column)}" for column in self._key)
         statements = [f"DELETE FROM {replaced} WHERE name = {name}"]
         for columns in self.replaceable:
-            shared = " AND ".join(f"t.{quoted(column)} = NEW.{quoted(column)}" for column in columns)
+            shared = " AND ".join(
+                f"t.{quoted(column)} = {self._to_be(column)} COLLATE {quoted(collation)}"
+                for column, collation in columns.items()
+            )
             statements.append(
                 f"INSERT INTO {replaced} ({into}) SELECT {name}, {self._image('t')}, {keys} "
                 f"FROM {self._found.sql} AS t WHERE {shared}"
             )
         return statements
+
+    def _to_be(self, column: str) -> str:
+        """What a column will hold: REPLACE puts the default in place of a NULL that may not be."""
+        default, told = self._found.defaults.get(column), f"NEW.{quoted(column)}"
+        return told if default is None else f"ifnull({told}, ({default}))"
 
     def gone(self) -> list[str]:
         """Write down those that are not there any more."""
@@ -193,7 +201,8 @@ class _Writer:
 
     def _equal(self, there: str, wanted: str, column: str) -> str:
         """Compare by the index, and where that takes other texts for equal, by the bytes too."""
-        by_index = f"{there} IS {wanted}"
+        collation = (self._found.collations or {}).get(column)
+        by_index = f"{there} IS {wanted}" if collation is None else f"{there} IS {wanted} COLLATE {quoted(collation)}"
         return by_index if self._found.is_bytewise(column) else f"{by_index} AND {there} IS {wanted} COLLATE BINARY"
 
     def _image(self, row: str) -> str:
