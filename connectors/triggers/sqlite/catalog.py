@@ -52,7 +52,7 @@ class Shape:
         return cls(tuple((name, declared, integers) for name, declared, integers in of["columns"]), tuple(of["key"]))
 
     def table(self, name: str) -> Table:
-        made = tuple(column(*of[:2], integers=of[2]) for of in self.columns)
+        made = tuple(column(*of[:2], integers=of[2], key=of[0] in self.key) for of in self.columns)
         return Table(SCHEMA, name, made, self.key)
 
 
@@ -192,7 +192,7 @@ class Catalog:
             tuple(
                 (
                     of[1].decode(),
-                    of[2].decode(),
+                    "" if strict and of[2].upper() == b"ANY" else of[2].decode(),  # elsewhere it makes numbers of texts
                     (is_rowid and bool(of[5])) or (strict and "INT" in of[2].decode().upper()),
                 )
                 for of in columns
