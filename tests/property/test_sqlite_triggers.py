@@ -30,7 +30,7 @@ CREATE TABLE folded (name TEXT COLLATE NOCASE NOT NULL PRIMARY KEY, v) WITHOUT R
 CREATE TABLE parent (a INT NOT NULL, b TEXT NOT NULL, v BLOB, PRIMARY KEY (b, a));
 CREATE TABLE child (id INTEGER PRIMARY KEY, a INT, b TEXT, up INT REFERENCES child (id) ON DELETE CASCADE,
     FOREIGN KEY (b, a) REFERENCES parent (b, a) ON DELETE CASCADE ON UPDATE CASCADE);
-CREATE TABLE loose (id INTEGER PRIMARY KEY, u TEXT NOT NULL DEFAULT 'a', w, g AS (w || '') UNIQUE);
+CREATE TABLE loose (id INTEGER PRIMARY KEY, u TEXT NOT NULL DEFAULT 'a', w, n INT, g AS (w || '') UNIQUE);
 CREATE UNIQUE INDEX folds ON loose (u COLLATE NOCASE);
 CREATE TABLE strict_key (k TEXT COLLATE NOCASE NOT NULL, v, PRIMARY KEY (k COLLATE BINARY));
 CREATE TABLE odd ("a ""quoted"" key" TEXT NOT NULL PRIMARY KEY, "v'" AS (upper("a ""quoted"" key")) STORED);
@@ -38,6 +38,8 @@ CREATE TABLE odd ("a ""quoted"" key" TEXT NOT NULL PRIMARY KEY, "v'" AS (upper("
 TRIGGERS = """
 CREATE TRIGGER again AFTER INSERT ON plain WHEN NEW.v = 'again' BEGIN
     UPDATE plain SET v = 'changed' WHERE id = NEW.id; END;
+CREATE TRIGGER one BEFORE INSERT ON loose WHEN NEW.n BEGIN UPDATE loose SET n = 0 WHERE n; END;
+CREATE TRIGGER other BEFORE UPDATE ON loose WHEN NEW.n = 2 BEGIN UPDATE loose SET n = 0 WHERE n; END;
 CREATE TRIGGER away AFTER INSERT ON plain WHEN NEW.v = 'away' BEGIN DELETE FROM plain WHERE id = NEW.id; END;
 CREATE TRIGGER back AFTER DELETE ON plain WHEN OLD.v = 'back' BEGIN
     INSERT INTO plain (id, v) VALUES (OLD.id, 'is back'); END;
@@ -87,10 +89,10 @@ STATEMENTS: st.SearchStrategy[Statement] = st.one_of(
         st.tuples(KEYS, NAMES),
     ),
     st.tuples(
-        HOW.map(lambda how: f"INSERT {how} INTO loose (id, u, w) VALUES (?, ?, ?)"),
-        st.tuples(KEYS, st.one_of(NAMES, st.none()), NAMES),
+        HOW.map(lambda how: f"INSERT {how} INTO loose (id, u, w, n) VALUES (?, ?, ?, ?)"),
+        st.tuples(KEYS, st.one_of(NAMES, st.none()), NAMES, st.integers(0, 1)),
     ),
-    st.tuples(HOW.map(lambda how: f"UPDATE {how} loose SET w = ? WHERE id >= ?"), st.tuples(NAMES, KEYS)),
+    st.tuples(HOW.map(lambda how: f"UPDATE {how} loose SET w = ?, n = 2 WHERE id >= ?"), st.tuples(NAMES, KEYS)),
     st.tuples(
         HOW.map(lambda how: f"UPDATE {how} loose SET u = ? WHERE id <= ?"), st.tuples(st.one_of(NAMES, st.none()), KEYS)
     ),
@@ -184,6 +186,19 @@ SCRIPTS = st.lists(st.tuples(st.integers(0, 1), st.lists(STATEMENTS, min_size=1,
 @example(
     scripts=_script("INSERT INTO plain (id, u) VALUES (1, 'a')", "REPLACE INTO plain (id, u) VALUES (2, 'a')"),
     first=True,
+)
+@example(
+    scripts=_script(
+        "INSERT INTO loose (id, u, n) VALUES (1, 'a', 1)", "REPLACE INTO loose (id, u, n) VALUES (2, 'a', 1)"
+    ),
+    first=False,
+)
+@example(
+    scripts=_script(
+        "INSERT INTO loose (id, u, n) VALUES (1, 'a', 1), (2, 'b', 1)",
+        "UPDATE OR REPLACE loose SET u = 'a', n = 2 WHERE id = 2",
+    ),
+    first=False,
 )
 @example(scripts=_script("INSERT INTO folded VALUES ('a', 1)", "REPLACE INTO folded VALUES ('A', 2)"), first=True)
 @example(
