@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 from cdc.model.errors import CdcError, OperatorError, RetryableError
@@ -19,6 +21,10 @@ _PASSING: Final = frozenset(
 _CLOSED: Final = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH})
 _PRIMARY: Final = 0xFF
 """SQLite's primary code is the low byte of an extended one."""
+
+_OPEN: Final = Path("/dev/fd")
+_BLOCK: Final = 512
+"""Bytes of a block as `st_blocks` counts them, whatever the file system's are."""
 
 
 @contextmanager
@@ -55,6 +61,26 @@ def _folder() -> str:
         return tempfile.gettempdir()
     except OSError:  # none of the usual folders can be written to
         return os.environ.get("TMPDIR", "/tmp")  # noqa: S108 - a name for a message
+
+
+def temporary_bytes() -> int | None:
+    """Return what this process's temporary files take on disk; None where the system does not tell.
+
+    They are the open files that have no name any more: SQLite and `tempfile` take it away as they make one.
+    """
+    found = 0
+    try:
+        numbers = [path.name for path in _OPEN.iterdir()]
+    except OSError:
+        return None
+    for number in numbers:
+        try:
+            of = os.fstat(int(number))
+        except OSError:  # closed meanwhile, as the listing's own
+            continue
+        if stat.S_ISREG(of.st_mode) and of.st_nlink == 0:
+            found += of.st_blocks * _BLOCK
+    return found
 
 
 class TemporaryDatabase:

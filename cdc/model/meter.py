@@ -123,6 +123,10 @@ class StoreStanding:
     incomplete: int
     aside: int
     quarantined: int
+    behind_since_ms: int | None = None
+    """Since when a copy that is up to date with nothing newer has not read all there is; None: all copies have."""
+    deletes_kept_ms: int | None = None
+    """How long its topics keep deletes that are not read; of several the shortest. None: not known."""
 
 
 class JobMeter(Protocol):

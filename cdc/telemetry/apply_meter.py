@@ -20,6 +20,7 @@ _OF_STORES: Final[Mapping[str, Callable[[StoreStanding], float | None]]] = {
     "cdc_apply_incomplete_tables": lambda of: of.incomplete,
     "cdc_apply_aside_tables": lambda of: of.aside,
     "cdc_apply_quarantined_events": lambda of: of.quarantined,
+    "cdc_apply_deletes_retention_seconds": lambda of: None if of.deletes_kept_ms is None else of.deletes_kept_ms / 1000,
     "cdc_apply_fresh_timestamp_seconds": lambda of: None if of.source_ms is None else of.source_ms / 1000,
 }
 
@@ -42,6 +43,7 @@ class ApplyMeter:
         self.figures.ask("cdc_apply_state", lambda: {(s.value,): float(s is self._state) for s in JobState})
         self.figures.ask("cdc_apply_moved_timestamp_seconds", lambda: {(): time.time() - self._pulse.still_s()})
         self.figures.ask("cdc_apply_freshness_seconds", self._freshness)
+        self.figures.ask("cdc_apply_deletes_headroom_seconds", self._headroom)
         self.figures.add("cdc_apply_batches_total", 0)
 
     def moves(self) -> None:
@@ -79,6 +81,14 @@ class ApplyMeter:
         now_ms = time.time_ns() // 1_000_000
         known = {store: of.source_ms for store, of in self._stores.items() if of.source_ms is not None}
         return {(store,): max(0.0, (now_ms - source_ms) / 1000) for store, source_ms in known.items()}
+
+    def _headroom(self) -> Values:
+        now_ms = time.time_ns() // 1_000_000
+        return {
+            (store,): (of.deletes_kept_ms - max(0, now_ms - (of.behind_since_ms or now_ms))) / 1000
+            for store, of in self._stores.items()
+            if of.deletes_kept_ms is not None
+        }
 
     def fails(self, error: CdcError) -> None:
         """Note the error that ends the job."""

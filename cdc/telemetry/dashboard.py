@@ -71,6 +71,7 @@ ROWS: Final = (
             (f"changes(cdc_start_timestamp_seconds{{{_OF}}}[10m])", "{{connector}} processes"),
         )),
         Panel("Not committed yet", "bytes", ((f"cdc_sink_pending_bytes{{{_OF}}}", "{{connector}}"),)),
+        Panel("Temporary files", "bytes", ((f"cdc_temporary_bytes{{{_OF}}}", "{{connector}} {{apply}}"),)),
         Panel("Dead letters", "none", ((f"cdc_dead_letters_total{{{_OF}}}", "{{connector}}"),)),
     )),
     Row("The server's log", (
@@ -100,6 +101,10 @@ ROWS: Final = (
         Panel("Tables not complete or set aside", "none", (
             (f"cdc_apply_incomplete_tables{{{_STORES}}}", "{{apply}} {{store}} not complete"),
             (f"cdc_apply_aside_tables{{{_STORES}}}", "{{apply}} {{store}} set aside"),
+        )),
+        Panel("Until deletes may be forgotten", "s", (
+            (f"cdc_apply_deletes_headroom_seconds{{{_STORES}}}", "{{apply}} {{store}}"),
+            (f"cdc_apply_deletes_retention_seconds{{{_STORES}}}", "{{apply}} {{store}} kept"),
         )),
         Panel("Quarantine", "none", ((f"cdc_apply_quarantined_events{{{_STORES}}}", "{{apply}} {{store}}"),)),
     )),

@@ -17,6 +17,7 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
 from cdc import __version__
+from cdc.machine.temporary_files import temporary_bytes
 from cdc.telemetry.metrics import MOST_TABLES, OTHER, Metric
 
 Labels: TypeAlias = tuple[str, ...]
@@ -64,6 +65,11 @@ class Histogram:
         return family
 
 
+def _temporary() -> Values:
+    found = temporary_bytes()
+    return {} if found is None else {(): found}
+
+
 class Figures(Collector):
     """Holds the values of `metrics`, all with the same constant labels, under a registry of its own."""
 
@@ -78,6 +84,7 @@ class Figures(Collector):
         if "cdc_build_info" in self._metrics:
             self.set("cdc_build_info", 1, __version__, platform.python_version())
             self.set("cdc_start_timestamp_seconds", time.time())
+            self.ask("cdc_temporary_bytes", _temporary)
 
     def set(self, name: str, value: float, *labels: str) -> None:
         """Set one value."""

@@ -46,6 +46,7 @@ def _counter(name: str, text: str, *labels: str) -> Metric:
 PROCESS: Final = (
     _gauge("cdc_build_info", "The release that runs; always 1.", "version", "python"),
     _gauge("cdc_start_timestamp_seconds", "When the process began."),
+    _gauge("cdc_temporary_bytes", "Disk that temporary files of the process take: what is too large for its memory."),
 )
 
 CONNECTOR: Final = (
@@ -119,6 +120,10 @@ APPLY: Final = (
     _gauge("cdc_apply_incomplete_tables", "Those of them that are not complete up to any position yet.", "store"),
     _gauge("cdc_apply_aside_tables", "Those of them that are set aside.", "store"),
     _gauge("cdc_apply_quarantined_events", "Events in quarantine.", "store"),
+    _gauge("cdc_apply_deletes_headroom_seconds", "How long the topics certainly keep what the store's copies have not"
+           " read of deletes, by delete.retention.ms and the copy that is behind, or set aside, for the longest time.",
+           "store"),
+    _gauge("cdc_apply_deletes_retention_seconds", "The least delete.retention.ms of the job's topics.", "store"),
 )  # fmt: skip
 
 FLEET: Final = (

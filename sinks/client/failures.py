@@ -26,6 +26,9 @@ _FORBIDDEN: Final = frozenset(
         _Codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, _Codes.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
     }
 )  # fmt: skip
+NO_GROUP: Final = _Codes.GROUP_AUTHORIZATION_FAILED
+"""A reader that is given its partitions takes no part in the group that the client wants named, and needs no right to
+it: records come all the same."""
 _LOGIN: Final = frozenset(
     {
         _Codes._AUTHENTICATION, _Codes.SASL_AUTHENTICATION_FAILED, _Codes.UNSUPPORTED_SASL_MECHANISM,  # noqa: SLF001 - public names

@@ -29,7 +29,7 @@ from cdc.model.consumers import GroupOffsets, Groups, PartitionOffset, Place, Un
 from cdc.model.errors import CdcError
 from sinks.client import broker_clock
 from sinks.client.diagnosis import refuse_untrusted, unreachable
-from sinks.client.failures import DRIVER_ERRORS, translate
+from sinks.client.failures import DRIVER_ERRORS, NO_GROUP, translate
 from sinks.client.options import QUICK, python_client
 from sinks.client.schema_registry import open_reading
 from sinks.consumers.offset_commits import TOPIC, OffsetCommit, parse, partition_of
@@ -257,6 +257,8 @@ def _messages(
         for message in consumer.consume(1000, timeout=0.05):
             error = message.error()
             place = message.topic() or "", message.partition() or 0
+            if error is not None and error.code() == NO_GROUP:
+                continue
             if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's public name
                 raise KafkaException(error)
             if place not in left:
@@ -358,6 +360,8 @@ def _all(consumer: Consumer, begin: Mapping[Place, int], bounds: Mapping[Place, 
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"nothing was sent for {_SILENT_S:.0f} s"))  # noqa: SLF001
         for message in consumer.consume(1000, timeout=0.05):
             error = message.error()
+            if error is not None and error.code() == NO_GROUP:
+                continue
             if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's public name
                 raise KafkaException(error)
             heard_s = time.monotonic()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
 from cdc.model.meter import JobMeter, StoreStanding
+from spark_apply.events.set_aside import aside_id
 from spark_apply.job.batch.counts import TableCount
 from spark_apply.job.batch.microbatch import Applier
 from spark_apply.job.copies.set_aside import AsideCopies
@@ -81,8 +82,24 @@ class JobFigures:
         aside = Counter(name for _, name in self.asides)
         quarantined = self.applier.quarantine.by_store()
         self.meter.stands(
-            {name: _standing(marks.get(name, {}), aside[name], quarantined[name]) for name in sorted({*marks, *aside})}
+            {
+                name: replace(
+                    _standing(marks.get(name, {}), aside[name], quarantined[name]),
+                    behind_since_ms=self._behind_since_ms(name, marks.get(name, {})),
+                    deletes_kept_ms=min(self.applier.unread.kept_ms.values(), default=None)
+                    if self.applier.unread
+                    else None,
+                )
+                for name in sorted({*marks, *aside})
+            }
         )
+
+    def _behind_since_ms(self, store: str, connectors: Iterable[str]) -> int | None:
+        """Return since when copies of a store have not read all there is: those that go on, and those set aside."""
+        since = [self.publisher.behind_since_ms(connector) for connector in connectors]
+        noted = [self.asides.known.get(aside_id(topic, name)) for topic, name in self.asides if name == store]
+        since += [of.at_ms for of in noted if of is not None]
+        return min((at for at in since if at is not None), default=None)
 
 
 def _standing(marks: Mapping[str, Sequence[Mark | None]], aside: int, quarantined: int) -> StoreStanding:

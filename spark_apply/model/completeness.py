@@ -174,6 +174,11 @@ class Barriers:
                 del ahead[1::2]
         self.news.set()
 
+    def ahead(self, connector: str) -> bool:
+        """Whether there is a newer State than the last one that was passed."""
+        with self._lock:
+            return bool(self._ahead.get(connector))
+
     def passed(self, ends: Ends) -> dict[str, Barrier]:
         """Return by connector the newest barrier that batches up to `ends` have passed; `ends` never go back."""
         with self._lock:

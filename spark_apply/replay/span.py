@@ -16,7 +16,7 @@ from cdc.config.apply_config import ApplySource
 from cdc.config.views import VIEW_SCHEMA
 from cdc.model.change import Position
 from cdc.model.errors import ConfigError, OperatorError
-from spark_apply.events.kafka.client import client_settings, unreachable
+from spark_apply.events.kafka.client import NO_GROUP, client_settings, unreachable
 from spark_apply.events.kafka.offsets import offset_bounds
 from spark_apply.events.kafka.topics import existing_topics
 from spark_apply.job.watermarks.progress import origin_of
@@ -235,6 +235,8 @@ def _events(
         for message in messages:
             heard_s = time.monotonic()
             error, place = message.error(), (message.topic() or "", message.partition() or 0)
+            if error is not None and error.code() == NO_GROUP:
+                continue
             if error is not None and error.name() != _EOF:
                 raise KafkaException(error)
             if place not in left:

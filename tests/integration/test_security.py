@@ -10,10 +10,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 
+import cdc
+from cdc.config.apply_config import ApplySource
 from cdc.dev.servers import kafka as dev_kafka
 from cdc.dev.servers.process import Server, Settings
+from spark_apply.events.kafka.records import committed_records
+from spark_apply.events.kafka.topics import existing_topics
 from tests.canary import CANARY
 from tests.conftest import Database
 from tests.integration.certificates import Authority
@@ -37,6 +51,16 @@ listener.name.secure.oauthbearer.sasl.jaas.config=org.apache.kafka.common.securi
 connections.max.reauth.ms=3600000
 """
 """The broker takes any token that has not expired, as Kafka does that is told of no provider's keys."""
+AUTHORIZED = """
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS;User:broker
+"""
+RIGHTS = {
+    ResourceType.TOPIC: ("READ", "WRITE", "CREATE", "DESCRIBE", "DESCRIBE_CONFIGS"),
+    ResourceType.TRANSACTIONAL_ID: ("WRITE", "DESCRIBE"),
+    ResourceType.BROKER: ("DESCRIBE_CONFIGS",),
+}
+"""What docs/operations.md says that a connector needs; nobody has a right to a group."""
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +86,9 @@ class Secured:
 def secured(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     folder = tmp_path_factory.mktemp("secured")
     certificate = authority.certificate("localhost")
-    server = Server("kafka", folder, functools.partial(dev_kafka.prepare, certificate=certificate, more=BY_TOKEN))
+    server = Server(
+        "kafka", folder, functools.partial(dev_kafka.prepare, certificate=certificate, more=BY_TOKEN + AUTHORIZED)
+    )
     plain = server.start()
     try:
         login = UserScramCredentialUpsertion(
@@ -71,9 +97,18 @@ def secured(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> I
         admin = AdminClient({"bootstrap.servers": plain})
         for done in admin.alter_user_scram_credentials([login]).values():
             done.result(30)
+        rights = [_right(of, operation) for of, operations in RIGHTS.items() for operation in operations]
+        for given in admin.create_acls(rights).values():
+            given.result(30)
         yield Secured(plain, int(Settings(folder).get("secure_port") or 0))
     finally:
         server.stop()
+
+
+def _right(of: ResourceType, operation: str) -> AclBinding:
+    name = "kafka-cluster" if of is ResourceType.BROKER else "*"
+    pattern, who = ResourcePatternType.LITERAL, ("User:*", "*")
+    return AclBinding(of, name, pattern, *who, AclOperation[operation], AclPermissionType.ALLOW)
 
 
 @dataclass
@@ -107,8 +142,11 @@ def kit(secured: Secured, authority: Authority, postgres18: Database, prefix: st
     return Kit(connector, postgres18)
 
 
-def test_kafka_by_tls_and_scram(kit: Kit) -> None:
-    """Every command works, with the snapshot, the stream, what is read back, and the last error left in the topic."""
+def test_kafka_by_tls_and_scram(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command works, with the snapshot, the stream, what is read back, and the last error left in the topic.
+
+    So do the readers of the library and of jobs, all with the rights that the documents ask for.
+    """
     connector = kit.connector
     connector.catch_up()
     with Running(connector) as run:
@@ -122,6 +160,14 @@ def test_kafka_by_tls_and_scram(kit: Kit) -> None:
         done = connector.cdc(*command)
         assert done.returncode == 0, done.stdout + done.stderr
         assert CANARY not in done.stdout + done.stderr
+    for name, value in connector.environment.items():
+        monkeypatch.setenv(name, value)
+    assert cdc.table(str(connector.file), "public.t").to_arrow().column("id").to_pylist() == [3]
+    sink = json.loads(connector.file.read_text())["sink"]
+    options = sink["options"] | {"sasl.password": CANARY}
+    source = ApplySource(bootstrap_servers=sink["bootstrap_servers"], topic_prefix=connector.name, options=options)
+    topic = f"{connector.name}.public.t"
+    assert any(record.value() for record in committed_records(source, topic, existing_topics(source, [topic])[topic]))
     kit.database.execute(f"SELECT pg_drop_replication_slot('cdc_{connector.name}')")
     assert connector.here("run", "FILE", "--until-caught-up").returncode == 4
     assert "slot missing" in json.loads(connector.here("status", "FILE", "--json").stdout)["last_error"]["message"]

@@ -227,6 +227,24 @@ def test_values_of_every_class(tmp_path: Path) -> None:
         shop.run()
 
 
+@pytest.mark.parametrize("logged", [False, True])
+@pytest.mark.parametrize("other", ["'a'", "97", "0.5"])
+def test_a_text_and_a_blob_of_its_bytes_are_not_one_key(tmp_path: Path, other: str, *, logged: bool) -> None:
+    """A topic has one row under a key: a second one that JSON makes the same of would take its place."""
+    shop = Shop(
+        tmp_path, "CREATE TABLE orders (k BLOB NOT NULL PRIMARY KEY, v INT)", "INSERT INTO orders VALUES (x'61', 1)"
+    )
+    if logged:
+        shop.run()
+    shop.do(f"INSERT INTO orders VALUES ({other}, 2)")
+    with pytest.raises(OperatorError, match=r"main\.orders.* the value of k cannot be written"):
+        shop.run()
+    shop.do("DELETE FROM orders WHERE v = 2")
+    if not logged:
+        shop.run()
+        assert [event["after"] for event in shop.events()] == [{"k": "YQ==", "v": 1}]
+
+
 def test_check_says_what_is_wrong(tmp_path: Path) -> None:
     """Before anything is made, in a file that stays as it is; each with what helps."""
     shop = Shop(
@@ -236,8 +254,17 @@ def test_check_says_what_is_wrong(tmp_path: Path) -> None:
         "CREATE UNIQUE INDEX some ON partial (u) WHERE u > 0",
         "CREATE TABLE keyless (v)",
         "CREATE TABLE measured (at REAL PRIMARY KEY)",
+        "CREATE TABLE anything (k ANY PRIMARY KEY, v INT) STRICT",
         "CREATE VIEW paid AS SELECT * FROM orders",
-        tables=("main.orders", "main.partial", "main.keyless", "main.measured", "main.paid", "main.order"),
+        tables=(
+            "main.orders",
+            "main.partial",
+            "main.keyless",
+            "main.measured",
+            "main.anything",
+            "main.paid",
+            "main.order",
+        ),
     )
     schema = shop.select("SELECT name FROM sqlite_schema ORDER BY name")
     checked = check.check(shop.config, None)
@@ -245,6 +272,7 @@ def test_check_says_what_is_wrong(tmp_path: Path) -> None:
     for about, said in (
         ("table main.keyless", "no primary key"),
         ("table main.measured", "numbers with a fraction"),
+        ("table main.anything", "values of any kind"),
         ("table main.paid", "a view"),
         ("table main.order", "does not exist"),
     ):

@@ -30,11 +30,16 @@ CREATE TABLE folded (name TEXT COLLATE NOCASE NOT NULL PRIMARY KEY, v) WITHOUT R
 CREATE TABLE parent (a INT NOT NULL, b TEXT NOT NULL, v BLOB, PRIMARY KEY (b, a));
 CREATE TABLE child (id INTEGER PRIMARY KEY, a INT, b TEXT, up INT REFERENCES child (id) ON DELETE CASCADE,
     FOREIGN KEY (b, a) REFERENCES parent (b, a) ON DELETE CASCADE ON UPDATE CASCADE);
+CREATE TABLE loose (id INTEGER PRIMARY KEY, u TEXT NOT NULL DEFAULT 'a', w, n INT, g AS (w || '') UNIQUE);
+CREATE UNIQUE INDEX folds ON loose (u COLLATE NOCASE);
+CREATE TABLE strict_key (k TEXT COLLATE NOCASE NOT NULL, v, PRIMARY KEY (k COLLATE BINARY));
 CREATE TABLE odd ("a ""quoted"" key" TEXT NOT NULL PRIMARY KEY, "v'" AS (upper("a ""quoted"" key")) STORED);
 """
 TRIGGERS = """
 CREATE TRIGGER again AFTER INSERT ON plain WHEN NEW.v = 'again' BEGIN
     UPDATE plain SET v = 'changed' WHERE id = NEW.id; END;
+CREATE TRIGGER one BEFORE INSERT ON loose WHEN NEW.n BEGIN UPDATE loose SET n = 0 WHERE n; END;
+CREATE TRIGGER other BEFORE UPDATE ON loose WHEN NEW.n = 2 BEGIN UPDATE loose SET n = 0 WHERE n; END;
 CREATE TRIGGER away AFTER INSERT ON plain WHEN NEW.v = 'away' BEGIN DELETE FROM plain WHERE id = NEW.id; END;
 CREATE TRIGGER back AFTER DELETE ON plain WHEN OLD.v = 'back' BEGIN
     INSERT INTO plain (id, v) VALUES (OLD.id, 'is back'); END;
@@ -44,7 +49,7 @@ CREATE TRIGGER nowhere AFTER UPDATE OF id ON plain WHEN NEW.v = 'nowhere' BEGIN
     DELETE FROM plain WHERE id = NEW.id; END;
 """
 """The application's own: made before ours they are called behind them, made later they are called first."""
-TABLES = ("child", "folded", "odd", "parent", "plain")
+TABLES = ("child", "folded", "loose", "odd", "parent", "plain", "strict_key")
 KEYS = st.integers(1, 4)
 NAMES = st.sampled_from(["a", "A", "b", "ä", "it's", "nul\0l"])
 VALUES = st.sampled_from(
@@ -83,6 +88,16 @@ STATEMENTS: st.SearchStrategy[Statement] = st.one_of(
         st.just("INSERT INTO plain (id, u, v) VALUES (?, ?, 'up') ON CONFLICT (u) DO UPDATE SET id = excluded.id + 10"),
         st.tuples(KEYS, NAMES),
     ),
+    st.tuples(
+        HOW.map(lambda how: f"INSERT {how} INTO loose (id, u, w, n) VALUES (?, ?, ?, ?)"),
+        st.tuples(KEYS, st.one_of(NAMES, st.none()), NAMES, st.integers(0, 1)),
+    ),
+    st.tuples(HOW.map(lambda how: f"UPDATE {how} loose SET w = ?, n = 2 WHERE id >= ?"), st.tuples(NAMES, KEYS)),
+    st.tuples(
+        HOW.map(lambda how: f"UPDATE {how} loose SET u = ? WHERE id <= ?"), st.tuples(st.one_of(NAMES, st.none()), KEYS)
+    ),
+    st.tuples(HOW.map(lambda how: f"INSERT {how} INTO strict_key VALUES (?, ?)"), st.tuples(NAMES, VALUES)),
+    st.tuples(st.just("DELETE FROM strict_key WHERE k = ? COLLATE BINARY"), st.tuples(NAMES)),
     st.tuples(HOW.map(lambda how: f"INSERT {how} INTO folded VALUES (?, ?)"), st.tuples(NAMES, VALUES)),
     st.tuples(HOW.map(lambda how: f"UPDATE {how} folded SET name = ?"), st.tuples(NAMES)),
     st.tuples(HOW.map(lambda how: f"UPDATE {how} folded SET name = upper(name), v = ?"), st.tuples(VALUES)),
@@ -172,7 +187,38 @@ SCRIPTS = st.lists(st.tuples(st.integers(0, 1), st.lists(STATEMENTS, min_size=1,
     scripts=_script("INSERT INTO plain (id, u) VALUES (1, 'a')", "REPLACE INTO plain (id, u) VALUES (2, 'a')"),
     first=True,
 )
+@example(
+    scripts=_script(
+        "INSERT INTO loose (id, u, n) VALUES (1, 'a', 1)", "REPLACE INTO loose (id, u, n) VALUES (2, 'a', 1)"
+    ),
+    first=False,
+)
+@example(
+    scripts=_script(
+        "INSERT INTO loose (id, u, n) VALUES (1, 'a', 1), (2, 'b', 1)",
+        "UPDATE OR REPLACE loose SET u = 'a', n = 2 WHERE id = 2",
+    ),
+    first=False,
+)
 @example(scripts=_script("INSERT INTO folded VALUES ('a', 1)", "REPLACE INTO folded VALUES ('A', 2)"), first=True)
+@example(
+    scripts=_script("INSERT INTO loose (id, u) VALUES (1, 'a')", "REPLACE INTO loose (id, u) VALUES (2, 'A')"),
+    first=True,
+)
+@example(
+    scripts=_script("INSERT INTO loose (id, u) VALUES (1, 'a')", "REPLACE INTO loose (id, u) VALUES (2, NULL)"),
+    first=True,
+)
+@example(
+    scripts=_script(
+        "INSERT INTO loose (id, u, w) VALUES (1, 'a', 1), (2, 'b', 2)", "UPDATE OR REPLACE loose SET w = 1 WHERE id = 2"
+    ),
+    first=True,
+)
+@example(
+    scripts=_script("INSERT INTO strict_key VALUES ('a', 1), ('A', 2)", "DELETE FROM strict_key WHERE v = 1"),
+    first=True,
+)
 @example(scripts=_script("INSERT INTO folded VALUES ('a', 1)", "UPDATE folded SET name = 'A'"), first=True)
 @example(
     scripts=_script("INSERT INTO folded VALUES ('a', 1), ('b', 2)", "UPDATE OR FAIL folded SET name = 'a'"), first=True

@@ -80,6 +80,8 @@ def _shown(connector: Connector, scraper: Scraper, database: Database, file: Pat
     eventually(lambda: (scraper.get("cdc_apply_freshness_seconds", store="search") or 99) < 15, "it is fresh")
     scraper.until("cdc_apply_tables", 1, store="search")
     scraper.until("cdc_apply_incomplete_tables", 0, store="search")
+    scraper.until("cdc_apply_deletes_retention_seconds", 7 * 86_400, store="search")
+    assert (scraper.get("cdc_apply_deletes_headroom_seconds", store="search") or 0) > 7 * 86_400 - 60
     scraper.until("cdc_apply_quarantined_events", 0, store="search")
     assert (scraper.get("cdc_apply_batches_total") or 0) >= 1
     assert scraper.get("cdc_apply_batch_duration_seconds_count") == scraper.get("cdc_apply_batches_total")

@@ -10,10 +10,10 @@ import pytest
 from cdc.config.kafka_config import KafkaConfig
 from cdc.formats.reading import PLAIN
 from cdc.model.audit import Act
-from cdc.model.errors import ConfigError
+from cdc.model.errors import ConfigError, OperatorError
 from cdc.rules.routes import NO_ROUTES
 from sinks.erasure import own_settings
-from sinks.erasure.erase import _Erasure
+from sinks.erasure.erase import NEEDED, _Erasure
 from sinks.erasure.keys import WantedKey
 
 
@@ -121,3 +121,29 @@ def test_what_topics_had_is_read_back_from_the_audit(monkeypatch: pytest.MonkeyP
         assert noted == {"p.t": {name: value for name, value in own["p.t"].items() if value is not None}}
     for other in (None, b"x", b"[]", b'{"action":"erase","about":{"settings":3}}', b'{"action":"pause","about":{}}'):
         assert own_settings._read(other) == {}
+
+
+@pytest.mark.parametrize(
+    ("topic", "missing", "cut_logs", "refused"),
+    [
+        ("p.s.t", "ALTER_CONFIGS", False, True),
+        ("p.position-c", "WRITE", False, True),
+        ("p.log.s.t", "ALTER_CONFIGS", False, False),
+        ("p.log.s.t", "DELETE", False, False),
+        ("p.log.s.t", "DELETE", True, True),
+        ("p.log.s.t", "READ", False, True),
+    ],
+)
+def test_a_right_that_is_missing_is_told_before_anything_is_done(
+    topic: str, missing: str, cut_logs: bool, refused: bool
+) -> None:
+    """The erasure has neither a compaction nor an audit here: one that went on would end with another error."""
+    every = NEEDED | {"DELETE"}
+    erasure = object.__new__(_Erasure)
+    erasure.logs = ["p.log.s.t"]
+    erasure._allowed = {
+        of: every - ({missing} if of == topic else set()) for of in ("p.s.t", "p.position-c", "p.log.s.t")
+    }
+    with pytest.raises(OperatorError if refused else AttributeError) as told:
+        erasure.run(cut_logs=cut_logs, within_s=1)
+    assert not refused or str(told.value).startswith(f"topic {topic}: this user may not {missing}; nothing was changed")

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ import cdc.telemetry.listening
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.source_config import SourceConfig
+from cdc.machine.temporary_files import TemporaryDatabase
 from cdc.model.errors import ConfigError, OperatorError, RetryableError
 from cdc.model.meter import Commit, RunState
 from cdc.model.state import Phase, State
@@ -138,6 +140,18 @@ def test_figures_are_what_was_told(server: MetricsServer, meter: ConnectorMeter)
     assert 60 <= found["cdc_source_lag_seconds", ()] < 66
     assert "4711" not in ask(server, "/metrics")[1]
     assert "s3cret" not in ask(server, "/metrics")[1]
+
+
+def test_what_does_not_fit_into_memory_is_shown(server: MetricsServer) -> None:
+    """Files without a name, of Python's and of SQLite's making; they are gone with their owner."""
+    before = samples(server)["cdc_temporary_bytes", ()]
+    with TemporaryFile() as file, closing(TemporaryDatabase("rows", "CREATE TABLE t (v)")) as database:
+        file.write(bytes(300_000))
+        file.flush()
+        for _ in range(80):
+            database.run("INSERT INTO t VALUES (zeroblob(100000))")
+        assert samples(server)["cdc_temporary_bytes", ()] > before + 300_000 + 4_000_000
+    assert samples(server)["cdc_temporary_bytes", ()] == before
 
 
 @pytest.mark.parametrize("ahead_ms", [-3_600_000, 0, 3_600_000])

@@ -10,10 +10,14 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource
 
+from cdc.config.apply_config import ApplySource
+from cdc.model.errors import OperatorError
 from spark_apply.events.kafka import topics
-from spark_apply.events.kafka.topics import partition_counts
+from spark_apply.events.kafka.client import NoAnswerError, unreachable
+from spark_apply.events.kafka.topics import partition_counts, topic_settings
+from spark_apply.job.topics.identity import patiently
 
 
 class Admin:
@@ -57,3 +61,23 @@ def test_a_broker_that_does_not_answer_is_told_by_kafkas_client(monkeypatch: pyt
         admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}"}, logger=logging.getLogger())
         with pytest.raises(KafkaException):
             partition_counts(admin, ["a"])
+
+
+def test_a_right_that_is_missing_is_no_broker_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job would wait for it for minutes, and its user would look after brokers."""
+    source = ApplySource(bootstrap_servers="k:1", topic_prefix="shop", options={"sasl.username": "job"})
+
+    def described(_admin: object, wanted: list[ConfigResource], **_: object) -> dict[ConfigResource, Future[Any]]:
+        refused: Future[Any] = Future()
+        refused.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
+        return dict.fromkeys(wanted, refused)
+
+    monkeypatch.setattr(AdminClient, "describe_configs", described)
+    with pytest.raises(OperatorError, match=r"topic shop\.a: this user may not read its settings") as told:
+        patiently(lambda: topic_settings(source, ["shop.a"]))
+    assert "User:job --operation DescribeConfigs --topic shop. --resource-pattern-type prefixed" in (
+        told.value.hint or ""
+    )
+    for code, passes in ((KafkaError.TOPIC_AUTHORIZATION_FAILED, False), (KafkaError._TRANSPORT, True)):
+        made = unreachable(source, KafkaException(KafkaError(code)))
+        assert isinstance(made, NoAnswerError) is passes

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+from cdc.config.apply_config import ApplySource, ApplyTable, StoreConfig
+from cdc.config.config import ApplyConfig
+from cdc.model.errors import OperatorError
+from cdc.telemetry.apply_meter import ApplyMeter
+from cdc.telemetry.json_log import Place
+from spark_apply.events.set_aside import aside_id
 from spark_apply.job.batch.microbatch import Applier
 from spark_apply.job.copies.route import Route
+from spark_apply.job.pace import JobFigures
 from spark_apply.job.watermarks.barriers import PositionWatcher
 from spark_apply.job.watermarks.publisher import WatermarkPublisher
 from spark_apply.model.completeness import Barrier, Barriers, Ends, Mark, TakenIn
@@ -19,6 +27,13 @@ from tests.unit.test_set_aside import asides
 
 TOPIC = "shop.public.orders"
 TABLE = TargetTable("shop", "public", "orders", TOPIC, ("id",), (), 1)
+JOB = ApplyConfig(
+    name="copies",
+    source=ApplySource(bootstrap_servers="k:1", topic_prefix="shop"),
+    stores={"search": StoreConfig(type="tantivy", path="x")},
+    tables={"public.*": ApplyTable(stores=("search",))},
+    checkpoint="x",
+)
 COMMITTED = "00000001.0000000000000018.00000000"
 
 
@@ -131,3 +146,52 @@ def test_a_replay_takes_nothing_from_what_a_copy_has() -> None:
     made.applied({TOPIC: {0: 7}}, {})
     assert made.taken_in() == {(TOPIC, "copy"): TakenIn("00000001.0000000000000017.00000000", {})}
     assert store.marks[-1].ends == {0: 7}
+
+
+def test_since_when_deletes_are_unread() -> None:
+    """A job that has all there is stands for as long as it likes; one that lags, or a copy set aside, does not."""
+    copies, _, _ = asides()
+    topic, other = copies.routes
+    lake = Store()
+    for each, route in copies.routes.items():
+        copies.routes[each] = replace(route, stores=dict.fromkeys(("lake", "search"), cast("Any", lake)))
+    barriers, meter = Barriers(), ApplyMeter(JOB, Place())
+    watcher = SimpleNamespace(barriers=barriers, failure=None, seen={"shop"})
+    applier = Applier(copies.routes, lambda route: route, cast("Any", Unresolved()), asides=copies)
+    applier.unread = cast("Any", SimpleNamespace(kept_ms={topic: 7_200_000, other: 3_600_000}))
+    made = WatermarkPublisher(applier, cast("PositionWatcher", watcher))
+    figures = JobFigures(meter, applier, made, copies)
+    made.begin({topic: {0: 5}, other: {0: 5}}, checkpoint="checkpoint")
+
+    def headroom_s() -> dict[str, float]:
+        figures.tell()
+        family = next(of for of in meter.figures.collect() if of.name == "cdc_apply_deletes_headroom_seconds")
+        return {sample.labels["store"]: round(sample.value) for sample in family.samples}
+
+    for position, end in (("17", 5), ("18", 10)):
+        at = f"00000001.00000000000000{position}.00000000"
+        tables = frozenset({"public.a"} if end == 10 else {"public.a", "public.b"})  # b is read again
+        barriers.add(Barrier("shop", tables, at, 1, {topic: {0: end}}))
+    made.applied({topic: {0: 5}, other: {0: 5}}, {})
+    an_hour_ago = {
+        key: replace(mark, complete=replace(mark.complete, published_ms=mark.complete.published_ms - 3_000_000))
+        for key, mark in made._marks.items()
+        if mark.complete
+    }
+    made._marks |= an_hour_ago
+    assert headroom_s() == {"lake": 600, "search": 600}
+    made.applied({topic: {0: 10}, other: {0: 5}}, {})
+    assert headroom_s() == {"lake": 3600, "search": 3600}, "the mark of b is old, and nothing is unread"
+    copies.put(topic, "search", OperatorError("the table was dropped"))
+    noted = copies.known[aside_id(topic, "search")]
+    copies.known[noted.id] = replace(noted, at_ms=noted.at_ms - 3_500_000)
+    assert headroom_s() == {"lake": 3600, "search": 100}
+    applier.unread.kept_ms.clear()
+    assert headroom_s() == {}, "no topic forgets a delete"
+
+
+class Unresolved:
+    """A quarantine without entries."""
+
+    def by_store(self) -> Counter[str]:
+        return Counter()

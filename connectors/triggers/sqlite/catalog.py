@@ -6,7 +6,7 @@ import json
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -30,8 +30,9 @@ class Unique:
     """Is an index that no two rows share."""
 
     name: str
-    columns: tuple[str, ...]
-    """Empty: it is of expressions, or of some rows only."""
+    collations: Mapping[str, str]
+    """By column: an index may take other values for equal than its column does. Empty: it is of expressions, or of
+    some rows only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Shape:
         return cls(tuple((name, declared, integers) for name, declared, integers in of["columns"]), tuple(of["key"]))
 
     def table(self, name: str) -> Table:
-        made = tuple(column(*of[:2], integers=of[2]) for of in self.columns)
+        made = tuple(column(*of[:2], integers=of[2], key=of[0] in self.key) for of in self.columns)
         return Table(SCHEMA, name, made, self.key)
 
 
@@ -68,7 +69,10 @@ class Found:
     """Of the key's columns, in the order of its index."""
     unique: tuple[Unique, ...] = ()
     """The other indexes that are unique."""
-
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    """What REPLACE puts in place of NULL, as SQL, by column."""
+    generated: frozenset[str] = frozenset()
+    """Columns that no statement sets."""
     ignoring: tuple[str, ...] = ()
     """Triggers of the application that may end a statement's others: RAISE(IGNORE) after a row was changed."""
 
@@ -87,7 +91,7 @@ class Found:
         return self.shape.table(self.name)
 
     def is_bytewise(self, name: str) -> bool:
-        """Whether a key column's own order is that of its values' bytes, and equal values have the same bytes."""
+        """Whether the key's index takes no other values of a column for equal than those of the same bytes."""
         return (self.collations or {}).get(name, "BINARY") == "BINARY"
 
 
@@ -188,7 +192,7 @@ class Catalog:
             tuple(
                 (
                     of[1].decode(),
-                    of[2].decode(),
+                    "" if strict and of[2].upper() == b"ANY" else of[2].decode(),  # elsewhere it makes numbers of texts
                     (is_rowid and bool(of[5])) or (strict and "INT" in of[2].decode().upper()),
                 )
                 for of in columns
@@ -200,12 +204,14 @@ class Catalog:
             kind,
             shape,
             nullable=tuple(of[1].decode() for of in columns if of[5] and not (of[3] or without_rowid or is_rowid)),
-            collations=dict(self._collations(own[0][1].decode())) if own else None,
+            collations=self._collations_of(own[0][1].decode()) if own else None,
             unique=tuple(
-                Unique(of[1].decode(), () if of[4] else self._columns_of(of[1].decode()))
+                Unique(of[1].decode(), {} if of[4] else self._collations_of(of[1].decode()))
                 for of in indexes
                 if of[2] and of[3] != b"pk"
             ),
+            defaults={of[1].decode(): of[4].decode() for of in columns if of[3] and of[4] is not None},
+            generated=frozenset(of[1].decode() for of in columns if of[6]),
             ignoring=self._ignoring(name),
         )
 
@@ -218,14 +224,9 @@ class Catalog:
         made = [(name.decode(), statement.decode(errors="replace")) for name, statement in rows]
         return tuple(name for name, statement in made if _IGNORES(statement) and not _BEFORE(statement))
 
-    def _collations(self, index: str) -> Iterator[tuple[str, str]]:
-        for _, at, name, _, collation, is_key in self._ask(f"PRAGMA index_xinfo({quoted(index)})"):
-            if is_key and at >= 0:
-                yield name.decode(), collation.decode()
-
-    def _columns_of(self, index: str) -> tuple[str, ...]:
-        found = self._ask(f"PRAGMA index_info({quoted(index)})")
-        return () if any(name is None for _, _, name in found) else tuple(name.decode() for _, _, name in found)
+    def _collations_of(self, index: str) -> dict[str, str]:
+        found = [of for of in self._ask(f"PRAGMA index_xinfo({quoted(index)})") if of[5]]
+        return {} if any(of[2] is None for of in found) else {of[2].decode(): of[4].decode() for of in found}
 
 
 def refusals(found: Found) -> Iterator[OperatorError]:

@@ -267,7 +267,7 @@ def compared(changes: ChangeLog, captured: Sequence[Found]) -> Look:
 
 def unseen(found: Found) -> Iterator[str]:
     """Give what triggers cannot see of a table."""
-    partial = [unique.name for unique in found.unique if not unique.columns]
+    partial = [unique.name for unique in found.unique if not unique.collations]
     if partial:
         yield (
             f"unique index {', '.join(partial)} is of expressions or of some rows: rows that INSERT OR REPLACE removes "

@@ -10,6 +10,8 @@ written down only if the key is not there by then.
 `INSERT OR REPLACE` removes rows that share a unique value with the new one, and calls no delete trigger (unless
 the application sets recursive_triggers). So before an insert or update the rows that share one are noted, and after it
 those of them that are gone are written down as deleted. A row that shares the primary key is replaced under its key.
+An update that leaves all unique values as they are replaces no row, and leaves alone what is noted: it may be nested in
+a statement that does, as where a trigger of the application changes other rows of the table before one is inserted.
 """
 
 from __future__ import annotations
@@ -103,14 +105,17 @@ def triggers(names: Names, found: Found, shape: int) -> dict[str, str]:
     writer = _Writer(names, found, shape)
     made = {
         "insert": writer.trigger("insert", "AFTER INSERT", [*writer.gone(), writer.inserted()]),
-        "update": writer.trigger("update", "AFTER UPDATE", [*writer.gone(), writer.moved_away(), writer.updated()]),
+        "update": writer.trigger(
+            "update", "AFTER UPDATE", [*writer.gone(writer.moves), writer.moved_away(), writer.updated()]
+        ),
         "delete": writer.trigger("delete", "AFTER DELETE", [writer.deleted()]),
     }
     if writer.replaceable:
-        columns = sorted({column for unique in writer.replaceable for column in unique})
-        of = ", ".join(map(quoted, columns))
+        of = "" if set(writer.shared) & found.generated else f" OF {', '.join(map(quoted, writer.shared))}"
         made["before insert"] = writer.trigger("before insert", "BEFORE INSERT", writer.candidates())
-        made["before update"] = writer.trigger("before update", f"BEFORE UPDATE OF {of}", writer.candidates())
+        made["before update"] = writer.trigger(
+            "before update", f"BEFORE UPDATE{of}", writer.candidates(), condition=f"WHEN {writer.moves} "
+        )
     return {names.trigger(found.name, event): statement for event, statement in made.items()}
 
 
@@ -120,14 +125,20 @@ class _Writer:
     def __init__(self, names: Names, found: Found, shape: int) -> None:
         self._names, self._found, self._shape = names, found, shape
         self._key = found.shape.key
-        self.replaceable = [unique.columns for unique in found.unique if unique.columns]
+        self.replaceable = [unique.collations for unique in found.unique if unique.collations]
         if not all(found.is_bytewise(name) for name in self._key):
-            self.replaceable.append(self._key)  # a row of another key may be taken for one of the same
+            self.replaceable.append(found.collations or {})  # a row of another key may be taken for one of the same
+        self.shared = sorted({column for unique in self.replaceable for column in unique})
 
-    def trigger(self, event: str, when: str, statements: Sequence[str]) -> str:
+    @property
+    def moves(self) -> str:
+        """Whether an update changes what is unique."""
+        return f"NOT ({self._same('OLD', 'NEW', self.shared)})"
+
+    def trigger(self, event: str, when: str, statements: Sequence[str], *, condition: str = "") -> str:
         body = " ".join(f"{statement};" for statement in statements)
         name = quoted(self._names.trigger(self._found.name, event))
-        return f"CREATE TRIGGER {name} {when} ON {self._found.sql} BEGIN {body} END"
+        return f"CREATE TRIGGER {name} {when} ON {self._found.sql} {condition}BEGIN {body} END"
 
     def inserted(self) -> str:
         return f"{self._into()} SELECT {self._shape}, 'c', NULL, {self._image('t')}, {NOW} {self._found_by('NEW')}"
@@ -158,14 +169,22 @@ class _Writer:
         keys = ", ".join(f"t.{quoted(column)}" for column in self._key)
         statements = [f"DELETE FROM {replaced} WHERE name = {name}"]
         for columns in self.replaceable:
-            shared = " AND ".join(f"t.{quoted(column)} = NEW.{quoted(column)}" for column in columns)
+            shared = " AND ".join(
+                f"t.{quoted(column)} = {self._to_be(column)} COLLATE {quoted(collation)}"
+                for column, collation in columns.items()
+            )
             statements.append(
                 f"INSERT INTO {replaced} ({into}) SELECT {name}, {self._image('t')}, {keys} "
                 f"FROM {self._found.sql} AS t WHERE {shared}"
             )
         return statements
 
-    def gone(self) -> list[str]:
+    def _to_be(self, column: str) -> str:
+        """What a column will hold: REPLACE puts the default in place of a NULL that may not be."""
+        default, told = self._found.defaults.get(column), f"NEW.{quoted(column)}"
+        return told if default is None else f"ifnull({told}, ({default}))"
+
+    def gone(self, condition: str = "1") -> list[str]:
         """Write down those that are not there any more."""
         if not self.replaceable:
             return []
@@ -174,8 +193,9 @@ class _Writer:
             self._equal(f"t.{quoted(column)}", f"r.k{number}", column) for number, column in enumerate(self._key)
         )
         missing = f"NOT EXISTS (SELECT 1 FROM {self._found.sql} AS t WHERE {there})"
-        gone = f"SELECT DISTINCT {self._shape}, 'd', r.image, NULL, {NOW} FROM {replaced} AS r WHERE r.name = {name}"
-        return [f"{self._into()} {gone} AND {missing}", f"DELETE FROM {replaced} WHERE name = {name}"]
+        mine = f"{condition} AND name = {name}"
+        gone = f"SELECT DISTINCT {self._shape}, 'd', r.image, NULL, {NOW} FROM {replaced} AS r WHERE {mine}"
+        return [f"{self._into()} {gone} AND {missing}", f"DELETE FROM {replaced} WHERE {mine}"]
 
     def _into(self) -> str:
         return f"INSERT INTO {quoted(self._names.changes)} (shape, op, before, after, at_ms)"
@@ -186,14 +206,15 @@ class _Writer:
         )
         return f"FROM {self._found.sql} AS {alias} WHERE {there}"
 
-    def _same(self, one: str, other: str) -> str:
+    def _same(self, one: str, other: str, columns: Sequence[str] = ()) -> str:
         return " AND ".join(
-            f"{one}.{quoted(column)} IS {other}.{quoted(column)} COLLATE BINARY" for column in self._key
+            f"{one}.{quoted(column)} IS {other}.{quoted(column)} COLLATE BINARY" for column in columns or self._key
         )
 
     def _equal(self, there: str, wanted: str, column: str) -> str:
         """Compare by the index, and where that takes other texts for equal, by the bytes too."""
-        by_index = f"{there} IS {wanted}"
+        collation = (self._found.collations or {}).get(column)
+        by_index = f"{there} IS {wanted}" if collation is None else f"{there} IS {wanted} COLLATE {quoted(collation)}"
         return by_index if self._found.is_bytewise(column) else f"{by_index} AND {there} IS {wanted} COLLATE BINARY"
 
     def _image(self, row: str) -> str:

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from cdc.config.kafka_config import KafkaConfig
 from cdc.model.errors import GapError, RetryableError
 from cdc.rules.routes import Routes
-from sinks.client.failures import DRIVER_ERRORS, translate
+from sinks.client.failures import DRIVER_ERRORS, NO_GROUP, translate
 from sinks.client.options import QUICK
 from sinks.topics.names import schema_topic, table_topic
 from sinks.topics.records.read_back import FULL_WAIT_MS, TOO_EARLY, log, offset_bounds, read_to_end
@@ -195,6 +195,8 @@ def _records(messages: Sequence[Message], ends: Mapping[Place, tuple[int, int]],
     told = [message for message in messages if message.error() is not None]
     for message in told:
         error = message.error()
+        if error is not None and error.code() == NO_GROUP:
+            continue
         if error is not None and error.code() in _UNREADABLE:
             raise GapError(
                 f"topic {message.topic()}, partition {message.partition()}: the record that is next is gone: the topic "

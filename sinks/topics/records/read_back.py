@@ -15,7 +15,7 @@ from cdc.formats.reading import Reading
 from cdc.model.change import Table
 from cdc.model.errors import RetryableError
 from cdc.rules.routes import Routes, owner
-from sinks.client.failures import DRIVER_ERRORS, translate
+from sinks.client.failures import DRIVER_ERRORS, NO_GROUP, translate
 from sinks.client.options import QUICK
 from sinks.topics.names import table_topic
 
@@ -171,6 +171,8 @@ def _read(
         for message in messages:
             partition, error = message.partition(), message.error()
             if error is not None:
+                if error.code() == NO_GROUP:
+                    continue
                 if error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's public name for it
                     raise KafkaException(error)
                 if (message.offset() or 0) >= ends[partition or 0]:

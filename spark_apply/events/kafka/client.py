@@ -25,6 +25,11 @@ _NO_LEADER = {
     KafkaError.UNKNOWN_LEADER_EPOCH,
 }
 
+_FORBIDDEN = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
+NO_GROUP = KafkaError.GROUP_AUTHORIZATION_FAILED
+"""A reader that is given its partitions takes no part in the group that the client wants named, and needs no right to
+it: records come all the same."""
+
 _Answer = TypeVar("_Answer")
 
 _JVM_NAMES = {"sasl.mechanisms": "sasl.mechanism", "ssl.ca.location": "ssl.truststore.location"}
@@ -43,9 +48,15 @@ class NoAnswerError(OperatorError):
     """Kafka does not answer a question: it concerns no table, and may pass."""
 
 
-def unreachable(source: ApplySource, exc: KafkaException) -> NoAnswerError:
-    """Translate the client's error to OperatorError."""
-    reason = exc.args[0].name() if exc.args and hasattr(exc.args[0], "name") else type(exc).__name__
+def unreachable(source: ApplySource, exc: KafkaException) -> OperatorError:
+    """Translate the client's error; a right that is missing is no broker that does not answer, and does not pass."""
+    error = exc.args[0] if exc.args and isinstance(exc.args[0], KafkaError) else None
+    reason = type(exc).__name__ if error is None else error.name()
+    if error is not None and error.code() in _FORBIDDEN:
+        return OperatorError(
+            f"Kafka at {source.bootstrap_servers} refuses the user of source.options what the job asks for ({reason})",
+            hint="docs/operations.md, “Rights in Kafka”, has what it needs; kafka-acls.sh --list shows what it has",
+        )
     msg = f"Kafka at {source.bootstrap_servers} does not answer ({reason})"
     return NoAnswerError(msg, hint="is the broker up, and source.bootstrap_servers right? cdc dev up starts one here")
 

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from cdc.config.apply_config import ApplySource
 from cdc.model.errors import OperatorError
-from spark_apply.events.kafka.client import ANSWER_WITHIN_S, FETCH_WAIT_MS, client_settings, unreachable
+from spark_apply.events.kafka.client import ANSWER_WITHIN_S, FETCH_WAIT_MS, NO_GROUP, client_settings, unreachable
 from spark_apply.events.kafka.offsets import partition_bounds
 
 _POLL_S = 0.02  # a call waits so long for more than it has
@@ -114,8 +114,10 @@ def _records(source: ApplySource, topic: str, begins: Mapping[int, int]) -> Iter
                 msg = f"topic {topic} cannot be read: no answer in {ANSWER_WITHIN_S:.0f} s"
                 raise OperatorError(msg, hint="are the partitions’ leaders alive?")
             for message in messages:
-                answered_at = time.monotonic()
                 error = message.error()
+                if error is not None and error.code() == NO_GROUP:
+                    continue
+                answered_at = time.monotonic()
                 if error is not None and error.name() != "_PARTITION_EOF":
                     raise unreachable(source, KafkaException(error))
                 yield message

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from cdc.config.apply_config import ApplySource
-from cdc.model.errors import ConfigError
+from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.events.kafka.client import ANSWER_WITHIN_S, client_settings, unreachable
 
 _NOT_SEEN: Final = frozenset(
@@ -64,15 +64,29 @@ def _admin(source: ApplySource) -> AdminClient:
 
 
 def topic_settings(source: ApplySource, names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return the settings of topics, by topic and name. Raises OperatorError when the broker does not answer."""
+    """Return the settings of topics, by topic and name. Raises OperatorError if the broker does not answer, or tell."""
     admin = AdminClient(client_settings(source))  # must live until its futures are done
     wanted = [ConfigResource(ResourceType.TOPIC, name) for name in names]
     asked = admin.describe_configs(wanted, request_timeout=ANSWER_WITHIN_S)
-    try:
-        found = {of.name: future.result() for of, future in asked.items()}
-    except KafkaException as exc:
-        raise unreachable(source, exc) from exc
-    return {topic: {name: str(entry.value) for name, entry in settings.items()} for topic, settings in found.items()}
+    found = {}
+    for of, future in asked.items():
+        try:
+            settings = future.result()
+        except KafkaException as exc:
+            if exc.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise _untold(source, of.name) from exc
+            raise unreachable(source, exc) from exc
+        found[of.name] = {name: str(entry.value) for name, entry in settings.items()}
+    return found
+
+
+def _untold(source: ApplySource, topic: str) -> OperatorError:
+    return OperatorError(
+        f"topic {topic}: this user may not read its settings (DESCRIBE_CONFIGS), which say how long deletes are kept",
+        hint=f"kafka-acls.sh --bootstrap-server {source.bootstrap_servers} --add --allow-principal "
+        f"User:{source.options.get('sasl.username', 'NAME')} --operation DescribeConfigs --topic "
+        f"{source.topic_prefix}. --resource-pattern-type prefixed",
+    )
 
 
 def position_topic(prefix: str, connector: str) -> str:

@@ -40,6 +40,7 @@ from spark_apply.job.topics.retention import (
     MissedDeletesError,
     extents,
     held_offsets,
+    kept_deletes,
     missed_deletes,
     rebuild_command,
     repair_command,
@@ -181,6 +182,8 @@ class UnreadDeletes:
     """By topic and store, what copies had of their topics when the job began; this was judged then."""
     filling: dict[str, Offsets] = field(default_factory=dict)
     """The ends of topics when copies began to be filled with them, until they are filled so far."""
+    kept_ms: dict[str, int] = field(default_factory=dict)
+    """By compacted topic, how long deletes are kept there, as the broker said last."""
     _looked: Elapsed | None = None
     """Since the last look, which found that for `_kept_s` nothing unread is removed; a machine may sleep meanwhile."""
     _kept_s: float = 0.0
@@ -189,6 +192,8 @@ class UnreadDeletes:
         """Note which topics are read from their beginnings. Raises OperatorError when the broker does not answer."""
         fresh = sorted(topic for topic in topics if not self.begins(topic))
         self.filling.update(ends_by_topic(self.source, fresh) if fresh else {})
+        kept_ms, compacted = kept_deletes(self.source, sorted(topics))
+        self.kept_ms = {topic: kept for topic, kept in kept_ms.items() if compacted[topic]}
 
     def observation(self, apart: Collection[str]) -> RowObservation:
         """Return what is to see the records of a batch, but of the topics `apart`."""
@@ -207,6 +212,7 @@ class UnreadDeletes:
         topics = sorted(followed)
         there = patiently(lambda: extents(self.source, topics, within=0.5))
         kept_ms = [extent.retention_ms for of in there.values() for extent in of.values()]
+        self.kept_ms |= {t: of[0].retention_ms for t, of in there.items() if t in self.kept_ms}
         old = [topic for topic in topics if missed_deletes("", self.begins(topic), there[topic]) is not None]
         if not old:
             self._looked, self._kept_s = begun, min(kept_ms, default=0) / 2000

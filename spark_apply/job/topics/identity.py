@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from cdc.config.apply_config import ApplySource
 from cdc.model.errors import OperatorError
+from spark_apply.events.kafka.client import NoAnswerError
 from spark_apply.events.kafka.topic_identity import TopicAsker, TopicNow, difference, differing
 from spark_apply.model.store import Store
 from spark_apply.model.target_table import TargetTable
@@ -65,7 +66,7 @@ def patiently(ask: Callable[[], Answer]) -> Answer:
     while True:
         try:
             return ask()
-        except OperatorError:
+        except NoAnswerError:
             if time.monotonic() > until:
                 raise
             time.sleep(1)

@@ -52,7 +52,7 @@ def extents(config: ApplySource, topics: Sequence[str], *, within: float = 1.0) 
     """
     if not topics:
         return {}
-    retention, compacted = _retention(config, topics)
+    retention, compacted = kept_deletes(config, topics)
     known = existing_topics(config, topics)
     now_ms = CLOCK.later_ms()  # set back, it would say that deletes are there which are gone
     group = {"group.id": f"{config.topic_prefix}.apply-extents", "isolation.level": "read_committed"}
@@ -82,7 +82,7 @@ def kept_from(first: int, end: int, young: int, *, compacted: bool) -> int:
     return young if young >= 0 else end
 
 
-def _retention(config: ApplySource, topics: Sequence[str]) -> tuple[dict[str, int], dict[str, bool]]:
+def kept_deletes(config: ApplySource, topics: Sequence[str]) -> tuple[dict[str, int], dict[str, bool]]:
     """Return by topic how long deletes are kept, and whether it is compacted: otherwise none is removed."""
     found = topic_settings(config, topics)
     return (

@@ -78,6 +78,16 @@ class WatermarkPublisher:
         """Return the mark that a copy which goes on was given last."""
         return self._marks.get((topic, store))
 
+    def behind_since_ms(self, connector: str) -> int | None:
+        """Return when the copies that go on last had all that a connector had committed; None: they have it now.
+
+        They read together: a table that is read again, whose own mark stays where it is, is no sign of that.
+        """
+        if not self._watcher.barriers.ahead(connector):
+            return None
+        known = [mark.complete for mark in self._marks.values() if mark.complete is not None]
+        return max((of.published_ms for of in known if of.connector == connector), default=None)
+
     def source_ms(self) -> int | None:
         """Return the time of the source up to which all copies that go on are complete; None: not known."""
         marks = [self._marks.get(follower) for follower, _ in self._followers()]
