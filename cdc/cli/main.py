@@ -93,6 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _write_any_name()
     for client in ("kafka", "cdc.kafka"):  # each of their errors ends as one of ours
         logging.getLogger(client).setLevel(logging.CRITICAL)
+    if logging.lastResort is not None:  # what a command that keeps no log is warned of
+        logging.lastResort.setFormatter(logging.Formatter("warning: %(message)s"))
     try:
         code = cdc.main(arguments, standalone_mode=False)
     except click.ClickException as exc:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -35,7 +36,16 @@ def check(file: Path, *, as_json: bool) -> int:
     Exit code 0 if a run can start, 1 if something would stop it.
     """
     config = load_connector(file)
-    findings = _findings(config)
+    heard, log = _Heard(), logging.getLogger("cdc")
+    log.addHandler(heard)
+    try:
+        findings = _findings(config)
+    finally:
+        log.removeHandler(heard)
+    said = [finding.what for finding in findings]
+    findings += [
+        of for of in heard.findings if not any(of.what in what or what in f"{of.about}: {of.what}" for what in said)
+    ]
     failed = any(finding.level is Level.ERROR for finding in findings)
     if as_json:
         shown = [{"level": f.level.value, "about": f.about, "message": f.what, "fix": f.fix} for f in findings]
@@ -46,6 +56,18 @@ def check(file: Path, *, as_json: bool) -> int:
         for finding in findings:
             click.echo(f"{finding.level:<8} {finding.about}: {_in_a_line(finding)}")
     return int(failed)
+
+
+class _Heard(logging.Handler):
+    """Makes findings of what a run would be warned of by its log: ``table public.orders: …``."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.findings: list[Finding] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        about, _, what = record.getMessage().partition(": ")
+        self.findings.append(Finding(Level.WARNING, about if what else "log", what or about))
 
 
 _AGAIN: Final = 3
@@ -128,7 +150,12 @@ def _named(config: ConnectorConfig) -> list[Table]:
 
 
 def _in_a_line(finding: Finding) -> str:
-    return finding.what + (f"; fix: {finding.fix}" if finding.fix else "")
+    return _found(finding) + (f"; fix: {finding.fix}" if finding.fix else "")
+
+
+def _found(finding: Finding) -> str:
+    """Return what was found, for a line that says already what it is about."""
+    return finding.what.removeprefix(f"{finding.about}: ")
 
 
 def _table(findings: list[Finding]) -> None:
@@ -142,7 +169,7 @@ def _table(findings: list[Finding]) -> None:
         grid.add_row(
             Text(finding.level.value, style=colours[finding.level]),
             Text(finding.about),
-            Text(finding.what),
+            Text(_found(finding)),
             Text(finding.fix or ""),
         )
     Console().print(grid)

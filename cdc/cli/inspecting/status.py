@@ -77,7 +77,8 @@ def _standing_by(copies: int | None) -> str:
 
 def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     source, slot, error = found["source"], found["slot"], found["last_error"]
-    position = " ".join(f"{k} {v}" for k, v in (found["position"] or {}).items()) or "none"
+    place = found["position"] or {}
+    position = " ".join(f"{k} {v}" for k, v in place.items() if k != "last") or "none"  # a hash, for the next session
     lag = "unknown bytes" if found["lag_bytes"] is None else f"{found['lag_bytes']:,} bytes"
     if found["source_at"] is not None:
         lag += f", {found['lag_seconds']:,} s: all that was committed up to {found['source_at']} is in Kafka"

@@ -148,8 +148,8 @@ class Told:
 
 def _plan_lines(plan: dict[str, Any]) -> Iterator[str]:
     for copy in plan["copies"]:
-        steps = f": {', '.join(copy['steps'])}" if copy["steps"] else ""
-        yield f"{copy['table']} in {copy['store']}: {copy['action']}{steps}"
+        does = [] if copy["action"] == "make" else [copy["action"]]  # which its step says
+        yield f"{copy['table']} in {copy['store']}: {': '.join(filter(None, [*does, ', '.join(copy['steps'])]))}"
         yield from (f"  {line}" for line in (copy["why"], copy["hint"]) if line)
         if copy["mode"] == "history" and copy["rebuild"]:
             yield f"  a rebuild would lose {copy['rebuild']['what']}"
@@ -174,7 +174,7 @@ def table_of_counts(summary: dict[str, Any]) -> str:
             cells = (count[name] for name in ("events", "keys", *_COUNTS))
             rows.append((table, store, *("-" if cell is None else str(cell) for cell in cells)))
     lines = aligned(rows)
-    lines.append(f"{summary['batches']} batches in {summary['seconds']:.1f} s")
+    lines.append(f"batches: {summary['batches']}, in {summary['seconds']:.1f} s")
     for table, stores in summary["aside"].items():
         lines += [f"{table} in {store} is set aside: {reason}" for store, reason in stores.items()]
     if summary["behind"]:
