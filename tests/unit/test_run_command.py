@@ -21,7 +21,9 @@ from click.testing import CliRunner
 
 import cdc.cli.running.run
 from cdc.capture.pipeline import Report
+from cdc.cli.ending import files_given, pasteable
 from cdc.cli.inspecting.tail import has_no_reader
+from cdc.cli.main import cdc as command_line
 from cdc.cli.running import monitored
 from cdc.cli.running import run as run_module
 from cdc.cli.running.apply import Told, apply
@@ -41,6 +43,34 @@ from cdc.telemetry import server_watch
 from spark_apply.job.batch.counts import TableCount
 from spark_apply.job.pace import Pace
 from spark_apply.views.running.commands import Turn
+
+
+@pytest.mark.parametrize(
+    ("words", "hint", "shown"),
+    [
+        (["pause", "my shop.yaml"], "cdc run CONNECTOR.yaml", "cdc run 'my shop.yaml'"),
+        (
+            ["run", "--wait", "5m", "a.yaml"],
+            "cdc check CONNECTOR.yaml, then APPLY.yaml",
+            "cdc check a.yaml, then APPLY.yaml",
+        ),
+        (["run", "a.yaml", "b.yaml"], "cdc check CONNECTOR.yaml", "cdc check CONNECTOR.yaml"),
+        (["verify", "c.yaml", "a.yaml"], "cdc verify CONNECTOR.yaml APPLY.yaml", "cdc verify c.yaml a.yaml"),
+        (["offsets", "show", "c.yaml"], "cdc offsets show FILE", "cdc offsets show FILE"),
+        (["offsets"], "cdc run CONNECTOR.yaml", "cdc run CONNECTOR.yaml"),
+        (["walk", "c.yaml"], "cdc run CONNECTOR.yaml", "cdc run CONNECTOR.yaml"),
+        ([], "cdc run CONNECTOR.yaml", "cdc run CONNECTOR.yaml"),
+    ],
+)
+def test_a_hint_names_the_files_that_the_command_was_given(words: list[str], hint: str, shown: str) -> None:
+    """So it is safe to paste; of two files of a kind, which one is meant is not known."""
+    assert pasteable(hint, files_given(command_line, words)) == shown
+
+
+def test_a_groups_help_has_each_line_whole() -> None:
+    """Where a first sentence is long it goes on in the next line; click cuts it off."""
+    told = CliRunner().invoke(command_line, ["fleet", "--help"]).output
+    assert "since when,\n           and its last error with the hint." in told
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import click
 import orjson
 
 from cdc.capture.snapshots.snapshot_progress import duration
+from cdc.cli.ending import pasteable
 from cdc.config.config import ApplyConfig, describes_apply, load_apply, load_connector
 from cdc.config.views import describes_views
 from cdc.model.errors import ConfigError
@@ -35,7 +36,7 @@ def status(file: Path, *, as_json: bool) -> None:
         click.echo(orjson.dumps(found).decode())
         return
     for name, value in _lines(found):
-        click.echo(f"{name:<12}{value}")
+        click.echo(pasteable(f"{name:<12}{value}", {"CONNECTOR.yaml": file}))
 
 
 def _show_stores(config: ApplyConfig, *, as_json: bool) -> None:
