@@ -30,6 +30,10 @@ def error_of(exc: BaseException) -> CdcError | None:
     """Return the error of ours that an exception stands for; None for one that is a bug, or no error."""
     if isinstance(exc, CdcError):
         return exc
+    if isinstance(exc, ModuleNotFoundError):
+        from cdc.config.registry import not_installed  # noqa: PLC0415 - the command line must start fast
+
+        return not_installed(exc)
     return _of_a_file(exc) if isinstance(exc, OSError) else _of_spark(exc)
 
 

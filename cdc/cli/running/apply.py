@@ -21,7 +21,6 @@ from cdc.cli.noted import note
 from cdc.cli.terminal import ALIVE_S, Alive, aligned, clear_progress, instant, show_progress, tell
 from cdc.machine.flag import Flag
 from cdc.machine.stop_signals import HangUps, stopping
-from cdc.model.errors import ConfigError
 from cdc.telemetry.json_log import Place, line
 
 _WARNING, _BATCH = "warning: ", "batch "
@@ -69,9 +68,6 @@ def apply(
             raise click.UsageError(f"{msg}: leave out --reset-checkpoint")
         config = load_apply(file)
         place.is_of(apply=config.name, connector=config.source.topic_prefix)
-        if importlib.util.find_spec("pyspark") is None:
-            msg = "pyspark is not installed; the apply job runs on it"
-            raise ConfigError(msg, hint="pip install 'cdc-toolkit[spark]'")
         # by name: cdc imports nothing that imports cdc
         if plan:
             found = importlib.import_module("spark_apply.job.plan").run_plan(config).as_json()
