@@ -22,6 +22,7 @@ from click.testing import CliRunner
 import cdc.cli.running.run
 from cdc.capture.pipeline import Report
 from cdc.cli.ending import files_given, pasteable
+from cdc.cli.inspecting.status import of_server
 from cdc.cli.inspecting.tail import has_no_reader
 from cdc.cli.main import cdc as command_line
 from cdc.cli.running import monitored
@@ -65,6 +66,21 @@ from spark_apply.views.running.commands import Turn
 def test_a_hint_names_the_files_that_the_command_was_given(words: list[str], hint: str, shown: str) -> None:
     """So it is safe to paste; of two files of a kind, which one is meant is not known."""
     assert pasteable(hint, files_given(command_line, words)) == shown
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ({"revisions_behind": 1200}, [("behind", "1,200 revisions")]),
+        ({"revisions_behind": None}, [("behind", "unknown revisions")]),
+        ({"binlog": {"kept_for_seconds": None}}, [("binlog", "kept for ever")]),
+        ({"unreachable": "refused"}, [("source", "refused")]),
+        ({}, [("slot", "none")]),
+    ],
+)
+def test_status_says_what_the_server_keeps(source: dict[str, Any], lines: list[tuple[str, str]]) -> None:
+    """Each kind of source by its own measure: an etcd has no slot."""
+    assert of_server(source, None) == lines
 
 
 def test_a_groups_help_has_each_line_whole() -> None:
