@@ -48,13 +48,11 @@ def check(file: Path, *, as_json: bool) -> int:
     ]
     failed = any(finding.level is Level.ERROR for finding in findings)
     if as_json:
-        shown = [{"level": f.level.value, "about": f.about, "message": f.what, "fix": f.fix} for f in findings]
-        click.echo(orjson.dumps({"name": config.name, "ok": not failed, "findings": shown}).decode())
-    elif sys.stdout.isatty():
-        _table(findings)
+        told = [{"level": f.level.value, "about": f.about, "message": f.what, "fix": f.fix} for f in findings]
+        click.echo(orjson.dumps({"name": config.name, "ok": not failed, "findings": told}).decode())
     else:
         for finding in findings:
-            click.echo(f"{finding.level:<8} {finding.about}: {_in_a_line(finding)}")
+            click.echo(shown(finding, terminal=sys.stdout.isatty()))
     return int(failed)
 
 
@@ -70,6 +68,7 @@ class _Heard(logging.Handler):
         self.findings.append(Finding(Level.WARNING, about if what else "log", what or about))
 
 
+_COLOURS: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "red"}
 _AGAIN: Final = 3
 """A connector at work may commit and acknowledge between the look at its position and the look at the source."""
 
@@ -149,27 +148,9 @@ def _named(config: ConnectorConfig) -> list[Table]:
     return [Table(schema, name, (), ()) for schema, _, name in names]
 
 
-def _in_a_line(finding: Finding) -> str:
-    return _found(finding) + (f"; fix: {finding.fix}" if finding.fix else "")
-
-
-def _found(finding: Finding) -> str:
-    """Return what was found, for a line that says already what it is about."""
-    return finding.what.removeprefix(f"{finding.about}: ")
-
-
-def _table(findings: list[Finding]) -> None:
-    from rich.console import Console  # noqa: PLC0415 - only where it is shown
-    from rich.table import Table as Grid  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    colours = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
-    grid = Grid("", "what", "found", "how to fix it", box=None, header_style="bold", padding=(0, 2, 0, 0))
-    for finding in findings:
-        grid.add_row(
-            Text(finding.level.value, style=colours[finding.level]),
-            Text(finding.about),
-            Text(_found(finding)),
-            Text(finding.fix or ""),
-        )
-    Console().print(grid)
+def shown(finding: Finding, *, terminal: bool) -> str:
+    """Write a finding for people: on a terminal the fix has a line of its own, which is pasted whole."""
+    level = click.style(f"{finding.level:<8}", fg=_COLOURS[finding.level])
+    what = finding.what.removeprefix(f"{finding.about}: ")
+    fix = (f"\n{click.style('fix:', fg='cyan')}     " if terminal else "; fix: ") + finding.fix if finding.fix else ""
+    return f"{level} {finding.about}: {what}{fix}"
