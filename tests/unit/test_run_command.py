@@ -33,7 +33,7 @@ from cdc.cli.running.run import _How, run
 from cdc.cli.running.run_progress import RunProgress
 from cdc.cli.running.supervise import supervise
 from cdc.cli.running.view import view
-from cdc.cli.terminal import Alive, UtcFormatter, instant
+from cdc.cli.terminal import Alive, UtcFormatter, instant, place_of, show_progress
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.dev.servers import launch
 from cdc.machine.stop_signals import HangUps, stopping
@@ -81,6 +81,13 @@ def test_a_hint_names_the_files_that_the_command_was_given(words: list[str], hin
 def test_status_says_what_the_server_keeps(source: dict[str, Any], lines: list[tuple[str, str]]) -> None:
     """Each kind of source by its own measure: an etcd has no slot."""
     assert of_server(source, None) == lines
+
+
+def test_a_status_line_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a narrow window it is cut off; a position is shown without the hash in it."""
+    monkeypatch.setenv("COLUMNS", "20")
+    show_progress(f"shop: at {place_of({'lsn': '0/1B56658', 'last': '0/1B56540 3685cf91'})}, in no hurry")
+    assert capsys.readouterr().err.endswith("shop: at lsn 0/1B56")
 
 
 def test_a_groups_help_has_each_line_whole() -> None:
@@ -345,7 +352,7 @@ def test_what_an_idle_connector_says(caplog: pytest.LogCaptureFixture) -> None:
     assert f"all that was committed up to {instant(1_700_000_000)} is in Kafka" in caplog.messages[-1]
     shown._reported_s -= 90
     shown.alive()
-    assert re.search("no position committed for .*: the last one is {'lsn': '0/9'}", caplog.messages[-1])
+    assert re.search("no position committed for .*: the last one is lsn 0/9$", caplog.messages[-1])
 
 
 @pytest.mark.parametrize(

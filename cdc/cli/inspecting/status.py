@@ -10,6 +10,7 @@ import orjson
 
 from cdc.capture.snapshots.snapshot_progress import duration
 from cdc.cli.ending import pasteable
+from cdc.cli.terminal import place_of
 from cdc.config.config import ApplyConfig, describes_apply, load_apply, load_connector
 from cdc.config.views import describes_views
 from cdc.model.errors import ConfigError
@@ -78,8 +79,7 @@ def _standing_by(copies: int | None) -> str:
 
 def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     error = found["last_error"]
-    place = found["position"] or {}
-    position = " ".join(f"{k} {v}" for k, v in place.items() if k != "last") or "none"  # a hash, for the next session
+    position = place_of(found["position"] or {})
     lag = "unknown bytes" if found["lag_bytes"] is None else f"{found['lag_bytes']:,} bytes"
     if found["source_at"] is not None:
         lag += f", {found['lag_seconds']:,} s: all that was committed up to {found['source_at']} is in Kafka"
