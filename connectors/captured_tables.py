@@ -6,6 +6,7 @@ In: what a catalog has found. Out: errors with the statement that helps. Each co
 from __future__ import annotations
 
 import difflib
+import functools
 import logging
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeAlias, TypeVar
@@ -232,11 +233,15 @@ def no_primary_key_for_triggers(found: Found) -> OperatorError:
 
 
 def check_key(
-    found: Found, key: Sequence[str], names: Sequence[str], nullable: Collection[str], not_null: Callable[[str], str]
+    found: Found,
+    key: Sequence[str],
+    names: Sequence[str],
+    nullable: Collection[str],
+    not_null: Callable[[Sequence[str]], str],
 ) -> None:
     """Raise OperatorError unless each column of the configuration's key is there and never null.
 
-    `not_null` gives the statement that makes a column so.
+    `not_null` gives the statements that make columns so.
     """
     shown = ", ".join(key)
     for name in key:
@@ -245,17 +250,20 @@ def check_key(
                 f"table {found.qualified}: its key ({shown}) names {name}, which is not a column of it",
                 hint=did_you_mean(name, names) or f"its columns: {', '.join(names)}",
             )
-        if name in nullable:
-            raise OperatorError(
-                f"table {found.qualified}: column {name} of its key ({shown}) may be null, and a key never is",
-                hint=not_null(name),
-            )
+    null = [name for name in key if name in nullable]
+    if null:
+        columns = f"column{'s' if null[1:] else ''} {', '.join(null)}"
+        raise OperatorError(
+            f"table {found.qualified}: {columns} of its key ({shown}) may be null, and a key never is",
+            hint=not_null(null),
+        )
 
 
-def warn_not_unique(found: Found, key: Sequence[str]) -> None:
-    """Log that the configuration's key may not tell rows apart."""
+@functools.cache
+def warn_not_unique(qualified: str, key: str) -> None:
+    """Say once of a table that the configuration's key, by its columns, may not tell rows apart."""
     log.warning(
         "table %s: nothing makes its key (%s) unique: of rows that share one, the topic keeps the newest",
-        found.qualified,
-        ", ".join(key),
+        qualified,
+        key,
     )

@@ -26,6 +26,8 @@ from sinks.topics.records.positions import read_standing
 from sinks.topics.topics import Existing, Topics, Wanted
 
 _NEEDED: Final = frozenset({"READ", "WRITE", "DESCRIBE"})
+_COPIES: Final = 3
+_ONE_BROKER: Final = "there is one broker, which will do for a trial; with three, sink.replication_factor: 3"
 
 
 def position(config: KafkaConfig, connector: str) -> State | None:
@@ -124,15 +126,18 @@ def _topics(topics: Topics, config: KafkaConfig, wanted: Sequence[Wanted]) -> It
     for name, found in sorted(existing.items()):
         notes = list(_topic(name, found, config))
         yield from notes or [Finding(Level.OK, f"topic {name}", f"{found.partitions} partition(s)")]
-    single = [name for name, found in existing.items() if found.replicas == 1]
-    if single or (missing and _copies(topics, config) == 1):
-        yield Finding(
-            Level.WARNING,
-            "topics",
-            "replication factor 1: what one broker loses is lost",
-            "set sink.replication_factor: 3 before the first start; for topics that exist: "
-            f"kafka-reassign-partitions.sh --bootstrap-server {config.bootstrap_servers}",
-        )
+    broker = topics.broker()
+    copies = config.replication_factor or int(broker.settings.get("default.replication.factor", 1))
+    single = any(found.replicas == 1 for found in existing.values())
+    if single or (missing and copies == 1):
+        more = min(_COPIES, broker.count)
+        fix = f"set sink.replication_factor: {more} before the first start" if more > 1 else _ONE_BROKER
+        if single and more > 1:
+            fix += (
+                "; for topics that exist: kafka-reassign-partitions.sh "
+                f"--bootstrap-server {config.bootstrap_servers} --reassignment-json-file … --execute"
+            )
+        yield Finding(Level.WARNING, "topics", "replication factor 1: what one broker loses is lost", fix)
 
 
 def _ledger(
@@ -177,10 +182,6 @@ def _routes(
     captured = state.tables if state is not None else ()
     for refusal in Routes.of_sink(config).moved(described, tables, captured, sink.topic, sink.connector):
         yield refused("route", refusal)
-
-
-def _copies(topics: Topics, config: KafkaConfig) -> int:
-    return config.replication_factor or int(topics.broker().settings.get("default.replication.factor", 1))
 
 
 def _topic(name: str, found: Existing, config: KafkaConfig) -> Iterator[Finding]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import signal
 import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final, NoReturn
 
 import click
@@ -27,6 +30,10 @@ def error_of(exc: BaseException) -> CdcError | None:
     """Return the error of ours that an exception stands for; None for one that is a bug, or no error."""
     if isinstance(exc, CdcError):
         return exc
+    if isinstance(exc, ModuleNotFoundError):
+        from cdc.config.registry import not_installed  # noqa: PLC0415 - the command line must start fast
+
+        return not_installed(exc)
     return _of_a_file(exc) if isinstance(exc, OSError) else _of_spark(exc)
 
 
@@ -62,14 +69,46 @@ def code_of_part(number: int | None, *, took_all: bool = False) -> int:
     return 0 if number is None or took_all else BY_SIGNAL + number
 
 
-def show(exc: CdcError) -> None:
-    """Print an error for a person, on stderr."""
+def pasteable(hint: str, files: Mapping[str, Path]) -> str:
+    """Return a hint with a command's own files in place of what hints call them: ``CONNECTOR.yaml``."""
+    for called, file in files.items():
+        hint = hint.replace(called, shlex.quote(str(file)))
+    return hint
+
+
+def files_of(context: click.Context) -> dict[str, Path]:
+    """Return the files that a command was given, by what its usage calls them; several of a kind are none."""
+    found: dict[str, Path] = {}
+    for of in context.command.params:
+        given = context.params.get(of.name or "")
+        one = given[0] if isinstance(given, tuple) and len(given) == 1 else given
+        if isinstance(of, click.Argument) and of.metavar is not None and isinstance(one, Path):
+            found[of.metavar.removesuffix("...")] = one
+    return {called: file for called, file in found.items() if called.endswith(".yaml")}
+
+
+def files_given(command: click.Command, words: Sequence[str]) -> dict[str, Path]:
+    """Return the same of a command line that has ended; nothing of one that cannot be read."""
+    rest = list(words)
+    try:
+        while isinstance(command, click.Group):
+            name, below, rest = command.resolve_command(click.Context(command, resilient_parsing=True), rest)
+            if name is None or below is None:
+                return {}
+            command = below
+        return files_of(command.make_context(None, rest, resilient_parsing=True))
+    except (click.ClickException, IndexError):
+        return {}
+
+
+def show(exc: CdcError, files: Mapping[str, Path]) -> None:
+    """Print an error for a person, on stderr; `files` take the places of what hints call them."""
     tell(click.style("error: ", fg="red", bold=True) + exc.message)
     hint = exc.hint or (
         "nothing is lost: start it again, it goes on where it was" if isinstance(exc, RetryableError) else None
     )
     if hint:
-        tell(click.style("hint:  ", fg="cyan") + hint)
+        tell(click.style("hint:  ", fg="cyan") + pasteable(hint, files))
 
 
 def end(code: int) -> NoReturn:

@@ -1,4 +1,4 @@
-"""An example of each command, as `--help` and docs/cli.md show it."""
+"""What click does not give each command's `--help` by itself: an example, and the whole line of it in its group's."""
 
 from __future__ import annotations
 
@@ -59,5 +59,7 @@ def show_examples(command: click.Command, words: str) -> None:
     if words in EXAMPLES:
         lines = EXAMPLES[words].replace("\n", "\n  ")
         command.epilog = f"\b\nExamples:\n  {lines}"
+    if not command.short_help and command.help:  # which click would cut off in the middle
+        command.short_help = command.help.partition("\n\n")[0]
     for name, below in command.commands.items() if isinstance(command, click.Group) else ():
         show_examples(below, f"{words} {name}")

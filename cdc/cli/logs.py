@@ -14,7 +14,7 @@ from typing import Final
 
 import click
 
-from cdc.cli.ending import INTERRUPTED, error_of
+from cdc.cli.ending import INTERRUPTED, error_of, files_of, pasteable
 from cdc.cli.terminal import UtcFormatter, instant, named, tell
 from cdc.machine.child_processes import AMONG_OTHERS
 from cdc.telemetry.json_log import JsonFormatter, Place, line
@@ -95,5 +95,6 @@ def _told(exc: BaseException) -> tuple[int, str, str, dict[str, str]]:
         return 1, "error", f"this must not happen: {type(exc).__name__}", {
             "kind": type(exc).__name__, "exception": frames,
         }  # fmt: skip
-    more = {"kind": type(error).__name__, **({} if error.hint is None else {"hint": error.hint})}
+    files = files_of(click.get_current_context())
+    more = {"kind": type(error).__name__, **({} if error.hint is None else {"hint": pasteable(error.hint, files)})}
     return error.exit_code, "error", error.message, more

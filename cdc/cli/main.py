@@ -16,7 +16,7 @@ from itertools import pairwise
 import click
 
 from cdc import __version__
-from cdc.cli.ending import INTERRUPTED, end, error_of, show, write_nothing_more
+from cdc.cli.ending import INTERRUPTED, end, error_of, files_given, show, write_nothing_more
 from cdc.cli.examples import show_examples
 from cdc.cli.terminal import tell
 
@@ -93,6 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _write_any_name()
     for client in ("kafka", "cdc.kafka"):  # each of their errors ends as one of ours
         logging.getLogger(client).setLevel(logging.CRITICAL)
+    if logging.lastResort is not None:  # what a command that keeps no log is warned of
+        logging.lastResort.setFormatter(logging.Formatter("warning: %(message)s"))
     try:
         code = cdc.main(arguments, standalone_mode=False)
     except click.ClickException as exc:
@@ -110,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         if isinstance(exc, OSError):
             write_nothing_more()
-        show(error)
+        show(error, files_given(cdc, sys.argv[1:] if arguments is None else arguments))
         end(error.exit_code)
     end(code if isinstance(code, int) else 0)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
+import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final, Self
@@ -32,8 +33,8 @@ def tell(text: str, *, nl: bool = True) -> None:
 
 
 def show_progress(line: str) -> None:
-    """Draw a status line on the terminal, over the one before."""
-    tell(f"\r\x1b[K{line}", nl=False)
+    """Draw a status line on the terminal, over the one before. What does not fit is cut off: a wrapped line stays."""
+    tell(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}", nl=False)
 
 
 def clear_progress() -> None:
@@ -45,6 +46,11 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Format rows of cells as lines with aligned columns; the first row may be the headings."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def place_of(offset: Mapping[str, object]) -> str:
+    """Write a position for people: without `last`, the hash by which the next session knows its log again."""
+    return " ".join(f"{what} {value}" for what, value in offset.items() if what != "last") or "none"
 
 
 def seconds_of(text: str) -> float | None:

@@ -58,6 +58,9 @@ SINKS = {
     "duckdb": "sinks.duckdb.entry:open_sink",
 }
 
+_OF_SPARK = frozenset({"duckdb", "opensearchpy", "pyarrow", "pyspark", "sqlglot", "tantivy"})
+"""What the extra `spark` installs, by what it is imported as: capture needs none of it."""
+
 
 def source(config: ConnectorConfig) -> Callable[[], Source]:
     """Find what opens the source. Raises ConfigError for an unknown type."""
@@ -126,7 +129,19 @@ def _resolve(name: str) -> Callable[..., Any]:
         module = importlib.import_module(module_name)
         return cast("Callable[..., Any]", getattr(module, attribute))
     except (ImportError, AttributeError) as exc:
+        if (missing := not_installed(exc)) is not None:
+            raise missing from exc
         raise ConfigError(f"{name} cannot be loaded: {exc}", hint=_hidden_by(module_name)) from exc
+
+
+def not_installed(exc: BaseException) -> ConfigError | None:
+    """Return the error for a package of the extra `spark` that an import has not found; None for anything else."""
+    package = (exc.name or "").partition(".")[0] if isinstance(exc, ModuleNotFoundError) else ""
+    if package not in _OF_SPARK:
+        return None
+    return ConfigError(
+        f"{package} is not installed, and this command needs it", hint="pip install 'cdc-toolkit[spark]'"
+    )
 
 
 def _hidden_by(module_name: str) -> str | None:

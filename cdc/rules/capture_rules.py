@@ -6,7 +6,7 @@ A row is first judged by the condition, with all of its values, and is then cut 
 that point nothing knows of the others.
 
 Why no value escapes by a name. A rule names a column, and a column may be renamed. So a rule must name a column that
-the table has, or has had before; and a table that lacks a named column stops the connector if it has a column that
+the table has, or has had before; and a table without a named column stops the connector if it has a column that
 nobody knows: that may be the named one under its new name. It may have lent its old name to another column at once
 (RENAME, then ADD COLUMN): where a source appends new columns, one that nobody knows and that stands before a named one
 is no newer than that one, and stops the connector too. Or it may have taken the name of a published column that was

@@ -11,6 +11,7 @@ import functools
 import logging
 import os
 import re
+import shlex
 from typing import Any, Final, cast
 
 import psycopg2
@@ -194,6 +195,7 @@ def key_encoding(connection: psycopg2.extensions.connection) -> str:
 def connect_failed(params: dict[str, str], message: str) -> CdcError:
     """Return what a failed connection means, from libpq's words: it gives no SQLSTATE here."""
     where, user = endpoint(params), params.get("user", "")
+    place = f"-h {params.get('host', 'localhost')} -p {params.get('port', '5432')}"
     text = " ".join(message.split())
     if _MISTAKEN.search(text):  # libpq's own words, before it asks the server
         return OperatorError(f"source.url: {_last_words(text)}", hint="set another value behind the ? of source.url")
@@ -209,7 +211,10 @@ def connect_failed(params: dict[str, str], message: str) -> CdcError:
             f"to change it: ALTER ROLE \"{user}\" PASSWORD '…'",
         )
     if re.search(r'database ".*" does not exist', text):
-        return OperatorError(f"PostgreSQL at {where}: that database does not exist", hint="psql -l lists them")
+        return OperatorError(
+            f"PostgreSQL at {where}: that database does not exist",
+            hint=f"psql {place} -U {shlex.quote(user)} -d postgres -l lists them",
+        )
     if re.search(r'role ".*" does not exist', text):
         return OperatorError(
             f"PostgreSQL at {where}: role {user} does not exist",
@@ -253,7 +258,7 @@ def connect_failed(params: dict[str, str], message: str) -> CdcError:
         )
     return RetryableError(
         f"PostgreSQL at {where} cannot be reached: {_last_words(text)}",
-        hint=f"is it running? pg_isready -h {params.get('host', 'localhost')} -p {params.get('port', '5432')}",
+        hint=f"is the address right, and is it running? pg_isready {place}",
     )
 
 

@@ -318,11 +318,6 @@ def answered(version: int, answer: bytes) -> tuple[ErrorCodes, int]:
     return codes, int(made.throttle_time_ms or 0)
 
 
-def error_codes(version: int, answer: bytes) -> ErrorCodes:
-    """Return the codes of an answer to `produce`, without its header."""
-    return answered(version, answer)[0]
-
-
 _told_of_quota_s: dict[str, float] = {}
 
 

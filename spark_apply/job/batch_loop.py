@@ -188,7 +188,7 @@ def _copies(applier: Applier) -> str:
         for name in route.stores:
             by_store.setdefault(name, []).append(route.table.qualified)
     told = [
-        f"{name}: {len(of)} tables ({', '.join(of[:_NAMED])}{', …' if len(of) > _NAMED else ''})"
+        f"{name}: {', '.join(of[:_NAMED])}{f' … ({len(of)} tables)' if len(of) > _NAMED else ''}"
         for name, of in by_store.items()
     ]
     return "; ".join(told)

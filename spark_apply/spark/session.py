@@ -178,9 +178,9 @@ def _beside_others(spark: Mapping[str, str]) -> SparkSession:
     """
     base = SparkSession.builder.getOrCreate()
     running = dict(base.sparkContext.getConf().getAll())
-    lacking = [name for name in SETTINGS[_EXTENSIONS].split(",") if name not in running.get(_EXTENSIONS, "")]
-    if lacking:
-        msg = f"this process runs a Spark without {', '.join(lacking)}"
+    missing = [name for name in SETTINGS[_EXTENSIONS].split(",") if name not in running.get(_EXTENSIONS, "")]
+    if missing:
+        msg = f"this process runs a Spark without {', '.join(missing)}"
         hint = "let the job start Spark itself: run it in a process of its own, or before other sessions are made"
         raise OperatorError(msg, hint=hint)
     _require_jars(base._jvm)  # noqa: SLF001 - nothing public gives the JVM

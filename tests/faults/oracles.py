@@ -1,6 +1,6 @@
 """What a reader of the topics must never see: the laws, over records fed in the order of each partition. No I/O.
 
-lost           a ledger row of the source without its event; a row the fold lacks; a list's element left out
+lost           a ledger row of the source without its event; a row that is not in the fold; a list's element left out
 doubled        an event (transaction, number) or a ledger row seen twice; a row the fold has too many
 torn           a transaction of which a part is there; a prefix whose balances do not add up; an event ahead of
                the position

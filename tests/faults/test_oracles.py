@@ -159,7 +159,7 @@ def test_seen_before_its_position() -> None:
 
 
 def test_a_sum_that_is_wrong_for_a_while() -> None:
-    """Two transactions each of which tears the sum and mends what the other tore: the end alone would look right."""
+    """Two transactions each of which tears the sum and repairs what the other tore: the end alone would look right."""
     torn = [account(10, 1, 1, 90), ledger(10, 2, 1, 2), account(20, 1, 2, 110), ledger(20, 2, 2, 2)]
     accounts = [{"id": 1, "balance": 90}, {"id": 2, "balance": 110}]
     assert counts(judged(*START, *torn, accounts=accounts, expected=2)) == (0, 0, 1, 0)

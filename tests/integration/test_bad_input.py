@@ -252,7 +252,7 @@ TABLE_CASES = {
 
 @pytest.mark.parametrize("table", TABLE_CASES)
 def test_tables_that_cannot_be_captured(table: str, attempt: Attempt, place: Place, prefix: str) -> None:
-    """Each is named with its reason and the statement that mends it, though another table of the file is fine."""
+    """Each is named with its reason and the statement that repairs it, though another table of the file is fine."""
     refused(attempt("public.orders", table), 1, *TABLE_CASES[table])
     nothing_made(place, prefix)
 
@@ -314,7 +314,7 @@ def test_topics_that_are_wrong(case: str, attempt: Attempt, place: Place, prefix
 
 
 def test_tombstones_kept_too_short(attempt: Attempt, place: Place, prefix: str) -> None:
-    """A compacted topic that forgets deletes within a day is refused with the command that mends it."""
+    """A compacted topic that forgets deletes within a day is refused with the command that repairs it."""
     admin = place.admin
     topic = f"{prefix}.public.orders"
     admin.create_topics([NewTopic(topic, 6, 1, config={"cleanup.policy": "compact"})])[topic].result(30)

@@ -60,7 +60,7 @@ def refused(connector: Connector, *words: str) -> None:
 
 @pytest.mark.every_server  # each has settings of its own
 def test_a_server_whose_log_lacks_something(own: OwnServer, kafka: str, prefix: str, tmp_path: Path) -> None:
-    """Setting by setting, each with the statement that mends it, which does."""
+    """Setting by setting, each with the statement that repairs it, which does."""
     settings = {**GLOBAL, **(OF_MYSQL if own.kind == "mysql" else OF_MARIADB)}
     connector = connector_of(tmp_path, prefix, own.database, kafka, "t")
     for name, values in settings.items():

@@ -13,7 +13,7 @@ from kafka.partitioner.default import murmur2
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 from kafka.record.memory_records import MemoryRecords
 
-from sinks.client.connection import error_codes
+from sinks.client.connection import answered
 from sinks.client.produce_request import IMPLICIT, NEWEST, OLDEST, codes, request
 from sinks.client.record_batch import CODECS, Identity, first, header, records_of
 from sinks.producer.batches import Batch, Batches, PlainBatches, partition_of
@@ -271,12 +271,12 @@ def test_the_codes_of_an_answer_are_those_the_client_reads(version: int, told: A
     """Whatever is said with them; of one that ends early there are none, or all of them."""
     expected = [(name, [(number, of[0]) for number, of in partitions.items()]) for name, partitions in told.items()]
     answer = _answer(version, told)
-    assert error_codes(version, answer) == expected
+    assert answered(version, answer)[0] == expected
     usual = version >= FLEXIBLE and not any(any(of[1:]) for partitions in told.values() for of in partitions.values())
     assert codes(version, answer) == expected if usual else codes(version, answer) in (None, expected)
     if data is not None:
         try:
-            found = error_codes(version, answer[: data.draw(st.integers(0, len(answer)))])
+            found = answered(version, answer[: data.draw(st.integers(0, len(answer)))])[0]
         except (ValueError, IndexError, struct.error):
             return
         assert found == expected

@@ -21,7 +21,7 @@ from kafka.protocol.producer import (
 )
 from kafka.record.memory_records import MemoryRecords
 
-from sinks.client.connection import ConnectionConfig, LostError, error_codes
+from sinks.client.connection import ConnectionConfig, LostError, answered
 from sinks.client.produce_request import ErrorCodes
 from sinks.client.record_batch import CODECS
 from sinks.producer import producer, retries
@@ -410,4 +410,4 @@ def _answer(version: int, codes: Mapping[Partition, int]) -> ErrorCodes:
         version=version,
         responses=[kind(name=name, partition_responses=partitions) for name, partitions in topics.items()],
     )
-    return error_codes(version, made.encode())
+    return answered(version, made.encode())[0]

@@ -29,7 +29,7 @@ from cdc.model.state import Phase
 from spark_apply.events import history
 from spark_apply.events.intervals import Event, intervals
 from spark_apply.job.batch.counts import TableCount
-from spark_apply.job.copies.chosen import choose_tables
+from spark_apply.job.copies.chosen import choose_usable
 from spark_apply.job.job import run_apply
 from spark_apply.job.plan import run_plan
 from spark_apply.job.topics.losses import RebuildLoss
@@ -179,7 +179,7 @@ def test_any_order_and_any_repetition(setting: Setting, monkeypatch: pytest.Monk
     assert _said(rows) == _expected(events)
     now = {(number, "back", "9.00" if number == 2 else "1.00") for number in range(8) if number % 3}
     assert {(row["id"], row["status"], str(row["total"])) for row in rows if row["_cdc_is_current"]} == now
-    ((_, (settings, versions)),) = choose_tables(config).items()
+    ((settings, versions),) = choose_usable(config)[0].values()
     found = [json.loads(row.document) for row in _store(setting, config).rows(derived(versions, settings))]
     assert sorted((row["id"], row["status"], row["total"]) for row in found) == sorted(now)
 

@@ -114,7 +114,7 @@ def _contents(folder: Path) -> list[tuple[str, int]]:
 def test_what_a_topic_has_forgotten_is_never_skipped(
     *, apply_spark: SparkSession, kafka: str, prefix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Away for longer than deletes are kept; offsets deleted: said by plan and start, and mended by what they say."""
+    """Away for longer than deletes are kept; offsets deleted: said by plan and start, and repaired by what they say."""
     table, publisher = SourceTable(prefix, "orders", ORDERS), Publisher(kafka, prefix)
     publisher.create([table], partitions=1)
     _publish_late(kafka, [r for n in range(3) for r in table.event("c", order(n), position(10 + n))])

@@ -252,7 +252,7 @@ def test_readers_and_a_running_job_all_along(shop: Shop) -> None:
 def test_what_the_job_writes_into_the_old_copy_is_due(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Events between the build and the swap: the rebuild takes those it sees, the job's next start the rest.
 
-    The rest is in the old copies, and the job's checkpoint is behind it: only what is `due` says that it lacks.
+    The rest is in the old copies, and the job's checkpoint is behind it: only what is `due` says what is missing.
     """
     shop.corrupt()
     original = rebuild.compare

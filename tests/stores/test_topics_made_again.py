@@ -87,7 +87,7 @@ def test_a_topic_that_was_made_again_is_read_from_its_beginning_or_not_at_all(
 ) -> None:
     """Past the old end, with lower positions, and without some rows: plan, status and start tell it.
 
-    The hint, followed, mends it. The second time it happens while a job follows.
+    The hint, followed, repairs it. The second time it happens while a job follows.
     """
     table, other, publisher = setting.table(), setting.table("items"), setting.publisher()
     publisher.create([table, other], partitions=1)

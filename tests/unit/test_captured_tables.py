@@ -60,7 +60,7 @@ def test_every_reason_is_told_once() -> None:
 
 
 def check(*key: str) -> None:
-    captured_tables.check_key(A, key, ["id", "note"], {"note"}, lambda name: f"make {name} NOT NULL")
+    captured_tables.check_key(A, key, ["id", "note", "more"], {"note", "more"}, " and ".join)
 
 
 def test_keys() -> None:
@@ -70,10 +70,12 @@ def test_keys() -> None:
     assert unknown.value.hint == "did you mean id?"
     with pytest.raises(OperatorError) as far:
         check("id", "quantity")
-    assert far.value.hint == "its columns: id, note"
-    with pytest.raises(OperatorError, match="column note of its key") as nullable:
+    assert far.value.hint == "its columns: id, note, more"
+    with pytest.raises(OperatorError, match="column note of its key"):
         check("id", "note")
-    assert nullable.value.hint == "make note NOT NULL"
+    with pytest.raises(OperatorError, match="columns more, note of its key") as nullable:
+        check("more", "id", "note")
+    assert nullable.value.hint == "more and note"
 
 
 def test_a_table_without_a_key_is_told_how_to_get_one() -> None:
@@ -86,7 +88,8 @@ def test_a_table_without_a_key_is_told_how_to_get_one() -> None:
 
 def test_a_key_that_may_not_be_unique_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "cdc"):
-        captured_tables.warn_not_unique(A, ["x", "y"])
+        for _ in range(2):
+            captured_tables.warn_not_unique(A.qualified, "x, y")
     assert caplog.messages == [
         "table s.a: nothing makes its key (x, y) unique: of rows that share one, the topic keeps the newest"
     ]

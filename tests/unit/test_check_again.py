@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import click
 import pytest
 
 from cdc.cli.inspecting import check
@@ -74,3 +75,16 @@ def test_a_rule_of_a_table_that_is_gone_is_refused_as_a_run_does(
     monkeypatch.setattr(registry, "check", lambda _: lambda *_, **__: checked)
     found = [finding.what for finding in check._findings(replace(CONFIG, source=source)) if finding.about == "rules"]
     assert found == ([] if is_out else ["source.columns: public.p is no captured table"])
+
+
+def test_a_fix_is_a_line_of_its_own_on_a_terminal() -> None:
+    """It can be selected and pasted whole, however narrow the window is; in a file a finding is one line."""
+    finding = Finding(Level.ERROR, "table public.t", "table public.t: it may not be read", "GRANT SELECT ON t TO u")
+    assert click.unstyle(check.shown(finding, terminal=True)).splitlines() == [
+        "error    table public.t: it may not be read",
+        "fix:     GRANT SELECT ON t TO u",
+    ]
+    one = "error    table public.t: it may not be read; fix: GRANT SELECT ON t TO u"
+    assert click.unstyle(check.shown(finding, terminal=False)) == one
+    good = Finding(Level.OK, "kafka", "it answers")
+    assert click.unstyle(check.shown(good, terminal=True)) == "ok       kafka: it answers"

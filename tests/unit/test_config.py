@@ -116,7 +116,7 @@ BAD = {
     "a tab": ("name:\tshop\n\tx: 1\n", "this is not YAML", None),
     "an alias nobody defined": ("name: *shop\n", "this is not YAML", None),
     "a control character": ("name: \x01\n", "this is not YAML", None),
-    "nothing": ("", "the file is empty", "name, source, sink, snapshot"),
+    "nothing": ("", "the file is empty", "the keys name, source, sink"),
     "a list": ("- name\n", "keys and values are needed here, found a list", None),
     "a word": ("shop\n", "keys and values are needed here, found a single value", None),
     "an unknown key": (GOOD.replace("tables:", "table:"), ":6: source.table: unknown key", "did you mean tables?"),
@@ -131,8 +131,10 @@ BAD = {
         "keep one of them",
     ),
     "a key that is a list": ("[a]: 1\n", "a key must be a plain name", None),
-    "a missing key": (GOOD.replace("  type: postgres\n", ""), "source.type: this key is missing", None),
-    "a missing section": (GOOD.split("sink:", maxsplit=1)[0], "sink: this key is missing", None),
+    "a missing key": (GOOD.replace("  type: postgres\n", ""), "source.type: this key is missing", "type: …"),
+    "a missing section": (
+        GOOD.split("sink:", maxsplit=1)[0], "sink: this key is missing", "sink: {bootstrap_servers: …}",
+    ),
     "a word for a list": (
         GOOD.replace('[public.orders, "public.item*"]', "public.orders"), "a list is needed", "[a,",
     ),
@@ -189,6 +191,10 @@ BAD = {
     ),
     "a reference that is none": (
         GOOD.replace("CDC_TEST_SECRET", "1 2"), "${1 2} is not a reference", "${file:/path}",
+    ),
+    "a reference without braces": (
+        GOOD.replace("${CDC_TEST_SECRET}", "$CDC_TEST_SECRET"), ":5: source.url: $CDC_TEST_SECRET is not a reference",
+        "write ${CDC_TEST_SECRET}",
     ),
     "a reference in a default": (
         GOOD.replace("${CDC_TEST_SECRET}", "${CDC_TEST_UNSET:-${CDC_TEST_SECRET}}"), "is not a reference", "${NAME:-",
@@ -277,9 +283,21 @@ def test_no_property_that_carries_a_guarantee_can_be_set(tmp_path: Path, name: s
 
 
 def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
-    """Missing, a folder, or not text."""
-    with pytest.raises(ConfigError, match="No such file"):
+    """Missing, a folder, or not text; of what is missing, what is there instead."""
+    with pytest.raises(ConfigError, match="No such file") as none:
         load_connector(tmp_path / "none.yaml")
+    assert none.value.hint == f"{tmp_path} has no YAML file"
+    with pytest.raises(ConfigError, match="No such file") as nowhere:
+        load_connector(tmp_path / "no" / "none.yaml")
+    assert nowhere.value.hint == f"there is no folder {tmp_path / 'no'}"
+    (tmp_path / "connector.yml").touch()
+    for written, hint in (
+        ("connector.yaml", f"did you mean {tmp_path / 'connector.yml'}?"),
+        ("x", "has connector.yml"),
+    ):
+        with pytest.raises(ConfigError, match="No such file") as lost:
+            load_connector(tmp_path / written)
+        assert hint in str(lost.value.hint)
     with pytest.raises(ConfigError, match="Is a directory"):
         load_connector(tmp_path)
     (tmp_path / "binary.yaml").write_bytes(b"name: \xff")

@@ -447,12 +447,19 @@ def test_words_are_plain(page: Path) -> None:
     assert told == []
 
 
+PYTHON: Final = r"`((?:cdc|connectors|sinks|snapshot|spark_apply|tests|bench)/[\w/]+\.py)`"
+PARTS: Final = rf"{PYTHON} \(((?:`\w+`(?:, )?)+)\)"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_paths_and_modules_that_are_named_exist(page: Path) -> None:
-    """Files and folders of the repository, tests by name, modules behind ``python -m``."""
+    """Files and folders of the repository, what is in them by name, modules behind ``python -m``."""
     page_text = text_of(page)
     paths = re.findall(r"`((?:cdc|connectors|sinks|snapshot|spark_apply|docs|tests|bench|deploy)/[\w/.-]*)`", page_text)
     assert [path for path in paths if not (HOME / path).exists()] == []
+    parts = [(path, *re.findall(r"`(\w+)`", names)) for path, names in re.findall(PARTS, page_text)]
+    parts += [(path, name) for name, path in re.findall(rf"`(\w+)` (?:of|in) {PYTHON}", page_text)]
+    assert [(p, n) for p, *names in parts for n in names if not re.search(rf"\b{n}\b", text_of(HOME / p))] == []
     modules = re.findall(r"python3? -m ((?:cdc|bench|spark_apply|tests)\.?[\w.]*)", page_text)
     gone = [m for m in modules if not any((HOME / m.replace(".", "/")).with_suffix(s).exists() for s in (".py", ""))]
     assert gone == []

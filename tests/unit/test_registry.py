@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cdc.cli.ending import error_of
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig
 from cdc.config.kafka_config import KafkaConfig
@@ -47,6 +48,7 @@ def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     (folder / "log.py").write_text(THIRD_PARTY)
     (folder / "alone.py").write_text("def open_source(config): ...")
     (folder / "broken.py").write_text("import a_module_nobody_has")
+    (folder / "of_spark.py").write_text("import pyspark")
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
     for name in [n for n in sys.modules if n.startswith("cdc_oracle_test")]:
@@ -102,6 +104,21 @@ def test_a_source_that_cannot_be_had_is_a_configuration_error(
         registry.source(_config(type_))
     assert message in caught.value.message
     assert hint in (caught.value.hint or "")
+
+
+def test_a_package_that_capture_does_without_is_told_with_its_extra(
+    third_party: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a command loads a part, and where Python raises it behind that."""
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    with pytest.raises(ConfigError) as caught:
+        registry.part("cdc_oracle_test.of_spark:read")
+    behind = error_of(ModuleNotFoundError(name="pyspark.sql"))
+    for error in (caught.value, behind):
+        assert error is not None
+        assert error.message == "pyspark is not installed, and this command needs it"
+        assert error.hint == "pip install 'cdc-toolkit[spark]'"
+    assert error_of(ModuleNotFoundError(name="a_module_nobody_has")) is None, "which is a bug"
 
 
 def test_a_source_without_a_snapshotter_beside_it_says_so(third_party: Path) -> None:

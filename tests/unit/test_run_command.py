@@ -21,7 +21,10 @@ from click.testing import CliRunner
 
 import cdc.cli.running.run
 from cdc.capture.pipeline import Report
+from cdc.cli.ending import files_given, pasteable
+from cdc.cli.inspecting.status import of_server
 from cdc.cli.inspecting.tail import has_no_reader
+from cdc.cli.main import cdc as command_line
 from cdc.cli.running import monitored
 from cdc.cli.running import run as run_module
 from cdc.cli.running.apply import Told, apply
@@ -30,7 +33,7 @@ from cdc.cli.running.run import _How, run
 from cdc.cli.running.run_progress import RunProgress
 from cdc.cli.running.supervise import supervise
 from cdc.cli.running.view import view
-from cdc.cli.terminal import Alive, UtcFormatter, instant
+from cdc.cli.terminal import Alive, UtcFormatter, instant, place_of, show_progress
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.dev.servers import launch
 from cdc.machine.stop_signals import HangUps, stopping
@@ -41,6 +44,56 @@ from cdc.telemetry import server_watch
 from spark_apply.job.batch.counts import TableCount
 from spark_apply.job.pace import Pace
 from spark_apply.views.running.commands import Turn
+
+
+@pytest.mark.parametrize(
+    ("words", "hint", "shown"),
+    [
+        (["pause", "my shop.yaml"], "cdc run CONNECTOR.yaml", "cdc run 'my shop.yaml'"),
+        (
+            ["run", "--wait", "5m", "a.yaml"],
+            "cdc check CONNECTOR.yaml, then APPLY.yaml",
+            "cdc check a.yaml, then APPLY.yaml",
+        ),
+        (["run", "a.yaml", "b.yaml"], "cdc check CONNECTOR.yaml", "cdc check CONNECTOR.yaml"),
+        (["verify", "c.yaml", "a.yaml"], "cdc verify CONNECTOR.yaml APPLY.yaml", "cdc verify c.yaml a.yaml"),
+        (["offsets", "show", "c.yaml"], "cdc offsets show FILE", "cdc offsets show FILE"),
+        (["offsets"], "cdc run CONNECTOR.yaml", "cdc run CONNECTOR.yaml"),
+        (["walk", "c.yaml"], "cdc run CONNECTOR.yaml", "cdc run CONNECTOR.yaml"),
+        ([], "cdc run CONNECTOR.yaml", "cdc run CONNECTOR.yaml"),
+    ],
+)
+def test_a_hint_names_the_files_that_the_command_was_given(words: list[str], hint: str, shown: str) -> None:
+    """So it is safe to paste; of two files of a kind, which one is meant is not known."""
+    assert pasteable(hint, files_given(command_line, words)) == shown
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ({"revisions_behind": 1200}, [("behind", "1,200 revisions")]),
+        ({"revisions_behind": None}, [("behind", "unknown revisions")]),
+        ({"binlog": {"kept_for_seconds": None}}, [("binlog", "kept for ever")]),
+        ({"unreachable": "refused"}, [("source", "refused")]),
+        ({}, [("slot", "none")]),
+    ],
+)
+def test_status_says_what_the_server_keeps(source: dict[str, Any], lines: list[tuple[str, str]]) -> None:
+    """Each kind of source by its own measure: an etcd has no slot."""
+    assert of_server(source, None) == lines
+
+
+def test_a_status_line_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a narrow window it is cut off; a position is shown without the hash in it."""
+    monkeypatch.setenv("COLUMNS", "20")
+    show_progress(f"shop: at {place_of({'lsn': '0/1B56658', 'last': '0/1B56540 3685cf91'})}, in no hurry")
+    assert capsys.readouterr().err.endswith("shop: at lsn 0/1B56")
+
+
+def test_a_groups_help_has_each_line_whole() -> None:
+    """Where a first sentence is long it goes on in the next line; click cuts it off."""
+    told = CliRunner().invoke(command_line, ["fleet", "--help"]).output
+    assert "since when,\n           and its last error with the hint." in told
 
 
 @pytest.mark.parametrize(
@@ -299,7 +352,7 @@ def test_what_an_idle_connector_says(caplog: pytest.LogCaptureFixture) -> None:
     assert f"all that was committed up to {instant(1_700_000_000)} is in Kafka" in caplog.messages[-1]
     shown._reported_s -= 90
     shown.alive()
-    assert re.search("no position committed for .*: the last one is {'lsn': '0/9'}", caplog.messages[-1])
+    assert re.search("no position committed for .*: the last one is lsn 0/9$", caplog.messages[-1])
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ SLOTS = 'number of requested standby connections exceeds "max_wal_senders" (curr
 OPERATOR = [
     ('FATAL:  password authentication failed for user "u"', "refuses the password of user u", "ALTER ROLE"),
     ("fe_sendauth: no password supplied", "and there is none", "${NAME}"),
-    ('FATAL:  database "d" does not exist', "that database does not exist", "psql -l"),
+    ('FATAL:  database "d" does not exist', "that database does not exist", "psql -h h -p 5432 -U u -d postgres -l"),
     ('FATAL:  role "u" does not exist', "role u does not exist", "CREATE ROLE"),
     (f"FATAL:  {NOBODY}", "user u may not replicate", 'ALTER ROLE "u" REPLICATION'),
     ("FATAL:  permission denied to start WAL sender\nDETAIL:  Only roles …", "may not replicate", "REPLICATION"),

@@ -99,7 +99,7 @@ def test_a_failure_is_raised_as_long_as_the_batch_is_tried_again() -> None:
 
 
 def test_what_cannot_be_noted_ends_the_job() -> None:
-    """Otherwise nobody would know that the copy lacks something."""
+    """Otherwise nobody would know that something is missing in the copy."""
     made, quarantine, _ = asides()
     quarantine.refuses = True
     with pytest.raises(OperatorError, match="cannot be written"), made.contained("shop.public.a", "lake"):

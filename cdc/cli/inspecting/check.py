@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -35,19 +36,39 @@ def check(file: Path, *, as_json: bool) -> int:
     Exit code 0 if a run can start, 1 if something would stop it.
     """
     config = load_connector(file)
-    findings = _findings(config)
+    heard, log = _Heard(), logging.getLogger("cdc")
+    log.addHandler(heard)
+    try:
+        findings = _findings(config)
+    finally:
+        log.removeHandler(heard)
+    said = [finding.what for finding in findings]
+    findings += [
+        of for of in heard.findings if not any(of.what in what or what in f"{of.about}: {of.what}" for what in said)
+    ]
     failed = any(finding.level is Level.ERROR for finding in findings)
     if as_json:
-        shown = [{"level": f.level.value, "about": f.about, "message": f.what, "fix": f.fix} for f in findings]
-        click.echo(orjson.dumps({"name": config.name, "ok": not failed, "findings": shown}).decode())
-    elif sys.stdout.isatty():
-        _table(findings)
+        told = [{"level": f.level.value, "about": f.about, "message": f.what, "fix": f.fix} for f in findings]
+        click.echo(orjson.dumps({"name": config.name, "ok": not failed, "findings": told}).decode())
     else:
         for finding in findings:
-            click.echo(f"{finding.level:<8} {finding.about}: {_in_a_line(finding)}")
+            click.echo(shown(finding, terminal=sys.stdout.isatty()))
     return int(failed)
 
 
+class _Heard(logging.Handler):
+    """Makes findings of what a run would be warned of by its log: ``table public.orders: …``."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.findings: list[Finding] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        about, _, what = record.getMessage().partition(": ")
+        self.findings.append(Finding(Level.WARNING, about if what else "log", what or about))
+
+
+_COLOURS: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "red"}
 _AGAIN: Final = 3
 """A connector at work may commit and acknowledge between the look at its position and the look at the source."""
 
@@ -127,22 +148,9 @@ def _named(config: ConnectorConfig) -> list[Table]:
     return [Table(schema, name, (), ()) for schema, _, name in names]
 
 
-def _in_a_line(finding: Finding) -> str:
-    return finding.what + (f"; fix: {finding.fix}" if finding.fix else "")
-
-
-def _table(findings: list[Finding]) -> None:
-    from rich.console import Console  # noqa: PLC0415 - only where it is shown
-    from rich.table import Table as Grid  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    colours = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
-    grid = Grid("", "what", "found", "how to fix it", box=None, header_style="bold", padding=(0, 2, 0, 0))
-    for finding in findings:
-        grid.add_row(
-            Text(finding.level.value, style=colours[finding.level]),
-            Text(finding.about),
-            Text(finding.what),
-            Text(finding.fix or ""),
-        )
-    Console().print(grid)
+def shown(finding: Finding, *, terminal: bool) -> str:
+    """Write a finding for people: on a terminal the fix has a line of its own, which is pasted whole."""
+    level = click.style(f"{finding.level:<8}", fg=_COLOURS[finding.level])
+    what = finding.what.removeprefix(f"{finding.about}: ")
+    fix = (f"\n{click.style('fix:', fg='cyan')}     " if terminal else "; fix: ") + finding.fix if finding.fix else ""
+    return f"{level} {finding.about}: {what}{fix}"

@@ -44,7 +44,7 @@ def _print(found: dict[str, Any]) -> None:
     rows: list[tuple[str, ...]] = [("record", "op", "version", "committed", "transaction", "position", "verdict")]
     rows += [_cells(seen) for seen in found["records"]]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    for row in rows:
+    for row in rows if found["records"] else ():
         *cells, verdict = row
         line = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
         click.echo(f"{line}  {click.style(verdict, fg=_COLOURS.get(verdict.split(':')[0]))}".rstrip())

@@ -9,6 +9,8 @@ import click
 import orjson
 
 from cdc.capture.snapshots.snapshot_progress import duration
+from cdc.cli.ending import pasteable
+from cdc.cli.terminal import place_of
 from cdc.config.config import ApplyConfig, describes_apply, load_apply, load_connector
 from cdc.config.views import describes_views
 from cdc.model.errors import ConfigError
@@ -35,7 +37,7 @@ def status(file: Path, *, as_json: bool) -> None:
         click.echo(orjson.dumps(found).decode())
         return
     for name, value in _lines(found):
-        click.echo(f"{name:<12}{value}")
+        click.echo(pasteable(f"{name:<12}{value}", {"CONNECTOR.yaml": file}))
 
 
 def _show_stores(config: ApplyConfig, *, as_json: bool) -> None:
@@ -76,8 +78,8 @@ def _standing_by(copies: int | None) -> str:
 
 
 def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
-    source, slot, error = found["source"], found["slot"], found["last_error"]
-    position = " ".join(f"{k} {v}" for k, v in (found["position"] or {}).items()) or "none"
+    error = found["last_error"]
+    position = place_of(found["position"] or {})
     lag = "unknown bytes" if found["lag_bytes"] is None else f"{found['lag_bytes']:,} bytes"
     if found["source_at"] is not None:
         lag += f", {found['lag_seconds']:,} s: all that was committed up to {found['source_at']} is in Kafka"
@@ -102,22 +104,7 @@ def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
         )
     if found["eta_seconds"] is not None:
         lines.append(("", f"about {duration(found['eta_seconds'])} left"))
-    if slot:
-        retained = f"retains {slot['retained_wal_bytes'] or 0:,} bytes of WAL"
-        lines.append(("slot", f"{slot['name']}: {slot['wal_status']}, at {slot['confirmed_flush_lsn']}, {retained}"))
-    elif "unreachable" in source:
-        lines.append(("source", source["unreachable"]))
-    elif "binlog" in source:
-        kept = source["binlog"]["kept_for_seconds"]
-        lines.append(("binlog", "kept for ever" if kept is None else f"kept for {duration(kept)}"))
-    elif "changes" in source:
-        lines.append(("changes", f"{source['changes']['table']}: {source['changes']['rows']:,} rows"))
-        for table in source["changes"]["set_aside"]:
-            lines.append(("set aside", f"{table}: its triggers are to be made, and others hold a lock"))
-    else:
-        lines.append(("slot", "none"))
-    if slot and slot.get("warning"):
-        lines += [("warning", slot["warning"]), ("", f"hint: {slot['hint']}")]
+    lines += of_server(found["source"], found["slot"])
     if found["dead_letters"]:
         lines.append(("dead", f"{found['dead_letters']:,} events could not be written; they are dead letters"))
     if found["rereads"]:
@@ -130,3 +117,26 @@ def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     if error and error["hint"]:
         lines.append(("", f"hint: {error['hint']}"))
     return lines
+
+
+def of_server(source: dict[str, Any], slot: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """Say what the server keeps for the connector: a slot, a binlog, tables of changes."""
+    if slot:
+        retained = f"retains {slot['retained_wal_bytes'] or 0:,} bytes of WAL"
+        kept = [("slot", f"{slot['name']}: {slot['wal_status']}, at {slot['confirmed_flush_lsn']}, {retained}")]
+        return kept + ([("warning", slot["warning"]), ("", f"hint: {slot['hint']}")] if slot.get("warning") else [])
+    if "unreachable" in source:
+        return [("source", source["unreachable"])]
+    if "binlog" in source:
+        kept_s = source["binlog"]["kept_for_seconds"]
+        return [("binlog", "kept for ever" if kept_s is None else f"kept for {duration(kept_s)}")]
+    if "changes" in source:
+        aside = [
+            f"{table}: its triggers are to be made, and others hold a lock" for table in source["changes"]["set_aside"]
+        ]
+        rows = f"{source['changes']['table']}: {source['changes']['rows']:,} rows"
+        return [("changes", rows), *(("set aside", table) for table in aside)]
+    if "revisions_behind" in source:  # etcd
+        behind = source["revisions_behind"]
+        return [("behind", "unknown revisions" if behind is None else f"{behind:,} revisions")]
+    return [("slot", "none")]

@@ -36,7 +36,9 @@ def tail(file: Path, *, table: str | None, from_beginning: bool, most: int | Non
 
     pretty = sys.stdout.isatty() and not as_json
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with follower(config.sink, _topics(config, table), from_beginning=from_beginning) as following:
+    unnamed = table is not None and not config.source.captures(table)
+    more = {"hint": f"{file} has source.tables: {', '.join(config.source.tables)}"} if unnamed else {}
+    with follower(config.sink, _topics(config, table), from_beginning=from_beginning, **more) as following:
         records = _of_table(following.records(_refuse_to_talk_to_nobody), config, table)
         for count, record in enumerate(_decoded(records, reading), start=1):
             if pretty:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import time
 import uuid
@@ -52,11 +51,10 @@ def verify(
             f"and {connector_file} publishes under {connector.sink.prefix}",
             hint="which two files belong together?",
         )
-    if importlib.util.find_spec("pyspark") is None:
-        raise ConfigError("pyspark is not installed; stores are read with it", hint="pip install 'cdc-toolkit[spark]'")
+    compare = registry.part("spark_apply.verify.verify:verify")
     on_terminal = sys.stderr.isatty()
     with registry.part("cdc.capture.snapshots.published_rows:open_published")(connector) as published:
-        copies: list[Any] = registry.part("spark_apply.verify.verify:verify")(
+        copies: list[Any] = compare(
             config,
             published,
             partial(_standing, connector),

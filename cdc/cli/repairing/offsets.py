@@ -163,10 +163,6 @@ def _is_of_apply(file: Path) -> bool:
 
 
 def _job() -> Any:  # noqa: ANN401 - spark_apply.replay.offsets, which is imported late
-    if importlib.util.find_spec("pyspark") is None:
-        raise ConfigError(
-            "pyspark is not installed; checkpoints are read with it", hint="pip install 'cdc-toolkit[spark]'"
-        )
     return importlib.import_module("spark_apply.replay.offsets")
 
 

@@ -16,7 +16,6 @@ import orjson
 from cdc.cli.noted import noted
 from cdc.cli.terminal import aligned, clear_progress, show_progress
 from cdc.config.config import load_apply
-from cdc.model.errors import ConfigError
 
 _FILE = click.argument("file", metavar="APPLY.yaml", type=click.Path(path_type=Path, dir_okay=False))
 _TABLE = click.option("--table", metavar="SCHEMA.TABLE", help="Only events of this table.")
@@ -58,9 +57,6 @@ def retry(file: Path, *, table: str | None, store: str | None, key: str | None, 
     the job.
     """
     config = load_apply(file)
-    if importlib.util.find_spec("pyspark") is None:
-        msg = "pyspark is not installed; events are applied with it"
-        raise ConfigError(msg, hint="pip install 'cdc-toolkit[spark]'")
     on_terminal = sys.stderr.isatty()
     run = importlib.import_module("spark_apply.rebuild.quarantine_retry").run_retry
     with noted(config, "quarantine retry") as about:

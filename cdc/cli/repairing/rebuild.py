@@ -13,7 +13,6 @@ import click
 
 from cdc.cli.noted import noted
 from cdc.cli.terminal import aligned, clear_progress, show_progress
-from cdc.model.errors import ConfigError
 
 
 @click.command()
@@ -36,9 +35,6 @@ def rebuild(
     from cdc.config.config import load_apply  # noqa: PLC0415 - the command line must start fast
 
     config = load_apply(file)
-    if importlib.util.find_spec("pyspark") is None:
-        msg = "pyspark is not installed; a rebuild runs on it"
-        raise ConfigError(msg, hint="pip install 'cdc-toolkit[spark]'")
     run = getattr(importlib.import_module("spark_apply.rebuild.rebuild"), "run_rollback" if rollback else "run_rebuild")
 
     on_terminal = sys.stderr.isatty()

@@ -129,4 +129,6 @@ def _ask(config: ConnectorConfig, command: Command, *, as_json: bool) -> None:
     if as_json:
         click.echo(orjson.dumps({"id": identifier, "tables": list(command.tables)}).decode())
     else:
-        click.echo(f"asked {config.name}: {', '.join(command.tables)}", err=True)
+        what = "to stop reading" if command.stop else "to read again"
+        when = "at once if it runs, else as it starts; cdc snapshot status shows it"
+        click.echo(f"asked {config.name} {what} {', '.join(command.tables)}: {when}", err=True)

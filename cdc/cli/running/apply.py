@@ -15,13 +15,12 @@ from typing import Any
 
 import click
 
-from cdc.cli.ending import code_of_part
+from cdc.cli.ending import code_of_part, pasteable
 from cdc.cli.logs import JSON, LOG_FORMAT, errors_logged
 from cdc.cli.noted import note
 from cdc.cli.terminal import ALIVE_S, Alive, aligned, clear_progress, instant, show_progress, tell
 from cdc.machine.flag import Flag
 from cdc.machine.stop_signals import HangUps, stopping
-from cdc.model.errors import ConfigError
 from cdc.telemetry.json_log import Place, line
 
 _WARNING, _BATCH = "warning: ", "batch "
@@ -69,13 +68,10 @@ def apply(
             raise click.UsageError(f"{msg}: leave out --reset-checkpoint")
         config = load_apply(file)
         place.is_of(apply=config.name, connector=config.source.topic_prefix)
-        if importlib.util.find_spec("pyspark") is None:
-            msg = "pyspark is not installed; the apply job runs on it"
-            raise ConfigError(msg, hint="pip install 'cdc-toolkit[spark]'")
         # by name: cdc imports nothing that imports cdc
         if plan:
             found = importlib.import_module("spark_apply.job.plan").run_plan(config).as_json()
-            click.echo(json.dumps(found) if as_json else "\n".join(_plan_lines(found)))
+            click.echo(json.dumps(found) if as_json else pasteable("\n".join(_plan_lines(found)), {"APPLY.yaml": file}))
             return int(not found["starts"])
         if reset_checkpoint:
             note(config, "checkpoint reset", {}, "asked for as the job starts")
@@ -148,8 +144,8 @@ class Told:
 
 def _plan_lines(plan: dict[str, Any]) -> Iterator[str]:
     for copy in plan["copies"]:
-        steps = f": {', '.join(copy['steps'])}" if copy["steps"] else ""
-        yield f"{copy['table']} in {copy['store']}: {copy['action']}{steps}"
+        does = [] if copy["action"] == "make" else [copy["action"]]  # which its step says
+        yield f"{copy['table']} in {copy['store']}: {': '.join(filter(None, [*does, ', '.join(copy['steps'])]))}"
         yield from (f"  {line}" for line in (copy["why"], copy["hint"]) if line)
         if copy["mode"] == "history" and copy["rebuild"]:
             yield f"  a rebuild would lose {copy['rebuild']['what']}"
@@ -174,7 +170,7 @@ def table_of_counts(summary: dict[str, Any]) -> str:
             cells = (count[name] for name in ("events", "keys", *_COUNTS))
             rows.append((table, store, *("-" if cell is None else str(cell) for cell in cells)))
     lines = aligned(rows)
-    lines.append(f"{summary['batches']} batches in {summary['seconds']:.1f} s")
+    lines.append(f"batches: {summary['batches']}, in {summary['seconds']:.1f} s")
     for table, stores in summary["aside"].items():
         lines += [f"{table} in {store} is set aside: {reason}" for store, reason in stores.items()]
     if summary["behind"]:

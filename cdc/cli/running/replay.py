@@ -81,10 +81,6 @@ def replay(file: Path, *, name: str, since: str | None, once: bool, plan: bool, 
         config = load_apply(file)
         place.is_of(apply=name, connector=config.source.topic_prefix)
         begin = None if since is None else since_of(since, dt.datetime.now(dt.UTC))
-        if importlib.util.find_spec("pyspark") is None:
-            raise ConfigError(
-                "pyspark is not installed; the replay runs on it", hint="pip install 'cdc-toolkit[spark]'"
-            )
         part: Any = importlib.import_module("spark_apply.replay.replay")  # by name: cdc imports nothing of it
         prepared = part.prepare(config, name=name, since=begin, connector=connector_of(since or ""))
         made = {

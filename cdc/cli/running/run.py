@@ -274,7 +274,7 @@ class _Stopping:
         if self._log_format == JSON:
             tell(line(now, "info", f"{self._name}: {said}", self._place))
         else:  # in a log among the lines of others
-            tell(said if sys.stderr.isatty() else f"{instant(now)} INFO    {self._name}: {said}")
+            tell(f"\r\x1b[K{said}" if sys.stderr.isatty() else f"{instant(now)} INFO    {self._name}: {said}")
 
 
 def _follow(

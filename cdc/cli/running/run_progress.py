@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import time
 
 from cdc.capture.pipeline import Report
 from cdc.capture.snapshots.snapshot_progress import SnapshotProgress, duration, snapshot_progress, tables_being_read
-from cdc.cli.terminal import clear_progress, instant, show_progress
+from cdc.cli.terminal import clear_progress, instant, place_of, show_progress
 from cdc.model.state import Phase
 from cdc.telemetry.json_log import Place
 
@@ -60,7 +59,7 @@ class RunProgress:
         if report is None:
             self.say(logging.INFO, f"alive; no position committed for {duration(silent_s)}, since the start")
         elif silent_s > _SILENT_S:
-            where = f"the last one is {report.state.offset}"
+            where = f"the last one is {place_of(report.state.offset)}"
             self.say(logging.INFO, f"alive; no position committed for {duration(silent_s)}: {where}")
         else:
             state = report.state
@@ -68,15 +67,20 @@ class RunProgress:
             known = upto if report.phase is Phase.STREAM and state.source_ms else ""
             if state.paused_ms:
                 self.say(
-                    logging.INFO, f"alive; paused since {instant(state.paused_ms / 1000)}, at {state.offset}{known}"
+                    logging.INFO,
+                    f"alive; paused since {instant(state.paused_ms / 1000)}, at {place_of(state.offset)}{known}",
                 )
                 return
-            self.say(logging.INFO, f"alive; {report.events:,} events so far, at {state.offset}{known}")
+            self.say(logging.INFO, f"alive; {report.events:,} events so far, at {place_of(state.offset)}{known}")
 
     def _progress(self, report: Report, now: float) -> str:
         rate = (report.events - self._events) / max(now - self._at_s, 0.001)
         snapshot = report.phase is Phase.SNAPSHOT and report.tables
-        what = reading(snapshot_progress(report.state.snapshot, _now_ms())) if snapshot else f"at {report.state.offset}"
+        what = (
+            reading(snapshot_progress(report.state.snapshot, _now_ms()))
+            if snapshot
+            else f"at {place_of(report.state.offset)}"
+        )
         again = [
             at for at in tables_being_read(report.state, _now_ms()).items() if at[1].phase in ("reading", "deleting")
         ]
@@ -88,8 +92,7 @@ class RunProgress:
     def _draw(self, report: Report, now: float) -> None:
         if self._live and now - self._drawn_s >= _DRAWN_EVERY_S:
             self._drawn_s = now
-            line = f"{self._name}: {self._progress(report, now)}"[: shutil.get_terminal_size().columns - 1]
-            show_progress(line)  # a line that wraps could not be drawn over
+            show_progress(f"{self._name}: {self._progress(report, now)}")
 
     def say(self, level: int, text: str) -> None:
         """Log a line about the connector."""

@@ -60,7 +60,7 @@ def down(directory: Path, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"stopped": list(stopped)}))
     else:
-        click.echo("\n".join(f"{name} stopped" for name in stopped) or f"nothing runs in {directory}")
+        click.echo("\n".join(f"{name} stopped" for name in stopped) or f"nothing runs in {directory.absolute()}")
 
 
 @dev.command()

@@ -17,6 +17,8 @@ _REFERENCE: Final = re.compile(r"\$?\$\{([^}]*)(\}?)")
 _VARIABLE: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-((?:(?!\$\{).)*))?", re.DOTALL)
 _LOGIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(?:\$\{[^}]*\}|[^/?#@$]|\$(?!\{))*@")
 """A URL up to its host, as it is written. What references hold may have any character."""
+_WITHOUT_BRACES: Final = re.compile(r"(?:^|(?<=[/:@,]))\$([A-Za-z]\w*)(?=$|[/:@,?])")
+"""What a shell would replace: a whole value, or a whole part of an address."""
 _PER_CENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _HINT: Final = "write ${NAME}, ${NAME:-default} or ${file:/path}; $${…} is the text ${…}"
 _AS_IT_IS: Final = "%:!$&'()*+,;="
@@ -28,6 +30,9 @@ def expand(value: str) -> str:
 
     A user or a password that a reference puts into a URL is percent-encoded, but for what may have been so already.
     """
+    for bare in _WITHOUT_BRACES.findall(value):
+        if bare in os.environ:
+            raise ConfigError(f"${bare} is not a reference", hint=f"write ${{{bare}}}")
     login = _LOGIN.match(value)
     if login is None:
         return _REFERENCE.sub(_held, value)

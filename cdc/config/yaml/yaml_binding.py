@@ -7,6 +7,7 @@ replaced inside string values, after parsing.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import re
 import types
 import typing
@@ -43,6 +44,7 @@ _NUMBER: Final = {
 }
 """Decimal ones alone: YAML takes 010 for 8, and 1:30 for 90."""
 _MOST_DIGITS: Final = 100
+_SHOWN: Final = 5
 _WAYS_OUT: Final = (
     ("'\\t'", "it is a tab: YAML wants spaces"),
     ("another document", "a file is of one thing: take the line --- and what is below it into a file of its own"),
@@ -74,7 +76,7 @@ def load(
     """
     node = _compose(path, text)
     if node is None or _is_null(node):
-        raise ConfigError(f"{path}: the file is empty", hint=f"it needs the keys {_names(cls)}")
+        raise ConfigError(f"{path}: the file is empty", hint=f"it needs the keys {', '.join(_required(cls))}")
     _require_kind(path, node, {each.name for each in dataclasses.fields(cls)})  # type: ignore[arg-type]
     binder = _Binder(path, cls, aliases or {}, references or expand)
     try:
@@ -120,7 +122,8 @@ def _compose(path: Path, text: str | None = None) -> yaml.Node | None:
         text = path.read_text(encoding="utf-8") if text is None else text
     except (OSError, UnicodeDecodeError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"{path}: cannot be read: {reason}") from exc
+        lost = isinstance(exc, (FileNotFoundError, IsADirectoryError))
+        raise ConfigError(f"{path}: cannot be read: {reason}", hint=_beside(path) if lost else None) from exc
     try:
         return yaml.compose(text, Loader=yaml.SafeLoader)
     except RecursionError:
@@ -131,6 +134,18 @@ def _compose(path: Path, text: str | None = None) -> yaml.Node | None:
         problem = getattr(exc, "problem", None) or "it cannot be parsed"
         hint = next((way for words, way in _WAYS_OUT if words in problem), None)
         raise ConfigError(f"{where}: this is not YAML: {problem}", hint=hint) from exc
+
+
+def _beside(path: Path) -> str:
+    """Return the hint for a file that is not there: what is."""
+    folder = path if path.is_dir() else path.parent
+    there = sorted(each.name for each in folder.glob("*.y*ml"))
+    near = difflib.get_close_matches(path.name, there, n=1)
+    if near:
+        return f"did you mean {folder / near[0]}?"
+    if not folder.is_dir():
+        return f"there is no folder {folder.absolute()}"
+    return f"{folder.absolute()} has {', '.join(there[:_SHOWN]) or 'no YAML file'}"
 
 
 class _Binder:
@@ -181,10 +196,12 @@ class _Binder:
                 raise self._error(key_node, _join(at, written), f"given twice (as {key})", "keep one of them")
             field = fields[key]
             values[key] = self.bind(child, field.metadata.get(BOUND_AS, hints[field.name]), _join(at, key))
-        for name, field in fields.items():
-            required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-            if required and name not in values:
-                raise self._error(node, _join(at, name), "this key is missing", None)
+        for name in _required(cls):
+            if name not in values:
+                within = next((_required(of) for of in _forms(fields[name], hints) if dataclasses.is_dataclass(of)), [])
+                keys = ", ".join(f"{key}: …" for key in within)
+                hint = f"{name}: {{{keys}}}" if keys else f"{name}: …"
+                raise self._error(node, _join(at, name), "this key is missing", hint)
         try:
             return cls(**{fields[key].name: value for key, value in values.items()})
         except ConfigError as exc:
@@ -312,15 +329,22 @@ def _levels(root: type[object]) -> dict[str, list[str]]:
     """Return the keys of each section of a file, and of its top level, which is called nothing."""
     found = {"": [name_in_yaml(of) for of in _fields(root)]}
     for of in _fields(root):
-        form = of.metadata.get(BOUND_AS, typing.get_type_hints(root)[of.name])
-        for each in typing.get_args(form) or (form,):
+        for each in _forms(of, typing.get_type_hints(root)):
             if dataclasses.is_dataclass(each):
                 found[name_in_yaml(of)] = [name_in_yaml(inner) for inner in _fields(cast("type", each))]
     return found
 
 
-def _names(cls: type) -> str:
-    return ", ".join(map(name_in_yaml, _fields(cls)))
+def _forms(field: dataclasses.Field[Any], hints: Mapping[str, Any]) -> Sequence[Any]:
+    """Return the types that a field's YAML may be bound to."""
+    form = field.metadata.get(BOUND_AS, hints[field.name])
+    return typing.get_args(form) or (form,)
+
+
+def _required(cls: object) -> list[str]:
+    """Return the keys that have no default."""
+    missing = dataclasses.MISSING
+    return [name_in_yaml(f) for f in _fields(cast("type", cls)) if f.default is f.default_factory is missing]
 
 
 def name_in_yaml(field: dataclasses.Field[Any]) -> str:

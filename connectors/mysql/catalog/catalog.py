@@ -341,13 +341,13 @@ class Catalog:
     def _must_tell_rows_apart(self, found: Found, names: Sequence[str], nullable: set[str], key: Sequence[str]) -> None:
         captured_tables.check_key(
             found, key, names, nullable,
-            lambda name: f"ALTER TABLE {found.sql} MODIFY {mapping.quoted_name(name)} … NOT NULL",
+            lambda null: "; ".join(f"ALTER TABLE {found.sql} MODIFY {mapping.quoted_name(c)} … NOT NULL" for c in null),
         )  # fmt: skip
         unique: dict[str, set[str]] = {}
         for index, name in session.texts(self._connection, "reading the catalog", _UNIQUE, (found.schema, found.name)):
             unique.setdefault(index, set()).add(name)
         if not any(of <= set(key) for of in unique.values()):
-            captured_tables.warn_not_unique(found, key)
+            captured_tables.warn_not_unique(found.qualified, ", ".join(key))
 
 
 def _refusals(found: Found) -> Iterator[OperatorError]:

@@ -246,23 +246,26 @@ class Catalog:
 
     def _must_tell_rows_apart(self, found: FoundRelation, now: Today, key: Sequence[str]) -> None:
         """Raise OperatorError unless the configuration's `key` is there, never null, and in the log of old rows."""
-        captured_tables.check_key(
-            found, key, [c.name for c in now.columns], now.nullable,
-            lambda name: f"ALTER TABLE {found.sql} ALTER COLUMN {identifier(name)} SET NOT NULL",
-        )  # fmt: skip
         relation = Relation(found.oid, found.schema, found.name, found.identity, now.columns)
         whole = found.identity == "f"
         parts = self.rows("reading the catalog", queries.LEAVES, (found.oid,)) if whole and found.kind == "p" else []
-        if parts or not tells_apart(relation, key):
+        without = [identifier(*p) for p in parts] or ([] if tells_apart(relation, key) else [found.sql])
+        full = [f"ALTER TABLE {name} REPLICA IDENTITY FULL" for name in without]
+        captured_tables.check_key(
+            found, key, [c.name for c in now.columns], now.nullable,
+            lambda null: "; ".join([
+                *(f"ALTER TABLE {found.sql} ALTER COLUMN {identifier(name)} SET NOT NULL" for name in null), *full
+            ]),
+        )  # fmt: skip
+        if full:
             shown = ", ".join(key)
-            statements = [f"ALTER TABLE {sql_} REPLICA IDENTITY FULL" for sql_ in [identifier(*p) for p in parts]]
             raise OperatorError(
                 f"table {found.qualified}: the log does not carry its key ({shown}) of the old row of an update",
-                hint="; ".join(statements or [f"ALTER TABLE {found.sql} REPLICA IDENTITY FULL"]),
+                hint="; ".join(full),
             )
         ((unique,),) = self.rows("reading the catalog", queries.UNIQUE, (found.oid, list(key)))
         if not unique:
-            captured_tables.warn_not_unique(found, key)
+            captured_tables.warn_not_unique(found.qualified, ", ".join(key))
 
     def table(
         self, relation: Relation, known: Sequence[Description], wanted: Sequence[str], *, commit: int | None

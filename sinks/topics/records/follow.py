@@ -22,6 +22,7 @@ from sinks.topics.names import log_topic, table_topic
 from sinks.topics.topics import identity
 
 _NEW_TOPICS_S: Final = 5.0
+_HAS_IT_RUN: Final = "has the connector run? cdc run CONNECTOR.yaml"
 
 
 def any_table(prefix: str) -> str:
@@ -43,9 +44,12 @@ def one_table(config: KafkaConfig, schema: str, table: str) -> str:
 class Follower:
     """Reads all partitions of the topics that match, also those that appear later. Use as a context manager."""
 
-    def __init__(self, config: KafkaConfig, pattern: str, *, from_beginning: bool) -> None:
+    def __init__(self, config: KafkaConfig, pattern: str, *, from_beginning: bool, hint: str = _HAS_IT_RUN) -> None:
+        self._hint = hint
         self._servers = config.bootstrap_servers
         self._pattern = re.compile(pattern)
+        name = re.sub(r"\\(.)", r"\1", pattern)
+        self._shown = name if re.escape(name) == pattern else f"of {config.prefix}"
         self._from_beginning = from_beginning
         self._assigned: set[TopicPartition] = set()
         self._ids: dict[str, str] = {}
@@ -71,10 +75,7 @@ class Follower:
     def __enter__(self) -> Self:
         if not self._look():
             self._close()
-            raise OperatorError(
-                f"Kafka at {self._servers} has no topic {self._pattern.pattern.replace(chr(92), '')}",
-                hint="has the connector run? cdc run CONNECTOR.yaml",
-            )
+            raise OperatorError(f"Kafka at {self._servers} has no topic {self._shown}", hint=self._hint)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, at: TracebackType | None) -> None:

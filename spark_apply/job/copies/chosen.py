@@ -63,14 +63,6 @@ def topic_of(settings: ApplyTable, versions: Sequence[Version]) -> str:
     return log_of(newest) if settings.mode == "history" else newest
 
 
-def choose_tables(config: ApplyConfig) -> Chosen:
-    """Do what `choose_usable` does, and raise CdcError for the first table that cannot be copied."""
-    chosen, unusable = choose_usable(config)
-    for of in unusable.values():
-        raise of.error
-    return chosen
-
-
 def newest(config: ApplyConfig, spark: SparkSession, table: str) -> TargetTable:
     """Return a table at its newest version. Raises CdcError if no copy of it can be made."""
     versions = schema_versions(config.source)

@@ -77,10 +77,6 @@ class RunningViews:
         """Whether it is time to try a stopped view again."""
         return any(stopped.due_at <= time.monotonic() for stopped in self._stopped.values())
 
-    def is_stopped(self, view: View) -> bool:
-        """Whether a view itself is stopped."""
-        return view.name in self._stopped
-
     def going_on(self, clock_ms: int | None) -> list[View]:
         """Return the views that are computed now, in the order of what they read."""
         now, left_out, found = time.monotonic(), set[str](), list[View]()
