@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Final
 
 from cdc.config.config import ConnectorConfig
+from cdc.config.table_patterns import leaves_out
 from cdc.model.change import Table
 from cdc.model.errors import ChangedError, OperatorError, RetryableError, VerdictError
 from cdc.model.table_schema import Description
@@ -57,7 +58,10 @@ class Followed:
         """
         end, again = self.read_behind
         if self._above and not (self._above in again and commit is not None and commit < end):
-            self.parts[relation.id] = self._above, ".".join(self._names.get(relation.id, ()))
+            own = ".".join(self._names.get(relation.id, ()))
+            if own:
+                self._refuse_weaker(own, self._above, part=True)
+            self.parts[relation.id] = self._above, own
         self.has_changed, self._above = False, ""
         name = (relation.schema, relation.name)
         if name not in self._named:
@@ -110,22 +114,27 @@ class Followed:
             names = ", ".join(gone)
             raise ChangedError(f"table {names} is part of another one now, or another, or none: looking again")
 
-    def compare(self, before: Mapping[str, int], catalog: Catalog) -> None:
+    def compare(self, before: Mapping[str, int], catalog: Catalog, aside: Container[str] = ()) -> dict[str, int]:
         """Say what has become of tables that were followed, by name and number, and that a start finds no more.
 
         Nothing is written to their topics from now on, and nothing is taken away. Raises OperatorError for one whose
-        new name is not captured: what was written to it since is passed over.
+        new name is not captured: what was written to it since is passed over; not for those `aside`, of which that was
+        said before. Returns those that are still there and have rules, which they keep until they are captured again.
         """
-        if self._rules:
-            called = {oid: ".".join(name) for oid, name in catalog.names(list(before.values())).items()}
-            for was, oid in sorted(before.items()):
-                if called.get(oid, was) != was and self._config.source.captures(called[oid]):
-                    refuse_another_name(self._rules, was, called[oid])
-        captured = {".".join(name) for name in self._named}
-        gone = {n: oid for n, oid in before.items() if n not in captured and self._config.source.captures(n)}
+        here = {oid: ".".join(name) for oid, name in self._names.items()}
+        gone = {name: oid for name, oid in before.items() if here.get(oid) != name}
         places = catalog.places(list(gone.values())) if gone else {}
+        captured = frozenset(here.values())
+        left = {}
         for name, oid in sorted(gone.items()):
             now, root = places.get(oid, (None, None))
+            above = ".".join(root or now or ())
+            if oid in here or (root is not None and above in captured):
+                self._refuse_weaker(name, above, part=root is not None)
+            elif now is not None and self._rules.of(name) is not None:
+                left[name] = oid
+            if name in captured or name in aside or not self._config.source.captures(name):
+                continue
             if root is not None:
                 log.warning("table %s: it is a partition of %s by now, and %s", name, ".".join(root), _KEPT)
             elif now is None:
@@ -136,15 +145,23 @@ class Followed:
                 if isinstance(error, OperatorError):
                     raise error
                 log.warning(
-                    "table %s: it is %s by now, which has a topic of its own, and %s", name, ".".join(now), _KEPT
+                    "table %s: it is %s by now, which has a topic of its own or is left out, and %s",
+                    *(name, ".".join(now), _KEPT),
                 )
+        return left
+
+    def _refuse_weaker(self, was: str, now: str, *, part: bool) -> None:
+        """Raise OperatorError if the rules of a table are weaker under its new name, or those of what it is part of."""
+        refuse_another_name(self._rules, was, now, f"{was} is a partition of {now} now" if part else "")
 
     def _renamed(self, was: tuple[str, str], now: tuple[str, str]) -> OperatorError | RetryableError:
         old, new = ".".join(was), ".".join(now)
         said = f"table renamed: {old} is {new} now"
         if self._config.source.captures(new):
-            refuse_another_name(self._rules, old, new)
+            self._refuse_weaker(old, new, part=False)
             return RetryableError(f"{said}: it is taken up under that name, in a topic of its own")
+        if leaves_out(self._config.source.tables, new):
+            return RetryableError(f"{said}, which source.tables leaves out")
         take_back = f"ALTER TABLE {identifier(*now)} RENAME TO {identifier(was[1])}"
         publish = f"ALTER PUBLICATION {identifier(self._config.publication)} ADD TABLE ONLY {identifier(*was)}"
         return VerdictError(

@@ -279,6 +279,11 @@ def numbers(then: Mapping[str, str]) -> dict[str, int]:
     return {name: int(oid) for name, oid in oids.items() if oid.isdecimal()}
 
 
+def aside(then: Mapping[str, str]) -> frozenset[str]:
+    """Return the tables that are captured no more, of which an entry has the number alone: see `Followed.compare`."""
+    return frozenset(name for name, entry in then.items() if entry.isdecimal())
+
+
 def made_again(then: Mapping[str, str], now: Mapping[str, Facts]) -> set[str]:
     """Return the tables that have the names of others which were followed, and that the publication does not carry.
 
