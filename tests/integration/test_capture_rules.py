@@ -313,7 +313,8 @@ def test_a_table_that_is_captured_no_more_keeps_its_rules(
     filled = "INSERT INTO {0} VALUES (1, 'secret')"
     of_parts, plain = ("people", "pupils"), ("p", "pets", "pots", "t")
     postgres18.execute(*(f"{made}{parts}".format(name) for name in of_parts), *(made.format(name) for name in plain))
-    postgres18.execute(*(filled.format(name) for name in (*of_parts, *plain)))
+    divided = made.format("places") + " PARTITION BY RANGE (id); CREATE TABLE old PARTITION OF places DEFAULT"
+    postgres18.execute(divided, *(filled.format(name) for name in (*of_parts, *plain, "places")))
     secret = {"exclude": ["s"]}
 
     def run(*without: str, **rules: Any) -> tuple[str, Connector]:
@@ -334,22 +335,28 @@ def test_a_table_that_is_captured_no_more_keeps_its_rules(
     run("pets")
     postgres18.execute(
         *(f"ALTER TABLE {name}_1 SET LOGGED" for name in of_parts),
+        "ALTER TABLE places DETACH PARTITION old",
         "ALTER TABLE pets RENAME TO animals",
         f"{made} PARTITION BY RANGE (id)".format("beings"),
         "ALTER TABLE beings ATTACH PARTITION p FOR VALUES FROM (0) TO (10)",
     )
     for _ in range(2):
         said, connector = run("pets")
-        for name in ("table renamed: public.people is public.audience", "p is a partition of public.beings"):
+        for name in (
+            "people, or a part of it, is public.audience",
+            "places, or a part of it, is public.old",
+            "p is a partition of public.beings",
+        ):
             assert f"public.{name.rpartition('public.')[2]} is left out until the next start" in said
-            assert f"{name} now, which source.tables names, and the rules" in said
-        for name in ("audience", "class", "animals", "beings"):
+            assert f"public.{name} now, which source.tables names, and the rules" in said
+        for name in ("audience", "class", "animals", "beings", "old"):
             assert connector.records(f"public.{name}") == []
     said, connector = run(
-        "pets", "class", animals={"include": ["id", "s"]}, audience=secret, beings={"include": ["id"]}
+        *("pets", "class"), animals={"include": ["id", "s"]}, audience=secret, beings={"include": ["id"]}, old=secret
     )
     assert "is left out" not in said
-    assert [list(connector.fold(f"public.{name}").values()) for name in ("audience", "animals", "class")] == [
+    assert [list(connector.fold(f"public.{name}").values()) for name in ("audience", "old", "animals", "class")] == [
+        [{"id": 1}],
         [{"id": 1}],
         [{"id": 1, "s": "secret"}],
         [],

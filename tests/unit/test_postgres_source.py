@@ -283,9 +283,9 @@ def test_a_table_renamed_to_a_captured_name_without_its_rule(monkeypatch: pytest
         newer = text_table("orders_2024", ["id", "note"])
         source._captured = (Captured(7, newer, partitioned=False), Captured(9, ORDERS, partitioned=False))
     _follow(source, replace(source._config, source=of))
-    look = source._followed.look if seen == "followed" else partial(source._followed.compare, {"s.orders": 7})
+    look = source._followed.look if seen == "followed" else partial(source._followed.compare, {"s.orders": 7}, owed={})
     with pytest.raises(OperatorError, match=r"s\.orders is s\.orders_2024 now, which source.tables names, and"):
-        look(source._catalog())
+        look(catalog=source._catalog())
 
 
 def test_a_table_made_again_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -306,6 +306,10 @@ class Followed:
             case Filled(name):
                 yield from self._others(self._name(name), at, catalog)
             case Partitions(name, others, gone):
+                for other in map(self._name, (*others, *gone)):
+                    for was, now in ((other, self._name(name)), (self._name(name), other)):
+                        if now in self._now or self._matches(now):
+                            self._hidden.refuse_another_name(was, now, rows=True)
                 for one in map(self._name, gone):
                     yield from self._emptied(one, at)
                 for one in map(self._name, (name, *others)):

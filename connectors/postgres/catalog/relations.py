@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from cdc.config.config import ConnectorConfig
@@ -60,7 +60,7 @@ class Followed:
         if self._above and not (self._above in again and commit is not None and commit < end):
             own = ".".join(self._names.get(relation.id, ()))
             if own:
-                self._refuse_weaker(own, self._above, part=True)
+                refuse_another_name(self._rules, own, self._above, _part(own, self._above))
             self.parts[relation.id] = self._above, own
         self.has_changed, self._above = False, ""
         name = (relation.schema, relation.name)
@@ -114,26 +114,34 @@ class Followed:
             names = ", ".join(gone)
             raise ChangedError(f"table {names} is part of another one now, or another, or none: looking again")
 
-    def compare(self, before: Mapping[str, int], catalog: Catalog, aside: Container[str] = ()) -> dict[str, int]:
+    def has_rules(self, name: str) -> bool:
+        """Whether there are rules for a table, as ``schema.table``."""
+        return self._rules.of(name) is not None
+
+    def compare(self, before: Mapping[str, int], catalog: Catalog, owed: Mapping[int, str]) -> dict[int, str]:
         """Say what has become of tables that were followed, by name and number, and that a start finds no more.
 
         Nothing is written to their topics from now on, and nothing is taken away. Raises OperatorError for one whose
-        new name is not captured: what was written to it since is passed over; not for those `aside`, of which that was
-        said before. Returns those that are still there and have rules, which they keep until they are captured again.
+        new name is not captured: what was written to it since is passed over.
+
+        `owed` has partitions, and tables that are captured no more, each by number with the name whose rules hide what
+        it has. Returns those that are still there, and will have these rules when they are captured again.
         """
         here = {oid: ".".join(name) for oid, name in self._names.items()}
-        gone = {name: oid for name, oid in before.items() if here.get(oid) != name}
-        places = catalog.places(list(gone.values())) if gone else {}
-        captured = frozenset(here.values())
-        left = {}
-        for name, oid in sorted(gone.items()):
+        gone = {oid: name for name, oid in before.items() if here.get(oid) != name}
+        owed = {**owed, **gone}
+        places = catalog.places([*owed]) if owed else {}
+        captured, left = frozenset(here.values()), {}
+        for oid, (own, above) in sorted(places.items()):
+            was, name = owed[oid], ".".join(above or own)
+            if oid in here or (above is not None and name in captured):
+                what = "" if oid in gone else f"{was}, or a part of it, is {name} now"
+                refuse_another_name(self._rules, was, name, _part(".".join(own), name) if above else what)
+            elif self.has_rules(was) and (above is None or name != was):
+                left[oid] = was
+        for oid, name in sorted(gone.items(), key=lambda of: of[1]):
             now, root = places.get(oid, (None, None))
-            above = ".".join(root or now or ())
-            if oid in here or (root is not None and above in captured):
-                self._refuse_weaker(name, above, part=root is not None)
-            elif now is not None and self._rules.of(name) is not None:
-                left[name] = oid
-            if name in captured or name in aside or not self._config.source.captures(name):
+            if name in captured or not self._config.source.captures(name):
                 continue
             if root is not None:
                 log.warning("table %s: it is a partition of %s by now, and %s", name, ".".join(root), _KEPT)
@@ -150,15 +158,11 @@ class Followed:
                 )
         return left
 
-    def _refuse_weaker(self, was: str, now: str, *, part: bool) -> None:
-        """Raise OperatorError if the rules of a table are weaker under its new name, or those of what it is part of."""
-        refuse_another_name(self._rules, was, now, f"{was} is a partition of {now} now" if part else "")
-
     def _renamed(self, was: tuple[str, str], now: tuple[str, str]) -> OperatorError | RetryableError:
         old, new = ".".join(was), ".".join(now)
         said = f"table renamed: {old} is {new} now"
         if self._config.source.captures(new):
-            self._refuse_weaker(old, new, part=False)
+            refuse_another_name(self._rules, old, new)
             return RetryableError(f"{said}: it is taken up under that name, in a topic of its own")
         if leaves_out(self._config.source.tables, new):
             return RetryableError(f"{said}, which source.tables leaves out")
@@ -170,3 +174,7 @@ class Followed:
             f"name back: {take_back}; or, to follow the table that has the name {old} by now: {publish}; or say that "
             f'it is left out: source.tables: […, "!{old}"]',
         )
+
+
+def _part(name: str, above: str) -> str:
+    return f"{name} is a partition of {above} now"

@@ -48,7 +48,7 @@ class Reliance:
         self.stale: Mapping[str, str] = {}
         """Tables whose rows in the topic may not be those of the source, with the reason of each."""
         self._aside: Mapping[str, str] = {}
-        """The numbers of tables with rules that are captured no more."""
+        """The entries of tables with rules that are captured no more."""
         self._since_before: frozenset[str] = frozenset()
         """The tables of the position that `verify` was given."""
         self._refused = False
@@ -59,8 +59,8 @@ class Reliance:
     ) -> None:
         """Compare all with the position. Raises for what a start refuses; `stale` is what is to be read again."""
         catalog = self._catalog
-        left = self._followed.compare(ledger.numbers(state.carried), catalog, ledger.aside(state.carried))
-        self._aside = {name: str(oid) for name, oid in left.items()}
+        owed = {**ledger.partitions(state.carried, self._followed.has_rules), **ledger.aside(state.carried)}
+        self._aside = ledger.to_aside(self._followed.compare(ledger.numbers(state.carried), catalog, owed))
         found = self._facts(state.carried)
         again = ledger.made_again({name: state.carried.get(name, "") for name in state.tables}, found)
         others = [table for table in self._tables() if table.qualified not in again]
