@@ -112,7 +112,7 @@ bench-decisions: $(JARS) ## print the figures that docs/adr quotes
 	$(BIN)/python -m bench.capture.mysql_rows
 	$(BIN)/python -m bench.capture.binlog_readers
 
-bench-memory: $(JARS) ## a connector's peak memory: 5 million rows read, 2 million in one transaction
+bench-memory: $(JARS) ## a connector's peak memory: 5 million rows read, 2 million in one transaction, one large value of 3 million left out
 	$(BIN)/python -m bench.capture.memory
 
 bench-streams: $(JARS) ## our streams and snapshots beside Debezium's, over the same rows

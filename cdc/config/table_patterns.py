@@ -34,5 +34,9 @@ def named(items: Iterable[str]) -> list[str]:
 def chooses(items: Iterable[str], name: str) -> bool:
     """Whether items of `tables` name ``schema.table``: one of them, and none that begins with !."""
     items = tuple(items)
-    left_out = any(matches(item[1:], name) for item in items if item.startswith(LEFT_OUT))
-    return not left_out and any(matches(item, name) for item in items if not item.startswith(LEFT_OUT))
+    return not leaves_out(items, name) and any(matches(item, name) for item in items if not item.startswith(LEFT_OUT))
+
+
+def leaves_out(items: Iterable[str], name: str) -> bool:
+    """Whether one of the items of `tables` that begin with ! names ``schema.table``."""
+    return any(matches(item[1:], name) for item in items if item.startswith(LEFT_OUT))

@@ -318,20 +318,25 @@ def refuse_strange(rules: TableRules, table: Table, known: Callable[[str], bool]
         )
 
 
-def refuse_another_name(rules: CaptureRules, was: str, now: str) -> None:
-    """Raise OperatorError for a captured table that was called `was`, and whose rules are weaker under its name now."""
+def refuse_another_name(rules: CaptureRules, was: str, now: str, what: str = "") -> None:
+    """Raise OperatorError for a captured table that was called `was`, and whose rules are weaker under its name now.
+
+    `what` says what has become of it, if it was not renamed.
+    """
+    what = what or f"table renamed: {was} is {now} now"
     then, of = rules.of(was), rules.of(now)
     if then is None or (of is not None and not _is_weaker(of, then)):
         return
     raise OperatorError(
-        f"table renamed: {was} is {now} now, which source.tables names, and the rules that source.columns and "
-        f"source.where have for {was} are not all there for it: what must not be published would be",
-        hint=f'give {now} the rules of {was}; or say that it is left out: source.tables: […, "!{now}"]',
+        f"{what}, which source.tables names, and the rules that source.columns and source.where have for {was} are not "
+        "all there for it: what must not be published would be",
+        hint=f"give {now} the rules of {was}, or say with include: […], under that name, which of its columns are "
+        f'published; or say that it is left out: source.tables: […, "!{now}"]',
     )
 
 
 def _is_weaker(now: TableRules, then: TableRules) -> bool:
-    """Tell whether rules let values or rows be seen that others hide."""
+    """Tell whether rules let values or rows be seen that others hide; columns that an `include` of it names may be."""
     were, are = then.columns or ColumnRules(include=("*",)), now.columns or ColumnRules(include=("*",))
     everything = now.columns is None or not are.include
 
@@ -340,7 +345,7 @@ def _is_weaker(now: TableRules, then: TableRules) -> bool:
 
     if then.condition is not None and now.condition is None:
         return True
-    if then.columns is None:
+    if then.columns is None or (are.include and not now.by_pattern):
         return False
     if were.include and (everything or not set(are.include) <= set(were.include)):
         return True

@@ -301,6 +301,7 @@ DDL: Final = (
             *('TRUNCATE TABLE "a"', "ALTER TABLE b COMMENT '\\', RENAME TO c", 'TRUNCATE TABLE /* é */ "é" -- all'),
             *('TRUNCATE """"', 'INSERT INTO """" VALUES (7)'),
         ),
+        stopped=("INSERT INTO a VALUES (5)", "INSERT INTO é VALUES (5)"),
         tables=("a", "c", "é", '"'),
         gone=("b",),
         select={'"': 'SELECT id FROM `"`'},

@@ -130,4 +130,5 @@ def test_mysql_case(case: Case, mysql_ran: Ran) -> None:
     """The fold of what was told is the SELECT, and the same bytes as a second snapshot."""
     assert isinstance(mysql_ran.streamed, Following)
     again = {mysql_ran.source.qualified(case.name, table) for table in case.tables} & mysql_ran.streamed.read_again
-    mysql_ran.check(replace(case, said=None, gone=(), moves={} if again else case.moves))
+    captured = tuple(table for table in case.tables if table.isascii())
+    mysql_ran.check(replace(case, said=None, gone=(), tables=captured, moves={} if again else case.moves))

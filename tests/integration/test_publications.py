@@ -54,6 +54,12 @@ SITUATIONS: Final[tuple[tuple[str, str, str, set[str]], ...]] = (
         "ALTER PUBLICATION {0} ADD TABLES IN SCHEMA public",
         {"t", "u"},
     ),
+    (
+        "rows as those of their partitions",
+        "ALTER PUBLICATION {0} SET (publish_via_partition_root = false)",
+        "ALTER PUBLICATION {0} SET (publish_via_partition_root = true)",
+        {"t", "u"},
+    ),
     ("moved to another schema, and back", "ALTER TABLE u SET SCHEMA x", "ALTER TABLE x.u SET SCHEMA public", {"u"}),
 )
 """What happens, how it ends, and the tables of which something may be missing."""
@@ -73,7 +79,9 @@ HARMLESS: Final = (
 def _made(database: Database, kafka: str, prefix: str, folder: Path) -> Connector:
     database.execute(
         "CREATE SCHEMA x",
-        *(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)" for name in ("t", "u", "other")),
+        *(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)" for name in ("t", "other")),
+        "CREATE TABLE u (id int PRIMARY KEY, v text) PARTITION BY HASH (id)",
+        "CREATE TABLE u_0 PARTITION OF u FOR VALUES WITH (MODULUS 1, REMAINDER 0)",
         "INSERT INTO t SELECT n, 'a' FROM generate_series(1, 20) n",
         "INSERT INTO u SELECT n, 'a' FROM generate_series(1, 20) n",
     )
@@ -130,7 +138,7 @@ def test_a_publication_changed_while_running(
         assert "trying again" not in run.stderr
         if number:
             postgres18.execute(begin.format(name))
-            assert run.ended() == 4
+            assert run.ended() == (1 if number == 3 else 4)  # it is put right at the server alone; it is a gap
             assert "hint:" in run.stderr
         else:
             run.process.send_signal(signal.SIGTERM)

@@ -264,6 +264,8 @@ def test_rows_that_are_read_with_a_column_of_which_the_log_has_not_told() -> Non
         ({"s.*": HIDDEN}, {"s.*": "id < 9"}, False),
         ({"s.users": HIDDEN, "s.old": ColumnRules(mask=("password", "name"))}, {}, False),
         ({"s.users": HIDDEN, "s.old": ColumnRules(include=("name",))}, {}, False),
+        ({"s.users": HIDDEN, "s.old": ColumnRules(include=("name", "password"))}, {}, False),
+        ({"s.users": HIDDEN, "s.o*": ColumnRules(include=("name", "password"))}, {}, True),
         ({"s.users": ColumnRules(include=("name", "a")), "s.old": ColumnRules(include=("a",))}, {}, False),
         ({"s.old": HIDDEN}, {"s.old": "id < 9"}, False),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -130,6 +131,31 @@ def test_a_table_of_another_name_that_is_captured_too() -> None:
         of = _followed({"d.*": ColumnRules(mask=("email",))}, every)
         _follow(of, statement)
     _follow(_followed(HIDE, ("d.t", "d.other")), "CREATE TABLE archive LIKE t")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE t EXCHANGE PARTITION p WITH TABLE archive",
+        "ALTER TABLE archive EXCHANGE PARTITION p WITH TABLE t",
+        "ALTER TABLE t CONVERT PARTITION p TO TABLE archive",
+        "ALTER TABLE archive CONVERT TABLE t TO PARTITION p VALUES LESS THAN (9)",
+    ],
+)
+def test_rows_that_go_to_another_table_that_is_captured_too(statement: str) -> None:
+    """As a partition, or as what was one: they do not go where the rule is not."""
+    for rules, tables, refused in (
+        (HIDE, ("d.*",), True),
+        ({"d.*": ColumnRules(mask=("email",))}, ("d.*",), False),
+        (HIDE, ("d.t", "d.other"), False),
+    ):
+        of = _followed(rules, tables)
+        with (
+            pytest.raises(OperatorError, match=r"d\.archive(: by the statement| now, which source\.tables names)")
+            if refused
+            else nullcontext()
+        ):
+            _follow(of, statement, server="11.4.2-MariaDB")
 
 
 @pytest.mark.parametrize(

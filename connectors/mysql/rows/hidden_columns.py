@@ -206,10 +206,11 @@ class HiddenColumns:
                 f'tables: "!{name}"',
             )
 
-    def refuse_another_name(self, was: Name, now: Name) -> None:
-        """Raise for a captured table that has another name now, and weaker rules under it."""
+    def refuse_another_name(self, was: Name, now: Name, *, rows: bool = False) -> None:
+        """Raise for a table that has another name now, and weaker rules under it; `rows`: its rows alone are there."""
+        what = f"rows of {'.'.join(was)} are in {'.'.join(now)} now" if rows else ""
         try:
-            refuse_another_name(self._rules, ".".join(was), ".".join(now))
+            refuse_another_name(self._rules, ".".join(was), ".".join(now), what)
         except OperatorError as exc:
             if self._rule(was) is not None:
                 raise exc from None

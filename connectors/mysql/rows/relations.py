@@ -78,8 +78,6 @@ class Followed:
         """
         self._config = config
         self._folds, self._mariadb, self._restricted, self._catalog = folds, mariadb, restricted, catalog
-        self._unsaid: dict[Name, list[Change | Described]] = {}
-        """What follows of DDL that the log has no statement of (`sql_log_bin = 0`): its rows have other columns."""
         self._now: dict[Name, Table] = {}
         self._shown: dict[Name, Captured] = {}
         """What the catalog has said of each."""
@@ -150,16 +148,16 @@ class Followed:
     def _looked_at(self, told: events.TableMap, name: Name, at: BinlogPosition) -> tuple[Table, RowReader]:
         """Describe it; if it has not the columns that are known, and no statement said so, as the catalog has it now.
 
-        Where the log is behind the catalog nothing follows: a statement that changed the columns is still to come.
+        Who writes its rows compares that with what was published, and has the table read again. Where the log is behind
+        the catalog there is nothing new: a statement that changed the columns is still to come.
         """
         known = self._known.get(name)
         found = self._describe(told, name, at)
         if self._catalog is None or known is None or self._known[name].columns == known.columns:
             return found
         self._known[name] = known
-        if follows := list(self._look(name, at, self._catalog)):
+        if any([*self._look(name, at, self._catalog)]):
             log.warning("table %s: other columns in the log at %s, without a statement on it", found[0].qualified, at)
-            self._unsaid[name] = follows
         return self._describe(told, name, at)
 
     def _describe(self, told: events.TableMap, name: Name, at: BinlogPosition) -> tuple[Table, RowReader]:
@@ -222,8 +220,6 @@ class Followed:
     ) -> Iterable[Change | Described]:
         """Give the rows of one event, which begins at `at`; rows of which parts are missing are to be read again."""
         table, read = known
-        if self._unsaid and (first := self._unsaid.pop(self._name((table.schema, table.name)), None)):
-            return [*first, *self.changes(event, known, at)]
         if isinstance(read, own_columns.NoRows):
             return [self._holes.unkeyed(table, at, read.why) if read.named else self._holes.unnamed(table, at)]
         try:
@@ -310,6 +306,10 @@ class Followed:
             case Filled(name):
                 yield from self._others(self._name(name), at, catalog)
             case Partitions(name, others, gone):
+                for other in map(self._name, (*others, *gone)):
+                    for was, now in ((other, self._name(name)), (self._name(name), other)):
+                        if now in self._now or self._matches(now):
+                            self._hidden.refuse_another_name(was, now, rows=True)
                 for one in map(self._name, gone):
                     yield from self._emptied(one, at)
                 for one in map(self._name, (name, *others)):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from cdc.config.config import ConnectorConfig
+from cdc.config.table_patterns import leaves_out
 from cdc.model.change import Table
 from cdc.model.errors import ChangedError, OperatorError, RetryableError, VerdictError
 from cdc.model.table_schema import Description
@@ -57,7 +58,10 @@ class Followed:
         """
         end, again = self.read_behind
         if self._above and not (self._above in again and commit is not None and commit < end):
-            self.parts[relation.id] = self._above, ".".join(self._names.get(relation.id, ()))
+            own = ".".join(self._names.get(relation.id, ()))
+            if own:
+                refuse_another_name(self._rules, own, self._above, _part(own, self._above))
+            self.parts[relation.id] = self._above, own
         self.has_changed, self._above = False, ""
         name = (relation.schema, relation.name)
         if name not in self._named:
@@ -110,22 +114,35 @@ class Followed:
             names = ", ".join(gone)
             raise ChangedError(f"table {names} is part of another one now, or another, or none: looking again")
 
-    def compare(self, before: Mapping[str, int], catalog: Catalog) -> None:
+    def has_rules(self, name: str) -> bool:
+        """Whether there are rules for a table, as ``schema.table``."""
+        return self._rules.of(name) is not None
+
+    def compare(self, before: Mapping[str, int], catalog: Catalog, owed: Mapping[int, str]) -> dict[int, str]:
         """Say what has become of tables that were followed, by name and number, and that a start finds no more.
 
         Nothing is written to their topics from now on, and nothing is taken away. Raises OperatorError for one whose
         new name is not captured: what was written to it since is passed over.
+
+        `owed` has partitions, and tables that are captured no more, each by number with the name whose rules hide what
+        it has. Returns those that are still there, and will have these rules when they are captured again.
         """
-        if self._rules:
-            called = {oid: ".".join(name) for oid, name in catalog.names(list(before.values())).items()}
-            for was, oid in sorted(before.items()):
-                if called.get(oid, was) != was and self._config.source.captures(called[oid]):
-                    refuse_another_name(self._rules, was, called[oid])
-        captured = {".".join(name) for name in self._named}
-        gone = {n: oid for n, oid in before.items() if n not in captured and self._config.source.captures(n)}
-        places = catalog.places(list(gone.values())) if gone else {}
-        for name, oid in sorted(gone.items()):
+        here = {oid: ".".join(name) for oid, name in self._names.items()}
+        gone = {oid: name for name, oid in before.items() if here.get(oid) != name}
+        owed = {**owed, **gone}
+        places = catalog.places([*owed]) if owed else {}
+        captured, left = frozenset(here.values()), {}
+        for oid, (own, above) in sorted(places.items()):
+            was, name = owed[oid], ".".join(above or own)
+            if oid in here or (above is not None and name in captured):
+                what = "" if oid in gone else f"{was}, or a part of it, is {name} now"
+                refuse_another_name(self._rules, was, name, _part(".".join(own), name) if above else what)
+            elif self.has_rules(was) and (above is None or name != was):
+                left[oid] = was
+        for oid, name in sorted(gone.items(), key=lambda of: of[1]):
             now, root = places.get(oid, (None, None))
+            if name in captured or not self._config.source.captures(name):
+                continue
             if root is not None:
                 log.warning("table %s: it is a partition of %s by now, and %s", name, ".".join(root), _KEPT)
             elif now is None:
@@ -136,8 +153,10 @@ class Followed:
                 if isinstance(error, OperatorError):
                     raise error
                 log.warning(
-                    "table %s: it is %s by now, which has a topic of its own, and %s", name, ".".join(now), _KEPT
+                    "table %s: it is %s by now, which has a topic of its own or is left out, and %s",
+                    *(name, ".".join(now), _KEPT),
                 )
+        return left
 
     def _renamed(self, was: tuple[str, str], now: tuple[str, str]) -> OperatorError | RetryableError:
         old, new = ".".join(was), ".".join(now)
@@ -145,6 +164,8 @@ class Followed:
         if self._config.source.captures(new):
             refuse_another_name(self._rules, old, new)
             return RetryableError(f"{said}: it is taken up under that name, in a topic of its own")
+        if leaves_out(self._config.source.tables, new):
+            return RetryableError(f"{said}, which source.tables leaves out")
         take_back = f"ALTER TABLE {identifier(*now)} RENAME TO {identifier(was[1])}"
         publish = f"ALTER PUBLICATION {identifier(self._config.publication)} ADD TABLE ONLY {identifier(*was)}"
         return VerdictError(
@@ -153,3 +174,7 @@ class Followed:
             f"name back: {take_back}; or, to follow the table that has the name {old} by now: {publish}; or say that "
             f'it is left out: source.tables: […, "!{old}"]',
         )
+
+
+def _part(name: str, above: str) -> str:
+    return f"{name} is a partition of {above} now"

@@ -33,7 +33,7 @@ a description or none: so a name that was lost is kept until another column has 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -51,6 +51,7 @@ GENERATED: Final = "generated"
 """How a generated column is noted: events have none of it, until it is a column like others (DROP EXPRESSION)."""
 _NONE: Final = "."
 _NOTHING: Final = "-"
+_RULES_OF: Final = "="
 _PARTS: Final = 8
 """Of an entry without `left`, which older releases wrote."""
 _MADE: Final = 3
@@ -277,6 +278,24 @@ def numbers(then: Mapping[str, str]) -> dict[str, int]:
     """Return the oids of the tables that were followed."""
     oids = {name: entry.partition(" ")[0] for name, entry in then.items()}
     return {name: int(oid) for name, oid in oids.items() if oid.isdecimal()}
+
+
+def aside(then: Mapping[str, str]) -> dict[int, str]:
+    """Return the tables that are captured no more, each with the name whose rules it has: see `Followed.compare`."""
+    found = (entry.partition(_RULES_OF) for entry in then.values() if _RULES_OF in entry.partition(" ")[0])
+    return {int(oid): name for oid, _, name in found}
+
+
+def to_aside(owed: Mapping[int, str]) -> dict[str, str]:
+    """Return the entries of tables that are captured no more."""
+    return {f"{_RULES_OF}{oid}": f"{oid}{_RULES_OF}{name}" for oid, name in owed.items()}
+
+
+def partitions(then: Mapping[str, str], has_rules: Callable[[str], bool]) -> dict[int, str]:
+    """Return the partitions of tables with rules, each with the name of its table."""
+    entries = ((name, entry.split(" ")) for name, entry in then.items() if has_rules(name))
+    known = ((name, of[entry_text.PARTS_AT]) for name, of in entries if len(of) > entry_text.PARTS_AT)
+    return {oid: name for name, parts in known for oid in entry_text.parts(parts)}
 
 
 def made_again(then: Mapping[str, str], now: Mapping[str, Facts]) -> set[str]:

@@ -47,6 +47,8 @@ class Reliance:
         """What was last found of each table."""
         self.stale: Mapping[str, str] = {}
         """Tables whose rows in the topic may not be those of the source, with the reason of each."""
+        self._aside: Mapping[str, str] = {}
+        """The entries of tables with rules that are captured no more."""
         self._since_before: frozenset[str] = frozenset()
         """The tables of the position that `verify` was given."""
         self._refused = False
@@ -57,7 +59,8 @@ class Reliance:
     ) -> None:
         """Compare all with the position. Raises for what a start refuses; `stale` is what is to be read again."""
         catalog = self._catalog
-        self._followed.compare(ledger.numbers(state.carried), catalog)
+        owed = {**ledger.partitions(state.carried, self._followed.has_rules), **ledger.aside(state.carried)}
+        self._aside = ledger.to_aside(self._followed.compare(ledger.numbers(state.carried), catalog, owed))
         found = self._facts(state.carried)
         again = ledger.made_again({name: state.carried.get(name, "") for name in state.tables}, found)
         others = [table for table in self._tables() if table.qualified not in again]
@@ -97,7 +100,8 @@ class Reliance:
 
     def carried(self) -> Mapping[str, str]:
         """Return each table's entry of the position record, with what the log has told of."""
-        return ledger.with_parts(self._records, self._followed.parts) if self._followed.parts else self._records
+        own = ledger.with_parts(self._records, self._followed.parts) if self._followed.parts else self._records
+        return {**self._aside, **own} if self._aside else own
 
     def learn(self, relation: Relation, commit: int | None) -> Table | None:
         """Know a relation from here on; one that has changed is compared now, before any reading that its rows ask for.
