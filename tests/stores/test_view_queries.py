@@ -88,6 +88,12 @@ k
 k
     SELECT f AS k FROM public.t UNION SELECT d FROM public.u UNION SELECT l FROM public.u UNION SELECT x FROM public.t
 
+k, b
+    SELECT x AS k, b FROM public.t EXCEPT SELECT d, b FROM public.u WHERE i > 3
+
+k
+    SELECT f AS k FROM public.t INTERSECT SELECT x FROM public.u UNION ALL SELECT i FROM public.t WHERE i > 7
+
 k
     SELECT k, count(*) AS n FROM (SELECT l AS k FROM public.t UNION ALL SELECT f FROM public.u) z GROUP BY k
 
