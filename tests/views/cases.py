@@ -49,8 +49,7 @@ numbered AS (SELECT customer, at, sum(first) OVER (PARTITION BY customer ORDER B
 SELECT customer, number, min(at) AS begin, max(at) AS until, count(*) AS n FROM numbered GROUP BY customer, number
 """
 HOPPING = """
-WITH minutes AS (SELECT id, unix_micros(t) - unix_micros(t) % 300000000 AS m
-  FROM (SELECT id, CAST(at AS TIMESTAMP) AS t FROM public.s) s)
+WITH minutes AS (SELECT id, unix_micros(CAST(at AS TIMESTAMP)) div 300000000 * 300000000 AS m FROM public.s)
 SELECT timestamp_micros(w) AS w, count(*) AS n
 FROM (SELECT m AS w FROM minutes UNION ALL SELECT m - 300000000 FROM minutes) covered GROUP BY timestamp_micros(w)
 """

@@ -172,6 +172,19 @@ RECIPES: Sequence[Recipe] = (
         [("visits", "c", (3, "dan", at("10:00:50")))],
     ),
     Recipe(
+        "Visits in ten minutes, every five",
+        "A visit is in each window that covers it, so it is a row for each.",
+        {"visits": _VISITS},
+        "WITH fives AS (\n"
+        "  SELECT unix_micros(CAST(at AS TIMESTAMP)) div 300000000 * 300000000 AS five FROM public.visits),\n"
+        "covered AS (SELECT five AS begin FROM fives UNION ALL SELECT five - 300000000 FROM fives)\n"
+        "SELECT timestamp_micros(begin) AS begin, count(*) AS visits FROM covered GROUP BY timestamp_micros(begin)",
+        ("begin",),
+        [("visits", "c", (1, "ann", at("10:01"))), ("visits", "c", (2, "bob", at("10:07")))],
+        "A visit of 10:06 arrives, that of 10:01 is taken back:",
+        [("visits", "c", (3, "dan", at("10:06"))), ("visits", "d", (1,))],
+    ),
+    Recipe(
         "Sessions",
         "A visit that comes more than half an hour after the one before begins a session. A straggler can join two.",
         {"visits": _VISITS},

@@ -21,7 +21,7 @@ FULL = "or say `refresh: full`: the view is then computed whole, and compared, w
 
 _TUMBLING = (
     "window() is not known here: group by date_trunc('HOUR', t), "
-    "or by timestamp_micros(unix_micros(t) - unix_micros(t) % 300000000) for 5 minutes"
+    "or by timestamp_micros(unix_micros(CAST(t AS TIMESTAMP)) div 300000000 * 300000000) for 5 minutes"
 )
 
 
