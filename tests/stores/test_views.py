@@ -40,7 +40,7 @@ from tests.spark.laws import until
 from tests.spark.records import position
 from tests.views.bench import EACH, EITHER, ViewBench
 from tests.views.cases import CASES, INT, TABLES, TEXT, at
-from tests.views.one_job import BATCHES, COMMITS, Cases, fenced_by_a_second, killed, named
+from tests.views.one_job import BATCHES, COMMITS, LONG, Cases, fenced_by_a_second, killed, named
 
 pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -50,7 +50,7 @@ _THIRD = {name: case for number, (name, case) in enumerate(CASES.items()) if num
 """What it asks batch by batch; plans of every form are in tests/property/test_view_laws.py."""
 
 
-@pytest.mark.parametrize("killed_at", some_each_push(["", *COMMITS], ""))
+@pytest.mark.parametrize("killed_at", ["", *(pytest.param(each, marks=LONG) for each in COMMITS)])
 def test_cases_batch_by_batch(
     apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: str
 ) -> None:

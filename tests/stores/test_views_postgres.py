@@ -30,12 +30,11 @@ from spark_apply.views.proof.explain import explain_view
 from spark_apply.views.proof.verify import verify_views
 from spark_apply.views.publishing.status import view_status
 from tests.conftest import FULL, Database
-from tests.pushes import some_each_push
 from tests.spark.laws import until
 from tests.spark.records import position
 from tests.views.bench import ViewBench
 from tests.views.cases import CASES, INT, TABLES, TEXT, lookup, view
-from tests.views.one_job import BATCHES, COMMITS, Cases, fenced_by_a_second, named
+from tests.views.one_job import BATCHES, COMMITS, LONG, Cases, fenced_by_a_second, named
 
 pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -59,7 +58,7 @@ _SOME = {
 _SCHEMA = "cdc_views_shop_views"
 
 
-@pytest.mark.parametrize("killed_at", some_each_push(["", *COMMITS], ""))
+@pytest.mark.parametrize("killed_at", ["", *(pytest.param(each, marks=LONG) for each in COMMITS)])
 def test_cases_batch_by_batch(  # noqa: PLR0917 - what a server and a job take
     apply_spark: SparkSession,
     kafka: str,

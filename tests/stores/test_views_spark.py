@@ -26,7 +26,7 @@ from tests.spark.records import position
 from tests.stores.test_cluster import submitted
 from tests.views.bench import ViewBench, most_over, oracle
 from tests.views.cases import CASES, TABLES, at, lookup
-from tests.views.one_job import BATCHES, COMMITS, Cases, killed, named
+from tests.views.one_job import BATCHES, COMMITS, LONG, Cases, killed, named
 
 pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -51,12 +51,9 @@ _FEWEST = (*_FEW[2:4], _FEW[7], _FEW[9])
 _EVERY = tuple(CASES)
 
 
-_LONG = (pytest.mark.full, pytest.mark.timeout(3000))
-
-
 @pytest.mark.parametrize(
     ("names", "killed_at"),
-    [(_FEW, ""), pytest.param(_EVERY, "", marks=_LONG), *(pytest.param(_FEW, at, marks=_LONG) for at in COMMITS)],
+    [(_FEW, ""), pytest.param(_EVERY, "", marks=LONG), *(pytest.param(_FEW, at, marks=LONG) for at in COMMITS)],
     ids=["few", "all", *COMMITS],
 )
 def test_cases_batch_by_batch(  # noqa: PLR0917 - what a server and a job take

@@ -28,6 +28,8 @@ from tests.views.cases import CASES, CLOCKS, TABLES, Case, at, renamed, tables_o
 
 COMMITS = ("before the state", "before Kafka", "after Kafka")
 """Where a job may die."""
+LONG = (pytest.mark.full, pytest.mark.timeout(3000))
+"""Marks of what takes many jobs of many views."""
 BATCHES = max(len(case.batches) for case in CASES.values())
 
 
