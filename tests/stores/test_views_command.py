@@ -223,11 +223,15 @@ def test_streams_in_avro(apply_spark: SparkSession, kafka: str, tmp_path: Path, 
         (verified,) = verify_views(bench.config)
         assert verified.agrees, verified
         shutil.rmtree(bench.folder / "state")
-        click(first + 2, _LATER, "c", "10:05", page=None)
+        click(first + 3, _LATER, "c", "10:05", page=None)
+        ring = {"type": "record", "name": "ring", "fields": [{"name": "next", "type": ["null", "ring"]}]}
+        producer.produce(topic, b"\0" + registry.keep("r", {"schema": json.dumps(ring)}).to_bytes(4, "big") + b"\0")
         producer.flush(30)
+        with pytest.raises(CdcError, match=rf"streams\.clicks: Spark does not take schema {first + 2} of the registry"):
+            bench.run()
         bench.streams = {"clicks": replace(stream, on_loss="go_on")}
         assert bench.run().events == 0
-        assert view_status(bench.config)["streams"] == {"clicks": {"unreadable": 4}}
+        assert view_status(bench.config)["streams"] == {"clicks": {"unreadable": 5}}
 
 
 @EITHER

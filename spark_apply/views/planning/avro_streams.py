@@ -66,11 +66,13 @@ class AvroRecords:
         made = F.to_json(from_avro(avro, text, {"mode": "PERMISSIVE"}), _AS_TEXT)
         try:
             records.select(made)
-        except PySparkException as exc:
+        except (PySparkException, Py4JJavaError) as exc:
+            if self.goes_on:
+                return F.lit(None).cast("string")
             raise OperatorError(
                 f"streams.{self.stream}: Spark does not take schema {number} of the registry: {spark_failure(exc)}",
-                hint="a schema that refers to itself is none for Spark; write these events as JSON, or in a topic of "
-                "their own",
+                hint="a schema that refers to itself is none for Spark; on_loss: go_on under the stream leaves records "
+                "of it out, and counts them",
             ) from exc
         return made
 
