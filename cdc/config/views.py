@@ -12,6 +12,7 @@ from cdc.config.apply_config import ApplySource, QuarantineConfig
 from cdc.config.config import DEBEZIUM_NAMES
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.metrics_config import MetricsConfig
+from cdc.config.published.record_format import RegistryConfig
 from cdc.config.requirement import require
 from cdc.config.view_pattern import PatternConfig
 from cdc.config.yaml.yaml_binding import BOUND_AS, WRITTEN, as_list, load, top_level_keys
@@ -23,6 +24,7 @@ STREAM_SCHEMA: Final = "stream"
 
 READS_AT: Final = ("now", "event", "arrival")
 ON_LOSS: Final = ("stop", "go_on")
+STREAM_FORMATS: Final = ("json", "avro")
 REFRESHES: Final = ("units", "full")
 ENGINES: Final = ("duckdb", "spark", "postgres")
 _URLS: Final = ("postgresql://", "postgres://")
@@ -114,7 +116,7 @@ class ViewConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamConfig:
-    """A topic of events that another application writes: JSON objects, which views read as ``stream.<name>``."""
+    """A topic of events that another application writes: objects, which views read as ``stream.<name>``."""
 
     topic: str
     schema: str
@@ -125,6 +127,8 @@ class StreamConfig:
     """The column that says when an event happened."""
     keep: str | None = None
     """How long after its time an event may still come: ``7d``, ``12h``, ``90m``, ``30s``. None: without end."""
+    format: str = "json"
+    """How an event is written: ``json``, or ``avro``, whose records name their schema at the `registry`."""
     on_loss: str = "stop"
     """What is done where the topic has removed records that were not read: ``stop`` or ``go_on``."""
 
@@ -132,6 +136,11 @@ class StreamConfig:
         require(self.topic.strip(), "topic is empty", "topic: clicks")
         require(self.schema.strip(), "schema is empty", "schema: id BIGINT, at TIMESTAMP, page STRING")
         require(self.key, "key is empty", "key: [id]  # columns that tell events apart")
+        require(
+            self.format in STREAM_FORMATS,
+            f"format: “{self.format}” is not known",
+            f"one of {', '.join(STREAM_FORMATS)}",
+        )
         require(self.on_loss in ON_LOSS, f"on_loss: “{self.on_loss}” is not known", f"one of {', '.join(ON_LOSS)}")
         ReadConfig(time=self.time, keep=self.keep)
 
@@ -139,6 +148,25 @@ class StreamConfig:
     def keep_ms(self) -> int | None:
         """`keep` in milliseconds."""
         return ReadConfig(time=self.time, keep=self.keep).keep_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamRegistry:
+    """The schema registry that records of streams in Avro name their schemas at."""
+
+    url: str
+    timeout_s: float = 10.0
+    """How long an answer may take."""
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Properties of confluent-kafka's client by its names (basic.auth.user.info, ssl.ca.location, …)."""
+
+    def __post_init__(self) -> None:
+        _ = self.client
+
+    @property
+    def client(self) -> RegistryConfig:
+        """What the client takes."""
+        return RegistryConfig(url=self.url, timeout_s=self.timeout_s, options=self.options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +199,8 @@ class ViewsConfig:
     views: Mapping[str, ViewConfig]
     streams: Mapping[str, StreamConfig] = field(default_factory=dict)
     """Topics of events that others write, by the name that views read them by."""
+    registry: StreamRegistry | None = None
+    """Where the schemas of streams in Avro are."""
     engine: str | None = None
     """What computes the views; None: `duckdb` where Spark's master is local, else `spark`. See `engine_of`."""
     tables: str | None = None
@@ -219,7 +249,12 @@ class ViewsConfig:
             "store: postgresql://views:${PASSWORD}@db.example/shop",
         )
         require(_MEMORY.fullmatch(self.memory), f"memory: “{self.memory}” is no amount", "memory: 1GB, or 500MB")
-        for name in self.streams:
+        for name, stream in self.streams.items():
+            require(
+                stream.format != "avro" or self.registry is not None,
+                f"streams.{name}.format: avro needs the registry that its schemas are at",
+                "registry: {url: http://registry.example:8081}  # beside streams",
+            )
             require(
                 _VIEW.fullmatch(name),
                 f"streams: “{name}” is not a stream's name",

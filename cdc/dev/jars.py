@@ -44,6 +44,7 @@ OPENSEARCH_TRANSPORT = ("org.opensearch.plugin:transport-netty4-client:2.19.1",)
 
 SPARK = (
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",
+    "org.apache.spark:spark-avro_2.13:4.0.0",
     "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0",
     "io.delta:delta-spark_2.13:4.0.0",
 )

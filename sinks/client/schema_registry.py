@@ -18,7 +18,7 @@ from cdc.config.kafka_config import KafkaConfig
 from cdc.config.published.record_format import RegistryConfig
 from cdc.formats.meanings import meant_otherwise, swapped
 from cdc.formats.proto import proto_text
-from cdc.formats.reading import PLAIN, Reading
+from cdc.formats.reading import PLAIN, Reading, SchemaOf
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ _SHOWN: Final = 400
 class SchemaRegistry:
     """One registry. It connects to nothing before it is asked."""
 
-    def __init__(self, config: RegistryConfig) -> None:
-        """Raises ConfigError if the client is not installed, or does not take its options."""
-        self._config = config
+    def __init__(self, config: RegistryConfig, key: str = "sink.registry") -> None:
+        """`key` is where its file has it. Raises ConfigError without the client, or for options it does not take."""
+        self._config, self._key = config, key
         self._client = self._new_client()
         self._given: dict[str, tuple[Schema, int]] = {}
         """The last schema of each subject, and its id, since `forget`."""
@@ -141,7 +141,7 @@ class SchemaRegistry:
             from confluent_kafka.schema_registry import SchemaRegistryClient  # noqa: PLC0415 - an extra
         except ImportError as exc:
             raise ConfigError(
-                "sink.registry: the registry's client is not installed", hint="pip install 'cdc-toolkit[avro]'"
+                f"{self._key}: the registry's client is not installed", hint="pip install 'cdc-toolkit[avro]'"
             ) from exc
         try:
             return SchemaRegistryClient(
@@ -157,7 +157,7 @@ class SchemaRegistry:
             if not isinstance(exc, (ValueError, TypeError, OSError)):
                 raise
         raise ConfigError(
-            f"sink.registry.options: the client does not take them: {reason}",
+            f"{self._key}.options: the client does not take them: {reason}",
             hint=f"given: {', '.join(sorted(self._config.options)) or 'none'}; by confluent-kafka's names: "
             "basic.auth.user.info, ssl.ca.location, …",
         )
@@ -186,19 +186,19 @@ class SchemaRegistry:
             if _broken_tls(exc):
                 raise OperatorError(
                     f"schema registry at {self._config.url}: its certificate is not trusted, or not of this name",
-                    hint="sink.registry.options: ssl.ca.location: the file of who has signed it; and sink.registry.url "
+                    hint=f"{self._key}.options: ssl.ca.location: the file of who has signed it; and {self._key}.url "
                     "has the name that is in it",
                 ) from exc
             raise RetryableError(
                 f"schema registry at {self._config.url}: {what or 'asking'}: no answer: {type(exc).__name__}",
-                hint="does it run, and is sink.registry.url its address? Nothing is lost: it is asked again",
+                hint=f"does it run, and is {self._key}.url its address? Nothing is lost: it is asked again",
             ) from exc
 
     def _no_registry(self, what: str, why: str) -> RetryableError:
         return RetryableError(
             f"schema registry at {self._config.url}: {what or 'asking'}: its answer is not that of a schema registry: "
             f"{why}",
-            hint="is sink.registry.url its address, with the path that it wants? A proxy before it may answer, too",
+            hint=f"is {self._key}.url its address, with the path that it wants? A proxy before it may answer, too",
         )
 
     def _error(self, what: str, reason: str, status: int | None) -> CdcError:
@@ -208,7 +208,7 @@ class SchemaRegistry:
         if status in _LOGIN:
             return OperatorError(
                 f"{where} refuses the login, or what it asks for: {what or 'its subjects'} (HTTP {status})",
-                hint="sink.registry.options: basic.auth.user.info: ${REGISTRY_LOGIN}, as user:password, of somebody "
+                hint=f"{self._key}.options: basic.auth.user.info: ${{REGISTRY_LOGIN}}, as user:password, of somebody "
                 "who may read and register this subject",
             )
         if status == _REFUSED:
@@ -298,6 +298,11 @@ def _message_name(text: str) -> str:
 def open_registry(sink: KafkaConfig) -> SchemaRegistry | None:
     """Make the registry of a sink; None: it has none."""
     return None if sink.registry is None else SchemaRegistry(sink.registry)
+
+
+def open_schemas(config: RegistryConfig) -> SchemaOf:
+    """Return what gives the schemas that a job's streams name."""
+    return SchemaRegistry(config, "registry").schema
 
 
 def check(sink: KafkaConfig) -> list[Finding]:

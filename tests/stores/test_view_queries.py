@@ -88,6 +88,16 @@ k
 k
     SELECT f AS k FROM public.t UNION SELECT d FROM public.u UNION SELECT l FROM public.u UNION SELECT x FROM public.t
 
+w, n
+    SELECT timestamp_micros(unix_micros(CAST(ts AS TIMESTAMP)) div 300000000 * 300000000) AS w, count(*) AS n
+    FROM public.t GROUP BY 1
+
+k, b
+    SELECT x AS k, b FROM public.t EXCEPT SELECT d, b FROM public.u WHERE i > 3
+
+k
+    SELECT f AS k FROM public.t INTERSECT SELECT x FROM public.u UNION ALL SELECT i FROM public.t WHERE i > 7
+
 k
     SELECT k, count(*) AS n FROM (SELECT l AS k FROM public.t UNION ALL SELECT f FROM public.u) z GROUP BY k
 
@@ -188,6 +198,25 @@ def test_spark_reads_a_with_inside_another_by_its_own_names(apply_spark: SparkSe
     SELECT a.id, b.s FROM a JOIN b ON b.s = concat('', a.id)"""
     every = {name: list(_KINDS.items()) for name in _TABLES}
     assert output_columns(apply_spark, "v", sql, every) == [("id", _KINDS["id"]), ("s", _KINDS["s"])]
+
+
+REFUSED = """
+SELECT id, unix_micros(ts) AS r FROM public.t
+    requires the "TIMESTAMP" type, however "ts" has the type "TIMESTAMP_NTZ" -> CAST(… AS TIMESTAMP)
+SELECT id, sum(i) OVER (PARTITION BY id ORDER BY s RANGE BETWEEN 1 PRECEDING AND CURRENT ROW) AS r FROM public.t
+    The data type of the lower bound "STRING" does not match -> correct the SQL
+"""
+
+
+def test_what_spark_says_of_a_view_is_told(apply_spark: SparkSession) -> None:
+    every = {"public.t": list(_KINDS.items())}
+    asked = iter(lines(REFUSED))
+    for sql, expected in zip(asked, asked, strict=True):
+        message, _, hint = expected.strip().partition(" -> ")
+        with pytest.raises(ConfigError, match=re.escape(message)) as refused:
+            output_columns(apply_spark, "v", sql, every)
+        assert hint in (refused.value.hint or "")
+        assert "SQLSTATE" not in refused.value.message
 
 
 UNSTEADY = """

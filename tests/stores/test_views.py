@@ -40,7 +40,7 @@ from tests.spark.laws import until
 from tests.spark.records import position
 from tests.views.bench import EACH, EITHER, ViewBench
 from tests.views.cases import CASES, INT, TABLES, TEXT, at
-from tests.views.one_job import BATCHES, Cases, fenced_by_a_second, killed, named
+from tests.views.one_job import BATCHES, COMMITS, LONG, Cases, fenced_by_a_second, killed, named
 
 pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -50,15 +50,14 @@ _THIRD = {name: case for number, (name, case) in enumerate(CASES.items()) if num
 """What it asks batch by batch; plans of every form are in tests/property/test_view_laws.py."""
 
 
+@pytest.mark.parametrize("killed_at", ["", *(pytest.param(each, marks=LONG) for each in COMMITS)])
 def test_cases_batch_by_batch(
-    apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: str
 ) -> None:
-    """Unit by unit, however much of these small tables has changed."""
+    """Unit by unit, however much of these small tables has changed, and wherever the job dies in each batch."""
     monkeypatch.setattr(spark_apply.views.embedded.step, "MOST_TOUCHED", math.inf)
     cases = Cases(kafka, tmp_path, CASES if FULL else _THIRD)
-    for batch in range(BATCHES):
-        cases.publish(batch)
-        assert cases.bench.run().stopped == {}
+    for batch in cases.killed_before_each(killed_at):
         found, expected = cases.found(), cases.expected(batch)
         assert {name: of for name, of in found.items() if of != expected[name]} == {}, batch
 
@@ -86,7 +85,7 @@ def test_cases_at_once_in_any_order_again_and_without_the_state(
             assert verified.agrees, (name, verified)
 
 
-@pytest.mark.parametrize("point", some_each_push(["before the state", "before Kafka", "after Kafka"], "after Kafka"))
+@pytest.mark.parametrize("point", some_each_push(COMMITS, "after Kafka"))
 def test_killed_at_each_commit(
     apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -18,12 +22,13 @@ from pyspark.sql import SparkSession
 
 from cdc.cli.main import cdc as command
 from cdc.config.view_pattern import PatternConfig
-from cdc.config.views import MatchConfig, StreamConfig, ViewConfig
+from cdc.config.views import MatchConfig, StreamConfig, StreamRegistry, ViewConfig
 from cdc.model.errors import CdcError, ConfigError
 from spark_apply.views.job import run_views
 from spark_apply.views.proof.explain import explain_view
 from spark_apply.views.proof.verify import verify_views
 from spark_apply.views.publishing.status import view_status
+from tests.scripted.registry import scripted_registry
 from tests.spark.laws import until
 from tests.views.bench import EITHER, ViewBench, most_over
 from tests.views.cases import CASES, TABLES, at
@@ -38,6 +43,9 @@ _CLICKS = StreamConfig(
     time="at",
     keep="30m",
 )
+
+_KEPT = {"retention.ms": "-1"}
+"""The events of these tests are months old when they are written."""
 
 
 @pytest.mark.full  # tests/property/test_view_reading.py
@@ -77,7 +85,7 @@ def test_streams_that_others_write(
     with pytest.raises(ConfigError, match=rf"streams\.clicks\.topic: there is no topic {topic}"):
         bench.run()
     admin = AdminClient({"bootstrap.servers": kafka})
-    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 2, 1, config=_KEPT)])[topic].result(30)
     producer = Producer({"bootstrap.servers": kafka, "partitioner": "murmur2_random"})
 
     def click(key: str, search: int, clock: str, *, written: str, partition: int = 0, **more: object) -> None:
@@ -137,7 +145,7 @@ def test_streams_that_others_write(
     assert bench.run().events == 0
     admin.delete_topics([topic])[topic].result(30)
     until(lambda: topic not in admin.list_topics(timeout=10).topics, within_s=60)
-    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 2, 1, config=_KEPT)])[topic].result(30)
     bench.streams = {"clicks": replace(goes_on["clicks"], on_loss="stop")}
     with pytest.raises(CdcError, match=rf"topic {topic} is not the one that was read: it was deleted and made again"):
         bench.run()
@@ -146,6 +154,84 @@ def test_streams_that_others_write(
     bench.streams = goes_on
     bench.run()
     assert [row["n"] for _, _, row in bench.events("outcome")] == [4], "what was read of the topic before stays"
+
+
+_FIRST: Any = {
+    "type": "record", "name": "click", "fields": [
+        {"name": "id", "type": "string"},
+        {"name": "search", "type": ["null", "long"]},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {"name": "kind", "type": {"type": "enum", "name": "kind", "symbols": ["ad", "link"]}},
+        {"name": "f", "type": "double"},
+        {"name": "raw", "type": "bytes"},
+    ],
+}  # fmt: skip
+_LATER: Any = {**_FIRST, "fields": [{"name": "page", "type": ["null", "string"]}, *_FIRST["fields"][:-1]]}
+
+
+@EITHER
+def test_streams_in_avro(apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str) -> None:
+    """Each record names its schema, which may come late; what is none is left out and counted, as in JSON."""
+    bench = ViewBench(kafka, tmp_path, {"s": TABLES["s"]}, {}, engine=engine)
+    topic = f"{bench.prefix}-clicks"
+    sql = "SELECT c.id, s.id AS s, c.at, c.price, c.kind, c.f, c.raw, c.page FROM stream.clicks c"
+    bench.views = {"seen": ViewConfig(sql=f"{sql} LEFT JOIN public.s s ON s.id = c.search", key=("id",))}
+    schema = (
+        "id STRING, search BIGINT, at TIMESTAMP, price DECIMAL(9,2), kind STRING, f DOUBLE, raw BINARY, page STRING"
+    )
+    stream = StreamConfig(topic=topic, schema=schema, key=("id",), time="at", keep="30m", format="avro")
+    bench.streams = {"clicks": stream}
+    admin = AdminClient({"bootstrap.servers": kafka})
+    admin.create_topics([NewTopic(topic, 2, 1, config=_KEPT)])[topic].result(30)
+    producer = Producer({"bootstrap.servers": kafka})
+
+    def click(number: int, schema: Any, key: str, clock: str, **more: Any) -> None:
+        moment = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(microseconds=at(clock) - at("0:00") + 7)
+        event = {"id": key, "search": 1, "at": moment, "price": Decimal("1.50"), "kind": "ad", "f": 0.1, "raw": b"\0a"}
+        out = io.BytesIO(b"\0" + number.to_bytes(4, "big"))
+        out.seek(0, io.SEEK_END)
+        fastavro.schemaless_writer(out, schema, {**event, **more})
+        producer.produce(topic, out.getvalue(), timestamp=at("10:10") // 1000)
+
+    with scripted_registry() as registry:
+        bench.registry = StreamRegistry(url=registry.url, timeout_s=5)
+        first = registry.keep("clicks", {"schema": json.dumps(_FIRST)})
+        bench.transaction(("s", "c", {"id": 1, "at": at("10:00")}), at_ms=at("10:10") // 1000)
+        click(first, _FIRST, "a", "10:05")
+        click(first, _FIRST, "late", "9:30")
+        for value in (b"no Avro: secret", b"\0", b"\0" + first.to_bytes(4, "big") + b"secret", None):
+            producer.produce(topic, value, key=b"k")
+        producer.flush(30)
+        bench.run()
+        row = {"s": 1, "at": "2026-01-01T10:05:00.000007Z", "price": "1.50", "kind": "ad", "f": 0.1, "page": None}
+        assert bench.events("seen") == [("c", ("a",), {"id": "a", "raw": "AGE=", **row})]
+        status = view_status(bench.config)
+        assert (status["streams"], status["views"]["seen"]["late"]) == ({"clicks": {"unreadable": 3}}, 1)
+        click(first + 1, _LATER, "b", "10:05", page="/b", search=None)
+        producer.flush(30)
+        with pytest.raises(CdcError, match=rf"records name schema {first + 1}, which the registry does not have"):
+            bench.run()
+        registry.keep("clicks", {"schema": json.dumps(_LATER)})
+        registry.status = 503
+        with pytest.raises(CdcError, match=r"schema registry at .*: HTTP 503") as away:
+            bench.run()
+        assert "sink.registry" not in f"{away.value.hint}"
+        registry.status = None
+        assert bench.run().events == 1
+        assert bench.events("seen") == [("c", ("b",), {"id": "b", "raw": None, **row, "s": None, "page": "/b"})]
+        (verified,) = verify_views(bench.config)
+        assert verified.agrees, verified
+        shutil.rmtree(bench.folder / "state")
+        click(first + 3, _LATER, "c", "10:05", page=None)
+        ring = {"type": "record", "name": "ring", "fields": [{"name": "next", "type": ["null", "ring"]}]}
+        producer.produce(topic, b"\0" + registry.keep("r", {"schema": json.dumps(ring)}).to_bytes(4, "big") + b"\0")
+        producer.flush(30)
+        with pytest.raises(CdcError, match=rf"streams\.clicks: Spark does not take schema {first + 2} of the registry"):
+            bench.run()
+        bench.streams = {"clicks": replace(stream, on_loss="go_on")}
+        assert bench.run().events == 0
+        assert view_status(bench.config)["streams"] == {"clicks": {"unreadable": 5}}
 
 
 @EITHER

@@ -7,7 +7,6 @@ import math
 import random
 import shutil
 import threading
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ import spark_apply.views.embedded.step
 from cdc.cli.main import cdc as command
 from cdc.config.apply_config import QuarantineConfig
 from cdc.config.views import MatchConfig, ReadConfig, StreamConfig, ViewConfig
-from cdc.model.errors import CdcError, ConfigError
+from cdc.model.errors import ConfigError
 from spark_apply.events.quarantine import read_entries
 from spark_apply.views.job import run_views
 from spark_apply.views.planning.planned import plan_views
@@ -35,7 +34,7 @@ from tests.spark.laws import until
 from tests.spark.records import position
 from tests.views.bench import ViewBench
 from tests.views.cases import CASES, INT, TABLES, TEXT, lookup, view
-from tests.views.one_job import BATCHES, Cases, fenced_by_a_second, killed, named
+from tests.views.one_job import BATCHES, COMMITS, LONG, Cases, fenced_by_a_second, named
 
 pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -59,16 +58,20 @@ _SOME = {
 _SCHEMA = "cdc_views_shop_views"
 
 
-def test_cases_batch_by_batch(
-    apply_spark: SparkSession, kafka: str, postgres18: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("killed_at", ["", *(pytest.param(each, marks=LONG) for each in COMMITS)])
+def test_cases_batch_by_batch(  # noqa: PLR0917 - what a server and a job take
+    apply_spark: SparkSession,
+    kafka: str,
+    postgres18: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    killed_at: str,
 ) -> None:
-    """Unit by unit, however much of these small tables has changed; then nothing, whatever of the state is lost."""
+    """Unit by unit, wherever the job dies in each batch; then nothing, whatever of the state is lost."""
     cases = Cases(kafka, tmp_path, _TAKEN if FULL else _SOME, engine="postgres", store=postgres18.url)
     with monkeypatch.context() as patched:
         patched.setattr(spark_apply.views.embedded.step, "MOST_TOUCHED", math.inf)
-        for batch in range(max(len(case.batches) for case in cases.cases.values())):
-            cases.publish(batch)
-            assert cases.bench.run().stopped == {}
+        for batch in cases.killed_before_each(killed_at):
             found, expected = cases.found(), cases.expected(batch)
             assert {name: of for name, of in found.items() if of != expected[name]} == {}, batch
     status = view_status(cases.bench.config)
@@ -99,25 +102,6 @@ def test_cases_at_once_in_any_order_and_again(
     for number, name in enumerate(cases.cases):
         (verified,) = verify_views(cases.bench.config, only=named(number))
         assert verified.agrees, (name, verified)
-
-
-@pytest.mark.full  # tests/stores/test_views.py
-@pytest.mark.parametrize("point", ["before the state", "before Kafka", "after Kafka"])
-def test_killed_at_each_commit(
-    kafka: str, postgres18: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
-) -> None:
-    bench = _timeline(kafka, tmp_path, postgres18)
-    bench.transaction(("t", "c", {"id": 1, "sender": "bob", "likes": 0}))
-    bench.run()
-    bench.transaction(("f", "c", {"id": 1, "follower": "ann", "followee": "bob"}))
-    with monkeypatch.context() as patched:
-        killed(patched, point)
-        with suppress(CdcError):  # what is done again in the same process has to find out, too
-            bench.run()
-    bench.run()
-    bench.transaction(("f", "d", {"id": 1}))
-    bench.run()
-    assert [op for op, _, _ in bench.events("timeline")] == ["c", "d"]
 
 
 def _timeline(kafka: str, folder: Path, database: Database) -> ViewBench:

@@ -26,7 +26,7 @@ from tests.spark.records import position
 from tests.stores.test_cluster import submitted
 from tests.views.bench import ViewBench, most_over, oracle
 from tests.views.cases import CASES, TABLES, at, lookup
-from tests.views.one_job import BATCHES, Cases, killed, named
+from tests.views.one_job import BATCHES, COMMITS, LONG, Cases, killed, named
 
 pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -51,17 +51,24 @@ _FEWEST = (_FEW[2], _FEW[3], _FEW[9])
 _EVERY = tuple(CASES)
 
 
-@pytest.mark.parametrize("names", [_FEW, pytest.param(_EVERY, marks=[pytest.mark.full, pytest.mark.timeout(3000)])])
-def test_cases_batch_by_batch(
-    apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
+@pytest.mark.parametrize(
+    ("names", "killed_at"),
+    [(_FEW, ""), pytest.param(_EVERY, "", marks=LONG), *(pytest.param(_FEW, at, marks=LONG) for at in COMMITS)],
+    ids=["few", "all", *COMMITS],
+)
+def test_cases_batch_by_batch(  # noqa: PLR0917 - what a server and a job take
+    apply_spark: SparkSession,
+    kafka: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    names: tuple[str, ...],
+    killed_at: str,
 ) -> None:
-    """Unit by unit, however much of these small tables has changed; then nothing, whether the state is lost or not."""
+    """Unit by unit, wherever the job dies in each batch; then nothing, whether the state is lost or not."""
     cases = Cases(kafka, tmp_path, {name: CASES[name] for name in names if FULL or name in _FEWEST}, engine="spark")
     with monkeypatch.context() as patched:
         patched.setattr(spark_apply.views.embedded.step, "MOST_TOUCHED", math.inf)
-        for batch in range(BATCHES):
-            cases.publish(batch)
-            assert cases.bench.run().stopped == {}
+        for batch in cases.killed_before_each(killed_at):
             found, expected = cases.found(), cases.expected(batch)
             assert {name: of for name, of in found.items() if of != expected[name]} == {}, batch
     status = view_status(cases.bench.config)

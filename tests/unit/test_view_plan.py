@@ -237,8 +237,15 @@ REFUSED: list[tuple[str, str, str]] = [
     ("SELECT id FROM public.t TABLESAMPLE (10 PERCENT)", "TABLESAMPLE", "a captured table"),
     ("SELECT id FROM range(3)", "RANGE(3) is not known in FROM", "a captured table"),
     ("SELECT id FROM VALUES (1) AS v(id)", "is not known in FROM", "a captured table"),
-    ("SELECT id FROM public.t EXCEPT SELECT who FROM public.f", "EXCEPT is not known here", "LEFT ANTI JOIN"),
-    ("SELECT id FROM public.t INTERSECT SELECT who FROM public.f", "INTERSECT is not known here", "LEFT SEMI JOIN"),
+    ("SELECT id FROM public.t EXCEPT ALL SELECT who FROM public.f", "EXCEPT ALL is not known here", "row_number()"),
+    ("SELECT id FROM public.t MINUS SELECT id, g FROM public.t", "the branches of EXCEPT have 1 and 2 columns", "each"),
+    ("(SELECT id FROM public.t) ORDER BY id LIMIT 3", "ORDER BY id behind a query in parentheses", "parentheses away"),
+    (
+        "SELECT id FROM public.t WHERE n IN ((SELECT n FROM public.t) LIMIT 1)",
+        "LIMIT 1 behind a query",
+        "SELECT * FROM",
+    ),
+    ("SELECT id FROM public.t UNION ALL ((SELECT who FROM public.f) LIMIT 1)", "LIMIT 1 behind a query", "(…) q"),
     (
         "SELECT id, g FROM public.t UNION ALL SELECT who FROM public.f",
         "the branches of UNION have 1 and 2 columns",
@@ -452,6 +459,9 @@ def test_a_view_that_is_refreshed_whole_may_be_ordered_and_limited() -> None:
 
 
 def test_the_first_rows_of_a_view_refreshed_whole_need_a_total_order() -> None:
+    for limit in ("FETCH FIRST 3 ROWS ONLY", "LIMIT 3 WITH TIES", "LIMIT ALL"):
+        with pytest.raises(ConfigError, match="is no LIMIT with a number"):
+            plan_view("v", f"SELECT id FROM public.t ORDER BY id {limit}", ["id"], RELATIONS, refresh_full=True)
     with pytest.raises(ConfigError, match="LIMIT has no total order") as refused:
         plan_view("v", "SELECT id, n FROM public.t ORDER BY n DESC LIMIT 3", ["id"], RELATIONS, refresh_full=True)
     assert refused.value.hint == "add to ORDER BY: t.id"

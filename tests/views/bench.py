@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import ApplySource
-from cdc.config.views import MatchConfig, StreamConfig, ViewConfig, ViewsConfig
+from cdc.config.views import MatchConfig, StreamConfig, StreamRegistry, ViewConfig, ViewsConfig
 from cdc.model.state import Phase
 from spark_apply.events.kafka.records import committed_records
 from spark_apply.views.job import ViewSummary, run_views
@@ -77,6 +77,7 @@ class ViewBench:
     logs: frozenset[str] = frozenset()
     """The tables that have a log."""
     streams: Mapping[str, StreamConfig] = field(default_factory=dict)
+    registry: StreamRegistry | None = None
     store: str | None = None
     """The URL of the database, with `engine` postgres."""
     partitions: int = 3
@@ -104,6 +105,7 @@ class ViewBench:
             engine=self.engine,
             store=self.store,
             streams=self.streams,
+            registry=self.registry,
         )
 
     def records(self, changes: Iterable[Change], number: int = 1, *, at_ms: int = 0) -> list[Record]:

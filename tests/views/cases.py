@@ -41,6 +41,19 @@ FROM public.s s LEFT JOIN public.c c ON c.search_id = s.id AND c.at BETWEEN s.at
 GROUP BY s.id, s.at HAVING min(c.at) IS NOT NULL OR s.at + INTERVAL 40 MINUTES <= clock()
 """
 
+SESSIONS = """
+WITH steps AS (
+  SELECT customer, id, at, CASE WHEN at - INTERVAL 30 MINUTES <= lag(at) OVER (PARTITION BY customer ORDER BY at, id)
+  THEN 0 ELSE 1 END AS first FROM public.o),
+numbered AS (SELECT customer, at, sum(first) OVER (PARTITION BY customer ORDER BY at, id) AS number FROM steps)
+SELECT customer, number, min(at) AS begin, max(at) AS until, count(*) AS n FROM numbered GROUP BY customer, number
+"""
+HOPPING = """
+WITH minutes AS (SELECT id, unix_micros(CAST(at AS TIMESTAMP)) div 300000000 * 300000000 AS m FROM public.s)
+SELECT timestamp_micros(w) AS w, count(*) AS n
+FROM (SELECT m AS w FROM minutes UNION ALL SELECT m - 300000000 FROM minutes) covered GROUP BY timestamp_micros(w)
+"""
+
 SALES = (
     "SELECT s.id, coalesce(r.pct, -1) AS pct FROM public.sale s LEFT JOIN public.rate r ON r.country = s.country"
     " WHERE s.country IS NOT NULL"
@@ -335,6 +348,25 @@ CASES: Mapping[str, Case] = {
                 ["+2026-01-01T10:00:00Z", "+2026-01-01T10:01:00Z"],
             ),
             ([tx(("s", "c", (3, at("10:00:50"))))], ["~2026-01-01T10:00:00Z"]),
+        ],
+    ),
+    "33 a window of ten minutes every five, a straggler, and an event that is taken back": Case(
+        view(HOPPING, "w"),
+        [
+            (
+                [tx(("s", "c", (1, at("10:01"))), ("s", "c", (2, at("10:07"))))],
+                ["+2026-01-01T09:55:00Z", "+2026-01-01T10:00:00Z", "+2026-01-01T10:05:00Z"],
+            ),
+            ([tx(("s", "c", (3, at("10:06"))))], ["~2026-01-01T10:00:00Z", "~2026-01-01T10:05:00Z"]),
+            ([tx(("s", "d", (1,)))], ["-2026-01-01T09:55:00Z", "~2026-01-01T10:00:00Z"]),
+        ],
+    ),
+    "35 sessions: a straggler joins two, and they part again without it": Case(
+        view(SESSIONS, "customer", "number"),
+        [
+            ([tx(_order(1, "ann", "", "10:00"), _order(2, "ann", "", "11:00"))], ["+ann,1", "+ann,2"]),
+            ([tx(_order(3, "ann", "", "10:30"), _order(4, "bob", "", "10:30"))], ["+bob,1", "-ann,2", "~ann,1"]),
+            ([tx(("o", "d", (3,)))], ["+ann,2", "~ann,1"]),
         ],
     ),
     "a three-way join": Case(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,10 @@ from tests.spark.records import Record
 from tests.views.bench import ViewBench, oracle
 from tests.views.cases import CASES, CLOCKS, TABLES, Case, at, renamed, tables_of
 
+COMMITS = ("before the state", "before Kafka", "after Kafka")
+"""Where a job may die."""
+LONG = (pytest.mark.full, pytest.mark.timeout(3000))
+"""Marks of what takes many jobs of many views."""
 BATCHES = max(len(case.batches) for case in CASES.values())
 
 
@@ -127,6 +132,17 @@ class Cases:
                 gone = {sign[1:] for sign in signs if sign[0] == "-"}
                 found[name] = (found.get(name, set()) - gone) | {sign[1:] for sign in signs if sign[0] != "-"}
         return found
+
+    def killed_before_each(self, point: str) -> Iterator[int]:
+        """Publish batch by batch; let the job die at a commit of each, where `point` is one, and go on."""
+        for batch in range(BATCHES):
+            self.publish(batch)
+            if point:
+                with pytest.MonkeyPatch.context() as patched, suppress(CdcError):
+                    killed(patched, point)
+                    self.bench.run()
+            assert self.bench.run().stopped == {}
+            yield batch
 
 
 def in_any_order(records: list[Record], rng: random.Random) -> list[Record]:

@@ -133,6 +133,8 @@ def windows(draw: Any, of: From, tail: str) -> Query:
 
 @st.composite
 def unions(draw: Any, depth: int) -> Query:
+    way = draw(st.sampled_from(["UNION ALL", "UNION ALL", "UNION", "UNION", "EXCEPT", "INTERSECT"]))
+    apart = 2 if way.startswith("UNION") else 1
     branches = []
     for number in range(draw(st.integers(2, 3))):
         inner = draw(queries(depth - 1))
@@ -140,10 +142,9 @@ def unions(draw: Any, depth: int) -> Query:
         key = draw(st.sampled_from(inner.numbers))
         text = draw(st.sampled_from([*(f"t.{each}" for each in inner.texts), "'x'"]))
         branches.append(
-            f"SELECT {number % 2} AS branch, t.{key} AS q0, t.{value} AS q1, {text} AS g FROM ({inner.sql}) t"
+            f"SELECT {number % apart} AS branch, t.{key} AS q0, t.{value} AS q1, {text} AS g FROM ({inner.sql}) t"
         )
-    distinct = draw(st.booleans())
-    joined = f" UNION {'' if distinct else 'ALL '}".join(branches)
+    joined = f" {way} ".join(branches)
     key = ("branch", "q0", "q1", "g")
     return Query(f"SELECT branch, q0, q1, g FROM ({joined}) u", key[:3], key, (), ("g",))
 

@@ -172,6 +172,38 @@ RECIPES: Sequence[Recipe] = (
         [("visits", "c", (3, "dan", at("10:00:50")))],
     ),
     Recipe(
+        "When it happened, by a phone whose clock is wrong",
+        "A phone notes when something happened and when it sent that, the server when it came. How long the phone kept"
+        " it is right, whatever its clock says. What was sent before it happened counts when it came. Other views read"
+        " this one, as `view.taps`.",
+        {"taps": {"id": INT, "event": TIME, "sent": TIME, "received": TIME}},
+        "SELECT id, sent < event AS absurd,\n"
+        "       CASE WHEN sent < event THEN CAST(received AS TIMESTAMP) ELSE timestamp_micros(\n"
+        "         unix_micros(CAST(received AS TIMESTAMP))\n"
+        "         - unix_micros(CAST(sent AS TIMESTAMP)) + unix_micros(CAST(event AS TIMESTAMP))) END AS at\n"
+        "FROM public.taps",
+        ("id",),
+        [
+            ("taps", "c", (1, at("11:00"), at("11:02"), at("10:03"))),
+            ("taps", "c", (2, at("12:00"), at("11:02"), at("10:03"))),
+        ],
+        "A tap comes that the phone had kept for an hour, and the second one is taken back:",
+        [("taps", "c", (3, at("10:05"), at("11:05"), at("10:06"))), ("taps", "d", (2,))],
+    ),
+    Recipe(
+        "Visits in ten minutes, every five",
+        "A visit is in each window that covers it, so it is a row for each.",
+        {"visits": _VISITS},
+        "WITH fives AS (\n"
+        "  SELECT unix_micros(CAST(at AS TIMESTAMP)) div 300000000 * 300000000 AS five FROM public.visits),\n"
+        "covered AS (SELECT five AS begin FROM fives UNION ALL SELECT five - 300000000 FROM fives)\n"
+        "SELECT timestamp_micros(begin) AS begin, count(*) AS visits FROM covered GROUP BY timestamp_micros(begin)",
+        ("begin",),
+        [("visits", "c", (1, "ann", at("10:01"))), ("visits", "c", (2, "bob", at("10:07")))],
+        "A visit of 10:06 arrives, that of 10:01 is taken back:",
+        [("visits", "c", (3, "dan", at("10:06"))), ("visits", "d", (1,))],
+    ),
+    Recipe(
         "Sessions",
         "A visit that comes more than half an hour after the one before begins a session. A straggler can join two.",
         {"visits": _VISITS},
@@ -295,10 +327,13 @@ def page(results: Sequence[Sequence[Sequence[Mapping[str, Any]]]]) -> str:
     return "".join(parts)
 
 
+_WORDS = {"None": "null", "True": "true", "False": "false"}
+
+
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return "(no rows)"
     names = list(rows[0])
     lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
-    lines += [f"| {' | '.join('null' if row[name] is None else str(row[name]) for name in names)} |" for row in rows]
+    lines += [f"| {' | '.join(_WORDS.get(str(row[name]), str(row[name])) for name in names)} |" for row in rows]
     return "\n".join(lines)

@@ -185,6 +185,16 @@ union of groups: k
 union: k, g
     SELECT k, g FROM public.a UNION SELECT x, g FROM public.c
 
+except: k, g
+    SELECT k, g FROM public.a EXCEPT SELECT x, g FROM public.c
+
+intersect, then except: k
+    SELECT k FROM public.a INTERSECT SELECT k FROM public.b EXCEPT (SELECT z FROM public.b WHERE at <= clock())
+
+except by groups, counted: n
+    SELECT k AS n, count(*) AS c FROM (SELECT k, count(*) AS n FROM public.a GROUP BY k EXCEPT
+    SELECT k, max(z) FROM public.b GROUP BY k) GROUP BY k
+
 nested aggregates: n
     SELECT n, count(*) AS groups FROM (SELECT g, count(*) AS n FROM public.a GROUP BY g) GROUP BY n
 

@@ -61,6 +61,8 @@ def texts_of(config: ViewsConfig) -> dict[str, Text]:
         streams = {of: asdict(config.streams[of]) for of in sorted(named) if of in config.streams}
         for stream in streams.values():
             del stream["on_loss"]
+            if stream["format"] == "json":  # as it was before there was another
+                del stream["format"]
         found[name] = {**described(view), **({"streams": json.loads(json.dumps(streams))} if streams else {})}
     return found
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Mapping
 from typing import ClassVar, cast
 
 import sqlglot
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from sqlglot import exp
@@ -24,6 +25,7 @@ from spark_apply.views.sql.expressions.in_spark import as_spark
 from spark_apply.views.sql.reading.lookups import as_read
 from spark_apply.views.sql.reading.written import Written
 
+_SAID = re.compile(r"\[[A-Z_.0-9]+\] ([^\n]+?)\.? SQLSTATE: ")
 _ANY_TIME = dt.datetime(2000, 1, 1)  # noqa: DTZ001 - timestamps without a zone, in UTC
 
 
@@ -67,8 +69,13 @@ def output_columns(
         frame = spark.sql(spark_text(sql, stand_ins, _ANY_TIME, uses))
         found, unsteady = frame.schema, differs_each_time(frame)
     except PySparkException as exc:
-        msg = f"views.{view}.sql: Spark does not take it: {spark_failure(exc) or type(exc).__name__}"
-        raise ConfigError(msg, hint="correct the SQL; it is Spark's dialect") from exc
+        why = _why(exc, stand_ins)
+        raise ConfigError(
+            f"views.{view}.sql: Spark does not take it: {why}",
+            hint="a timestamp without a zone is one in UTC by CAST(… AS TIMESTAMP)"
+            if '"TIMESTAMP"' in why and '"TIMESTAMP_NTZ"' in why
+            else "correct the SQL; it is Spark's dialect",
+        ) from exc
     finally:
         for made in stand_ins.values():
             spark.catalog.dropTempView(made)
@@ -83,6 +90,17 @@ def output_columns(
             raise ConfigError(msg, hint=f"CAST({quoted(field.name)} AS STRING), or another type of docs/values.md")
         found_columns.append((field.name, kind))
     return found_columns
+
+
+def _why(exc: PySparkException, stand_ins: Mapping[str, str]) -> str:
+    """Return what Spark says of a SQL that it has read over tables without rows: it names parts of the SQL alone."""
+    said = _SAID.match(str(exc)) if isinstance(exc, AnalysisException) else None
+    if said is None:
+        return spark_failure(exc) or type(exc).__name__
+    why = said[1]
+    for name, stand_in in stand_ins.items():
+        why = why.replace(stand_in, name)
+    return why
 
 
 def _stand_in(number: int) -> str:

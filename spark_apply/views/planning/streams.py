@@ -1,6 +1,6 @@
 """Reads streams of events that other applications write to Kafka, for views to join with captured tables.
 
-A stream is a topic of JSON objects. Each object is a row; of several with one key the earliest one counts, by the
+A stream is a topic of objects, in JSON or Avro. Each is a row; of several with one key the earliest one counts, by the
 broker's or producer's timestamp, then by partition and offset: which one that is does not depend on when they are read.
 Events of a stream have no position in the source's log. Those that are there when a step is taken belong to it, and
 the offsets up to which they were read are published with it.
@@ -18,6 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
 
+from cdc.config import registry
 from cdc.config.apply_config import ApplySource
 from cdc.config.views import STREAM_SCHEMA, StreamConfig, ViewsConfig
 from cdc.model.errors import ConfigError
@@ -31,6 +32,7 @@ from spark_apply.spark.json_reader import CORRUPT, read_json
 from spark_apply.spark.names import quoted
 from spark_apply.views.model.uses import TIMES, TableUse, Way
 from spark_apply.views.model.values import Columns
+from spark_apply.views.planning.avro_streams import AvroRecords, SchemaOf
 
 _NUMBER: Final = "_cdc_number"
 _LAST_YEAR: Final = 9999
@@ -44,12 +46,15 @@ class Stream:
     config: StreamConfig
     columns: Columns
     row: T.StructType
+    avro: AvroRecords | None = None
+    """What reads its records; None: they are JSON."""
 
     @property
     def definition(self) -> str:
         """What its rows depend on besides the topic."""
         config = self.config
-        return json.dumps([self.row.simpleString(), list(config.key), config.time, config.keep_ms])
+        form = [] if self.avro is None else [config.format]
+        return json.dumps([self.row.simpleString(), list(config.key), config.time, config.keep_ms, *form])
 
     @property
     def use(self) -> TableUse:
@@ -65,10 +70,13 @@ class Stream:
 
 def streams_of(config: ViewsConfig) -> dict[str, Stream]:
     """Return the streams of a file by name. Raises ConfigError for one that cannot be read as it says."""
-    return {name: _stream(name, stream) for name, stream in config.streams.items()}
+    schema_of: SchemaOf | None = None
+    if config.registry is not None and any(stream.format == "avro" for stream in config.streams.values()):
+        schema_of = registry.part("sinks.client.schema_registry:open_schemas")(config.registry.client)
+    return {name: _stream(name, stream, schema_of) for name, stream in config.streams.items()}
 
 
-def _stream(name: str, config: StreamConfig) -> Stream:
+def _stream(name: str, config: StreamConfig, schema_of: SchemaOf | None) -> Stream:
     try:
         row = T.StructType.fromDDL(config.schema)
     except PySparkException as exc:
@@ -93,7 +101,10 @@ def _stream(name: str, config: StreamConfig) -> Stream:
         times = [column for column, kind in columns if kind.name in TIMES]
         msg = f"streams.{name}.time: {config.time} is no column with a time"
         raise ConfigError(msg, hint=f"one of {', '.join(times)}" if times else "add one to schema: at TIMESTAMP")
-    return Stream(name, config, columns, row)
+    avro = None
+    if config.format == "avro" and schema_of is not None:
+        avro = AvroRecords(name, schema_of, goes_on=config.on_loss == "go_on")
+    return Stream(name, config, columns, row, avro)
 
 
 def require_topics(source: ApplySource, streams: Mapping[str, Stream]) -> None:
@@ -137,7 +148,8 @@ def events_of(records: DataFrame, stream: Stream) -> DataFrame:
     """
     with_corrupt = T.StructType([*stream.row.fields, T.StructField(CORRUPT, T.StringType())])
     at_ms = F.unix_millis("timestamp")
-    row = read_json(F.col("value").cast("string"), with_corrupt)
+    text = F.col("value").cast("string") if stream.avro is None else stream.avro.as_json(records)
+    row = read_json(text, with_corrupt)
     parsed = records.where(F.col("value").isNotNull()).select("partition", "offset", at_ms.alias("at"), row.alias("r"))
     key = F.struct(*(F.col(f"r.{quoted(name)}").alias(name) for name in stream.config.key))
     good = F.col(f"r.{CORRUPT}").isNull()

@@ -218,7 +218,10 @@ NEVER_BY_NAME: Final = {
     **dict.fromkeys(("collect_list", "collect_set", "listagg", "string_agg", "array_agg"), UNORDERED),
     "window": (
         "is not known here",
-        "group by date_trunc(), or by timestamp_micros(unix_micros(t) - unix_micros(t) % 300000000) for 5 minutes",
+        (
+            "group by date_trunc(), or by "
+            "timestamp_micros(unix_micros(CAST(t AS TIMESTAMP)) div 300000000 * 300000000) for 5 minutes"
+        ),
     ),
 }
 

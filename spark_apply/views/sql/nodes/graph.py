@@ -22,6 +22,8 @@ from spark_apply.views.sql.reading.total_order import check_orders, unique_outpu
 from spark_apply.views.sql.reading.written import Written, as_written, did_you_mean
 from spark_apply.views.sql.view_plan import Node, Relation
 
+_SIDE = "_cdc_side"
+"""Whether a row is of the first or the second side of EXCEPT or INTERSECT."""
 _READ = frozenset({"this", "db", "alias", "joins", "hints"})
 
 
@@ -58,6 +60,7 @@ class Graph:
         `top`: it is the view itself. Not `named`: its columns are known by their places.
         """
         ctes = self._with(query, ctes)
+        query = self._written.opened(query)
         if isinstance(query, exp.Subquery):
             return self.branches(query.this, ctes, top=top, named=named)
         if isinstance(query, exp.SetOperation):
@@ -99,26 +102,47 @@ class Graph:
 
     def _set_operation(self, query: exp.SetOperation, ctes: Ctes, *, named: bool) -> tuple[Block, ...]:
         given = [name for name in ("order", "limit", "offset", "by_name", "side", "kind") if query.args.get(name)]
-        if not isinstance(query, exp.Union):
-            other = "LEFT ANTI JOIN" if isinstance(query, exp.Except) else "LEFT SEMI JOIN"
-            raise self._written.refuse(f"{query.key.upper()} is not known here", at=query, hint=f"use {other}")
+        called, united = query.key.upper(), isinstance(query, exp.Union)
+        if not united and not query.args.get("distinct"):
+            raise self._written.refuse(
+                f"{called} ALL is not known here",
+                at=query,
+                hint=f"leave ALL out: each row once; or number equal rows by row_number() in both, and {called} those",
+            )
         if given:
             raise self._written.refuse(
-                f"{given[0].replace('_', ' ').upper()} of a UNION is not known here",
+                f"{given[0].replace('_', ' ').upper()} of {'a UNION' if united else called} is not known here",
                 at=query,
-                hint="leave it out, or read the UNION in a subquery and say `refresh: full`",
+                hint=f"leave it out, or read the {called} in a subquery and say `refresh: full`",
             )
-        blocks = self.branches(query.this, ctes, named=named) + self.branches(query.expression, ctes, named=False)
-        widths = [len(each.outputs) for each in blocks]
+        left = self.branches(query.this, ctes, named=named)
+        right = self.branches(query.expression, ctes, named=False)
+        widths = [len(each.outputs) for each in (*left, *right)]
         if len(set(widths)) != 1:
             raise self._written.refuse(
-                f"the branches of UNION have {' and '.join(map(str, sorted(set(widths))))} columns",
+                f"the branches of {called} have {' and '.join(map(str, sorted(set(widths))))} columns",
                 at=query.expression,
                 hint="select as many columns in each",
             )
+        if not united:
+            return (self._of_both(left, right, "INTERSECT" if isinstance(query, exp.Intersect) else "EXCEPT"),)
         if query.args.get("distinct"):
-            return (replace(over(self.node(blocks)), distinct=True),)
-        return blocks
+            return (replace(over(self.node(left + right)), distinct=True),)
+        return left + right
+
+    def _of_both(self, left: tuple[Block, ...], right: tuple[Block, ...], which: str) -> Block:
+        """Return EXCEPT or INTERSECT: the rows of both sides, grouped by all columns, by the sides that they are of."""
+        sides = ((each, side) for side, blocks in enumerate((left, right)) for each in blocks)
+        tagged = [
+            replace(each, outputs={**each.outputs, _SIDE: exp.Literal.number(side)}, types={}) for each, side in sides
+        ]
+        rows = over(self.node(tagged))
+        outputs = {name: value for name, value in rows.outputs.items() if name != _SIDE}
+        of = rows.outputs[_SIDE]
+        having: tuple[exp.Expr, ...] = (exp.EQ(this=exp.Max(this=of.copy()), expression=exp.Literal.number(0)),)
+        if which == "INTERSECT":
+            having = (exp.LT(this=exp.Min(this=of.copy()), expression=exp.Max(this=of.copy())),)
+        return replace(rows, outputs=outputs, types={}, group=tuple(outputs.values()), having=having)
 
     def _item(self, what: exp.Expr, ctes: Ctes) -> Item:
         """Return what an item of FROM is."""

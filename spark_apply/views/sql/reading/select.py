@@ -288,9 +288,10 @@ def _order(
         ordered = each.copy()
         ordered.set("this", value)
         resolved.append(ordered)
-    value = None if limit is None else limit.expression
-    if value is not None and not (isinstance(value, exp.Literal) and value.name.isdigit()):
-        raise written.refuse(f"LIMIT {as_written(value)} is no number", at=limit, hint="write a number")
+    value = None if limit is None else limit.args.get("expression")
+    alone = limit is None or [name for name, each in limit.args.items() if each] == ["expression"]
+    if limit is not None and not (alone and isinstance(value, exp.Literal) and value.name.isdigit()):
+        raise written.refuse(f"{as_written(limit).strip()} is no LIMIT with a number", at=limit, hint="write LIMIT 10")
     return tuple(resolved), value
 
 

@@ -40,7 +40,7 @@ def _join(condition: exp.Expr, number: int, written: Written) -> exp.Join | None
     negated = isinstance(condition, exp.Not)
     asked = condition.this.unnest() if isinstance(condition, exp.Not) else condition
     if isinstance(asked, exp.Exists):
-        return _exists(asked, "ANTI" if negated else "SEMI")
+        return _exists(written.opened(asked.this), "ANTI" if negated else "SEMI")
     query = asked.args.get("query") if isinstance(asked, exp.In) else None
     if query is None or isinstance(asked.this, exp.Tuple):
         return None
@@ -53,11 +53,10 @@ def _join(condition: exp.Expr, number: int, written: Written) -> exp.Join | None
     alias, value = f"in_{number}", f"value_of_in_{number}"
     names = exp.TableAlias(this=exp.to_identifier(alias), columns=[exp.to_identifier(value)])
     equal = exp.EQ(this=exp.paren(asked.this), expression=exp.column(value, table=alias))
-    return exp.Join(this=exp.Subquery(this=query.unnest(), alias=names), side="LEFT", kind="SEMI", on=equal)
+    return exp.Join(this=exp.Subquery(this=written.opened(query), alias=names), side="LEFT", kind="SEMI", on=equal)
 
 
-def _exists(asked: exp.Exists, kind: str) -> exp.Join | None:
-    query = asked.this.unnest()
+def _exists(query: exp.Expr, kind: str) -> exp.Join | None:
     if not isinstance(query, exp.Select) or query.args.get("from_") is None or query.args.get("where") is None:
         return None
     if any(value and name not in _OF_EXISTS for name, value in query.args.items()):

@@ -21,7 +21,7 @@ FULL = "or say `refresh: full`: the view is then computed whole, and compared, w
 
 _TUMBLING = (
     "window() is not known here: group by date_trunc('HOUR', t), "
-    "or by timestamp_micros(unix_micros(t) - unix_micros(t) % 300000000) for 5 minutes"
+    "or by timestamp_micros(unix_micros(CAST(t AS TIMESTAMP)) div 300000000 * 300000000) for 5 minutes"
 )
 
 
@@ -117,11 +117,25 @@ class Written:
         if len(found) != 1:
             what = "is empty" if not found else f"has {len(found)} statements"
             raise self.refuse(f"the SQL {what}", hint="write one SELECT")
-        query = found[0]
-        while isinstance(query, exp.Subquery) and not query.args.get("alias"):
-            query = query.this
+        query = self.opened(found[0])
         if not isinstance(query, exp.Select | exp.SetOperation):
             raise self.refuse(f"a view is a SELECT, and this is {query.key.upper()}", at=query, hint="write one SELECT")
+        return query
+
+    def opened(self, query: exp.Expr) -> exp.Expr:
+        """Return what is in parentheses; refuse what stands behind them (LIMIT, say), which is not in them."""
+        while isinstance(query, exp.Subquery):
+            behind = [each for name, each in query.args.items() if each and name not in ("this", "alias", "with_")]
+            if behind:
+                part = behind[0][0] if isinstance(behind[0], list) else behind[0]
+                raise self.refuse(
+                    f"{as_written(part).strip()} behind a query in parentheses is not known here",
+                    at=part,
+                    hint="take the parentheses away, or SELECT * FROM (…) q with it",
+                )
+            if query.args.get("alias") or query.args.get("with_"):
+                break
+            query = query.this
         return query
 
 
