@@ -59,6 +59,7 @@ from spark_apply.stores.postgres import tables
 from spark_apply.stores.postgres.attached import attached, put_on, take_off
 from spark_apply.stores.postgres.careful import DeferredError, TableFold, fold_carefully
 from spark_apply.stores.postgres.copies import BESIDE, LIVE, PREVIOUS, Copies, Copy
+from spark_apply.stores.postgres.letters import takes
 from spark_apply.stores.postgres.locks import lock_exclusively, wait_for_locks
 from spark_apply.stores.postgres.others import lost, refuse_altered, refuse_dependents, refuse_to_drop
 from spark_apply.stores.postgres.server import LockedError, Server, ShortageError
@@ -281,7 +282,8 @@ class PostgresStore:
             wanted += [_having(keys, key)] if ids is not None else []
             if wanted:
                 query = sql.SQL("{} WHERE {}").format(query, sql.SQL(" AND ").join(wanted))
-            many.execute(query, None if ids is None else (_asked(ids, keys),))
+            there = None if ids is None else [id_ for id_ in ids if takes(cur, id_.encode())]
+            many.execute(query, None if there is None else (_asked(there, keys),))
             for id_, document in many:
                 yield StoredRow(id_, document)
 
