@@ -40,6 +40,8 @@ SELECT string_agg(what, ', ' ORDER BY what) FROM (
         WHERE NOT tgisinternal AND NOT has_function_privilege(tgfoid, 'EXECUTE')
     UNION ALL SELECT 'foreign key ' || conname FROM t JOIN pg_constraint ON conrelid = t.oid
         WHERE contype = 'f' AND NOT has_any_column_privilege(confrelid, 'REFERENCES')
+    UNION ALL SELECT 'tablespace ' || spcname FROM t JOIN pg_tablespace s ON s.oid = reltablespace
+        WHERE NOT has_tablespace_privilege(s.oid, 'CREATE')
     UNION ALL SELECT 'owner ' || relowner::regrole FROM t
         WHERE relowner <> current_user::regrole AND NOT has_schema_privilege(relowner, relnamespace, 'CREATE')
         AND NOT (SELECT rolsuper FROM pg_roles WHERE rolname = current_user)) kept
