@@ -45,7 +45,11 @@ class NoAnswerError(OperatorError):
 
 def unreachable(source: ApplySource, exc: KafkaException) -> NoAnswerError:
     """Translate the client's error to OperatorError."""
-    reason = exc.args[0].name() if exc.args and hasattr(exc.args[0], "name") else type(exc).__name__
+    return unanswered(source, exc.args[0].name() if exc.args and hasattr(exc.args[0], "name") else type(exc).__name__)
+
+
+def unanswered(source: ApplySource, reason: str) -> NoAnswerError:
+    """Return the error of brokers that do not answer."""
     msg = f"Kafka at {source.bootstrap_servers} does not answer ({reason})"
     return NoAnswerError(msg, hint="is the broker up, and source.bootstrap_servers right? cdc dev up starts one here")
 
