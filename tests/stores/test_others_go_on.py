@@ -21,7 +21,7 @@ from spark_apply.events.projection import projected_table
 from spark_apply.events.quarantine import read_entries
 from spark_apply.events.set_aside import read_set_aside
 from spark_apply.model.completeness import Mark
-from spark_apply.model.store import EVERYTHING, Applied, Batch, CopyError, Refused, Visibility
+from spark_apply.model.store import EVERYTHING, Applied, Batch, CopyError, Due, Refused, Visibility
 from spark_apply.model.target_table import Version
 from spark_apply.rebuild.quarantine_retry import run_retry
 from spark_apply.stores.postgres import careful, copy_text, locks
@@ -190,6 +190,47 @@ def test_a_column_that_another_hand_drops_sets_one_table_aside(postgres18: Datab
     store.fold([], {"public.fine": shown["public.fine"]})
     store.close()
     assert postgres18.rows("SELECT id, n FROM public.fine") == [(1, 2)]
+
+
+def test_columns_that_another_hand_has_exchanged(postgres18: Database) -> None:
+    """Under the same names, so that a row would have another's value, or none: seen while it runs, and by a start."""
+    columns = (("id", Kind("int64")), ("a", Kind("string")), ("b", Kind("string")))
+    tables = {
+        name: projected_table(
+            [Version("shop", "public", name, f"shop.public.{name}", 1, ("id",), columns)], ApplyTable(stores=("copy",))
+        )
+        for name in ("fine", "remade", "swapped")
+    }
+    shown = {of.qualified: Visibility(Mark({0: 1}, None, version=1), EVERYTHING) for of in tables.values()}
+    store = PostgresStore(Server(postgres18.url, "stores.copy"), "shop")
+    for table in tables.values():
+        store.open(table)
+    store.fold([], shown)
+    postgres18.execute(
+        "ALTER TABLE swapped RENAME a TO c",
+        "ALTER TABLE swapped RENAME b TO a",
+        "ALTER TABLE swapped RENAME c TO b",
+        "ALTER TABLE remade DROP b, ADD b text",
+    )
+    with pytest.raises(CopyError) as told:
+        store.fold([], shown)
+    said = {name: error.message.partition(":")[0] for name, error in told.value.errors.items()}
+    assert said == {
+        "public.remade": "PostgreSQL table public.remade has another column b than it had",
+        "public.swapped": "PostgreSQL table public.swapped has another column a, b than it had",
+    }
+    store.set_mark(tables["swapped"], Mark({0: 2}, None, version=1))
+    store.close()
+    store = PostgresStore(Server(postgres18.url, "stores.copy"), "shop")
+    store.open(tables["fine"])
+    for name in ("remade", "swapped"):
+        with pytest.raises(OperatorError, match=f"table public.{name} has another column .* than it had"):
+            store.open(tables[name])
+        store.beside(tables[name])  # as the hint says
+        store.swap(tables[name], Due("rebuilt", {0: 2}))
+        store.open(tables[name])
+    store.fold([], shown)
+    store.close()
 
 
 @pytest.mark.parametrize(
