@@ -153,7 +153,8 @@ class IcebergStore(LakeStore):
             self._tables.spark.sql(statement)
 
     def _columns(self, table: TargetTable) -> dict[str, int | str | None]:
-        return {str(field.name()): int(field.fieldId()) for field in self._tables.loaded(table).schema().columns()}
+        text = self._tables.java.SchemaParser.toJson(self._tables.loaded(table).schema())  # all in one call of the JVM
+        return {field["name"]: field["id"] for field in json.loads(text)["fields"]}
 
     def _require_line(self, table: TargetTable, loaded: Any) -> None:  # noqa: ANN401 - Java's org.apache.iceberg.Table
         """Raise RetryableError where the head does not come from the one that was seen last: it was rolled back.

@@ -25,7 +25,5 @@ UNION ALL SELECT format('ALTER %%I SET (%%s)', attname, array_to_string(attoptio
 def store_like(cur: psycopg2.extensions.cursor, table: sql.Identifier, other: sql.Identifier) -> None:
     """Give a table without rows what the server notes about keeping another, whose columns it has."""
     cur.execute(_KEPT, (other.as_string(cur),))
-    for (action,) in cur.fetchall():
-        cur.execute(
-            sql.SQL("ALTER TABLE {} {}").format(table, sql.SQL(action))
-        )  # the server has quoted each name in it
+    for (action,) in cur.fetchall():  # the server has quoted each name in it
+        cur.execute(sql.SQL("ALTER TABLE {} {}").format(table, sql.SQL(action)))
