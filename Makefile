@@ -12,7 +12,7 @@ ALONE  := tests/unit tests/property
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo bench bench-quick bench-decisions bench-latency bench-growth bench-memory bench-streams bench-hotpath bench-many bench-apply bench-library bench-views bench-flink readers soak soak-views soak-fleet fuzz test test-all test-quick format lint type clean lock
+.PHONY: help install demo bench bench-quick bench-decisions bench-latency bench-growth bench-memory bench-streams bench-hotpath bench-many bench-apply bench-endurance bench-library bench-views bench-flink readers soak soak-views soak-apply soak-fleet fuzz test test-all test-quick format lint type clean lock
 
 help:            ## show this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -53,6 +53,9 @@ soak: $(JARS)    ## faults for SECONDS=600 by SEED=1 on SOURCE=postgres18, mysql
 
 soak-views: $(JARS)    ## the same for views: SECONDS=600 by SEED=1; each view is Spark's answer, no sum is ever torn
 	$(BIN)/python -m tests.faults.view_soak --seconds $(SECONDS) --seed $(SEED) --folder .cdc-view-soak
+
+soak-apply: $(JARS)    ## an apply job, some of whose copies and rows fail: SECONDS=600 by SEED=1; the other tables are as fresh as before
+	$(BIN)/python -m tests.faults.apply_soak --seconds $(SECONDS) --seed $(SEED) --folder .cdc-apply-soak
 
 soak-fleet: $(JARS) ## members of a fleet killed, frozen, cut off, rolled, for SECONDS=600 by SEED=1; how long a take-over takes
 	$(BIN)/python -m tests.faults.fleet_soak --seconds $(SECONDS) --seed $(SEED) --folder .cdc-fleet-soak --json .cdc-fleet-soak/report.json
@@ -134,6 +137,10 @@ bench-many: $(JARS) ## 100 idle connectors on one machine, and one of 2,000 tabl
 bench-apply: $(JARS) ## the apply job into each store: rates, freshness, rebuild, verify, beside what is asked for
 	$(BIN)/python -m bench.derived.apply
 
+bench-endurance: $(JARS) ## an apply job over 5,000 small batches, with 300 tables, and idle: seconds a batch, memory, CPU
+	$(BIN)/python -m bench.derived.endurance
+	$(BIN)/python -m bench.derived.endurance --tables 300 --changed 30 --batches 200
+
 bench-library: $(JARS) ## a million rows to Arrow, as a table, as changes, and without Kafka
 	$(BIN)/python -m bench.derived.library
 
@@ -149,4 +156,4 @@ bench-flink: $(JARS) $(FLINK) ## a view job, and the apply job into PostgreSQL a
 clean:           ## remove what the targets made (servers' state too)
 	test ! -x $(BIN)/cdc || $(BIN)/cdc dev down
 	rm -f $(COMPILED:.pyx=.*.so) $(COMPILED:.pyx=.c)
-	rm -rf $(VENV) .cdc-dev .cdc-soak .cdc-view-soak .cdc-fleet-soak .cdc-fuzz .bench build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .cdc-dev .cdc-soak .cdc-view-soak .cdc-apply-soak .cdc-fleet-soak .cdc-fuzz .bench build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

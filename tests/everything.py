@@ -56,6 +56,8 @@ _HOUSE: Final = (
 _MACHINE: Final = "tests/property/test_machine.py"
 _SOAK: Final = "tests/faults/test_soak.py"
 _FLEET_SOAK: Final = "tests/faults/test_fleet_soak.py"
+_APPLY_SOAK: Final = "tests/faults/test_apply_soak.py"
+_FAULTS: Final = ("tests/faults", *(f"--ignore={soak}" for soak in (_SOAK, _FLEET_SOAK, _APPLY_SOAK)))
 _SERVERS: Final = ("tests/cases", "tests/integration")
 _KILLS: Final = ("tests/stores/test_kills.py", "tests/stores/test_end_to_end.py", "tests/stores/test_cluster.py")
 _OF_KAFKA: Final = ("tests/conformance", "tests/cases", "tests/integration/test_topics_lost.py")
@@ -69,16 +71,17 @@ PARTS: Final = (
         for seed in _SEEDS
     ),
     Part("connectors", _SERVERS),
-    Part("faults", ["tests/faults", f"--ignore={_SOAK}", f"--ignore={_FLEET_SOAK}"]),
+    Part("faults", _FAULTS),
     Part("soaks", [_SOAK], workers=2),
     Part("a fleet's soak", [_FLEET_SOAK], workers=1),  # it measures times
+    Part("an apply job's soak", [_APPLY_SOAK], workers=1),  # so does this one
     *(Part(f"Kafka {v}", _OF_KAFKA, environment={"CDC_TEST_KAFKA_VERSION": v}) for v in kafka_versions.VERSIONS),
     Part("stores", ["tests/stores", *(f"--ignore={file}" for file in _KILLS)]),
     Part("stores killed", _KILLS),
     Part("an hour of fuzz", ["tests/fuzz"], workers=1),
     Part("house in Python alone", [*_HOUSE, f"--ignore={_MACHINE}"], environment=_PURE),
     Part("connectors in Python alone", _SERVERS, environment=_PURE),
-    Part("faults in Python alone", ["tests/faults", f"--ignore={_SOAK}", f"--ignore={_FLEET_SOAK}"], environment=_PURE),
+    Part("faults in Python alone", _FAULTS, environment=_PURE),
     Part("stores in Python alone", ["tests/stores/test_end_to_end.py", "tests/stores/test_demo.py"], environment=_PURE),
 )
 

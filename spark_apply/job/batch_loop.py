@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from cdc.model.errors import CdcError
 from cdc.model.meter import JobState
+from spark_apply.events.kafka.client import NoAnswerError, unanswered
 from spark_apply.events.kafka.offsets import ends_by_topic
 from spark_apply.events.kafka.stream import stream_topics
 from spark_apply.job.batch.microbatch import Applier
@@ -29,6 +30,7 @@ from spark_apply.job.topics.retention import recovery_command
 from spark_apply.job.watermarks.publisher import WatermarkPublisher
 from spark_apply.model.completeness import Ends
 from spark_apply.model.upkeep import Maintained
+from spark_apply.spark.failures import kafka_is_away
 from spark_apply.spark.query_failures import raise_failure, recorded, translated
 
 TRIGGER_MS, FILES_TRIGGER_MS = 200, 1000
@@ -54,6 +56,8 @@ class BatchLoop:
     stop: threading.Event
     took_all: bool = False
     """Whether a run with `once` is through."""
+    has_read: bool = False
+    """Whether Spark has read the topics' ends at least once, and so is let in."""
     _until: Ends = field(default_factory=dict)
     """With `once`: up to where the topics are read."""
     _last: int | None = None
@@ -86,12 +90,23 @@ class BatchLoop:
                 pass
             self._end(query)
         if self._failures or failed:
+            self._raise_no_answer(query)
             recovery, checkpoint = recovery_command((), ()), self.at.checkpoint
             raise_failure(query, self._failures, recovery=recovery, checkpoint=checkpoint)
         self.took_all = self._is_through() or (self.once and query is None)
         self.publisher.publish_pending()
         self.maintenance.look(now=self.once and not self.stop.is_set())
         return self.publisher.every_end() if self.tables.found and not self.stop.is_set() else None
+
+    def _raise_no_answer(self, query: StreamingQuery | None) -> None:
+        """Raise NoAnswerError if the query, or a batch, has failed because no broker answers."""
+        cause = self._failures[0] if self._failures else query.exception() if query is not None else None
+        error = cause if isinstance(cause, NoAnswerError) else None
+        if cause is not None and kafka_is_away(cause):
+            error = unanswered(self.start.config.source, "Spark has waited for it")
+        if error is not None:
+            self.has_read = query is not None and query.lastProgress is not None
+            raise error from cause
 
     def _begin(self, topics: Sequence[str]) -> StreamingQuery | None:
         """Compare copies, topics and checkpoint, and start the query; None: a run with `once` has nothing to read."""

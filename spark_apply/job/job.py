@@ -39,7 +39,6 @@ from spark_apply.job.copies.set_aside import AsideCopies, Key
 from spark_apply.job.pace import JobFigures
 from spark_apply.job.start import Start
 from spark_apply.job.topics.compacted_deletes import UnreadDeletes
-from spark_apply.job.topics.identity import AWAY_S
 from spark_apply.job.watermarks.barriers import PositionWatcher
 from spark_apply.job.watermarks.publisher import WatermarkPublisher
 from spark_apply.model.completeness import Ends
@@ -158,8 +157,10 @@ class _Job:
     """How many batches the rounds before have applied."""
     _held: Ends | None = None
     """What all copies have that went on until new tables came, or in an earlier run; None in a job's first round."""
-    _held_at: float = 0.0
-    """When the last round ended, on the monotonic clock."""
+    _follows: bool = False
+    """Whether a round has followed the topics: Kafka is waited for from then on, as stores are, unless it runs once."""
+    _said: str = ""
+    """Why the job waits for Kafka, as it has been told."""
 
     def run(self) -> ApplySummary:
         """Follow the topics round by round, and sum up."""
@@ -177,9 +178,9 @@ class _Job:
         return _summary(self._start, time.monotonic() - began, behind=self._behind, took_all=self._took_all)
 
     def _round(self) -> bool:
-        """Begin, and follow; return whether another round is due. A broker that is away later on is asked again."""
+        """Begin, and follow; return whether another round is due. Brokers that are away later on are waited for."""
         try:
-            if self._held is not None:
+            if self._follows:
                 self._choose()
             self._open_stores()
             if self.stop.is_set():
@@ -187,13 +188,16 @@ class _Job:
             self._start.open(self._chosen, {**self._unusable, **self._refused}, lose_history=self.lose_history)
             held = self._follow()
         except NoAnswerError as exc:
-            if self._held is None or time.monotonic() > self._held_at + AWAY_S:
+            if self.once or not self._follows:
                 raise
-            self.tell(f"warning: {exc.message}; it is asked again")
+            if exc.message != self._said:
+                self.tell(f"warning: {exc.message}; it is asked again until it does")
+            self._said, self._batches = exc.message, self._start.applier.batches
+            self.meter.moves()
             return not self.stop.wait(1)
         if held is None:
             return False
-        self._held, self._held_at, self._batches = held, time.monotonic(), self._start.applier.batches
+        self._held, self._follows, self._batches = held, True, self._start.applier.batches
         return True
 
     def _choose(self) -> None:
@@ -222,14 +226,18 @@ class _Job:
         since = self.begin if self._held is None else self._held
         watcher = PositionWatcher(config.source, [route.table for route in applier.routes.values()])
         with watcher, at_work(config.checkpoint):
-            checkpoint = start.checkpoint(reset=self.reset_checkpoint and self._held is None)
+            checkpoint = start.checkpoint(reset=self.reset_checkpoint and not self._follows)
             publisher = WatermarkPublisher(applier, watcher, start.topics.identities)
             applier.unread = UnreadDeletes(self._spark, config.source, publisher.ends, start.held)
             asides.containing = True
             for key in list(asides):
                 asides.note(*key)
             loop = self._loop(publisher, Place(checkpoint, start.topics, since, self._held))
-            held = loop.run(topics)
+            self._said = ""
+            try:
+                held = loop.run(topics)
+            finally:
+                self._follows |= loop.has_read
             self._took_all = loop.took_all
         return None if held is None else {**(since or {}), **held}  # of some topics nothing was read yet
 

@@ -18,7 +18,7 @@ from spark_apply.job.checkpoint import files as checkpoints
 from spark_apply.job.checkpoint.place import checkpoint_folder, known_identities
 from spark_apply.job.copies.chosen import Chosen, Unusable, usable_targets
 from spark_apply.job.copies.route import Route
-from spark_apply.job.copies.set_aside import AsideCopies
+from spark_apply.job.copies.set_aside import AsideCopies, of_all
 from spark_apply.job.topics.compacted_deletes import Buried, require_deletes_read
 from spark_apply.job.topics.identity import FollowedTopics, require_same_topics
 from spark_apply.job.topics.retention import MissedDeletesError, require_deletes
@@ -59,7 +59,7 @@ class Start:
         failed = self._read_again(copies, unread)
         missed = self._missed_deletes([copy for copy in copies if not (lose_history and copy[0].history)]) | failed
         if missed and len(missed) == len(copies):
-            raise next(iter(missed.values()))
+            raise of_all({f"{table} in {name}": error for (table, name), error in missed.items()})
         for made, name in copies:
             route = self.applier.routes.setdefault(made.topic, Route(made, {}))
             self.applier.counts.setdefault((made.qualified, name), TableCount())

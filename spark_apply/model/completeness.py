@@ -45,7 +45,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from cdc.model.change import Position
@@ -94,11 +94,13 @@ class Mark:
     """The identity of the topic that the offsets are of; empty if it is not known."""
     version: int = 0
     """The version of the source's table whose columns the copy has; 0: not known."""
+    columns: Mapping[str, int | str] = field(default_factory=dict)
+    """By what the store knows them, under whatever name, as far as it does: another column of the name has another."""
 
     def to_json(self) -> str:
         complete = asdict(self.complete) if self.complete else None
         about = {"ends": self.ends, "complete": complete, "topic": self.topic, "version": self.version}
-        return json.dumps(about, sort_keys=True)
+        return json.dumps(about | ({"columns": self.columns} if self.columns else {}), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Mark:
@@ -106,7 +108,8 @@ class Mark:
         found: Mapping[str, Any] = json.loads(text)
         complete = Complete(**found["complete"]) if found["complete"] else None
         ends = {int(partition): end for partition, end in found["ends"].items()}
-        return cls(ends, complete, str(found.get("topic", "")), int(found.get("version", 0)))
+        columns = {**found.get("columns", {})}
+        return cls(ends, complete, str(found.get("topic", "")), int(found.get("version", 0)), columns)
 
     def holds(self, ends: Mapping[int, int]) -> bool:
         """Whether the copy has all records below `ends`."""

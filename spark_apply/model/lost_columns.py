@@ -1,4 +1,4 @@
-"""Finds columns that a copy had, and that another hand has dropped or renamed there.
+"""Finds columns that a copy had, and that another hand has dropped or renamed there, or given each other's names.
 
 Made again they would be null in the rows that are there: reading their events again would not fill them, because those
 are no newer than the rows. So such a copy is refused, until it is made again or has its columns back.
@@ -6,14 +6,22 @@ are no newer than the rows. So such a copy is refused, until it is made again or
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 
 from cdc.model.errors import OperatorError, RetryableError
 from spark_apply.model.completeness import LOST, Mark
 from spark_apply.model.target_table import TargetTable
 
+Numbers = Mapping[str, int | str | None]
+"""Of each column that a copy has, by what its store knows it: a number, or a name in files, that it keeps."""
 
-def lost_columns(table: TargetTable, wanted: Iterable[str], there: Collection[str], mark: Mark | None) -> list[str]:
+
+def known(there: Numbers) -> dict[str, int | str]:
+    """Return what a mark keeps of them."""
+    return {name: number for name, number in there.items() if number is not None}
+
+
+def lost_columns(table: TargetTable, wanted: Iterable[str], there: Numbers, mark: Mark | None) -> list[str]:
     """Return those of the `wanted` columns that a copy does not have, though it had them when it was marked last."""
     if mark is None or mark.version == 0:
         return []
@@ -24,17 +32,23 @@ def lost_columns(table: TargetTable, wanted: Iterable[str], there: Collection[st
         and column.versions
         and all(number > mark.version for _, numbers in column.versions for number in numbers)
     }
-    return [name for name in wanted if name not in there and name not in later]
+    return [
+        name
+        for name in wanted
+        if (name not in there and name not in later)
+        or (there.get(name) is not None and mark.columns.get(name, there[name]) != there[name])
+    ]
 
 
-def refuse_lost(
-    table: TargetTable, wanted: Iterable[str], there: Collection[str], mark: Mark | None, copy: str
-) -> None:
+def refuse_lost(table: TargetTable, wanted: Iterable[str], there: Numbers, mark: Mark | None, copy: str) -> None:
     """Raise OperatorError for a copy that has lost columns; `copy` names it."""
     lost = lost_columns(table, wanted, there, mark)
     if not lost and (mark is None or mark.version != LOST):
         return
-    what = f"no column {', '.join(lost)} any more" if lost else "columns without the values of its rows"
+    missing = [name for name in lost if name not in there]
+    what = f"no column {', '.join(missing)} any more" if missing else f"another column {', '.join(lost)} than it had"
+    if not missing and mark is not None and mark.version == LOST:
+        what = "columns without the values of its rows"
     raise OperatorError(
         f"{copy} has {what}: another hand has dropped or renamed it, and rows that are there would lose its values",
         hint=f"cdc rebuild APPLY.yaml --table {table.qualified}  # from the topics, beside it, then swapped in",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from typing import Any, Final
 
@@ -13,6 +14,10 @@ from cdc.model.errors import BugError, CdcError, RetryableError
 
 _CAUSES: Final = 4
 _ENDS_WITHIN_S: Final = 5.0
+_NO_BROKER: Final = re.compile(
+    r"org\.apache\.kafka\.common\.errors\.(Timeout|Disconnect|Network|\w*NotAvailable|NotLeaderOrFollower)Exception"
+    "|Cannot fetch record for offset"
+)
 _FULL: Final = 52
 """The exit status of a JVM whose heap is full (org.apache.spark.util.SparkExitCode)."""
 _FULL_HEAP: Final = (
@@ -43,10 +48,17 @@ def spark_failure(exc: Exception) -> str | None:
 
 
 def concerns_spark(exc: Exception) -> bool:
-    """Whether a failure is not of one table: Spark has ended, its heap is full, or nobody knows what it is."""
+    """Whether a failure is not of one table: Spark has ended, its heap is full, Kafka is away, or nobody knows."""
     if isinstance(exc, CdcError):
         return isinstance(exc, BugError)
-    return _out_of_memory(exc) or _exit_status(exc) is not None or not isinstance(exc, PySparkException | Py4JJavaError)
+    if _out_of_memory(exc) or kafka_is_away(exc) or _exit_status(exc) is not None:
+        return True
+    return not isinstance(exc, PySparkException | Py4JJavaError)
+
+
+def kafka_is_away(exc: Exception) -> bool:
+    """Whether Spark has failed because no broker answers it."""
+    return isinstance(exc, PySparkException | Py4JJavaError) and _NO_BROKER.search(str(exc)) is not None
 
 
 def _out_of_memory(exc: Exception) -> bool:

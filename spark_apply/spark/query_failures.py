@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final, NoReturn
 
 from pyspark.sql.streaming.query import StreamingQuery
 
 from cdc.model.errors import BugError, CdcError, OperatorError
 from spark_apply.spark.failures import spark_failure
 from spark_apply.spark.remedies import damaged, is_damaged, remedied, remedy
+
+_TWICE: Final = "CONCURRENT_STREAM_LOG_UPDATE"
 
 
 @contextmanager
@@ -41,14 +44,21 @@ def opening_errors(table: str) -> Iterator[None]:
         raise OperatorError(f"{table}: its copies cannot be opened. {said}", hint=hint) from exc
 
 
-def raise_failure(query: StreamingQuery | None, failures: list[Exception], *, recovery: str, checkpoint: str) -> None:
-    """Raise the first failure of a query that has ended; one that is not of a batch is of `checkpoint`, or of Spark."""
+def raise_failure(
+    query: StreamingQuery | None, failures: list[Exception], *, recovery: str, checkpoint: str
+) -> NoReturn:
+    """Raise the first failure of a query that has ended; one that is not of a batch is of `checkpoint`, or of Spark.
+
+    Of two queries of one checkpoint in a JVM, Spark ends the first without a failure.
+    """
     if failures:
         first = failures[0]
         raise first if isinstance(first, CdcError) else translated(first, recovery=recovery) from first
     failure = query.exception() if query is not None else None
-    if failure is not None:
+    if failure is not None and _TWICE not in str(failure):
         raise translated(failure, recovery=recovery, where=f"checkpoint {checkpoint}: ") from failure
+    hint = "let one of them run; a job of other tables or stores has a checkpoint of its own"
+    raise OperatorError(f"checkpoint {checkpoint}: another job has begun to use it", hint=hint) from failure
 
 
 def translated(exc: Exception, *, recovery: str, where: str = "") -> CdcError:

@@ -30,7 +30,7 @@ TABLE: TargetTable = projected_table(
 ATTACHED = (
     "GRANT SELECT ON orders TO {tenant} WITH GRANT OPTION",
     "GRANT SELECT (id), UPDATE (status) ON orders TO PUBLIC",
-    "ALTER TABLE orders ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY, REPLICA IDENTITY FULL",
+    "ALTER TABLE orders ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY",
     'CREATE POLICY "Own %I" ON orders FOR SELECT TO {tenant} USING (1 IN (SELECT id FROM orders) OR id % 2 = 1)',
     "CREATE POLICY few ON orders AS RESTRICTIVE FOR INSERT TO {tenant}, PUBLIC WITH CHECK (id > 0)",
     "CREATE FUNCTION noted() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'",
@@ -46,6 +46,11 @@ ATTACHED = (
     "CREATE PUBLICATION part_of_{tenant} FOR TABLE orders (id, status) WHERE (id > 1)",
     "COMMENT ON TABLE orders IS 'it''s 100 %s'",
     "SET ROLE {tenant}; GRANT SELECT ON orders TO PUBLIC",
+    "CREATE UNIQUE INDEX \"On %I USING\" ON orders (id, (status || 'x'))",
+    "CREATE UNIQUE INDEX by_id ON orders (id DESC)",
+    'ALTER TABLE orders CLUSTER ON "On %I USING", REPLICA IDENTITY USING INDEX by_id',
+    "ALTER TABLE orders SET TABLESPACE {space}, SET (autovacuum_enabled = off, toast.vacuum_truncate = off)",
+    "ALTER TABLE orders ALTER status SET STATISTICS 7, ALTER status SET (n_distinct = -0.5), SET (fillfactor = 70)",
     "ALTER TABLE orders OWNER TO {keeper}",
 )
 THERE = (
@@ -54,8 +59,14 @@ THERE = (
     "CREATE FUNCTION theirs() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'",
     "REVOKE ALL ON FUNCTION theirs() FROM PUBLIC",
 )
-LEFT = ("DROP POLICY few ON orders", 'DROP TRIGGER "Off" ON orders', "REVOKE ALL ON orders FROM {tenant}")
+LEFT = (
+    "ALTER TABLE orders REPLICA IDENTITY FULL",
+    "DROP POLICY few ON orders",
+    'DROP TRIGGER "Off" ON orders',
+    "REVOKE ALL ON orders FROM {tenant}",
+)
 OF = "FROM pg_class WHERE oid = 'public.orders'::regclass"
+ITS_INDEXES = f"FROM pg_index WHERE indrelid = (SELECT oid {OF}) ORDER BY 3"
 WHAT = (
     f"SELECT relowner, regexp_replace(relacl::text, '/[^,}}]*', '', 'g'), obj_description(oid) {OF}",
     f"SELECT relrowsecurity, relforcerowsecurity, relreplident {OF}",
@@ -65,6 +76,9 @@ WHAT = (
     f"SELECT pg_get_ruledef(oid), ev_enabled FROM pg_rewrite WHERE ev_class = (SELECT oid {OF})",
     f"SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = (SELECT oid {OF}) AND contype = 'f'",
     "SELECT * FROM pg_publication_tables ORDER BY pubname",
+    f"SELECT reloptions, (SELECT t.reloptions FROM pg_class t WHERE t.oid = reltoastrelid), reltablespace {OF}",
+    f"SELECT indisclustered, indisreplident, substring(pg_get_indexdef(indexrelid), ' USING (.*)') {ITS_INDEXES}",
+    f"SELECT attname, attstattarget, attoptions FROM pg_attribute WHERE attrelid = (SELECT oid {OF}) AND attnum > 0",
 )
 
 
@@ -81,16 +95,18 @@ def store(postgres18: Database) -> Iterator[PostgresStore]:
 
 def test_it_goes_with_the_name(postgres18: Database, store: PostgresStore) -> None:
     """Both ways, as it is by then; a table that is made has none of the rights that tables get by default."""
-    owner, tenant, keeper = (f"{role}_{postgres18.name}" for role in ("app", "tenant", "keeper"))
+    owner, tenant, keeper, space = (f"{role}_{postgres18.name}" for role in ("app", "tenant", "keeper", "space"))
 
     def as_owner(*statements: str) -> None:
-        postgres18.execute(*(f"SET ROLE {owner}; {one.format(tenant=tenant, keeper=keeper)}" for one in statements))
+        named = [one.format(tenant=tenant, keeper=keeper, space=space) for one in statements]
+        postgres18.execute(*(f"SET ROLE {owner}; {one}" for one in named))
 
     def attached() -> list[list[tuple[Any, ...]]]:
         return [postgres18.rows(query) for query in WHAT]
 
     postgres18.execute(f"CREATE ROLE {tenant}", f"CREATE ROLE {keeper} ROLE {owner}")
-    postgres18.execute(f"GRANT CREATE ON SCHEMA public TO {keeper}")
+    postgres18.execute("SET allow_in_place_tablespaces = on", f"CREATE TABLESPACE {space} LOCATION ''")
+    postgres18.execute(f"GRANT CREATE ON SCHEMA public TO {keeper}", f"GRANT CREATE ON TABLESPACE {space} TO {owner}")
     as_owner(*ATTACHED, "ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO PUBLIC")
     before = attached()
     assert all(before)
@@ -101,7 +117,11 @@ def test_it_goes_with_the_name(postgres18: Database, store: PostgresStore) -> No
     before = attached()
     store.roll_back(TABLE, Due("back", {}))
     assert attached() == before
-    postgres18.execute(f"DROP OWNED BY {tenant}, {keeper} CASCADE", f"DROP ROLE {tenant}, {keeper}")
+    postgres18.execute(f"REVOKE CREATE ON TABLESPACE {space} FROM {owner}")
+    with pytest.raises(OperatorError, match=f"may not hand on: tablespace {space}"):
+        store.beside(TABLE)
+    postgres18.execute(f"DROP OWNED BY {tenant}, {keeper}, {owner} CASCADE", f"DROP ROLE {tenant}, {keeper}")
+    postgres18.execute(f"DROP TABLESPACE {space}")
 
 
 def test_labels_go_with_it(postgres18: Database) -> None:

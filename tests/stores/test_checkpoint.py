@@ -25,7 +25,7 @@ from spark_apply.replay import offsets
 from spark_apply.spark.at_work import at_work
 from spark_apply.stores.tantivy.store import TantivyStore
 from tests.conftest import Database
-from tests.spark.laws import Record, Setting, order
+from tests.spark.laws import Record, Setting, order, until
 from tests.spark.records import position
 
 pytest_plugins = ["tests.spark.fixtures"]
@@ -217,6 +217,38 @@ def test_once_ends_after_a_crash_with_partitions_added_since(
             alone = replace(config, stores={"copy": config.stores[store]}, tables=setting.config().tables)
             assert setting.contents(table, alone) == setting.folded(table, of), (table.name, store)
     assert setting.apply(config).batches == 0
+
+
+@pytest.mark.full  # a lake's, of which several jobs may be writers; the law of two jobs on one target in each push
+def test_two_jobs_on_one_checkpoint(setting: Setting) -> None:
+    """In one JVM Spark ends the first; elsewhere the one whose batch is there already: told, and nothing is lost."""
+    setting = replace(setting, store=lambda path: StoreConfig(type="iceberg", path=str(path)))
+    table, publisher = setting.table(), setting.publisher()
+    publisher.create([table])
+    records: list[Record] = []
+
+    def publish(at: int) -> None:
+        more = [r for n in range(5) for r in table.event("u", order(n, f"{at}"), position(at))]
+        publisher.publish(more)
+        records.extend(more)
+
+    publish(10)
+    with setting.running("checkpoints") as one:
+        until(lambda: one.said("batch 1"), 240)
+        with setting.running("checkpoints") as other:
+            until(lambda: one.failure is not None, 240)
+            publish(20)
+            until(lambda: other.said("batch 1"), 240)
+            (folder,) = (setting.folder / "checkpoints").iterdir()
+            last = max(int(file.name) for file in (folder / "offsets").iterdir() if file.name.isdigit())
+            shutil.copy(folder / "offsets" / f"{last}", folder / "offsets" / f"{last + 1}")
+            publish(30)
+            until(lambda: other.failure is not None, 240)
+    for job in (one, other):
+        assert isinstance(job.failure, OperatorError)
+        assert job.failure.message == f"checkpoint {folder}: another job has begun to use it"
+    setting.apply()
+    assert setting.contents(table) == setting.folded(table, records)
 
 
 @pytest.mark.full  # the one before it reads to such an end, and most tests run once

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psycopg2.errors
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from cdc.config.apply_config import ApplyTable, StoreConfig
 from cdc.model.change import Kind
@@ -21,10 +21,10 @@ from spark_apply.events.projection import projected_table
 from spark_apply.events.quarantine import read_entries
 from spark_apply.events.set_aside import read_set_aside
 from spark_apply.model.completeness import Mark
-from spark_apply.model.store import EVERYTHING, Applied, CopyError, Refused, Visibility
+from spark_apply.model.store import EVERYTHING, Applied, Batch, CopyError, Due, Refused, Visibility
 from spark_apply.model.target_table import Version
 from spark_apply.rebuild.quarantine_retry import run_retry
-from spark_apply.stores.postgres import careful, locks
+from spark_apply.stores.postgres import careful, copy_text, locks
 from spark_apply.stores.postgres.locks import wait_for_locks
 from spark_apply.stores.postgres.server import LockedError, Server
 from spark_apply.stores.postgres.store import PostgresStore
@@ -131,6 +131,41 @@ def test_all_tables_that_cannot_go_on_are_found_at_once(postgres18: Database, mo
     store.close()
 
 
+@pytest.mark.parametrize(
+    ("encoding", "taken", "lost"),
+    [("EUC_JP", "纊表ä", "¢☂"), ("EUC_KR", "가㉾", "갂☂"), ("EUC_TW", "中", "ä☂"), ("LATIN1", "äÿ", "€☂")],
+)
+def test_a_letter_that_a_database_does_not_have(
+    encoding: str, taken: str, lost: str, postgres18: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its server says which: Python's codecs of that name know others. One row is refused for each, and no table."""
+    columns, name = (("id", Kind("int64")), ("v", Kind("string"))), f"{postgres18.name}_o"
+    version = Version("shop", "public", "orders", "shop.public.orders", 1, ("v",), columns)
+    table = projected_table([version], ApplyTable(stores=("copy",)))
+    postgres18.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
+    other = Database(f"{postgres18.url.rpartition('/')[0]}/{name}?client_encoding=UTF8", name)
+    letters = [*taken, *lost]
+    lines = "".join(f"{n}\t{letter}\t{position(10 + n)}\tc\t0\t{n}\n" for n, letter in enumerate(letters))
+    monkeypatch.setattr(copy_text, "_chunks", lambda _batch: iter([memoryview(lines.encode())]))
+    refused: list[Refused] = []
+    shown = {table.qualified: Visibility(Mark({}, None), EVERYTHING, refuse=refused.extend)}
+    batch = Batch(table, cast("DataFrame", None), len(letters), position(90), refuse=refused.extend)
+    store = PostgresStore(Server(other.url, "stores.copy"), "shop")
+    try:
+        store.open(table)
+        store.fold([batch], shown)
+        assert other.rows("SELECT v FROM orders ORDER BY id") == [(letter,) for letter in taken]
+        assert [letters[of.offset] for of in refused] == [*lost]
+        asked = [f'{{"v":"{letter}"}}' for letter in letters]  # as `cdc verify` does
+        assert sorted(row.id for row in store.rows(table, asked)) == sorted(asked[: len(taken)])
+        assert {of.reason for of in refused} == {
+            "PostgreSQL cannot store a character that its encoding does not have: v"
+        }
+    finally:
+        store.close()
+        postgres18.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
 def test_a_column_that_another_hand_drops_sets_one_table_aside(postgres18: Database) -> None:
     """Also where that is the only thing that is wrong: the others have the batch."""
     store = PostgresStore(Server(postgres18.url, "stores.copy"), "shop")
@@ -155,6 +190,47 @@ def test_a_column_that_another_hand_drops_sets_one_table_aside(postgres18: Datab
     store.fold([], {"public.fine": shown["public.fine"]})
     store.close()
     assert postgres18.rows("SELECT id, n FROM public.fine") == [(1, 2)]
+
+
+def test_columns_that_another_hand_has_exchanged(postgres18: Database) -> None:
+    """Under the same names, so that a row would have another's value, or none: seen while it runs, and by a start."""
+    columns = (("id", Kind("int64")), ("a", Kind("string")), ("b", Kind("string")))
+    tables = {
+        name: projected_table(
+            [Version("shop", "public", name, f"shop.public.{name}", 1, ("id",), columns)], ApplyTable(stores=("copy",))
+        )
+        for name in ("fine", "remade", "swapped")
+    }
+    shown = {of.qualified: Visibility(Mark({0: 1}, None, version=1), EVERYTHING) for of in tables.values()}
+    store = PostgresStore(Server(postgres18.url, "stores.copy"), "shop")
+    for table in tables.values():
+        store.open(table)
+    store.fold([], shown)
+    postgres18.execute(
+        "ALTER TABLE swapped RENAME a TO c",
+        "ALTER TABLE swapped RENAME b TO a",
+        "ALTER TABLE swapped RENAME c TO b",
+        "ALTER TABLE remade DROP b, ADD b text",
+    )
+    with pytest.raises(CopyError) as told:
+        store.fold([], shown)
+    said = {name: error.message.partition(":")[0] for name, error in told.value.errors.items()}
+    assert said == {
+        "public.remade": "PostgreSQL table public.remade has another column b than it had",
+        "public.swapped": "PostgreSQL table public.swapped has another column a, b than it had",
+    }
+    store.set_mark(tables["swapped"], Mark({0: 2}, None, version=1))
+    store.close()
+    store = PostgresStore(Server(postgres18.url, "stores.copy"), "shop")
+    store.open(tables["fine"])
+    for name in ("remade", "swapped"):
+        with pytest.raises(OperatorError, match=f"table public.{name} has another column .* than it had"):
+            store.open(tables[name])
+        store.beside(tables[name])  # as the hint says
+        store.swap(tables[name], Due("rebuilt", {0: 2}))
+        store.open(tables[name])
+    store.fold([], shown)
+    store.close()
 
 
 @pytest.mark.parametrize(

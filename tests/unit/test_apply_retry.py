@@ -6,9 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 
 from cdc.model.errors import OperatorError
 from spark_apply.job import retry
+from spark_apply.spark.failures import concerns_spark, kafka_is_away
 
 
 class ConflictError(Exception):
@@ -60,6 +62,20 @@ def test_a_store_that_is_away_when_copies_are_looked_at_is_contained(monkeypatch
     given, records = (applier, "records")
     retry.fold_batch(given, swaps, records, publisher, {}, asides=asides)  # type: ignore[arg-type]
     assert contained == [True, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("said", "away"),
+    [
+        ("org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node assignment", True),
+        ("java.util.concurrent.TimeoutException: Cannot fetch record for offset 7 in 120000 milliseconds", True),
+        ("org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized to access topics: [t]", False),
+        ("java.util.concurrent.TimeoutException: Futures timed out", False),
+    ],
+)
+def test_a_broker_that_does_not_answer_spark_is_no_failure_of_a_copy(said: str, *, away: bool) -> None:
+    """It is waited for: tests/stores/test_kafka_away.py."""
+    assert kafka_is_away(PySparkException(said)) is concerns_spark(PySparkException(said)) is away
 
 
 def test_what_no_swap_explains_is_tried_once_more_at_most(monkeypatch: pytest.MonkeyPatch) -> None:

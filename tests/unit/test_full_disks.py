@@ -1,4 +1,4 @@
-"""A disk that is full is told with the place that it is of, and ends nothing by another error than that."""
+"""A disk that is full, and a checkpoint that two jobs have, are told with the place, and by no other error."""
 
 from __future__ import annotations
 
@@ -20,6 +20,14 @@ FULL = Py4JError("java.io.IOException: No space left on device")
 def test_a_checkpoint_is_named() -> None:
     query: Any = SimpleNamespace(exception=lambda: FULL)
     with pytest.raises(OperatorError, match=r"^checkpoint /c/1: Spark stopped: .*: its disk is full\n"):
+        raise_failure(query, [], recovery="", checkpoint="/c/1")
+
+
+@pytest.mark.parametrize("failure", [None, Py4JError("[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log.")])
+def test_of_two_jobs_with_one_checkpoint_the_one_that_ends_says_so(failure: Exception | None) -> None:
+    """`tests/stores/test_checkpoint.py` has two."""
+    query: Any = SimpleNamespace(exception=lambda: failure)
+    with pytest.raises(OperatorError, match=r"^checkpoint /c/1: another job has begun to use it\n"):
         raise_failure(query, [], recovery="", checkpoint="/c/1")
 
 

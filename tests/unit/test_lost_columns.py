@@ -39,21 +39,43 @@ WANTED = ("id", "status", "note", "_cdc_position")
 )
 def test_what_a_copy_had_and_has_no_more(version: int, there: tuple[str, ...], lost: list[str]) -> None:
     mark = Mark({}, None, version=version)
-    assert lost_columns(TABLE, WANTED, there, mark) == lost
+    assert lost_columns(TABLE, WANTED, dict.fromkeys(there), mark) == lost
     assert Mark.from_json(mark.to_json()) == mark
 
 
 def test_a_copy_without_its_columns_is_refused_until_it_is_made_again() -> None:
     """Also where a rebuild has given it empty ones, and was killed before the swap."""
-    refuse_lost(TABLE, WANTED, WANTED, Mark({}, None, version=2), "table t")
-    refuse_lost(TABLE, WANTED, (), None, "table t")
+    all_there: dict[str, int | str | None] = dict.fromkeys(WANTED)
+    refuse_lost(TABLE, WANTED, all_there, Mark({}, None, version=2), "table t")
+    refuse_lost(TABLE, WANTED, {}, None, "table t")
     with pytest.raises(OperatorError, match="table t has no column status any more") as refused:
-        refuse_lost(TABLE, WANTED, ("id", "note", "_cdc_position"), Mark({}, None, version=2), "table t")
+        refuse_lost(TABLE, WANTED, dict.fromkeys(("id", "note", "_cdc_position")), Mark({}, None, version=2), "table t")
     assert str(refused.value.hint).startswith("cdc rebuild APPLY.yaml --table public.orders")
     with pytest.raises(OperatorError, match="table t has columns without the values of its rows"):
-        refuse_lost(TABLE, WANTED, WANTED, Mark({}, None, version=LOST), "table t")
+        refuse_lost(TABLE, WANTED, all_there, Mark({}, None, version=LOST), "table t")
+
+
+@pytest.mark.parametrize(
+    ("had", "has", "lost"),
+    [
+        ({"id": 1, "status": 2, "note": 3}, {"id": 1, "status": 2, "note": 3}, []),
+        ({"id": 1, "status": 2, "note": 3}, {"id": 1, "status": 3, "note": 2}, ["status", "note"]),  # swapped
+        ({"id": 1, "status": 2}, {"id": 1, "status": 4, "note": 3}, ["status"]),  # dropped and added
+        ({}, {"id": 1, "status": 4, "note": 3}, []),  # marked by an earlier release
+        ({"id": 1}, {"id": None, "status": None, "note": None}, []),  # a store that numbers none any more
+    ],
+)
+def test_another_column_of_a_name_has_not_its_values(
+    had: dict[str, int | str], has: dict[str, int | str | None], lost: list[str]
+) -> None:
+    mark = Mark({}, None, version=2, columns=had)
+    assert lost_columns(TABLE, ("id", "status", "note"), has, mark) == lost
+    assert Mark.from_json(mark.to_json()) == mark
+    if lost:
+        with pytest.raises(OperatorError, match=f"table t has another column {', '.join(lost)} than it had: "):
+            refuse_lost(TABLE, ("id", "status", "note"), has, mark, "table t")
 
 
 def test_a_column_that_the_source_dropped_and_made_again_is_no_new_one() -> None:
     table = _table(("id", "status"), ("id",), ("id", "status"))
-    assert lost_columns(table, ("id", "status"), ("id",), Mark({}, None, version=2)) == ["status"]
+    assert lost_columns(table, ("id", "status"), {"id": None}, Mark({}, None, version=2)) == ["status"]

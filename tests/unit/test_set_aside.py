@@ -128,6 +128,20 @@ def test_the_job_ends_if_no_copy_is_left(errors: list[CdcError], ends: CdcError 
         made.put(*copies[-1], errors[-1])
 
 
+def test_each_cause_is_told_where_no_copy_is_left() -> None:
+    made, _, _ = asides()
+    full = OperatorError("the disk is full", hint="make room")
+    causes = [GONE, full, GONE, OperatorError("no right", hint="GRANT …")]
+    *copies, last = [(topic, name) for topic in made.routes for name in ("lake", "search")]
+    for (topic, name), error in zip(copies, causes, strict=False):
+        made.put(topic, name, error)
+    with pytest.raises(OperatorError) as told:
+        made.put(*last, causes[-1])
+    of = "public.a in lake and 1 more: the table was dropped; public.a in search: the disk is full; "
+    assert told.value.message == f"no copy can go on. {of}public.b in search: no right"
+    assert told.value.hint == "make room; GRANT …"
+
+
 def test_a_start_knows_what_an_earlier_run_has_set_aside() -> None:
     made, _, _ = asides(noted=True)
     assert not made.is_behind("shop.public.b", "lake")

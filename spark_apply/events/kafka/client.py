@@ -57,6 +57,11 @@ def unreachable(source: ApplySource, exc: KafkaException) -> OperatorError:
             f"Kafka at {source.bootstrap_servers} refuses the user of source.options what the job asks for ({reason})",
             hint="docs/operations.md, “Rights in Kafka”, has what it needs; kafka-acls.sh --list shows what it has",
         )
+    return unanswered(source, reason)
+
+
+def unanswered(source: ApplySource, reason: str) -> NoAnswerError:
+    """Return the error of brokers that do not answer."""
     msg = f"Kafka at {source.bootstrap_servers} does not answer ({reason})"
     return NoAnswerError(msg, hint="is the broker up, and source.bootstrap_servers right? cdc dev up starts one here")
 

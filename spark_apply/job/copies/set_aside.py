@@ -14,11 +14,11 @@ once.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from cdc.model.errors import CdcError, OperatorError, RetryableError
+from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError, RetryableError
 from spark_apply.events.quarantine import Quarantine
 from spark_apply.events.set_aside import SetAside, aside_id
 from spark_apply.job.copies.route import Route
@@ -29,6 +29,8 @@ from spark_apply.spark.remedies import damaged, is_damaged, remedied, remedy
 Key = tuple[str, str]
 """Topic and store."""
 
+_CAUSES = 5
+"""So many causes are told where no copy can go on."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 5.0, 60.0
 _SOON_S = 600.0
 """A copy that fails again so soon after it went on with the others waits longer than the last time: each time that one
@@ -147,14 +149,14 @@ class AsideCopies:
         _leave_out(aside)
 
     def require_some(self) -> None:
-        """Raise the first error if no copy is left or being caught up, and they do not wait for a server alone."""
+        """Raise the errors if no copy is left or being caught up, and they do not wait for a server alone."""
         caught_up = any(aside.route is not None or aside.error is _BEHIND for aside in self.copies.values())
         if self.copies and not caught_up and not any(route.stores for route in self.routes.values()):
-            errors = [aside.error for aside in self.copies.values()]
-            lasting = [error for error in errors if not isinstance(error, RetryableError)]
+            errors = {f"{aside.table} in {name}": aside.error for (_, name), aside in self.copies.items()}
+            lasting = {copy: error for copy, error in errors.items() if not isinstance(error, RetryableError)}
             if lasting or self.once:
                 self.over = True
-                raise (lasting or errors)[0]
+                raise of_all(lasting or errors)
 
     def is_behind(self, topic: str, name: str) -> bool:
         """Set a copy aside that an earlier run has set aside, to be caught up at once; return whether it has."""
@@ -191,6 +193,22 @@ class AsideCopies:
 def _leave_out(aside: Aside) -> None:
     if isinstance(aside.store, JoiningStore):
         aside.store.leave_out(aside.table, aside.error.message)
+
+
+def of_all(errors: Mapping[str, CdcError]) -> CdcError:
+    """Return the error of copies none of which can go on: what is wrong with the first is seldom all."""
+    first, copies = next(iter(errors.values())), dict[tuple[str, str | None], list[str]]()
+    for copy, error in errors.items():
+        copies.setdefault((error.message, error.hint), []).append(copy)
+    if len(copies) == 1:
+        return first
+    causes = [
+        f"{of[0]}{f' and {len(of) - 1} more' if len(of) > 1 else ''}: {message}" for (message, _), of in copies.items()
+    ]
+    left = f"; and {len(causes) - _CAUSES} other causes" if len(causes) > _CAUSES else ""
+    hints = dict.fromkeys(hint for _, hint in [*copies][:_CAUSES] if hint)
+    kind = next(of for of in (ConfigError, OperatorError, RetryableError, BugError) if isinstance(first, of))
+    return kind(f"no copy can go on. {'; '.join(causes[:_CAUSES])}{left}", hint="; ".join(hints) or None)
 
 
 def told(exc: Exception, table: str, store: str) -> CdcError:

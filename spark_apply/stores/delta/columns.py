@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,6 +23,7 @@ from spark_apply.stores.lake.properties import IDENTITY, MARK
 
 VECTORS = "delta.enableDeletionVectors"
 _MAPPING, _WIDENING = "delta.columnMapping.mode", "delta.enableTypeWidening"
+_IN_FILES = "delta.columnMapping.physicalName"
 _NEEDS_MAPPING = re.compile(r"[ ,;{}()\n\t=]")
 _TAKEN = ("TABLE_OR_VIEW_ALREADY_EXISTS", "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION")
 
@@ -93,6 +95,11 @@ def stored(table: TargetTable) -> TargetTable:
     columns = tuple(replace(column, name=names[column.name]) for column in table.columns)
     key, untracked = (tuple(names[name] for name in of) for of in (table.key, table.untracked))
     return replace(table, columns=columns, key=key, untracked=untracked)
+
+
+def names_in_files(schema: str) -> dict[str, int | str | None]:
+    """Return what each column of a schema, in JSON, is called in files; without a mapping that is its name."""
+    return {of["name"]: of["metadata"].get(_IN_FILES, of["name"]) for of in json.loads(schema)["fields"]}
 
 
 def columns(table: TargetTable) -> list[Column]:

@@ -44,7 +44,7 @@ from spark_apply.model.upkeep import HOUR_MS, Upkeep, upkeep_of
 from spark_apply.spark.names import folder_name, quoted
 from spark_apply.spark.paths import located
 from spark_apply.spark.session import open_session
-from spark_apply.stores.delta.columns import changes, columns, create, evolve, need, stored
+from spark_apply.stores.delta.columns import changes, columns, create, evolve, names_in_files, need, stored
 from spark_apply.stores.delta.copies import begin_beside, previous_files, put_previous_back, replaced_at, swap_in
 from spark_apply.stores.delta.log import LOG, DeltaLog, Properties, delta_name, properties_in_folder
 from spark_apply.stores.delta.maintenance import clean, compact_if_worn, retention
@@ -110,6 +110,7 @@ class DeltaStore(LakeStore):
         now = log.state()
         self._seen[table.qualified] = (now.version, now.properties.get(MARK))
         self._schemas[table.qualified] = now.schema
+        self._fits(table, names_in_files(now.schema))
         return identity
 
     def _require_line(self, table: TargetTable, log: DeltaLog, now: int, mark: str | None) -> None:
@@ -129,6 +130,7 @@ class DeltaStore(LakeStore):
         if list(changes(log, table)):
             raise retyped(f"Delta table {log.path}")
         self._schemas[table.qualified] = now
+        self._fits(table, names_in_files(now))
 
     def apply(self, batch: Batch) -> Applied:
         kept, spark = stored(batch.table), batch.rows.sparkSession
@@ -192,7 +194,7 @@ class DeltaStore(LakeStore):
         return None if text is None else Mark.from_json(text)
 
     def set_mark(self, table: TargetTable, mark: Mark) -> None:
-        log = self._log(table)
+        log, mark = self._log(table), self._marked(table, mark)
 
         def change(snapshot: Any, properties: Properties) -> tuple[Any, ...]:  # noqa: ANN401 - Java's Snapshot
             if self._copy is None:
@@ -277,8 +279,8 @@ class DeltaStore(LakeStore):
         return DeltaLog(self._spark, self.path(table))
 
 
-def _columns(log: DeltaLog) -> list[str]:
-    return log.spark.read.format("delta").load(log.path).columns
+def _columns(log: DeltaLog) -> dict[str, int | str | None]:
+    return names_in_files(log.state().schema)
 
 
 def _identity(log: DeltaLog, properties: Properties, table: TargetTable) -> str:

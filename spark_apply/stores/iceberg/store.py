@@ -138,6 +138,7 @@ class IcebergStore(LakeStore):
         loaded = self._tables.loaded(table)
         self._seen[table.qualified] = standing(loaded)
         self._schemas[table.qualified] = int(loaded.schema().schemaId())
+        self._fits(table, self._columns(table))
         return own
 
     def _identity(self, table: TargetTable) -> str:
@@ -151,8 +152,9 @@ class IcebergStore(LakeStore):
         for _, statement in list(changes(self._tables, table)):  # all of them, or none
             self._tables.spark.sql(statement)
 
-    def _columns(self, table: TargetTable) -> list[str]:
-        return self._tables.spark.table(self.table_name(table)).columns
+    def _columns(self, table: TargetTable) -> dict[str, int | str | None]:
+        text = self._tables.java.SchemaParser.toJson(self._tables.loaded(table).schema())  # all in one call of the JVM
+        return {field["name"]: field["id"] for field in json.loads(text)["fields"]}
 
     def _require_line(self, table: TargetTable, loaded: Any) -> None:  # noqa: ANN401 - Java's org.apache.iceberg.Table
         """Raise RetryableError where the head does not come from the one that was seen last: it was rolled back.
@@ -173,6 +175,7 @@ class IcebergStore(LakeStore):
         if list(changes(self._tables, table)):
             raise retyped(f"Iceberg table {self.table_name(table)}")
         self._schemas[table.qualified] = now
+        self._fits(table, self._columns(table))
 
     def apply(self, batch: Batch) -> Applied:
         name, spark = self._copy_name(batch.table), batch.rows.sparkSession
@@ -266,7 +269,7 @@ class IcebergStore(LakeStore):
         if self._branch == MAIN:
             self._require_line(table, loaded)
         snapshot, due = standing(loaded)
-        text = json.dumps({**json.loads(mark.to_json()), "snapshot": snapshot})
+        text = json.dumps({**json.loads(self._marked(table, mark).to_json()), "snapshot": snapshot})
         loaded.updateProperties().set(MARK, text).commit()
         self._seen[table.qualified] = (snapshot, due)
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
-from spark_apply.model.completeness import LOST, Mark
-from spark_apply.model.lost_columns import lost_columns, refuse_lost
+from spark_apply.model.completeness import LOST, NEW, Mark
+from spark_apply.model.lost_columns import Numbers, known, lost_columns, refuse_lost
 from spark_apply.model.store import StoredRow
 from spark_apply.model.target_table import TargetTable
 from spark_apply.model.upkeep import CleanTimes, Upkeep
@@ -25,6 +25,8 @@ class LakeStore(ABC):
         self._cleaned = CleanTimes()
         self._positions: dict[str, str | None] = {}
         """By table, the position that is applied; None without one."""
+        self._numbers: dict[str, dict[str, int | str]] = {}
+        """By table, the numbers of the columns that fit it."""
         self._beside: dict[str, str] = {}
         """By table, the copy beside the live one that is being made."""
 
@@ -40,11 +42,21 @@ class LakeStore(ABC):
     def set_mark(self, table: TargetTable, mark: Mark) -> None:
         """See `spark_apply.model.store.Store`."""
 
-    def _refuse_lost(self, table: TargetTable, kept: TargetTable, there: Collection[str], copy: str) -> None:
+    def _refuse_lost(self, table: TargetTable, kept: TargetTable, there: Numbers, copy: str) -> None:
         """Raise OperatorError where the copy has lost columns that it had; `kept` has their names in the lake."""
         refuse_lost(kept, lake_row_type(kept).names, there, self.mark(table), copy)
 
-    def _note_lost(self, table: TargetTable, kept: TargetTable, there: Collection[str]) -> None:
+    def _marked(self, table: TargetTable, mark: Mark) -> Mark:
+        """Return a mark that has the numbers of the table's columns, as they were when they were looked at."""
+        numbers = self._numbers.get(table.qualified)
+        if numbers is None:  # it is not this store that writes the rows
+            numbers = dict((self.mark(table) or NEW).columns)
+        return replace(mark, columns=numbers)
+
+    def _fits(self, table: TargetTable, there: Numbers) -> None:
+        self._numbers[table.qualified] = known(there)
+
+    def _note_lost(self, table: TargetTable, kept: TargetTable, there: Numbers) -> None:
         """Let the live copy not go on if a rebuild, which gives it its columns back, does not end."""
         mark = self.mark(table)
         if mark is not None and lost_columns(kept, lake_row_type(kept).names, there, mark):

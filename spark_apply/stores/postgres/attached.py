@@ -69,6 +69,19 @@ FROM t, obj_description(t.oid, 'pg_class') said WHERE said IS NOT NULL
 UNION ALL SELECT format('ALTER TABLE %s REPLICA IDENTITY DEFAULT', name), format('ALTER TABLE %s REPLICA IDENTITY %s',
     name, CASE relreplident WHEN 'f' THEN 'FULL' ELSE 'NOTHING' END) FROM t WHERE relreplident IN ('f', 'n')
 """
+_BY_INDEX: Final = """
+SELECT format('ALTER TABLE %s %s', name, without), format($do$DO $cdc$BEGIN EXECUTE coalesce((SELECT
+    format('ALTER TABLE %%s %s %%I', %L, relname) FROM pg_index JOIN pg_class c ON c.oid = indexrelid
+    WHERE indrelid = %L::regclass AND indisunique = %L
+    AND %L = regexp_replace(pg_get_indexdef(c.oid), '^.*? USING ', '') LIMIT 1), %L); END$cdc$$do$, made, name,
+    name, indisunique, regexp_replace(pg_get_indexdef(indexrelid), '^.*? USING ', ''),
+    format('ALTER TABLE %s %s', name, otherwise))
+FROM t JOIN pg_index ON indrelid = t.oid, (VALUES
+    (false, 'REPLICA IDENTITY DEFAULT', 'REPLICA IDENTITY USING INDEX', 'REPLICA IDENTITY FULL'),
+    (true, 'SET WITHOUT CLUSTER', 'CLUSTER ON', 'SET WITHOUT CLUSTER')) w (clusters, without, made, otherwise)
+WHERE CASE WHEN clusters THEN indisclustered ELSE indisreplident AND relreplident = 'i' END
+"""
+"""Roles of an index, which the other copy has under another name; without that index, what publishes as much."""
 _LABELS: Final = """
 SELECT format('SECURITY LABEL FOR %I ON %s IS NULL', provider, what), format('SECURITY LABEL FOR %I ON %s IS %L',
     provider, what, label) FROM t JOIN pg_seclabel ON objoid = t.oid AND classoid = 'pg_class'::regclass
@@ -88,7 +101,7 @@ _PART: Final = """, (SELECT format(' (%s)', string_agg(format('%I', attname), ',
 def attached(cur: Cursor, table: sql.Identifier) -> Pairs:
     """Return what others have attached to a table."""
     part = _PART if cur.connection.server_version >= _PARTS_SINCE else ""
-    parts = (_OWNER, _GRANTS, _POLICIES, _TRIGGERS, _FOREIGN_KEYS, _WORDS, _LABELS, _PUBLICATIONS % part)
+    parts = (_OWNER, _GRANTS, _POLICIES, _TRIGGERS, _FOREIGN_KEYS, _WORDS, _BY_INDEX, _LABELS, _PUBLICATIONS % part)
     named = sql.SQL("WITH t AS (SELECT *, oid::regclass::text AS name FROM pg_class WHERE oid = to_regclass({})) ")
     cur.execute(named.format(sql.Literal(table.as_string(cur))) + sql.SQL("UNION ALL".join(parts)))
     return cur.fetchall()

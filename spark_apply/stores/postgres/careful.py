@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import psycopg2
 import psycopg2.errors
@@ -27,8 +28,9 @@ from cdc.model.errors import CdcError, OperatorError
 from spark_apply.events.typed import OFFSET, PARTITION, POSITION
 from spark_apply.model.store import Applied, Batch, CopyError, Refused, Visibility
 from spark_apply.stores.postgres import tables
-from spark_apply.stores.postgres.copy_text import UTF8, CopyText
+from spark_apply.stores.postgres.copy_text import CopyText
 from spark_apply.stores.postgres.history import TYPES
+from spark_apply.stores.postgres.letters import takes
 from spark_apply.stores.postgres.locks import wait_for_locks
 from spark_apply.stores.postgres.server import is_locked, is_of_one_table, passes
 from spark_apply.stores.postgres.tables import COPY_BYTES, CopyState, Cursor, Tables
@@ -347,15 +349,9 @@ def _stage(cur: Cursor, one: TableFold) -> None:
     cur.execute(made.format(sql.Identifier(f"cdc_suspects_{of.number}"), order))
 
 
-def _encoding(cur: Cursor) -> str:
-    """Return Python's name of the encoding that limits a database's texts; of SQL_ASCII none does."""
-    found = str(cur.connection.get_parameter_status("server_encoding"))
-    return UTF8 if found == "SQL_ASCII" else psycopg2.extensions.encodings.get(found, UTF8)
-
-
 def _load(cur: Cursor, one: TableFold, batch: Batch) -> None:
     """Copy a batch to the stage as text first, since COPY ends at the first value that does not fit."""
-    of, text = one.of, CopyText(batch, _encoding(cur))
+    of, text = one.of, CopyText(batch, partial(takes, cur))
     types = {
         **{column.name: pg_type(column) for column in of.table.columns},
         **{name: TYPES[name] for name in (POSITION, *of.said)},
@@ -370,7 +366,9 @@ def _load(cur: Cursor, one: TableFold, batch: Batch) -> None:
             sql.Identifier(f"cdc_text_{of.number}"), sql.Identifier(_NUMBER), cells
         )
     )
-    cur.copy_expert(sql.SQL("COPY {} ({}) FROM STDIN").format(name, of.event), text, COPY_BYTES)
+    copy = sql.SQL("COPY {} ({}) FROM STDIN").format(name, of.event)
+    for part in text.parts():
+        cur.copy_expert(copy, part, COPY_BYTES)
     if text.refused:
         one.visible.refuse(text.refused)
     typed = sql.SQL(", ").join(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
@@ -15,7 +16,6 @@ from spark_apply.stores.postgres.types import copy_instant, copy_line, copy_text
 _SLICE = 250_000
 """The number of rows in memory at a time."""
 _LINE = "_cdc_line"
-UTF8: Final = "utf_8"
 _NUL = re.compile(rb"\0")
 
 
@@ -25,11 +25,11 @@ class CopyText:
     In a history, ``_cdc_at`` follows ``_cdc_op``.
     """
 
-    def __init__(self, batch: Batch, encoding: str = UTF8) -> None:
-        """`encoding` is Python's name of the one that the database has."""
+    def __init__(self, batch: Batch, takes: Callable[[bytes], bool] = lambda _text: True) -> None:
+        """`takes`: whether the database has a place for a text. It is asked by `parts` alone."""
         self.refused: list[Refused] = []
         """The rows that were left out, because PostgreSQL cannot store a character, as U+0000."""
-        self._encoding = encoding
+        self._takes = takes
         self._columns = [column.name for column in batch.table.columns]
         self._chunks = _chunks(batch)
         self._chunk = memoryview(b"")
@@ -44,31 +44,36 @@ class CopyText:
             found = next(self._chunks, None)
             if found is None:
                 return b""
-            self._chunk = found if self._has(found) else memoryview(b"".join(self._storable(bytes(found))))
+            self._chunk = found if _NUL.search(found) is None else memoryview(self._storable(bytes(found), _no_nul))
         taken, self._chunk = bytes(self._chunk[:size]), self._chunk[size:]
         return taken
 
-    def _has(self, text: memoryview) -> bool:
-        """Whether the database has each character of a text."""
-        if _NUL.search(text) is not None:
-            return False
-        if self._encoding != UTF8:
-            try:
-                str(text, UTF8).encode(self._encoding)
-            except UnicodeEncodeError:
-                return False
-        return True
+    def parts(self) -> Iterator[io.BytesIO]:
+        """Yield all as files, each for a COPY of its own: between two of them the server can be asked."""
+        for chunk in self._chunks:
+            yield io.BytesIO(self._storable(bytes(chunk), lambda text: _no_nul(text) and self._takes(text)))
 
-    def _storable(self, lines: bytes) -> Iterator[bytes]:
-        for line in lines.removesuffix(b"\n").split(b"\n"):
-            if self._has(memoryview(line)):
-                yield line + b"\n"
-                continue
-            *cells, partition, offset = line.split(b"\t")
-            named = [n for n, cell in zip(self._columns, cells, strict=False) if not self._has(memoryview(cell))]
-            what = "the character U+0000" if b"\0" in line else "a character that its encoding does not have"
+    def _storable(self, text: bytes, has: Callable[[bytes], bool]) -> bytes:
+        """Return the lines of a text that are all taken; those that are not are found by halves."""
+        return b"".join(line + b"\n" for line in self._taken(text.removesuffix(b"\n").split(b"\n"), has))
+
+    def _taken(self, lines: Sequence[bytes], has: Callable[[bytes], bool]) -> Iterator[bytes]:
+        middle = len(lines) // 2
+        if has(b"\n".join(lines)):
+            yield from lines
+        elif middle:
+            yield from self._taken(lines[:middle], has)
+            yield from self._taken(lines[middle:], has)
+        else:
+            *cells, partition, offset = lines[0].split(b"\t")
+            named = [name for name, cell in zip(self._columns, cells, strict=False) if not has(cell)]
+            what = "a character that its encoding does not have" if _no_nul(lines[0]) else "the character U+0000"
             reason = f"PostgreSQL cannot store {what}: {', '.join(named)}"
             self.refused.append(Refused(int(partition), int(offset), reason))
+
+
+def _no_nul(text: bytes) -> bool:
+    return b"\0" not in text
 
 
 def _chunks(batch: Batch) -> Iterator[memoryview]:

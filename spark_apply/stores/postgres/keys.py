@@ -6,6 +6,7 @@ the numerics 1.0 and 1.00. A delete removes the row of its own text only, and of
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +21,8 @@ _BY_TEXT: Final = ("integer", "bigint", "text", "boolean", "date", "timestamp wi
 """Types of which each value has one text in the key of an event."""
 _UNLIKE: Final = ("real", "double precision", "numeric", "jsonb")
 """Types of which two values can be equal and still differ."""
+_BY_ID: Final = ("integer", "bigint", "text", "numeric", "boolean")
+"""Types of which a value can be looked for by its JSON."""
 
 
 def column_type(table: TargetTable, column: TargetColumn) -> str:
@@ -84,3 +87,22 @@ def _key_types(table: TargetTable) -> dict[str, str]:
 
 def _unlike(table: TargetTable) -> list[str]:
     return [name for name, kind in _key_types(table).items() if kind in _UNLIKE]
+
+
+def having(keys: Sequence[TargetColumn], key: sql.Composed) -> sql.Composed:
+    """Return a condition for the ids of `asked`; it uses the primary key if JSON round-trips the key's types."""
+    if not all(pg_type(column).split("(")[0] in _BY_ID for column in keys):
+        return sql.SQL("{} = ANY (%s)").format(key)
+    fields = sql.SQL(", ").join(
+        sql.SQL("{} {}").format(sql.Identifier(column.name), sql.SQL(pg_type(column))) for column in keys
+    )
+    named = sql.SQL(", ").join(sql.Identifier(column.name) for column in keys)
+    of_row = sql.SQL(", ").join(sql.Identifier("t", column.name) for column in keys)
+    return sql.SQL("({}) IN (SELECT {} FROM json_to_recordset(%s::json) AS a({}))").format(of_row, named, fields)
+
+
+def asked(ids: Collection[str], keys: Sequence[TargetColumn]) -> object:
+    """Return the parameter of that condition."""
+    if not all(pg_type(column).split("(")[0] in _BY_ID for column in keys):
+        return list(ids)
+    return f"[{','.join(ids)}]"

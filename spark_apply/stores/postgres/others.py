@@ -40,6 +40,8 @@ SELECT string_agg(what, ', ' ORDER BY what) FROM (
         WHERE NOT tgisinternal AND NOT has_function_privilege(tgfoid, 'EXECUTE')
     UNION ALL SELECT 'foreign key ' || conname FROM t JOIN pg_constraint ON conrelid = t.oid
         WHERE contype = 'f' AND NOT has_any_column_privilege(confrelid, 'REFERENCES')
+    UNION ALL SELECT 'tablespace ' || spcname FROM t JOIN pg_tablespace s ON s.oid = reltablespace
+        WHERE NOT has_tablespace_privilege(s.oid, 'CREATE')
     UNION ALL SELECT 'owner ' || relowner::regrole FROM t
         WHERE relowner <> current_user::regrole AND NOT has_schema_privilege(relowner, relnamespace, 'CREATE')
         AND NOT (SELECT rolsuper FROM pg_roles WHERE rolname = current_user)) kept
@@ -49,8 +51,16 @@ SELECT string_agg(what, ', ' ORDER BY what) FROM (
 
 def lost(cur: Cursor, table: TargetTable, copy: Copy) -> list[str]:
     """Return the columns that a copy had and has no more."""
-    there = columns_of(cur, sql.Identifier(table.schema, table.copy_name))
-    return lost_columns(table, _wanted(table), there, copy.mark)
+    return lost_columns(table, _wanted(table), numbers_of(cur, table), copy.mark)
+
+
+def numbers_of(cur: Cursor, table: TargetTable) -> dict[str, int | str | None]:
+    """Return the number of each column of the table that has a copy's name."""
+    cur.execute(
+        "SELECT attname, attnum FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
+        (sql.Identifier(table.schema, table.copy_name).as_string(cur),),
+    )
+    return dict(cur.fetchall())
 
 
 def refuse_altered(cur: Cursor, table: TargetTable, copy: Copy, there_as: Tables) -> None:
@@ -58,7 +68,9 @@ def refuse_altered(cur: Cursor, table: TargetTable, copy: Copy, there_as: Tables
     mark = None if copy.due else copy.mark
     there = columns_of(cur, sql.Identifier(table.schema, table.copy_name))
     tables.changes(cur, there_as)  # raises for what no ALTER TABLE can do
-    refuse_lost(table, _wanted(table), there, mark, f"PostgreSQL table {table.schema}.{table.copy_name}")
+    refuse_lost(
+        table, _wanted(table), numbers_of(cur, table), mark, f"PostgreSQL table {table.schema}.{table.copy_name}"
+    )
     if not tables.has_key(cur, there_as):
         raise OperatorError(
             f"PostgreSQL table {table.schema}.{table.copy_name} has no primary key ({', '.join(table.key)}) any more: "

@@ -42,7 +42,7 @@ from spark_apply.events.kafka.topic_identity import difference
 from spark_apply.model.completeness import LOST, Mark, moved_on
 from spark_apply.model.foresight import Foreseen
 from spark_apply.model.identity import has_key, identity_of, stamp
-from spark_apply.model.lost_columns import RetypedError, retyped
+from spark_apply.model.lost_columns import RetypedError, known, retyped
 from spark_apply.model.store import (
     EVERYTHING,
     Applied,
@@ -53,19 +53,19 @@ from spark_apply.model.store import (
     Visibility,
     only_options,
 )
-from spark_apply.model.target_table import TargetColumn, TargetTable
+from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.failures import StoreAwayError
 from spark_apply.stores.postgres import tables
 from spark_apply.stores.postgres.attached import attached, put_on, take_off
 from spark_apply.stores.postgres.careful import DeferredError, TableFold, fold_carefully
 from spark_apply.stores.postgres.copies import BESIDE, LIVE, PREVIOUS, Copies, Copy
+from spark_apply.stores.postgres.keys import asked, having
+from spark_apply.stores.postgres.letters import takes
 from spark_apply.stores.postgres.locks import lock_exclusively, wait_for_locks
-from spark_apply.stores.postgres.others import lost, refuse_altered, refuse_dependents, refuse_to_drop
+from spark_apply.stores.postgres.others import lost, numbers_of, refuse_altered, refuse_dependents, refuse_to_drop
 from spark_apply.stores.postgres.server import LockedError, Server, ShortageError
 from spark_apply.stores.postgres.tables import OURS, CopyState, Cursor, Tables, columns_of
-from spark_apply.stores.postgres.types import documents, pg_type
-
-_BY_ID = ("integer", "bigint", "text", "numeric", "boolean")
+from spark_apply.stores.postgres.types import documents
 
 
 def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSession | None) -> PostgresStore:
@@ -91,8 +91,8 @@ class PostgresStore:
         self._besides: list[PostgresStore] = []
         self._locked: set[str] = set()
         """Tables that another session kept locked: they are waited for no more, until they are free."""
-        self._columns: dict[str, int | None] = {}
-        """By table, a hash of the columns that its copy had when they were looked at last."""
+        self._columns: dict[str, tuple[int | None, dict[str, int | str]]] = {}
+        """By table, a hash of the columns that its copy had when they were looked at last, and their numbers."""
 
     def foresee(self, table: TargetTable) -> Foreseen:
         with self._server.transaction(f"looking at {table.qualified}") as cur:
@@ -122,7 +122,7 @@ class PostgresStore:
             identity = identity_of(copy.identity, table, f"PostgreSQL table {table.schema}.{table.copy_name}")
             refuse_altered(cur, table, copy, self._copies.tables(table, copy, self._role))
             tables.evolve(cur, self._copies.tables(table, copy, self._role))
-            self._columns[table.qualified] = self._copies.required(cur, table, self._role).columns
+            self._fits(cur, table, self._copies.required(cur, table, self._role))
             self._staged.pop(table.qualified, None)
         self._tables[table.qualified] = table
         return identity
@@ -232,18 +232,22 @@ class PostgresStore:
 
     def _require_types(self, cur: Cursor, table: TargetTable, copy: Copy) -> None:
         """Raise CdcError where another hand has given columns other types: PostgreSQL would round or cut off values."""
-        if self._columns.get(table.qualified) == copy.columns:
+        if self._columns.get(table.qualified, (None,))[0] == copy.columns:
             return
         of = self._copies.tables(table, copy, self._role)
         refuse_altered(cur, table, copy, of)
         if tables.changes(cur, of):
             raise retyped(f"PostgreSQL table {table.schema}.{table.copy_name}")
-        self._columns[table.qualified] = copy.columns
+        self._fits(cur, table, copy)
+
+    def _fits(self, cur: Cursor, table: TargetTable, copy: Copy) -> None:
+        self._columns[table.qualified] = copy.columns, known(numbers_of(cur, table))
 
     def _note_fold(self, cur: Cursor, copy: Copy, one: TableFold) -> None:
         """Set the mark of a copy that has the batch."""
         batch, visible = one.batch, one.visible
-        mark = replace(visible.mark, ends=moved_on(copy.mark.ends if copy.mark else {}, visible.mark.ends))
+        ends = moved_on(copy.mark.ends if copy.mark else {}, visible.mark.ends)
+        mark = self._marked(one.of.table, copy, replace(visible.mark, ends=ends))
         position = max(copy.position or "", batch.position if batch is not None else "") or None
         reload = copy.reload and visible.limit == ""
         self._copies.write(cur, copy.number, mark, position=position, reload=reload)
@@ -262,7 +266,14 @@ class PostgresStore:
             from_start = not mark.ends  # the topic is read from its beginning
             if from_start:
                 tables.forget_topic(cur, self._copies.tables(table, copy, self._role))
+            mark = self._marked(table, copy, mark)
             self._copies.write(cur, copy.number, mark, reload=True if from_start else None)
+
+    def _marked(self, table: TargetTable, copy: Copy, mark: Mark) -> Mark:
+        """Return a mark that has the numbers of a copy's columns; those of before where they may be others now."""
+        seen, numbers = self._columns.get(table.qualified, (None, {}))
+        had = copy.mark.columns if copy.mark else {}
+        return replace(mark, columns=numbers if seen == copy.columns else had)
 
     def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
         copy = self._read(table)
@@ -278,10 +289,11 @@ class PostgresStore:
             key = documents(keys, of=row)
             query = sql.SQL("SELECT {}, {} FROM {} t").format(key, documents(columns, of=row), of.rows)
             wanted: list[sql.Composable] = [sql.Identifier(CURRENT)] if table.history else []
-            wanted += [_having(keys, key)] if ids is not None else []
+            wanted += [having(keys, key)] if ids is not None else []
             if wanted:
                 query = sql.SQL("{} WHERE {}").format(query, sql.SQL(" AND ").join(wanted))
-            many.execute(query, None if ids is None else (_asked(ids, keys),))
+            there = None if ids is None else [id_ for id_ in ids if takes(cur, id_.encode())]
+            many.execute(query, None if there is None else (asked(there, keys),))
             for id_, document in many:
                 yield StoredRow(id_, document)
 
@@ -423,21 +435,3 @@ class PostgresStore:
 
 def _since(due: Due, mark: Mark | None) -> Due:
     return replace(due, begin=mark.ends, topic=mark.topic) if mark else replace(due, begin={})
-
-
-def _having(keys: Sequence[TargetColumn], key: sql.Composed) -> sql.Composed:
-    """Return a condition for the ids of `_asked`; it uses the primary key if JSON round-trips the key's types."""
-    if not all(pg_type(column).split("(")[0] in _BY_ID for column in keys):
-        return sql.SQL("{} = ANY (%s)").format(key)
-    fields = sql.SQL(", ").join(
-        sql.SQL("{} {}").format(sql.Identifier(column.name), sql.SQL(pg_type(column))) for column in keys
-    )
-    named = sql.SQL(", ").join(sql.Identifier(column.name) for column in keys)
-    of_row = sql.SQL(", ").join(sql.Identifier("t", column.name) for column in keys)
-    return sql.SQL("({}) IN (SELECT {} FROM json_to_recordset(%s::json) AS a({}))").format(of_row, named, fields)
-
-
-def _asked(ids: Collection[str], keys: Sequence[TargetColumn]) -> object:
-    if not all(pg_type(column).split("(")[0] in _BY_ID for column in keys):
-        return list(ids)
-    return f"[{','.join(ids)}]"

@@ -16,6 +16,7 @@ from spark_apply.model.store import EVERYTHING, Applied, Batch, Offsets
 from spark_apply.model.target_table import TargetTable, other_target
 from spark_apply.stores.postgres.copy_text import CopyText
 from spark_apply.stores.postgres.history import TYPES, fold_statement
+from spark_apply.stores.postgres.keeping import store_like
 from spark_apply.stores.postgres.keys import Stage, column_type, newest_events, same_text
 from spark_apply.stores.postgres.types import holds, widens
 
@@ -90,6 +91,7 @@ def create(cur: Cursor, tables: Tables, like: sql.Identifier | None) -> None:
         shape = sql.SQL("LIKE {} INCLUDING ALL").format(like)
     cur.execute(sql.SQL("CREATE TABLE {} ({}) WITH (fillfactor = {})").format(rows, shape, sql.Literal(_FILLFACTOR)))
     if like is not None:
+        store_like(cur, rows, like)
         _give_key(cur, rows, (*table.key, POSITION) if table.history else table.key)
     cur.execute(sql.SQL("CREATE TABLE {} ({})").format(tables.ours("waiting"), events))
     if table.history:

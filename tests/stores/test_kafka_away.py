@@ -1,0 +1,81 @@
+"""An apply job waits for brokers that are away, as it waits for stores, and goes on where it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdc.config.apply_config import StoreConfig
+from cdc.dev.servers.process import Server
+from cdc.dev.stack import SERVERS
+from cdc.model.errors import OperatorError
+from cdc.model.state import Phase
+from spark_apply.events.kafka import client, stream
+from spark_apply.job.topics import identity
+from spark_apply.job.watermarks import barriers
+from tests.conftest import Database
+from tests.spark.laws import Setting, order, until
+from tests.spark.records import position
+
+pytest_plugins = ["tests.spark.fixtures"]
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
+
+_IMPATIENT = {
+    "kafka.default.api.timeout.ms": "3000", "kafka.request.timeout.ms": "2000", "fetchOffset.numRetries": "1",
+    "kafkaConsumer.pollTimeoutMs": "3000",
+}  # fmt: skip
+
+
+@pytest.mark.full  # tests/unit/test_apply_retry.py has what ends a round for it
+@pytest.mark.timeout(900)
+def test_brokers_that_are_away_are_waited_for(
+    apply_spark: SparkSession, postgres18: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While nothing comes, and in the midst of a batch; dead, and frozen. What came meanwhile is there, once."""
+    configured = stream._configured
+    monkeypatch.setattr(stream, "_configured", lambda *given: configured(*given).options(**_IMPATIENT))
+    monkeypatch.setattr(identity, "AWAY_S", 2.0)
+    monkeypatch.setattr(barriers, "_AWAY_S", 2.0)
+    monkeypatch.setattr(client, "ANSWER_WITHIN_S", 2.0)
+    broker = Server("kafka", tmp_path / "kafka", SERVERS["kafka"])
+    broker.start()
+    setting = Setting(apply_spark, broker.url, tmp_path, lambda _: StoreConfig(type="postgres", url=postgres18.url))
+    table, publisher = setting.table(), setting.publisher()
+    publisher.create([table])
+    records: list[Any] = []
+
+    def publish(commit: int, rows: int) -> None:
+        more = [r for n in range(rows) for r in table.event("u", order(n, f"at {commit}"), position(commit, n + 1))]
+        setting.publisher().stand(Phase.STREAM, commit + 5, [table], more)
+        records.extend(more)
+
+    def is_there(commit: int) -> bool:
+        (mark,) = setting.marks(table)
+        return job.failure is not None or bool(mark.complete and mark.complete.position == position(commit + 5, 0))
+
+    try:
+        publish(10, 3)
+        with setting.running("checkpoints") as job:
+            until(lambda: job.said("batch 1"), 300)
+            for number, (away, back) in enumerate(((broker.kill, broker.start), (broker.pause, broker.resume))):
+                if number:
+                    folder = setting.folder / "checkpoints"
+                    begun = len([*folder.glob("*/offsets/[0-9]*")])
+                    publish(200, 20_000)
+                    until(lambda: len([*folder.glob("*/offsets/[0-9]*")]) > begun, 60)  # noqa: B023
+                away()
+                waited = sum("does not answer" in line for line in job.lines)
+                until(lambda: sum("does not answer" in line for line in job.lines) > waited or job.failure, 300)  # noqa: B023
+                back()
+                publish(at := 100 + 200 * number, 5)
+                until(lambda: is_there(at), 300)
+                assert job.failure is None
+        assert setting.contents(table) == setting.folded(table, records)
+    finally:
+        broker.resume()
+        broker.kill()
+    with pytest.raises(OperatorError, match="does not answer"):
+        setting.apply()
