@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,7 @@ import orjson
 
 from cdc.capture.starting import verdicts
 from cdc.capture.starting.left_out import begins_without, could_begin_without, those_named
+from cdc.cli.ending import pasteable
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.config.findings import Checked, Finding, Level, as_left_out, probed, refused
@@ -46,6 +48,8 @@ def check(file: Path, *, as_json: bool) -> int:
     findings += [
         of for of in heard.findings if not any(of.what in what or what in f"{of.about}: {of.what}" for what in said)
     ]
+    named_here = {"CONNECTOR.yaml": file}
+    findings = [replace(of, fix=of.fix and pasteable(of.fix, named_here)) for of in findings]
     failed = any(finding.level is Level.ERROR for finding in findings)
     if as_json:
         told = [{"level": f.level.value, "about": f.about, "message": f.what, "fix": f.fix} for f in findings]

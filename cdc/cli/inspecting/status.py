@@ -33,6 +33,9 @@ def status(file: Path, *, as_json: bool) -> None:
         return
     config = load_connector(file)
     found = connector_status(config)
+    for of in (found["slot"], found["last_error"]):
+        if of and of.get("hint"):
+            of["hint"] = pasteable(of["hint"], {"CONNECTOR.yaml": file})
     if as_json:
         click.echo(orjson.dumps(found).decode())
         return
