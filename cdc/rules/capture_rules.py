@@ -27,7 +27,7 @@ import orjson
 from cdc.config.published.column_rules import ColumnRules
 from cdc.config.published.where import Condition, parse, spaced
 from cdc.config.source_config import SourceConfig
-from cdc.config.table_patterns import is_pattern, leaves_out, matches
+from cdc.config.table_patterns import LEFT_OUT, is_pattern, leaves_out, matches
 from cdc.model.change import UNCHANGED, Row, Table, Unsent
 from cdc.model.errors import OperatorError
 from cdc.rules.changed_values import changed_column, without_labels
@@ -220,9 +220,10 @@ class CaptureRules:
                 matched = [table for table in tables if matches(item, table.qualified)]
                 left_out = leaves_out(self._tables, item) or any(matches(item, name) for name in beside)
                 if not matched and not left_out:
+                    stay = f'; rules of what was captured may stay: source.tables: […, "{LEFT_OUT}{item}"]'
                     yield OperatorError(
                         f"source.{part}: {item} is no captured table",
-                        hint=f"captured are {', '.join(table.qualified for table in tables[:10])}",
+                        hint=f"captured are {', '.join(t.qualified for t in tables[:10])}{'' if first else stay}",
                     )
                 elif matched and part == "columns" and (first or is_pattern(item)):
                     yield from _unknown(item, self._columns[item], matched)

@@ -116,6 +116,9 @@ def test_rules_of_a_table_that_is_left_out_may_stay() -> None:
     )  # fmt: skip
     (refused,) = CaptureRules.of_source(of).refusals([USERS], first=True)
     assert refused.message == "source.where: s.wrong_* is no captured table"
+    (refused,) = CaptureRules.of_source(of).refusals([USERS], first=False)
+    of = replace(of, tables=(*of.tables, (refused.hint or "").split('"')[1]))  # as the hint says
+    assert not list(CaptureRules.of_source(of).refusals([USERS], first=False))
 
 
 @pytest.mark.parametrize(
