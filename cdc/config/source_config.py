@@ -12,7 +12,7 @@ from cdc.config.published.column_rules import ColumnRules
 from cdc.config.published.outbox import OutboxConfig
 from cdc.config.published.where import parse
 from cdc.config.requirement import require
-from cdc.config.table_patterns import LEFT_OUT, chooses, is_pattern, matches
+from cdc.config.table_patterns import LEFT_OUT, chooses, is_pattern, leaves_out, matches
 from cdc.config.yaml.yaml_binding import BOUND_AS
 from cdc.model.errors import ConfigError
 
@@ -182,7 +182,7 @@ class SourceConfig:
         for part, names in rules.items():
             for name in names:
                 require(
-                    is_pattern(name) or self.captures(name),
+                    is_pattern(name) or self.captures(name) or leaves_out(self.tables, name),
                     f"{part}: “{name}” is not captured",
                     f"add it to tables, which has {', '.join(self.tables)}",
                 )

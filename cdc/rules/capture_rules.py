@@ -27,7 +27,7 @@ import orjson
 from cdc.config.published.column_rules import ColumnRules
 from cdc.config.published.where import Condition, parse, spaced
 from cdc.config.source_config import SourceConfig
-from cdc.config.table_patterns import is_pattern, matches
+from cdc.config.table_patterns import LEFT_OUT, is_pattern, leaves_out, matches
 from cdc.model.change import UNCHANGED, Row, Table, Unsent
 from cdc.model.errors import OperatorError
 from cdc.rules.changed_values import changed_column, without_labels
@@ -167,9 +167,13 @@ class CaptureRules:
         *,
         appends: bool = False,
         keys: Keyring | None = None,
+        tables: Iterable[str] = (),
     ) -> None:
-        """`appends`: a new column of a table always stands behind all others. `keys` are those of encrypted values."""
-        self._columns, self._appends = columns, appends
+        """`appends`: a new column of a table always stands behind all others. `keys` are those of encrypted values.
+
+        `tables` are the items of `tables`: rules of what they leave out stay, for when it has another name.
+        """
+        self._columns, self._appends, self._tables = columns, appends, tuple(tables)
         self.keys: Final = keys
         self._where = {name: parse(text) for name, text in where.items()}
         self._texts = where
@@ -178,17 +182,23 @@ class CaptureRules:
     @classmethod
     def of_source(cls, source: SourceConfig) -> CaptureRules:
         keys = Keyring(MasterKey(source.master_key)) if source.master_key is not None else None
-        return cls(source.columns, source.where, appends=source.type in _APPENDING, keys=keys)
+        return cls(source.columns, source.where, appends=source.type in _APPENDING, keys=keys, tables=source.tables)
 
     def of(self, name: str) -> TableRules | None:
         """Return the rules of ``schema.table``; None where all of it is published as it is."""
         if name not in self._of:
-            self._of[name] = self._made(name)
+            columns, where = _one("columns", self._columns, name), _one("where", self._where, name)
+            self._of[name] = self._made(columns, where)
         return self._of[name]
 
-    def _made(self, name: str) -> TableRules | None:
-        columns = _one("columns", self._columns, name)
-        where = _one("where", self._where, name)
+    def each(self, name: str) -> list[TableRules]:
+        """Return the rules of ``schema.table``: those of more than one name of it are refused where it is captured."""
+        columns: list[str | None] = [item for item in self._columns if matches(item, name)]
+        where: list[str | None] = [item for item in self._where if matches(item, name)]
+        made = (self._made(one, other) for one in columns or [None] for other in where or [None])
+        return [rules for rules in made if rules is not None]
+
+    def _made(self, columns: str | None, where: str | None) -> TableRules | None:
         if columns is None and where is None:
             return None
         rules = self._columns[columns] if columns is not None else None
@@ -208,10 +218,12 @@ class CaptureRules:
         for part, items in (("columns", self._columns), ("where", self._where)):
             for item in items:
                 matched = [table for table in tables if matches(item, table.qualified)]
-                if not matched and not any(matches(item, name) for name in beside):
+                left_out = leaves_out(self._tables, item) or any(matches(item, name) for name in beside)
+                if not matched and not left_out:
+                    stay = f'; rules of what was captured may stay: source.tables: […, "{LEFT_OUT}{item}"]'
                     yield OperatorError(
                         f"source.{part}: {item} is no captured table",
-                        hint=f"captured are {', '.join(table.qualified for table in tables[:10])}",
+                        hint=f"captured are {', '.join(t.qualified for t in tables[:10])}{'' if first else stay}",
                     )
                 elif matched and part == "columns" and (first or is_pattern(item)):
                     yield from _unknown(item, self._columns[item], matched)
@@ -316,40 +328,6 @@ def refuse_strange(rules: TableRules, table: Table, known: Callable[[str], bool]
             hint=f"if it holds what must not be published, add {strange[0]} to the rule; if not, say with include: […] "
             "which columns are published",
         )
-
-
-def refuse_another_name(rules: CaptureRules, was: str, now: str, what: str = "") -> None:
-    """Raise OperatorError for a captured table that was called `was`, and whose rules are weaker under its name now.
-
-    `what` says what has become of it, if it was not renamed.
-    """
-    what = what or f"table renamed: {was} is {now} now"
-    then, of = rules.of(was), rules.of(now)
-    if then is None or (of is not None and not _is_weaker(of, then)):
-        return
-    raise OperatorError(
-        f"{what}, which source.tables names, and the rules that source.columns and source.where have for {was} are not "
-        "all there for it: what must not be published would be",
-        hint=f"give {now} the rules of {was}, or say with include: […], under that name, which of its columns are "
-        f'published; or say that it is left out: source.tables: […, "!{now}"]',
-    )
-
-
-def _is_weaker(now: TableRules, then: TableRules) -> bool:
-    """Tell whether rules let values or rows be seen that others hide; columns that an `include` of it names may be."""
-    were, are = then.columns or ColumnRules(include=("*",)), now.columns or ColumnRules(include=("*",))
-    everything = now.columns is None or not are.include
-
-    def shows(name: str) -> bool:
-        return name not in are.exclude and name not in are.changed and (everything or name in are.include)
-
-    if then.condition is not None and now.condition is None:
-        return True
-    if then.columns is None or (are.include and not now.by_pattern):
-        return False
-    if were.include and (everything or not set(are.include) <= set(were.include)):
-        return True
-    return any(map(shows, then.named))
 
 
 def _before_named(rules: TableRules, table: Table, strange: Sequence[str]) -> list[str]:

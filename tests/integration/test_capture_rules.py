@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -347,17 +348,15 @@ def test_a_table_that_is_captured_no_more_keeps_its_rules(
             "places, or a part of it, is public.old",
             "p is a partition of public.beings",
         ):
-            assert f"public.{name.rpartition('public.')[2]} is left out until the next start" in said
-            assert f"public.{name} now, which source.tables names, and the rules" in said
+            assert re.search(rf"public\.{name.rpartition('.')[2]}\b[^:]* is left out until the next start", said)
+            assert re.search(rf"public\.{name} now[^:]*, which source\.tables names, and the rules", said)
         for name in ("audience", "class", "animals", "beings", "old"):
             assert connector.records(f"public.{name}") == []
-    said, connector = run(
-        *("pets", "class"), animals={"include": ["id", "s"]}, audience=secret, beings={"include": ["id"]}, old=secret
-    )
+    said, connector = run(*("pets", "class"), animals=secret, audience=secret, beings={"include": ["id"]}, old=secret)
     assert "is left out" not in said
     assert [list(connector.fold(f"public.{name}").values()) for name in ("audience", "old", "animals", "class")] == [
         [{"id": 1}],
         [{"id": 1}],
-        [{"id": 1, "s": "secret"}],
+        [{"id": 1}],
         [],
     ]

@@ -16,8 +16,9 @@ from cdc.config.source_config import SourceConfig
 from cdc.encode.schema_versions import SchemaVersions
 from cdc.model.change import Column, Kind, Table
 from cdc.model.errors import ConfigError, OperatorError
-from cdc.rules.capture_rules import CaptureRules, refuse_another_name
+from cdc.rules.capture_rules import CaptureRules
 from cdc.rules.changed_values import without_labels
+from cdc.rules.other_names import Another, refuse_other_names
 from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, insert
 from tests.text_tables import text_column, text_table
 
@@ -104,6 +105,20 @@ def test_files_that_are_refused(made: object, why: str) -> None:
 
 def _source(**more: object) -> SourceConfig:
     return SourceConfig(type="postgres", url="postgresql://h/d", tables=("s.users",), **more)  # type: ignore[arg-type]
+
+
+def test_rules_of_a_table_that_is_left_out_may_stay() -> None:
+    """They are those of what it had, wherever that is captured again."""
+    rules = {"s.other": HIDDEN, "s.old_?": HIDDEN}
+    of = SourceConfig(
+        type="postgres", url="postgresql://h/d", tables=("s.*", "!s.other", "!s.old_*"), columns=rules,
+        where={"s.other": "id = 1", "s.wrong_*": "id = 1"},
+    )  # fmt: skip
+    (refused,) = CaptureRules.of_source(of).refusals([USERS], first=True)
+    assert refused.message == "source.where: s.wrong_* is no captured table"
+    (refused,) = CaptureRules.of_source(of).refusals([USERS], first=False)
+    of = replace(of, tables=(*of.tables, (refused.hint or "").split('"')[1]))  # as the hint says
+    assert not list(CaptureRules.of_source(of).refusals([USERS], first=False))
 
 
 @pytest.mark.parametrize(
@@ -264,7 +279,7 @@ def test_rows_that_are_read_with_a_column_of_which_the_log_has_not_told() -> Non
         ({"s.*": HIDDEN}, {"s.*": "id < 9"}, False),
         ({"s.users": HIDDEN, "s.old": ColumnRules(mask=("password", "name"))}, {}, False),
         ({"s.users": HIDDEN, "s.old": ColumnRules(include=("name",))}, {}, False),
-        ({"s.users": HIDDEN, "s.old": ColumnRules(include=("name", "password"))}, {}, False),
+        ({"s.users": HIDDEN, "s.old": ColumnRules(include=("name", "password"))}, {}, True),
         ({"s.users": HIDDEN, "s.o*": ColumnRules(include=("name", "password"))}, {}, True),
         ({"s.users": ColumnRules(include=("name", "a")), "s.old": ColumnRules(include=("a",))}, {}, False),
         ({"s.old": HIDDEN}, {"s.old": "id < 9"}, False),
@@ -277,9 +292,9 @@ def test_a_table_under_another_name_keeps_its_rules(
     rules = CaptureRules(columns, where)
     if refused:
         with pytest.raises(OperatorError, match=r"table renamed: s\.users is s\.old now"):
-            refuse_another_name(rules, "s.users", "s.old")
+            refuse_other_names(rules, [Another("s.users", "s.old")])
     else:
-        refuse_another_name(rules, "s.users", "s.old")
+        refuse_other_names(rules, [Another("s.users", "s.old")])
 
 
 def test_a_rule_by_a_pattern_is_of_those_that_have_the_column() -> None:

@@ -158,6 +158,21 @@ def test_rows_that_go_to_another_table_that_is_captured_too(statement: str) -> N
             _follow(of, statement, server="11.4.2-MariaDB")
 
 
+def test_rows_that_go_where_more_is_hidden() -> None:
+    """Nothing goes the other way but by EXCHANGE."""
+    for statement, refused in (
+        ("ALTER TABLE archive CONVERT TABLE t TO PARTITION p VALUES LESS THAN (9)", False),
+        ("ALTER TABLE t CONVERT PARTITION p TO TABLE archive", False),
+        ("ALTER TABLE archive EXCHANGE PARTITION p WITH TABLE t", True),
+        ("ALTER TABLE t EXCHANGE PARTITION p WITH TABLE archive", True),
+    ):
+        rules = {"d.archive": HIDE["d.t"]}
+        of = _followed(rules, ("d.*",))
+        with pytest.raises(OperatorError, match=r"rows of d\.archive are in d\.t now") if refused else nullcontext():
+            _follow(of, statement, server="11.4.2-MariaDB")
+        _follow(_followed({**rules, **HIDE}, ("d.*",)), statement, server="11.4.2-MariaDB")  # as the hint says
+
+
 @pytest.mark.parametrize(
     "statements",
     [

@@ -87,7 +87,7 @@ def emptied(*tables: tuple[str, str], dropped: bool = False) -> Emptied:
         ("ALTER TABLE t DROP PARTITION p0, p1", Partitions(T)),
         ("ALTER TABLE t IMPORT TABLESPACE", Partitions(T)),
         ("ALTER TABLE t IMPORT PARTITION p0 TABLESPACE", Partitions(T)),
-        ("ALTER TABLE t EXCHANGE PARTITION p WITH TABLE e.u WITHOUT VALIDATION", Partitions(T, (U,))),
+        ("ALTER TABLE t EXCHANGE PARTITION p WITH TABLE e.u WITHOUT VALIDATION", Partitions(T, (U,), both=True)),
         ("ALTER TABLE t CONVERT PARTITION p TO TABLE `e`.u", Partitions(T, (U,))),
         ("ALTER TABLE t CONVERT TABLE e.u TO PARTITION p VALUES LESS THAN (9)", Partitions(T, gone=(U,))),
         ("ALTER TABLE t DISCARD TABLESPACE", emptied(T)),

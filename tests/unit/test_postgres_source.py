@@ -288,6 +288,16 @@ def test_a_table_renamed_to_a_captured_name_without_its_rule(monkeypatch: pytest
         look(catalog=source._catalog())
 
 
+def test_what_a_commit_carries_is_made_once() -> None:
+    """Also where a table with rules is captured no more: each commit compares it with the last by its identity."""
+    source, _, _ = _source()
+    reliance = Reliance(source._config, source._catalog(), (), source._followed, cast("Any", None))
+    reliance._aside = {"=9": "9=s.users"}
+    reliance.begin()
+    assert reliance.carried() is reliance.carried()
+    assert reliance.carried() == {"=9": "9=s.users"}
+
+
 def test_a_table_made_again_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its number is another: the publication may not carry it, and no row would ever say so."""
     monkeypatch.setattr(TheCatalog, "now", {9: ("s", "orders")})

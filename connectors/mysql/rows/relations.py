@@ -305,11 +305,11 @@ class Followed:
                 yield from self._look(self._name(name), at, catalog, values=values)
             case Filled(name):
                 yield from self._others(self._name(name), at, catalog)
-            case Partitions(name, others, gone):
-                for other in map(self._name, (*others, *gone)):
-                    for was, now in ((other, self._name(name)), (self._name(name), other)):
-                        if now in self._now or self._matches(now):
-                            self._hidden.refuse_another_name(was, now, rows=True)
+            case Partitions(name, others, gone, both):
+                came = [(other, name) for other in (*gone, *(others if both else ()))]
+                for was, now in (map(self._name, pair) for pair in (*came, *((name, other) for other in others))):
+                    if now in self._now or self._matches(now):
+                        self._hidden.refuse_another_name(was, now, rows=True)
                 for one in map(self._name, gone):
                     yield from self._emptied(one, at)
                 for one in map(self._name, (name, *others)):

@@ -120,6 +120,8 @@ class Partitions:
     """Tables that its rows went to or came from, and that are there: EXCHANGE, CONVERT PARTITION … TO TABLE."""
     gone: tuple[Name, ...] = ()
     """Tables that have become a part of it: CONVERT TABLE … TO PARTITION."""
+    both: bool = False
+    """Rows of `others` are in it now, too: EXCHANGE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,8 +309,8 @@ def _partitions(table: Name, clause: list[Token], database: str) -> Meaning:
     if clause[0].says("DISCARD"):
         return None  # what is left cannot be read until IMPORT
     at = next((at for at, token in enumerate(clause) if token.says("TABLE")), 0)
-    others = (_name(clause, at + 1, database)[0],) if at else ()
-    return Partitions(table, others if clause[0].says("EXCHANGE", "CONVERT") else ())
+    others = (_name(clause, at + 1, database)[0],) if at and clause[0].says("EXCHANGE", "CONVERT") else ()
+    return Partitions(table, others, both=clause[0].says("EXCHANGE"))
 
 
 def _create(tokens: list[Token], database: str) -> Meaning:

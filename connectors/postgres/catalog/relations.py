@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from cdc.config.config import ConnectorConfig
-from cdc.config.table_patterns import leaves_out
+from cdc.config.table_patterns import LEFT_OUT, leaves_out
 from cdc.model.change import Table
 from cdc.model.errors import ChangedError, OperatorError, RetryableError, VerdictError
 from cdc.model.table_schema import Description
-from cdc.rules.capture_rules import CaptureRules, refuse_another_name
+from cdc.rules.capture_rules import CaptureRules
+from cdc.rules.other_names import Another, refuse_other_names
 from connectors.captured_tables import LeftOut
 from connectors.postgres.catalog.catalog import Captured, Catalog
 from connectors.postgres.pgoutput.messages import Relation
@@ -60,7 +61,7 @@ class Followed:
         if self._above and not (self._above in again and commit is not None and commit < end):
             own = ".".join(self._names.get(relation.id, ()))
             if own:
-                refuse_another_name(self._rules, own, self._above, _part(own, self._above))
+                refuse_other_names(self._rules, [Another(own, self._above, _part(own, self._above))])
             self.parts[relation.id] = self._above, own
         self.has_changed, self._above = False, ""
         name = (relation.schema, relation.name)
@@ -111,18 +112,17 @@ class Followed:
         there = {c.oid: (c.table.schema, c.table.name) for c in captured}
         gone = sorted(".".join(name) for oid, name in self._names.items() if there.get(oid) != name)
         if gone:
-            names = ", ".join(gone)
-            raise ChangedError(f"table {names} is part of another one now, or another, or none: looking again")
+            raise _none_of_its_own(", ".join(gone))
 
     def has_rules(self, name: str) -> bool:
-        """Whether there are rules for a table, as ``schema.table``."""
-        return self._rules.of(name) is not None
+        """Whether there are rules for a table, as ``schema.table``; also two, which cannot be applied."""
+        return bool(self._rules.each(name))
 
     def compare(self, before: Mapping[str, int], catalog: Catalog, owed: Mapping[int, str]) -> dict[int, str]:
         """Say what has become of tables that were followed, by name and number, and that a start finds no more.
 
         Nothing is written to their topics from now on, and nothing is taken away. Raises OperatorError for one whose
-        new name is not captured: what was written to it since is passed over.
+        new name is not captured: what was written to it since is passed over; one for all whose rules are weaker now.
 
         `owed` has partitions, and tables that are captured no more, each by number with the name whose rules hide what
         it has. Returns those that are still there, and will have these rules when they are captured again.
@@ -131,14 +131,17 @@ class Followed:
         gone = {oid: name for name, oid in before.items() if here.get(oid) != name}
         owed = {**owed, **gone}
         places = catalog.places([*owed]) if owed else {}
-        captured, left = frozenset(here.values()), {}
+        captured, left, others = frozenset(here.values()), dict[int, str](), list[Another]()
         for oid, (own, above) in sorted(places.items()):
             was, name = owed[oid], ".".join(above or own)
+            if oid in here and name != here[oid]:
+                raise _none_of_its_own(here[oid])
             if oid in here or (above is not None and name in captured):
                 what = "" if oid in gone else f"{was}, or a part of it, is {name} now"
-                refuse_another_name(self._rules, was, name, _part(".".join(own), name) if above else what)
-            elif self.has_rules(was) and (above is None or name != was):
+                others.append(Another(was, name, _part(".".join(own), name) if above else what))
+            elif self.has_rules(was):
                 left[oid] = was
+        refuse_other_names(self._rules, others)
         for oid, name in sorted(gone.items(), key=lambda of: of[1]):
             now, root = places.get(oid, (None, None))
             if name in captured or not self._config.source.captures(name):
@@ -162,18 +165,24 @@ class Followed:
         old, new = ".".join(was), ".".join(now)
         said = f"table renamed: {old} is {new} now"
         if self._config.source.captures(new):
-            refuse_another_name(self._rules, old, new)
+            refuse_other_names(self._rules, [Another(old, new)])
             return RetryableError(f"{said}: it is taken up under that name, in a topic of its own")
-        if leaves_out(self._config.source.tables, new):
+        tables = self._config.source.tables
+        if f"{LEFT_OUT}{new}" in tables:
             return RetryableError(f"{said}, which source.tables leaves out")
+        rename = f"in source.tables write {new} in place of {old}: it is read into a topic of its own; or "
         take_back = f"ALTER TABLE {identifier(*now)} RENAME TO {identifier(was[1])}"
         publish = f"ALTER PUBLICATION {identifier(self._config.publication)} ADD TABLE ONLY {identifier(*was)}"
         return VerdictError(
             f"{said}, which source.tables does not name: what is written to it since is not captured",
-            hint=f"in source.tables write {new} in place of {old}: it is read into a topic of its own; or take the "
-            f"name back: {take_back}; or, to follow the table that has the name {old} by now: {publish}; or say that "
-            f'it is left out: source.tables: […, "!{old}"]',
+            hint=f"{'' if leaves_out(tables, new) else rename}take the name back: {take_back}; or, to follow the table "
+            f"that has the name {old} by now: {publish}; or say that it is left out: "
+            f'source.tables: […, "{LEFT_OUT}{new if leaves_out(tables, new) else old}"]',
         )
+
+
+def _none_of_its_own(names: str) -> ChangedError:
+    return ChangedError(f"table {names} is part of another one now, or another, or none: looking again")
 
 
 def _part(name: str, above: str) -> str:

@@ -43,8 +43,8 @@ class Reliance:
         self._catalog = catalog
         self._captured, self._followed, self._joining = captured, followed, joining
         self._look_at_s = 0.0
-        self._records: dict[str, str] = {}
-        """What was last found of each table."""
+        self._records: Mapping[str, str] = {}
+        """What was last found of each table, and `_aside`."""
         self.stale: Mapping[str, str] = {}
         """Tables whose rows in the topic may not be those of the source, with the reason of each."""
         self._aside: Mapping[str, str] = {}
@@ -74,7 +74,8 @@ class Reliance:
         raise_first(ledger.refusals(found))
         made = dict.fromkeys(again, "it is another table of that name, which the publication did not carry at first")
         self.stale = {**ledger.differences(state.carried, found, self._publication), **made}
-        self._records, self._since_before = ledger.records(found, state.carried, self.stale), frozenset(state.tables)
+        self._records = {**self._aside, **ledger.records(found, state.carried, self.stale)}
+        self._since_before = frozenset((*state.tables, *self._aside))
         self._followed.read_behind = at_record_end(catalog.end()), frozenset(self.stale)
 
     def _join(self, names: Collection[str]) -> None:
@@ -91,7 +92,7 @@ class Reliance:
 
     def begin(self) -> None:
         """Note how the tables are before the log is held."""
-        self.stale, self._records = {}, ledger.records(self._facts())
+        self.stale, self._records = {}, {**self._aside, **ledger.records(self._facts())}
 
     def extend(self) -> None:
         """Note how tables are that were added; what `stale` has not compared is not noted."""
@@ -100,8 +101,7 @@ class Reliance:
 
     def carried(self) -> Mapping[str, str]:
         """Return each table's entry of the position record, with what the log has told of."""
-        own = ledger.with_parts(self._records, self._followed.parts) if self._followed.parts else self._records
-        return {**self._aside, **own} if self._aside else own
+        return ledger.with_parts(self._records, self._followed.parts) if self._followed.parts else self._records
 
     def learn(self, relation: Relation, commit: int | None) -> Table | None:
         """Know a relation from here on; one that has changed is compared now, before any reading that its rows ask for.
