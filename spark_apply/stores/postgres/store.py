@@ -62,7 +62,7 @@ from spark_apply.stores.postgres.copies import BESIDE, LIVE, PREVIOUS, Copies, C
 from spark_apply.stores.postgres.keys import asked, having
 from spark_apply.stores.postgres.letters import takes
 from spark_apply.stores.postgres.locks import lock_exclusively, wait_for_locks
-from spark_apply.stores.postgres.others import lost, numbers_of, refuse_altered, refuse_dependents, refuse_to_drop
+from spark_apply.stores.postgres.others import lost, refuse_altered, refuse_dependents, refuse_to_drop
 from spark_apply.stores.postgres.server import LockedError, Server, ShortageError
 from spark_apply.stores.postgres.tables import OURS, CopyState, Cursor, Tables, columns_of
 from spark_apply.stores.postgres.types import documents
@@ -119,10 +119,11 @@ class PostgresStore:
                 copy = self._copies.create(cur, table)
             elif copy.relation is None:  # the database, or this table, was restored from a dump
                 self._copies.adopt(cur, table, copy.number)
+                copy = self._copies.required(cur, table, self._role)
             identity = identity_of(copy.identity, table, f"PostgreSQL table {table.schema}.{table.copy_name}")
             refuse_altered(cur, table, copy, self._copies.tables(table, copy, self._role))
             tables.evolve(cur, self._copies.tables(table, copy, self._role))
-            self._fits(cur, table, self._copies.required(cur, table, self._role))
+            self._fits(table, self._copies.required(cur, table, self._role))
             self._staged.pop(table.qualified, None)
         self._tables[table.qualified] = table
         return identity
@@ -238,10 +239,10 @@ class PostgresStore:
         refuse_altered(cur, table, copy, of)
         if tables.changes(cur, of):
             raise retyped(f"PostgreSQL table {table.schema}.{table.copy_name}")
-        self._fits(cur, table, copy)
+        self._fits(table, copy)
 
-    def _fits(self, cur: Cursor, table: TargetTable, copy: Copy) -> None:
-        self._columns[table.qualified] = copy.columns, known(numbers_of(cur, table))
+    def _fits(self, table: TargetTable, copy: Copy) -> None:
+        self._columns[table.qualified] = copy.columns, known(copy.numbers)
 
     def _note_fold(self, cur: Cursor, copy: Copy, one: TableFold) -> None:
         """Set the mark of a copy that has the batch."""
@@ -315,7 +316,7 @@ class PostgresStore:
             kept = self._copies.find(cur, table, PREVIOUS)
             if kept is not None:
                 refuse_to_drop(cur, self._copies.tables(table, kept, PREVIOUS))
-            if lost(cur, table, live):  # should the rebuild not end, the live copy has empty ones
+            if lost(table, live):  # should the rebuild not end, the live copy has empty ones
                 self._copies.write(cur, live.number, live.mark and replace(live.mark, version=LOST))
             tables.evolve(cur, of)
             self._copies.remove(cur, table, BESIDE)
