@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 
 from cdc.config.apply_config import ApplySource
 from cdc.model.errors import CdcError
-from cdc.model.meter import JobState
+from cdc.model.meter import NO_JOB_METER, JobState
 from cdc.telemetry.apply_meter import ApplyMeter
 from cdc.telemetry.json_log import Place
 from spark_apply.events.kafka.client import NoAnswerError, unreachable
@@ -106,4 +106,4 @@ def test_a_job_that_waits_is_not_ready_and_says_so_again(rounds: Any, monkeypatc
 
 def test_a_view_job_does_not_wait(rounds: Any) -> None:
     with pytest.raises(CdcError, match="nobody answers"):
-        rounds([], job.NO_JOB_METER, waits=False, follows=True)._round()
+        rounds([], NO_JOB_METER, waits=False, follows=True)._round()

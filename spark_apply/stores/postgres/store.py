@@ -60,7 +60,7 @@ from spark_apply.stores.postgres.attached import attached, put_on, take_off
 from spark_apply.stores.postgres.careful import DeferredError, TableFold, fold_carefully
 from spark_apply.stores.postgres.copies import BESIDE, LIVE, PREVIOUS, Copies, Copy
 from spark_apply.stores.postgres.keys import asked, having
-from spark_apply.stores.postgres.letters import takes
+from spark_apply.stores.postgres.letters import Letters
 from spark_apply.stores.postgres.locks import lock_exclusively, wait_for_locks
 from spark_apply.stores.postgres.others import lost, refuse_altered, refuse_dependents, refuse_to_drop
 from spark_apply.stores.postgres.server import LockedError, Server, ShortageError
@@ -89,6 +89,7 @@ class PostgresStore:
         self._tables: dict[str, TargetTable] = {}
         self._staged: dict[str, tuple[int, int, int]] = {}
         self._besides: list[PostgresStore] = []
+        self._letters = Letters()
         self._locked: set[str] = set()
         """Tables that another session kept locked: they are waited for no more, until they are free."""
         self._columns: dict[str, tuple[int | None, dict[str, int | str]]] = {}
@@ -229,7 +230,8 @@ class PostgresStore:
         late = before.late_before if before and not copy.reload and not table.history else ""
         ends = copy.mark.ends if copy.mark else {}
         had = CopyState({}, "", reload=False) if visible.again else CopyState(ends, late, copy.reload)
-        return TableFold(self._copies.tables(table, copy, self._role), batch, visible, had), copy
+        of = self._copies.tables(table, copy, self._role)
+        return TableFold(of, batch, visible, had, letters=self._letters), copy
 
     def _require_types(self, cur: Cursor, table: TargetTable, copy: Copy) -> None:
         """Raise CdcError where another hand has given columns other types: PostgreSQL would round or cut off values."""
@@ -293,7 +295,8 @@ class PostgresStore:
             wanted += [having(keys, key)] if ids is not None else []
             if wanted:
                 query = sql.SQL("{} WHERE {}").format(query, sql.SQL(" AND ").join(wanted))
-            there = None if ids is None else [id_ for id_ in ids if takes(cur, id_.encode())]
+            missing = self._letters.missing(cur, "".join(ids or ()).encode())
+            there = None if ids is None else [id_ for id_ in ids if missing.isdisjoint(id_)]
             many.execute(query, None if there is None else (asked(there, keys),))
             for id_, document in many:
                 yield StoredRow(id_, document)
