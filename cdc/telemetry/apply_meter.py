@@ -90,6 +90,10 @@ class ApplyMeter:
             if of.deletes_kept_ms is not None
         }
 
+    def retries(self, error: CdcError) -> None:
+        self._state = JobState.STARTING
+        self.figures.add("cdc_apply_errors_total", 1, type(error).__name__)
+
     def fails(self, error: CdcError) -> None:
         """Note the error that ends the job."""
         self._state = JobState.FAILED

@@ -105,7 +105,7 @@ APPLY: Final = (
     *PROCESS,
     _gauge("cdc_apply_state", "1 for what the job does now (starting, following, failed), 0 for the others.", "state"),
     _gauge("cdc_apply_moved_timestamp_seconds", "When the job's loop was last seen to move: what /livez judges."),
-    _counter("cdc_apply_errors_total", "Errors that ended the job, by class.", "kind"),
+    _counter("cdc_apply_errors_total", "Errors that ended the job, or for which it waits, by class.", "kind"),
     _counter("cdc_apply_batches_total", "Batches applied."),
     Metric("cdc_apply_batch_duration_seconds", "histogram", (), "How long batches took.", BATCHES_S),
     _gauge("cdc_apply_batch_timestamp_seconds", "When the last batch was applied."),

@@ -12,9 +12,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from cdc.model.errors import CdcError
 from cdc.model.meter import JobState
-from spark_apply.events.kafka.client import NoAnswerError, unanswered
+from spark_apply.events.kafka.client import NoAnswerError
 from spark_apply.events.kafka.offsets import ends_by_topic
 from spark_apply.events.kafka.stream import stream_topics
+from spark_apply.events.kafka.topics import why_unread
 from spark_apply.job.batch.microbatch import Applier
 from spark_apply.job.catch_up.asides import AsideWatch
 from spark_apply.job.catch_up.new_tables import TableWatch
@@ -30,7 +31,7 @@ from spark_apply.job.topics.retention import recovery_command
 from spark_apply.job.watermarks.publisher import WatermarkPublisher
 from spark_apply.model.completeness import Ends
 from spark_apply.model.upkeep import Maintained
-from spark_apply.spark.failures import kafka_is_away
+from spark_apply.spark.failures import waited_for_kafka
 from spark_apply.spark.query_failures import raise_failure, recorded, translated
 
 TRIGGER_MS, FILES_TRIGGER_MS = 200, 1000
@@ -99,11 +100,11 @@ class BatchLoop:
         return self.publisher.every_end() if self.tables.found and not self.stop.is_set() else None
 
     def _raise_no_answer(self, query: StreamingQuery | None) -> None:
-        """Raise NoAnswerError if the query, or a batch, has failed because no broker answers."""
+        """Raise NoAnswerError if the query, or a batch, has failed because no broker answers, or leads a partition."""
         cause = self._failures[0] if self._failures else query.exception() if query is not None else None
         error = cause if isinstance(cause, NoAnswerError) else None
-        if cause is not None and kafka_is_away(cause):
-            error = unanswered(self.start.config.source, "Spark has waited for it")
+        if cause is not None and waited_for_kafka(cause):
+            error = why_unread(self.start.config.source, self.start.applier.routes)
         if error is not None:
             self.has_read = query is not None and query.lastProgress is not None
             raise error from cause

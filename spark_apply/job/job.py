@@ -23,7 +23,7 @@ from cdc.machine.flag import Flag
 from cdc.machine.stop_signals import stopping
 from cdc.model.meter import NO_JOB_METER, JobMeter
 from spark_apply.events.kafka.client import NoAnswerError
-from spark_apply.events.kafka.offsets import await_markers
+from spark_apply.events.kafka.offsets import await_markers, ends_by_topic
 from spark_apply.events.quarantine import Quarantine
 from spark_apply.events.set_aside import read_set_aside
 from spark_apply.job.batch.counts import TableCount
@@ -47,6 +47,9 @@ from spark_apply.spark.at_work import at_work
 from spark_apply.spark.session import open_session
 
 Progress = Callable[[str], None]
+
+_TOLD_EVERY_S = 300.0
+"""So often a job that waits for Kafka says so again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,7 @@ def run_apply(
     once: bool,
     lose_history: bool = False,
     reset_checkpoint: bool = False,
+    waits: bool = True,
     replayed: Replayed = _NO_REPLAY,
     progress: Progress | None = None,
     stop: threading.Event | None = None,
@@ -110,7 +114,8 @@ def run_apply(
 
     With `lose_history` also where a history misses versions that its log no longer has: they stay missing. With
     `reset_checkpoint` the checkpoint is set aside first, and the topics are read from their beginnings. Without a
-    checkpoint those of a replay are read from where it begins.
+    checkpoint those of a replay are read from where it begins. Once it has followed the topics, a job that `waits` goes
+    on where it was when brokers are back that were away.
     Everything that can be refused is refused before a store is touched. Raises CdcError.
     """
     job = _Job(
@@ -122,6 +127,7 @@ def run_apply(
         tell=progress or (lambda _line: None),
         stop=stop or Flag(),
         meter=meter,
+        waits=waits and not once,
         _refused={**replayed.left},
         _held=replayed.begin if replayed.goes_on else None,
     )
@@ -141,6 +147,7 @@ class _Job:
     tell: Progress
     stop: threading.Event
     meter: JobMeter
+    waits: bool
     _spark: SparkSession = field(init=False)
     _stores: dict[str, Store] = field(default_factory=dict)
     _counts: dict[Key, TableCount] = field(default_factory=dict)
@@ -158,9 +165,11 @@ class _Job:
     _held: Ends | None = None
     """What all copies have that went on until new tables came, or in an earlier run; None in a job's first round."""
     _follows: bool = False
-    """Whether a round has followed the topics: Kafka is waited for from then on, as stores are, unless it runs once."""
+    """Whether a round has followed the topics: Kafka is waited for from then on, as stores are, if the job `waits`."""
     _said: str = ""
     """Why the job waits for Kafka, as it has been told."""
+    _said_at: float = 0.0
+    """When, on the monotonic clock."""
 
     def run(self) -> ApplySummary:
         """Follow the topics round by round, and sum up."""
@@ -188,12 +197,15 @@ class _Job:
             self._start.open(self._chosen, {**self._unusable, **self._refused}, lose_history=self.lose_history)
             held = self._follow()
         except NoAnswerError as exc:
-            if self.once or not self._follows:
+            if not (self.waits and self._follows):
                 raise
-            if exc.message != self._said:
-                self.tell(f"warning: {exc.message}; it is asked again until it does")
+            now = time.monotonic()
+            if exc.message != self._said or now > self._said_at + _TOLD_EVERY_S:
+                self.tell(f"warning: {exc.message}. The job waits, and asks again: nothing is applied meanwhile")
+                self._said_at = now
             self._said, self._batches = exc.message, self._start.applier.batches
             self.meter.moves()
+            self.meter.retries(exc)
             return not self.stop.wait(1)
         if held is None:
             return False
@@ -222,6 +234,8 @@ class _Job:
         """Follow the topics until the job ends, or new tables have come; then return what the copies have."""
         config, start, applier, asides = self.config, self._start, self._start.applier, self._start.asides
         topics = sorted({*applier.routes, *(topic for (topic, _), of in asides.copies.items() if not of.for_good)})
+        if self._said:  # asked here, since Spark would wait for minutes
+            ends_by_topic(config.source, topics)
         self._behind = self.once and not await_markers(config.source, topics)
         since = self.begin if self._held is None else self._held
         watcher = PositionWatcher(config.source, [route.table for route in applier.routes.values()])

@@ -94,8 +94,9 @@ class Mark:
     """The identity of the topic that the offsets are of; empty if it is not known."""
     version: int = 0
     """The version of the source's table whose columns the copy has; 0: not known."""
-    columns: Mapping[str, int | str] = field(default_factory=dict)
-    """By what the store knows them, under whatever name, as far as it does: another column of the name has another."""
+    columns: Mapping[str, int | str] = field(default_factory=dict, compare=False)
+    """By what the store knows them, as far as it does: another column of the name has another. The store adds them, so
+    that a mark without them is the same."""
 
     def to_json(self) -> str:
         complete = asdict(self.complete) if self.complete else None

@@ -13,7 +13,8 @@ from spark_apply.model.completeness import LOST, Mark
 from spark_apply.model.target_table import TargetTable
 
 Numbers = Mapping[str, int | str | None]
-"""Of each column that a copy has, by what its store knows it: a number, or a name in files, that it keeps."""
+"""Of each column that a copy has, by what its store knows it: a number, or a name in files, that it keeps. One that is
+its name says nothing: names in files may be taken away again (Delta's `columnMapping.mode`)."""
 
 
 def known(there: Numbers) -> dict[str, int | str]:
@@ -36,7 +37,7 @@ def lost_columns(table: TargetTable, wanted: Iterable[str], there: Numbers, mark
         name
         for name in wanted
         if (name not in there and name not in later)
-        or (there.get(name) is not None and mark.columns.get(name, there[name]) != there[name])
+        or (there.get(name) not in (None, name) and mark.columns.get(name, there[name]) != there[name])
     ]
 
 

@@ -48,16 +48,16 @@ def spark_failure(exc: Exception) -> str | None:
 
 
 def concerns_spark(exc: Exception) -> bool:
-    """Whether a failure is not of one table: Spark has ended, its heap is full, Kafka is away, or nobody knows."""
+    """Whether a failure is not of one table: Spark has ended, its heap is full, or nobody knows."""
     if isinstance(exc, CdcError):
         return isinstance(exc, BugError)
-    if _out_of_memory(exc) or kafka_is_away(exc) or _exit_status(exc) is not None:
+    if _out_of_memory(exc) or _exit_status(exc) is not None:
         return True
     return not isinstance(exc, PySparkException | Py4JJavaError)
 
 
-def kafka_is_away(exc: Exception) -> bool:
-    """Whether Spark has failed because no broker answers it."""
+def waited_for_kafka(exc: Exception) -> bool:
+    """Whether Spark has failed because a broker did not answer it in time: the others may answer."""
     return isinstance(exc, PySparkException | Py4JJavaError) and _NO_BROKER.search(str(exc)) is not None
 
 

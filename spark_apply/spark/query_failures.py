@@ -49,7 +49,7 @@ def raise_failure(
 ) -> NoReturn:
     """Raise the first failure of a query that has ended; one that is not of a batch is of `checkpoint`, or of Spark.
 
-    Of two queries of one checkpoint in a JVM, Spark ends the first without a failure.
+    Of two queries of one checkpoint in a JVM, Spark ends the first without a failure, as one that somebody stops.
     """
     if failures:
         first = failures[0]
@@ -58,7 +58,11 @@ def raise_failure(
     if failure is not None and _TWICE not in str(failure):
         raise translated(failure, recovery=recovery, where=f"checkpoint {checkpoint}: ") from failure
     hint = "let one of them run; a job of other tables or stores has a checkpoint of its own"
-    raise OperatorError(f"checkpoint {checkpoint}: another job has begun to use it", hint=hint) from failure
+    if failure is not None:
+        raise OperatorError(f"checkpoint {checkpoint}: another job has begun to use it", hint=hint) from failure
+    by = "another job with this checkpoint, or q.stop() or spark.stop()"
+    msg = f"checkpoint {checkpoint}: its query was stopped by another hand in this process: {by}"
+    raise OperatorError(msg, hint=f"of two jobs {hint}. What was applied is whole: a new start goes on")
 
 
 def translated(exc: Exception, *, recovery: str, where: str = "") -> CdcError:

@@ -171,7 +171,9 @@ class _Run:
         self.first = store.output.sent
         try:
             of = _apply_config(config, planned, store)
-            self.took_all = run_apply(of, once=once, meter=meter, progress=self.tell, stop=self.turn).took_all
+            self.took_all = run_apply(
+                of, once=once, waits=False, meter=meter, progress=self.tell, stop=self.turn
+            ).took_all
         finally:
             store.close()
         self.refused = store.refused

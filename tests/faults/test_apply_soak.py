@@ -1,4 +1,4 @@
-"""The soak of an apply job, by a fresh seed, in make test-all alone: it measures times, and needs minutes."""
+"""The soak of an apply job, by a fresh seed, in make test-all alone: it needs minutes. Times are printed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SECONDS: Final = 300
 @pytest.mark.full
 @pytest.mark.timeout(_SECONDS + 1_200)
 def test_minutes_of_faults(tmp_path: Path) -> None:
-    """Tables without a fault are as fresh as before, and each copy is the fold of its topic in the end."""
+    """The job goes on, and each copy is the fold of its topic in the end; make soak-apply judges the times, too."""
     seed = random.SystemRandom().randrange(1_000_000)
     print(f"again by make soak-apply SECONDS={_SECONDS} SEED={seed}")
     found = soak_apply(seconds=_SECONDS, seed=seed, folder=tmp_path)

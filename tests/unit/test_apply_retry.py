@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 
 from cdc.model.errors import OperatorError
 from spark_apply.job import retry
-from spark_apply.spark.failures import concerns_spark, kafka_is_away
+from spark_apply.spark.failures import waited_for_kafka
 
 
 class ConflictError(Exception):
@@ -73,9 +73,9 @@ def test_a_store_that_is_away_when_copies_are_looked_at_is_contained(monkeypatch
         ("java.util.concurrent.TimeoutException: Futures timed out", False),
     ],
 )
-def test_a_broker_that_does_not_answer_spark_is_no_failure_of_a_copy(said: str, *, away: bool) -> None:
-    """It is waited for: tests/stores/test_kafka_away.py."""
-    assert kafka_is_away(PySparkException(said)) is concerns_spark(PySparkException(said)) is away
+def test_a_broker_that_does_not_answer_spark_is_known(said: str, *, away: bool) -> None:
+    """What follows: tests/unit/test_kafka_waited_for.py, tests/stores/test_kafka_away.py."""
+    assert waited_for_kafka(PySparkException(said)) is away
 
 
 def test_what_no_swap_explains_is_tried_once_more_at_most(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,11 @@ import pytest
 
 from cdc.config.apply_config import ApplyTable
 from cdc.model.errors import BugError, CdcError, OperatorError, RetryableError
+from spark_apply.events.kafka.client import NoAnswerError
 from spark_apply.events.projection import projected_table
 from spark_apply.events.set_aside import SetAside, aside_id
 from spark_apply.job.copies.route import Route
-from spark_apply.job.copies.set_aside import AsideCopies
+from spark_apply.job.copies.set_aside import AsideCopies, of_all
 from spark_apply.model.target_table import Version
 from spark_apply.spark.failures import StoreAwayError
 
@@ -139,7 +140,14 @@ def test_each_cause_is_told_where_no_copy_is_left() -> None:
         made.put(*last, causes[-1])
     of = "public.a in lake and 1 more: the table was dropped; public.a in search: the disk is full; "
     assert told.value.message == f"no copy can go on. {of}public.b in search: no right"
-    assert told.value.hint == "make room; GRANT …"
+    assert [line.strip() for line in (told.value.hint or "").splitlines()] == ["make room", "GRANT …"], "to be pasted"
+
+
+def test_brokers_that_are_away_from_all_copies_are_waited_for() -> None:
+    error = of_all({"a in lake": NoAnswerError("k does not answer (1)"), "b in lake": NoAnswerError("nor now (2)")})
+    assert isinstance(error, NoAnswerError)
+    mixed = of_all({"a in lake": NoAnswerError("k does not answer (1)"), "b in lake": GONE})
+    assert not isinstance(mixed, NoAnswerError)
 
 
 def test_a_start_knows_what_an_earlier_run_has_set_aside() -> None:

@@ -45,7 +45,7 @@ def client_settings(source: ApplySource) -> dict[str, str | int | float | bool]:
 
 
 class NoAnswerError(OperatorError):
-    """Kafka does not answer a question: it concerns no table, and may pass."""
+    """Kafka does not answer a question, or nobody leads a partition: it concerns no copy, and may pass."""
 
 
 def unreachable(source: ApplySource, exc: KafkaException) -> OperatorError:
@@ -57,13 +57,16 @@ def unreachable(source: ApplySource, exc: KafkaException) -> OperatorError:
             f"Kafka at {source.bootstrap_servers} refuses the user of source.options what the job asks for ({reason})",
             hint="docs/operations.md, “Rights in Kafka”, has what it needs; kafka-acls.sh --list shows what it has",
         )
-    return unanswered(source, reason)
-
-
-def unanswered(source: ApplySource, reason: str) -> NoAnswerError:
-    """Return the error of brokers that do not answer."""
+    if error is not None and error.code() in _NO_LEADER:
+        return leaderless(f"Kafka at {source.bootstrap_servers}: a partition has no leader ({reason})")
     msg = f"Kafka at {source.bootstrap_servers} does not answer ({reason})"
     return NoAnswerError(msg, hint="is the broker up, and source.bootstrap_servers right? cdc dev up starts one here")
+
+
+def leaderless(message: str) -> NoAnswerError:
+    """Return the error of a cluster that answers, but for partitions that no broker leads."""
+    hint = "kafka-topics.sh --describe --unavailable-partitions lists them, with the brokers that have them: start one"
+    return NoAnswerError(message, hint=hint)
 
 
 def ask_leader(ask: Callable[[], _Answer]) -> _Answer:

@@ -10,12 +10,16 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # t
 
 from cdc.config.apply_config import ApplySource
 from cdc.model.errors import ConfigError, OperatorError
-from spark_apply.events.kafka.client import ANSWER_WITHIN_S, client_settings, unreachable
+from spark_apply.events.kafka.client import ANSWER_WITHIN_S, NoAnswerError, client_settings, leaderless, unreachable
 
 _NOT_SEEN: Final = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TOPIC_EXCEPTION}
 )
 """What brokers answer to a name that no topic has, that this user may not see, or that none can have."""
+
+
+_NAMED: Final = 5
+"""So many topics are named that have partitions without a leader."""
 
 
 def existing_topics(source: ApplySource, names: Iterable[str]) -> dict[str, int]:
@@ -41,6 +45,22 @@ def partition_counts(admin: AdminClient, names: Iterable[str]) -> dict[str, int]
             if exc.args[0].code() not in _NOT_SEEN:
                 raise
     return found
+
+
+def why_unread(source: ApplySource, topics: Iterable[str]) -> NoAnswerError | None:
+    """Ask the brokers why topics were not read in time; None: they answer, and each partition has a leader."""
+    admin, lost = _admin(source), list[str]()
+    answers = admin.describe_topics(TopicCollection(sorted({*topics})), request_timeout=ANSWER_WITHIN_S)
+    for name, future in answers.items():
+        try:
+            without = [of.id for of in future.result().partitions if of.leader is None or of.leader.id < 0]
+        except KafkaException as exc:
+            error = unreachable(source, exc)
+            if exc.args[0].code() not in _NOT_SEEN and isinstance(error, NoAnswerError):
+                return error
+        else:
+            lost += [f"{name} ({', '.join(map(str, without))})"] if without else []
+    return leaderless(f"Kafka: partitions have no leader: {'; '.join(lost[:_NAMED])}") if lost else None
 
 
 def all_topics(source: ApplySource) -> list[str]:

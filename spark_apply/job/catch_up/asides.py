@@ -27,7 +27,7 @@ from spark_apply.job.watermarks.publisher import WatermarkPublisher
 from spark_apply.model.completeness import Mark
 from spark_apply.model.store import Offsets, RereadStore, Store, Visibility, is_whole
 from spark_apply.model.target_table import TargetTable
-from spark_apply.spark.failures import StoreAwayError, concerns_spark
+from spark_apply.spark.failures import StoreAwayError
 
 _STEP = 200_000
 """At most so many offsets of a partition are caught up before the other tables have their turn."""
@@ -69,7 +69,7 @@ class AsideWatch:
                     aside.tried_at = begun_s  # only then: next time it is the turn of one that was not asked
                     done = self._step(*key, aside)
                 except Exception as exc:
-                    if concerns_spark(exc):
+                    if self.asides.concerns_all(exc):
                         raise
                     error = told(exc, aside.table, key[1])
                     if isinstance(error, StoreAwayError):

@@ -19,11 +19,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError, RetryableError
+from spark_apply.events.kafka.client import NoAnswerError
+from spark_apply.events.kafka.topics import why_unread
 from spark_apply.events.quarantine import Quarantine
 from spark_apply.events.set_aside import SetAside, aside_id
 from spark_apply.job.copies.route import Route
 from spark_apply.model.store import Due, JoiningStore, Offsets, Store
-from spark_apply.spark.failures import StoreAwayError, concerns_spark, spark_failure
+from spark_apply.spark.failures import StoreAwayError, concerns_spark, spark_failure, waited_for_kafka
 from spark_apply.spark.remedies import damaged, is_damaged, remedied, remedy
 
 Key = tuple[str, str]
@@ -31,6 +33,7 @@ Key = tuple[str, str]
 
 _CAUSES = 5
 """So many causes are told where no copy can go on."""
+_NEXT_LINE = "\n" + " " * len("hint:  ")
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 5.0, 60.0
 _SOON_S = 600.0
 """A copy that fails again so soon after it went on with the others waits longer than the last time: each time that one
@@ -93,7 +96,17 @@ class AsideCopies:
 
     def contains(self, exc: Exception) -> bool:
         """Whether a failure of a copy sets it aside now."""
-        return self.containing and not self.over and not concerns_spark(exc)
+        return self.containing and not self.over and not self.concerns_all(exc)
+
+    def concerns_all(self, exc: Exception) -> bool:
+        """Whether a failure is not of one copy.
+
+        Where Spark has waited for Kafka, brokers are asked whether they are there: one partition is of one topic.
+        """
+        if not waited_for_kafka(exc):
+            return concerns_spark(exc)
+        source = self.quarantine.config.source
+        return why_unread(source, [source.topic_prefix]) is not None
 
     def put(self, topic: str, name: str, exc: Exception, *, for_good: bool = False) -> None:
         """Set a copy aside. Raises its error if no copy is left that goes on.
@@ -200,7 +213,7 @@ def of_all(errors: Mapping[str, CdcError]) -> CdcError:
     first, copies = next(iter(errors.values())), dict[tuple[str, str | None], list[str]]()
     for copy, error in errors.items():
         copies.setdefault((error.message, error.hint), []).append(copy)
-    if len(copies) == 1:
+    if len(copies) == 1 or all(isinstance(error, NoAnswerError) for error in errors.values()):
         return first
     causes = [
         f"{of[0]}{f' and {len(of) - 1} more' if len(of) > 1 else ''}: {message}" for (message, _), of in copies.items()
@@ -208,7 +221,8 @@ def of_all(errors: Mapping[str, CdcError]) -> CdcError:
     left = f"; and {len(causes) - _CAUSES} other causes" if len(causes) > _CAUSES else ""
     hints = dict.fromkeys(hint for _, hint in [*copies][:_CAUSES] if hint)
     kind = next(of for of in (ConfigError, OperatorError, RetryableError, BugError) if isinstance(first, of))
-    return kind(f"no copy can go on. {'; '.join(causes[:_CAUSES])}{left}", hint="; ".join(hints) or None)
+    said = f"no copy can go on. {'; '.join(causes[:_CAUSES])}{left}"
+    return kind(said, hint=_NEXT_LINE.join(hints) or None)  # what stands behind a # in one is a comment
 
 
 def told(exc: Exception, table: str, store: str) -> CdcError:

@@ -126,11 +126,12 @@ class DeltaStore(LakeStore):
         """Raise CdcError where another hand has given columns other types: Spark would round or cut off values."""
         if now == self._schemas.get(table.qualified):
             return
-        self._refuse_lost(table, stored(table), _columns(log), f"Delta table {log.path}")
+        there = names_in_files(now)
+        self._refuse_lost(table, stored(table), there, f"Delta table {log.path}")
         if list(changes(log, table)):
             raise retyped(f"Delta table {log.path}")
         self._schemas[table.qualified] = now
-        self._fits(table, names_in_files(now))
+        self._fits(table, there)
 
     def apply(self, batch: Batch) -> Applied:
         kept, spark = stored(batch.table), batch.rows.sparkSession

@@ -120,7 +120,9 @@ class IcebergStore(LakeStore):
     def foresee(self, table: TargetTable) -> Foreseen:
         if not self._tables.is_there(table):
             return Foreseen(None)
-        self._refuse_lost(table, table, self._columns(table), f"Iceberg table {self.table_name(table)}")
+        self._refuse_lost(
+            table, table, self._columns(self._tables.loaded(table)), f"Iceberg table {self.table_name(table)}"
+        )
         told = [words for words, _ in changes(self._tables, table)]
         if noted(table) != noted_of(self._tables.loaded(table)):
             told.append(f"partition by {noted(table)} from now on")
@@ -130,7 +132,9 @@ class IcebergStore(LakeStore):
         if not self._tables.is_there(table):
             create(self._tables, table)
         own = self._identity(table)
-        self._refuse_lost(table, table, self._columns(table), f"Iceberg table {self.table_name(table)}")
+        self._refuse_lost(
+            table, table, self._columns(self._tables.loaded(table)), f"Iceberg table {self.table_name(table)}"
+        )
         self._evolve(table)
         partition(self._tables.loaded(table), self._tables.java.expressions.Expressions, table)
         self._cleaned.begin(table)
@@ -138,7 +142,7 @@ class IcebergStore(LakeStore):
         loaded = self._tables.loaded(table)
         self._seen[table.qualified] = standing(loaded)
         self._schemas[table.qualified] = int(loaded.schema().schemaId())
-        self._fits(table, self._columns(table))
+        self._fits(table, self._columns(loaded))
         return own
 
     def _identity(self, table: TargetTable) -> str:
@@ -152,8 +156,8 @@ class IcebergStore(LakeStore):
         for _, statement in list(changes(self._tables, table)):  # all of them, or none
             self._tables.spark.sql(statement)
 
-    def _columns(self, table: TargetTable) -> dict[str, int | str | None]:
-        text = self._tables.java.SchemaParser.toJson(self._tables.loaded(table).schema())  # all in one call of the JVM
+    def _columns(self, loaded: Any) -> dict[str, int | str | None]:  # noqa: ANN401 - Java's org.apache.iceberg.Table
+        text = self._tables.java.SchemaParser.toJson(loaded.schema())  # all in one call of the JVM
         return {field["name"]: field["id"] for field in json.loads(text)["fields"]}
 
     def _require_line(self, table: TargetTable, loaded: Any) -> None:  # noqa: ANN401 - Java's org.apache.iceberg.Table
@@ -171,11 +175,11 @@ class IcebergStore(LakeStore):
         """Raise CdcError where another hand has given columns other types: Spark would round or cut off values."""
         if (now := int(loaded.schema().schemaId())) == self._schemas.get(table.qualified):
             return
-        self._refuse_lost(table, table, self._columns(table), f"Iceberg table {self.table_name(table)}")
+        self._refuse_lost(table, table, (there := self._columns(loaded)), f"Iceberg table {self.table_name(table)}")
         if list(changes(self._tables, table)):
             raise retyped(f"Iceberg table {self.table_name(table)}")
         self._schemas[table.qualified] = now
-        self._fits(table, self._columns(table))
+        self._fits(table, there)
 
     def apply(self, batch: Batch) -> Applied:
         name, spark = self._copy_name(batch.table), batch.rows.sparkSession
@@ -283,7 +287,7 @@ class IcebergStore(LakeStore):
             raise OperatorError(msg, hint="has the apply job made it? cdc apply") from exc
 
     def beside(self, table: TargetTable) -> IcebergStore:
-        self._note_lost(table, table, self._columns(table))
+        self._note_lost(table, table, self._columns(self._tables.loaded(table)))
         self._evolve(table)
         branch = self._beside[table.qualified] = begin_beside(self._tables, table)
         copy = IcebergStore(self._catalog, self._tables.spark, branch=branch)

@@ -30,7 +30,7 @@ from spark_apply.model.store import Applied, Batch, CopyError, Refused, Visibili
 from spark_apply.stores.postgres import tables
 from spark_apply.stores.postgres.copy_text import CopyText
 from spark_apply.stores.postgres.history import TYPES
-from spark_apply.stores.postgres.letters import takes
+from spark_apply.stores.postgres.letters import Letters
 from spark_apply.stores.postgres.locks import wait_for_locks
 from spark_apply.stores.postgres.server import is_locked, is_of_one_table, passes
 from spark_apply.stores.postgres.tables import COPY_BYTES, CopyState, Cursor, Tables
@@ -89,6 +89,7 @@ class TableFold:
     """Whether its deferred constraints are looked at row by row."""
     blocked: list[Blocked] = field(default_factory=list)
     """Rows that a foreign key refuses: the rows that it asks for, or that ask for them, may be of a later table."""
+    letters: Letters = field(default_factory=Letters)
 
 
 class DeferredError(Exception):
@@ -351,7 +352,7 @@ def _stage(cur: Cursor, one: TableFold) -> None:
 
 def _load(cur: Cursor, one: TableFold, batch: Batch) -> None:
     """Copy a batch to the stage as text first, since COPY ends at the first value that does not fit."""
-    of, text = one.of, CopyText(batch, partial(takes, cur))
+    of, text = one.of, CopyText(batch, partial(one.letters.missing, cur))
     types = {
         **{column.name: pg_type(column) for column in of.table.columns},
         **{name: TYPES[name] for name in (POSITION, *of.said)},

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from psycopg2 import sql
@@ -55,6 +56,8 @@ class Copy:
     replaced_at: dt.datetime | None
     columns: int | None = None
     """A hash of its columns and their types, of a live copy that is there."""
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    """Those of its columns, as they were then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +80,15 @@ class Copies:
         cur.execute(
             sql.SQL(
                 "SELECT number, CASE WHEN role <> 'live' OR relation = to_regclass(%s) THEN coalesce(relation, 0) END,"
-                " identity, position, mark, reload, due, replaced_at, prefix, (SELECT hashtextextended(string_agg("
-                "concat_ws(' ', attnum, atttypid, atttypmod, attname), ',' ORDER BY attnum), 0) FROM pg_attribute"
-                " WHERE attrelid = relation AND attnum > 0 AND NOT attisdropped) FROM {}"
+                " identity, position, mark, reload, due, replaced_at, prefix, columns, numbers FROM {},"
+                " LATERAL (SELECT hashtextextended(string_agg(concat_ws(' ', attnum, atttypid, atttypmod, attname), ','"
+                " ORDER BY attnum), 0) AS columns, json_object_agg(attname, attnum) AS numbers FROM pg_attribute"
+                " WHERE attrelid = relation AND attnum > 0 AND NOT attisdropped) seen"
                 " WHERE schema = %s AND name = %s AND role = %s"
             ).format(_META),
             (place, table.schema, table.copy_name, role),
         )
-        for number, relation, identity, position, mark, reload, due, replaced_at, prefix, columns in cur.fetchall():
+        for number, relation, identity, position, mark, reload, due, replaced_at, prefix, *seen in cur.fetchall():
             if prefix != self.prefix:
                 msg = f"PostgreSQL table {table.schema}.{table.copy_name} is a copy of other topics ({prefix}.…)"
                 raise OperatorError(msg, hint="give the store a database of its own")
@@ -97,7 +101,8 @@ class Copies:
                 reload,
                 Due.from_json(due) if due else None,
                 replaced_at,
-                columns,
+                seen[0],
+                seen[1] or {},
             )
         return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
@@ -16,7 +16,8 @@ from spark_apply.stores.postgres.types import copy_instant, copy_line, copy_text
 _SLICE = 250_000
 """The number of rows in memory at a time."""
 _LINE = "_cdc_line"
-_NUL = re.compile(rb"\0")
+_NUL = "\0"
+_HAS_NUL = re.compile(rb"\0")
 
 
 class CopyText:
@@ -25,11 +26,11 @@ class CopyText:
     In a history, ``_cdc_at`` follows ``_cdc_op``.
     """
 
-    def __init__(self, batch: Batch, takes: Callable[[bytes], bool] = lambda _text: True) -> None:
-        """`takes`: whether the database has a place for a text. It is asked by `parts` alone."""
+    def __init__(self, batch: Batch, missing: Callable[[bytes], Collection[str]] = lambda _text: ()) -> None:
+        """`missing`: the letters of a text that the database does not have. It is asked by `parts` alone."""
         self.refused: list[Refused] = []
         """The rows that were left out, because PostgreSQL cannot store a character, as U+0000."""
-        self._takes = takes
+        self._missing = missing
         self._columns = [column.name for column in batch.table.columns]
         self._chunks = _chunks(batch)
         self._chunk = memoryview(b"")
@@ -44,36 +45,34 @@ class CopyText:
             found = next(self._chunks, None)
             if found is None:
                 return b""
-            self._chunk = found if _NUL.search(found) is None else memoryview(self._storable(bytes(found), _no_nul))
+            self._chunk = found if _HAS_NUL.search(found) is None else memoryview(self._storable(bytes(found), ()))
         taken, self._chunk = bytes(self._chunk[:size]), self._chunk[size:]
         return taken
 
     def parts(self) -> Iterator[io.BytesIO]:
         """Yield all as files, each for a COPY of its own: between two of them the server can be asked."""
         for chunk in self._chunks:
-            yield io.BytesIO(self._storable(bytes(chunk), lambda text: _no_nul(text) and self._takes(text)))
+            yield io.BytesIO(self._storable(text := bytes(chunk), self._missing(text)))
 
-    def _storable(self, text: bytes, has: Callable[[bytes], bool]) -> bytes:
-        """Return the lines of a text that are all taken; those that are not are found by halves."""
-        return b"".join(line + b"\n" for line in self._taken(text.removesuffix(b"\n").split(b"\n"), has))
+    def _storable(self, text: bytes, missing: Collection[str]) -> bytes:
+        """Return the lines of a text that are taken: without U+0000, and without letters that are missing."""
+        if not missing and _HAS_NUL.search(text) is None:
+            return text
+        has = re.compile(f"[{re.escape(''.join(missing))}{_NUL}]").search
+        lines = text.removesuffix(b"\n").split(b"\n")
+        return b"".join(line + b"\n" for line in lines if not self._refuse(line, has))
 
-    def _taken(self, lines: Sequence[bytes], has: Callable[[bytes], bool]) -> Iterator[bytes]:
-        middle = len(lines) // 2
-        if has(b"\n".join(lines)):
-            yield from lines
-        elif middle:
-            yield from self._taken(lines[:middle], has)
-            yield from self._taken(lines[middle:], has)
-        else:
-            *cells, partition, offset = lines[0].split(b"\t")
-            named = [name for name, cell in zip(self._columns, cells, strict=False) if not has(cell)]
-            what = "a character that its encoding does not have" if _no_nul(lines[0]) else "the character U+0000"
-            reason = f"PostgreSQL cannot store {what}: {', '.join(named)}"
-            self.refused.append(Refused(int(partition), int(offset), reason))
-
-
-def _no_nul(text: bytes) -> bool:
-    return b"\0" not in text
+    def _refuse(self, line: bytes, has: Callable[[str], object]) -> bool:
+        """Note a line that is not taken; return whether it is one."""
+        text = line.decode()
+        if not has(text):
+            return False
+        *cells, partition, offset = text.split("\t")
+        named = [name for name, cell in zip(self._columns, cells, strict=False) if has(cell)]
+        what = "the character U+0000" if _NUL in text else "a character that its encoding does not have"
+        reason = f"PostgreSQL cannot store {what}: {', '.join(named)}"
+        self.refused.append(Refused(int(partition), int(offset), reason))
+        return True
 
 
 def _chunks(batch: Batch) -> Iterator[memoryview]:

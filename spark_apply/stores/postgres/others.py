@@ -49,28 +49,17 @@ SELECT string_agg(what, ', ' ORDER BY what) FROM (
 """What a user without further rights cannot make for another table."""
 
 
-def lost(cur: Cursor, table: TargetTable, copy: Copy) -> list[str]:
-    """Return the columns that a copy had and has no more."""
-    return lost_columns(table, _wanted(table), numbers_of(cur, table), copy.mark)
-
-
-def numbers_of(cur: Cursor, table: TargetTable) -> dict[str, int | str | None]:
-    """Return the number of each column of the table that has a copy's name."""
-    cur.execute(
-        "SELECT attname, attnum FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
-        (sql.Identifier(table.schema, table.copy_name).as_string(cur),),
-    )
-    return dict(cur.fetchall())
+def lost(table: TargetTable, copy: Copy) -> list[str]:
+    """Return the columns that a live copy had and has no more."""
+    return lost_columns(table, _wanted(table), copy.numbers, copy.mark)
 
 
 def refuse_altered(cur: Cursor, table: TargetTable, copy: Copy, there_as: Tables) -> None:
     """Raise OperatorError for a copy that has lost its key or columns, or whose columns views keep from widening."""
-    mark = None if copy.due else copy.mark
+    mark = None if copy.due or copy.relation is None else copy.mark  # of one that was restored it is of another table
     there = columns_of(cur, sql.Identifier(table.schema, table.copy_name))
     tables.changes(cur, there_as)  # raises for what no ALTER TABLE can do
-    refuse_lost(
-        table, _wanted(table), numbers_of(cur, table), mark, f"PostgreSQL table {table.schema}.{table.copy_name}"
-    )
+    refuse_lost(table, _wanted(table), copy.numbers, mark, f"PostgreSQL table {table.schema}.{table.copy_name}")
     if not tables.has_key(cur, there_as):
         raise OperatorError(
             f"PostgreSQL table {table.schema}.{table.copy_name} has no primary key ({', '.join(table.key)}) any more: "

@@ -60,9 +60,9 @@ from spark_apply.stores.postgres.attached import attached, put_on, take_off
 from spark_apply.stores.postgres.careful import DeferredError, TableFold, fold_carefully
 from spark_apply.stores.postgres.copies import BESIDE, LIVE, PREVIOUS, Copies, Copy
 from spark_apply.stores.postgres.keys import asked, having
-from spark_apply.stores.postgres.letters import takes
+from spark_apply.stores.postgres.letters import Letters
 from spark_apply.stores.postgres.locks import lock_exclusively, wait_for_locks
-from spark_apply.stores.postgres.others import lost, numbers_of, refuse_altered, refuse_dependents, refuse_to_drop
+from spark_apply.stores.postgres.others import lost, refuse_altered, refuse_dependents, refuse_to_drop
 from spark_apply.stores.postgres.server import LockedError, Server, ShortageError
 from spark_apply.stores.postgres.tables import OURS, CopyState, Cursor, Tables, columns_of
 from spark_apply.stores.postgres.types import documents
@@ -89,6 +89,7 @@ class PostgresStore:
         self._tables: dict[str, TargetTable] = {}
         self._staged: dict[str, tuple[int, int, int]] = {}
         self._besides: list[PostgresStore] = []
+        self._letters = Letters()
         self._locked: set[str] = set()
         """Tables that another session kept locked: they are waited for no more, until they are free."""
         self._columns: dict[str, tuple[int | None, dict[str, int | str]]] = {}
@@ -119,10 +120,11 @@ class PostgresStore:
                 copy = self._copies.create(cur, table)
             elif copy.relation is None:  # the database, or this table, was restored from a dump
                 self._copies.adopt(cur, table, copy.number)
+                copy = self._copies.required(cur, table, self._role)
             identity = identity_of(copy.identity, table, f"PostgreSQL table {table.schema}.{table.copy_name}")
             refuse_altered(cur, table, copy, self._copies.tables(table, copy, self._role))
             tables.evolve(cur, self._copies.tables(table, copy, self._role))
-            self._fits(cur, table, self._copies.required(cur, table, self._role))
+            self._fits(table, self._copies.required(cur, table, self._role))
             self._staged.pop(table.qualified, None)
         self._tables[table.qualified] = table
         return identity
@@ -228,7 +230,8 @@ class PostgresStore:
         late = before.late_before if before and not copy.reload and not table.history else ""
         ends = copy.mark.ends if copy.mark else {}
         had = CopyState({}, "", reload=False) if visible.again else CopyState(ends, late, copy.reload)
-        return TableFold(self._copies.tables(table, copy, self._role), batch, visible, had), copy
+        of = self._copies.tables(table, copy, self._role)
+        return TableFold(of, batch, visible, had, letters=self._letters), copy
 
     def _require_types(self, cur: Cursor, table: TargetTable, copy: Copy) -> None:
         """Raise CdcError where another hand has given columns other types: PostgreSQL would round or cut off values."""
@@ -238,10 +241,10 @@ class PostgresStore:
         refuse_altered(cur, table, copy, of)
         if tables.changes(cur, of):
             raise retyped(f"PostgreSQL table {table.schema}.{table.copy_name}")
-        self._fits(cur, table, copy)
+        self._fits(table, copy)
 
-    def _fits(self, cur: Cursor, table: TargetTable, copy: Copy) -> None:
-        self._columns[table.qualified] = copy.columns, known(numbers_of(cur, table))
+    def _fits(self, table: TargetTable, copy: Copy) -> None:
+        self._columns[table.qualified] = copy.columns, known(copy.numbers)
 
     def _note_fold(self, cur: Cursor, copy: Copy, one: TableFold) -> None:
         """Set the mark of a copy that has the batch."""
@@ -292,7 +295,8 @@ class PostgresStore:
             wanted += [having(keys, key)] if ids is not None else []
             if wanted:
                 query = sql.SQL("{} WHERE {}").format(query, sql.SQL(" AND ").join(wanted))
-            there = None if ids is None else [id_ for id_ in ids if takes(cur, id_.encode())]
+            missing = self._letters.missing(cur, "".join(ids or ()).encode())
+            there = None if ids is None else [id_ for id_ in ids if missing.isdisjoint(id_)]
             many.execute(query, None if there is None else (asked(there, keys),))
             for id_, document in many:
                 yield StoredRow(id_, document)
@@ -315,7 +319,7 @@ class PostgresStore:
             kept = self._copies.find(cur, table, PREVIOUS)
             if kept is not None:
                 refuse_to_drop(cur, self._copies.tables(table, kept, PREVIOUS))
-            if lost(cur, table, live):  # should the rebuild not end, the live copy has empty ones
+            if lost(table, live):  # should the rebuild not end, the live copy has empty ones
                 self._copies.write(cur, live.number, live.mark and replace(live.mark, version=LOST))
             tables.evolve(cur, of)
             self._copies.remove(cur, table, BESIDE)

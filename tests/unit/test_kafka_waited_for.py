@@ -1,0 +1,109 @@
+"""A job waits for Kafka where brokers, when asked, do not answer, and says what is so: tests/stores has real ones."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+from pyspark.errors import PySparkException
+
+from cdc.config.apply_config import ApplySource
+from cdc.model.errors import CdcError
+from cdc.model.meter import NO_JOB_METER, JobState
+from cdc.telemetry.apply_meter import ApplyMeter
+from cdc.telemetry.json_log import Place
+from spark_apply.events.kafka.client import NoAnswerError, unreachable
+from spark_apply.events.kafka.topics import why_unread
+from spark_apply.job import job
+from spark_apply.job.copies.set_aside import AsideCopies
+
+SOURCE = ApplySource(bootstrap_servers="k:1", topic_prefix="shop")
+LATE = PySparkException(
+    "java.util.concurrent.TimeoutException: Cannot fetch record for offset 7 in 120000 milliseconds"
+)
+LED, UNLED = SimpleNamespace(id=0, leader=SimpleNamespace(id=1)), SimpleNamespace(id=1, leader=None)
+
+
+def brokers(monkeypatch: pytest.MonkeyPatch, answer: list[SimpleNamespace] | int) -> None:
+    """Give each topic these partitions, or have each question fail."""
+
+    def described(_admin: object, wanted: TopicCollection, **_: object) -> dict[str, Future[Any]]:
+        told: Future[Any] = Future()
+        if isinstance(answer, list):
+            told.set_result(SimpleNamespace(partitions=answer))
+        else:
+            told.set_exception(KafkaException(KafkaError(answer)))
+        return dict.fromkeys(["shop.a"], told)
+
+    monkeypatch.setattr(AdminClient, "describe_topics", described)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ([LED], None),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, None),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, None),
+        ([LED, UNLED], "Kafka: partitions have no leader: shop.a (1)"),
+        (KafkaError._TIMED_OUT, "Kafka at k:1 does not answer (_TIMED_OUT)"),
+    ],
+)
+def test_brokers_are_asked_why_spark_has_waited(
+    monkeypatch: pytest.MonkeyPatch, answer: list[SimpleNamespace] | int, said: str | None
+) -> None:
+    brokers(monkeypatch, answer)
+    found = why_unread(SOURCE, ["shop.a"])
+    assert (found and found.message) == said
+    quarantine: Any = SimpleNamespace(config=SimpleNamespace(source=SOURCE))
+    assert AsideCopies({}, quarantine, print, False, containing=True).contains(LATE) is (said is None)
+
+
+def test_a_partition_without_a_leader_is_no_broker_that_is_away() -> None:
+    found = unreachable(SOURCE, KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE)))
+    assert isinstance(found, NoAnswerError)
+    assert found.message == "Kafka at k:1: a partition has no leader (LEADER_NOT_AVAILABLE)"
+
+
+@pytest.fixture
+def rounds(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Give a job that has followed topics, and whose brokers are away; it waits no second."""
+
+    def away(_self: object) -> None:
+        raise NoAnswerError("nobody answers")
+
+    def made(lines: list[str], meter: Any, *, waits: bool, follows: bool) -> Any:
+        monkeypatch.setattr(job._Job, "_choose", away)
+        config: Any = SimpleNamespace(name="j", source=SOURCE)
+        one = job._Job(config, False, False, False, None, lines.append, threading.Event(), meter, waits)
+        one._follows, one._start = follows, SimpleNamespace(applier=SimpleNamespace(batches=3))  # type: ignore[assignment]
+        monkeypatch.setattr(one.stop, "wait", lambda _: False)
+        return one
+
+    return made
+
+
+def test_a_job_that_waits_is_not_ready_and_says_so_again(rounds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = list[str]()
+    meter = ApplyMeter(SimpleNamespace(name="j", source=SOURCE), Place())  # type: ignore[arg-type]
+    meter.becomes(JobState.FOLLOWING)
+    waiting = rounds(lines, meter, waits=True, follows=True)
+    assert waiting._round()
+    assert waiting._round()
+    assert lines == ["warning: nobody answers. The job waits, and asks again: nothing is applied meanwhile"]
+    assert not meter.ready().ok
+    assert meter.started().ok
+    (counted,) = [of for family in meter.figures.collect() for of in family.samples if "errors_total" in of.name]
+    assert (counted.labels["kind"], counted.value) == ("NoAnswerError", 2)
+    monkeypatch.setattr(job, "_TOLD_EVERY_S", -1.0)
+    assert waiting._round()
+    assert len(lines) == 2
+
+
+def test_a_view_job_does_not_wait(rounds: Any) -> None:
+    with pytest.raises(CdcError, match="nobody answers"):
+        rounds([], NO_JOB_METER, waits=False, follows=True)._round()
