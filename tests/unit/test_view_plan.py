@@ -429,6 +429,33 @@ def test_a_node_is_divided_as_finely_as_its_clauses_allow(
     assert [node.name for node in plan.nodes[:-1]] == [f"v#{number}" for number in range(1, len(plan.nodes))]
 
 
+_F = "(WITH x AS (SELECT who AS id FROM public.f) SELECT id FROM x)"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        _F[1:-1],
+        _F,
+        f"({_F})",
+        "WITH x AS (SELECT who AS id FROM public.f) (SELECT id FROM x)",
+        "(WITH x AS (SELECT who AS id FROM public.f) (SELECT id FROM x))",
+        f"SELECT id FROM ({_F}) q",
+        f"SELECT id FROM ({_F} r) q",
+        f"WITH a AS ({_F}) SELECT id FROM a",
+        f"SELECT id FROM public.t UNION ALL {_F}",
+        f"{_F} UNION ALL SELECT id FROM public.t",
+        f"WITH x AS (SELECT id FROM public.t) SELECT id FROM x UNION ALL {_F}",
+        f"SELECT id FROM public.t EXCEPT ({_F})",
+        f"WITH x AS (SELECT id FROM public.t) SELECT id FROM x WHERE id IN ({_F})",
+    ],
+)
+def test_a_query_in_parentheses_has_its_own_with(sql: str) -> None:
+    plan = plan_view("v", sql, ["id"], RELATIONS)
+    outer = {"public.t"} if "x WHERE" in sql or sql.count("UNION ALL") or "EXCEPT" in sql else set[str]()
+    assert set(plan.reads) == {"public.f", *outer}
+
+
 def test_names_are_found_whatever_their_case_and_kept_as_they_are_written() -> None:
     plan = plan_view("v", "SELECT o.ID, NAME AS Nick, o.* EXCEPT (id) FROM SHOP.odd O", ["ID"], RELATIONS)
     assert plan.nodes[-1].columns == ("ID", "Nick", "Name")
