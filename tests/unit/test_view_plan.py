@@ -251,7 +251,12 @@ REFUSED: list[tuple[str, str, str]] = [
         "the branches of UNION have 1 and 2 columns",
         "each",
     ),
-    ("SELECT id FROM public.t UNION ALL SELECT whom FROM public.f", "have bigint and string as id", "cast one"),
+    ("SELECT id FROM public.t EXCEPT SELECT whom FROM public.f", "id is bigint in one branch and string", "cast one"),
+    (
+        "SELECT id FROM public.t UNION ALL SELECT whom FROM public.f",
+        "id is bigint in one branch and string in another",
+        "cast one",
+    ),
     # groups
     ("SELECT id, n FROM public.t GROUP BY id", "t.n is neither in GROUP BY nor aggregated", "add it to GROUP BY"),
     ("SELECT id, sum(max(n)) AS s FROM public.t GROUP BY id", "an aggregate of an aggregate", "in a CTE"),
@@ -361,7 +366,7 @@ REFUSED: list[tuple[str, str, str]] = [
     ),
     (
         "SELECT 1 AS id, hll_sketch_agg(n) AS s FROM public.t UNION ALL SELECT 2, hll_sketch_agg(n, 10) FROM public.t",
-        "the branches of UNION have sketch of 2^12 and sketch of 2^10 as s",
+        "s is sketch of 2^12 in one branch and sketch of 2^10 in another",
         "as many registers",
     ),
 ]
