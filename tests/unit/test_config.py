@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from cdc.cli.inspecting.status import status
@@ -441,3 +442,21 @@ def test_a_file_of_views_is_known_by_its_keys(tmp_path: Path) -> None:
     done = CliRunner().invoke(status, [str(file)])
     assert isinstance(done.exception, ConfigError)
     assert done.exception.hint == f"cdc view status {file}"
+
+
+@pytest.mark.parametrize(
+    ("without", "hint"),
+    [
+        ("stores", "stores: {NAME: {type: …}}"),
+        ("tables", "tables: {NAME: {stores: …}}"),
+        ("source", "source: {bootstrap_servers: …, topic_prefix: …}"),
+    ],
+)
+def test_a_section_that_is_missing_is_shown_with_the_names_that_it_has(tmp_path: Path, without: str, hint: str) -> None:
+    whole = yaml.safe_load(APPLY)
+    del whole[without]
+    file = tmp_path / "apply.yaml"
+    file.write_text(yaml.safe_dump(whole))
+    with pytest.raises(ConfigError, match=f"{without}: this key is missing") as refused:
+        load_apply(file)
+    assert refused.value.hint == hint
