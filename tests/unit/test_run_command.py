@@ -61,10 +61,23 @@ from spark_apply.views.running.commands import Turn
         (["offsets"], "cdc run CONNECTOR.yaml", "cdc run CONNECTOR.yaml"),
         (["walk", "c.yaml"], "cdc run CONNECTOR.yaml", "cdc run CONNECTOR.yaml"),
         ([], "cdc run CONNECTOR.yaml", "cdc run CONNECTOR.yaml"),
+        (["status", "stores"], "cdc apply APPLY.yaml, CONNECTOR.yaml", "cdc apply stores, CONNECTOR.yaml"),
+        (["status", "CONNECTOR"], "cdc run CONNECTOR.yaml", "cdc run CONNECTOR"),
+        (["apply", "stores", "--plan"], "cdc apply APPLY.yaml", "cdc apply stores"),
+        (["view", "plan", "views"], "cdc view run VIEWS.yaml", "cdc view run views"),
+        (["view", "run", "none"], "cdc view run VIEWS.yaml", "cdc view run VIEWS.yaml"),
+        (["monitor", "stores", "views"], "cdc view run VIEWS.yaml", "cdc view run VIEWS.yaml"),
+        (["erase", "c.yaml", "--apply", "a.yaml"], "cdc rebuild APPLY.yaml", "cdc rebuild a.yaml"),
+        (["verify", "APPLY.yaml", "a.yaml"], "cdc verify CONNECTOR.yaml APPLY.yaml", "cdc verify APPLY.yaml a.yaml"),
     ],
 )
-def test_a_hint_names_the_files_that_the_command_was_given(words: list[str], hint: str, shown: str) -> None:
+def test_a_hint_names_the_files_that_the_command_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], hint: str, shown: str
+) -> None:
     """So it is safe to paste; of two files of a kind, which one is meant is not known."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("CONNECTOR", "stores", "views"):
+        Path(name).write_text(f"name: x\n{name}: {{}}\n")
     assert pasteable(hint, files_given(command_line, words)) == shown
 
 
