@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
+from cdc.model.errors import OperatorError
 from spark_apply.views.planning.avro_schema import refusal
 from spark_apply.views.planning.avro_streams import AvroRecords
 
@@ -77,3 +78,8 @@ def test_a_registry_is_not_asked_by_each_batch_for_what_it_does_not_have() -> No
     no_spark = cast("SparkSession", None)
     assert [records._schema(no_spark, number) for number in (1, 2, 1, 2)] == [None] * 4
     assert asked == [1, 2]
+    records.goes_on = False
+    for _ in range(2):
+        with pytest.raises(OperatorError, match="records name schema 1, which the registry does not have"):
+            records._schema(no_spark, 1)
+    assert asked == [1, 2, 1, 1]

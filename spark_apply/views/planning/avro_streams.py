@@ -85,20 +85,21 @@ class AvroRecords:
         """Return the text of a schema that Spark reads as it is meant; None: its records are left out."""
         if number in self._known:
             return self._known[number]
-        if time.monotonic() - self._missed.get(number, -_MISSED_S) < _MISSED_S:
+        if self.goes_on and time.monotonic() - self._missed.get(number, -_MISSED_S) < _MISSED_S:
             return None
         found = self.schema_of(number)
         if found is None or found[0] != "AVRO":
             self._missed[number] = time.monotonic()
             self._leave_out(
-                f"records name schema {number}, which the registry does not have as one of Avro",
+                f"streams.{self.stream}: records name schema {number}, which the registry does not have as one of Avro",
                 "is it the registry that they were written with? Put the schema back under this id",
             )
             return None
         why = refusal(found[1]) or _spark_says(spark, found[1])
         if why is not None:
             self._leave_out(
-                f"schema {number} of the registry is not read here: {why}", "write events of another schema, or JSON"
+                f"streams.{self.stream}: schema {number} of the registry is not read here: {why}",
+                "write events of another schema, or JSON",
             )
         self._known[number] = None if why else found[1]
         return self._known[number]
@@ -106,7 +107,7 @@ class AvroRecords:
     def _leave_out(self, what: str, way: str) -> None:
         """Raise the error, unless the file says to go on."""
         if not self.goes_on:
-            raise OperatorError(f"streams.{self.stream}: {what}", hint=f"{way}; {_GO_ON}")
+            raise OperatorError(what, hint=f"{way}; {_GO_ON}")
 
 
 def _require_avro(spark: SparkSession) -> None:
