@@ -6,10 +6,10 @@ In: what a catalog has found. Out: errors with the statement that helps. Each co
 from __future__ import annotations
 
 import difflib
-import functools
 import logging
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
 from cdc.config.findings import Finding, left_out, refused
 from cdc.config.table_patterns import LEFT_OUT, matches, named
@@ -259,9 +259,16 @@ def check_key(
         )
 
 
-@functools.cache
-def warn_not_unique(qualified: str, key: str) -> None:
-    """Say once of a table that the configuration's key, by its columns, may not tell rows apart."""
+_warned: Final[WeakKeyDictionary[object, set[tuple[str, str]]]] = WeakKeyDictionary()
+"""By connection: a process may have several, one after another, and each is to be told."""
+
+
+def warn_not_unique(connection: object, qualified: str, key: str) -> None:
+    """Say once a connection of a table that the configuration's key, by its columns, may not tell rows apart."""
+    warned = _warned.setdefault(connection, set())
+    if (qualified, key) in warned:
+        return
+    warned.add((qualified, key))
     log.warning(
         "table %s: nothing makes its key (%s) unique: of rows that share one, the topic keeps the newest",
         qualified,

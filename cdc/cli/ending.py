@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shlex
 import signal
 import sys
@@ -71,9 +72,8 @@ def code_of_part(number: int | None, *, took_all: bool = False) -> int:
 
 def pasteable(hint: str, files: Mapping[str, Path]) -> str:
     """Return a hint with a command's own files in place of what hints call them: ``CONNECTOR.yaml``."""
-    for called, file in files.items():
-        hint = hint.replace(called, shlex.quote(str(file)))
-    return hint
+    names = "|".join(map(re.escape, files))
+    return re.sub(names, lambda found: shlex.quote(str(files[found[0]])), hint) if files else hint
 
 
 def files_of(context: click.Context) -> dict[str, Path]:
@@ -82,9 +82,21 @@ def files_of(context: click.Context) -> dict[str, Path]:
     for of in context.command.params:
         given = context.params.get(of.name or "")
         one = given[0] if isinstance(given, tuple) and len(given) == 1 else given
-        if isinstance(of, click.Argument) and of.metavar is not None and isinstance(one, Path):
-            found[of.metavar.removesuffix("...")] = one
-    return {called: file for called, file in found.items() if called.endswith(".yaml")}
+        if isinstance(one, Path) and isinstance(of.type, click.Path):
+            called = (of.metavar or "").removesuffix("...")
+            found[called if called.endswith(".yaml") else _called(one)] = one
+    return {called: file for called, file in found.items() if called}
+
+
+def _called(file: Path) -> str:
+    """Return what hints call a file, by what it is of; nothing where that cannot be read."""
+    from cdc.config.config import describes_apply  # noqa: PLC0415 - the command line must start fast
+    from cdc.config.views import describes_views  # noqa: PLC0415 - the same
+
+    try:
+        return "VIEWS.yaml" if describes_views(file) else "APPLY.yaml" if describes_apply(file) else "CONNECTOR.yaml"
+    except CdcError:
+        return ""
 
 
 def files_given(command: click.Command, words: Sequence[str]) -> dict[str, Path]:

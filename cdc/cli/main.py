@@ -18,7 +18,7 @@ import click
 from cdc import __version__
 from cdc.cli.ending import INTERRUPTED, end, error_of, files_given, show, write_nothing_more
 from cdc.cli.examples import show_examples
-from cdc.cli.terminal import tell
+from cdc.cli.terminal import ByLevel, tell
 
 _COMMANDS = {  # the room and the file of each
     "check": ("inspecting.check", "Ask database and Kafka for all that a run needs; make nothing."),
@@ -93,8 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _write_any_name()
     for client in ("kafka", "cdc.kafka"):  # each of their errors ends as one of ours
         logging.getLogger(client).setLevel(logging.CRITICAL)
-    if logging.lastResort is not None:  # what a command that keeps no log is warned of
-        logging.lastResort.setFormatter(logging.Formatter("warning: %(message)s"))
+    if logging.lastResort is not None:  # what a command that keeps no log is told
+        logging.lastResort.setFormatter(ByLevel())
     try:
         code = cdc.main(arguments, standalone_mode=False)
     except click.ClickException as exc:

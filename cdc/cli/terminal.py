@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +36,11 @@ def tell(text: str, *, nl: bool = True) -> None:
 
 def show_progress(line: str) -> None:
     """Draw a status line on the terminal, over the one before. What does not fit is cut off: a wrapped line stays."""
-    tell(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}", nl=False)
+    try:  # stdout may go elsewhere
+        width = int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):
+        width = shutil.get_terminal_size().columns
+    tell(f"\r\x1b[K{line[: width - 1]}", nl=False)
 
 
 def clear_progress() -> None:
@@ -70,6 +76,13 @@ def instant(at_s: float) -> str:
 def named(message: str, name: str) -> str:
     """Write a message as that of a connector, unless it begins so."""
     return message if not name or message.startswith(f"{name}: ") else f"{name}: {message}"
+
+
+class ByLevel(logging.Formatter):
+    """What a command that keeps no log is told: ``warning: …``, ``error: …``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{record.levelname.lower()}: {super().format(record)}"
 
 
 class UtcFormatter(logging.Formatter):

@@ -27,7 +27,14 @@ PINNED: Final[Mapping[str, str]] = {
 }
 """What a session has, whatever anybody else has set."""
 
-JVM_OPTIONS: Final = "-Duser.timezone=UTC -Dfile.encoding=UTF-8"
+AVRO_LIMITS: Final = {
+    f"org.apache.avro.limits.{what}.maxLength": str(16 << 20) for what in ("bytes", "string", "collectionItems")
+}
+"""Avro takes memory for what a length says before it reads: without these, ten bytes of a record can end the JVM."""
+
+JVM_OPTIONS: Final = " ".join(
+    ["-Duser.timezone=UTC -Dfile.encoding=UTF-8", *(f"-D{name}={value}" for name, value in AVRO_LIMITS.items())]
+)
 """The last options of each JVM: of two of the same name, the last one holds."""
 
 DRIVER_OPTIONS: Final = "spark.driver.extraJavaOptions"
@@ -93,6 +100,8 @@ def pin(session: SparkSession, settings: Mapping[str, str]) -> SparkSession:
     """
     jvm: Any = session._jvm  # noqa: SLF001 - nothing public sets it
     jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)  # noqa: SLF001 - the same
+    for name, value in AVRO_LIMITS.items():
+        jvm.java.lang.System.setProperty(name, value)  # under spark-submit this JVM has other options
     conf = session.conf
     foreign = sorted(name for name in conf.getAll if is_pinned(name) and name not in PINNED and _can_change(conf, name))
     for name in foreign:

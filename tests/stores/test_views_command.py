@@ -186,13 +186,13 @@ def test_streams_in_avro(apply_spark: SparkSession, kafka: str, tmp_path: Path, 
     admin.create_topics([NewTopic(topic, 2, 1, config=_KEPT)])[topic].result(30)
     producer = Producer({"bootstrap.servers": kafka})
 
-    def click(number: int, schema: Any, key: str, clock: str, **more: Any) -> None:
+    def click(number: int, schema: Any, key: str, clock: str, behind: bytes = b"", **more: Any) -> None:
         moment = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(microseconds=at(clock) - at("0:00") + 7)
         event = {"id": key, "search": 1, "at": moment, "price": Decimal("1.50"), "kind": "ad", "f": 0.1, "raw": b"\0a"}
         out = io.BytesIO(b"\0" + number.to_bytes(4, "big"))
         out.seek(0, io.SEEK_END)
         fastavro.schemaless_writer(out, schema, {**event, **more})
-        producer.produce(topic, out.getvalue(), timestamp=at("10:10") // 1000)
+        producer.produce(topic, out.getvalue() + behind, timestamp=at("10:10") // 1000)
 
     with scripted_registry() as registry:
         bench.registry = StreamRegistry(url=registry.url, timeout_s=5)
@@ -200,14 +200,17 @@ def test_streams_in_avro(apply_spark: SparkSession, kafka: str, tmp_path: Path, 
         bench.transaction(("s", "c", {"id": 1, "at": at("10:00")}), at_ms=at("10:10") // 1000)
         click(first, _FIRST, "a", "10:05")
         click(first, _FIRST, "late", "9:30")
-        for value in (b"no Avro: secret", b"\0", b"\0" + first.to_bytes(4, "big") + b"secret", None):
+        click(first, _FIRST, "false", "10:05", behind=b"of a longer schema")
+        of_first = b"\0" + first.to_bytes(4, "big")
+        huge = b"\xd8\xff\xff\xff\x0fa"  # a text of two gigabytes, as its length says
+        for value in (b"no Avro: secret", b"\0", of_first + b"secret", *[of_first + huge] * 4, None):
             producer.produce(topic, value, key=b"k")
         producer.flush(30)
         bench.run()
         row = {"s": 1, "at": "2026-01-01T10:05:00.000007Z", "price": "1.50", "kind": "ad", "f": 0.1, "page": None}
         assert bench.events("seen") == [("c", ("a",), {"id": "a", "raw": "AGE=", **row})]
         status = view_status(bench.config)
-        assert (status["streams"], status["views"]["seen"]["late"]) == ({"clicks": {"unreadable": 3}}, 1)
+        assert (status["streams"], status["views"]["seen"]["late"]) == ({"clicks": {"unreadable": 8}}, 1)
         click(first + 1, _LATER, "b", "10:05", page="/b", search=None)
         producer.flush(30)
         with pytest.raises(CdcError, match=rf"records name schema {first + 1}, which the registry does not have"):
@@ -223,15 +226,17 @@ def test_streams_in_avro(apply_spark: SparkSession, kafka: str, tmp_path: Path, 
         (verified,) = verify_views(bench.config)
         assert verified.agrees, verified
         shutil.rmtree(bench.folder / "state")
-        click(first + 3, _LATER, "c", "10:05", page=None)
+        click(first + 9, _LATER, "c", "10:05", page=None)
         ring = {"type": "record", "name": "ring", "fields": [{"name": "next", "type": ["null", "ring"]}]}
         producer.produce(topic, b"\0" + registry.keep("r", {"schema": json.dumps(ring)}).to_bytes(4, "big") + b"\0")
+        either = {**_FIRST, "fields": [{"name": "id", "type": ["string", "long"]}]}
+        click(registry.keep("e", {"schema": json.dumps(either)}), either, "d", "10:05")
         producer.flush(30)
-        with pytest.raises(CdcError, match=rf"streams\.clicks: Spark does not take schema {first + 2} of the registry"):
+        with pytest.raises(CdcError, match=rf"schema {first + 2} of the registry is not read here: next is ring again"):
             bench.run()
         bench.streams = {"clicks": replace(stream, on_loss="go_on")}
         assert bench.run().events == 0
-        assert view_status(bench.config)["streams"] == {"clicks": {"unreadable": 5}}
+        assert view_status(bench.config)["streams"] == {"clicks": {"unreadable": 11}}
 
 
 @EITHER

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from cdc.cli.inspecting.status import status
@@ -194,7 +195,7 @@ BAD = {
     ),
     "a reference without braces": (
         GOOD.replace("${CDC_TEST_SECRET}", "$CDC_TEST_SECRET"), ":5: source.url: $CDC_TEST_SECRET is not a reference",
-        "write ${CDC_TEST_SECRET}",
+        "write ${CDC_TEST_SECRET}; where the text $CDC_TEST_SECRET itself is meant, put it into a file: ${file:/path}",
     ),
     "a reference in a default": (
         GOOD.replace("${CDC_TEST_SECRET}", "${CDC_TEST_UNSET:-${CDC_TEST_SECRET}}"), "is not a reference", "${NAME:-",
@@ -309,13 +310,13 @@ def test_references_are_replaced_after_parsing(tmp_path: Path, monkeypatch: pyte
     """What a variable holds is never read as YAML; a default stands where it is unset or empty; $$ escapes."""
     monkeypatch.setenv("CDC_TEST_SECRET", "a: [b] # c\n'")
     monkeypatch.setenv("CDC_TEST_EMPTY", "")
-    (tmp_path / "word").write_text("from a file\n\n", encoding="utf-8")
+    (tmp_path / "word").write_text("$CDC_TEST_SECRET\n\n", encoding="utf-8")
     options = (
         "  options: {a: '${CDC_TEST_SECRET}', b: '${CDC_TEST_EMPTY:-fallback}', c: '${CDC_TEST_UNSET:-}',"
         f" d: '${{file:{tmp_path / 'word'}}}', e: '$${{HOME}}', f: x$y, g: 007, h: yes}}\n"
     )
     assert _load(tmp_path, GOOD + options).sink.options == {
-        "a": "a: [b] # c\n'", "b": "fallback", "c": "", "d": "from a file",
+        "a": "a: [b] # c\n'", "b": "fallback", "c": "", "d": "$CDC_TEST_SECRET",
         "e": "${HOME}", "f": "x$y", "g": "007", "h": "yes",
     }  # fmt: skip
 
@@ -441,3 +442,21 @@ def test_a_file_of_views_is_known_by_its_keys(tmp_path: Path) -> None:
     done = CliRunner().invoke(status, [str(file)])
     assert isinstance(done.exception, ConfigError)
     assert done.exception.hint == f"cdc view status {file}"
+
+
+@pytest.mark.parametrize(
+    ("without", "hint"),
+    [
+        ("stores", "stores: {NAME: {type: …}}"),
+        ("tables", "tables: {NAME: {stores: …}}"),
+        ("source", "source: {bootstrap_servers: …, topic_prefix: …}"),
+    ],
+)
+def test_a_section_that_is_missing_is_shown_with_the_names_that_it_has(tmp_path: Path, without: str, hint: str) -> None:
+    whole = yaml.safe_load(APPLY)
+    del whole[without]
+    file = tmp_path / "apply.yaml"
+    file.write_text(yaml.safe_dump(whole))
+    with pytest.raises(ConfigError, match=f"{without}: this key is missing") as refused:
+        load_apply(file)
+    assert refused.value.hint == hint

@@ -33,7 +33,7 @@ from cdc.cli.running.run import _How, run
 from cdc.cli.running.run_progress import RunProgress
 from cdc.cli.running.supervise import supervise
 from cdc.cli.running.view import view
-from cdc.cli.terminal import Alive, UtcFormatter, instant, place_of, show_progress
+from cdc.cli.terminal import Alive, ByLevel, UtcFormatter, instant, place_of, show_progress
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.dev.servers import launch
 from cdc.machine.stop_signals import HangUps, stopping
@@ -61,10 +61,23 @@ from spark_apply.views.running.commands import Turn
         (["offsets"], "cdc run CONNECTOR.yaml", "cdc run CONNECTOR.yaml"),
         (["walk", "c.yaml"], "cdc run CONNECTOR.yaml", "cdc run CONNECTOR.yaml"),
         ([], "cdc run CONNECTOR.yaml", "cdc run CONNECTOR.yaml"),
+        (["status", "stores"], "cdc apply APPLY.yaml, CONNECTOR.yaml", "cdc apply stores, CONNECTOR.yaml"),
+        (["status", "CONNECTOR"], "cdc run CONNECTOR.yaml", "cdc run CONNECTOR"),
+        (["apply", "stores", "--plan"], "cdc apply APPLY.yaml", "cdc apply stores"),
+        (["view", "plan", "views"], "cdc view run VIEWS.yaml", "cdc view run views"),
+        (["view", "run", "none"], "cdc view run VIEWS.yaml", "cdc view run VIEWS.yaml"),
+        (["monitor", "stores", "views"], "cdc view run VIEWS.yaml", "cdc view run VIEWS.yaml"),
+        (["erase", "c.yaml", "--apply", "a.yaml"], "cdc rebuild APPLY.yaml", "cdc rebuild a.yaml"),
+        (["verify", "APPLY.yaml", "a.yaml"], "cdc verify CONNECTOR.yaml APPLY.yaml", "cdc verify APPLY.yaml a.yaml"),
     ],
 )
-def test_a_hint_names_the_files_that_the_command_was_given(words: list[str], hint: str, shown: str) -> None:
+def test_a_hint_names_the_files_that_the_command_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], hint: str, shown: str
+) -> None:
     """So it is safe to paste; of two files of a kind, which one is meant is not known."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("CONNECTOR", "stores", "views"):
+        Path(name).write_text(f"name: x\n{name}: {{}}\n")
     assert pasteable(hint, files_given(command_line, words)) == shown
 
 
@@ -81,6 +94,22 @@ def test_a_hint_names_the_files_that_the_command_was_given(words: list[str], hin
 def test_status_says_what_the_server_keeps(source: dict[str, Any], lines: list[tuple[str, str]]) -> None:
     """Each kind of source by its own measure: an etcd has no slot."""
     assert of_server(source, None) == lines
+
+
+def test_a_warning_is_a_warning_and_an_error_is_one() -> None:
+    told = [logging.LogRecord("cdc", level, "", 0, "%s is gone", ("x",), None) for level in (30, 40)]
+    assert [ByLevel().format(each) for each in told] == ["warning: x is gone", "error: x is gone"]
+
+
+def test_a_status_line_is_as_wide_as_the_terminal_that_it_is_drawn_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever stdout is: `cdc run … > log`."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr(sys.stderr, "fileno", lambda: 2)
+    monkeypatch.setattr(os, "get_terminal_size", lambda number: os.terminal_size((20 if number == 2 else 90, 9)))
+    show_progress("shop: at lsn 0/1B56658, in no hurry")
+    assert capsys.readouterr().err.endswith("shop: at lsn 0/1B56")
 
 
 def test_a_status_line_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,3 +75,9 @@ def test_what_costs_or_saves_time_alone_is_taken(name: str) -> None:
 def test_options_of_executors_are_kept_and_ours_hold() -> None:
     found = settings_of({EXECUTOR_OPTIONS: "-Xss8m -Duser.timezone=Asia/Kathmandu"}, {})[EXECUTOR_OPTIONS]
     assert found == f"-Xss8m -Duser.timezone=Asia/Kathmandu {JVM_OPTIONS}"
+
+
+@pytest.mark.parametrize("found", [java_options("-Xss8m"), settings_of({}, {})[EXECUTOR_OPTIONS]])
+def test_no_jvm_takes_memory_for_what_a_length_in_avro_says(found: str) -> None:
+    for what in ("bytes", "string", "collectionItems"):
+        assert f"-Dorg.apache.avro.limits.{what}.maxLength=16777216" in found.split()

@@ -251,7 +251,12 @@ REFUSED: list[tuple[str, str, str]] = [
         "the branches of UNION have 1 and 2 columns",
         "each",
     ),
-    ("SELECT id FROM public.t UNION ALL SELECT whom FROM public.f", "have bigint and string as id", "cast one"),
+    ("SELECT id FROM public.t EXCEPT SELECT whom FROM public.f", "id is bigint in one branch and string", "cast one"),
+    (
+        "SELECT id FROM public.t UNION ALL SELECT whom FROM public.f",
+        "id is bigint in one branch and string in another",
+        "cast one",
+    ),
     # groups
     ("SELECT id, n FROM public.t GROUP BY id", "t.n is neither in GROUP BY nor aggregated", "add it to GROUP BY"),
     ("SELECT id, sum(max(n)) AS s FROM public.t GROUP BY id", "an aggregate of an aggregate", "in a CTE"),
@@ -361,7 +366,7 @@ REFUSED: list[tuple[str, str, str]] = [
     ),
     (
         "SELECT 1 AS id, hll_sketch_agg(n) AS s FROM public.t UNION ALL SELECT 2, hll_sketch_agg(n, 10) FROM public.t",
-        "the branches of UNION have sketch of 2^12 and sketch of 2^10 as s",
+        "s is sketch of 2^12 in one branch and sketch of 2^10 in another",
         "as many registers",
     ),
 ]
@@ -427,6 +432,33 @@ def test_a_node_is_divided_as_finely_as_its_clauses_allow(
     assert units(plan) == expected
     assert plan.nodes[-1].name == "v"
     assert [node.name for node in plan.nodes[:-1]] == [f"v#{number}" for number in range(1, len(plan.nodes))]
+
+
+_F = "(WITH x AS (SELECT who AS id FROM public.f) SELECT id FROM x)"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        _F[1:-1],
+        _F,
+        f"({_F})",
+        "WITH x AS (SELECT who AS id FROM public.f) (SELECT id FROM x)",
+        "(WITH x AS (SELECT who AS id FROM public.f) (SELECT id FROM x))",
+        f"SELECT id FROM ({_F}) q",
+        f"SELECT id FROM ({_F} r) q",
+        f"WITH a AS ({_F}) SELECT id FROM a",
+        f"SELECT id FROM public.t UNION ALL {_F}",
+        f"{_F} UNION ALL SELECT id FROM public.t",
+        f"WITH x AS (SELECT id FROM public.t) SELECT id FROM x UNION ALL {_F}",
+        f"SELECT id FROM public.t EXCEPT ({_F})",
+        f"WITH x AS (SELECT id FROM public.t) SELECT id FROM x WHERE id IN ({_F})",
+    ],
+)
+def test_a_query_in_parentheses_has_its_own_with(sql: str) -> None:
+    plan = plan_view("v", sql, ["id"], RELATIONS)
+    outer = {"public.t"} if "x WHERE" in sql or sql.count("UNION ALL") or "EXCEPT" in sql else set[str]()
+    assert set(plan.reads) == {"public.f", *outer}
 
 
 def test_names_are_found_whatever_their_case_and_kept_as_they_are_written() -> None:

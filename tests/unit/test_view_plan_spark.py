@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import sqlglot
+from pyspark.errors import AnalysisException
 
 from cdc.config.apply_config import ApplySource
 from cdc.config.views import ReadConfig, ViewConfig, ViewsConfig, engine_of
 from cdc.model.errors import ConfigError
 from spark_apply.views.model.uses import uses_of
+from spark_apply.views.planning import output_types
 from spark_apply.views.planning.forms import plan_config
 from spark_apply.views.sql.expressions.dialects import stand_in
 from spark_apply.views.sql.plan import plan_view
@@ -144,3 +146,9 @@ def test_the_engine_follows_the_master_unless_the_file_says(
     given: dict[str, Any], submitted: str | None, engine: str
 ) -> None:
     assert engine_of(replace(CONFIG, **given), submitted) == engine
+
+
+def test_a_relation_is_named_whose_number_begins_with_that_of_another() -> None:
+    said = AnalysisException("[X.Y] cannot resolve `_cdc_relation_11`.`a` of _cdc_relation_1. SQLSTATE: 42703")
+    stand_ins = {f"public.t{number}": output_types._stand_in(number) for number in range(12)}
+    assert output_types._why(said, stand_ins) == "cannot resolve `public.t11`.`a` of public.t1"

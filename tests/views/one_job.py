@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -135,14 +134,19 @@ class Cases:
 
     def killed_before_each(self, point: str) -> Iterator[int]:
         """Publish batch by batch; let the job die at a commit of each, where `point` is one, and go on."""
+        died = 0
         for batch in range(BATCHES):
             self.publish(batch)
             if point:
-                with pytest.MonkeyPatch.context() as patched, suppress(CdcError):
+                with pytest.MonkeyPatch.context() as patched:
                     killed(patched, point)
-                    self.bench.run()
+                    try:
+                        self.bench.run()
+                    except (CdcError, RuntimeError):
+                        died += 1
             assert self.bench.run().stopped == {}
             yield batch
+        assert bool(died) == bool(point), point
 
 
 def in_any_order(records: list[Record], rng: random.Random) -> list[Record]:

@@ -29,7 +29,7 @@ def status(file: Path, *, as_json: bool) -> None:
     if describes_views(file):
         raise ConfigError(f"{file} is the file of a view job", hint=f"cdc view status {file}")
     if describes_apply(file):
-        _show_stores(load_apply(file), as_json=as_json)
+        _show_stores(load_apply(file), file, as_json=as_json)
         return
     config = load_connector(file)
     found = connector_status(config)
@@ -43,33 +43,37 @@ def status(file: Path, *, as_json: bool) -> None:
         click.echo(pasteable(f"{name:<12}{value}", {"CONNECTOR.yaml": file}))
 
 
-def _show_stores(config: ApplyConfig, *, as_json: bool) -> None:
+def _show_stores(config: ApplyConfig, file: Path, *, as_json: bool) -> None:
     found = stores_status(config)
     if as_json:
         click.echo(orjson.dumps({"name": config.name, "stores": found}).decode())
         return
-    click.echo(f"{'store':<16}{'connector':<16}{'complete up to':<36}freshness")
+
+    def say(line: str) -> None:
+        click.echo(pasteable(line, {"APPLY.yaml": file}))
+
+    say(f"{'store':<16}{'connector':<16}{'complete up to':<36}freshness")
     for store, connectors in found.items():
         for name, at in connectors.items():
             fresh = "" if at["freshness_seconds"] is None else f"{at['freshness_seconds']:,} s behind the source, "
             freshness = f"{fresh}published {at['published_at']}" if at["position"] else "not complete yet"
-            click.echo(f"{store:<16}{name:<16}{at['position'] or '-':<36}{freshness}")
+            say(f"{store:<16}{name:<16}{at['position'] or '-':<36}{freshness}")
             if at["remade"]:
                 others = ", ".join(at["remade"])
-                click.echo(f"{'':<32}of another topic, cdc apply APPLY.yaml --plan says what to do: {others}")
+                say(f"{'':<32}of another topic, cdc apply APPLY.yaml --plan says what to do: {others}")
             if at["incomplete"]:
-                click.echo(f"{'':<32}not complete: {', '.join(at['incomplete'])}")
+                say(f"{'':<32}not complete: {', '.join(at['incomplete'])}")
             if at["quarantined"]:
                 held = ", ".join(f"{table} {count:,}" for table, count in at["quarantined"].items())
-                click.echo(f"{'':<32}in quarantine: {held}")
+                say(f"{'':<32}in quarantine: {held}")
             for table, why in at["aside"].items():
-                click.echo(f"{'':<32}set aside: {table}: since {instant(why['at_ms'])}: {why['reason']}")
+                say(f"{'':<32}set aside: {table}: since {instant(why['at_ms'])}: {why['reason']}")
                 if why["hint"]:
-                    click.echo(f"{'':<32}hint: {why['hint']}")
+                    say(f"{'':<32}hint: {why['hint']}")
             for table, why in at["refused"].items():
-                click.echo(f"{'':<32}refused: {table}: {why['reason']}")
+                say(f"{'':<32}refused: {table}: {why['reason']}")
                 if why["hint"]:
-                    click.echo(f"{'':<32}hint: {why['hint']}")
+                    say(f"{'':<32}hint: {why['hint']}")
 
 
 def _rows(*, rows: int, estimate: int | None, done: bool) -> str:

@@ -42,7 +42,7 @@ def wait(file: Path, *, token: str, stores: tuple[str, ...], timeout_s: float, a
     config = load_apply(file)
     parsed = _TOKEN.fullmatch(token.strip())
     if parsed is None:
-        raise ConfigError("--token: that is no token", hint='--token "$(cdc token connector.yaml)"')
+        raise ConfigError("--token: that is no token", hint='--token "$(cdc token CONNECTOR.yaml)"')
     unknown = [store for store in stores if store not in config.stores]
     if unknown:
         raise ConfigError(

@@ -32,7 +32,8 @@ def expand(value: str) -> str:
     """
     for bare in _WITHOUT_BRACES.findall(value):
         if bare in os.environ:
-            raise ConfigError(f"${bare} is not a reference", hint=f"write ${{{bare}}}")
+            hint = f"write ${{{bare}}}; where the text ${bare} itself is meant, put it into a file: ${{file:/path}}"
+            raise ConfigError(f"${bare} is not a reference", hint=hint)
     login = _LOGIN.match(value)
     if login is None:
         return _REFERENCE.sub(_held, value)

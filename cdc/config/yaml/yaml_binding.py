@@ -198,9 +198,7 @@ class _Binder:
             values[key] = self.bind(child, field.metadata.get(BOUND_AS, hints[field.name]), _join(at, key))
         for name in _required(cls):
             if name not in values:
-                within = next((_required(of) for of in _forms(fields[name], hints) if dataclasses.is_dataclass(of)), [])
-                keys = ", ".join(f"{key}: …" for key in within)
-                hint = f"{name}: {{{keys}}}" if keys else f"{name}: …"
+                hint = f"{name}: {_shape(fields[name].metadata.get(BOUND_AS, hints[fields[name].name]))}"
                 raise self._error(node, _join(at, name), "this key is missing", hint)
         try:
             return cls(**{fields[key].name: value for key, value in values.items()})
@@ -339,6 +337,18 @@ def _forms(field: dataclasses.Field[Any], hints: Mapping[str, Any]) -> Sequence[
     """Return the types that a field's YAML may be bound to."""
     form = field.metadata.get(BOUND_AS, hints[field.name])
     return typing.get_args(form) or (form,)
+
+
+def _shape(form: Any) -> str:  # noqa: ANN401 - a type form has no static type
+    """Return what is to be written for a value, with the keys that it needs."""
+    arguments = typing.get_args(form)
+    if isinstance(origin := typing.get_origin(form), type) and issubclass(origin, Mapping):
+        return f"{{NAME: {_shape(arguments[1])}}}"
+    if origin is tuple:
+        return f"[{_shape(arguments[0])}]"
+    of = next((each for each in arguments or (form,) if dataclasses.is_dataclass(each)), None)
+    keys = ", ".join(f"{key}: …" for key in _required(of)) if of is not None else ""
+    return f"{{{keys}}}" if keys else "…"
 
 
 def _required(cls: object) -> list[str]:

@@ -347,7 +347,7 @@ class Catalog:
         for index, name in session.texts(self._connection, "reading the catalog", _UNIQUE, (found.schema, found.name)):
             unique.setdefault(index, set()).add(name)
         if not any(of <= set(key) for of in unique.values()):
-            captured_tables.warn_not_unique(found.qualified, ", ".join(key))
+            captured_tables.warn_not_unique(self._connection, found.qualified, ", ".join(key))
 
 
 def _refusals(found: Found) -> Iterator[OperatorError]:

@@ -265,7 +265,7 @@ class Catalog:
             )
         ((unique,),) = self.rows("reading the catalog", queries.UNIQUE, (found.oid, list(key)))
         if not unique:
-            captured_tables.warn_not_unique(found.qualified, ", ".join(key))
+            captured_tables.warn_not_unique(self._connection, found.qualified, ", ".join(key))
 
     def table(
         self, relation: Relation, known: Sequence[Description], wanted: Sequence[str], *, commit: int | None

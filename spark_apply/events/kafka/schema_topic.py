@@ -32,7 +32,7 @@ def schema_versions(source: ApplySource) -> dict[str, list[Version]]:
     topic = schema_topic(source)
     if topic not in existing_topics(source, [topic]):
         msg = f"topic {topic} does not exist at {source.bootstrap_servers}: no connector has written there"
-        raise OperatorError(msg, hint="run the connector first: cdc run connector.yaml; or correct source.topic_prefix")
+        raise OperatorError(msg, hint="run the connector first: cdc run CONNECTOR.yaml; or correct source.topic_prefix")
     found, until_s, goes_on = _committed(source, topic), time.monotonic() + _FIRST_WITHIN_S, True
     while not found and goes_on and time.monotonic() < until_s:
         time.sleep(_ASKED_EVERY_S)

@@ -25,6 +25,7 @@ from spark_apply.views.sql.expressions.in_spark import as_spark
 from spark_apply.views.sql.reading.lookups import as_read
 from spark_apply.views.sql.reading.written import Written
 
+_STAND_IN = "_cdc_relation_"
 _SAID = re.compile(r"\[[A-Z_.0-9]+\] ([^\n]+?)\.? SQLSTATE: ")
 _ANY_TIME = dt.datetime(2000, 1, 1)  # noqa: DTZ001 - timestamps without a zone, in UTC
 
@@ -98,10 +99,9 @@ def _why(exc: PySparkException, stand_ins: Mapping[str, str]) -> str:
     if said is None:
         return spark_failure(exc) or type(exc).__name__
     why = said[1]
-    for name, stand_in in stand_ins.items():
-        why = why.replace(stand_in, name)
-    return why
+    names = {stand_in: name for name, stand_in in stand_ins.items()}
+    return re.sub(rf"{_STAND_IN}\d+", lambda found: names.get(found[0], found[0]), why)
 
 
 def _stand_in(number: int) -> str:
-    return f"_cdc_relation_{number}"
+    return f"{_STAND_IN}{number}"

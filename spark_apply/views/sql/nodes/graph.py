@@ -59,8 +59,8 @@ class Graph:
 
         `top`: it is the view itself. Not `named`: its columns are known by their places.
         """
-        ctes = self._with(query, ctes)
         query = self._written.opened(query)
+        ctes = self._with(query, ctes)
         if isinstance(query, exp.Subquery):
             return self.branches(query.this, ctes, top=top, named=named)
         if isinstance(query, exp.SetOperation):

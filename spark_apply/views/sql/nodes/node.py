@@ -118,7 +118,7 @@ def common_types(blocks: Sequence[Block], written: Written) -> dict[str, str]:
             if joint is None:
                 value: exp.Expr = list(blocks[1].outputs.values())[number]
                 raise written.refuse(
-                    f"the branches of UNION have {common} and {other} as {name}",
+                    f"{name} is {common} in one branch and {other} in another",
                     at=value,
                     hint="make both with as many registers" if is_sketch(common) else "cast one of them",
                 )
