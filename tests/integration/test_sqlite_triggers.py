@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import connectors.triggers.following
+import connectors.triggers.sqlite.catalog
 import connectors.triggers.sqlite.source
 from cdc.capture.control.signals import Command
 from cdc.config.config import ConnectorConfig
@@ -310,6 +311,46 @@ def open_unused(config: ConnectorConfig) -> None:
     with closing(open_source(config)) as source:
         source.connect()
         source.unused()
+
+
+DEFAULTS = (
+    "abc",
+    '"zz"',
+    '"id"',
+    "(1 -- x\n)",
+    "(1 + 1)",
+    "(lower('A'))",
+    "CURRENT_TIMESTAMP",
+    "+ .5e-3",
+    "'('",
+)
+
+
+@pytest.mark.parametrize("default", DEFAULTS)
+def test_no_default_keeps_the_application_from_writing(tmp_path: Path, default: str) -> None:
+    """What its own statements do is as without triggers; a default that is an expression is told."""
+    table = f"CREATE TABLE orders (id INTEGER PRIMARY KEY, u NOT NULL DEFAULT {default} UNIQUE)"
+    shop = Shop(tmp_path, table, "INSERT INTO orders (id) VALUES (1)")
+    shop.run()
+    shop.do("INSERT INTO orders VALUES (3, 'x')", "UPDATE orders SET u = 'y' WHERE id = 3", "DELETE FROM orders")
+    shop.do("INSERT INTO orders (id) VALUES (1)", "REPLACE INTO orders VALUES (2, NULL)")
+    assert shop.select("SELECT id FROM orders")[-1] == (2,)
+    warnings = [f.what for f in check.check(shop.config, shop.state()).findings if f.level is Level.WARNING]
+    assert bool(warnings) is (default[0] == "(")
+    assert all("the default of column u is an expression" in warning for warning in warnings)
+    shop.run()
+
+
+def test_triggers_that_the_application_could_not_call_do_not_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite looks names up when a trigger is called: each statement of the application would fail."""
+    monkeypatch.setattr(connectors.triggers.sqlite.catalog, "constant", lambda default: default)
+    shop = Shop(tmp_path, "CREATE TABLE orders (id INTEGER PRIMARY KEY, u TEXT NOT NULL DEFAULT abc UNIQUE)")
+    with pytest.raises(OperatorError, match=r"main\.orders.*could not write it.*no such column: abc"):
+        shop.run()
+    shop.do("INSERT INTO orders (id) VALUES (1)")
+    assert shop.select("SELECT name FROM sqlite_schema WHERE type = 'trigger'") == []
 
 
 def test_a_trigger_that_may_hide_changes_is_told(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:

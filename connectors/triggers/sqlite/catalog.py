@@ -14,7 +14,7 @@ from cdc.config.table_patterns import LEFT_OUT, is_pattern, matches
 from cdc.model.change import Column, Table
 from cdc.model.errors import OperatorError
 from connectors import captured_tables
-from connectors.triggers.sqlite.session import OLDEST, Session, quoted
+from connectors.triggers.sqlite.session import OLDEST, Session, literal, quoted
 from connectors.triggers.sqlite.values import affinity, column
 
 SCHEMA: Final = "main"
@@ -22,6 +22,12 @@ MOST_KEY_COLUMNS: Final = 8
 _OURS: Final = re.compile(r"cdc_.+_(changes|shapes|replaced|last)").fullmatch
 _IGNORES: Final = re.compile(r"\bRAISE\s*\(\s*IGNORE\s*\)", re.IGNORECASE).search
 _BEFORE: Final = re.compile(r"\b(BEFORE|INSTEAD\s+OF)\s+(INSERT|UPDATE|DELETE)\b", re.IGNORECASE).search
+_LITERAL: Final = re.compile(
+    r"([+-]?\s*(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|0x[0-9a-f]+|'([^']|'')*'|x'([0-9a-f]{2})*'|CURRENT_(DATE|TIME|TIMESTAMP))",
+    re.IGNORECASE | re.ASCII,
+).fullmatch
+_NAME: Final = re.compile(r"""([^\W\d][\w$]*)|"((?:[^"]|"")*)"|`((?:[^`]|``)*)`|\[([^\]]*)\]""").fullmatch
+_TRUTHS: Final = {"NULL": "NULL", "TRUE": "1", "FALSE": "0"}
 _KINDS: Final = {"view": "a view", "virtual": "a virtual table", "shadow": "a part of a virtual table"}
 
 
@@ -70,7 +76,9 @@ class Found:
     unique: tuple[Unique, ...] = ()
     """The other indexes that are unique."""
     defaults: Mapping[str, str] = field(default_factory=dict)
-    """What REPLACE puts in place of NULL, as SQL, by column."""
+    """What REPLACE puts in place of NULL, as a literal of SQL, by column."""
+    computed: tuple[str, ...] = ()
+    """Columns whose default is no literal: what REPLACE puts there is not known before."""
     generated: frozenset[str] = frozenset()
     """Columns that no statement sets."""
     ignoring: tuple[str, ...] = ()
@@ -187,6 +195,7 @@ class Catalog:
         key = tuple(of[1].decode() for of in sorted(columns, key=lambda of: of[5]) if of[5])
         indexes = self._ask(f"PRAGMA index_list({quoted(name)})") if kind == "table" else []
         own = [of for of in indexes if of[3] == b"pk"]
+        defaults = {of[1].decode(): constant(of[4].decode()) for of in columns if of[3] and of[4] is not None}
         is_rowid = bool(key) and not own and not without_rowid
         shape = Shape(
             tuple(
@@ -210,7 +219,8 @@ class Catalog:
                 for of in indexes
                 if of[2] and of[3] != b"pk"
             ),
-            defaults={of[1].decode(): of[4].decode() for of in columns if of[3] and of[4] is not None},
+            defaults={of: default for of, default in defaults.items() if default is not None},
+            computed=tuple(of for of, default in defaults.items() if default is None),
             generated=frozenset(of[1].decode() for of in columns if of[6]),
             ignoring=self._ignoring(name),
         )
@@ -227,6 +237,24 @@ class Catalog:
     def _collations_of(self, index: str) -> dict[str, str]:
         found = [of for of in self._ask(f"PRAGMA index_xinfo({quoted(index)})") if of[5]]
         return {} if any(of[2] is None for of in found) else {of[2].decode(): of[4].decode() for of in found}
+
+
+def constant(default: str) -> str | None:
+    """Return a column's default as a literal that means the same in any place; None: it is an expression.
+
+    After DEFAULT a name is a text; elsewhere it is a column, which a trigger looks for when the application writes.
+    """
+    if _LITERAL(default):
+        return default
+    name = _NAME(default)
+    if name is None:
+        return None
+    bare, double, back, bracketed = name.groups()
+    if bare is not None:
+        return _TRUTHS.get(bare.upper(), literal(bare))
+    if double is not None:
+        return literal(double.replace('""', '"'))
+    return literal(back.replace("``", "`") if back is not None else bracketed)
 
 
 def refusals(found: Found) -> Iterator[OperatorError]:

@@ -273,6 +273,13 @@ def unseen(found: Found) -> Iterator[str]:
             f"unique index {', '.join(partial)} is of expressions or of some rows: rows that INSERT OR REPLACE removes "
             "for it are not seen, unless the application sets PRAGMA recursive_triggers = ON"
         )
+    computed = [of for of in found.computed if any(of in unique.collations for unique in found.unique)]
+    if computed:
+        yield (
+            f"the default of column {', '.join(computed)} is an expression: where it takes the place of a NULL, rows "
+            "that INSERT OR REPLACE removes for it are not seen, unless the application sets PRAGMA recursive_triggers "
+            "= ON"
+        )
     if found.ignoring:
         yield (
             f"trigger {', '.join(found.ignoring)} says RAISE(IGNORE) after a row was changed, which ends the "
