@@ -37,6 +37,7 @@ CREATE TABLE named (id INTEGER PRIMARY KEY, a DEFAULT "b", bare TEXT NOT NULL DE
     bracketed NOT NULL DEFAULT [b] UNIQUE, true_ INT NOT NULL DEFAULT TRUE UNIQUE,
     less REAL NOT NULL DEFAULT -1. UNIQUE, bytes NOT NULL DEFAULT X'00ff' UNIQUE,
     text NOT NULL DEFAULT ('it''s') UNIQUE);
+CREATE TABLE either (k BLOB NOT NULL PRIMARY KEY, v);
 CREATE TABLE strict_key (k TEXT COLLATE NOCASE NOT NULL, v, PRIMARY KEY (k COLLATE BINARY));
 CREATE TABLE odd ("a ""quoted"" key" TEXT NOT NULL PRIMARY KEY, "v'" AS (upper("a ""quoted"" key")) STORED);
 """
@@ -54,7 +55,7 @@ CREATE TRIGGER nowhere AFTER UPDATE OF id ON plain WHEN NEW.v = 'nowhere' BEGIN
     DELETE FROM plain WHERE id = NEW.id; END;
 """
 """The application's own: made before ours they are called behind them, made later they are called first."""
-TABLES = ("child", "folded", "loose", "named", "odd", "parent", "plain", "strict_key")
+TABLES = ("child", "either", "folded", "loose", "named", "odd", "parent", "plain", "strict_key")
 KEYS = st.integers(1, 4)
 NAMES = st.sampled_from(["a", "A", "b", "ä", "it's", "nul\0l"])
 VALUES = st.sampled_from(
@@ -112,6 +113,11 @@ STATEMENTS: st.SearchStrategy[Statement] = st.one_of(
         st.tuples(HOW, st.sampled_from(NAMED)).map(lambda of: f"UPDATE {of[0]} named SET {of[1]} = NULL WHERE id = ?"),
         st.tuples(KEYS),
     ),
+    st.tuples(
+        HOW.map(lambda how: f"INSERT {how} INTO either VALUES (?, ?)"),
+        st.tuples(st.one_of(NAMES, NAMES.map(str.encode)), VALUES),
+    ),
+    st.tuples(st.just("DELETE FROM either WHERE k = ?"), st.tuples(st.one_of(NAMES, NAMES.map(str.encode)))),
     st.tuples(HOW.map(lambda how: f"INSERT {how} INTO strict_key VALUES (?, ?)"), st.tuples(NAMES, VALUES)),
     st.tuples(st.just("DELETE FROM strict_key WHERE k = ? COLLATE BINARY"), st.tuples(NAMES)),
     st.tuples(HOW.map(lambda how: f"INSERT {how} INTO folded VALUES (?, ?)"), st.tuples(NAMES, VALUES)),
