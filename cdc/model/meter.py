@@ -124,7 +124,7 @@ class StoreStanding:
     aside: int
     quarantined: int
     behind_since_ms: int | None = None
-    """Since when a copy that is up to date with nothing newer has not read all there is; None: all copies have."""
+    """From when on a copy may not have what was committed at the source; None: all copies have all there is."""
     deletes_kept_ms: int | None = None
     """How long its topics keep deletes that are not read; of several the shortest. None: not known."""
 

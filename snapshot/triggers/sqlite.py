@@ -101,8 +101,9 @@ class SqliteSnapshotter:
         bounds, parameters = [], list[object]()
         for key, how in ((after, ">"), (upto, "<=")):
             if key is not None:
-                bounds.append(f"{_tuple(_order(found))} {how} {_tuple(['?'] * len(key))}")
-                parameters += [_comparable(found, n, part) for n, part in enumerate(key)]
+                marks, values_ = zip(*(_comparable(found, n, part) for n, part in enumerate(key)), strict=True)
+                bounds.append(f"{_tuple(_order(found))} {how} {_tuple(marks)}")
+                parameters += values_
         cursor = session.cursor(f"reading table {found.qualified}", _select(found, bounds, _order(found)), parameters)
         while True:
             try:
@@ -125,8 +126,8 @@ class SqliteSnapshotter:
             if now.key_as_text != key:
                 after = None
             order = [f"t.{quoted(name)}" for name in now.key]
-            parameters = [] if after is None else _parameters(now, after)
-            bounds = [] if after is None else [f"{_tuple(order)} > {_tuple(['?'] * len(order))}"]
+            marks, parameters = ([], []) if after is None else _parameters(now, after)
+            bounds = [] if after is None else [f"{_tuple(order)} > {_tuple(marks)}"]
             lines = session.rows(
                 f"reading table {table.qualified}", f"{_select(found, bounds, order)} LIMIT {rows}", parameters
             )
@@ -209,25 +210,34 @@ def _order(found: Found) -> list[str]:
     for column in key_columns(found.table):
         name = f"t.{quoted(column.name)}"
         declared = next(of for other, of, _ in found.shape.columns if other == column.name)
-        by_index = affinity(declared) in ("text", "blob") and found.is_bytewise(column.name)
+        bytes_ = affinity(declared) in ("text", "blob") or column.kind.name == "bytes"
+        by_index = bytes_ and found.is_bytewise(column.name)
         order.append(name if column.type == INTEGER or by_index else f"CAST({name} AS BLOB)")
     return order
 
 
-def _comparable(found: Found, number: int, part: bytes) -> object:
-    """Return a part of a key as what `_order` gives is compared with it."""
+def _comparable(found: Found, number: int, part: bytes) -> tuple[str, object]:
+    """Return a part of a key, and what stands for it, as what `_order` gives is compared with it."""
     column, expression = key_columns(found.table)[number], _order(found)[number]
-    return part if expression.startswith("CAST") and column.kind.name != "bytes" else values.parameter(part, column)
+    if not expression.startswith("CAST"):
+        return values.parameter(part, column)
+    return "?", part if column.kind.name != "bytes" else values.parameter(part, column)[1]
 
 
-def _parameters(table: Table, key: Key) -> list[object]:
-    return [values.parameter(part, column) for column, part in zip(key_columns(table), key, strict=True)]
+def _parameters(table: Table, key: Key) -> tuple[list[str], list[object]]:
+    """Return what stands for the parts of a key, and the parts."""
+    made = [values.parameter(part, column) for column, part in zip(key_columns(table), key, strict=True)]
+    return [mark for mark, _ in made], [value for _, value in made]
 
 
 def _by_keys(session: Session, found: Found, keys: Sequence[Key]) -> list[Row]:
-    one = " AND ".join(f"t.{quoted(name)} = ?" for name in found.shape.key)
-    parameters = [parameter for key in keys for parameter in _parameters(found.table, key)]
-    statement = _select(found, ["(" + " OR ".join([f"({one})"] * len(keys)) + ")"], ["1"])
+    wanted, parameters = [], list[object]()
+    for key in keys:
+        marks, parts = _parameters(found.table, key)
+        one = (f"t.{quoted(name)} = {mark}" for name, mark in zip(found.shape.key, marks, strict=True))
+        wanted.append(f"({' AND '.join(one)})")
+        parameters += parts
+    statement = _select(found, [f"({' OR '.join(wanted)})"], ["1"])
     read = _rows(found, session.rows(f"reading rows of table {found.qualified}", statement, parameters))
     return [row for row in read if key_of(found.table, row) in keys]  # of those that a collation takes for equal
 

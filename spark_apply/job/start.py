@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from cdc.config.config import ApplyConfig
 from cdc.model.errors import CdcError, OperatorError
-from spark_apply.events.kafka.client import NoAnswerError
+from spark_apply.events.kafka.client import UnansweredError
 from spark_apply.events.set_aside import aside_id
 from spark_apply.job.batch.counts import TableCount
 from spark_apply.job.batch.microbatch import Applier
@@ -70,7 +70,7 @@ class Start:
                     known[name] = self.stores[name].open(made)
                     if error is None and not isinstance(self.stores[name], RereadStore):
                         self._require_deletes_read(made, name, unread)
-            except NoAnswerError:
+            except UnansweredError:
                 raise
             except CdcError as exc:
                 error = error or exc
@@ -129,7 +129,7 @@ class Start:
                 self.tell(f"warning: {exc.message}: all topics are read again from their beginnings")
                 store.read_again()
                 again.add(name)
-            except NoAnswerError:
+            except UnansweredError:
                 raise
             except CdcError as exc:
                 failed[made.qualified, name] = exc
@@ -140,7 +140,7 @@ class Start:
             every = [(made, {name: self.stores[name]}) for made, name in copies]
             require_same_topics(self.topics.begun, every)
             require_deletes(self.config.source, every, self.held)
-        except NoAnswerError:
+        except UnansweredError:
             raise
         except Exception:  # noqa: BLE001 - of which copies it is, is found out one by one
             found: dict[tuple[str, str], CdcError] = {}

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from contextlib import closing
+from base64 import b64encode
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 import connectors.triggers.following
+import connectors.triggers.sqlite.catalog
 import connectors.triggers.sqlite.source
 from cdc.capture.control.signals import Command
 from cdc.config.config import ConnectorConfig
@@ -23,6 +25,7 @@ from cdc.config.kafka_config import KafkaConfig
 from cdc.config.published.column_rules import ColumnRules
 from cdc.config.source_config import SourceConfig
 from cdc.model.errors import ConfigError, GapError, OperatorError
+from cdc.testing import Faults, Killed
 from connectors.triggers import check, lag, log_end
 from connectors.triggers.source import open_source
 from connectors.triggers.sqlite.catalog import Catalog
@@ -228,8 +231,8 @@ def test_values_of_every_class(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("logged", [False, True])
-@pytest.mark.parametrize("other", ["'a'", "97", "0.5"])
-def test_a_text_and_a_blob_of_its_bytes_are_not_one_key(tmp_path: Path, other: str, *, logged: bool) -> None:
+@pytest.mark.parametrize("other", ["97", "0.5"])
+def test_a_number_in_a_key_of_bytes_does_not_fit(tmp_path: Path, other: str, *, logged: bool) -> None:
     """A topic has one row under a key: a second one that JSON makes the same of would take its place."""
     shop = Shop(
         tmp_path, "CREATE TABLE orders (k BLOB NOT NULL PRIMARY KEY, v INT)", "INSERT INTO orders VALUES (x'61', 1)"
@@ -245,6 +248,67 @@ def test_a_text_and_a_blob_of_its_bytes_are_not_one_key(tmp_path: Path, other: s
         assert [event["after"] for event in shop.events()] == [{"k": "YQ==", "v": 1}]
 
 
+@pytest.mark.parametrize("declared", ["BLOB", "JSONB", "BLOB COLLATE NOCASE"])
+def test_texts_in_a_key_of_bytes_are_their_bytes(tmp_path: Path, declared: str) -> None:
+    """In snapshots that are killed, when the table is read again, and in changes; also texts that are no UTF-8."""
+    shop = Shop(
+        tmp_path,
+        f"CREATE TABLE orders (id {declared} NOT NULL PRIMARY KEY, v INT)",
+        "INSERT INTO orders VALUES ('a1', 1), ('a2', 1), ('a3', 1), ('a4', 1), ('a5', 1), ('a6', 1), ('a7', 1)",
+        "INSERT INTO orders VALUES (CAST(x'ff61' AS TEXT), 1), (CAST(x'ff62' AS TEXT), 1), (CAST(x'ff63' AS TEXT), 1)",
+    )
+
+    def held() -> dict[str, int]:
+        return {row["id"]: row["v"] for row in shop.fold()}
+
+    def there() -> dict[str, int]:
+        rows = shop.select("SELECT CAST(id AS BLOB), v FROM orders")
+        return {b64encode(key).decode(): v for key, v in rows}
+
+    for time in (2, 3):
+        with suppress(Killed):
+            shop.run(Faults(("sink.commit", time), error=Killed))
+    shop.run()
+    assert held() == there()
+    shop.do("UPDATE orders SET v = 2 WHERE id IN ('a2', CAST(x'ff62' AS TEXT))", "DELETE FROM orders WHERE id = 'a3'")
+    shop.ask(Command(tables=("main.orders",)))
+    shop.run()
+    assert held() == there()
+
+    def warnings() -> list[str]:
+        return [f.what for f in check.check(shop.config, shop.state()).findings if f.level is Level.WARNING]
+
+    assert warnings() == []
+    shop.do("INSERT INTO orders VALUES (x'61', 3)")
+    assert ["holds texts and blobs" in warning for warning in warnings()] == [True]
+    shop.run()
+    shop.do("DELETE FROM orders")
+    shop.run()
+    assert held() == {}
+
+
+def test_a_key_of_any_that_holds_numbers_is_left_out_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A topic does not tell 1 from '1'. Texts alone are captured, and so are the other tables."""
+    shop = Shop(
+        tmp_path,
+        ORDERS,
+        "CREATE TABLE anything (id ANY NOT NULL PRIMARY KEY, v INT) STRICT",
+        "INSERT INTO anything VALUES ('1', 1), ('a', 2), ('b', 2), ('c', 2)",
+        tables=("main.orders", "main.anything"),
+    )
+    shop.run()
+    assert shop.fold("anything") == as_events(shop, "SELECT * FROM anything ORDER BY id")
+    shop.do("INSERT INTO anything VALUES (2, 3)", "INSERT INTO orders VALUES (1, 'x', 1)")
+    shop.run()
+    assert shop.fold() == as_events(shop)
+    said = [record.getMessage() for record in caplog.records if "main.anything" in record.getMessage()]
+    assert said
+    assert all("holds numbers" in warning for warning in said)
+    shop.do(said[0][said[0].index("UPDATE") :].partition(";")[0])
+    shop.run()
+    assert shop.fold("anything") == as_events(shop, "SELECT * FROM anything ORDER BY id")
+
+
 def test_check_says_what_is_wrong(tmp_path: Path) -> None:
     """Before anything is made, in a file that stays as it is; each with what helps."""
     shop = Shop(
@@ -255,6 +319,7 @@ def test_check_says_what_is_wrong(tmp_path: Path) -> None:
         "CREATE TABLE keyless (v)",
         "CREATE TABLE measured (at REAL PRIMARY KEY)",
         "CREATE TABLE anything (k ANY PRIMARY KEY, v INT) STRICT",
+        "INSERT INTO anything VALUES (1, 1)",
         "CREATE VIEW paid AS SELECT * FROM orders",
         tables=(
             "main.orders",
@@ -272,7 +337,7 @@ def test_check_says_what_is_wrong(tmp_path: Path) -> None:
     for about, said in (
         ("table main.keyless", "no primary key"),
         ("table main.measured", "numbers with a fraction"),
-        ("table main.anything", "values of any kind"),
+        ("table main.anything", "declared ANY and holds numbers"),
         ("table main.paid", "a view"),
         ("table main.order", "does not exist"),
     ):
@@ -310,6 +375,65 @@ def open_unused(config: ConnectorConfig) -> None:
     with closing(open_source(config)) as source:
         source.connect()
         source.unused()
+
+
+WRITES = {
+    "BEFORE INSERT ON orders BEGIN INSERT OR IGNORE INTO orders VALUES (8, 'h', 0); END": True,
+    "AFTER INSERT ON orders WHEN NEW.id < 100 BEGIN REPLACE INTO `orders` VALUES (NEW.id + 100, 'h', 0); END": True,
+    "AFTER INSERT ON orders BEGIN UPDATE OR IGNORE main_orders SET u = 1; END": False,
+    "AFTER UPDATE OF n ON orders BEGIN UPDATE OR IGNORE [orders] SET n = 1, \"u\" = 'z' WHERE id = 5; END": True,
+    "AFTER INSERT ON orders BEGIN UPDATE orders SET n = 1 WHERE u = 'a'; SELECT 'INSERT INTO orders'; END": False,
+    "AFTER INSERT ON orders BEGIN DELETE FROM orders WHERE id = 9; END": False,
+}
+
+
+@pytest.mark.parametrize("trigger", sorted(WRITES))
+def test_a_trigger_that_may_hide_what_replace_removes_is_told(tmp_path: Path, trigger: str) -> None:
+    """It writes rows that may replace others, within a statement that does."""
+    shop = Shop(tmp_path, "CREATE TABLE orders (id INTEGER PRIMARY KEY, u TEXT UNIQUE, n INT)")
+    shop.do("CREATE TABLE main_orders (u)", f"CREATE TRIGGER app {trigger}")
+    warnings = [f.what for f in check.check(shop.config, None).findings if f.level is Level.WARNING]
+    assert ["trigger app" in warning for warning in warnings] == [True] * WRITES[trigger]
+
+
+DEFAULTS = (
+    "abc",
+    '"zz"',
+    '"id"',
+    "(1 -- x\n)",
+    "(1 + 1)",
+    "(lower('A'))",
+    "CURRENT_TIMESTAMP",
+    "+ .5e-3",
+    "'('",
+)
+
+
+@pytest.mark.parametrize("default", DEFAULTS)
+def test_no_default_keeps_the_application_from_writing(tmp_path: Path, default: str) -> None:
+    """What its own statements do is as without triggers; a default that is an expression is told."""
+    table = f"CREATE TABLE orders (id INTEGER PRIMARY KEY, u NOT NULL DEFAULT {default} UNIQUE)"
+    shop = Shop(tmp_path, table, "INSERT INTO orders (id) VALUES (1)")
+    shop.run()
+    shop.do("INSERT INTO orders VALUES (3, 'x')", "UPDATE orders SET u = 'y' WHERE id = 3", "DELETE FROM orders")
+    shop.do("INSERT INTO orders (id) VALUES (1)", "REPLACE INTO orders VALUES (2, NULL)")
+    assert shop.select("SELECT id FROM orders")[-1] == (2,)
+    warnings = [f.what for f in check.check(shop.config, shop.state()).findings if f.level is Level.WARNING]
+    assert bool(warnings) is (default[0] == "(")
+    assert all("the default of column u is an expression" in warning for warning in warnings)
+    shop.run()
+
+
+def test_triggers_that_the_application_could_not_call_do_not_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite looks names up when a trigger is called: each statement of the application would fail."""
+    monkeypatch.setattr(connectors.triggers.sqlite.catalog, "constant", lambda default: default)
+    shop = Shop(tmp_path, "CREATE TABLE orders (id INTEGER PRIMARY KEY, u TEXT NOT NULL DEFAULT abc UNIQUE)")
+    with pytest.raises(OperatorError, match=r"main\.orders.*could not write it.*no such column: abc"):
+        shop.run()
+    shop.do("INSERT INTO orders (id) VALUES (1)")
+    assert shop.select("SELECT name FROM sqlite_schema WHERE type = 'trigger'") == []
 
 
 def test_a_trigger_that_may_hide_changes_is_told(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:

@@ -32,6 +32,12 @@ CREATE TABLE child (id INTEGER PRIMARY KEY, a INT, b TEXT, up INT REFERENCES chi
     FOREIGN KEY (b, a) REFERENCES parent (b, a) ON DELETE CASCADE ON UPDATE CASCADE);
 CREATE TABLE loose (id INTEGER PRIMARY KEY, u TEXT NOT NULL DEFAULT 'a', w, n INT, g AS (w || '') UNIQUE);
 CREATE UNIQUE INDEX folds ON loose (u COLLATE NOCASE);
+CREATE TABLE named (id INTEGER PRIMARY KEY, a DEFAULT "b", bare TEXT NOT NULL DEFAULT a UNIQUE,
+    double TEXT NOT NULL DEFAULT "a" UNIQUE, back TEXT NOT NULL DEFAULT `it's` UNIQUE,
+    bracketed NOT NULL DEFAULT [b] UNIQUE, true_ INT NOT NULL DEFAULT TRUE UNIQUE,
+    less REAL NOT NULL DEFAULT -1. UNIQUE, bytes NOT NULL DEFAULT X'00ff' UNIQUE,
+    text NOT NULL DEFAULT ('it''s') UNIQUE);
+CREATE TABLE either (k BLOB NOT NULL PRIMARY KEY, v);
 CREATE TABLE strict_key (k TEXT COLLATE NOCASE NOT NULL, v, PRIMARY KEY (k COLLATE BINARY));
 CREATE TABLE odd ("a ""quoted"" key" TEXT NOT NULL PRIMARY KEY, "v'" AS (upper("a ""quoted"" key")) STORED);
 """
@@ -49,7 +55,7 @@ CREATE TRIGGER nowhere AFTER UPDATE OF id ON plain WHEN NEW.v = 'nowhere' BEGIN
     DELETE FROM plain WHERE id = NEW.id; END;
 """
 """The application's own: made before ours they are called behind them, made later they are called first."""
-TABLES = ("child", "folded", "loose", "odd", "parent", "plain", "strict_key")
+TABLES = ("child", "either", "folded", "loose", "named", "odd", "parent", "plain", "strict_key")
 KEYS = st.integers(1, 4)
 NAMES = st.sampled_from(["a", "A", "b", "ä", "it's", "nul\0l"])
 VALUES = st.sampled_from(
@@ -72,6 +78,7 @@ VALUES = st.sampled_from(
         b"",
     ]
 )
+NAMED = ("bare", "double", "back", "bracketed", "true_", "less", "bytes", "text")
 HOW = st.sampled_from(["", "OR REPLACE", "OR IGNORE", "OR FAIL", "OR ROLLBACK"])
 Statement = tuple[str, tuple[object, ...]]
 STATEMENTS: st.SearchStrategy[Statement] = st.one_of(
@@ -96,6 +103,21 @@ STATEMENTS: st.SearchStrategy[Statement] = st.one_of(
     st.tuples(
         HOW.map(lambda how: f"UPDATE {how} loose SET u = ? WHERE id <= ?"), st.tuples(st.one_of(NAMES, st.none()), KEYS)
     ),
+    st.tuples(
+        HOW.map(lambda how: f"INSERT {how} INTO named VALUES (?, 'a', ?, ?, ?, ?, ?, ?, ?, ?)"),
+        st.tuples(
+            KEYS, *(st.one_of(NAMES, st.none()) for _ in NAMED[:4]), *(st.one_of(KEYS, st.none()) for _ in NAMED[4:])
+        ),
+    ),
+    st.tuples(
+        st.tuples(HOW, st.sampled_from(NAMED)).map(lambda of: f"UPDATE {of[0]} named SET {of[1]} = NULL WHERE id = ?"),
+        st.tuples(KEYS),
+    ),
+    st.tuples(
+        HOW.map(lambda how: f"INSERT {how} INTO either VALUES (?, ?)"),
+        st.tuples(st.one_of(NAMES, NAMES.map(str.encode)), VALUES),
+    ),
+    st.tuples(st.just("DELETE FROM either WHERE k = ?"), st.tuples(st.one_of(NAMES, NAMES.map(str.encode)))),
     st.tuples(HOW.map(lambda how: f"INSERT {how} INTO strict_key VALUES (?, ?)"), st.tuples(NAMES, VALUES)),
     st.tuples(st.just("DELETE FROM strict_key WHERE k = ? COLLATE BINARY"), st.tuples(NAMES)),
     st.tuples(HOW.map(lambda how: f"INSERT {how} INTO folded VALUES (?, ?)"), st.tuples(NAMES, VALUES)),
@@ -207,6 +229,23 @@ SCRIPTS = st.lists(st.tuples(st.integers(0, 1), st.lists(STATEMENTS, min_size=1,
 )
 @example(
     scripts=_script("INSERT INTO loose (id, u) VALUES (1, 'a')", "REPLACE INTO loose (id, u) VALUES (2, NULL)"),
+    first=True,
+)
+@example(
+    scripts=[
+        (
+            0,
+            [
+                ("DELETE FROM named", ()),
+                ("INSERT INTO named (id) VALUES (1)", ()),
+                (
+                    "REPLACE INTO named VALUES (2, 'a', ?, ?, ?, ?, ?, ?, ?, ?)",
+                    tuple(None if column == of else number for number, column in enumerate(NAMED, 10)),
+                ),
+            ],
+        )
+        for of in NAMED
+    ],
     first=True,
 )
 @example(

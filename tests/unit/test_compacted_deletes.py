@@ -8,8 +8,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
+from cdc.config.apply_config import ApplySource
 from cdc.model.errors import CdcError, OperatorError
+from spark_apply.events.kafka.client import UnansweredError, unreachable
 from spark_apply.job import start as starting
 from spark_apply.job.start import Start
 from spark_apply.job.topics.compacted_deletes import buried_keys
@@ -136,6 +139,24 @@ def test_one_topic_that_cannot_be_looked_through_is_of_its_table(
     errors = start._read_again([*others, *copies], {})
     assert {name for (name, _) in errors} == {f"{TABLE.schema}.{name}" for name in failed}
     assert (views.asked, len(told), judged.looked_at) == (asked, asked, looked_at)
+
+
+@pytest.mark.parametrize("code", [KafkaError._TRANSPORT, KafkaError.TOPIC_AUTHORIZATION_FAILED])
+def test_a_question_that_kafka_does_not_answer_sets_no_copy_aside(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """Whether no broker is there or the user may not ask: it is the job's, and ends its start."""
+
+    def asked(*_: object) -> None:
+        raise unreachable(ApplySource(bootstrap_servers="k:1", topic_prefix="p"), KafkaException(KafkaError(code)))
+
+    monkeypatch.setattr(starting, "require_deletes", asked)
+    monkeypatch.setattr(starting, "require_same_topics", lambda *_: None)
+    nothing = cast("Any", None)
+    start = Start(cast("Any", FILE), nothing, cast("Any", {"views": Rereading()}), nothing, nothing, nothing)
+    start.topics = cast("Any", SimpleNamespace(begun={}))
+    with pytest.raises(UnansweredError):
+        start._read_again([(TABLE, "views")], {})
+    with pytest.raises(UnansweredError):
+        start._missed_deletes([(TABLE, "views")])
 
 
 def test_what_copies_have_not_read_is_looked_through_once_for_all_stores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,8 @@ import logging
 import socket
 from concurrent.futures import Future
 from contextlib import closing
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -17,6 +18,7 @@ from cdc.model.errors import OperatorError
 from spark_apply.events.kafka import topics
 from spark_apply.events.kafka.client import NoAnswerError, unreachable
 from spark_apply.events.kafka.topics import partition_counts, topic_settings
+from spark_apply.job.catch_up import new_tables
 from spark_apply.job.topics.identity import patiently
 
 
@@ -65,7 +67,7 @@ def test_a_broker_that_does_not_answer_is_told_by_kafkas_client(monkeypatch: pyt
 
 def test_a_right_that_is_missing_is_no_broker_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job would wait for it for minutes, and its user would look after brokers."""
-    source = ApplySource(bootstrap_servers="k:1", topic_prefix="shop", options={"sasl.username": "job"})
+    source = ApplySource(bootstrap_servers="k:1", topic_prefix="shop", options={"sasl.username": "the job"})
 
     def described(_admin: object, wanted: list[ConfigResource], **_: object) -> dict[ConfigResource, Future[Any]]:
         refused: Future[Any] = Future()
@@ -73,11 +75,32 @@ def test_a_right_that_is_missing_is_no_broker_that_is_away(monkeypatch: pytest.M
         return dict.fromkeys(wanted, refused)
 
     monkeypatch.setattr(AdminClient, "describe_configs", described)
-    with pytest.raises(OperatorError, match=r"topic shop\.a: this user may not read its settings") as told:
-        patiently(lambda: topic_settings(source, ["shop.a"]))
-    assert "User:job --operation DescribeConfigs --topic shop. --resource-pattern-type prefixed" in (
+    with pytest.raises(OperatorError, match=r"topic other\.b: this user may not read its settings") as told:
+        patiently(lambda: topic_settings(source, ["shop.a", "other.b"]))
+    assert "--allow-principal 'User:the job' --operation DescribeConfigs --topic other.b --topic shop.a" in (
         told.value.hint or ""
     )
     for code, passes in ((KafkaError.TOPIC_AUTHORIZATION_FAILED, False), (KafkaError._TRANSPORT, True)):
         made = unreachable(source, KafkaException(KafkaError(code)))
         assert isinstance(made, NoAnswerError) is passes
+
+
+def test_a_right_that_is_withdrawn_is_no_reason_to_wait_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that follows goes on without the tables that come, and says so once; for brokers that are away it waits."""
+    source = ApplySource(bootstrap_servers="k:1", topic_prefix="shop")
+    code, told = KafkaError.TOPIC_AUTHORIZATION_FAILED, list[str]()
+
+    def asked(*_: object) -> None:
+        raise unreachable(source, KafkaException(KafkaError(code)))
+
+    monkeypatch.setattr(new_tables, "committed_ends", asked)
+    monkeypatch.setattr(new_tables, "LOOK_EVERY_S", 0.0)
+    nothing, asides = cast("Any", None), cast("Any", SimpleNamespace(tell=told.append))
+    config = cast("Any", SimpleNamespace(source=source))
+    watch = new_tables.TableWatch(config, nothing, {}, asides, frozenset(), {})
+    watch.look()
+    watch.look()
+    assert ["tables that come are not taken up" in line for line in told] == [True]
+    code = KafkaError._TRANSPORT
+    watch.look()
+    assert len(told) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -168,18 +169,22 @@ def test_since_when_deletes_are_unread() -> None:
         family = next(of for of in meter.figures.collect() if of.name == "cdc_apply_deletes_headroom_seconds")
         return {sample.labels["store"]: round(sample.value) for sample in family.samples}
 
-    for position, end in (("17", 5), ("18", 10)):
+    now_ms = time.time_ns() // 1_000_000
+    for position, end, age_s in (("16", 4, 3300), ("17", 5, 3000), ("18", 10, 0)):
         at = f"00000001.00000000000000{position}.00000000"
         tables = frozenset({"public.a"} if end == 10 else {"public.a", "public.b"})  # b is read again
-        barriers.add(Barrier("shop", tables, at, 1, {topic: {0: end}}))
+        barriers.add(Barrier("shop", tables, at, now_ms - 1000 * age_s, {topic: {0: end}}))
+    made.applied({topic: {0: 4}, other: {0: 5}}, {})
+    assert headroom_s() == {"lake": 300, "search": 300}, "it goes on, always an hour behind"
     made.applied({topic: {0: 5}, other: {0: 5}}, {})
-    an_hour_ago = {
-        key: replace(mark, complete=replace(mark.complete, published_ms=mark.complete.published_ms - 3_000_000))
-        for key, mark in made._marks.items()
-        if mark.complete
-    }
-    made._marks |= an_hour_ago
     assert headroom_s() == {"lake": 600, "search": 600}
+    marks = dict(made._marks)
+    for key, mark in marks.items():
+        assert mark.complete
+        without = replace(mark.complete, source_ms=None, published_ms=now_ms - 2_000_000)
+        made._marks[key] = replace(mark, complete=without)
+    assert headroom_s() == {"lake": 1600, "search": 1600}, "when the source committed is not known"
+    made._marks |= marks
     made.applied({topic: {0: 10}, other: {0: 5}}, {})
     assert headroom_s() == {"lake": 3600, "search": 3600}, "the mark of b is old, and nothing is unread"
     copies.put(topic, "search", OperatorError("the table was dropped"))

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
 from cdc.config.table_patterns import LEFT_OUT, is_pattern, matches
 from cdc.model.change import Column, Table
-from cdc.model.errors import OperatorError
+from cdc.model.errors import NotLoggedError, OperatorError
 from connectors import captured_tables
-from connectors.triggers.sqlite.session import OLDEST, Session, quoted
+from connectors.triggers.sqlite.session import OLDEST, Session, literal, quoted
 from connectors.triggers.sqlite.values import affinity, column
 
 SCHEMA: Final = "main"
@@ -22,6 +22,13 @@ MOST_KEY_COLUMNS: Final = 8
 _OURS: Final = re.compile(r"cdc_.+_(changes|shapes|replaced|last)").fullmatch
 _IGNORES: Final = re.compile(r"\bRAISE\s*\(\s*IGNORE\s*\)", re.IGNORECASE).search
 _BEFORE: Final = re.compile(r"\b(BEFORE|INSTEAD\s+OF)\s+(INSERT|UPDATE|DELETE)\b", re.IGNORECASE).search
+_LITERAL: Final = re.compile(
+    r"([+-]?\s*(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|0x[0-9a-f]+|'([^']|'')*'|x'([0-9a-f]{2})*'|CURRENT_(DATE|TIME|TIMESTAMP))",
+    re.IGNORECASE | re.ASCII,
+).fullmatch
+_NAME: Final = re.compile(r"""([^\W\d][\w$]*)|"((?:[^"]|"")*)"|`((?:[^`]|``)*)`|\[([^\]]*)\]""").fullmatch
+_TRUTHS: Final = {"NULL": "NULL", "TRUE": "1", "FALSE": "0"}
+_TEXTS: Final = re.compile(r"'[^']*'").sub
 _KINDS: Final = {"view": "a view", "virtual": "a virtual table", "shadow": "a part of a virtual table"}
 
 
@@ -63,6 +70,7 @@ class Found:
     name: str
     kind: str
     shape: Shape
+    strict: bool = False
     nullable: tuple[str, ...] = ()
     """Columns of the key that may be NULL."""
     collations: Mapping[str, str] | None = None
@@ -70,12 +78,19 @@ class Found:
     unique: tuple[Unique, ...] = ()
     """The other indexes that are unique."""
     defaults: Mapping[str, str] = field(default_factory=dict)
-    """What REPLACE puts in place of NULL, as SQL, by column."""
+    """What REPLACE puts in place of NULL, as a literal of SQL, by column."""
+    computed: tuple[str, ...] = ()
+    """Columns whose default is no literal: what REPLACE puts there is not known before."""
     generated: frozenset[str] = frozenset()
     """Columns that no statement sets."""
+    numbers: tuple[str, ...] = ()
+    """Columns of the key that hold numbers, declared ANY in a STRICT table, where 1 and '1' are two values."""
+    mixed: tuple[str, ...] = ()
+    """Columns of the key that hold texts and blobs and are declared to hold blobs, or may: only an index tells soon."""
     ignoring: tuple[str, ...] = ()
     """Triggers of the application that may end a statement's others: RAISE(IGNORE) after a row was changed."""
-
+    writing: tuple[str, ...] = ()
+    """Triggers of the application that write what is unique in their own table."""
     schema: str = SCHEMA
 
     @property
@@ -187,6 +202,7 @@ class Catalog:
         key = tuple(of[1].decode() for of in sorted(columns, key=lambda of: of[5]) if of[5])
         indexes = self._ask(f"PRAGMA index_list({quoted(name)})") if kind == "table" else []
         own = [of for of in indexes if of[3] == b"pk"]
+        defaults = {of[1].decode(): constant(of[4].decode()) for of in columns if of[3] and of[4] is not None}
         is_rowid = bool(key) and not own and not without_rowid
         shape = Shape(
             tuple(
@@ -199,34 +215,87 @@ class Catalog:
             ),
             key,
         )
+        declared = {of: type_ for of, type_, _ in shape.columns}
+        unique = tuple(
+            Unique(of[1].decode(), {} if of[4] else self._collations_of(of[1].decode()))
+            for of in indexes
+            if of[2] and of[3] != b"pk"
+        )
+        collations = self._collations_of(own[0][1].decode()) if own else None
+        shared = {of for one in unique for of in one.collations}
+        shared |= {of for of, collation in (collations or {}).items() if collation != "BINARY"}
+        made = self._triggers(name)
         return Found(
             name,
             kind,
             shape,
+            strict=strict,
             nullable=tuple(of[1].decode() for of in columns if of[5] and not (of[3] or without_rowid or is_rowid)),
-            collations=self._collations_of(own[0][1].decode()) if own else None,
-            unique=tuple(
-                Unique(of[1].decode(), {} if of[4] else self._collations_of(of[1].decode()))
-                for of in indexes
-                if of[2] and of[3] != b"pk"
-            ),
-            defaults={of[1].decode(): of[4].decode() for of in columns if of[3] and of[4] is not None},
+            collations=collations,
+            unique=unique,
+            defaults={of: default for of, default in defaults.items() if default is not None},
+            computed=tuple(of for of, default in defaults.items() if default is None),
             generated=frozenset(of[1].decode() for of in columns if of[6]),
-            ignoring=self._ignoring(name),
+            numbers=tuple(of for of in key if strict and not declared[of] and self._holds(name, of, "< ''")),
+            mixed=tuple(
+                of
+                for of in key
+                if not strict
+                and column(of, declared[of], integers=False).kind.name == "bytes"
+                and (of != key[0] or all(self._holds(name, of, how) for how in (">= '' AND {0} < x''", ">= x''")))
+            ),
+            ignoring=tuple(of for of, sql in made if _IGNORES(sql) and not _BEFORE(sql)),
+            writing=tuple(of for of, sql in made if writes(sql, name, shared)),
         )
 
-    def _ignoring(self, table: str) -> tuple[str, ...]:
+    def _holds(self, table: str, column: str, how: str) -> bool:
+        """Whether a column of the key holds values of a class; SQLite sorts numbers before texts before blobs."""
+        of = f"{quoted(column)} COLLATE BINARY"
+        return bool(self._ask(f"SELECT 1 FROM {quoted(table)} WHERE {of} {how.format(of)} LIMIT 1"))
+
+    def _triggers(self, table: str) -> list[tuple[str, str]]:
+        """Return the names and statements of the triggers on a table, without texts in them."""
         rows = self._session.rows(
             "reading the schema",
             "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ? COLLATE NOCASE ORDER BY name",
             (table,),
         )
-        made = [(name.decode(), statement.decode(errors="replace")) for name, statement in rows]
-        return tuple(name for name, statement in made if _IGNORES(statement) and not _BEFORE(statement))
+        return [(name.decode(), _TEXTS("", statement.decode(errors="replace"))) for name, statement in rows]
 
     def _collations_of(self, index: str) -> dict[str, str]:
         found = [of for of in self._ask(f"PRAGMA index_xinfo({quoted(index)})") if of[5]]
         return {} if any(of[2] is None for of in found) else {of[2].decode(): of[4].decode() for of in found}
+
+
+def constant(default: str) -> str | None:
+    """Return a column's default as a literal that means the same in any place; None: it is an expression.
+
+    After DEFAULT a name is a text; elsewhere it is a column, which a trigger looks for when the application writes.
+    """
+    if _LITERAL(default):
+        return default
+    name = _NAME(default)
+    if name is None:
+        return None
+    bare, double, back, bracketed = name.groups()
+    if bare is not None:
+        return _TRUTHS.get(bare.upper(), literal(bare))
+    if double is not None:
+        return literal(double.replace('""', '"'))
+    return literal(back.replace("``", "`") if back is not None else bracketed)
+
+
+def writes(trigger: str, table: str, unique: Collection[str]) -> bool:
+    """Whether a trigger, without its texts, seems to write what is unique in a table."""
+    if not unique:
+        return False
+    of = rf"""["`\[]?{re.escape(table)}["`\]]?(?![\w$])"""
+    columns = "|".join(rf"""["`\[]?(?<![\w$]){re.escape(column)}["`\]]?(?![\w$])""" for column in unique)
+    found = re.compile(
+        rf"\bINTO\s+(main\.)?{of}|\bUPDATE\s+(OR\s+\w+\s+)?(main\.)?{of}\s+SET\b((?!\bWHERE\b)[^;])*({columns})\s*[=,)]",
+        re.IGNORECASE,
+    )
+    return found.search(trigger) is not None
 
 
 def refusals(found: Found) -> Iterator[OperatorError]:
@@ -247,8 +316,15 @@ def refusals(found: Found) -> Iterator[OperatorError]:
             f"the primary key of table {name} has more than {MOST_KEY_COLUMNS} columns", hint="leave it out"
         )
     declared = {of: type_ for of, type_, _ in found.shape.columns}
+    for key in found.numbers:
+        yield NotLoggedError(
+            f"key column {key} of table {name} is declared ANY and holds numbers, which a topic does not tell from "
+            "texts of the same digits",
+            hint=f"UPDATE {found.sql} SET {quoted(key)} = CAST({quoted(key)} AS TEXT) "
+            f"WHERE typeof({quoted(key)}) <> 'blob'; or declare it INTEGER or TEXT; or leave the table out",
+        )
     for key in found.shape.key:
-        if affinity(declared[key]) == "real" or not declared[key]:
+        if affinity(declared[key]) == "real" or (not declared[key] and not found.strict):
             what = "numbers with a fraction" if declared[key] else "values of any kind"
             yield OperatorError(
                 f"key column {key} of table {name} is declared to hold {what}, whose texts do not tell rows apart",

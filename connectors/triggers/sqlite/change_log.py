@@ -21,6 +21,7 @@ Why nothing that was committed is missed, and nothing comes half:
 from __future__ import annotations
 
 import hashlib
+import itertools
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,15 +29,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cdc.model.change import Offset
-from cdc.model.errors import ChangedError, GapError, OperatorError
+from cdc.model.errors import CdcError, ChangedError, GapError, OperatorError
 from connectors.triggers.change_tables import CLOSE_THE_GAP
 from connectors.triggers.sqlite.catalog import SCHEMA, Catalog, Found, Shape
 from connectors.triggers.sqlite.session import Session, quoted
-from connectors.triggers.sqlite.triggers import MARK, NOW, SAFE, Names, guards, tables, triggers
+from connectors.triggers.sqlite.triggers import MARK, NOW, SAFE, Names, guards, tables, triggers, written
 
 _LOG: Final = 0
 """The shape that marks have; its columns are the change table's id."""
 _DELETED_AT_ONCE: Final = 10_000
+_PREPARED: Final = itertools.count()
+"""Makes statements differ: Python keeps prepared ones, and EXPLAIN does not look whether the schema is another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +267,7 @@ class ChangeLog:
             f"INSERT INTO {self._shapes} (name, columns) VALUES (?, ?) RETURNING shape", found.name,
             found.shape.to_json(),
         )  # fmt: skip
+        broken = [self._broken(statement) for statement in written(found)]
         for statement in triggers(self.names, found, rows[0][0]).values():
             try:
                 self._do(statement)
@@ -271,6 +275,21 @@ class ChangeLog:
                 if "no such table" not in exc.message:
                     raise
                 raise ChangedError(f"{exc.message}: it has just been dropped or renamed, looking again") from exc
+        for statement, before in zip(written(found), broken, strict=True):
+            if (now := self._broken(statement)) is not None and before is None:
+                raise OperatorError(
+                    f"table {found.qualified}: with triggers on it the application could not write it ({now.message}), "
+                    "and none were made",
+                    hint=f'leave it out: source.tables: […, "!{found.qualified}"]',
+                ) from now
+
+    def _broken(self, statement: str) -> CdcError | None:
+        """Return why a statement cannot be prepared, which looks up all that the triggers name; None: it can."""
+        try:
+            self._do(f"EXPLAIN {statement} -- {next(_PREPARED)}")
+        except CdcError as exc:  # perhaps only here: it may call functions that are the application's own
+            return exc
+        return None
 
     def _put_last(self) -> None:
         """A trigger that is made again then never gets the place that it had."""

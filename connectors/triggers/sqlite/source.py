@@ -73,7 +73,7 @@ class SqliteSource(TriggerSource[Found]):
 
     def _tell_of_gone(self, followed: Iterable[str]) -> None:
         """Say which tables that were followed are there no more: nothing is written to their topics from now on."""
-        there = {found.qualified for found in self._captured}
+        there = {found.qualified for found in self._captured} | self._left_out.keys()
         for name in sorted(name for name in followed if name not in there and self._config.source.captures(name)):
             now = self._log().renamed(name)
             said = f"{name} is {now} now" if now else "it was dropped"
@@ -273,10 +273,27 @@ def unseen(found: Found) -> Iterator[str]:
             f"unique index {', '.join(partial)} is of expressions or of some rows: rows that INSERT OR REPLACE removes "
             "for it are not seen, unless the application sets PRAGMA recursive_triggers = ON"
         )
+    computed = [of for of in found.computed if any(of in unique.collations for unique in found.unique)]
+    if computed:
+        yield (
+            f"the default of column {', '.join(computed)} is an expression: where it takes the place of a NULL, rows "
+            "that INSERT OR REPLACE removes for it are not seen, unless the application sets PRAGMA recursive_triggers "
+            "= ON"
+        )
     if found.ignoring:
         yield (
             f"trigger {', '.join(found.ignoring)} says RAISE(IGNORE) after a row was changed, which ends the "
             "statement's other triggers: such changes are not seen where it is called before the connector's"
+        )
+    if found.writing:
+        yield (
+            f"trigger {', '.join(found.writing)} writes what is unique in its own table: rows that an INSERT OR "
+            "REPLACE which calls it removes may not be seen, unless the application sets PRAGMA recursive_triggers = ON"
+        )
+    if found.mixed:
+        yield (
+            f"key column {', '.join(found.mixed)} holds texts and blobs, or may: of two rows whose keys are a text "
+            "and a blob of the same bytes the topic keeps one"
         )
     if found.nullable:
         yield f"key column {', '.join(found.nullable)} may be NULL: such rows are left out"

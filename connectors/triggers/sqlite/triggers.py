@@ -119,6 +119,15 @@ def triggers(names: Names, found: Found, shape: int) -> dict[str, str]:
     return {names.trigger(found.name, event): statement for event, statement in made.items()}
 
 
+def written(found: Found) -> tuple[str, ...]:
+    """Give statements that call all triggers of a table."""
+    names = [quoted(name) for name, _, _ in found.shape.columns if name not in found.generated]
+    sets = ", ".join(f"{name} = {name}" for name in names)
+    return (
+        f"INSERT INTO {found.sql} DEFAULT VALUES", f"UPDATE {found.sql} SET {sets}", f"DELETE FROM {found.sql}",
+    )  # fmt: skip
+
+
 class _Writer:
     """Holds what a table's triggers have in common."""
 
@@ -182,7 +191,7 @@ class _Writer:
     def _to_be(self, column: str) -> str:
         """What a column will hold: REPLACE puts the default in place of a NULL that may not be."""
         default, told = self._found.defaults.get(column), f"NEW.{quoted(column)}"
-        return told if default is None else f"ifnull({told}, ({default}))"
+        return told if default is None else f"ifnull({told}, {default})"
 
     def gone(self, condition: str = "1") -> list[str]:
         """Write down those that are not there any more."""

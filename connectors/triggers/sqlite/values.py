@@ -9,7 +9,7 @@ as `T` and the literal of its bytes.
 | NULL | ``NULL`` | none |
 | INTEGER | ``12`` | ``12`` |
 | REAL | ``1.5``, ``Inf``, ``9.0e+999`` | the shortest digits that read back; ``Infinity`` |
-| TEXT | ``'it''s'`` | its bytes, which are UTF-8 unless somebody wrote others; no bytes in a key of bytes |
+| TEXT | ``'it''s'`` | its bytes, which are UTF-8 unless somebody wrote others; ``'69`` in a key of bytes |
 | BLOB | ``X'00FF'`` | ``\x00ff`` in a column of bytes; in others a text that no encoder takes |
 
 A column of SQLite may hold values of any class, unless its table is STRICT. What does not fit the declared type is
@@ -35,6 +35,7 @@ _NO_TEXT: Final = b"\xff"
 """Begins what is no text of its column: no UTF-8 begins so, and every encoder refuses it."""
 _HEX: Final = b"\\x"
 _QUOTE: Final = b"'"
+"""Begins a text of a key of bytes, in hex: it sorts before blobs, as in SQLite, and is another key than one of them."""
 _COMMA: Final = ord(",")
 
 INTEGER: Final = "integer"
@@ -59,7 +60,7 @@ def column(name: str, declared: str, *, integers: bool, key: bool = False) -> Co
     """Return the column, its kind and encoder. `integers`: it can hold nothing else. `key`: it is of the key."""
     kind, encode = _codec(declared)
     if key and encode is binary:
-        encode = blob_alone
+        encode = key_binary
     type_ = declared.lower() or "any"
     if integers:
         type_ = INTEGER
@@ -105,9 +106,9 @@ def binary(value: bytes) -> bytes:
     return b'"%b"' % b2a_base64(unhexlify(value[2:]), newline=False)
 
 
-def blob_alone(value: bytes) -> bytes:
-    """Encode a blob of a key: a text of the same bytes is another key."""
-    return binary(value)
+def key_binary(value: bytes) -> bytes:
+    """Encode a blob of a key, or a text, as its bytes."""
+    return binary(_HEX + value[1:] if value[:1] == _QUOTE else value)
 
 
 _BY_AFFINITY: Final[dict[str, tuple[Kind, Callable[[bytes], bytes]]]] = {
@@ -154,8 +155,8 @@ def _value(found: re.Match[bytes], of: Column) -> Value:
     packed = of.kind.name == "bytes"
     if quoted is not None or is_text:
         raw = quoted.replace(b"''", b"'") if quoted is not None else unhexlify(hexadecimal)
-        if of.encode is blob_alone:
-            return _NO_TEXT + _QUOTE + raw
+        if of.encode is key_binary:
+            return _QUOTE + raw.hex().encode()
         return _HEX + raw.hex().encode() if packed else raw
     if hexadecimal is not None:
         return (_HEX if packed else _NO_TEXT) + hexadecimal.lower()
@@ -172,14 +173,18 @@ def _shortest(number: bytes) -> bytes:
     return repr(of).encode()
 
 
-def parameter(value: bytes, of: Column) -> float | str | bytes:
-    """Return a key's value as SQLite compares it with the column: its affinity makes a number of a text."""
+def parameter(value: bytes, of: Column) -> tuple[str, float | bytes]:
+    """Return a key's value, and what stands for it: what SQLite compares with the column as the value itself.
+
+    A text goes by its bytes, for it may be no UTF-8. The plus takes the affinity of CAST away: the column's goes.
+    """
     if of.type == INTEGER:
-        return int(value)
+        return "?", int(value)
+    if value[:1] == _NO_TEXT:
+        rest = value[1:]
+        if of.kind.name != "bytes":
+            return "?", unhexlify(rest)
+        return "?", int(rest) if _INTEGER(rest) else float(rest)
     if of.kind.name != "bytes":
-        return unhexlify(value[1:]) if value[:1] == _NO_TEXT else value.decode()
-    if value[:1] != _NO_TEXT:
-        return unhexlify(value[2:])
-    if value[1:2] == _QUOTE:
-        return value[2:].decode(errors="surrogateescape")
-    return int(value[1:]) if _INTEGER(value[1:]) else float(value[1:])
+        return "+CAST(? AS TEXT)", value
+    return ("+CAST(? AS TEXT)", unhexlify(value[1:])) if value[:1] == _QUOTE else ("?", unhexlify(value[2:]))

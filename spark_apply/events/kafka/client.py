@@ -44,16 +44,24 @@ def client_settings(source: ApplySource) -> dict[str, str | int | float | bool]:
     return {**soon, **source.options, "bootstrap.servers": source.bootstrap_servers, "log_level": 0}
 
 
-class NoAnswerError(OperatorError):
-    """Kafka does not answer a question, or nobody leads a partition: it concerns no copy, and may pass."""
+class UnansweredError(OperatorError):
+    """Kafka gives no answer to a question: it concerns no table, and no copy is set aside for it."""
 
 
-def unreachable(source: ApplySource, exc: KafkaException) -> OperatorError:
+class NoAnswerError(UnansweredError):
+    """No broker answers, or nobody leads a partition: it may pass."""
+
+
+class ForbiddenError(UnansweredError):
+    """This user may not ask: it does not pass by itself."""
+
+
+def unreachable(source: ApplySource, exc: KafkaException) -> UnansweredError:
     """Translate the client's error; a right that is missing is no broker that does not answer, and does not pass."""
     error = exc.args[0] if exc.args and isinstance(exc.args[0], KafkaError) else None
     reason = type(exc).__name__ if error is None else error.name()
     if error is not None and error.code() in _FORBIDDEN:
-        return OperatorError(
+        return ForbiddenError(
             f"Kafka at {source.bootstrap_servers} refuses the user of source.options what the job asks for ({reason})",
             hint="docs/operations.md, “Rights in Kafka”, has what it needs; kafka-acls.sh --list shows what it has",
         )

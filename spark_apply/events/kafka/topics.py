@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -9,8 +10,15 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from cdc.config.apply_config import ApplySource
-from cdc.model.errors import ConfigError, OperatorError
-from spark_apply.events.kafka.client import ANSWER_WITHIN_S, NoAnswerError, client_settings, leaderless, unreachable
+from cdc.model.errors import ConfigError
+from spark_apply.events.kafka.client import (
+    ANSWER_WITHIN_S,
+    ForbiddenError,
+    NoAnswerError,
+    client_settings,
+    leaderless,
+    unreachable,
+)
 
 _NOT_SEEN: Final = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TOPIC_EXCEPTION}
@@ -88,24 +96,29 @@ def topic_settings(source: ApplySource, names: Sequence[str]) -> dict[str, dict[
     admin = AdminClient(client_settings(source))  # must live until its futures are done
     wanted = [ConfigResource(ResourceType.TOPIC, name) for name in names]
     asked = admin.describe_configs(wanted, request_timeout=ANSWER_WITHIN_S)
-    found = {}
+    found, refused = {}, []
     for of, future in asked.items():
         try:
             settings = future.result()
         except KafkaException as exc:
-            if exc.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                raise _untold(source, of.name) from exc
-            raise unreachable(source, exc) from exc
-        found[of.name] = {name: str(entry.value) for name, entry in settings.items()}
+            if exc.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise unreachable(source, exc) from exc
+            refused.append(of.name)
+        else:
+            found[of.name] = {name: str(entry.value) for name, entry in settings.items()}
+    if refused:
+        raise _untold(source, sorted(refused))
     return found
 
 
-def _untold(source: ApplySource, topic: str) -> OperatorError:
-    return OperatorError(
-        f"topic {topic}: this user may not read its settings (DESCRIBE_CONFIGS), which say how long deletes are kept",
-        hint=f"kafka-acls.sh --bootstrap-server {source.bootstrap_servers} --add --allow-principal "
-        f"User:{source.options.get('sasl.username', 'NAME')} --operation DescribeConfigs --topic "
-        f"{source.topic_prefix}. --resource-pattern-type prefixed",
+def _untold(source: ApplySource, topics: Sequence[str]) -> ForbiddenError:
+    to = shlex.quote(f"User:{source.options.get('sasl.username', 'NAME')}")
+    of = " ".join(f"--topic {shlex.quote(topic)}" for topic in topics)
+    return ForbiddenError(
+        f"topic {topics[0]}: this user may not read its settings (DESCRIBE_CONFIGS), which say how long deletes "
+        "are kept",
+        hint=f"kafka-acls.sh --bootstrap-server {source.bootstrap_servers} --add --allow-principal {to} "
+        f"--operation DescribeConfigs {of}",
     )
 
 

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from cdc.config.apply_config import ApplyTable
 from cdc.config.config import ApplyConfig
 from cdc.model.errors import ConfigError, OperatorError
+from spark_apply.events.kafka.client import ForbiddenError
 from spark_apply.events.kafka.offsets import committed_ends
 from spark_apply.events.kafka.schema_topic import schema_topic, schema_versions
 from spark_apply.events.selection import fitting_one
@@ -46,6 +47,7 @@ class TableWatch:
     """Whether tables have come that can be taken up."""
     _end: Mapping[int, int] | None = None
     """The end of the schema topic, when its tables were looked at last."""
+    _said: str = ""
     _looked_at: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
@@ -59,9 +61,14 @@ class TableWatch:
         try:
             end = committed_ends(self.config.source, schema_topic(self.config.source))
             versions = schema_versions(self.config.source) if end != self._end else {}
+        except ForbiddenError as exc:
+            if exc.message != self._said:
+                self.asides.tell(f"warning: {exc.message}: tables that come are not taken up meanwhile; {exc.hint}")
+            self._said = exc.message
+            return
         except OperatorError:
             return
-        self._end = end
+        self._end, self._said = end, ""
         fresh = choose(self.config.tables, {*versions, *self.known})
         new = sorted(fresh.keys() - self.known)
         if not new:

@@ -79,14 +79,17 @@ class WatermarkPublisher:
         return self._marks.get((topic, store))
 
     def behind_since_ms(self, connector: str) -> int | None:
-        """Return when the copies that go on last had all that a connector had committed; None: they have it now.
+        """Return from when on the copies that go on may not have what a connector committed; None: they have it all.
 
-        They read together: a table that is read again, whose own mark stays where it is, is no sign of that.
+        What they have not read was committed at the source behind the last barrier that they passed, and not when they
+        passed it: a job that always lags passes old ones. They read together: a table that is read again, whose own
+        mark stays where it is, is no sign of that.
         """
         if not self._watcher.barriers.ahead(connector):
             return None
         known = [mark.complete for mark in self._marks.values() if mark.complete is not None]
-        return max((of.published_ms for of in known if of.connector == connector), default=None)
+        times = (min(of.published_ms, of.source_ms or of.published_ms) for of in known if of.connector == connector)
+        return max(times, default=None)
 
     def source_ms(self) -> int | None:
         """Return the time of the source up to which all copies that go on are complete; None: not known."""
