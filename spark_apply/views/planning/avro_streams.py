@@ -40,7 +40,7 @@ _MISSED_S: Final = 30.0
 """So long a schema that is not there is not asked for again, where its records are left out."""
 _GO_ON: Final = (
     "on_loss: go_on under the stream leaves records of it out, and counts them; it also goes on where the topic has "
-    "removed records that were not read"
+    "lost records that were not read"
 )
 
 
