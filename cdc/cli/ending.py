@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import click
 
@@ -74,6 +74,18 @@ def pasteable(hint: str, files: Mapping[str, Path]) -> str:
     """Return a hint with a command's own files in place of what hints call them: ``CONNECTOR.yaml``."""
     names = "|".join(map(re.escape, files))
     return re.sub(names, lambda found: shlex.quote(str(files[found[0]])), hint) if files else hint
+
+
+def in_hints(found: Any, files: Mapping[str, Path]) -> Any:  # noqa: ANN401 - JSON
+    """Return what a command shows with its files in each ``hint``, once: a file may be called as hints call it."""
+    if isinstance(found, list):
+        return [in_hints(each, files) for each in found]
+    if not isinstance(found, dict):
+        return found
+    return {
+        key: pasteable(value, files) if key == "hint" and isinstance(value, str) else in_hints(value, files)
+        for key, value in found.items()
+    }
 
 
 def files_of(context: click.Context) -> dict[str, Path]:

@@ -21,7 +21,7 @@ from click.testing import CliRunner
 
 import cdc.cli.running.run
 from cdc.capture.pipeline import Report
-from cdc.cli.ending import files_given, pasteable
+from cdc.cli.ending import files_given, in_hints, pasteable
 from cdc.cli.inspecting.status import of_server
 from cdc.cli.inspecting.tail import has_no_reader
 from cdc.cli.main import cdc as command_line
@@ -79,6 +79,19 @@ def test_a_hint_names_the_files_that_the_command_was_given(
     for name in ("CONNECTOR", "stores", "views"):
         Path(name).write_text(f"name: x\n{name}: {{}}\n")
     assert pasteable(hint, files_given(command_line, words)) == shown
+
+
+def test_hints_within_what_a_command_shows_name_its_file_once() -> None:
+    """Also where the file is called as hints call it, and in nothing but hints."""
+    files = {"CONNECTOR.yaml": Path("conf/CONNECTOR.yaml")}
+    found = {"hint": "cdc run CONNECTOR.yaml", "slot": {"hint": None}, "left": [{"hint": "CONNECTOR.yaml", "why": "x"}]}
+    shown = in_hints({**found, "table": "CONNECTOR.yaml"}, files)
+    assert shown == {
+        "hint": "cdc run conf/CONNECTOR.yaml",
+        "slot": {"hint": None},
+        "left": [{"hint": "conf/CONNECTOR.yaml", "why": "x"}],
+        "table": "CONNECTOR.yaml",
+    }
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import click
 import orjson
 
 from cdc.capture.snapshots.snapshot_progress import duration
-from cdc.cli.ending import pasteable
+from cdc.cli.ending import in_hints
 from cdc.cli.terminal import place_of
 from cdc.config.config import ApplyConfig, describes_apply, load_apply, load_connector
 from cdc.config.views import describes_views
@@ -32,48 +33,41 @@ def status(file: Path, *, as_json: bool) -> None:
         _show_stores(load_apply(file), file, as_json=as_json)
         return
     config = load_connector(file)
-    found = connector_status(config)
-    for of in (found["slot"], found["last_error"]):
-        if of and of.get("hint"):
-            of["hint"] = pasteable(of["hint"], {"CONNECTOR.yaml": file})
+    found = in_hints(connector_status(config), {"CONNECTOR.yaml": file})
     if as_json:
         click.echo(orjson.dumps(found).decode())
         return
     for name, value in _lines(found):
-        click.echo(pasteable(f"{name:<12}{value}", {"CONNECTOR.yaml": file}))
+        click.echo(f"{name:<12}{value}")
 
 
 def _show_stores(config: ApplyConfig, file: Path, *, as_json: bool) -> None:
-    found = stores_status(config)
+    found = in_hints(stores_status(config), {"APPLY.yaml": file})
     if as_json:
         click.echo(orjson.dumps({"name": config.name, "stores": found}).decode())
         return
-
-    def say(line: str) -> None:
-        click.echo(pasteable(line, {"APPLY.yaml": file}))
-
-    say(f"{'store':<16}{'connector':<16}{'complete up to':<36}freshness")
+    click.echo(f"{'store':<16}{'connector':<16}{'complete up to':<36}freshness")
     for store, connectors in found.items():
         for name, at in connectors.items():
             fresh = "" if at["freshness_seconds"] is None else f"{at['freshness_seconds']:,} s behind the source, "
             freshness = f"{fresh}published {at['published_at']}" if at["position"] else "not complete yet"
-            say(f"{store:<16}{name:<16}{at['position'] or '-':<36}{freshness}")
+            click.echo(f"{store:<16}{name:<16}{at['position'] or '-':<36}{freshness}")
             if at["remade"]:
                 others = ", ".join(at["remade"])
-                say(f"{'':<32}of another topic, cdc apply APPLY.yaml --plan says what to do: {others}")
+                click.echo(f"{'':<32}of another topic, cdc apply {quote(str(file))} --plan says what to do: {others}")
             if at["incomplete"]:
-                say(f"{'':<32}not complete: {', '.join(at['incomplete'])}")
+                click.echo(f"{'':<32}not complete: {', '.join(at['incomplete'])}")
             if at["quarantined"]:
                 held = ", ".join(f"{table} {count:,}" for table, count in at["quarantined"].items())
-                say(f"{'':<32}in quarantine: {held}")
+                click.echo(f"{'':<32}in quarantine: {held}")
             for table, why in at["aside"].items():
-                say(f"{'':<32}set aside: {table}: since {instant(why['at_ms'])}: {why['reason']}")
+                click.echo(f"{'':<32}set aside: {table}: since {instant(why['at_ms'])}: {why['reason']}")
                 if why["hint"]:
-                    say(f"{'':<32}hint: {why['hint']}")
+                    click.echo(f"{'':<32}hint: {why['hint']}")
             for table, why in at["refused"].items():
-                say(f"{'':<32}refused: {table}: {why['reason']}")
+                click.echo(f"{'':<32}refused: {table}: {why['reason']}")
                 if why["hint"]:
-                    say(f"{'':<32}hint: {why['hint']}")
+                    click.echo(f"{'':<32}hint: {why['hint']}")
 
 
 def _rows(*, rows: int, estimate: int | None, done: bool) -> str:

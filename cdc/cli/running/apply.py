@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from cdc.cli.ending import code_of_part, pasteable
+from cdc.cli.ending import code_of_part, in_hints
 from cdc.cli.logs import JSON, LOG_FORMAT, errors_logged
 from cdc.cli.noted import note
 from cdc.cli.terminal import ALIVE_S, Alive, aligned, clear_progress, instant, show_progress, tell
@@ -70,8 +70,9 @@ def apply(
         place.is_of(apply=config.name, connector=config.source.topic_prefix)
         # by name: cdc imports nothing that imports cdc
         if plan:
-            found = importlib.import_module("spark_apply.job.plan").run_plan(config).as_json()
-            click.echo(json.dumps(found) if as_json else pasteable("\n".join(_plan_lines(found)), {"APPLY.yaml": file}))
+            made = importlib.import_module("spark_apply.job.plan").run_plan(config).as_json()
+            found = in_hints(made, {"APPLY.yaml": file})
+            click.echo(json.dumps(found) if as_json else "\n".join(_plan_lines(found)))
             return int(not found["starts"])
         if reset_checkpoint:
             note(config, "checkpoint reset", {}, "asked for as the job starts")
