@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
@@ -19,6 +18,7 @@ from spark_apply.events.kafka.stream import read_topic, stream_topics
 from spark_apply.events.latest import latest_alone
 from spark_apply.events.typed import KEY, MISFITS, OFFSET, OP, PARTITION, POSITION, in_row, typed
 from spark_apply.model.target_table import TargetTable, derived
+from spark_apply.spark.java_names import has_class
 from spark_apply.spark.names import quoted
 
 _RESTS_ON: Final = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}
@@ -86,10 +86,8 @@ def _require(spark: SparkSession) -> None:
                 "from_utc_timestamp",
             )
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - nothing public gives the JVM
-    try:
-        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(_READER)
-    except Py4JJavaError as exc:
+    if not has_class(jvm, _READER):
         raise OperatorError(
             "this Spark session cannot read Kafka: its connector is not on the class path",
             hint='SparkSession.builder.config("spark.jars", …) with what python -m cdc.dev.jars spark prints',
-        ) from exc
+        )

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
+from py4j.protocol import Py4JJavaError
 
 
 class _View(JVMView):  # type: ignore[misc]  # py4j has no types
@@ -46,3 +47,12 @@ def _keep(place: Any, name: str, found: Any) -> Any:  # noqa: ANN401 - the same
     found.__class__ = _KEPT.get(type(found), type(found))
     place.__dict__[name] = found
     return found
+
+
+def has_class(jvm: Any, name: str) -> bool:  # noqa: ANN401 - py4j's view of the JVM
+    """Whether a class is on the class path, or in a jar that was added."""
+    try:
+        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
+    except Py4JJavaError:
+        return False
+    return True

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
@@ -23,7 +23,7 @@ from spark_apply.spark import scratch
 from spark_apply.spark.class_archive import options as class_options
 from spark_apply.spark.environment import require_environment
 from spark_apply.spark.failures import spark_failure
-from spark_apply.spark.java_names import remember_names
+from spark_apply.spark.java_names import has_class, remember_names
 from spark_apply.spark.pinned_settings import (
     DRIVER_OPTIONS,
     EXECUTOR_OPTIONS,
@@ -189,13 +189,9 @@ def _beside_others(spark: Mapping[str, str]) -> SparkSession:
 
 def _require_jars(jvm: Any) -> None:  # noqa: ANN401 - py4j's view of the JVM
     """Raise OperatorError if the running JVM does not have our jars."""
-    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    try:
-        for needed in _SHIPPED:
-            loader.loadClass(needed)
-    except Py4JJavaError as exc:
+    if not all(has_class(jvm, needed) for needed in _SHIPPED):
         msg = "spark-submit was not given the jars of the apply job"
-        raise OperatorError(msg, hint='spark-submit --jars "$(python -m cdc.dev.jars spark)" …') from exc
+        raise OperatorError(msg, hint='spark-submit --jars "$(python -m cdc.dev.jars spark)" …')
 
 
 def _submitted() -> dict[str, str]:

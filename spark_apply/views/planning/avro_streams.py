@@ -24,6 +24,7 @@ from pyspark.sql.avro.functions import from_avro, to_avro
 
 from cdc.model.errors import OperatorError
 from spark_apply.spark.failures import spark_failure
+from spark_apply.spark.java_names import has_class
 from spark_apply.views.planning.avro_schema import refusal
 
 SchemaOf: TypeAlias = Callable[[int], tuple[str, str] | None]
@@ -112,13 +113,11 @@ class AvroRecords:
 
 def _require_avro(spark: SparkSession) -> None:
     jvm: Any = spark._jvm  # noqa: SLF001 - PySpark has no other way
-    try:
-        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(_SHIPPED)
-    except Py4JJavaError as exc:
+    if not has_class(jvm, _SHIPPED):
         raise OperatorError(
             "spark-submit was not given Spark's jar for Avro",
             hint='spark-submit --jars "$(python -m cdc.dev.jars spark)" …',
-        ) from exc
+        )
 
 
 def _spark_says(spark: SparkSession, text: str) -> str | None:
