@@ -101,10 +101,10 @@ class Writer(threading.Thread):
         while not self._over.wait(_TRANSACTION_S):
             self.write([(name, self._rng.randrange(_KEYS)) for name in self._tables])
 
-    def write(self, keys: list[tuple[str, int]], *, mended: bool = False) -> None:
+    def write(self, keys: list[tuple[str, int]], *, put_right: bool = False) -> None:
         commit, records = next(self._commits), list[Record]()
         for at, (name, key) in enumerate(keys, 1):
-            op = "d" if not mended and self._rng.random() < 0.1 else "u"
+            op = "d" if not put_right and self._rng.random() < 0.1 else "u"
             row = {"id": key, "v": f"at {commit}", "count": commit}
             made = self._tables[name].event(op, row, position(commit, at))
             self.good += made
@@ -123,7 +123,7 @@ class Writer(threading.Thread):
         """Make up for each row that was bad by a newer one."""
         self._over.set()
         self.join()
-        self.write(sorted(self._hurt), mended=True)
+        self.write(sorted(self._hurt), put_right=True)
 
 
 class Watch(threading.Thread):
@@ -256,7 +256,7 @@ def _writer(setting: Setting, seed: int) -> Writer:
 def _play(setting: Setting, config: ApplyConfig, stage: Stage, found: Found, seconds: float) -> None:
     tables, writer = {name: setting.table(name, COLUMNS) for name in (*QUIET, *TROUBLED)}, stage.writer
     direct = {**config.stores, "warehouse": StoreConfig(type="postgres", url=stage.url)}
-    writer.write([(name, 0) for name in tables], mended=True)
+    writer.write([(name, 0) for name in tables], put_right=True)
     with setting.running("checkpoints", config) as job:
         until(lambda: job.said("batch 1"), _STARTS_S)
         for name in TROUBLED:  # kept with the name of the table: a trigger of the schema's hand, as it were

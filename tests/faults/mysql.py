@@ -38,7 +38,7 @@ Mostly nothing is told of such a transaction but rows read again, so it needs no
 key and changed columns may be whole, if the table has no others: its rows say themselves whose they are. NOBLOB has
 rows that are whole, where a long value was changed: `tests/cases/mysql_holes.py` has it.
 """
-_FILL: Final = "INSERT INTO {0} SELECT id, 'filled', 'again' FROM account WHERE id <= 150"
+_FILL: Final = "INSERT INTO {0} SELECT id, 'filled', 'again {1}' FROM account WHERE id <= 150"
 WORLD: Final = {
     "table made again": (
         ("DROP TABLE {0}", "CREATE TABLE {0} (id INT PRIMARY KEY, v VARCHAR(200), w VARCHAR(200))", _FILL),
@@ -47,7 +47,7 @@ WORLD: Final = {
     "table taken for another": (
         (
             "CREATE TABLE {0}_new LIKE {0}",
-            "INSERT INTO {0}_new SELECT id, 'new', w FROM {0}",
+            "INSERT INTO {0}_new SELECT id, 'new {1}', w FROM {0}",
             "RENAME TABLE {0} TO {0}_old, {0}_new TO {0}",
             *world.WRITTEN,
             "DROP TABLE {0}_old",
@@ -56,7 +56,7 @@ WORLD: Final = {
     ),
     "table emptied and filled": (("TRUNCATE TABLE {0}", _FILL, *world.WRITTEN), ()),
     "column replaced": (
-        ("ALTER TABLE {0} DROP COLUMN w, ADD COLUMN w VARCHAR(200) DEFAULT 'replaced'", *world.WRITTEN),
+        ("ALTER TABLE {0} DROP COLUMN w, ADD COLUMN w VARCHAR(200) DEFAULT 'replaced {1}'", *world.WRITTEN),
         (),
     ),
     "columns swapped": (("ALTER TABLE {0} RENAME COLUMN v TO w, RENAME COLUMN w TO v",), ()),
@@ -81,7 +81,7 @@ WORLD: Final = {
         (),
     ),
     "images that are not whole": (
-        ("SET binlog_row_image = MINIMAL; UPDATE {0} SET v = 'minimal' WHERE id BETWEEN 30 AND 39",),
+        ("SET binlog_row_image = MINIMAL; UPDATE {0} SET v = 'minimal {1}' WHERE id BETWEEN 30 AND 39",),
         (),
     ),
 }
@@ -318,18 +318,10 @@ class Mysql(Origin):
         }
 
     def set_otherwise(self, stage: Stage) -> str:
-        """Each session has them from its next connection on; then they are taken back."""
+        """As an operator may, who thinks of other sessions."""
         kept = {name: self._sql(f"SELECT @@GLOBAL.{name}")[0][0] for name in _SETTINGS}
-        for name, value in _SETTINGS.items():
-            self._sql(f"SET GLOBAL {name} = {value}")
-        try:
-            self.end_sessions(stage.connector.name)
-            told = world.changed(stage, *world.WRITTEN)
-        finally:
-            for name, value in kept.items():
-                self._sql(f"SET GLOBAL {name} = {value!r}")
-        self.end_sessions(stage.connector.name)
-        return told
+        settings = [f"SET GLOBAL {name} = {value}" for name, value in _SETTINGS.items()]
+        return world.otherwise(stage, settings, [f"SET GLOBAL {name} = {value!r}" for name, value in kept.items()])
 
     def do(self, statement: str) -> None:
         with closing(_connect(self.url, autocommit=True)) as connection, connection.cursor() as cursor:

@@ -27,7 +27,7 @@ SOURCE: Final[dict[str, Any]] = {"type": "postgres", "tables": [f"public.{table}
 _OUT: Final = f"ALTER PUBLICATION cdc_{NAME} DROP TABLE {{0}}"
 _IN: Final = f"ALTER PUBLICATION cdc_{NAME} ADD TABLE {{0}}"
 _OF: Final = f"ALTER PUBLICATION cdc_{NAME} SET TABLE {', '.join(TABLES)}, {{0}}"
-_FILL: Final = "INSERT INTO {0} SELECT id, 'filled', 'again' FROM account WHERE id <= 150"
+_FILL: Final = "INSERT INTO {0} SELECT id, 'filled', 'again {1}' FROM account WHERE id <= 150"
 _NOT_CARRIED: Final = ("no longer carries",)
 WORLD: Final = {
     "publication: out and in": ((_OUT, *world.WRITTEN, _IN), _NOT_CARRIED),
@@ -40,7 +40,7 @@ WORLD: Final = {
     "another schema, and back": (
         (
             "CREATE SCHEMA IF NOT EXISTS elsewhere; ALTER TABLE {0} SET SCHEMA elsewhere",
-            "UPDATE elsewhere.{0} SET v = 'elsewhere' WHERE id < 30",
+            "UPDATE elsewhere.{0} SET v = 'elsewhere {1}' WHERE id < 30",
             "ALTER TABLE elsewhere.{0} SET SCHEMA public",
         ),
         _NOT_CARRIED,
@@ -50,7 +50,10 @@ WORLD: Final = {
         _NOT_CARRIED,
     ),
     "table emptied and filled": (("TRUNCATE {0}", _FILL, *world.WRITTEN), ()),
-    "column replaced": (("ALTER TABLE {0} DROP COLUMN w, ADD COLUMN w text DEFAULT 'replaced'", *world.WRITTEN), ()),
+    "column replaced": (
+        ("ALTER TABLE {0} DROP COLUMN w, ADD COLUMN w text DEFAULT 'replaced {1}'", *world.WRITTEN),
+        (),
+    ),
     "columns swapped": (
         ("ALTER TABLE {0} RENAME v TO x; ALTER TABLE {0} RENAME w TO v; ALTER TABLE {0} RENAME x TO w",),
         (),
@@ -212,16 +215,9 @@ class Postgres(Origin):
         return {**world.deck(WORLD), "settings of the role": (2, self.set_otherwise)}
 
     def set_otherwise(self, stage: Stage) -> str:
-        """Each session has them from its next connection on; then they are taken back."""
-        for name, value in _SETTINGS.items():
-            self._sql(f"ALTER ROLE CURRENT_USER SET {name} = {value}")
-        try:
-            self.end_sessions(stage.connector.name)
-            told = world.changed(stage, *world.WRITTEN)
-        finally:
-            self._sql("ALTER ROLE CURRENT_USER RESET ALL")
-        self.end_sessions(stage.connector.name)
-        return told
+        """As an operator may, who thinks of other sessions."""
+        settings = [f"ALTER ROLE CURRENT_USER SET {name} = {value}" for name, value in _SETTINGS.items()]
+        return world.otherwise(stage, settings, ["ALTER ROLE CURRENT_USER RESET ALL"])
 
     def _sql(self, statement: str) -> list[tuple[object, ...]]:
         """Run it on a connection of its own."""

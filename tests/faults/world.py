@@ -6,6 +6,7 @@ each fault the fold of its topic must be its rows. All other tables go on, and a
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,30 +27,49 @@ from tests.faults.workload import APART
 _ANSWER_S: Final = 30
 PARTITIONS: Final = 3
 WRITTEN: Final = (
-    "UPDATE {0} SET v = 'changed' WHERE id < 20",
-    "DELETE FROM {0} WHERE id BETWEEN 40 AND 45",
-    "INSERT INTO {0} (id, v, w) SELECT id + 1000, v, 'more' FROM {0} WHERE id BETWEEN 1 AND 5",
+    "UPDATE {0} SET v = 'changed {1}' WHERE id < 20",
+    "DELETE FROM {0} WHERE id BETWEEN 30 + {1} * 4 % 100 AND 33 + {1} * 4 % 100",
+    "INSERT INTO {0} (id, v, w) SELECT id + 1000, v, 'more {1}' FROM {0} WHERE id BETWEEN 1 AND 5",
     "DELETE FROM {0} WHERE id > 2000",
     "UPDATE {0} SET id = id + 1000 WHERE id BETWEEN 1001 AND 1005",
 )
-"""Rows that change, go, come, and get other keys, however often it is run."""
+"""Rows that change, go, come, and get other keys; `{1}` is another number each time, so that no fault leaves the table
+as the one before it did."""
+_NUMBERS: Final = itertools.count(1)
+
+Step = str | Callable[[Stage], object]
+"""A statement of SQL on the table `{0}`, or what is done to its topic."""
 
 
-def changed(stage: Stage, *statements: str, justified: Sequence[str] = (), twice: bool = False) -> str:
-    """Run statements of SQL on the table, some of which nobody may be told of, and wait until its topic has its rows.
+def changed(stage: Stage, *steps: Step, justified: Sequence[str] = ()) -> str:
+    """Take steps of which nobody may be told, and wait until the topic has the table's rows.
 
     `justified` is what a copy may end with meanwhile, for it is so. The connector runs, or is killed before it.
     """
-    stopped = stage.random.random() < 0.5
+    stopped, number = stage.random.random() < 0.5, next(_NUMBERS)
     with stage.connector.justified(justified):
         killed_at_s = stage.kill() if stopped else None
-        for statement in statements * (1 + twice):
-            stage.origin.do(statement.format(APART))
+        for step in steps:
+            stage.origin.do(step.format(APART, number)) if isinstance(step, str) else step(stage)
         if killed_at_s is not None:
             stage.connector.start()
             stage.settled(killed_at_s)
         await_fold(stage)
     return "stopped" if stopped else "running"
+
+
+def otherwise(stage: Stage, settings: Sequence[str], back: Sequence[str]) -> str:
+    """Run statements that set what each session has from its next connection on; then take them back."""
+    for statement in settings:
+        stage.origin.do(statement)
+    try:
+        stage.origin.end_sessions(stage.connector.name)
+        told = changed(stage, *WRITTEN)
+    finally:
+        for statement in back:
+            stage.origin.do(statement)
+    stage.origin.end_sessions(stage.connector.name)
+    return told
 
 
 def await_fold(stage: Stage) -> None:
@@ -78,7 +98,7 @@ def _folded(stage: Stage) -> list[tuple[object, ...]]:
     except (CdcError, KafkaException):
         return []
     rows = (json.loads(value)["after"] for value in last.values() if value is not None)
-    return [(row["id"], row["v"], row["w"]) for row in rows if row is not None]
+    return [(row["id"], row.get("v"), row.get("w")) for row in rows if row is not None]  # a column may be away
 
 
 def topic(stage: Stage) -> str:
@@ -86,29 +106,15 @@ def topic(stage: Stage) -> str:
     return table_topic(stage.connector.name, stage.origin.schema, APART)
 
 
-def topic_lost(lose: Callable[[AdminClient, str], None], stage: Stage) -> str:
-    """The topic is not what it was, while rows change."""
-    admin = AdminClient({"bootstrap.servers": stage.servers.kafka.url})
-    stopped = stage.random.random() < 0.5
-    killed_at_s = stage.kill() if stopped else None
-    stage.origin.do(WRITTEN[0].format(APART))
-    lose(admin, topic(stage))
-    for statement in WRITTEN[1:]:
-        stage.origin.do(statement.format(APART))
-    if killed_at_s is not None:
-        stage.connector.start()
-        stage.settled(killed_at_s)
-    await_fold(stage)
-    return "stopped" if stopped else "running"
-
-
-def deleted(admin: AdminClient, name: str) -> None:
+def deleted(stage: Stage) -> None:
+    admin, name = _admin(stage), topic(stage)
     admin.delete_topics([name])[name].result(_ANSWER_S)
 
 
-def made_again(admin: AdminClient, name: str) -> None:
+def made_again(stage: Stage) -> None:
     """By somebody who was first; or the connector is, and that is as well."""
-    deleted(admin, name)
+    deleted(stage)
+    admin, name = _admin(stage), topic(stage)
     settings = {"cleanup.policy": "compact", "delete.retention.ms": str(7 * 24 * 3600 * 1000)}
     made = NewTopic(name, PARTITIONS, 1, config=settings)
     try:
@@ -118,8 +124,9 @@ def made_again(admin: AdminClient, name: str) -> None:
             raise
 
 
-def emptied(admin: AdminClient, name: str) -> None:
+def emptied(stage: Stage) -> None:
     """As brokers allow it: under another policy, which is then set back."""
+    admin, name = _admin(stage), topic(stage)
     with _policy(admin, name, "delete"):
         everything = [TopicPartition(name, number, -1) for number in range(PARTITIONS)]
         until = time.monotonic() + _ANSWER_S
@@ -149,15 +156,19 @@ def _policy(admin: AdminClient, name: str, policy: str) -> Iterator[None]:
         put("compact")
 
 
+def _admin(stage: Stage) -> AdminClient:
+    return AdminClient({"bootstrap.servers": stage.servers.kafka.url})
+
+
 def deck(situations: Mapping[str, tuple[Sequence[str], Sequence[str]]]) -> Deck:
     """The faults of topics, and those of a database: for each its statements and the verdicts that are true then."""
-    return {
-        "topic deleted": (1, partial(topic_lost, deleted)),
-        "topic made again": (1, partial(topic_lost, made_again)),
-        "topic emptied": (1, partial(topic_lost, emptied)),
-        **{name: (1, partial(_changed, statements, justified)) for name, (statements, justified) in situations.items()},
+    lost = {"topic deleted": deleted, "topic made again": made_again, "topic emptied": emptied}
+    steps: dict[str, tuple[Sequence[Step], Sequence[str]]] = {
+        **{name: ((WRITTEN[0], lose, *WRITTEN[1:]), ()) for name, lose in lost.items()},
+        **situations,
     }
+    return {name: (1, partial(_played, of, justified)) for name, (of, justified) in steps.items()}
 
 
-def _changed(statements: Sequence[str], justified: Sequence[str], stage: Stage) -> str:
-    return changed(stage, *statements, justified=justified)
+def _played(steps: Sequence[Step], justified: Sequence[str], stage: Stage) -> str:
+    return changed(stage, *steps, justified=justified)
