@@ -35,7 +35,7 @@ demo: $(JARS)    ## start the servers, change rows, watch copies and views follo
 	$(BIN)/cdc demo
 
 test: $(JARS)    ## everything that is asked of each push, on real servers; lint and types among it
-	$(BIN)/python -m pytest -n $(WORKERS) --durations=20 --maxfail=50
+	$(BIN)/python -m pytest -n $(WORKERS) --in-turns --durations=20 --maxfail=50
 
 test-all: $(JARS) $(FLINK) ## everything at full strength, hours of it; goes on where it was stopped; docs/test-all.json
 	$(BIN)/python -m tests.everything

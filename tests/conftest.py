@@ -25,7 +25,7 @@ from psycopg2 import extensions
 from cdc.dev.servers.process import Server
 from cdc.dev.stack import SERVERS
 from cdc.model.errors import CdcError
-from tests import shards
+from tests import pushes, shards
 from tests.canary import WATCH
 from tests.servers import kafka_versions, mysql_data
 
@@ -309,8 +309,9 @@ def prefix() -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave to `make test-all` what is marked `full`, and second servers where no `every_server` asks for them."""
-    left = [] if FULL else [item for item in items if _only_in_full(item)]
+    """Leave out other turns, what is marked `full`, and second servers where no `every_server` asks for them."""
+    turn = pushes.turn_of_the_commit() if config.getoption("--in-turns") else None
+    left = [] if FULL else [item for item in items if _only_in_full(item) or _of_another_turn(item, turn)]
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in set(left)]
@@ -326,7 +327,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--in-turns", action="store_true", help="a third of the tests that pushes run in turns")
     parser.addoption("--write-durations", action="store_true", help="write what each file took to tests/durations.json")
+
+
+def _of_another_turn(item: pytest.Item, turn: int | None) -> bool:
+    return turn is not None and pushes.is_of_another_turn(item.nodeid, turn)
 
 
 def _only_in_full(item: pytest.Item) -> bool:

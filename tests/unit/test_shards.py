@@ -1,4 +1,7 @@
-"""Shards go to the workers that have their servers already, and no worker is left with a long one at the end."""
+"""Which tests a push runs, and which worker runs them.
+
+Shards go to the workers that have their servers already, and no worker is left with a long one at the end.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,13 @@ import heapq
 from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise
+from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.pushes import IN_TURNS, TURNS, is_of_another_turn, turn_of_the_commit
 from tests.shards import next_of
 
 SECONDS = {"spark 1": 250.0, "spark 2": 240.0, "postgres 1": 230.0, "spark 3": 220.0, "alone.py 1": 90.0}
@@ -70,3 +76,20 @@ def test_each_shard_is_given_once_the_longest_of_its_kind_first(seconds: Mapping
         for one, other in pairwise(mine):
             if one.split()[0] == other.split()[0]:
                 assert seconds[one] >= seconds[other]
+
+
+def test_each_test_has_one_turn_and_no_turn_has_much_more_than_another() -> None:
+    names = [f"{file}::test_{number}[{server}]" for file in IN_TURNS for number in range(10) for server in ("a", "b")]
+    turns = {name: [turn for turn in range(TURNS) if not is_of_another_turn(name, turn)] for name in names}
+    assert {len(mine) for mine in turns.values()} == {1}
+    sizes = Counter(mine[0] for mine in turns.values())
+    assert max(sizes.values()) < 1.2 * min(sizes.values())
+    assert not any(is_of_another_turn("tests/stores/test_kills.py::test_any", turn) for turn in range(TURNS))
+
+
+def test_files_with_turns_are_there_and_the_commit_says_which_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Path(__file__).parent.parent.parent
+    assert [file for file in sorted(IN_TURNS) if not (root / file).is_file()] == []
+    assert turn_of_the_commit() in range(TURNS)
+    monkeypatch.setenv("CDC_TEST_TURN", "2")
+    assert turn_of_the_commit() == 2
