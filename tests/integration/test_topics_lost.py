@@ -257,6 +257,7 @@ def test_settings_changed_while_running(
 ) -> None:
     """A policy that forgets rows, and records that were deleted: noticed where the log is followed."""
     monkeypatch.setattr("sinks.kafka.SettingsWatch", partial(SettingsWatch, every_s=0.0))
+    monkeypatch.setattr("sinks.topics.settings_watch._SHARE", 0.0)  # a first look is slow, and the next would wait long
     table = Table("public", "t", (), ())
     state = State(connector=prefix, identity={}, phase=Phase.STREAM, epoch=1)
     sink = KafkaSink(KafkaConfig(bootstrap_servers=kafka, topic_prefix=prefix, partitions=1), prefix)
