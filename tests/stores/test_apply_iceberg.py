@@ -58,7 +58,9 @@ def test_a_batch_is_merged_by_keys_of_any_kind(few: int, setting: Setting, monke
 def test_every_kind_keeps_its_value_and_has_its_type(setting: Setting) -> None:
     table, records = applied_kinds(setting)
     assert setting.contents(table) == setting.folded(table, records)
+    setting.spark._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(setting.spark._jsparkSession)
     store, made = _store(setting), setting.target(table)
+    assert store.mark(made) is not None, "also where the thread has last used a session without the catalog"
     types = {field.name: field.dataType.simpleString() for field in store.read(made).schema}
     assert types == {**SPARK_TYPES, "_cdc_position": "string"}
     properties = {
