@@ -12,7 +12,7 @@ ALONE  := tests/unit tests/property
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo bench bench-quick bench-decisions bench-latency bench-growth bench-memory bench-streams bench-hotpath bench-many bench-apply bench-endurance bench-library bench-views bench-flink readers soak soak-views soak-apply soak-fleet fuzz test test-all test-quick format lint type clean lock
+.PHONY: help install demo bench bench-quick bench-decisions bench-latency bench-growth bench-memory bench-streams bench-hotpath bench-many bench-apply bench-starts bench-endurance bench-library bench-views bench-flink readers soak soak-views soak-apply soak-fleet fuzz test test-all test-quick format lint type clean lock
 
 help:            ## show this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -137,9 +137,13 @@ bench-many: $(JARS) ## 100 idle connectors on one machine, and one of 2,000 tabl
 bench-apply: $(JARS) ## the apply job into each store: rates, freshness, rebuild, verify, beside what is asked for
 	$(BIN)/python -m bench.derived.apply
 
-bench-endurance: $(JARS) ## an apply job over 5,000 small batches, with 300 tables, and idle: seconds a batch, memory, CPU
+bench-starts: $(JARS) ## from the start of `cdc apply` to a row in its store, and of Spark to its first answer
+	$(BIN)/python -m bench.derived.starts
+
+bench-endurance: $(JARS) ## an apply job over 5,000 small batches, idle, with 300 tables, and behind by 10 million events
 	$(BIN)/python -m bench.derived.endurance
 	$(BIN)/python -m bench.derived.endurance --tables 300 --changed 30 --batches 200
+	$(BIN)/python -m bench.derived.endurance --backlog 10000000
 
 bench-library: $(JARS) ## a million rows to Arrow, as a table, as changes, and without Kafka
 	$(BIN)/python -m bench.derived.library

@@ -6,6 +6,12 @@ Each batch is one transaction of one row in `--changed` of the tables; it begins
 A line is printed ten times: seconds a batch, the resident memory of Python and of the JVM, and what of the JVM's heap
 is in use once it was collected. Then nothing is written for `--idle` seconds, over which CPU is counted. Both processes
 are the job's alone, but for the producer, which is Python's. At the end each row is compared.
+
+    python -m bench.derived.endurance --backlog 10000000 [--store postgres] [--keys 1000000]
+
+So many events (an insert of each key, then updates of random keys, of nine columns) are there when the job starts, with
+the memory that it has by default. A line for each batch: its seconds, the rows that were handed to the store by then,
+the resident memory of both processes. At the end their greatest sizes, and each row is compared.
 """
 
 from __future__ import annotations
@@ -18,13 +24,18 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from bench.derived.apply import SETUPS
+from bench.derived.backlog import Backlog
+from bench.derived.backlog import table as made_table
 from bench.derived.following import PATIENCE_S, database
 from bench.measure import tell
-from bench.measure.meter import cpu_ticks, stat
+from bench.measure.meter import cpu_ticks, peak_kb, stat
 from cdc.config.apply_config import ApplySource, ApplyTable
 from cdc.config.config import ApplyConfig
 from cdc.dev.servers import launch
@@ -38,8 +49,11 @@ from spark_apply.model.target_table import target
 from spark_apply.spark.session import open_session
 from tests.spark.records import Publisher, Record, SourceTable, position
 
+PREFIX: Final = "endurance"
 _COLUMNS: Final = {"id": {"kind": "int64"}, "status": {"kind": "string"}}
 _KEYS: Final = 10
+_AT_ONCE: Final = 500_000
+"""So many events are made ahead of their writing, in this process, whose memory is counted."""
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _RSS: Final = re.compile(r"VmRSS:\s+(\d+) kB")
 
@@ -90,27 +104,75 @@ def resident_mb(pid: int) -> float:
     return int(found[1]) / 1024 if found else 0.0
 
 
-def measured(given: argparse.Namespace, folder: Path) -> None:
-    setup, prefix = SETUPS[given.store], "endurance"
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Servers that run, a job's configuration, and Spark."""
+
+    bootstrap: str
+    config: ApplyConfig
+    spark: Any
+    jvm: int
+    """The process of the JVM."""
+
+
+@contextmanager
+def scene(store: str, folder: Path) -> Iterator[Scene]:
+    setup = SETUPS[store]
     servers = tuple(sorted({"kafka", *filter(None, [setup.server])}))
     tell("starting servers")
     with DevServers(folder / "servers", servers=servers) as running:
         urls = {name: running[name].url for name in servers}
         if setup.server == "postgres18":
-            urls["warehouse"] = database(urls["postgres18"], prefix)
-        tables = [SourceTable(prefix, f"t{number:03}", _COLUMNS) for number in range(given.tables)]
-        publisher = Publisher(urls["kafka"], prefix)
-        publisher.create(tables, partitions=1)
+            urls["warehouse"] = database(urls["postgres18"], PREFIX)
         config = ApplyConfig(
-            name=prefix,
-            source=ApplySource(bootstrap_servers=urls["kafka"], topic_prefix=prefix),
-            stores={given.store: setup.config(folder, urls)},
-            tables={"public.*": ApplyTable(stores=(given.store,))},
+            name=PREFIX,
+            source=ApplySource(bootstrap_servers=urls["kafka"], topic_prefix=PREFIX),
+            stores={store: setup.config(folder, urls)},
+            tables={"public.*": ApplyTable(stores=(store,))},
             checkpoint=str(folder / "checkpoints"),
         )
         spark: Any = open_session("bench")
         jvm = next(pid for pid in launch.family(os.getpid())[1:] if "java" in stat(pid))
-        job, rows = Job(config), dict[tuple[str, int], str]()
+        yield Scene(urls["kafka"], config, spark, jvm)
+        spark.stop()
+
+
+def caught_up(given: argparse.Namespace, folder: Path) -> None:
+    """Apply a backlog in one run."""
+    with scene(given.store, folder) as at:
+        of, keys = made_table(PREFIX), min(given.keys, given.backlog)
+        tell(f"writing {given.backlog:,} events")
+        backlog = Backlog(at.bootstrap, of)
+        backlog.rows(keys)
+        for seed, begin in enumerate(range(keys, given.backlog, _AT_ONCE)):
+            backlog.updates(min(_AT_ONCE, given.backlog - begin), keys, seed=seed)
+        print(f"{given.store}: a backlog of {given.backlog:,} events of {keys:,} keys")
+        print(f"{'batch':>6} {'seconds':>8} {'rows':>12} {'Python MB':>10} {'JVM MB':>8}")
+        begun = last = time.monotonic()
+
+        def told(line: str) -> None:
+            nonlocal last
+            if not line.startswith("batch "):
+                return
+            number, rows = map(int, re.findall(r"\d+", line)[:2])
+            now, mine, theirs = time.monotonic(), resident_mb(os.getpid()), resident_mb(at.jvm)
+            print(f"{number:>6} {now - last:>8.1f} {rows:>12,} {mine:>10,.0f} {theirs:>8,.0f}", flush=True)
+            last = now
+
+        run_apply(at.config, once=True, progress=told)
+        took, peaks = time.monotonic() - begun, [peak_kb(pid) / 1024 for pid in (os.getpid(), at.jvm)]
+        print(f"all in {took:.0f} s, {given.backlog / took:,.0f} events/s (Spark was up)")
+        print(f"at most {peaks[0]:,.0f} MB in Python, {peaks[1]:,.0f} MB in the JVM")
+        _compare(at.config, [of], {(of.name, key): f"status {new}" for key, new in backlog.statuses.items()})
+
+
+def measured(given: argparse.Namespace, folder: Path) -> None:
+    """Apply batch after batch, then nothing."""
+    with scene(given.store, folder) as at:
+        tables = [SourceTable(PREFIX, f"t{number:03}", _COLUMNS) for number in range(given.tables)]
+        publisher = Publisher(at.bootstrap, PREFIX)
+        publisher.create(tables, partitions=1)
+        job, rows = Job(at.config), dict[tuple[str, int], str]()
 
         def change(commit: int) -> None:
             some = [tables[(commit * given.changed + n) % len(tables)] for n in range(given.changed)]
@@ -133,23 +195,22 @@ def measured(given: argparse.Namespace, folder: Path) -> None:
         while done < given.batches:
             begun, before = time.monotonic(), job.batches
             for _ in range(min(step, given.batches - done)):
-                done, at = done + 1, job.batches
+                done, were = done + 1, job.batches
                 change(done)
-                job.wait(at + 1)
+                job.wait(were + 1)
             each = (time.monotonic() - begun) / (job.batches - before)
-            spark._jvm.java.lang.System.gc()
-            heap = spark._jvm.java.lang.Runtime.getRuntime()
+            at.spark._jvm.java.lang.System.gc()
+            heap = at.spark._jvm.java.lang.Runtime.getRuntime()
             used = (heap.totalMemory() - heap.freeMemory()) / 1e6
-            mine, theirs = resident_mb(os.getpid()), resident_mb(jvm)
+            mine, theirs = resident_mb(os.getpid()), resident_mb(at.jvm)
             print(f"{job.batches:>8,} {each:>10.3f} {mine:>10,.0f} {theirs:>8,.0f} {used:>8,.0f}", flush=True)
-        ticks = [cpu_ticks(stat(pid)) for pid in (os.getpid(), jvm)]
+        ticks = [cpu_ticks(stat(pid)) for pid in (os.getpid(), at.jvm)]
         time.sleep(given.idle)
-        spent = [(cpu_ticks(stat(pid)) - was) / _TICKS for pid, was in zip((os.getpid(), jvm), ticks, strict=True)]
+        spent = [(cpu_ticks(stat(pid)) - was) / _TICKS for pid, was in zip((os.getpid(), at.jvm), ticks, strict=True)]
         shares = [100 * cpu / given.idle for cpu in spent]
         print(f"idle for {given.idle} s: {shares[0]:.1f}% of a core in Python, {shares[1]:.1f}% in the JVM")
         job.stop()
-        _compare(config, tables, rows)
-        spark.stop()
+        _compare(at.config, tables, rows)
 
 
 def _compare(config: ApplyConfig, tables: list[SourceTable], rows: dict[tuple[str, int], str]) -> None:
@@ -175,11 +236,13 @@ def main() -> None:
     parser.add_argument("--changed", type=int, default=1, help="tables in a batch (default: %(default)s)")
     parser.add_argument("--batches", type=int, default=5_000, help="default: %(default)s")
     parser.add_argument("--idle", type=int, default=60, help="seconds (default: %(default)s)")
+    parser.add_argument("--backlog", type=int, metavar="EVENTS", help="that are there at the start, instead of batches")
+    parser.add_argument("--keys", type=int, default=1_000_000, help="of a backlog (default: %(default)s)")
     given = parser.parse_args()
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start")
     try:
         with tempfile.TemporaryDirectory(prefix="cdc-bench-") as name:
-            measured(given, Path(name))
+            (caught_up if given.backlog else measured)(given, Path(name))
     except CdcError as error:
         sys.exit(f"error: {error}")
 

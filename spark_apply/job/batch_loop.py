@@ -57,8 +57,8 @@ class BatchLoop:
     stop: threading.Event
     took_all: bool = False
     """Whether a run with `once` is through."""
-    has_read: bool = False
-    """Whether Spark has read the topics' ends at least once, and so is let in."""
+    follows: bool = False
+    """Whether the query was begun: all brokers that were asked for that have answered."""
     _until: Ends = field(default_factory=dict)
     """With `once`: up to where the topics are read."""
     _last: int | None = None
@@ -78,6 +78,7 @@ class BatchLoop:
         Return what all copies have that go on, where new tables have come: they are followed together from there.
         """
         query = self._begin(topics)
+        self.follows = query is not None
         self.start.tell(f"following the topics; {_copies(self.start.applier)}")
         self.figures.meter.becomes(JobState.FOLLOWING)
         failed = False
@@ -106,7 +107,6 @@ class BatchLoop:
         if cause is not None and waited_for_kafka(cause):
             error = why_unread(self.start.config.source, self.start.applier.routes)
         if error is not None:
-            self.has_read = query is not None and query.lastProgress is not None
             raise error from cause
 
     def _begin(self, topics: Sequence[str]) -> StreamingQuery | None:

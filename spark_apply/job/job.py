@@ -114,8 +114,8 @@ def run_apply(
 
     With `lose_history` also where a history misses versions that its log no longer has: they stay missing. With
     `reset_checkpoint` the checkpoint is set aside first, and the topics are read from their beginnings. Without a
-    checkpoint those of a replay are read from where it begins. Once it has followed the topics, a job that `waits` goes
-    on where it was when brokers are back that were away.
+    checkpoint those of a replay are read from where it begins. Once it follows the topics, a job that `waits` goes on
+    where it was when brokers are back that were away.
     Everything that can be refused is refused before a store is touched. Raises CdcError.
     """
     job = _Job(
@@ -165,7 +165,7 @@ class _Job:
     _held: Ends | None = None
     """What all copies have that went on until new tables came, or in an earlier run; None in a job's first round."""
     _follows: bool = False
-    """Whether a round has followed the topics: Kafka is waited for from then on, as stores are, if the job `waits`."""
+    """Whether a round has begun to follow the topics: from then on Kafka is waited for, if the job `waits`."""
     _said: str = ""
     """Why the job waits for Kafka, as it has been told."""
     _said_at: float = 0.0
@@ -251,7 +251,7 @@ class _Job:
             try:
                 held = loop.run(topics)
             finally:
-                self._follows |= loop.has_read
+                self._follows |= loop.follows
             self._took_all = loop.took_all
         return None if held is None else {**(since or {}), **held}  # of some topics nothing was read yet
 

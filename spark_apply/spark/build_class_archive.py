@@ -23,6 +23,11 @@ from spark_apply.spark.session import open_session
 _log = logging.getLogger("cdc")
 
 _EXIT_WITHIN_S: Final = 300
+_ICEBERG: Final = "classes.db.t"
+_MERGE: Final = (
+    "MERGE INTO {} t USING batch s ON t.id = s.id WHEN MATCHED THEN UPDATE SET at = s.at "
+    "WHEN NOT MATCHED THEN INSERT (id, at) VALUES (s.id, s.at)"
+)
 
 
 def make() -> None:
@@ -44,7 +49,7 @@ def make() -> None:
 
 
 def _work(spark: SparkSession, folder: Path) -> None:
-    """Load the classes that every job needs: a stream, JSON, aggregation, cached rows."""
+    """Load the classes that jobs need: a stream, JSON, aggregation, cached rows, a MERGE into each lake, Kafka."""
     source = folder / "in"
     source.mkdir()
     (source / "records").write_text('{"id":1,"at":"2024-01-01T00:00:00Z"}\n{"id":2,"at":null}\n')
@@ -54,10 +59,34 @@ def _work(spark: SparkSession, folder: Path) -> None:
         newest = read.groupBy("id").agg(F.max_by(F.struct("id", "at"), "at").alias("row")).select("row.*").persist()
         newest.select(F.col("id").try_cast("bigint"), F.col("at").try_cast("timestamp")).collect()
         newest.toArrow()
+        newest.createOrReplaceTempView("batch")
+        for name in (_ICEBERG, f"delta.`{folder / 'delta'}`"):
+            newest.sparkSession.sql(_MERGE.format(name))
         newest.unpersist()
 
+    for name, value in {
+        "": "org.apache.iceberg.spark.SparkCatalog",
+        ".type": "hadoop",
+        ".warehouse": f"{folder}",
+    }.items():
+        spark.conf.set(f"spark.sql.catalog.classes{name}", value)
+    for name, kind, properties in (
+        (_ICEBERG, "iceberg", "'write.merge.mode' = 'merge-on-read'"),
+        (f"delta.`{folder / 'delta'}`", "delta", "'delta.enableDeletionVectors' = 'true'"),
+    ):
+        spark.sql(f"CREATE TABLE {name} (id string, at string) USING {kind} TBLPROPERTIES ({properties})")
     stream = spark.readStream.text(str(source)).writeStream.foreachBatch(apply).trigger(availableNow=True)
     stream.option("checkpointLocation", str(folder / "checkpoint")).start().awaitTermination()
+    _clients(spark._jvm)  # noqa: SLF001 - nothing public gives the JVM
+
+
+def _clients(jvm: Any) -> None:  # noqa: ANN401 - py4j's view of the JVM
+    """Make clients of Kafka as Spark does; no broker is there."""
+    settings = jvm.java.util.HashMap({"bootstrap.servers": "127.0.0.1:1"})
+    for name in ("key", "value"):
+        settings.put(f"{name}.deserializer", "org.apache.kafka.common.serialization.ByteArrayDeserializer")
+    jvm.org.apache.kafka.clients.consumer.KafkaConsumer(settings).close()
+    jvm.org.apache.kafka.clients.admin.AdminClient.create(settings).close()
 
 
 def _end() -> None:

@@ -12,7 +12,7 @@ from typing import Final
 
 import pyspark
 
-from cdc.dev.jars import cache_folder
+from cdc.dev.jars import cache_folder, of_spark
 from cdc.dev.java import java
 
 _QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"  # otherwise messages about the archive go to stdout
@@ -22,7 +22,7 @@ def archive() -> Path:
     """Return the path of the archive for this Java and these jars. Raises OperatorError without Java."""
     home = java().resolve().parents[1]
     release = home / "release"
-    jars = sorted((Path(pyspark.__file__).parent / "jars").glob("*.jar"))
+    jars = [*sorted((Path(pyspark.__file__).parent / "jars").glob("*.jar")), *of_spark()]
     of = [str(home), release.read_text() if release.exists() else "", *(f"{jar} {jar.stat().st_size}" for jar in jars)]
     return cache_folder() / "classes" / f"spark-{hashlib.sha256(repr(of).encode()).hexdigest()[:16]}.jsa"
 

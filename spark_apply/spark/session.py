@@ -6,10 +6,12 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyspark
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
@@ -35,7 +37,7 @@ from spark_apply.spark.pinned_settings import (
 )
 from spark_apply.spark.remedies import remedy
 
-_EXTENSIONS = "spark.sql.extensions"
+_EXTENSIONS, _JARS, _DIST = "spark.sql.extensions", "spark.jars", "SPARK_DIST_CLASSPATH"
 
 SETTINGS: Mapping[str, str] = {
     "spark.master": "local[*]",
@@ -126,10 +128,28 @@ def open_session(name: str, spark: Mapping[str, str] | None = None) -> SparkSess
     require_environment()
     # Python workers run no module of the current folder. By a setting: our own environment is our caller's too.
     settings = {"spark.executorEnv.PYTHONSAFEPATH": "1", **settings_of({}, spark or {})}
-    settings["spark.jars"] = ",".join(filter(None, [*map(str, jars.of_spark()), settings.get("spark.jars")]))
+    ours, others = [*map(str, jars.of_spark())], has_other_jars(settings)
+    if others or not _is_alone(settings):
+        settings[_JARS] = ",".join(filter(None, [*ours, settings.get(_JARS)]))
     settings[DRIVER_OPTIONS] = java_options(settings.get(DRIVER_OPTIONS, ""))
-    _launch(settings)
+    _launch(settings, [] if others else ours)
     return pin(_built(name, settings).newSession(), settings)
+
+
+def has_other_jars(settings: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether Spark is given jars besides ours. Without, ours are on the JVM's class path, as its archive has them.
+
+    What is on it does not see jars of `spark.jars`, as Iceberg's classes of S3 would have to see Amazon's.
+    """
+    home = Path(environment.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+    defaults = Path(environment.get("SPARK_CONF_DIR") or home / "conf") / "spark-defaults.conf"
+    named = any(name.startswith(_JARS) for name in settings)
+    return named or bool(environment.get("PYSPARK_SUBMIT_ARGS")) or defaults.exists()
+
+
+def _is_alone(settings: Mapping[str, str]) -> bool:
+    """Whether all executors are in the JVM: to those elsewhere, Spark sends the files of `spark.jars`."""
+    return re.fullmatch(r"local(\[.*\])?", settings["spark.master"]) is not None
 
 
 def java_options(asked: str) -> str:
@@ -206,7 +226,22 @@ def _submitted() -> dict[str, str]:
     return dict(SparkConf().getAll())
 
 
-def _launch(settings: Mapping[str, str]) -> None:
+@contextmanager
+def class_path(ours: Sequence[str]) -> Iterator[None]:
+    """Have Spark's launcher put jars behind its own, which a setting can only put before them."""
+    was = os.environ.get(_DIST)
+    if ours:
+        os.environ[_DIST] = ":".join(filter(None, [was, *ours]))
+    try:
+        yield
+    finally:
+        if was is not None:
+            os.environ[_DIST] = was
+        elif ours:
+            del os.environ[_DIST]
+
+
+def _launch(settings: Mapping[str, str], ours: Sequence[str]) -> None:
     """Start the JVM, unless this process has one: in a folder of its own, and with a pipe for its stderr.
 
     The folder is needed because Spark 4.0 creates a folder ``artifacts`` wherever it starts (SPARK-52396), the pipe to
@@ -219,7 +254,7 @@ def _launch(settings: Mapping[str, str]) -> None:
         conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
         reading, writing = os.pipe()
         try:
-            with hang_ups_end_no_child():
+            with hang_ups_end_no_child(), class_path(ours):
                 gateway = launch_gateway(conf, {"cwd": scratch.folder(), "stderr": writing})  # type: ignore[no-untyped-call]
         except PySparkException as exc:
             msg = f"the JVM of Spark did not start. {spark_failure(exc)}"

@@ -9,7 +9,6 @@ import subprocess
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyspark
 
@@ -18,6 +17,11 @@ from cdc.dev.servers.launch import family
 from cdc.dev.servers.process import Launch, Server, free_port
 
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+EXECUTORS = {
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": QUICK,
+    "spark.sql.shuffle.partitions": "2",
+}
 
 
 class Cluster:
@@ -31,6 +35,11 @@ class Cluster:
         self.master = self._server("master", "master.Master", about, answers_for=0)
         self.workers = [self._worker(number) for number in range(workers)]
 
+    @property
+    def settings(self) -> dict[str, str]:
+        """Those of a job that starts Spark itself."""
+        return {"spark.master": self.url, "spark.driver.host": "127.0.0.1", **EXECUTORS}
+
     def _worker(self, number: int) -> Server:
         name = f"worker{number}"
         about = ("--host", "127.0.0.1", "--webui-port", "0", "--cores", "1", "--memory", "600m")
@@ -38,7 +47,7 @@ class Cluster:
         return self._server(name, "worker.Worker", about, answers_for=number + 1)
 
     def _server(self, name: str, kind: str, about: tuple[str, ...], *, answers_for: int) -> Server:
-        """Ready when the master answers and has so many workers."""
+        """Ready when the master answers and has so many workers that are alive."""
         home = Path(pyspark.__file__).parent
         argv = (
             str(java()),
@@ -52,19 +61,18 @@ class Cluster:
         env = (("SPARK_HOME", str(home)), ("SPARK_SCALA_VERSION", "2.13"), ("SPARK_LOCAL_DIRS", str(self._folder)))
 
         def ready(_pid: int) -> bool:
-            seen = self._seen()
-            return seen is not None and len(seen["workers"]) >= answers_for
+            return self.alive() >= answers_for
 
         return Server(name, self._folder / name, lambda _folder: Launch(argv, ready=ready, url="-", env=env))
 
-    def _seen(self) -> Any:
-        """What the master says of itself; None while it does not answer."""
+    def alive(self) -> int:
+        """How many workers the master has; less than none while it does not answer."""
         with (
             contextlib.suppress(OSError),
             urllib.request.urlopen(f"http://127.0.0.1:{self._web}/json/") as answer,
         ):
-            return json.load(answer)
-        return None
+            return sum(worker["state"] == "ALIVE" for worker in json.load(answer)["workers"])
+        return -1
 
 
 def executors(worker: Server) -> list[int]:

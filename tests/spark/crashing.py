@@ -1,11 +1,14 @@
 """`cdc apply --once` that kills itself (SIGKILL) when it passes a named point of a store for the n-th time.
 
-    python -m tests.spark.crashing APPLY.yaml    and then, on stdin: WHO POINT N
+    python -m tests.spark.crashing APPLY.yaml    and then, on stdin: WHO POINT N [PID ...]
 
 Spark is up before stdin is read, so a test can have the next process ready while one works. The stores are wrapped
 where the job opens them; production code knows nothing of it. WHO dies is `all`, which is the process group with the
 JVM in it, at one moment, or `driver`: Python alone, whose JVM notices by its stdin, and ends with what it is at or
-without. `nobody` is let run to its end.
+without. `worker` is the one of a cluster's workers, given by their pids, whose executor has worked most, with that
+executor: the job is to go on. `nobody` is let run to its end.
+
+On a cluster each batch is read and folded by several tasks, as only large ones are otherwise.
 
     <store>.before   a batch was handed over, nothing is written
     <store>.in       a part is written and nothing committed; opensearch: some of several requests were answered
@@ -25,13 +28,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from cdc.cli.main import main
 from cdc.config.config import load_apply
+from cdc.dev.servers.launch import family, send
+from spark_apply.job.batch import size
 from spark_apply.job.copies import chosen
 from spark_apply.spark.session import open_session
 from spark_apply.stores.opensearch import bulk as opensearch_bulk
@@ -45,6 +50,7 @@ POINTS: Final = (
     "mark",
 )
 WHO: Final = ("all", "driver")
+WORKER: Final = "worker"
 
 _REQUEST_ACTIONS: Final = 3
 _LOOK_S: Final = 0.0005
@@ -61,10 +67,10 @@ _FILES: Final = {
 class Crash:
     """Ends the process, or its group, at the n-th passing of its point."""
 
-    def __init__(self, who: str, point: str, times: int) -> None:
-        if point not in POINTS or who not in WHO:
+    def __init__(self, who: str, point: str, times: int, workers: Sequence[int] = ()) -> None:
+        if point not in POINTS or who not in (*WHO, WORKER):
             raise ValueError(f"no such point: {who} {point}; there are {', '.join(POINTS)} for {' and '.join(WHO)}")
-        self._who, self._point, self._left = who, point, times
+        self._who, self._point, self._left, self._workers = who, point, times, workers
 
     def passed(self, point: str) -> bool:
         """Whether this passing is the one."""
@@ -96,7 +102,17 @@ class Crash:
 
     def kill(self) -> None:
         """As the kernel would: no handler, no flush."""
-        os.kill(0 if self._who == "all" else os.getpid(), signal.SIGKILL)
+        if self._who == WORKER:
+            send(max(map(family, self._workers), key=_worked), signal.SIGKILL)
+            print(f"{WORKER} killed", flush=True)
+        else:
+            os.kill(0 if self._who == "all" else os.getpid(), signal.SIGKILL)
+
+
+def _worked(worker: Sequence[int]) -> int:
+    """Ticks of CPU of a worker's executors; the worker itself comes first."""
+    fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in worker[1:]]
+    return sum(int(of[11]) + int(of[12]) for of in fields)
 
 
 def _there(table: Path, point: str) -> set[Path]:
@@ -180,9 +196,9 @@ def _within_postgres(store: Any, crash: Crash) -> None:
     store._server.transaction = transaction
 
 
-def crash_at(who: str, point: str, times: int) -> None:
+def crash_at(who: str, point: str, times: int, workers: Sequence[int]) -> None:
     """Arm this process."""
-    crash = Crash(who, point, times)
+    crash = Crash(who, point, times, workers)
     opener: Callable[..., Any] = chosen.open_store
 
     def opened(config: Any, **more: Any) -> Any:
@@ -198,8 +214,10 @@ if __name__ == "__main__":
     file = sys.argv[1]
     about = load_apply(Path(file))
     open_session(about.name, about.spark)
+    if not about.spark["spark.master"].startswith("local"):
+        size.EVENTS_ALONE = -1
     asked = sys.stdin.readline().split()
-    if asked and asked[0] in WHO:
-        crash_at(asked[0], asked[1], int(asked[2]))
+    if asked and asked[0] in (*WHO, WORKER):
+        crash_at(asked[0], asked[1], int(asked[2]), [int(pid) for pid in asked[3:]])
     if asked:
         main(["apply", "--once", file])

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from cdc.config.apply_config import ApplySource, ApplyTable, StoreConfig
 from cdc.config.config import ApplyConfig
 from cdc.model.errors import ConfigError, OperatorError
+from spark_apply.events.kafka import topics
 from spark_apply.job.batch import size
 from spark_apply.job.job import run_apply
 from spark_apply.stores.iceberg.store import IcebergStore, open_store
@@ -57,7 +58,9 @@ def test_a_batch_is_merged_by_keys_of_any_kind(few: int, setting: Setting, monke
 def test_every_kind_keeps_its_value_and_has_its_type(setting: Setting) -> None:
     table, records = applied_kinds(setting)
     assert setting.contents(table) == setting.folded(table, records)
+    setting.spark._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(setting.spark._jsparkSession)
     store, made = _store(setting), setting.target(table)
+    assert store.mark(made) is not None, "also where the thread has last used a session without the catalog"
     types = {field.name: field.dataType.simpleString() for field in store.read(made).schema}
     assert types == {**SPARK_TYPES, "_cdc_position": "string"}
     properties = {
@@ -98,7 +101,7 @@ def test_a_value_that_does_not_fit_stops_and_can_be_kept_as_text(setting: Settin
     assert setting.contents(table, kept)['{"id":4711}'] == {"id": 4711, "odd": text}
 
 
-def test_what_is_refused_is_refused_before_anything_is_made(setting: Setting) -> None:
+def test_what_is_refused_is_refused_before_anything_is_made(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     table, publisher = setting.table(), setting.publisher()
     with pytest.raises(OperatorError, match=r"schema does not exist .* no connector has written there"):
         setting.apply()
@@ -114,6 +117,7 @@ def test_what_is_refused_is_refused_before_anything_is_made(setting: Setting) ->
         tables={"public.orders": ApplyTable(stores=("copy",))},
         checkpoint=str(setting.folder / "checkpoints"),
     )
+    monkeypatch.setattr(topics, "ANSWER_WITHIN_S", 1.0)
     with pytest.raises(OperatorError, match=r"Kafka at 127.0.0.1:1 does not answer"):
         run_apply(nobody, once=True)
     assert list(setting.folder.iterdir()) == []

@@ -28,7 +28,7 @@ from spark_apply.model.foresight import Foreseen
 from spark_apply.model.store import open_store
 from spark_apply.rebuild.quarantine_retry import run_retry
 from spark_apply.rebuild.rebuild import run_rebuild, run_rollback
-from spark_apply.stores.postgres import locks, tables
+from spark_apply.stores.postgres import locks, server, tables
 from spark_apply.stores.postgres.server import Server
 from tests.conftest import Database
 from tests.spark.laws import ORDERS, Law, Setting, applied_kinds, laws_of, order, until
@@ -63,11 +63,11 @@ def setting(apply_spark: SparkSession, kafka: str, postgres18: Database, tmp_pat
 
 def _kept(database: Database) -> Callable[[], None]:
     """A physical backup, as far as a database has one: files, and so tables, keep their numbers."""
-    server, name = Database(database.url.rsplit("/", 1)[0] + "/postgres", "postgres"), database.name
-    server.execute(f"CREATE DATABASE {name}_kept TEMPLATE {name}")
+    admin, name = Database(database.url.rsplit("/", 1)[0] + "/postgres", "postgres"), database.name
+    admin.execute(f"CREATE DATABASE {name}_kept TEMPLATE {name}")
 
     def restore() -> None:
-        server.execute(
+        admin.execute(
             f"DROP DATABASE {name} WITH (FORCE)",
             f"CREATE DATABASE {name} TEMPLATE {name}_kept",
             f"DROP DATABASE {name}_kept",
@@ -78,16 +78,16 @@ def _kept(database: Database) -> Callable[[], None]:
 
 def test_a_standby_is_left_for_another_server(postgres18: Database) -> None:
     """After a fail-over an address may lead to a server that takes no writes, and soon to one that does."""
-    server = Server(postgres18.url, "stores.copy")
+    there = Server(postgres18.url, "stores.copy")
     with (
         pytest.raises(RetryableError, match="read-only transaction"),
-        server.transaction("writing") as cur,
+        there.transaction("writing") as cur,
     ):
         cur.execute("SET TRANSACTION READ ONLY; CREATE TABLE public.t ()")
-    with server.transaction("writing") as cur:
+    with there.transaction("writing") as cur:
         cur.execute("CREATE TABLE public.t ()")
-    assert server.session == 2, "it has connected again"
-    server.close()
+    assert there.session == 2, "it has connected again"
+    there.close()
 
 
 @pytest.mark.parametrize("law", laws_of("postgres"))
@@ -237,7 +237,7 @@ def test_a_long_reader_is_waited_for_and_keeps_nobody_out(
     publisher.stand(Phase.STREAM, 18, [table], [r for n in range(4) for r in table.event("c", order(n), position(10))])
     setting.apply()
     contents, config = setting.contents(table), setting.config()
-    monkeypatch.setattr(locks, "_WITHIN_S", 2.0)
+    monkeypatch.setattr(locks, "_WITHIN_S", 1.0)
 
     def relation() -> object:
         return postgres18.rows("SELECT 'orders'::regclass::oid::int8")
@@ -258,7 +258,7 @@ def test_a_long_reader_is_waited_for_and_keeps_nobody_out(
             pid = reader.info.backend_pid
             looking.start()
             try:
-                with pytest.raises(OperatorError, match=r"public\.orders: .* was being read for 2 s") as caught:
+                with pytest.raises(OperatorError, match=r"public\.orders: .* was being read for 1 s") as caught:
                     run(config)
             finally:
                 over.set()
@@ -282,7 +282,7 @@ def test_a_long_reader_is_waited_for_and_keeps_nobody_out(
         cursor.execute("COMMIT")
         rebuilding.join(60)
     assert (relation() != first, setting.contents(table)) == (True, contents)
-    monkeypatch.setattr(locks, "_WITHIN_S", 2.0)
+    monkeypatch.setattr(locks, "_WITHIN_S", 1.0)
     ((kept,),) = postgres18.rows("SELECT 'cdc_apply.copy_' || number FROM cdc_apply.copies WHERE role = 'previous'")
     refused(run_rebuild, str(kept))
     refused(run_rollback, "orders")
@@ -358,7 +358,10 @@ def test_tombstones_where_nobody_says_what_is_whole(setting: Setting) -> None:
     assert setting.contents(table) == {}
 
 
-def test_one_writer_and_no_strangers_table(setting: Setting, postgres18: Database) -> None:
+def test_one_writer_and_no_strangers_table(
+    setting: Setting, postgres18: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_LINGERS_S", 0.6)
     table, publisher = setting.table(), setting.publisher()
     publisher.create([table])
     publisher.publish(table.event("c", order(1), position(5)))

@@ -17,7 +17,6 @@ from cdc.config.apply_config import StoreConfig
 from cdc.config.config import load_apply
 from spark_apply.events.kafka.offsets import written_ends
 from spark_apply.job.batch.size import EVENTS_ALONE
-from spark_apply.spark import class_archive
 from tests.integration.running import eventually
 from tests.spark.cluster import QUICK, Cluster, Submitted, cluster, executors
 from tests.spark.laws import Record, Setting, order, workload
@@ -58,16 +57,10 @@ def submitted(at: Cluster, file: Path, *words: str) -> Iterator[Submitted]:
     jars = subprocess.run(
         [sys.executable, "-m", "cdc.dev.jars", "spark"], env=ENVIRONMENT, capture_output=True, check=True
     )
-    settings = {
-        "spark.executor.memory": "512m",
-        "spark.executor.extraJavaOptions": QUICK,
-        "spark.driver.host": "127.0.0.1",
-        "spark.sql.shuffle.partitions": "2",
-    }
-    conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    where = ["--master", at.url, "--jars", jars.stdout.decode().strip(), *conf]
+    conf = [word for name, value in at.settings.items() for word in ("--conf", f"{name}={value}")]
+    where = [*conf, "--jars", jars.stdout.decode().strip()]
     command = [str(SUBMIT), *where, str(HOME / "deploy" / "job.py"), *words, str(file)]
-    job = Submitted(command, file.parent, ENVIRONMENT | {"SPARK_SUBMIT_OPTS": f"{QUICK} {class_archive.options()}"})
+    job = Submitted(command, file.parent, ENVIRONMENT | {"SPARK_SUBMIT_OPTS": QUICK})
     try:
         yield job
     finally:

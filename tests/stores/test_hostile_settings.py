@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import StoreConfig as Of
 from cdc.config.config import ApplyConfig, load_apply
+from cdc.dev.jars import of_spark
 from spark_apply.events.quarantine import read_entries
 from spark_apply.spark import class_archive
 from tests.conftest import FULL, Database
@@ -197,6 +198,7 @@ def _environment(way: str, folder: Path) -> dict[str, str]:
     found = {**os.environ, "PYTHONPATH": str(_HOME), "TZ": "Asia/Kathmandu", "LC_ALL": "C", "_JAVA_OPTIONS": _JVM}
     quick = f"-XX:TieredStopAtLevel=1 {class_archive.options()}"
     found |= {"SPARK_ANSI_SQL_MODE": "false", "SPARK_SUBMIT_OPTS": f"{quick} {_JVM}"}
+    found["SPARK_DIST_CLASSPATH"] = ":".join(map(str, of_spark()))  # as the archive of classes has them
     if way == "started":
         defaults = folder / "conf" / "spark-defaults.conf"
         defaults.parent.mkdir(exist_ok=True)

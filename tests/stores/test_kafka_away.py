@@ -34,7 +34,10 @@ _IMPATIENT = {
 def test_brokers_that_are_away_are_waited_for(
     apply_spark: SparkSession, postgres18: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While nothing comes, and in the midst of a batch; dead, and frozen. What came meanwhile is there, once."""
+    """While nothing has come since the start, and in the midst of a batch; dead, and frozen.
+
+    What came meanwhile is there, once.
+    """
     configured = stream._configured
     monkeypatch.setattr(stream, "_configured", lambda *given: configured(*given).options(**_IMPATIENT))
     monkeypatch.setattr(identity, "AWAY_S", 2.0)
@@ -58,8 +61,9 @@ def test_brokers_that_are_away_are_waited_for(
 
     try:
         publish(10, 3)
+        setting.apply()
         with setting.running("checkpoints") as job:
-            until(lambda: job.said("batch 1"), 300)
+            until(lambda: job.said("following"), 300)
             for number, (away, back) in enumerate(((broker.kill, broker.start), (broker.pause, broker.resume))):
                 if number:
                     folder = setting.folder / "checkpoints"

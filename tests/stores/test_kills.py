@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import random
@@ -28,8 +27,9 @@ from spark_apply.model.completeness import Mark
 from spark_apply.model.store import open_store
 from spark_apply.verify.contents import Contents, contents
 from tests.conftest import FULL, Database
-from tests.spark.crashing import POINTS, WHO
-from tests.spark.laws import Record, Setting
+from tests.spark.cluster import cluster
+from tests.spark.crashing import POINTS, WHO, WORKER
+from tests.spark.laws import Record, Setting, until
 from tests.spark.records import SourceTable, position
 
 pytest_plugins = ["tests.spark.fixtures"]
@@ -41,6 +41,7 @@ STORES = ("opensearch", "tantivy", "iceberg", "delta", "postgres")
 COLUMNS = {"id": {"kind": "int64"}, "balance": {"kind": "int64"}, "note": {"kind": "string"}}
 ACCOUNTS = 12
 TOTAL = 2 * ACCOUNTS * 100
+LOCAL = {"spark.master": "local[2]"}
 Kill = tuple[str, int, str]
 """Point, which passing of it, who dies."""
 BEGINNING = [("iceberg.commit", 1, "driver")]
@@ -173,9 +174,9 @@ class Reader(threading.Thread):
 
 
 class Jobs:
-    """Processes of the job, each killed by itself; the next one starts up while one is at work."""
+    """Processes of the job, each killed by itself; of `runs` the next one starts up while one is at work."""
 
-    def __init__(self, file: Path, runs: int) -> None:
+    def __init__(self, file: Path, runs: int = 0) -> None:
         self._file, self._runs = file, runs
         self._all: list[tuple[subprocess.Popen[str], Path]] = []
         self._ready: list[tuple[subprocess.Popen[str], Path]] = []
@@ -197,11 +198,16 @@ class Jobs:
         process.communicate(f"{who} {point} {times}\n", timeout=PATIENCE_S)
         assert process.returncode == -signal.SIGKILL, (point, times, who, log.read_text())
 
-    def undisturbed(self) -> None:
+    def survives(self, point: str, workers: Iterable[int]) -> None:
+        """To its end, while a worker is killed."""
+        self.undisturbed(" ".join(map(str, (WORKER, point, 1, *workers))))
+        assert f"{WORKER} killed" in self._all[-1][1].read_text(), point
+
+    def undisturbed(self, asked: str = "nobody") -> None:
         """To its end."""
         process, log = self._ready.pop() if self._ready else self._start()
-        process.communicate("nobody\n", timeout=PATIENCE_S)
-        assert process.returncode == 0, log.read_text()
+        process.communicate(f"{asked}\n", timeout=PATIENCE_S)
+        assert process.returncode == 0, (asked, log.read_text())
 
     def __enter__(self) -> Self:
         return self
@@ -237,24 +243,21 @@ class Copies:
         finally:
             opened.close()
 
-    def marked(self, name: str, table: SourceTable) -> tuple[Mark, Contents] | None:
-        """A mark, and contents that it spoke of when they were read; None where nothing is complete."""
-        made = self.setting.target(table)
+    def marked(self, name: str, *tables: SourceTable) -> Iterator[tuple[SourceTable, Mark, Contents]]:
+        """Marks, and contents that they spoke of when they were read; not of tables of which nothing is complete."""
         with self.store(name) as store:
-            while True:
-                before = store.mark(made)
-                if before is None or before.complete is None:
-                    return None
-                found = contents(store, made)
-                if store.mark(made) == before:  # else a JVM, or a server, that was at it when its client was killed
-                    return before, found
-
-    def contents(self, name: str, table: SourceTable) -> Contents:
-        with self.store(name) as store:
-            return contents(store, self.setting.target(table))
+            for table in tables:
+                before: Mark | None = None
+                found: Contents = {}
+                made = self.setting.target(table)
+                while (mark := store.mark(made)) is not None and mark.complete is not None:
+                    if mark == before:  # else a JVM, or a server, that was at it when its client was killed
+                        yield table, mark, found
+                        break
+                    before, found = mark, contents(store, made)
 
 
-def _file(folder: Path, prefix: str, kafka: str, urls: Mapping[str, str]) -> Path:
+def _file(folder: Path, prefix: str, kafka: str, urls: Mapping[str, str], spark: Mapping[str, str]) -> Path:
     server = {"options": {"shards": 1, "replicas": 0}}
     stores = {
         name: {"type": name, **({"url": urls[name]} if name in urls else {"path": str(folder / name)})}
@@ -267,7 +270,7 @@ def _file(folder: Path, prefix: str, kafka: str, urls: Mapping[str, str]) -> Pat
         "stores": stores,
         "tables": {"public.*": {"stores": list(STORES)}},
         "checkpoint": str(folder / "checkpoints"),
-        "spark": {"spark.master": "local[2]", "spark.driver.memory": "1g"},
+        "spark": {"spark.driver.memory": "1g", **spark},
     }
     file = folder / "apply.yaml"
     file.write_text(json.dumps(config))
@@ -277,79 +280,129 @@ def _file(folder: Path, prefix: str, kafka: str, urls: Mapping[str, str]) -> Pat
 def _hold_what_they_say(copies: Copies, bank: Bank, names: Iterable[str], where: object) -> int:
     """How many marks were looked at: each copy has all before its position; that in PostgreSQL, nothing else."""
     looked_at = 0
-    for name, table in itertools.product(names, (bank.here, bank.there)):
-        said = copies.marked(name, table)
-        if said is None:
-            continue
-        mark, found = said
-        assert mark.complete is not None
-        states = bank.states(table, mark.complete.position)
-        assert found.keys() <= states.keys(), (where, name, table.name)
-        for key, allowed in states.items():
-            possible = allowed[:1] if name == "postgres" else allowed
-            assert found.get(key) in possible, (where, name, table.name, key, mark.complete.position)
-        looked_at += 1
+    for name in names:
+        for table, mark, found in copies.marked(name, bank.here, bank.there):
+            assert mark.complete is not None
+            states = bank.states(table, mark.complete.position)
+            assert found.keys() <= states.keys(), (where, name, table.name)
+            for key, allowed in states.items():
+                possible = allowed[:1] if name == "postgres" else allowed
+                assert found.get(key) in possible, (where, name, table.name, key, mark.complete.position)
+            looked_at += 1
     return looked_at
 
 
-@pytest.mark.timeout(1800)
-def test_a_kill_at_every_step(
-    *, apply_spark: SparkSession, kafka: str, opensearch: str, postgres18: Database, tmp_path: Path
-) -> None:
-    """Each run recovers from the kill before it, and is killed itself; in the end all copies are the fold."""
-    setting = Setting(apply_spark, kafka, tmp_path, lambda _: StoreConfig(type="none"))
-    seed = int(os.environ.get("SEED", SEED))
-    print(f"SEED={seed}")
-    bank = Bank(setting.table("here", COLUMNS), setting.table("there", COLUMNS), random.Random(seed))
-    tables, publisher = [bank.here, bank.there], setting.publisher()
-    publisher.create(tables)
-    urls = {"opensearch": opensearch, "postgres": postgres18.url}
-    file = _file(tmp_path, setting.prefix, kafka, urls)
-    copies = Copies(setting, load_apply(file))
-    publisher.stand(Phase.SNAPSHOT, bank.commit, tables, bank.snapshot())
-    reader, marks = Reader(postgres18), 0
-    reader.start()
+@dataclass
+class Stage:
+    """A bank, its job with every type of store, and a reader of the warehouse."""
 
-    def work() -> None:
-        """A batch can end in the middle of a transaction."""
-        nonlocal left
+    setting: Setting
+    urls: Mapping[str, str]
+    database: Database
+    spark: Mapping[str, str]
+    seed: int = field(default_factory=lambda: int(os.environ.get("SEED", SEED)))
+    looked_at: int = 0
+    """How many marks were held against what is in the stores."""
+    _left: list[Record] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        print(f"SEED={self.seed}")
+        setting, self.publisher = self.setting, self.setting.publisher()
+        self.bank = Bank(setting.table("here", COLUMNS), setting.table("there", COLUMNS), random.Random(self.seed))
+        self.tables = [self.bank.here, self.bank.there]
+        self.publisher.create(self.tables)
+        self.file = _file(setting.folder, setting.prefix, setting.bootstrap, self.urls, self.spark)
+        self.copies = Copies(setting, load_apply(self.file))
+        self.publisher.stand(Phase.SNAPSHOT, self.bank.commit, self.tables, self.bank.snapshot())
+        self.reader = Reader(self.database)
+
+    def work(self) -> None:
+        """A batch can end in the middle of a transaction, but for a delete and its tombstone."""
         for _ in range(12):
-            publisher.stand(Phase.STREAM, bank.commit + 1, tables, left)
-            left = bank.transaction()
-        publisher.publish(left[:1])
-        left = left[1:]
+            self.publisher.stand(Phase.STREAM, self.bank.commit + 1, self.tables, self._left)
+            self._left = self.bank.transaction()
+        begun = 2 if self._left[1][2] is None else 1
+        self.publisher.publish(self._left[:begun])
+        self._left = self._left[begun:]
 
-    left: list[Record] = []
+    def look(self, names: Iterable[str], where: object) -> None:
+        self.looked_at += _hold_what_they_say(self.copies, self.bank, names, (self.seed, where))
+
+    def end(self) -> None:
+        """In the end all copies are the fold, and the reader has never seen half a transfer."""
+        self.publisher.stand(Phase.STREAM, self.bank.commit + 1, self.tables, self._left)
+        self.setting.apply(self.copies.config)
+        folded = {table.name: self.setting.folded(table, self.bank.records) for table in self.tables}
+        whole, ended = position(self.bank.commit + 1, 0), 0
+        for name in STORES:
+            for table, mark, found in self.copies.marked(name, *self.tables):
+                assert (mark.complete.position, found) == (whole, folded[table.name]), (self.seed, name, table.name)
+                ended += 1
+        assert ended == len(STORES) * len(self.tables)
+        self.reader.stop()
+        assert self.reader.sums - {None} == {TOTAL}, self.seed
+        assert len(self.reader.moved - {None}) > 1, "nothing moved while it was looked at"
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.full)])
+def test_a_kill_at_every_step(
+    *, workers: int, apply_spark: SparkSession, kafka: str, opensearch: str, postgres18: Database, tmp_path: Path
+) -> None:
+    """Each run recovers from the kill before it, and is killed itself; in the end all copies are the fold.
+
+    Also where executors of a cluster, which are not killed with it, read and write what is in a batch.
+    """
+    setting = Setting(apply_spark, kafka, tmp_path, lambda _: StoreConfig(type="none"))
+    urls = {"opensearch": opensearch, "postgres": postgres18.url}
     lists = (BEGINNING, STREAM, AGAIN) if FULL else tuple(SOME.values())
-    with Jobs(file, runs=sum(map(len, lists)) + FULL) as jobs:
-        for stage, kills in enumerate(lists):
-            if stage == 1:
-                work()
-            if stage == 1 and FULL:
+    with contextlib.ExitStack() as stack:
+        at = stack.enter_context(cluster(tmp_path / "cluster", workers)) if workers else None
+        stage = Stage(setting, urls, postgres18, LOCAL if at is None else at.settings)
+        stage.reader.start()
+        runs = sum(map(len, lists)) + FULL
+        jobs = stack.enter_context(Jobs(stage.file, runs if at is None else 0))  # two would wait for each other's cores
+        for number, kills in enumerate(lists):
+            if number == 1:
+                stage.work()
+            if number == 1 and FULL:
                 jobs.undisturbed()
-            elif stage == 1:  # the same in a Spark that is up
-                setting.apply(copies.config)
-            if stage == 2:
+            elif number == 1:  # the same in a Spark that is up
+                setting.apply(stage.copies.config)
+            if number == 2:
                 shutil.rmtree(tmp_path / "checkpoints")
             for point, times, who in kills:
                 begun = time.monotonic()
-                work()
+                stage.work()
                 jobs.killed(point, times, who)
                 middle = time.monotonic()
                 killed = STORES if point == "mark" else {point.partition(".")[0], "postgres"}
-                marks += _hold_what_they_say(copies, bank, killed, (seed, point, times, who))
+                stage.look(killed, (point, times, who))
                 print(f"{point} {times} {who}: {middle - begun:.1f} s, looked at in {time.monotonic() - middle:.1f} s")
-    publisher.stand(Phase.STREAM, bank.commit + 1, tables, left)
-    setting.apply(copies.config)
-    for table in tables:
-        folded = setting.folded(table, bank.records)
-        for name in STORES:
-            assert copies.contents(name, table) == folded, (seed, name, table.name)
-    assert _hold_what_they_say(copies, bank, STORES, (seed, "end")) == len(STORES) * len(tables)
-    assert marks > len(lists[1])
-    reader.stop()
-    assert reader.sums - {None} == {TOTAL}, seed
-    assert len(reader.moved - {None}) > 1, "nothing moved while it was looked at"
+        stage.end()
+        assert stage.looked_at > len(lists[1])
+
+
+@pytest.mark.full  # test_two_workers_fold_what_one_would_and_one_of_them_may_be_killed
+@pytest.mark.timeout(3600)
+def test_a_worker_that_is_killed_at_every_step(
+    *, apply_spark: SparkSession, kafka: str, opensearch: str, postgres18: Database, tmp_path: Path
+) -> None:
+    """With the executor that has the batch: the job goes on with the other one, and all copies are the fold."""
+    setting = Setting(apply_spark, kafka, tmp_path, lambda _: StoreConfig(type="none"))
+    with cluster(tmp_path / "cluster", 2) as at:
+        urls = {"opensearch": opensearch, "postgres": postgres18.url}
+        stage = Stage(setting, urls, postgres18, at.settings)
+        stage.reader.start()
+        with Jobs(stage.file) as jobs:
+            for point in sorted({point for point, _, _ in BEGINNING + STREAM + AGAIN}):
+                stage.work()
+                jobs.survives(point, [worker.pid or 0 for worker in at.workers])
+                stage.look(STORES if point == "mark" else {point.partition(".")[0], "postgres"}, point)
+                for worker in at.workers:
+                    worker.start()
+                until(lambda: at.alive() == len(at.workers))
+        stage.end()
 
 
 def test_every_point_is_tried() -> None:

@@ -74,7 +74,7 @@ _SEARCHES = {
 
 @pytest.fixture(autouse=True)
 def _nobody_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark_apply.views.rebuild, "TAKEN_S", 3.0)
+    monkeypatch.setattr(spark_apply.views.rebuild, "TAKEN_S", 0.0)
 
 
 def _groups(sql: str, *key: str) -> ViewConfig:
@@ -349,8 +349,11 @@ def test_what_a_run_here_has_not_published_is_withdrawn(
     assert late.there == []
 
 
-def test_a_job_that_runs_takes_a_new_definition_over(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+def test_a_job_that_runs_takes_a_new_definition_over(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And back again; one that cannot be computed it refuses, and goes on with what it had."""
+    monkeypatch.setattr(spark_apply.views.rebuild, "TAKEN_S", 120.0)
     bench = _filled(kafka, tmp_path)
     copies = ApplyConfig(
         name="copies",

@@ -20,7 +20,9 @@ from cdc.telemetry.json_log import Place
 from spark_apply.events.kafka.client import NoAnswerError, unreachable
 from spark_apply.events.kafka.topics import why_unread
 from spark_apply.job import job
+from spark_apply.job.batch_loop import BatchLoop
 from spark_apply.job.copies.set_aside import AsideCopies
+from spark_apply.job.pace import JobFigures
 
 SOURCE = ApplySource(bootstrap_servers="k:1", topic_prefix="shop")
 LATE = PySparkException(
@@ -102,6 +104,30 @@ def test_a_job_that_waits_is_not_ready_and_says_so_again(rounds: Any, monkeypatc
     monkeypatch.setattr(job, "_TOLD_EVERY_S", -1.0)
     assert waiting._round()
     assert len(lines) == 2
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_job_that_has_applied_nothing_waits_too_once_its_query_was_begun(
+    monkeypatch: pytest.MonkeyPatch, *, begun: bool
+) -> None:
+    """Spark's progress comes late, and what was asked for the query was answered: brokers that are away were there."""
+    query = SimpleNamespace(isActive=False, exception=lambda: LATE, stop=lambda: None, lastProgress=None)
+
+    def begin(*_: object) -> object:
+        if not begun:
+            raise NoAnswerError("nobody answers")
+        return query
+
+    brokers(monkeypatch, KafkaError._TIMED_OUT)
+    monkeypatch.setattr(BatchLoop, "_begin", begin)
+    applier: Any = SimpleNamespace(routes={}, counts={})
+    start: Any = SimpleNamespace(config=SimpleNamespace(source=SOURCE), tell=print, applier=applier)
+    parts: Any = [SimpleNamespace()] * 6
+    figures = JobFigures(NO_JOB_METER, applier, *parts[:2])
+    loop = BatchLoop(start, *parts, figures, once=False, stop=threading.Event())
+    with pytest.raises(NoAnswerError):
+        loop.run([])
+    assert loop.follows is begun
 
 
 def test_a_view_job_does_not_wait(rounds: Any) -> None:

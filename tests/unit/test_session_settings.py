@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 
 import pytest
 
 from cdc.model.errors import ConfigError
 from spark_apply.spark.pinned_settings import EXECUTOR_OPTIONS, JVM_OPTIONS, PINNED
-from spark_apply.spark.session import LOOPBACK, SETTINGS, java_options, settings_of
+from spark_apply.spark.session import LOOPBACK, SETTINGS, class_path, has_other_jars, java_options, settings_of
 
 ICEBERG = SETTINGS["spark.sql.extensions"]
 
@@ -41,6 +43,31 @@ def test_a_local_master_stays_on_loopback() -> None:
 @pytest.mark.parametrize("given", ["org.example.Mine", f"{ICEBERG}, org.example.Mine", f"{ICEBERG},org.example.Mine,"])
 def test_extensions_are_added_to_those_that_the_stores_need(given: str) -> None:
     assert settings_of({"spark.sql.extensions": given}, {})["spark.sql.extensions"] == f"{ICEBERG},org.example.Mine"
+
+
+def test_our_jars_are_on_the_class_path_unless_others_have_to_be_seen_by_them(tmp_path: Path) -> None:
+    """As Amazon's by Iceberg's classes: then all are given as files, as they are to executors elsewhere."""
+    alone = {**settings_of({}, {}), "spark.driver.extraJavaOptions": "-Xss8m"}
+    assert not has_other_jars(alone, {})
+    for given in ("spark.jars", "spark.jars.packages"):
+        assert has_other_jars({**alone, given: "x"}, {})
+    assert has_other_jars(alone, {"PYSPARK_SUBMIT_ARGS": "--packages a:b:1 pyspark-shell"})
+    assert not has_other_jars(alone, {"SPARK_CONF_DIR": str(tmp_path)})
+    (tmp_path / "spark-defaults.conf").write_text("spark.jars.packages a:b:1\n")
+    assert has_other_jars(alone, {"SPARK_CONF_DIR": str(tmp_path)})
+
+
+@pytest.mark.parametrize("before", [None, "/opt/hadoop/lib/*"])
+def test_the_class_path_is_told_to_the_launcher_alone(before: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "SPARK_DIST_CLASSPATH"
+    monkeypatch.delenv(name, raising=False)
+    if before is not None:
+        monkeypatch.setenv(name, before)
+    with class_path(["/a.jar", "/b.jar"]):
+        assert os.environ[name] == (f"{before}:" if before else "") + "/a.jar:/b.jar"
+    with class_path([]):
+        assert os.environ.get(name) == before
+    assert os.environ.get(name) == before
 
 
 def test_a_collector_that_is_asked_for_is_the_only_one() -> None:

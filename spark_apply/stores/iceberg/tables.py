@@ -63,9 +63,7 @@ class IcebergTables:
     def loaded(self, table: TargetTable) -> Any:  # noqa: ANN401 - Java's org.apache.iceberg.Table
         """Load a table as it is now, by Iceberg's Java API."""
         session: Any = self.spark
-        if not self._catalog_known:  # Iceberg looks for it in the settings of whatever session the thread used last
-            session.catalog.tableExists(self.name(table))
-            self._catalog_known = True
+        self._know_catalog(table)
         try:
             loaded = self.java.spark.Spark3Util.loadIcebergTable(session._jsparkSession, self.name(table))  # noqa: SLF001
             loaded.refresh()
@@ -81,12 +79,20 @@ class IcebergTables:
         Each session has a cache of its own. See https://iceberg.apache.org/docs/latest/spark-configuration/#catalogs.
         """
         of: Any = session or self.spark
+        if session is None:
+            self._know_catalog(table)
         namespace = of.sparkContext._gateway.new_array(of.sparkContext._jvm.java.lang.String, 1)  # noqa: SLF001
         namespace[0] = folder_name(table.schema)
         name = of.sparkContext._jvm.org.apache.spark.sql.connector.catalog.Identifier.of(  # noqa: SLF001
             namespace, folder_name(table.copy_name)
         )
         of._jsparkSession.sessionState().catalogManager().catalog(self._catalog).invalidateTable(name)  # noqa: SLF001
+
+    def _know_catalog(self, table: TargetTable) -> None:
+        """Have the session make its catalog, which Spark looks for in whatever session the thread has used last."""
+        if not self._catalog_known:
+            self.spark.catalog.tableExists(self.name(table))
+            self._catalog_known = True
 
     def commit(self, table: TargetTable, change: Callable[[Any], None]) -> None:
         """Change a table's branches and tags; after a conflict with another commit (the job's), try again."""

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cdc.model.errors import OperatorError
 from spark_apply.events.history import changed, merge
 from spark_apply.model.target_table import TargetTable
+from spark_apply.spark.plans import planned_for_many
 
 _VIEW: Final = "_cdc_versions"
 _TRIES: Final = 20
@@ -44,7 +45,8 @@ def add_versions(events: DataFrame, to: HistoryTable) -> None:
         found = to.head()
         before = None if found is None else found[0]
         changed(to.read(spark), events, to.table).createOrReplaceTempView(_VIEW)
-        spark.sql(merge(to.table, to.name, _VIEW))
+        with planned_for_many(spark):
+            spark.sql(merge(to.table, to.name, _VIEW))
         spark.catalog.dropTempView(_VIEW)
         after = to.head()
         if after is None or before in after:

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from spark_apply.events.typed import OP, POSITION, row_type
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.names import quoted
+from spark_apply.spark.plans import planned_for_many
 from spark_apply.stores.lake.keys import can_differ, gone_since, one_of_each_key, several_texts
 
 BATCH_VIEW = "_cdc_batch"
@@ -30,7 +31,8 @@ def merge(table: TargetTable, name: str, rows: DataFrame, keys: int, others: Seq
         rows = one_of_each_key(rows, table)
     rows.createOrReplaceTempView(BATCH_VIEW)
     only = None if hashes is None else ", ".join(f"{found}L" for found in dict.fromkeys(hashes)) or "NULL"
-    spark.sql(merge_statement(table, name, others, only))
+    with planned_for_many(spark):
+        spark.sql(merge_statement(table, name, others, only))
     spark.catalog.dropTempView(BATCH_VIEW)
 
 

@@ -7,15 +7,11 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_apply.spark.plans import plan_for
 from spark_apply.views.cluster.lake import Lake
 from spark_apply.views.cluster.state import ClusterState
 
 _SMALL: Final = 20_000
-_BY_SIZE: Final = {
-    "spark.sql.codegen.wholeStage": ("false", "true"),
-    "spark.sql.codegen.factoryMode": ("NO_CODEGEN", "FALLBACK"),
-}
-"""Settings for few rows, and for many."""
 
 
 @dataclass(slots=True)
@@ -30,15 +26,14 @@ class Running:
     _size: tuple[bool, bool] | None = None
 
     def sized(self, rows: int, *, whole: bool) -> None:
-        """Let Spark plan for so many rows: few are computed before code for them would be compiled.
+        """Let Spark plan for so many rows.
 
         And for few results, unless a node is computed whole: plans that are made again stage by stage cost more.
         """
         size = rows <= _SMALL, whole
         if self._size != size:
             self._size = size
-            for name, (few, many) in _BY_SIZE.items():
-                self.spark.conf.set(name, few if size[0] else many)
+            plan_for(self.spark, few=size[0])
             self.spark.conf.set("spark.sql.adaptive.enabled", str(whole and not size[0]).lower())
 
     def hold(self, rows: DataFrame) -> DataFrame:
