@@ -60,6 +60,8 @@ def _store(config: ApplyConfig, table: str, name: str, *, history: bool) -> dict
         f"files with the row stay until upkeep has compacted them, with {upkeep.files} small ones at the latest, and "
         f"{upkeep.keep_hours} hours more as an earlier state; a copy that cdc rebuild has replaced stays until the next"
     )
+    if store.type == "delta":
+        what += "; beginnings of its values are in the log, until Delta's next checkpoint after that"
     return _place(place, "cannot be proved", what)
 
 
