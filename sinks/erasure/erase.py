@@ -128,11 +128,12 @@ class _Erasure:
             )
         asked_ms = time.time_ns() // 1_000_000
         self._note("begun", asked_ms, cut_logs=cut_logs)
+        were = {log: self._ends(log, "read_committed") for log in self.logs if cut_logs}  # before they are read
         in_logs = {log: self._found(log) for log in self.logs}
         cut = [log for log, found in in_logs.items() if found.records and cut_logs]
         compacted = [self.topic, *self.views, *self.own]
         with self._compaction.hurried(compacted=compacted, logs=cut):
-            cuts = {log: self._cut(log, in_logs[log]) for log in cut}
+            cuts = {log: self._cut(log, in_logs[log], were[log]) for log in cut}
             self._compaction.wait_until_old()
             ends = {topic: self._ends(topic) for topic in (*compacted, *cut)}
             self._compaction.close_segments({topic: list(of) for topic, of in ends.items()})
@@ -214,15 +215,16 @@ class _Erasure:
                 behind.setdefault(partition, offset)
         return Found(records, values, last, behind, deleted, unknown)
 
-    def _cut(self, log: str, found: Found) -> dict[int, int]:
+    def _cut(self, log: str, found: Found, ends: Ends) -> dict[int, int]:
         """Delete all events up to the last one of the key; return where each partition begins then.
 
         A file goes when all of it lies before that, so a partition that ends with the key's event is cut at its end:
-        the mark of the transaction is in the file, too.
+        the mark of the transaction is in the file, too. `ends` are those from before it was read: what has come since
+        then lies behind them, and is left alone.
         """
-        ends, begins = self._ends(log, "read_committed"), dict[int, int]()
-        for partition in found.last or {}:
-            begins[partition] = (found.behind or {}).get(partition, ends[partition])
+        begins = dict[int, int]()
+        for partition, (offset, _) in (found.last or {}).items():
+            begins[partition] = (found.behind or {}).get(partition, max(ends[partition], offset + 1))
             self._compaction.cut(log, partition, begins[partition])
         return begins
 

@@ -14,7 +14,7 @@ from cdc.model.audit import Act
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.rules.routes import NO_ROUTES
 from sinks.erasure import own_settings
-from sinks.erasure.erase import NEEDED, _Erasure
+from sinks.erasure.erase import NEEDED, Found, _Erasure
 from sinks.erasure.keys import WantedKey
 
 
@@ -133,10 +133,19 @@ def test_a_log_is_cut_where_its_file_goes(keys: str, begins: int, retention: str
         "Any",
         SimpleNamespace(settings=lambda _: {"retention.ms": retention}, cut=lambda *of: cuts.append(of)),
     )
-    cut = erasure._cut("p.log.s.t", erasure._found("p.log.s.t"))
+    before = erasure._ends("p.log.s.t")
+    cut = erasure._cut("p.log.s.t", erasure._found("p.log.s.t"), before)
     assert cuts == [("p.log.s.t", 0, begins)]
     alone = all(erasure._ends("p.log.s.t")[partition] == at for partition, at in cut.items())
     assert erasure._cut_log("p.log.s.t", 0, alone=alone).verdict == verdict
+
+
+def test_what_comes_while_a_log_is_looked_at_is_not_cut() -> None:
+    """The end is that from before it was read; the key's own event may have come behind that."""
+    erasure, cuts = object.__new__(_Erasure), list[tuple[str, int, int]]()
+    erasure._compaction = cast("Any", SimpleNamespace(cut=lambda *of: cuts.append(of)))
+    erasure._cut("p.log.s.t", Found(last={0: (3, 0), 1: (9, 0)}, behind={}), {0: 5, 1: 5})
+    assert cuts == [("p.log.s.t", 0, 5), ("p.log.s.t", 1, 10)]
 
 
 def test_what_topics_had_is_read_back_from_the_audit(monkeypatch: pytest.MonkeyPatch) -> None:
