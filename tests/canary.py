@@ -9,6 +9,7 @@ read at the end. The environment of a connector holds the password by design, an
 from __future__ import annotations
 
 import base64
+import io
 import itertools
 import os
 import threading
@@ -19,6 +20,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+import fastavro
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -32,7 +34,7 @@ _SILENT_S: Final = 60.0
 
 
 def files_with(folder: Path, secret: str) -> set[Path]:
-    """Every file below `folder` that has it: as it is, in Base64, or among the values of a Parquet file."""
+    """Every file below `folder` that has it: as it is, in Base64, or in a Parquet or Avro file."""
     return {file for file in folder.rglob("*") if holds(file, secret)}
 
 
@@ -43,7 +45,14 @@ def holds(file: Path, secret: str) -> bool:
         return False
     if any(form in found for form in _forms(secret.encode())):
         return True
-    return file.suffix == ".parquet" and secret in str(parquet.ParquetFile(pa.BufferReader(found)).read().to_pylist())
+    return secret in _decoded(file.suffix, found)
+
+
+def _decoded(suffix: str, found: bytes) -> str:
+    """What compressed files of a lake hold."""
+    if suffix == ".parquet":
+        return str(parquet.ParquetFile(pa.BufferReader(found)).read().to_pylist())
+    return str([*fastavro.reader(io.BytesIO(found))]) if suffix == ".avro" else ""
 
 
 def _forms(secret: bytes) -> tuple[bytes, ...]:
