@@ -2,10 +2,14 @@
 
 What connectors print is kept in a folder of the session; server logs and command lines are looked at; the topics are
 read at the end. The environment of a connector holds the password by design, and is not looked at.
+
+`files_with` looks for a person's datum in the bytes of all files of a folder.
 """
 
 from __future__ import annotations
 
+import base64
+import io
 import itertools
 import os
 import threading
@@ -16,8 +20,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+import fastavro
+import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
+from pyarrow import parquet
 
 CANARY: Final = f"canary-{uuid.uuid4().hex}"
 _SAMPLED_EVERY_S: Final = 0.25
@@ -26,11 +33,39 @@ _READ_AT_ONCE: Final = 2_000
 _SILENT_S: Final = 60.0
 
 
+def files_with(folder: Path, secret: str) -> set[Path]:
+    """Every file below `folder` that has it: as it is, in Base64, or in a Parquet or Avro file."""
+    return {file for file in folder.rglob("*") if holds(file, secret)}
+
+
+def holds(file: Path, secret: str) -> bool:
+    try:
+        found = file.read_bytes() if file.is_file() else b""
+    except FileNotFoundError:  # its server has just removed it
+        return False
+    if any(form in found for form in _forms(secret.encode())):
+        return True
+    return secret in _decoded(file.suffix, found)
+
+
+def _decoded(suffix: str, found: bytes) -> str:
+    """What compressed files of a lake hold."""
+    if suffix == ".parquet":
+        return str(parquet.ParquetFile(pa.BufferReader(found)).read().to_pylist())
+    return str([*fastavro.reader(io.BytesIO(found))]) if suffix == ".avro" else ""
+
+
+def _forms(secret: bytes) -> tuple[bytes, ...]:
+    """The bytes themselves, and what Base64 makes of them behind any number of others."""
+    in_base64 = (base64.b64encode(bytes(before) + secret)[4 if before else 0 : -4] for before in range(3))
+    return (secret, *in_base64)
+
+
 class Watch:
     """Looks for `secret` in what is written, in what runs, and in what is published."""
 
     def __init__(self, secret: str) -> None:
-        self._secret = secret.encode()
+        self._secret, self._text = secret.encode(), secret
         self._folder: Path | None = None
         self._numbers = itertools.count(1)
         self._prefixes: set[tuple[str, str]] = set()
@@ -68,7 +103,7 @@ class Watch:
         return sorted(self._seen | self.in_files((*printed, *logs)) | self.in_topics())
 
     def in_files(self, files: Iterable[Path]) -> set[str]:
-        return {f"file {file}" for file in files if file.is_file() and self._secret in file.read_bytes()}
+        return {f"file {file}" for file in files if holds(file, self._text)}
 
     def in_command_lines(self) -> set[str]:
         """What runs now. With few system calls each: a session looks many thousand times."""

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
-import re
-import shlex
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import click
 
 from cdc.cli.terminal import tell
 from cdc.model.errors import CdcError, OperatorError, RetryableError
+from cdc.model.hints import pasteable
 
 BY_SIGNAL: Final = 128
 """A shell's exit code of what a signal has ended is this and the signal's number."""
@@ -68,24 +67,6 @@ def code_of_part(number: int | None, *, took_all: bool = False) -> int:
     What comes after it in a script relies on what it was to take, and on nothing that it does after that.
     """
     return 0 if number is None or took_all else BY_SIGNAL + number
-
-
-def pasteable(hint: str, files: Mapping[str, Path]) -> str:
-    """Return a hint with a command's own files in place of what hints call them: ``CONNECTOR.yaml``."""
-    names = "|".join(map(re.escape, files))
-    return re.sub(names, lambda found: shlex.quote(str(files[found[0]])), hint) if files else hint
-
-
-def in_hints(found: Any, files: Mapping[str, Path]) -> Any:  # noqa: ANN401 - JSON
-    """Return what a command shows with its files in each ``hint``, once: a file may be called as hints call it."""
-    if isinstance(found, list):
-        return [in_hints(each, files) for each in found]
-    if not isinstance(found, dict):
-        return found
-    return {
-        key: pasteable(value, files) if key == "hint" and isinstance(value, str) else in_hints(value, files)
-        for key, value in found.items()
-    }
 
 
 def files_of(context: click.Context) -> dict[str, Path]:

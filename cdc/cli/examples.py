@@ -31,7 +31,8 @@ EXAMPLES: Final = {
     "pause": "cdc pause connector.yaml",
     "resume": "cdc resume connector.yaml",
     "reload": "cdc reload connector.yaml",
-    "tail": "cdc tail connector.yaml --from-beginning --max 10\ncdc tail connector.yaml --json | jq .value.op",
+    "tail": "cdc tail connector.yaml --from-beginning --max 10\ncdc tail connector.yaml --json | jq .value.op\n"
+    "cdc tail connector.yaml --dead-letters --from-beginning",
     "explain": "cdc explain apply.yaml --table public.orders --key 1001",
     "status": "cdc status connector.yaml\ncdc status apply.yaml --json",
     "consumers": "cdc consumers connector.yaml",

@@ -10,13 +10,15 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from typing import Final
 
 import click
 
-from cdc.cli.ending import INTERRUPTED, error_of, files_of, pasteable
+from cdc.cli.ending import INTERRUPTED, error_of, files_of
 from cdc.cli.terminal import UtcFormatter, instant, named, tell
 from cdc.machine.child_processes import AMONG_OTHERS
+from cdc.model.hints import pasteable
 from cdc.telemetry.json_log import JsonFormatter, Place, line
 
 TEXT: Final = "text"
@@ -35,7 +37,8 @@ LOG_FORMAT: Final = click.option(
 def log_to_stderr(log_format: str, place: Place, *, verbose: bool = False) -> logging.Handler:
     """Begin to log to stderr; return what writes the lines."""
     made = logging.StreamHandler(sys.stderr)
-    made.setFormatter(JsonFormatter(place) if log_format == JSON else UtcFormatter(lambda: _called(place)))
+    form = JsonFormatter(place) if log_format == JSON else UtcFormatter(lambda: _called(place))
+    made.setFormatter(_WithFiles(form))
     made.addFilter(_worth_a_line)
     if log_format == JSON:  # what Python would print in lines of its own
         logging.captureWarnings(capture=True)
@@ -60,6 +63,24 @@ def _of_a_thread(of: threading.ExceptHookArgs) -> None:
 def _worth_a_line(record: logging.LogRecord) -> bool:
     """Whether a line is ours, or a warning: what libraries do in between (an HTTP client names URLs) is nobody's."""
     return record.levelno >= logging.WARNING or record.name.partition(".")[0] == "cdc"
+
+
+class _WithFiles(logging.Formatter):
+    """Puts the command's files into the hints that a line has."""
+
+    def __init__(self, inner: logging.Formatter) -> None:
+        super().__init__()
+        self._inner = inner
+        context = click.get_current_context(silent=True)
+        self._files = files_of(context) if context is not None else {}
+
+    def format(self, record: logging.LogRecord) -> str:
+        said = record.getMessage()
+        shown = pasteable(said, self._files)
+        if shown != said:
+            record = copy(record)
+            record.msg, record.args = shown, ()
+        return self._inner.format(record)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from cdc.capture.snapshots.snapshot_progress import duration
+from cdc.model.hints import CONNECTOR
 
 Level = Literal["ok", "warn", "bad"]
 LEVELS: Final[tuple[Level, ...]] = ("ok", "warn", "bad")
@@ -126,7 +127,7 @@ def log_left(slot: Mapping[str, Any] | None, binlog: Mapping[str, Any] | None, *
 
 
 def problems_of(
-    status: Mapping[str, Any], *, state: str, left_s: float | None, file: str, kept_s: float | None = None
+    status: Mapping[str, Any], *, state: str, left_s: float | None, kept_s: float | None = None
 ) -> list[Problem]:
     """Return what is to be done about a connector, the worst first.
 
@@ -137,23 +138,23 @@ def problems_of(
     slot, error = status["slot"], status["last_error"]
     if slot is not None and slot.get("wal_status") == "lost":
         found.append(Problem("bad", f"slot {slot['name']} is lost: log after the position is gone",
-                             f"cdc snapshot start {file} --after-gap"))  # fmt: skip
+                             f"cdc snapshot start {CONNECTOR} --after-gap"))  # fmt: skip
     elif slot is not None and slot.get("warning"):
         found.append(Problem("bad", str(slot["warning"]), slot.get("hint")))
     elif left_s is not None and left_s < least_s:
-        found.append(Problem("bad", f"the log is kept for {duration(left_s)} more", _cure(state, file)))
+        found.append(Problem("bad", f"the log is kept for {duration(left_s)} more", _cure(state)))
     if state in ("stopped", "failed"):
         kept = int((slot or {}).get("retained_wal_bytes") or 0) // _MB
         room = f": the server keeps {kept:,} MB of log for it" if kept else ""
-        found.append(Problem("warn", f"nobody follows its log{room}", f"cdc run {file}"))
+        found.append(Problem("warn", f"nobody follows its log{room}", f"cdc run {CONNECTOR}"))
     if error:
         found.append(Problem("bad" if state in ("failed", "retrying", "stopped") else "warn",
                              str(error["message"]), error.get("hint")))  # fmt: skip
     if status["dead_letters"]:
-        found.append(Problem("warn", f"{status['dead_letters']:,} events are dead letters", f"cdc status {file}"))
+        found.append(Problem("warn", f"{status['dead_letters']:,} events are dead letters", f"cdc status {CONNECTOR}"))
     return sorted(found, key=lambda problem: -LEVELS.index(problem.level))
 
 
-def _cure(state: str, file: str) -> str:
-    return f"cdc resume {file}" if state == "paused" else f"cdc run {file}" if state in ("stopped", "failed") else (
-        f"cdc status {file}")  # fmt: skip
+def _cure(state: str) -> str:
+    does = "resume" if state == "paused" else "run" if state in ("stopped", "failed") else "status"
+    return f"cdc {does} {CONNECTOR}"

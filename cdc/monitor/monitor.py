@@ -7,11 +7,13 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final, Self
 
 import orjson
 
 from cdc import __version__
+from cdc.model.hints import in_hints
 from cdc.monitor.watched import Watched
 
 EVERY_S: Final = 1.0
@@ -44,7 +46,7 @@ class Monitor:
         found: dict[str, list[Any]] = {kind: [] for kind in KINDS}
         for one in self.watched:
             try:
-                found[one.kind].append(orjson.Fragment(as_json(one.entry())))
+                found[one.kind].append(orjson.Fragment(as_json(in_hints(one.entry(), {one.called: Path(one.file)}))))
             except Exception as exc:  # noqa: BLE001 - contained: the others are shown
                 log.debug("%s cannot be shown: %s", one.name, type(exc).__name__)
                 problem = {"level": "bad", "says": f"it cannot be shown: {type(exc).__name__}", "hint": None}

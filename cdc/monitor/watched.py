@@ -12,6 +12,7 @@ from cdc.config import registry
 from cdc.config.config import ApplyConfig, ConnectorConfig, load_apply, load_connector
 from cdc.config.views import ViewsConfig, load_views
 from cdc.model.errors import RetryableError
+from cdc.model.hints import APPLY, CONNECTOR, VIEWS
 from cdc.monitor import process as processes
 from cdc.monitor.consumers import Consumers, read_consumers, topics_of
 from cdc.monitor.judged import Problem, Rate, level_of, log_left, problems_of, state_of
@@ -35,6 +36,8 @@ class Watched(Protocol):
     file: str
     kind: str
     """``connectors``, ``stores`` or ``views``: where it is shown."""
+    called: str
+    """What hints call its file."""
 
     def looks(self) -> Iterable[Look[Any]]:
         """Return all questions that are asked of it."""
@@ -69,6 +72,7 @@ class WatchedConnector:
     """A connector."""
 
     kind = "connectors"
+    called = CONNECTOR
 
     def __init__(self, file: Path, config: ConnectorConfig, *, pace: float = 1.0) -> None:
         """`pace` makes the time between two questions longer: where many are watched."""
@@ -165,9 +169,7 @@ class WatchedConnector:
         left_s, left = log_left(found["slot"] if found else None, raw.get("binlog"), growth=growth,
                                 lag_s=_held_s(found, kafka.value))  # fmt: skip
         kept_s = (raw.get("binlog") or {}).get("kept_for_seconds")
-        problems = (
-            problems_of(found, state=state, left_s=left_s, file=self.file, kept_s=kept_s) if found is not None else []
-        )
+        problems = problems_of(found, state=state, left_s=left_s, kept_s=kept_s) if found is not None else []
         problems = [*_failures(("Kafka", kafka), ("the source", server)), *problems]
         rate = self._events.a_second()
         entry = {
@@ -245,6 +247,7 @@ class WatchedJob:
     """An apply job: the stores that it keeps."""
 
     kind = "stores"
+    called = APPLY
 
     def __init__(self, file: Path, config: ApplyConfig) -> None:
         self.name, self.file = config.name, str(file)
@@ -287,7 +290,7 @@ class WatchedJob:
             problems += copy.pop("problems")
         alive = process.value if process is not None and process.failure is None else None
         if process is not None and process.failure is not None:
-            problems.append(Problem("bad", process.failure.message, f"cdc apply {self.file}"))
+            problems.append(Problem("bad", process.failure.message, f"cdc apply {APPLY}"))
         fresh = [copy["freshness_seconds"] for copy in copies if copy["freshness_seconds"] is not None]
         state = (alive.state or "unknown") if alive is not None else "stopped" if process is not None else "not told"
         levels = [problem.level for problem in problems]
@@ -309,18 +312,18 @@ class WatchedJob:
         if at["quarantined"]:
             held = sum(at["quarantined"].values())
             problems.append(
-                Problem("warn", f"{store}: {held:,} events are in quarantine", f"cdc quarantine list {self.file}")
+                Problem("warn", f"{store}: {held:,} events are in quarantine", f"cdc quarantine list {APPLY}")
             )
         problems += [Problem("bad", f"{store}: {table} is set aside: {why['reason']}", why["hint"])
                      for table, why in at["aside"].items()]  # fmt: skip
         if at["remade"]:
             problems.append(Problem("bad", f"{store}: copies of another topic: {', '.join(at['remade'])}",
-                                    f"cdc apply {self.file} --plan"))  # fmt: skip
+                                    f"cdc apply {APPLY} --plan"))  # fmt: skip
         checked = {table: of for (name, table), of in self.verified().items() if name == store}
         differing = sum(of["differing"] for of in checked.values())
         if differing:
             problems.append(Problem("bad", f"{store}: {differing:,} rows differed when it was verified",
-                                    f"cdc verify CONNECTOR.yaml {self.file}"))  # fmt: skip
+                                    f"cdc verify {CONNECTOR} {APPLY}"))  # fmt: skip
         return {
             "store": store,
             "connector": connector,
@@ -343,6 +346,7 @@ class WatchedViews:
     """A view job."""
 
     kind = "views"
+    called = VIEWS
 
     def __init__(self, file: Path, config: ViewsConfig) -> None:
         self.name, self.file = config.name, str(file)
@@ -360,9 +364,7 @@ class WatchedViews:
         views = []
         for name, of in found["views"].items():
             if of["stopped"]:
-                problems.append(
-                    Problem("bad", f"view {name} is stopped: {of['stopped']}", f"cdc view plan {self.file}")
-                )
+                problems.append(Problem("bad", f"view {name} is stopped: {of['stopped']}", f"cdc view plan {VIEWS}"))
             views.append(
                 {"view": name, **{part: of[part] for part in ("topic", "rows", "quarantined", "late", "stopped")}}
             )

@@ -37,7 +37,7 @@ from sinks.erasure.places import Place
 from sinks.topics.names import log_topic, position_topic, signal_topic, table_of
 from sinks.topics.records.audit_log import note
 from sinks.topics.records.bulk import descriptions
-from sinks.topics.records.read_back import offset_bounds, read_partition, read_to_end
+from sinks.topics.records.read_back import Isolation, offset_bounds, read_partition, read_to_end
 from sinks.topics.topics import Topics
 
 LOOK_EVERY_S: Final = 3.0
@@ -61,6 +61,8 @@ class Found:
     """Those of the records that are no tombstones."""
     last: Mapping[int, tuple[int, int]] | None = None
     """By partition, offset and time of its last record."""
+    behind: Mapping[int, int] | None = None
+    """By partition, the offset of the next record behind that one; of a partition that ends with it there is none."""
     deleted: bool = True
     """Whether the newest record is a tombstone; also where there is none."""
     unknown: int = 0
@@ -126,13 +128,12 @@ class _Erasure:
             )
         asked_ms = time.time_ns() // 1_000_000
         self._note("begun", asked_ms, cut_logs=cut_logs)
+        were = {log: self._ends(log, "read_committed") for log in self.logs if cut_logs}  # before they are read
         in_logs = {log: self._found(log) for log in self.logs}
         cut = [log for log, found in in_logs.items() if found.records and cut_logs]
         compacted = [self.topic, *self.views, *self.own]
         with self._compaction.hurried(compacted=compacted, logs=cut):
-            for log in cut:
-                for partition, (offset, _) in (in_logs[log].last or {}).items():
-                    self._compaction.cut(log, partition, offset + 1)
+            cuts = {log: self._cut(log, in_logs[log], were[log]) for log in cut}
             self._compaction.wait_until_old()
             ends = {topic: self._ends(topic) for topic in (*compacted, *cut)}
             self._compaction.close_segments({topic: list(of) for topic, of in ends.items()})
@@ -146,7 +147,13 @@ class _Erasure:
         after = self._found(self.topic)
         if after.records > after.values:
             places.append(self._tombstone(closed_ms))
-        places += [self._log(log, in_logs[log], closed_ms, cut=log in cut) for log in self.logs]
+        places += self._tombstones_of_views(closed_ms)
+        places += [
+            self._cut_log(log, closed_ms, alone=all(ends[log][of] == at for of, at in cuts[log].items()))
+            if log in cuts
+            else self._log(log, in_logs[log], closed_ms)
+            for log in self.logs
+        ]
         places += self._elsewhere()
         self._note(DONE, asked_ms, cut_logs=cut_logs, places=places)
         return places
@@ -195,14 +202,31 @@ class _Erasure:
     def _found(self, topic: str) -> Found:
         """Read what a topic has of the key and is committed."""
         records = values = unknown = 0
-        deleted, last = True, dict[int, tuple[int, int]]()
+        deleted, last, behind = True, dict[int, tuple[int, int]](), dict[int, int]()
         for message in self._records(topic):
+            partition, offset = message.partition() or 0, message.offset() or 0
             unknown += message.key() == _NO_KEY and self._is_letter_of_table(message.value())
             if self._names(message.key()):
                 records, values = records + 1, values + (message.value() is not None)
                 deleted = message.value() is None
-                last[message.partition() or 0] = (message.offset() or 0, message.timestamp()[1])
-        return Found(records, values, last, deleted, unknown)
+                last[partition] = (offset, message.timestamp()[1])
+                behind.pop(partition, None)
+            elif partition in last:
+                behind.setdefault(partition, offset)
+        return Found(records, values, last, behind, deleted, unknown)
+
+    def _cut(self, log: str, found: Found, ends: Ends) -> dict[int, int]:
+        """Delete all events up to the last one of the key; return where each partition begins then.
+
+        A file goes when all of it lies before that, so a partition that ends with the key's event is cut at its end:
+        the mark of the transaction is in the file, too. `ends` are those from before it was read: what has come since
+        then lies behind them, and is left alone.
+        """
+        begins = dict[int, int]()
+        for partition, (offset, _) in (found.last or {}).items():
+            begins[partition] = (found.behind or {}).get(partition, max(ends[partition], offset + 1))
+            self._compaction.cut(log, partition, begins[partition])
+        return begins
 
     def _is_letter_of_table(self, value: object) -> bool:
         """Tell whether a dead letter is one of the table's rows."""
@@ -212,8 +236,8 @@ class _Erasure:
         except (ValueError, KeyError, TypeError):
             return True  # nobody knows whose it is
 
-    def _ends(self, topic: str) -> dict[int, int]:
-        bounds = offset_bounds(self._sink.bootstrap_servers, self._sink.options, topic, "read_uncommitted")
+    def _ends(self, topic: str, isolation: Isolation = "read_uncommitted") -> dict[int, int]:
+        bounds = offset_bounds(self._sink.bootstrap_servers, self._sink.options, topic, isolation)
         return {partition: end for partition, (_, end) in bounds.items()}
 
     def _wait(self, ends: Mapping[str, Ends], within_s: float) -> set[str]:
@@ -280,7 +304,18 @@ class _Erasure:
         what = "its key alone, without values, so that readers see the delete; run this again after that time"
         return Place(f"tombstone in topic {self.topic}", "kept", what, closed_ms + kept)
 
-    def _log(self, log: str, found: Found, closed_ms: int, *, cut: bool) -> Place:
+    def _tombstones_of_views(self, closed_ms: int) -> Iterator[Place]:
+        """A view's key may be made of values of the row: its tombstone then has them."""
+        for topic in self.views:
+            if any(message.value() is None for message in self._records(topic)):
+                kept = int(self._compaction.settings(topic).get("delete.retention.ms", "0"))
+                what = (
+                    "keys of rows that the view had, of this row's values where it makes its keys of such: they go "
+                    "with a run of this after that time"
+                )
+                yield Place(f"tombstones in topic {topic}", "cannot be proved", what, closed_ms + kept)
+
+    def _log(self, log: str, found: Found, closed_ms: int) -> Place:
         place = f"log {log}"
         if found.unknown:
             what = f"{found.unknown} of its records have no key that can be read, and hold whole rows: look at them"
@@ -288,12 +323,6 @@ class _Erasure:
         if not found.records:
             return Place(place, "gone", f"it has no event of the key; {_OTHER_KEYS}")
         settings = self._compaction.settings(log)
-        if cut:
-            if self._found(log).records:
-                return Place(place, "kept", "events of the key have come since: run this again")
-            delay = int(settings.get("file.delete.delay.ms", "60000")) + self._checked_every_ms()
-            what = f"cut; the broker removes the files when it looks for old ones; {_OTHER_KEYS}"
-            return Place(place, "will be gone", what, closed_ms + delay)
         kept = int(settings.get("retention.ms", "-1"))
         behind = f"{found.records} events of the key ({_OTHER_KEYS})"
         if kept == _FOREVER:
@@ -301,6 +330,24 @@ class _Erasure:
         last_ms = max((at for _, at in (found.last or {}).values()), default=closed_ms)
         what = f"{behind}, until its retention has passed; --cut-logs removes them with all that is before them"
         return Place(place, "will be gone", what, last_ms + kept + int(settings.get("segment.ms", "0")))
+
+    def _cut_log(self, log: str, closed_ms: int, *, alone: bool) -> Place:
+        """Tell of a log that was cut; `alone`: no later event could be in one file with those of the key.
+
+        Brokers remove whole files, and tell nobody which records are in one.
+        """
+        place, after, settings = f"log {log}", self._found(log), self._compaction.settings(log)
+        if after.unknown or after.records:
+            return self._log(log, after, closed_ms)
+        delay = int(settings.get("file.delete.delay.ms", "60000")) + self._checked_every_ms()
+        if alone:
+            what = f"cut; the broker removes the files when it looks for old ones; {_OTHER_KEYS}"
+            return Place(place, "will be gone", what, closed_ms + delay)
+        what = f"cut: no reader gets it; its bytes may be in one file with later events of other rows; {_OTHER_KEYS}"
+        kept = int(settings.get("retention.ms", "-1"))
+        if kept == _FOREVER:
+            return Place(place, "kept", f"{what}; they stay for as long as those do, which is for ever")
+        return Place(place, "will be gone", what, closed_ms + kept + delay)
 
     def _checked_every_ms(self) -> int:
         with Topics(self._sink.bootstrap_servers, self._sink.options) as topics:

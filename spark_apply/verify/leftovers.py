@@ -6,6 +6,7 @@ that a server has not used again. Nothing is removed here.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -16,12 +17,11 @@ from spark_apply.model.target_table import settings_of
 from spark_apply.model.upkeep import upkeep_of
 
 _LAKES: Final = ("iceberg", "delta")
-_BY_HAND: Final[Mapping[str, str]] = {
-    "postgres": "the server keeps a deleted row's bytes until VACUUM, and in its WAL, replicas and backups: VACUUM the "
-    "table",
-    "opensearch": "a deleted document's bytes stay until segments are merged: "
-    "POST INDEX/_forcemerge?only_expunge_deletes=true",
-    "tantivy": "a deleted document's bytes stay until segments are merged; cdc rebuild APPLY.yaml makes a new index",
+_KEEPS: Final[Mapping[str, str]] = {
+    "postgres": "the server keeps a deleted row's bytes in the table's file, VACUUM or not, until something else is "
+    "written over them, and in its WAL, replicas and backups",
+    "opensearch": "a deleted document's bytes stay until segments are merged",
+    "tantivy": "a deleted document's bytes stay until segments are merged",
 }
 
 
@@ -34,10 +34,10 @@ def leftovers(config: ApplyConfig, table: str, key: str) -> list[dict[str, Any]]
     if found is None:
         raise ConfigError(f"job {config.name} does not follow {table}", hint=f"it has {', '.join(config.tables)}")
     history = found.mode == "history"
-    return [*(_store(config, name, history=history) for name in found.stores), *_quarantine(config, table, key)]
+    return [*(_store(config, table, name, history=history) for name in found.stores), *_quarantine(config, table, key)]
 
 
-def _store(config: ApplyConfig, name: str, *, history: bool) -> dict[str, Any]:
+def _store(config: ApplyConfig, table: str, name: str, *, history: bool) -> dict[str, Any]:
     store = config.stores[name]
     place = f"store {name} of {config.name} ({store.type})"
     if history:
@@ -45,7 +45,12 @@ def _store(config: ApplyConfig, name: str, *, history: bool) -> dict[str, Any]:
             place, "kept", "its history has every version of the row: take the copy out, or its rows, by hand"
         )
     if store.type not in _LAKES:
-        return _place(place, "cannot be proved", _BY_HAND.get(store.type, "it is not known what its files keep"))
+        again = (
+            f"cdc rebuild APPLY.yaml --table {shlex.quote(table)} --store {shlex.quote(name)}, twice, leaves no "
+            "file of it: the first keeps what was there for --rollback, the second removes that"
+        )
+        keeps = _KEEPS.get(store.type, "it is not known what its files keep")
+        return _place(place, "cannot be proved", f"{keeps}; {again}")
     upkeep = upkeep_of(store, name)
     if upkeep is None:
         return _place(
@@ -55,6 +60,8 @@ def _store(config: ApplyConfig, name: str, *, history: bool) -> dict[str, Any]:
         f"files with the row stay until upkeep has compacted them, with {upkeep.files} small ones at the latest, and "
         f"{upkeep.keep_hours} hours more as an earlier state; a copy that cdc rebuild has replaced stays until the next"
     )
+    if store.type == "delta":
+        what += "; beginnings of its values are in the log, until Delta's next checkpoint after that"
     return _place(place, "cannot be proved", what)
 
 

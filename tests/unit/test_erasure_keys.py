@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from cdc.model.audit import Act
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.rules.routes import NO_ROUTES
 from sinks.erasure import own_settings
-from sinks.erasure.erase import NEEDED, _Erasure
+from sinks.erasure.erase import NEEDED, Found, _Erasure
 from sinks.erasure.keys import WantedKey
 
 
@@ -101,7 +102,50 @@ def test_a_dead_letter_without_a_key_may_be_of_the_row(letter: bytes, verdict: s
     erasure._records = lambda *_: iter([record])  # type: ignore[method-assign, assignment, return-value, misc]
     erasure._compaction = cast("Any", SimpleNamespace(settings=lambda _: {}))
     found = erasure._found("p.dead-letter-c")
-    assert erasure._log("p.dead-letter-c", found, 0, cut=False).verdict == verdict
+    assert erasure._log("p.dead-letter-c", found, 0).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("keys", "begins", "retention", "verdict"),
+    [
+        ("a 5 . a .", 3, "-1", "kept"),  # the other row's event may be in one file with the key's
+        ("a 5 . a .", 3, "86400000", "will be gone"),
+        ("a . a 5 .", 5, "-1", "will be gone"),  # with the mark of the transaction, which is in the file, too
+        ("5 . a 5 .", 5, "-1", "will be gone"),
+    ],
+)
+def test_a_log_is_cut_where_its_file_goes(keys: str, begins: int, retention: str, verdict: str) -> None:
+    """A broker removes a file when all of it lies before the cut: told as gone, one within it stayed for ever."""
+    erasure, cuts = object.__new__(_Erasure), list[tuple[str, int, int]]()
+    erasure._key, erasure._table, erasure._reading, erasure._routes = WantedKey("5"), "s.t", PLAIN, NO_ROUTES
+    places = [(offset, key) for offset, key in enumerate(keys.split()) if key != "."]
+
+    def records(*_: object) -> Iterator[Any]:
+        left = [(offset, key) for offset, key in places if not cuts or offset >= begins]
+        return iter([SimpleNamespace(key=lambda key=key: f'{{"id":"{key}"}}'.encode(), value=lambda: b"v",
+                                     partition=lambda: 0, offset=lambda offset=offset: offset,
+                                     timestamp=lambda: (1, 1000)) for offset, key in left])  # fmt: skip
+
+    erasure._records = records  # type: ignore[method-assign, assignment]
+    erasure._ends = lambda *_: {0: len(keys.split())}  # type: ignore[method-assign, assignment]
+    erasure._checked_every_ms = lambda: 7  # type: ignore[method-assign]
+    erasure._compaction = cast(
+        "Any",
+        SimpleNamespace(settings=lambda _: {"retention.ms": retention}, cut=lambda *of: cuts.append(of)),
+    )
+    before = erasure._ends("p.log.s.t")
+    cut = erasure._cut("p.log.s.t", erasure._found("p.log.s.t"), before)
+    assert cuts == [("p.log.s.t", 0, begins)]
+    alone = all(erasure._ends("p.log.s.t")[partition] == at for partition, at in cut.items())
+    assert erasure._cut_log("p.log.s.t", 0, alone=alone).verdict == verdict
+
+
+def test_what_comes_while_a_log_is_looked_at_is_not_cut() -> None:
+    """The end is that from before it was read; the key's own event may have come behind that."""
+    erasure, cuts = object.__new__(_Erasure), list[tuple[str, int, int]]()
+    erasure._compaction = cast("Any", SimpleNamespace(cut=lambda *of: cuts.append(of)))
+    erasure._cut("p.log.s.t", Found(last={0: (3, 0), 1: (9, 0)}, behind={}), {0: 5, 1: 5})
+    assert cuts == [("p.log.s.t", 0, 5), ("p.log.s.t", 1, 10)]
 
 
 def test_what_topics_had_is_read_back_from_the_audit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import json
 import logging
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -144,6 +145,23 @@ def test_the_end_of_a_thread_is_one_object() -> None:
     assert "UserWarning: old" in warned["message"]
     assert ended["message"] == "a thread has ended: ZeroDivisionError"
     assert ended["exception"].endswith("ZeroDivisionError: integer division or modulo by zero")
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_line_names_the_file_that_the_command_was_given(log_format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warning's command can be pasted, as that of an error can; another handler's record is as it was."""
+    monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
+    shown: list[str] = []
+    record = logging.LogRecord("cdc", logging.WARNING, "f", 1, "left out; cdc check %s", ("CONNECTOR.yaml",), None)
+
+    @click.command()
+    @click.argument("file", metavar="CONNECTOR.yaml", type=click.Path(path_type=Path))
+    def reads(file: Path) -> None:
+        shown.append(log_to_stderr(log_format, Place()).format(record))
+
+    assert CliRunner().invoke(reads, ["our shop.yaml"]).exception is None
+    assert "left out; cdc check 'our shop.yaml'" in shown[0]
+    assert record.getMessage() == "left out; cdc check CONNECTOR.yaml"
 
 
 @pytest.mark.parametrize("verbose", [False, True])

@@ -133,18 +133,18 @@ def test_how_long_the_log_is_kept(
 
 
 def test_problems_come_with_a_command() -> None:
-    lost = problems_of(_status(slot=_slot(wal_status="lost")), state="stopped", left_s=0.0, file="s.yaml")
-    assert (lost[0].level, lost[0].hint) == ("bad", "cdc snapshot start s.yaml --after-gap")
-    soon = problems_of(_status(slot=_slot()), state="paused", left_s=3600.0, file="s.yaml")
-    assert [(of.level, of.hint) for of in soon] == [("bad", "cdc resume s.yaml")]
+    lost = problems_of(_status(slot=_slot(wal_status="lost")), state="stopped", left_s=0.0)
+    assert (lost[0].level, lost[0].hint) == ("bad", "cdc snapshot start CONNECTOR.yaml --after-gap")
+    soon = problems_of(_status(slot=_slot()), state="paused", left_s=3600.0)
+    assert [(of.level, of.hint) for of in soon] == [("bad", "cdc resume CONNECTOR.yaml")]
     error = {"message": "slot lost: x", "hint": "cdc snapshot start --after-gap", "at_ms": 1}
-    failed = problems_of(_status(last_error=error, dead_letters=2), state="failed", left_s=None, file="s.yaml")
+    failed = problems_of(_status(last_error=error, dead_letters=2), state="failed", left_s=None)
     assert [(of.level, of.says) for of in failed] == [
         ("bad", "slot lost: x"), ("warn", "nobody follows its log"), ("warn", "2 events are dead letters"),
     ]  # fmt: skip
-    idle = problems_of(_status(slot=_slot(retained_wal_bytes=5_000_000)), state="stopped", left_s=None, file="s.yaml")
+    idle = problems_of(_status(slot=_slot(retained_wal_bytes=5_000_000)), state="stopped", left_s=None)
     assert "keeps 5 MB of log" in idle[0].says
-    assert problems_of(_status(), state="streaming", left_s=None, file="s.yaml") == []
+    assert problems_of(_status(), state="streaming", left_s=None) == []
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_one_that_has_never_run_is_no_fault(tmp_path: Path) -> None:
 def test_what_a_server_never_keeps_is_not_missed() -> None:
     """A binlog that is kept for two hours was a fault for ever."""
     for left_s, levels in ((7000.0, []), (3000.0, ["bad"])):
-        found = problems_of(_status(), state="streaming", left_s=left_s, file="s.yaml", kept_s=7200.0)
+        found = problems_of(_status(), state="streaming", left_s=left_s, kept_s=7200.0)
         assert [of.level for of in found] == levels
 
 
@@ -292,9 +292,10 @@ class Fake:
     """Something that is watched, or cannot be."""
 
     kind = "connectors"
+    called = "CONNECTOR.yaml"
 
     def __init__(self, name: str, entry: dict[str, Any] | Exception) -> None:
-        self.name, self._entry = name, entry
+        self.name, self.file, self._entry = name, f"{name} of us.yaml", entry
 
     def looks(self) -> Sequence[Look[Any]]:
         return ()
@@ -342,6 +343,16 @@ def test_one_that_cannot_be_shown_hides_no_other(server: PageServer) -> None:
     assert state["files"] == [{"file": "x.yaml", "message": "m", "hint": None}]
     assert b"secret" not in body
     assert orjson.loads(_ask(server, "/api/series")[2])["connectors"]["a"]["lag_seconds"] == [None]
+
+
+def test_a_command_on_the_page_has_the_file_that_is_watched() -> None:
+    """Also in what the connector itself has noted of its last error, which knows no file."""
+    problems = [{"level": "bad", "says": "x", "hint": "cdc check CONNECTOR.yaml"}]
+    noted = {"message": "m", "hint": "cdc run CONNECTOR.yaml --wait"}
+    state = json.loads(Monitor([Fake("a", {"problems": problems, "last_error": noted})], commands=False).state())
+    (shown,) = state["connectors"]
+    assert shown["problems"][0]["hint"] == "cdc check 'a of us.yaml'"
+    assert shown["last_error"]["hint"] == "cdc run 'a of us.yaml' --wait"
 
 
 def test_names_that_are_no_utf_8_hide_no_other() -> None:

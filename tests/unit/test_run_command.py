@@ -16,12 +16,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
 import cdc.cli.running.run
 from cdc.capture.pipeline import Report
-from cdc.cli.ending import files_given, in_hints, pasteable
+from cdc.cli.ending import files_given
 from cdc.cli.inspecting.status import of_server
 from cdc.cli.inspecting.tail import has_no_reader
 from cdc.cli.main import cdc as command_line
@@ -38,6 +39,7 @@ from cdc.config.config import ConnectorConfig, load_connector
 from cdc.dev.servers import launch
 from cdc.machine.stop_signals import HangUps, stopping
 from cdc.model.errors import FencedError, OperatorError
+from cdc.model.hints import in_hints, pasteable
 from cdc.model.state import Phase, State
 from cdc.monitor.status import source_ms_of
 from cdc.telemetry import server_watch
@@ -435,6 +437,16 @@ def test_an_apply_job_off_a_terminal_says_what_it_told_last(capsys: pytest.Captu
     assert [line.split(" ", 1)[1] for line in lines] == [
         *("INFO    shop: following the topics", "WARNING shop: public.a in copy is set aside"),
     ]
+
+
+def test_what_a_job_tells_names_its_file(capsys: pytest.CaptureFixture[str]) -> None:
+    @click.command()
+    @click.argument("file", metavar="APPLY.yaml", type=click.Path(path_type=Path))
+    def tells(file: Path) -> None:
+        Told("copies")("warning: public.a is set aside; cdc rebuild APPLY.yaml --table public.a")
+
+    tells.main(["a b.yaml"], standalone_mode=False)
+    assert "is set aside; cdc rebuild 'a b.yaml' --table public.a" in capsys.readouterr().err
 
 
 def test_a_line_about_a_batch_says_rows_lag_and_time() -> None:

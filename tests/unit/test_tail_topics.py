@@ -7,8 +7,10 @@ import uuid
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from kafka import TopicPartition
 
+from cdc.cli.main import cdc
 from cdc.config.kafka_config import KafkaConfig
 from sinks.topics.records import follow
 
@@ -64,3 +66,17 @@ def test_only_a_topic_of_another_id_is_read_again(monkeypatch: pytest.MonkeyPatc
     brokers.partitions = 1
     assert looked(id=OTHER) == [("beginning", TOPIC, 0)]
     assert brokers.assigned == {0}
+
+
+def test_dead_letters_are_of_one_connector_and_are_no_events() -> None:
+    """`cdc tail` alone shows none, whatever the runbook said."""
+    config = KafkaConfig(bootstrap_servers="k:1", topic_prefix="p")
+    assert re.fullmatch(follow.of_dead_letters(config, "shop"), "p.dead-letter-shop")
+    assert not re.fullmatch(follow.of_dead_letters(config, "shop"), "p.dead-letter-shop2")
+    assert not re.fullmatch(follow.any_event(config), "p.dead-letter-shop")
+
+
+def test_dead_letters_are_not_asked_for_by_table() -> None:
+    words = ["tail", "c.yaml", "--dead-letters", "--table", "public.a"]
+    done = CliRunner().invoke(cdc, words)
+    assert (done.exit_code, "leave out --table" in done.output) == (2, True)

@@ -97,6 +97,12 @@ def test_commands_of_a_page_exist(alert: dict[str, Any]) -> None:
         group.make_context(told, words, parent=context)
 
 
+def test_each_alert_has_a_scenario_in_which_its_commands_are_run() -> None:
+    """That all of a section's commands are run there, the scenario itself sees to."""
+    scenarios = (HOME / "tests" / "stores" / "test_runbook.py").read_text()
+    assert [alert["alert"] for alert in ALERTS if f'"{alert["alert"]}"' not in scenarios] == []
+
+
 def test_every_metric_of_weight_is_on_the_dashboard() -> None:
     """What alerts look at can be seen."""
     shown = {

@@ -15,13 +15,13 @@ import orjson
 
 from cdc.capture.starting import verdicts
 from cdc.capture.starting.left_out import begins_without, could_begin_without, those_named
-from cdc.cli.ending import pasteable
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.config.findings import Checked, Finding, Level, as_left_out, probed, refused
 from cdc.config.table_patterns import named
 from cdc.model.change import Table
 from cdc.model.errors import CdcError
+from cdc.model.hints import CONNECTOR, pasteable
 from cdc.model.state import State
 from cdc.rules import outbox
 from cdc.rules.capture_rules import CaptureRules
@@ -48,7 +48,7 @@ def check(file: Path, *, as_json: bool) -> int:
     findings += [
         of for of in heard.findings if not any(of.what in what or what in f"{of.about}: {of.what}" for what in said)
     ]
-    named_here = {"CONNECTOR.yaml": file}
+    named_here = {CONNECTOR: file}
     findings = [replace(of, fix=of.fix and pasteable(of.fix, named_here)) for of in findings]
     failed = any(finding.level is Level.ERROR for finding in findings)
     if as_json:

@@ -10,11 +10,11 @@ import click
 import orjson
 
 from cdc.capture.snapshots.snapshot_progress import duration
-from cdc.cli.ending import in_hints
 from cdc.cli.terminal import place_of
 from cdc.config.config import ApplyConfig, describes_apply, load_apply, load_connector
 from cdc.config.views import describes_views
 from cdc.model.errors import ConfigError
+from cdc.model.hints import APPLY, CONNECTOR, in_hints
 from cdc.monitor.status import connector_status, instant, stores_status
 
 
@@ -33,7 +33,7 @@ def status(file: Path, *, as_json: bool) -> None:
         _show_stores(load_apply(file), file, as_json=as_json)
         return
     config = load_connector(file)
-    found = in_hints(connector_status(config), {"CONNECTOR.yaml": file})
+    found = in_hints(connector_status(config), {CONNECTOR: file})
     if as_json:
         click.echo(orjson.dumps(found).decode())
         return
@@ -42,7 +42,7 @@ def status(file: Path, *, as_json: bool) -> None:
 
 
 def _show_stores(config: ApplyConfig, file: Path, *, as_json: bool) -> None:
-    found = in_hints(stores_status(config), {"APPLY.yaml": file})
+    found = in_hints(stores_status(config), {APPLY: file})
     if as_json:
         click.echo(orjson.dumps({"name": config.name, "stores": found}).decode())
         return

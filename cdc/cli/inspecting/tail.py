@@ -25,11 +25,17 @@ _Record: TypeAlias = tuple[str, int, int, bytes | None, bytes | None]
 @click.command()
 @click.argument("file", metavar="CONNECTOR.yaml", type=click.Path(path_type=Path))
 @click.option("--table", "table", metavar="SCHEMA.TABLE", help="This table only.")
+@click.option("--dead-letters", is_flag=True, help="The dead letters in place of events; their rows are in Base64.")
 @click.option("--from-beginning", is_flag=True, help="Start with the oldest record instead of the next one.")
 @click.option("--max", "most", type=click.IntRange(min=1), metavar="N", help="End after N records.")
 @click.option("--json", "as_json", is_flag=True, help="JSON lines also on a terminal.")
-def tail(file: Path, *, table: str | None, from_beginning: bool, most: int | None, as_json: bool) -> None:
+def tail(
+    file: Path, *, table: str | None, dead_letters: bool, from_beginning: bool, most: int | None, as_json: bool
+) -> None:
     """Print records as they become visible: topic, partition, offset, key, value; null is a tombstone."""
+    if dead_letters and table is not None:
+        msg = "--dead-letters are those of all tables: leave out --table"
+        raise click.UsageError(msg)
     config = load_connector(file)
     follower = registry.part("sinks.topics.records.follow:Follower")
     reading: Reading = registry.part("sinks.client.schema_registry:open_reading")(config.sink)
@@ -38,7 +44,9 @@ def tail(file: Path, *, table: str | None, from_beginning: bool, most: int | Non
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     unnamed = table is not None and not config.source.captures(table)
     more = {"hint": f"{file} has source.tables: {', '.join(config.source.tables)}"} if unnamed else {}
-    with follower(config.sink, _topics(config, table), from_beginning=from_beginning, **more) as following:
+    pattern = _letters(config) if dead_letters else _topics(config, table)
+    more = {"hint": "connector.yaml: on_error: dead_letter; without it there are none"} if dead_letters else more
+    with follower(config.sink, pattern, from_beginning=from_beginning, **more) as following:
         records = _of_table(following.records(_refuse_to_talk_to_nobody), config, table)
         for count, record in enumerate(_decoded(records, reading), start=1):
             if pretty:
@@ -65,6 +73,10 @@ def has_no_reader(number: int) -> bool:
     asked = select.poll()
     asked.register(number, 0)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in asked.poll(0))
+
+
+def _letters(config: ConnectorConfig) -> str:
+    return str(registry.part("sinks.topics.records.follow:of_dead_letters")(config.sink, config.name))
 
 
 def _topics(config: ConnectorConfig, table: str | None) -> str:

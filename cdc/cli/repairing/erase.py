@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from cdc.config import registry
 from cdc.config.config import load_apply, load_connector
 from cdc.machine.stop_signals import unwinding
 from cdc.model.errors import OperatorError
+from cdc.model.hints import APPLY, CONNECTOR, pasteable
 
 _COLOURS = {"gone": "green", "will be gone": "green", "kept": "red", "cannot be proved": "yellow"}
 _WITHIN_S = 300.0
@@ -79,7 +81,7 @@ def erase(
         else:
             erased = registry.part("sinks.erasure.erase:erase")
             places = erased(config, table, key, cut_logs=cut_logs, within_s=within, say=say)
-    found = [*(place.as_json() for place in places), *stores]
+    found = [*_pasteable((place.as_json() for place in places), {CONNECTOR: file}), *stores]
     if wait:
         _wait(found)
     if as_json:
@@ -101,8 +103,12 @@ def erase(
 
 
 def _of_stores(job: Path, table: str, key: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = registry.part("spark_apply.verify.leftovers:leftovers")(load_apply(job), table, key)
-    return found
+    leftovers = registry.part("spark_apply.verify.leftovers:leftovers")
+    return _pasteable(leftovers(load_apply(job), table, key), {APPLY: job})
+
+
+def _pasteable(found: Iterable[dict[str, Any]], files: Mapping[str, Path]) -> list[dict[str, Any]]:
+    return [{**place, "what": pasteable(place["what"], files)} for place in found]
 
 
 def _wait(found: list[dict[str, Any]]) -> None:

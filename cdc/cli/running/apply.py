@@ -15,12 +15,13 @@ from typing import Any
 
 import click
 
-from cdc.cli.ending import code_of_part, in_hints
+from cdc.cli.ending import code_of_part, files_of
 from cdc.cli.logs import JSON, LOG_FORMAT, errors_logged
 from cdc.cli.noted import note
 from cdc.cli.terminal import ALIVE_S, Alive, aligned, clear_progress, instant, show_progress, tell
 from cdc.machine.flag import Flag
 from cdc.machine.stop_signals import HangUps, stopping
+from cdc.model.hints import APPLY, in_hints, pasteable
 from cdc.telemetry.json_log import Place, line
 
 _WARNING, _BATCH = "warning: ", "batch "
@@ -71,7 +72,7 @@ def apply(
         # by name: cdc imports nothing that imports cdc
         if plan:
             made = importlib.import_module("spark_apply.job.plan").run_plan(config).as_json()
-            found = in_hints(made, {"APPLY.yaml": file})
+            found = in_hints(made, {APPLY: file})
             click.echo(json.dumps(found) if as_json else "\n".join(_plan_lines(found)))
             return int(not found["starts"])
         if reset_checkpoint:
@@ -99,12 +100,15 @@ class Told:
     def __init__(self, name: str, *, live: bool = False, place: Place | None = None) -> None:
         """`place`: lines are JSON, and have it."""
         self._name = name
+        context = click.get_current_context(silent=True)
+        self._files = files_of(context) if context is not None else {}
         self._place = place
         self._live = live
         self._last, self._at_s = "starting", time.time()
         self._shown = False
 
     def __call__(self, text: str) -> None:
+        text = pasteable(text, self._files)
         self._last, self._at_s, self._shown = text, time.time(), False
         warning = text.startswith(_WARNING)
         if self._live:

@@ -22,6 +22,7 @@ from cdc.machine.flag import Flag
 from cdc.machine.stop_signals import HangUps, stopping
 from cdc.model.change import Position
 from cdc.model.errors import ConfigError
+from cdc.model.hints import APPLY, in_hints
 from cdc.telemetry.json_log import Place
 
 _POSITION: Final = re.compile(r"(?:([a-z][a-z0-9_-]{0,39}):)?([0-9a-f]{8}\.[0-9a-f]{16}\.[0-9a-f]{8})")
@@ -94,6 +95,7 @@ def replay(file: Path, *, name: str, since: str | None, once: bool, plan: bool, 
                 table: {"reason": of.error.message, "hint": of.error.hint} for table, of in prepared.begins.left.items()
             },
         }
+        made = in_hints(made, {APPLY: file})
         for span in made["tables"]:
             click.echo(f"{span['table']}: {span['says']}", err=True)
         if not prepared.spans:

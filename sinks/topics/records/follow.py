@@ -41,6 +41,11 @@ def one_table(config: KafkaConfig, schema: str, table: str) -> str:
     return re.escape(table_topic(config.prefix, schema, table, Routes.of_sink(config)))
 
 
+def of_dead_letters(config: KafkaConfig, connector: str) -> str:
+    """Return a pattern of the topic of a connector's dead letters."""
+    return re.escape(log_topic(config.prefix, connector, "dead-letter"))
+
+
 class Follower:
     """Reads all partitions of the topics that match, also those that appear later. Use as a context manager."""
 

@@ -1,0 +1,35 @@
+"""Puts a command's own files in place of what hints call them, so that what is shown can be pasted. Pure.
+
+What finds a fault knows no files: its hint says ``cdc status CONNECTOR.yaml``, ``APPLY.yaml`` or ``VIEWS.yaml``. What
+shows a hint passes it through here: errors, logs, reports, the page.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+CONNECTOR: Final = "CONNECTOR.yaml"
+APPLY: Final = "APPLY.yaml"
+VIEWS: Final = "VIEWS.yaml"
+
+
+def pasteable(hint: str, files: Mapping[str, Path]) -> str:
+    """Return a hint with a command's own files in place of what hints call them: ``CONNECTOR.yaml``."""
+    names = "|".join(map(re.escape, files))
+    return re.sub(names, lambda found: shlex.quote(str(files[found[0]])), hint) if files else hint
+
+
+def in_hints(found: Any, files: Mapping[str, Path]) -> Any:  # noqa: ANN401 - JSON
+    """Return what a command shows with its files in each ``hint``, once: a file may be called as hints call it."""
+    if isinstance(found, list):
+        return [in_hints(each, files) for each in found]
+    if not isinstance(found, dict):
+        return found
+    return {
+        key: pasteable(value, files) if key == "hint" and isinstance(value, str) else in_hints(value, files)
+        for key, value in found.items()
+    }
