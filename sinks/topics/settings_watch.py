@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cdc.model.errors import CdcError, OperatorError, raise_first
+from cdc.model.errors import CdcError, OperatorError
 from cdc.model.ledger import Loss, TopicFacts, loss
 from sinks.client.failures import DRIVER_ERRORS
 from sinks.topics.ends import Reached, compared, of_these
-from sinks.topics.topics import Topics, UntoldError, Wanted
+from sinks.topics.topics import Topics, Wanted
 
 _EVERY_S: Final = 60.0
 """Brokers take a policy up more slowly: by default they look for what to delete every five minutes."""
@@ -26,7 +26,6 @@ _SHARE: Final = 50
 _AGAIN_S: Final = 2.0
 
 log = logging.getLogger("cdc.kafka")
-_said = logging.getLogger("cdc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,29 +69,21 @@ class SettingsWatch:
         self._is_urgent = False
         self._found = Seen()
         self._before: frozenset[str] = frozenset()
-        self._told: frozenset[str] = frozenset()
 
     def moved(self) -> bool:
         """Tell whether records were lost. Raises OperatorError for what a start would refuse. Waits for nothing."""
         if self._thread is not None and not self._thread.is_alive():
             self._thread = None
             before, self._before = self._before, frozenset(refusal.message for refusal in self._found.refusals)
-            again = [refusal for refusal in self._found.refusals if refusal.message in before]
-            raise_first(refusal for refusal in again if not isinstance(refusal, UntoldError))
-            self._warn(again)
+            for refusal in self._found.refusals:
+                if refusal.message in before:
+                    raise refusal
             if self._found.lost:
                 return True
         if self._thread is None and time.monotonic() >= self._due_s:
             self._thread = threading.Thread(target=self._run, name="cdc-topics", daemon=True)
             self._thread.start()
         return False
-
-    def _warn(self, untold: Sequence[OperatorError]) -> None:
-        """Tell once of topics whose settings this user may no longer read: they were right, and all are followed on."""
-        for refusal in untold:
-            if refusal.message not in self._told:
-                _said.warning("%s; %s", refusal.message, refusal.hint)
-        self._told = frozenset(refusal.message for refusal in untold)
 
     def soon(self) -> None:
         """Look as soon as a broker answers: one was away, and may have come back with less than it had."""

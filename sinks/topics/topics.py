@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shlex
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -124,10 +123,6 @@ class Broker:
     settings: Mapping[str, str]
 
 
-class UntoldError(OperatorError):
-    """This user may not read a topic's settings: nobody knows whether they are right."""
-
-
 def _specs(wanted: Sequence[Wanted], replication_factor: int | None) -> dict[str, dict[str, Any]]:
     return {
         w.name: {
@@ -154,7 +149,6 @@ class Topics:
         It is given the topic's name and id.
         """
         self._servers = bootstrap_servers
-        self._user = shlex.quote(f"User:{options.get('sasl.username', 'NAME')}")
         self._spread = spread
         self.smallest_limit = LARGEST_RECORD
         """The smallest max.message.bytes of the topics that `check` has found."""
@@ -213,15 +207,10 @@ class Topics:
             if topic["error_code"] == TopicAuthorizationFailedError.errno:
                 yield OperatorError(
                     f"topic {topic['name']}: this user may not DESCRIBE it, and cannot see whether it is there",
-                    hint=self._grant(topic["name"], "Describe", "DescribeConfigs", "Read", "Write"),
+                    hint=f"kafka-acls.sh --bootstrap-server {self._servers} --add --allow-principal User:… "
+                    "--operation Describe --operation DescribeConfigs --operation Read --operation Write "
+                    f"--topic {topic['name']}; or take away the DENY that is in its way",
                 )
-
-    def _grant(self, topic: str, *operations: str) -> str:
-        asked = " ".join(f"--operation {operation}" for operation in operations)
-        return (
-            f"kafka-acls.sh --bootstrap-server {self._servers} --add --allow-principal {self._user} {asked} "
-            f"--topic {topic}  # or take away the DENY that is in its way"
-        )
 
     def _look_alikes(self, wanted: Sequence[Wanted]) -> Iterator[OperatorError]:
         """Refuse names that differ only by dot and underscore: Kafka's metrics mix them up, it makes no such topic."""
@@ -348,34 +337,8 @@ class Topics:
         return broker_clock.committed_ago_s(self._admin, topic, committed_at_ms)
 
     def _compare(self, topic: Wanted, found: Existing) -> Iterator[OperatorError]:
+        partitions, settings = found.partitions, found.settings
         tool = f"--bootstrap-server {self._servers}"
-        if found.settings:
-            yield from self._compare_settings(topic, found.settings, tool)
-        elif found.allowed and "DESCRIBE_CONFIGS" not in found.allowed:
-            yield UntoldError(
-                f"topic {topic.name}: this user may not read its settings (DESCRIBE_CONFIGS), which say whether it "
-                "forgets rows",
-                hint=self._grant(topic.name, "DescribeConfigs"),
-            )
-        else:  # the broker has refused to tell, and kafka-python leaves out why
-            raise RetryableError(f"Kafka at {self._servers}: the settings of topic {topic.name} were not told")
-        partitions = found.partitions
-        if topic.partitions is not None and partitions != topic.partitions:
-            own = topic.partitions == 1 and topic.name.count(".") == 1 and "delete.retention.ms" not in topic.configs
-            more = f"kafka-topics.sh {tool} --alter --topic {topic.name} --partitions {topic.partitions}"
-            yield OperatorError(
-                f"topic {topic.name} has {partitions} partitions, {topic.partitions} are asked for: a key must stay in "
-                "its partition",
-                hint=_OWN_HINT
-                if own
-                else _partitions_hint(
-                    partitions,
-                    self._spread(topic.name, found.identity),
-                    more if partitions < topic.partitions else "",
-                ),
-            )
-
-    def _compare_settings(self, topic: Wanted, settings: Mapping[str, str], tool: str) -> Iterator[OperatorError]:
         policy, wanted_policy = settings.get("cleanup.policy", ""), topic.configs["cleanup.policy"]
         if policy != wanted_policy:
             forgets = "rows that still exist" if wanted_policy == "compact" else "all but the last record of a key"
@@ -394,6 +357,20 @@ class Topics:
                 f"--add-config delete.retention.ms={wanted_kept}",
             )
         yield from self._retention_refusals(topic, settings, tool)
+        if topic.partitions is not None and partitions != topic.partitions:
+            own = topic.partitions == 1 and topic.name.count(".") == 1 and "delete.retention.ms" not in topic.configs
+            more = f"kafka-topics.sh {tool} --alter --topic {topic.name} --partitions {topic.partitions}"
+            yield OperatorError(
+                f"topic {topic.name} has {partitions} partitions, {topic.partitions} are asked for: a key must stay in "
+                "its partition",
+                hint=_OWN_HINT
+                if own
+                else _partitions_hint(
+                    partitions,
+                    self._spread(topic.name, found.identity),
+                    more if partitions < topic.partitions else "",
+                ),
+            )
 
     def _retention_refusals(self, topic: Wanted, settings: Mapping[str, str], tool: str) -> Iterator[OperatorError]:
         """Refuse a log that would be deleted earlier than it should be."""

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import (
     AclBinding,
-    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -172,29 +171,6 @@ def test_kafka_by_tls_and_scram(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> No
     kit.database.execute(f"SELECT pg_drop_replication_slot('cdc_{connector.name}')")
     assert connector.here("run", "FILE", "--until-caught-up").returncode == 4
     assert "slot missing" in json.loads(connector.here("status", "FILE", "--json").stdout)["last_error"]["message"]
-
-
-@pytest.mark.full  # test_settings_that_are_not_told_are_not_taken_for_wrong_ones
-def test_a_topic_whose_settings_are_not_shown(kit: Kit, secured: Secured) -> None:
-    """As a real broker leaves them out: run and check tell of it, with the topic's name and no word of its settings."""
-    connector = kit.connector
-    connector.catch_up()
-    denied = (
-        *(ResourceType.TOPIC, f"{connector.name}.public.t", ResourcePatternType.LITERAL, "User:cdc", "*"),
-        *(AclOperation.DESCRIBE_CONFIGS, AclPermissionType.DENY),
-    )
-    admin = AdminClient({"bootstrap.servers": secured.plain})
-    for done in admin.create_acls([AclBinding(*denied)]).values():
-        done.result(30)
-    stopped = connector.here("run", "FILE", "--until-caught-up")
-    assert stopped.returncode == 1
-    said = f"topic {connector.name}.public.t: this user may not read its settings (DESCRIBE_CONFIGS)"
-    assert said in stopped.stderr
-    assert "cleanup.policy" not in stopped.stderr
-    assert said in connector.here("check", "FILE").stdout
-    for deleted in admin.delete_acls([AclBindingFilter(*denied)]).values():
-        deleted.result(30)
-    connector.catch_up()
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import pytest
 from cdc.model.errors import OperatorError, RetryableError
 from sinks.topics import settings_watch
 from sinks.topics.settings_watch import Seen, SettingsWatch
-from sinks.topics.topics import UntoldError
 from tests.integration.running import eventually
 
 WRONG = Seen((OperatorError("topic t has cleanup.policy=delete", hint="set it back"),))
@@ -55,17 +54,6 @@ def test_what_two_looks_have_found_is_raised() -> None:
 def test_what_is_set_back_is_not_raised() -> None:
     """Nor is another topic's fault taken for the first one's, nor a broker that is away for anything."""
     _after(_Looks(WRONG, Seen(), WRONG, OTHER, RetryableError("away"), OTHER, Seen()), 8)
-
-
-def test_settings_that_this_user_may_no_longer_read_end_no_connector(caplog: pytest.LogCaptureFixture) -> None:
-    """They were right when it began: it says so once, and what is found wrong beside them is raised as before."""
-    untold = UntoldError("topic t: this user may not read its settings", hint="kafka-acls.sh --add")
-    looks = _Looks(*[Seen((untold,))] * 5, Seen((untold, *WRONG.refusals)))
-    watch = SettingsWatch(looks, every_s=0.0)
-    with pytest.raises(OperatorError, match=r"cleanup\.policy=delete"), caplog.at_level("WARNING"):
-        eventually(watch.moved, "it is raised")
-    assert looks.done >= 7
-    assert caplog.messages == ["topic t: this user may not read its settings; kafka-acls.sh --add"]
 
 
 def test_deleted_records_are_told() -> None:

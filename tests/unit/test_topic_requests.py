@@ -12,7 +12,7 @@ from kafka.errors import NodeNotReadyError, for_code
 from cdc.model.errors import CdcError, OperatorError, RetryableError
 from sinks.client import patient_admin
 from sinks.topics import making
-from sinks.topics.topics import LARGEST_RECORD, Topics, UntoldError, Wanted
+from sinks.topics.topics import Topics, Wanted
 
 _EXISTS, _POLICY, _REPLICAS, _FORBIDDEN, _BUSY, _QUOTA, _UNKNOWN = 36, 44, 38, 29, 7, 89, 3
 
@@ -49,7 +49,6 @@ class Controller:
 def topics_at(controller: Controller) -> Topics:
     topics = object.__new__(Topics)
     topics._servers, topics._admin = "broker:9092", patient_admin.PatientAdmin(controller)
-    topics._user, topics.smallest_limit = "User:cdc", LARGEST_RECORD
     return topics
 
 
@@ -121,42 +120,6 @@ def test_a_topic_that_is_not_shown_is_not_taken_for_one_that_is_missing() -> Non
     with pytest.raises(OperatorError, match=r"p\.public\.t1: this user may not DESCRIBE it"):
         topics.check(wanted)
     assert [w.name for w in topics_at(Controller()).check(wanted)] == [w.name for w in wanted]
-
-
-class Untold(Controller):
-    """Has all topics, and tells of one no setting, as kafka-python has it where a broker refuses to."""
-
-    def __init__(self, wanted: list[Wanted], untold: str, *, allowed: set[str]) -> None:
-        super().__init__()
-        self._wanted, self._untold, self._allowed = wanted, untold, allowed
-
-    def list_topics(self) -> list[str]:
-        return [of.name for of in self._wanted]
-
-    def describe_topics(self, names: list[str]) -> list[dict[str, Any]]:
-        partition = {"partition_index": 0, "replica_nodes": [1]}
-        found = [of for of in self._wanted if of.name in names]
-        return [
-            {"name": of.name, "error_code": 0, "partitions": [partition] * (of.partitions or 1),
-             "authorized_operations": self._allowed if of.name == self._untold else {"DESCRIBE_CONFIGS"}}
-            for of in found
-        ]  # fmt: skip
-
-    def describe_configs(self, asked: list[Any], **_: Any) -> dict[str, Any]:
-        settings = {of.name: {name: {"value": value} for name, value in of.configs.items()} for of in self._wanted}
-        return {"topic": {of.name: {} if of.name == self._untold else settings[of.name] for of in asked}}
-
-
-def test_settings_that_are_not_told_are_not_taken_for_wrong_ones() -> None:
-    """It was said of the topic that it forgets rows, with a command that changes a setting which was right."""
-    wanted = [Wanted.events(f"p.public.t{n}", 3) for n in range(3)]
-    with pytest.raises(UntoldError, match=r"topic p\.public\.t1: this user may not read its settings") as found:
-        topics_at(Untold(wanted, "p.public.t1", allowed={"READ", "WRITE", "DESCRIBE"})).check(wanted)
-    command = (found.value.hint or "").partition("  #")[0]
-    assert command.endswith("--add --allow-principal User:cdc --operation DescribeConfigs --topic p.public.t1")
-    with pytest.raises(RetryableError, match=r"the settings of topic p\.public\.t1 were not told"):
-        topics_at(Untold(wanted, "p.public.t1", allowed={"DESCRIBE_CONFIGS"})).check(wanted)
-    assert topics_at(Untold(wanted, "none", allowed=set())).check(wanted) == []
 
 
 class Paused:
