@@ -25,7 +25,8 @@ from sinks.topics.names import table_of
 from sinks.topics.records.positions import read_standing
 from sinks.topics.topics import Existing, Topics, Wanted
 
-_NEEDED: Final = frozenset({"READ", "WRITE", "DESCRIBE"})
+_NEEDED: Final = frozenset({"READ", "DESCRIBE"})
+"""Beside WRITE, without which a run does not begin to write to a topic."""
 _COPIES: Final = 3
 _ONE_BROKER: Final = "there is one broker, which will do for a trial; with three, sink.replication_factor: 3"
 
@@ -198,14 +199,6 @@ def _topic(name: str, found: Existing, config: KafkaConfig) -> Iterator[Finding]
             about,
             f"max.message.bytes is {largest}: a row that makes a larger record stops the connector",
             f"{alter} max.message.bytes={needed}",
-        )
-    in_sync = int(found.settings.get("min.insync.replicas", 1))
-    if in_sync > found.replicas:
-        yield Finding(
-            Level.ERROR,
-            about,
-            f"min.insync.replicas is {in_sync}, and there are {found.replicas} replicas: nothing can be written",
-            f"{alter} min.insync.replicas={max(1, found.replicas - 1)}",
         )
     missing = sorted(_NEEDED - found.allowed)
     if found.allowed and missing:  # brokers without authorization say nothing, or all

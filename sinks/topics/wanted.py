@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from cdc.config.kafka_config import KafkaConfig
+from cdc.model.errors import TopicError
 from cdc.model.interfaces import Log
 from sinks.topics.names import OF_CONNECTOR, log_topic, position_topic, schema_topic, signal_topic, table_of
 from sinks.topics.records.positions import read_standing
 from sinks.topics.records.table_logs import TableLogs
 from sinks.topics.topics import Topics, Wanted
+
+
+class Refused:
+    """Keeps what is wanted of topics that were refused, until their tables are asked for again."""
+
+    def __init__(self) -> None:
+        self.topics: Sequence[Wanted] = ()
+
+    @contextmanager
+    def noting(self, wanted: Sequence[Wanted]) -> Iterator[None]:
+        """Note which of the topics that are checked within it are refused."""
+        asked = {topic.of for topic in wanted}
+        before = [topic for topic in self.topics if topic.of not in asked]
+        try:
+            yield
+        except TopicError as exc:
+            self.topics = [*before, *(topic for topic in wanted if topic.of in exc.by_topic)]
+            raise
+        self.topics = before
 
 
 def wanted(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
 from cdc.model.change import Table
-from cdc.model.errors import CdcError, ConfigError, NotLoggedError, raise_first
+from cdc.model.errors import CdcError, ConfigError, NotLoggedError, TopicError, raise_first
 from cdc.model.interfaces import Choosing, Source
 
 log = logging.getLogger("cdc")
@@ -54,6 +54,32 @@ def those_named(
         if re.search(rf"(?<![\w-])(?:{pattern})(?![\w-])", message):
             found.add(name)
     return frozenset(found)
+
+
+def is_needed(table: str, *, outbox: str | None, by_pattern: Callable[[str], bool], ran_before: bool) -> bool:
+    """Whether a start does not go on without a table: no reading brings an outbox's messages."""
+    return table == outbox or not (ran_before or by_pattern(table))
+
+
+def goes_on_without(
+    tables: Sequence[Table],
+    topic: Callable[[Table], str],
+    refused: Mapping[str, TopicError],
+    captured: Collection[str],
+    needed: Callable[[str], bool],
+) -> dict[str, TopicError]:
+    """Return the tables whose topics are `refused`, with the reason of each, if a start goes on without them.
+
+    It does not where one of them is `needed`, nor without all that it has `captured` before: then it is the file that
+    asks for something else than all topics are.
+    """
+    of = dict[str, TopicError]()
+    for table in tables:
+        with suppress(ConfigError):  # it has no topic: that is another error
+            if (why := refused.get(topic(table))) is not None:
+                of[table.qualified] = why
+    others = {table.qualified for table in tables} & {*(captured or (table.qualified for table in tables))}
+    return {} if others <= of.keys() or any(map(needed, of)) else of
 
 
 def could_begin_without(

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -14,14 +15,14 @@ import click
 import orjson
 
 from cdc.capture.starting import verdicts
-from cdc.capture.starting.left_out import begins_without, could_begin_without, those_named
+from cdc.capture.starting.left_out import begins_without, could_begin_without, goes_on_without, is_needed, those_named
 from cdc.cli.ending import pasteable
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector
-from cdc.config.findings import Checked, Finding, Level, as_left_out, probed, refused
+from cdc.config.findings import Checked, Finding, Level, as_left_out, as_left_out_for_its_topic, probed, refused
 from cdc.config.table_patterns import named
 from cdc.model.change import Table
-from cdc.model.errors import CdcError
+from cdc.model.errors import CdcError, TopicError
 from cdc.model.state import State
 from cdc.rules import outbox
 from cdc.rules.capture_rules import CaptureRules
@@ -126,9 +127,20 @@ def _as_a_run_takes_them(
 ) -> list[Finding]:
     """Make warnings of the errors of tables that `cdc run` begins without."""
     topic = registry.part("sinks.check:topic_of")(config.sink, config.name)
-    could = could_begin_without(tables, lambda table: not config.names(table), captured)
+
+    def by_pattern(table: str) -> bool:
+        return not config.names(table)
+
+    messages = config.source.outbox.table if config.source.outbox is not None else None
+    needed = partial(is_needed, outbox=messages, by_pattern=by_pattern, ran_before=bool(captured))
+    wrong = {of.error.topic: of.error for of in findings if isinstance(of.error, TopicError)}
+    aside = {why.topic for why in goes_on_without(tables, topic, wrong, captured, needed).values()} if wrong else ()
+    could = could_begin_without(tables, by_pattern, captured)
     found, left = list[Finding](), frozenset[str]()
     for finding in findings:
+        if isinstance(finding.error, TopicError) and finding.error.topic in aside:
+            found.append(as_left_out_for_its_topic(finding))
+            continue
         if finding.level is Level.ERROR:
             rest = [table for table in tables if table.qualified not in left]
             new = begins_without(rest, could - left, topic, finding.what)
