@@ -40,6 +40,19 @@ def position(config: KafkaConfig, connector: str) -> State | None:
     return read_standing(config, connector).state
 
 
+def described(config: KafkaConfig, connector: str, *, by_others: bool = True) -> list[bytes]:
+    """Return what was said of tables: the schema topic's records, and the copies of this connector's own.
+
+    `by_others` False: the copies will do.
+    """
+    sink = KafkaSink(config, connector)
+    with Topics(config.bootstrap_servers, config.options) as topics:
+        there = topics.exists(sink.schema_topic), topics.exists(sink.position_topic)
+    with closing(sink):
+        published = list(sink.schemas()) if by_others and there[0] else []
+    return [*published, *(read_standing(config, connector).schemas.values() if there[1] else ())]
+
+
 def check(
     config: KafkaConfig, connector: str, tables: Sequence[Table], *, state: State | None, identity: Mapping[str, str]
 ) -> list[Finding]:
@@ -63,7 +76,7 @@ def check(
             ("kafka", partial(_broker, topics, config)),
             ("topics", partial(_topics, topics, config, wanted)),
             ("topics", partial(_ledger, topics, config, sink, wanted, tables, state=state)),
-            ("route", partial(_routes, topics, config, sink, tables, state=state)),
+            ("route", partial(_routes, config, sink, tables, state=state)),
             ("topics", partial(_neighbours, topics, config, sink, tables, state=state, identity=identity)),
         )
         for about, probe in probes:
@@ -173,15 +186,11 @@ def _ledger(
             yield Finding(Level.WARNING, "topics", f"topic {topic} {what.value}: {then}", None)
 
 
-def _routes(
-    topics: Topics, config: KafkaConfig, sink: KafkaSink, tables: Sequence[Table], *, state: State | None
-) -> Iterator[Finding]:
+def _routes(config: KafkaConfig, sink: KafkaSink, tables: Sequence[Table], *, state: State | None) -> Iterator[Finding]:
     """Compare how tables are routed with what was written, by this connector and by its neighbours."""
-    published = sink.schemas() if config.route and topics.exists(sink.schema_topic) else ()
-    kept = read_standing(config, sink.connector).schemas.values() if state is not None else ()
-    described = [orjson.loads(value) for value in (*published, *kept)]
+    said = [orjson.loads(value) for value in described(config, sink.connector, by_others=bool(config.route))]
     captured = state.tables if state is not None else ()
-    for refusal in Routes.of_sink(config).moved(described, tables, captured, sink.topic, sink.connector):
+    for refusal in Routes.of_sink(config).moved(said, tables, captured, sink.topic, sink.connector):
         yield refused("route", refusal)
 
 

@@ -233,7 +233,7 @@ class _Check:
             table = captured.table
             self._tables += (table,)
             what = f"key ({', '.join(table.key)}), {len(table.columns)} columns, about {captured.rows:,} rows"
-            yield Finding(Level.OK, f"table {table.qualified}", what)
+            yield captured.warning or Finding(Level.OK, f"table {table.qualified}", what)
 
     def _filters(self, connection: session.Connection) -> Iterator[Finding]:
         for refusal in filters.refusals(connection, self._server, self._tables, self._where):

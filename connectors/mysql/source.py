@@ -16,7 +16,7 @@ from cdc.model.errors import BugError, CdcError, NewTablesError, ProtocolError, 
 from cdc.model.interfaces import Follower, Start
 from cdc.model.state import State
 from cdc.model.table_schema import Description
-from connectors.captured_tables import LeftOut
+from connectors import captured_tables
 from connectors.mysql import session
 from connectors.mysql.binlog import events, fast_path, parser, transaction_payload
 from connectors.mysql.binlog.last_transaction import LastTransaction
@@ -106,9 +106,10 @@ class MysqlSource:
                 raise refusal
             log.warning("MySQL at %s may be a replica: if so, %s", self._address.endpoint, server.NOT_HANDED_ON)
         session.tell_of_weak_tls(self._address.endpoint, session.weakness(self._address))
-        left_out, of = LeftOut(self._config.source.tables), self._config.source
+        left_out, of = captured_tables.LeftOut(self._config.source.tables), self._config.source
         self._captured = Catalog(sql).captured(of.tables, of.keys, left_out)
         left_out.tell(self._captured)
+        captured_tables.tell(one.warning for one in self._captured)
         self._left_out = left_out.found
         self._compare_filters()
         for warning in filters.warnings(sql, self._server):

@@ -260,7 +260,7 @@ DEMANDS = {
     "retention": ("", "delete.retention.ms", "86400000", str(7 * 24 * 3600 * 1000)),
     "policy": ("", "cleanup.policy", "compact,delete", "compact"),
     "insync": ("", "min.insync.replicas", "2", "1"),
-    "logged": (".log", "retention.ms", "1000", "-1"),
+    "logged": ("log.", "retention.ms", "1000", "-1"),
 }
 """By table: which of its topics somebody has set otherwise, how, and what is right."""
 
@@ -277,7 +277,7 @@ def test_one_tables_topic_stops_no_other(
     connector = Connector(tmp_path, prefix, postgres18.url, kafka, tables, sink=sink)
     connector.catch_up()
     for name, (of, setting, value, _) in DEMANDS.items():
-        topics.set(f"{prefix}.public.{name}{of}", setting, value)
+        topics.set(f"{prefix}.{of}public.{name}", setting, value)
     topics.make_again(f"{prefix}.public.partitions", 1)
     for name in ("kept", *wrong):
         postgres18.execute(f"DELETE FROM {name} WHERE id = 1", f"UPDATE {name} SET v = 'new' WHERE id = 2")
@@ -286,12 +286,13 @@ def test_one_tables_topic_stops_no_other(
     assert checked.stdout.count("its table is left out until that is right") == len(wrong)
     said = connector.catch_up()
     for name in wrong:
-        assert f"table public.{name} is left out until its topic is right: topic {prefix}.public.{name}" in said
+        of = DEMANDS.get(name, ("",))[0]
+        assert f"table public.{name} is left out until its topic is right: topic {prefix}.{of}public.{name} has" in said
     same(connector, postgres18, "public.kept")
     status = json.loads(connector.here("status", "FILE", "--json").stdout)
     assert (status["tables"], sorted(status["left_out"])) == (["public.kept"], sorted(f"public.{n}" for n in wrong))
     for name, (of, setting, _, value) in DEMANDS.items():
-        topics.set(f"{prefix}.public.{name}{of}", setting, value)
+        topics.set(f"{prefix}.{of}public.{name}", setting, value)
     topics.raise_partitions(f"{prefix}.public.partitions", 3)
     connector.catch_up()
     for table in tables:

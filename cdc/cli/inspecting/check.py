@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -21,6 +20,7 @@ from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.config.findings import Checked, Finding, Level, as_left_out, as_left_out_for_its_topic, probed, refused
 from cdc.config.table_patterns import named
+from cdc.encode.schema_versions import SchemaVersions
 from cdc.model.change import Table
 from cdc.model.errors import CdcError, TopicError
 from cdc.model.state import State
@@ -39,18 +39,8 @@ def check(file: Path, *, as_json: bool) -> int:
     Exit code 0 if a run can start, 1 if something would stop it.
     """
     config = load_connector(file)
-    heard, log = _Heard(), logging.getLogger("cdc")
-    log.addHandler(heard)
-    try:
-        findings = _findings(config)
-    finally:
-        log.removeHandler(heard)
-    said = [finding.what for finding in findings]
-    findings += [
-        of for of in heard.findings if not any(of.what in what or what in f"{of.about}: {of.what}" for what in said)
-    ]
     named_here = {"CONNECTOR.yaml": file}
-    findings = [replace(of, fix=of.fix and pasteable(of.fix, named_here)) for of in findings]
+    findings = [replace(of, fix=of.fix and pasteable(of.fix, named_here)) for of in _findings(config)]
     failed = any(finding.level is Level.ERROR for finding in findings)
     if as_json:
         told = [{"level": f.level.value, "about": f.about, "message": f.what, "fix": f.fix} for f in findings]
@@ -59,18 +49,6 @@ def check(file: Path, *, as_json: bool) -> int:
         for finding in findings:
             click.echo(shown(finding, terminal=sys.stdout.isatty()))
     return int(failed)
-
-
-class _Heard(logging.Handler):
-    """Makes findings of what a run would be warned of by its log: ``table public.orders: …``."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.findings: list[Finding] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        about, _, what = record.getMessage().partition(": ")
-        self.findings.append(Finding(Level.WARNING, about if what else "log", what or about))
 
 
 _COLOURS: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "red"}
@@ -102,6 +80,7 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
         beside = {of.about.removeprefix("table ") for of in checked.findings if of.level is not Level.OK}
         wrong = rules.refusals(checked.tables, first=state is None, beside=beside)
         findings += [refused("rules", error) for error in wrong]
+        findings += probed("rules", partial(_by_what_was_said, config, rules, checked.tables))
         findings += [refused("outbox", error) for error in outbox.refusals(config.source.outbox, checked.tables)]
         formats = Formats.of_sink(config.sink)
         findings += [refused("format", error) for error in formats.refusals(checked.tables, first=True)]
@@ -120,6 +99,17 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
     if known:
         findings = _as_a_run_takes_them(config, findings, checked.tables, captured)
     return list({_told(finding): finding for finding in findings}.values())
+
+
+def _by_what_was_said(config: ConnectorConfig, rules: CaptureRules, tables: Sequence[Table]) -> Iterator[Finding]:
+    """Compare the rules with what was said of the tables: a column may have another name since."""
+    if not rules:
+        return
+    said = registry.part("sinks.check:described")(config.sink, config.name)
+    versions = SchemaVersions(
+        said, connector=config.name, source="", prefix=config.sink.prefix, database="", rules=rules
+    )
+    yield from (refused("rules", error) for error in versions.refusals(tables))
 
 
 def _as_a_run_takes_them(
