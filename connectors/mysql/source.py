@@ -61,8 +61,7 @@ _COMPARED_S: Final = 30.0
 class MysqlSource:
     """Follows one server's binlog."""
 
-    name = "mysql"
-    database = ""
+    name, database = "mysql", ""
 
     def __init__(self, config: ConnectorConfig) -> None:
         self._config = config
@@ -146,6 +145,7 @@ class MysqlSource:
         self.made_at(server.status(self._connected(), self._server)[0])  # whether the log is sent to this user at all
 
     def verify(self, state: State) -> tuple[Offset, int] | None:
+        self._followed.kept.begin(state.carried)
         here = continuity.look_at_log(self._connected(), self._server)
         self._place.read_to = continuity.resumes_at(state)
         raise_first(continuity.refusals(state, here, self.made_at, self._find, partial(self._trace, here.files)))
@@ -174,7 +174,7 @@ class MysqlSource:
         """Do nothing: the log has every table anyway."""
 
     def carried(self) -> Mapping[str, str]:
-        return {}
+        return self._followed.kept.carried
 
     def recall(self, described: Mapping[tuple[str, str], Sequence[Description]]) -> None:
         self._followed.recall(described)
