@@ -411,6 +411,20 @@ HIDDEN: Final = (
         stopped=("UPDATE t SET id = id + 10",),
         said=(),
     ),
+    Case(
+        name="vectors_among_texts",  # of which the log of MySQL 9 counts the character sets, one for each of them, too
+        before=(
+            (
+                "CREATE TABLE t (id INT PRIMARY KEY /*!90000 , v VECTOR(2) */, a TEXT CHARACTER SET utf8mb4, "
+                "b VARCHAR(9) CHARACTER SET latin1 /*!90000 , w VECTOR(3) */, c BLOB, d TEXT CHARACTER SET utf8mb4)"
+            ),
+            """INSERT INTO t VALUES (1 /*!90000 , STRING_TO_VECTOR('[1,2]') */, 'é', 'é'
+               /*!90000 , STRING_TO_VECTOR('[1,2,3]') */, 'é', 'é')""",
+        ),
+        stream=("INSERT INTO t SELECT id + 1 /*!90000 , v */, a, b /*!90000 , w */, c, d FROM t",),
+        stopped=("UPDATE t SET id = id + 10, a = 'è', b = 'è'",),
+        said=(),
+    ),
 )
 
 NEWER: Final = (
