@@ -42,7 +42,19 @@ HARMLESS: Final = frozenset(
 _EXPLAINS: Final = frozenset({"DESC", "DESCRIBE", "EXPLAIN"})
 _OBJECTS: Final = frozenset(
     {
-        *("CATALOG", "DATABASE", "EVENT", "FUNCTION", "INDEX", "INSTANCE", "LIBRARY", "LOGFILE", "PACKAGE", "PREPARE"),
+        *(
+            "CATALOG",
+            "COMPRESSION_DICTIONARY",
+            "DATABASE",
+            "EVENT",
+            "FUNCTION",
+            "INDEX",
+            "INSTANCE",
+            "LIBRARY",
+            "LOGFILE",
+            "PACKAGE",
+            "PREPARE",
+        ),
         *("PROCEDURE", "RESOURCE", "ROLE", "SCHEMA", "SEQUENCE", "SERVER", "SPATIAL", "TABLESPACE", "TRIGGER", "UNDO"),
         *("USER", "VIEW"),
     }
