@@ -98,7 +98,7 @@ def test_rules_that_do_not_fit_what_was_said_of_a_table(monkeypatch: pytest.Monk
     at = replace(AT, tables=("public.t", "public.u")) if captured else AT
     parts = {
         "sinks.check:position": lambda *_: at,
-        "sinks.check:described": lambda *_: [said],
+        "sinks.check:described": lambda *_, **__: [said],
         "sinks.check:topic_of": lambda *_: lambda table: f"c.{table.qualified}",
     }
     monkeypatch.setattr(registry, "part", lambda name: parts.get(name, lambda *_, **__: []))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
@@ -484,6 +485,34 @@ def test_a_file_that_is_read_again_is_not_refused_for_what_was_wrong_before(benc
     )
     pipeline.run()
     assert bench.state().tables == ("s.a", "s.c")
+
+
+@pytest.mark.parametrize("was_published", [True, False])
+def test_a_table_of_which_nothing_was_published_is_left_out(bench: Bench, *, was_published: bool) -> None:
+    """Though the position has it: it was taken up, and the log has told what is wrong with it before its first row."""
+
+    class Refusing(MemorySource):
+        def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
+            if C in self.tables():
+                raise OperatorError("table s.c has another name than its rules")
+            return super().stream(offset)
+
+    def opened(without: Collection[str] = ()) -> Source:
+        return Refusing(bench.log, [table for table in (A, C) if table.qualified not in without])
+
+    bench.log.commit(insert(A, _row("1")), insert(C, _row("1")))
+    bench.run(*((A, C) if was_published else (A,)))
+    bench.log.commit(insert(A, _row("2")))
+    pipeline = Pipeline(
+        Settings(connector="c", prefix="p", by_pattern=lambda name: name == "s.c"),
+        open_source=opened,
+        leaving_out=lambda names: partial(opened, names),
+        open_snapshotter=lambda: MemorySnapshotter(bench.log),
+        sink=MemorySink(bench.kafka, "c", "p"),
+    )
+    with pytest.raises(OperatorError, match=r"table s\.c has another name") if was_published else nullcontext():
+        pipeline.run(until_caught_up=True)
+    assert set(bench.fold(A)) == ({"1"} if was_published else {"1", "2"})
 
 
 def test_a_hold_nobody_knows_of_is_refused(bench: Bench) -> None:

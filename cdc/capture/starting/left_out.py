@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+
+import orjson
 
 from cdc.model.change import Table
 from cdc.model.errors import CdcError, ConfigError, NotLoggedError, TopicError, raise_first
@@ -82,12 +84,21 @@ def goes_on_without(
     return {} if others <= of.keys() or any(map(needed, of)) else of
 
 
+def published_before(captured: Sequence[str], described: Iterable[bytes]) -> Sequence[str]:
+    """Return those of a position's tables of which anything was published: those that are `described`.
+
+    All, where nothing is.
+    """
+    known = {f"{of['schema']}.{of['table']}" for of in map(orjson.loads, described)}
+    return [name for name in captured if name in known] if known else captured
+
+
 def could_begin_without(
     tables: Sequence[Table], by_pattern: Callable[[str], bool], captured: Collection[str]
 ) -> frozenset[str]:
-    """Return the tables that just a pattern brings, and that were never captured.
+    """Return the tables that just a pattern brings, and that were never `captured`: nothing of them was published.
 
-    One that was captured before is not left out: its changes would be lost, and nobody would know.
+    One that was is not left out: its changes would be lost, and nobody would know.
     """
     return frozenset({table.qualified for table in tables if by_pattern(table.qualified)} - {*captured})
 

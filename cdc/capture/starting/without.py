@@ -20,6 +20,7 @@ from cdc.capture.starting.left_out import (
     goes_on_without,
     is_needed,
     left_out_by,
+    published_before,
     those_named,
 )
 from cdc.model.change import Table
@@ -139,7 +140,10 @@ class Without:
 
     def _could_begin_without(self, tables: Sequence[Table]) -> frozenset[str]:
         captured = self._captured()
-        return frozenset() if captured is None else could_begin_without(tables, self._settings.by_pattern, captured)
+        if captured is None:
+            return frozenset()
+        published = published_before(captured, self._sink.kept_schemas().values())
+        return could_begin_without(tables, self._settings.by_pattern, published)
 
     def _captured(self) -> Sequence[str] | None:
         """Return the tables that were captured before; None where that is not known."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -14,7 +14,14 @@ import click
 import orjson
 
 from cdc.capture.starting import verdicts
-from cdc.capture.starting.left_out import begins_without, could_begin_without, goes_on_without, is_needed, those_named
+from cdc.capture.starting.left_out import (
+    begins_without,
+    could_begin_without,
+    goes_on_without,
+    is_needed,
+    published_before,
+    those_named,
+)
 from cdc.cli.ending import pasteable
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector
@@ -113,7 +120,7 @@ def _by_what_was_said(config: ConnectorConfig, rules: CaptureRules, tables: Sequ
 
 
 def _as_a_run_takes_them(
-    config: ConnectorConfig, findings: Sequence[Finding], tables: Sequence[Table], captured: Collection[str]
+    config: ConnectorConfig, findings: Sequence[Finding], tables: Sequence[Table], captured: set[str]
 ) -> list[Finding]:
     """Make warnings of the errors of tables that `cdc run` begins without."""
     topic = registry.part("sinks.check:topic_of")(config.sink, config.name)
@@ -125,7 +132,12 @@ def _as_a_run_takes_them(
     needed = partial(is_needed, outbox=messages, by_pattern=by_pattern, ran_before=bool(captured))
     wrong = {of.error.topic: of.error for of in findings if isinstance(of.error, TopicError)}
     aside = {why.topic for why in goes_on_without(tables, topic, wrong, captured, needed).values()} if wrong else ()
-    could = could_begin_without(tables, by_pattern, captured)
+    could = could_begin_without(tables, by_pattern, ())
+    if could & captured and any(of.level is Level.ERROR for of in findings):
+        said = registry.part("sinks.check:described")(config.sink, config.name, by_others=False)
+        could -= {*published_before(list(captured), said)}
+    else:
+        could -= captured
     found, left = list[Finding](), frozenset[str]()
     for finding in findings:
         if isinstance(finding.error, TopicError) and finding.error.topic in aside:
