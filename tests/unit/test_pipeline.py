@@ -41,6 +41,7 @@ from cdc.testing import (
     Killed,
     MemoryKafka,
     MemoryLog,
+    MemoryMeter,
     MemorySink,
     MemorySnapshotter,
     MemorySource,
@@ -390,8 +391,10 @@ def test_the_topic_of_one_table_leaves_out_that_table(bench: Bench, caplog: pyte
     bench.kafka.refused.add("p.s.b")
     told = list[Mapping[str, CdcError]]()
     bench.log.commit(insert(A, _row("3")), insert(B, _row("3")), delete(B, (b"1",)))
+    meter = MemoryMeter()
     for _ in range(2):
-        _leaving_out(bench, A, B, left_out=told.append).run(until_caught_up=True)
+        _leaving_out(bench, A, B, left_out=told.append, meter=meter).run(until_caught_up=True)
+    assert meter.left_out == 1
     assert bench.state().tables == ("s.a",)
     assert set(bench.fold(A)) == {"1", "2", "3"}
     assert set(bench.fold(B)) == {"1", "2"}
@@ -401,7 +404,8 @@ def test_the_topic_of_one_table_leaves_out_that_table(bench: Bench, caplog: pyte
     said = [record.message for record in caplog.records if record.levelname == "ERROR"]
     assert said == 2 * ["table s.b is left out until its topic is right: topic p.s.b has other settings; set them back"]
     bench.kafka.refused.clear()
-    _leaving_out(bench, A, B, left_out=told.append).run(until_caught_up=True)
+    _leaving_out(bench, A, B, left_out=told.append, meter=meter).run(until_caught_up=True)
+    assert meter.left_out == 0
     assert bench.state().tables == ("s.a", "s.b")
     assert set(bench.fold(B)) == {"2", "3"}
 

@@ -89,6 +89,7 @@ class Without:
         self._of_topics &= self._why.keys()
         self._ran_without = bool(self._of_topics)
         why = {**left_out_by(source), **self._why}
+        self._meter.leaves_out(len(why))
         said = {table: error.message for table, error in why.items()}
         may = why or could_begin_without(tables, self._settings.by_pattern, ())
         if (may or self._said) and said != self._said:
