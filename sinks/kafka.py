@@ -121,8 +121,8 @@ class KafkaSink:
         return self._tables.topic(table)
 
     def check(self, tables: Sequence[Table]) -> bool:
-        with self._topics() as topics, self._refused.noting(wanted := self.wanted(tables)):
-            missing = {topic.name for topic in topics.check(wanted)}
+        with self._topics() as topics, self._refused.noting():
+            missing = {topic.name for topic in topics.check(self._refused.ask(self.wanted(tables)))}
             self._smallest_limit = min(topics.smallest_limit, self._largest_wanted)
             self._has_letters = topics.exists(self.log_topic("dead-letter"))
         self._unmade = self.schema_topic in missing
@@ -240,9 +240,9 @@ class KafkaSink:
         was, self._interrupted = self._interrupted, self._producer.interrupted
         if self._interrupted and not was:
             self._look_soon()
-        if self._settings is not None and not whole and self._settings.moved():
-            return True
-        return self._watch.moved(self._found, self._there, whole=whole)
+        with self._refused.noting():
+            has_moved = self._settings is not None and not whole and self._settings.moved()
+        return has_moved or self._watch.moved(self._found, self._there, whole=whole)
 
     def _there(self, names: Sequence[str]) -> Mapping[str, tuple[str, int]]:
         try:

@@ -19,18 +19,22 @@ class Refused:
 
     def __init__(self) -> None:
         self.topics: Sequence[Wanted] = ()
+        self._asked: Sequence[Wanted] = ()
+
+    def ask(self, wanted: Sequence[Wanted]) -> Sequence[Wanted]:
+        """Take note that these are asked for, and return them."""
+        self._asked, of = wanted, {topic.of for topic in wanted}
+        self.topics = [topic for topic in self.topics if topic.of not in of]
+        return wanted
 
     @contextmanager
-    def noting(self, wanted: Sequence[Wanted]) -> Iterator[None]:
-        """Note which of the topics that are checked within it are refused."""
-        asked = {topic.of for topic in wanted}
-        before = [topic for topic in self.topics if topic.of not in asked]
+    def noting(self) -> Iterator[None]:
+        """Note which of them are refused within it."""
         try:
             yield
         except TopicError as exc:
-            self.topics = [*before, *(topic for topic in wanted if topic.of in exc.by_topic)]
+            self.topics = [*self.topics, *(topic for topic in self._asked if topic.of in exc.by_topic)]
             raise
-        self.topics = before
 
 
 def wanted(

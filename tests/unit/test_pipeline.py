@@ -433,6 +433,30 @@ def test_a_topic_that_is_refused_for_a_while(bench: Bench, caplog: pytest.LogCap
     assert bench.state().tables == ("s.a", "s.b")
 
 
+def test_topics_that_are_refused_one_after_the_other(bench: Bench) -> None:
+    """Each table comes back once its own topic is right, whichever was refused first."""
+    seen = list[tuple[str, ...]]()
+
+    def step(report: Report) -> None:
+        tables = report.state.tables
+        if seen[-1:] != [tables]:
+            seen.append(tables)
+        if tables == ("s.a", "s.c"):
+            bench.kafka.refused.add("p.s.c") if len(seen) == 1 else pipeline.stop()
+        elif tables == ("s.a",):
+            bench.kafka.refused.discard("p.s.c")
+
+    bench.run(A, B, C)
+    bench.kafka.refused.add("p.s.b")
+    pipeline = _leaving_out(bench, A, B, C, observe=step)
+    pipeline.run()
+    assert seen == [("s.a", "s.c"), ("s.a",), ("s.a", "s.c")]
+    bench.kafka.refused.clear()
+    pipeline = _leaving_out(bench, A, B, C)
+    pipeline.run(until_caught_up=True)
+    assert bench.state().tables == ("s.a", "s.b", "s.c")
+
+
 @pytest.mark.parametrize("refused", [["p.s.a", "p.s.b"], ["p.schema"], ["p.schema", "p.s.b"]])
 def test_what_concerns_all_tables_leaves_out_none(refused: Sequence[str], bench: Bench) -> None:
     bench.run(A, B)

@@ -54,8 +54,8 @@ class Without:
     def __init__(self, parts: Parts, sink: Sink, meter: Meter, tell: Callable[[Mapping[str, CdcError]], None]) -> None:
         """`tell` is called with the tables that it does without, and why, where that may be any."""
         self._sink, self._meter, self._tell = sink, meter, tell
-        self._of_topics: frozenset[str] = frozenset()
-        """Those whose topics were not as they must be when they were asked for last."""
+        self._of_topics: dict[str, str] = {}
+        """Those whose topics were not as they must be when they were asked for last, with what was said of each."""
         self._said: Mapping[str, str] | None = None
         self.follow(parts)
 
@@ -86,7 +86,7 @@ class Without:
 
     def begun(self, source: Source, tables: Sequence[Table]) -> None:
         """Tell which tables are left out; a start that leaves out none may follow one that did."""
-        self._of_topics &= self._why.keys()
+        self._of_topics = {name: said for name, said in self._of_topics.items() if name in self._why}
         self._ran_without = bool(self._of_topics)
         why = {**left_out_by(source), **self._why}
         self._meter.leaves_out(len(why))
@@ -105,15 +105,17 @@ class Without:
     def was_so(self, error: CdcError, tables: Sequence[Table]) -> bool:
         """Whether this is about topics that were no better before the file was read again."""
         refused = self._refused(error, tables) if isinstance(error, TopicError) else {}
-        return bool(refused) and refused.keys() <= self._of_topics
+        return bool(refused) and refused.keys() <= self._of_topics.keys()
 
     def does(self, error: CdcError, tables: Sequence[Table]) -> bool:
         """Whether some of the tables that a session has found have led to this: the others go on without them."""
         if self._leaving_out is None or isinstance(error, (FencedError, GapError)):
             return False
         if isinstance(error, TopicError) and (refused := self._refused(error, tables)):
-            before, self._of_topics = self._of_topics, frozenset(refused)
-            self._leave_out(refused, _UNTIL_IT_IS_RIGHT, but_said=before)
+            said = {name: why.message for name, why in refused.items()}
+            known = {name for name, what in said.items() if self._of_topics.get(name) == what}
+            self._of_topics |= said
+            self._leave_out(refused, _UNTIL_IT_IS_RIGHT, but_said=known)
             return True
         new = those_named(self._new, tables, self._sink.topic, error.message) or self._new
         if not new and not isinstance(error, BugError):

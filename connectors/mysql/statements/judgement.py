@@ -42,21 +42,9 @@ HARMLESS: Final = frozenset(
 _EXPLAINS: Final = frozenset({"DESC", "DESCRIBE", "EXPLAIN"})
 _OBJECTS: Final = frozenset(
     {
-        *(
-            "CATALOG",
-            "COMPRESSION_DICTIONARY",
-            "DATABASE",
-            "EVENT",
-            "FUNCTION",
-            "INDEX",
-            "INSTANCE",
-            "LIBRARY",
-            "LOGFILE",
-            "PACKAGE",
-            "PREPARE",
-        ),
+        *("CATALOG", "DATABASE", "EVENT", "FUNCTION", "INDEX", "INSTANCE", "LIBRARY", "LOGFILE", "PACKAGE", "PREPARE"),
         *("PROCEDURE", "RESOURCE", "ROLE", "SCHEMA", "SEQUENCE", "SERVER", "SPATIAL", "TABLESPACE", "TRIGGER", "UNDO"),
-        *("USER", "VIEW"),
+        *("COMPRESSION_DICTIONARY", "USER", "VIEW"),
     }
 )
 """What CREATE, ALTER and DROP are about besides tables."""
