@@ -232,7 +232,7 @@ class _Check:
 
     def _became(self, catalog: Catalog) -> Iterator[Finding]:
         """Say what has become of tables that are captured no more: one may have another name, without its rules."""
-        if self._state is None or self._state.phase is Phase.CREATING:
+        if self._state is None or self._state.phase is Phase.CREATING or self._is_another():
             return
         with suppress(ChangedError):  # the catalog is just being changed
             yield from became_of(Followed(self._config, self._all), catalog, self._state).told
@@ -260,7 +260,7 @@ class _Check:
                 return
             if continuity.renamed(catalog, state.identity, here):
                 here = self._identity = {**here, "database": state.identity["database"]}
-            if any(state.identity.get(what) != found for what, found in here.items() if what != LINEAGE):
+            if self._is_another():
                 return  # another source: the caller says so, and this slot says nothing about it
             tables = [table for table in self._tables if table.qualified not in self._made_again]
             refusals = [
@@ -273,3 +273,8 @@ class _Check:
             yield from refusals or [Finding(Level.OK, "position", f"the log can be followed from {at}")]
         finally:
             walsender.close()
+
+    def _is_another(self) -> bool:
+        """Whether the position is of another source than this one, which is known once `_position` has looked."""
+        state, here = self._state, self._identity
+        return state is None or any(state.identity.get(of) != found for of, found in here.items() if of != LINEAGE)
