@@ -464,7 +464,7 @@ def test_a_section_that_is_missing_is_shown_with_the_names_that_it_has(tmp_path:
 
 
 TWO: Final = (
-    "{type: postgres, url: x, tables: [s.a, {table: s.b, key: [k]}], columns: {s.b: {exclude: [v]}}, where: {s.b: v = 1}}",
+    "{type: mysql, url: x, tables: [s.a, {table: s.b, key: [k]}], columns: {s.b: {exclude: [v]}}, where: {s.b: v = 1}}",
     '{type: etcd, url: "etcd://h", tables: [{table: s.a, prefix: /a}, {table: s.b, prefix: /b}]}',
 )
 
