@@ -348,6 +348,10 @@ class Topics:
 
     def _compare(self, topic: Wanted, found: Existing) -> Iterator[OperatorError]:
         partitions, settings = found.partitions, found.settings
+        if not settings and (
+            not found.allowed or "DESCRIBE_CONFIGS" in found.allowed
+        ):  # it is just being made, or goes
+            raise RetryableError(f"Kafka at {self._servers}: topic {topic.name} has no settings for now")
         if not settings:
             yield topic.refused(
                 f"topic {topic.name}: this user may not read its settings (DESCRIBE_CONFIGS): it may forget records",

@@ -129,7 +129,13 @@ RIGHT = {"cleanup.policy": "compact", "delete.retention.ms": "604800000", "min.i
 @pytest.mark.parametrize(
     ("settings", "allowed", "partitions", "said", "hint"),
     [
-        ({}, (), 1, "may not read its settings (DESCRIBE_CONFIGS)", "--operation DescribeConfigs"),
+        (
+            {},
+            ("READ", "WRITE", "DESCRIBE"),
+            1,
+            "may not read its settings (DESCRIBE_CONFIGS)",
+            "--operation DescribeConfigs",
+        ),
         ({**RIGHT, "cleanup.policy": "delete"}, (), 1, "has cleanup.policy=delete", "cleanup.policy=compact"),
         ({**RIGHT, "delete.retention.ms": "86400000"}, (), 1, "has delete.retention.ms=86400000", "=604800000"),
         ({**RIGHT, "min.insync.replicas": "3"}, (), 1, "has min.insync.replicas=3, and 2 replicas", "replicas=1"),
@@ -153,6 +159,14 @@ def test_what_a_topic_is_refused_for(
     (of_log,) = topics._refusals([replace(wanted, name="p.log.public.t")], {"p.log.public.t": found})
     assert isinstance(of_log, TopicError)
     assert (of_log.topic, "topic p.log.public.t" in of_log.message) == ("p.public.t", True)
+
+
+@pytest.mark.parametrize("allowed", [(), ("WRITE", "DESCRIBE", "DESCRIBE_CONFIGS")])
+def test_settings_that_are_not_there_for_a_moment(allowed: tuple[str, ...]) -> None:
+    """As of a topic that is being deleted: nothing is known of it, and no table is left out for that."""
+    topics, wanted = topics_at(Controller()), Wanted.events("p.public.t", 1)
+    with pytest.raises(RetryableError, match=r"topic p\.public\.t has no settings for now"):
+        list(topics._refusals([wanted], {wanted.name: Existing(1, 1, frozenset(allowed), {})}))
 
 
 class Paused:
