@@ -376,6 +376,7 @@ def _in_events(connector: Connector, table: str) -> list[dict[str, Any]]:
     return [row for event in events for row in (event["before"], event["after"]) if row is not None]
 
 
+@pytest.mark.full  # the cases of partitions that are exchanged, and the laws in tests/property/test_capture_rules.py
 def test_rows_that_come_and_go_by_partitions(
     mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
 ) -> None:
@@ -409,6 +410,7 @@ def test_rows_that_come_and_go_by_partitions(
         assert {row.get("kept", 1) for row in _in_events(connector, f"{name}.p")} == {1}  # deletes have the key alone
 
 
+@pytest.mark.full  # tests/unit/test_mysql_kept_rules.py
 def test_a_table_that_the_file_leaves_out_keeps_its_rules(
     mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
 ) -> None:

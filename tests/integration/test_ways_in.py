@@ -16,6 +16,7 @@ from cdc.dev.servers.process import Server, Settings
 from tests.conftest import Database
 from tests.integration.connector import Connector
 from tests.integration.running import Running, same
+from tests.pushes import some_each_push
 
 DEAD: Final = "the port of a host that does not answer"
 
@@ -27,7 +28,7 @@ def _free_port() -> int:
         return int(taken.getsockname()[1])
 
 
-@pytest.mark.parametrize("way", ["?service=", "PGSERVICE", "a service in the file of the system", DEAD])
+@pytest.mark.parametrize("way", some_each_push(["?service=", "PGSERVICE", "a service of the system", DEAD], DEAD))
 def test_a_database_by_another_way(way: str, postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """Snapshot, stream, `cdc check` and `cdc status` all go there: by SQL and by the replication connection."""
     postgres18.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a'), (2, 'b')")
@@ -61,6 +62,7 @@ def test_a_database_by_another_way(way: str, postgres18: Database, kafka: str, p
     assert status["slot"]["name"] == f"cdc_{prefix}"
 
 
+@pytest.mark.full  # test_a_server_that_is_not_up_yet_is_waited_for_if_asked_to
 def test_a_first_start_waits_for_a_database_that_is_not_up(kafka: str, prefix: str, tmp_path: Path) -> None:
     """With `--wait`, from the first attempt on; without it the start ends at once. Nothing is made meanwhile."""
     server = Server("late", tmp_path / "late", lambda folder: dev_postgres.prepare(folder, major=18))
