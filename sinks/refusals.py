@@ -77,12 +77,13 @@ class Refusals:
                 hint="nothing is lost: date -u on both machines tells whose clock is wrong; if neither is, "
                 f"{self._set(batch.topic, _EACH_TIME)}",
             )
-        if error.code == codes.TopicAuthorizationFailedError.errno and batch is not None and table_of(batch.topic):
+        topic = None if batch is None else self._table_logs.written_for(batch.topic)
+        if error.code == codes.TopicAuthorizationFailedError.errno and batch is not None and topic and table_of(topic):
             return TopicError(
                 f"{where}: this user may not WRITE to it",
                 hint=f"kafka-acls.sh --bootstrap-server {self._servers} --add --allow-principal User:… "
                 f"--operation Write --topic {batch.topic}; or take away the DENY that is in its way",
-                topic=self._table_logs.written_for(batch.topic),
+                topic=topic,
             )
         if error.code in _FORBIDDEN:
             return OperatorError(
