@@ -8,10 +8,9 @@ from __future__ import annotations
 import difflib
 import logging
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from typing import Final, Protocol, TypeAlias, TypeVar
-from weakref import WeakKeyDictionary
+from typing import Protocol, TypeAlias, TypeVar
 
-from cdc.config.findings import Finding, left_out, refused
+from cdc.config.findings import Finding, Level, left_out, refused
 from cdc.config.table_patterns import LEFT_OUT, matches, named
 from cdc.model.errors import CdcError, NotLoggedError, OperatorError, RetryableError
 
@@ -259,18 +258,15 @@ def check_key(
         )
 
 
-_warned: Final[WeakKeyDictionary[object, set[tuple[str, str]]]] = WeakKeyDictionary()
-"""By connection: a process may have several, one after another, and each is to be told."""
+def not_unique(qualified: str, key: Sequence[str]) -> Finding:
+    """Say of a table that the configuration's key may not tell its rows apart."""
+    shown = ", ".join(key)
+    what = f"nothing makes its key ({shown}) unique: of rows that share one, the topic keeps the newest"
+    return Finding(Level.WARNING, f"table {qualified}", what)
 
 
-def warn_not_unique(connection: object, qualified: str, key: str) -> None:
-    """Say once a connection of a table that the configuration's key, by its columns, may not tell rows apart."""
-    warned = _warned.setdefault(connection, set())
-    if (qualified, key) in warned:
-        return
-    warned.add((qualified, key))
-    log.warning(
-        "table %s: nothing makes its key (%s) unique: of rows that share one, the topic keeps the newest",
-        qualified,
-        key,
-    )
+def tell(findings: Iterable[Finding | None]) -> None:
+    """Log what `cdc check` finds and a run goes on with."""
+    for found in findings:
+        if found is not None:
+            log.warning("%s: %s", found.about, found.what)

@@ -25,7 +25,8 @@ from sinks.topics.names import table_of
 from sinks.topics.records.positions import read_standing
 from sinks.topics.topics import Existing, Topics, Wanted
 
-_NEEDED: Final = frozenset({"READ", "WRITE", "DESCRIBE"})
+_NEEDED: Final = frozenset({"READ", "DESCRIBE"})
+"""Beside WRITE, without which a run does not begin to write to a topic."""
 _COPIES: Final = 3
 _ONE_BROKER: Final = "there is one broker, which will do for a trial; with three, sink.replication_factor: 3"
 
@@ -37,6 +38,19 @@ def position(config: KafkaConfig, connector: str) -> State | None:
         if not topics.exists(sink.position_topic):
             return None
     return read_standing(config, connector).state
+
+
+def described(config: KafkaConfig, connector: str, *, by_others: bool = True) -> list[bytes]:
+    """Return what was said of tables: the schema topic's records, and the copies of this connector's own.
+
+    `by_others` False: the copies will do.
+    """
+    sink = KafkaSink(config, connector)
+    with Topics(config.bootstrap_servers, config.options) as topics:
+        there = topics.exists(sink.schema_topic), topics.exists(sink.position_topic)
+    with closing(sink):
+        published = list(sink.schemas()) if by_others and there[0] else []
+    return [*published, *(read_standing(config, connector).schemas.values() if there[1] else ())]
 
 
 def check(
@@ -62,7 +76,7 @@ def check(
             ("kafka", partial(_broker, topics, config)),
             ("topics", partial(_topics, topics, config, wanted)),
             ("topics", partial(_ledger, topics, config, sink, wanted, tables, state=state)),
-            ("route", partial(_routes, topics, config, sink, tables, state=state)),
+            ("route", partial(_routes, config, sink, tables, state=state)),
             ("topics", partial(_neighbours, topics, config, sink, tables, state=state, identity=identity)),
         )
         for about, probe in probes:
@@ -172,15 +186,11 @@ def _ledger(
             yield Finding(Level.WARNING, "topics", f"topic {topic} {what.value}: {then}", None)
 
 
-def _routes(
-    topics: Topics, config: KafkaConfig, sink: KafkaSink, tables: Sequence[Table], *, state: State | None
-) -> Iterator[Finding]:
+def _routes(config: KafkaConfig, sink: KafkaSink, tables: Sequence[Table], *, state: State | None) -> Iterator[Finding]:
     """Compare how tables are routed with what was written, by this connector and by its neighbours."""
-    published = sink.schemas() if config.route and topics.exists(sink.schema_topic) else ()
-    kept = read_standing(config, sink.connector).schemas.values() if state is not None else ()
-    described = [orjson.loads(value) for value in (*published, *kept)]
+    said = [orjson.loads(value) for value in described(config, sink.connector, by_others=bool(config.route))]
     captured = state.tables if state is not None else ()
-    for refusal in Routes.of_sink(config).moved(described, tables, captured, sink.topic, sink.connector):
+    for refusal in Routes.of_sink(config).moved(said, tables, captured, sink.topic, sink.connector):
         yield refused("route", refusal)
 
 
@@ -198,14 +208,6 @@ def _topic(name: str, found: Existing, config: KafkaConfig) -> Iterator[Finding]
             about,
             f"max.message.bytes is {largest}: a row that makes a larger record stops the connector",
             f"{alter} max.message.bytes={needed}",
-        )
-    in_sync = int(found.settings.get("min.insync.replicas", 1))
-    if in_sync > found.replicas:
-        yield Finding(
-            Level.ERROR,
-            about,
-            f"min.insync.replicas is {in_sync}, and there are {found.replicas} replicas: nothing can be written",
-            f"{alter} min.insync.replicas={max(1, found.replicas - 1)}",
         )
     missing = sorted(_NEEDED - found.allowed)
     if found.allowed and missing:  # brokers without authorization say nothing, or all

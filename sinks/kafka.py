@@ -41,7 +41,7 @@ from sinks.topics.records.table_logs import TableLogs
 from sinks.topics.settings_watch import SettingsWatch, look
 from sinks.topics.topic_watch import TopicWatch
 from sinks.topics.topics import LARGEST_RECORD, Topics, Wanted
-from sinks.topics.wanted import spread, wanted
+from sinks.topics.wanted import Refused, spread, wanted
 
 _REQUEST_RECORDS: Final = 2_000
 _REQUEST_BYTES: Final = 1_500_000
@@ -85,7 +85,7 @@ class KafkaSink:
         self._ends = Ends({}, {})
         self._interrupted = self._unrecorded = False
         """Whether partitions reach further than is recorded."""
-        self._watch = TopicWatch()
+        self._watch, self._refused = TopicWatch(), Refused()
         self._settings: SettingsWatch | None = None
         self._made: Sequence[str] = ()
         """Topics that the producer has not looked for yet."""
@@ -121,8 +121,8 @@ class KafkaSink:
         return self._tables.topic(table)
 
     def check(self, tables: Sequence[Table]) -> bool:
-        with self._topics() as topics:
-            missing = {topic.name for topic in topics.check(self.wanted(tables))}
+        with self._topics() as topics, self._refused.noting():
+            missing = {topic.name for topic in topics.check(self._refused.ask(self.wanted(tables)))}
             self._smallest_limit = min(topics.smallest_limit, self._largest_wanted)
             self._has_letters = topics.exists(self.log_topic("dead-letter"))
         self._unmade = self.schema_topic in missing
@@ -137,7 +137,8 @@ class KafkaSink:
             found = topics.facts([topic.name for topic in wanted])
         made = {topic.name for topic in missing}
         self._found = {name: replace(facts, made=name in made) for name, facts in found.items()}
-        self._settings = SettingsWatch(partial(look, self._topics, wanted, self._found, self._reached))
+        seen = self._found, self._reached, self._refused.topics
+        self._settings = SettingsWatch(partial(look, self._topics, wanted, *seen))
         self._made = [topic.name for topic in wanted]
         self._has_letters |= "dead-letter" in self._logs
 
@@ -239,9 +240,9 @@ class KafkaSink:
         was, self._interrupted = self._interrupted, self._producer.interrupted
         if self._interrupted and not was:
             self._look_soon()
-        if self._settings is not None and not whole and self._settings.moved():
-            return True
-        return self._watch.moved(self._found, self._there, whole=whole)
+        with self._refused.noting():
+            has_moved = self._settings is not None and not whole and self._settings.moved()
+        return has_moved or self._watch.moved(self._found, self._there, whole=whole)
 
     def _there(self, names: Sequence[str]) -> Mapping[str, tuple[str, int]]:
         try:
@@ -282,8 +283,7 @@ class KafkaSink:
         if topic not in self._routed:
             with Topics(self._servers, self._config.options) as topics:
                 of_any_size = Wanted.log(topic, None, {}).adjusted(self._config.topic_config)
-                missing = topics.check([of_any_size])
-                wanted = [replace(each, partitions=self._config.partitions) for each in missing]
+                wanted = [replace(each, partitions=self._config.partitions) for each in topics.check([of_any_size])]
                 topics.create(wanted, replication_factor=self._config.replication_factor)
             self._routed.add(topic)
         return topic

@@ -8,10 +8,11 @@ from kafka import errors as codes
 
 from cdc.config.kafka_config import KafkaConfig
 from cdc.formats.reading import Reading
-from cdc.model.errors import CdcError, FencedError, OperatorError, RetryableError, TooLargeError
+from cdc.model.errors import CdcError, FencedError, OperatorError, RetryableError, TooLargeError, TopicError
 from sinks.client.record_batch import first
 from sinks.producer.batches import Batch
 from sinks.producer.retries import FENCED, RefusedError
+from sinks.topics.names import table_of
 from sinks.topics.records.table_logs import TableLogs
 
 LARGEST_REQUEST: Final = 100_000_000
@@ -75,6 +76,14 @@ class Refusals:
                 f"(message.timestamp.after.max.ms, message.timestamp.before.max.ms): {error}",
                 hint="nothing is lost: date -u on both machines tells whose clock is wrong; if neither is, "
                 f"{self._set(batch.topic, _EACH_TIME)}",
+            )
+        topic = None if batch is None else self._table_logs.written_for(batch.topic)
+        if error.code == codes.TopicAuthorizationFailedError.errno and batch is not None and topic and table_of(topic):
+            return TopicError(
+                f"{where}: this user may not WRITE to it",
+                hint=f"kafka-acls.sh --bootstrap-server {self._servers} --add --allow-principal User:… "
+                f"--operation Write --topic {batch.topic}; or take away the DENY that is in its way",
+                topic=topic,
             )
         if error.code in _FORBIDDEN:
             return OperatorError(

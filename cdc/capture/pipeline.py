@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -22,9 +22,10 @@ from cdc.capture.control import signals
 from cdc.capture.control.commands import RestartSession
 from cdc.capture.session import Session
 from cdc.capture.settings import Settings
-from cdc.capture.starting.left_out import begins_without, could_begin_without, left_out_by, refuse_unlogged, those_named
+from cdc.capture.starting.left_out import left_out_by, refuse_unlogged
 from cdc.capture.starting.stand_by import StandBy
 from cdc.capture.starting.startup import Startup
+from cdc.capture.starting.without import LeavingOut, Parts, Without
 from cdc.encode.dead_letters import refusal
 from cdc.encode.topic_contents.published_values import PublishedValues
 from cdc.machine.flag import Flag
@@ -73,17 +74,6 @@ class Report:
     state: State
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What a connector's file says to a pipeline."""
-
-    settings: Settings
-    open_source: Callable[[], Source]
-    open_snapshotter: Callable[[], Snapshotter]
-    leaving_out: Callable[[Collection[str]], Callable[[], Source]] | None = None
-    """Gives what opens the source without certain tables, by ``schema.table``."""
-
-
 class Pipeline:
     """Runs one connector. `open_source` and `open_snapshotter` make a new part for every session."""
 
@@ -100,7 +90,7 @@ class Pipeline:
         executor: Callable[[], Executor] | None = None,
         meter: Meter = NO_METER,
         reread: Callable[[], Parts | None] = lambda: None,
-        leaving_out: Callable[[Collection[str]], Callable[[], Source]] | None = None,
+        leaving_out: LeavingOut | None = None,
     ) -> None:
         """`observe` is called with every commit, `failed` with every error that ends a session.
 
@@ -112,20 +102,12 @@ class Pipeline:
         self._reread = reread
         self._before: Parts | None = None
         """What was followed before the file was read again, until a session has committed with what it says now."""
-        self._new: frozenset[str] = frozenset()
-        """The tables that have come while the log was followed, until a session has committed with them."""
-        self._left_out: frozenset[str] = frozenset()
-        """Those of them that this process does without."""
-        self._why_left_out: dict[str, CdcError] = {}
-        self._said_left_out: Mapping[str, str] | None = None
-        self._tell_left_out = left_out
-        self._leaving_out = leaving_out
+        self._now = Parts(settings, open_source, open_snapshotter, leaving_out)
+        self._without = Without(self._now, sink, meter, left_out)
         self._tables: Sequence[Table] = ()
         """Those that the session has found."""
         self._settings = settings
         self._startup = Startup(settings, sink)
-        self._open_source = open_source
-        self._open_snapshotter = open_snapshotter
         self._sink = sink
         self._observe = observe
         self._failed = failed
@@ -185,13 +167,13 @@ class Pipeline:
                 continue
             except ChangedError as exc:
                 log.info("%s", exc.message)
-                self._new |= exc.tables if isinstance(exc, NewTablesError) else frozenset()
+                self._without.has_new(exc.tables if isinstance(exc, NewTablesError) else ())
                 continue
             except TooLargeError as exc:
                 self._meter.fails(exc)
                 self._refuse(exc)
             except (OperatorError, ConfigError, BugError) as exc:
-                if self._goes_back(exc) or self._does_without(exc):
+                if self._goes_back(exc) or self._without.does(exc, self._tables):
                     continue
                 self._ends(said := self._in_truth(exc))
                 if said is exc:
@@ -234,66 +216,20 @@ class Pipeline:
         self._across.reload.clear()
         found = self._reread()
         if found is not None:
-            self._before = self._before or Parts(
-                self._settings, self._open_source, self._open_snapshotter, self._leaving_out
-            )
+            self._before = self._before or self._now
             self._follows(found)
             log.info("connector %s: its file is read again", self._settings.connector)
 
     def _follows(self, parts: Parts) -> None:
-        self._settings, self._open_source = parts.settings, parts.open_source
-        self._open_snapshotter, self._leaving_out = parts.open_snapshotter, parts.leaving_out
-        self._new = self._left_out = frozenset()
-        self._why_left_out = {}
-
-    def _does_without(self, error: CdcError) -> bool:
-        """Whether tables that just a pattern brings have led to this: the others go on without them.
-
-        Those that have come while the log was followed, and at a start those that an error names.
-        """
-        if self._leaving_out is None or isinstance(error, (FencedError, GapError)):
-            return False
-        new = those_named(self._new, self._tables, self._sink.topic, error.message) or self._new
-        if not new and not isinstance(error, BugError):
-            new = begins_without(self._tables, self._could_begin_without(), self._sink.topic, error.message)
-        if not new:
-            return False
-        self._new, self._left_out = self._new - new, self._left_out | new
-        self._why_left_out |= dict.fromkeys(new, error)
-        self._open_source = self._leaving_out(self._left_out)
-        self._meter.fails(error)
-        said = f"table {', '.join(sorted(new))} is left out until the next start: {error.message}"
-        log.error("%s; %s", said, error.hint) if error.hint else log.error("%s", said)
-        return True
-
-    def _needs(self, table: str, *, ran_before: bool) -> bool:
-        """Whether a start does not go on without a table that is in no log: no reading brings an outbox's messages."""
-        of = self._settings
-        return (of.outbox is not None and table == of.outbox.table) or not (ran_before or of.by_pattern(table))
-
-    def _say_left_out(self, source: Source) -> None:
-        """Tell which tables are left out; a start that leaves out none may follow one that did."""
-        why = {**left_out_by(source), **self._why_left_out}
-        said = {table: error.message for table, error in why.items()}
-        may = why or could_begin_without(self._tables, self._settings.by_pattern, ())
-        if may and said != self._said_left_out:
-            self._tell_left_out(why)
-            self._said_left_out = said
-
-    def _could_begin_without(self) -> frozenset[str]:
-        if not could_begin_without(self._tables, self._settings.by_pattern, ()):
-            return frozenset()
-        try:
-            state = self._sink.peek()
-        except CdcError as exc:
-            log.debug("which tables were captured before is not known: %s", exc.message)
-            return frozenset()
-        return could_begin_without(self._tables, self._settings.by_pattern, state.tables if state is not None else ())
+        self._settings, self._now = parts.settings, parts
+        self._without.follow(parts)
 
     def _goes_back(self, error: CdcError) -> bool:
         """Whether a file that was read again has led to this before anything was committed: then it is as it was."""
+        if self._before is None or self._without.was_so(error, self._tables):
+            return False
         before, self._before = self._before, None
-        if before is None or isinstance(error, FencedError):
+        if isinstance(error, FencedError):
             return False
         self._meter.fails(error)
         log.error("the file as it is now is refused, the connector goes on as before: %s", error.message)
@@ -335,7 +271,11 @@ class Pipeline:
         """Run from fencing to the first error. Nothing is made anywhere before source and sink have been checked."""
         self._meter.becomes(RunState.STARTING)
         self._tables = ()
-        with closing(self._sink), closing(self._open_source()) as source, closing(self._open_snapshotter()) as reader:
+        with (
+            closing(self._sink),
+            closing(self._without.open_source()) as source,
+            closing(self._now.open_snapshotter()) as reader,
+        ):
             takes_over = self._stand_by.takes_over(ran=self._ran)
             if self._stand_by.wait(source, ran=self._ran, to_end=until_caught_up):
                 self._sequence = None  # what others have committed since is no reason to end
@@ -343,7 +283,7 @@ class Pipeline:
             identity = source.connect()
             tables = self._tables = source.tables()
             ran_before = self._sink.check(tables)
-            refuse_unlogged(source, partial(self._needs, ran_before=ran_before))
+            refuse_unlogged(source, partial(self._without.needs, ran_before=ran_before))
             beside = left_out_by(source)
             raise_first(self._settings.rules.refusals(tables, first=not ran_before, beside=beside))
             raise_first(self._settings.formats.refusals(tables, first=not ran_before))
@@ -383,7 +323,7 @@ class Pipeline:
                 until_caught_up=until_caught_up,
             )
             self._ran, self._stand_by.stood_by, self._is_read_again = True, False, False
-            self._say_left_out(source)
+            self._without.begun(source, tables)
             with closing(session):
                 self._run_session(session, state.phase, view, target)
 
@@ -437,7 +377,8 @@ class Pipeline:
 
     def _committed(self, events: int, state: State) -> None:
         self._good()
-        self._before, self._new = None, frozenset()
+        self._before = None
+        self._without.committed()
         self._sequence, self._took_over = state.sequence, True
         self._events += events
         tables = state.snapshot.get("tables", {})

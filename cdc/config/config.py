@@ -94,27 +94,28 @@ class ConnectorConfig:
         )
         for table in self.sink.formats:
             require(
-                is_pattern(table) or self.source.captures(table),
+                is_pattern(table) or self.source.speaks_of(table),
                 f"sink.formats: “{table}” is not captured",
                 f"add it to source.tables, which has {', '.join(self.source.tables)}",
             )
         for table in self.sink.log.tables if self.sink.log is not None else ():
             require(
-                is_pattern(table) or self.source.captures(table),
+                is_pattern(table) or self.source.speaks_of(table),
                 f"sink.log.tables: “{table}” is not captured",
                 f"add it to source.tables, which has {', '.join(self.source.tables)}",
             )
         for at, route in enumerate(self.sink.route):
             require(
-                is_pattern(route.tables) or self.source.captures(route.tables),
+                is_pattern(route.tables) or self.source.speaks_of(route.tables),
                 f"sink.route[{at}].from: “{route.tables}” is not captured",
                 f"add it to source.tables, which has {', '.join(self.source.tables)}",
             )
 
     def without(self, tables: Collection[str]) -> ConnectorConfig:
-        """Return it with tables left out, by ``schema.table``, that patterns bring."""
-        left_out = (f"{LEFT_OUT}{name}" for name in sorted(tables))
-        return replace(self, source=replace(self.source, tables=(*self.source.tables, *left_out)))
+        """Return it with tables left out, by ``schema.table``: as if the file said so."""
+        left = [item for item in self.source.tables if item not in tables]
+        left += (f"{LEFT_OUT}{name}" for name in sorted(tables))
+        return replace(self, source=replace(self.source, tables=tuple(left)))
 
     def names(self, table: str) -> bool:
         """Whether the file names ``schema.table`` anywhere; otherwise just patterns bring it."""

@@ -30,6 +30,8 @@ class Finding:
     what: str
     fix: str | None = None
     """A statement or a command where there is one."""
+    error: CdcError | None = field(default=None, compare=False, repr=False)
+    """The error that it is made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Checked:
 
 def refused(about: str, error: CdcError) -> Finding:
     """Make a finding of an error that a run would stop at."""
-    return Finding(Level.ERROR, about, error.message, error.hint)
+    return Finding(Level.ERROR, about, error.message, error.hint, error)
 
 
 def left_out(about: str, error: CdcError, *, named: bool = False) -> Finding:
@@ -57,6 +59,11 @@ def left_out(about: str, error: CdcError, *, named: bool = False) -> Finding:
 def as_left_out(finding: Finding) -> Finding:
     """Return an error's finding as that of what a pattern brings, which a run leaves out."""
     return replace(finding, level=Level.WARNING, what=f"{finding.what}; a pattern brings it, and it is left out")
+
+
+def as_left_out_for_its_topic(finding: Finding) -> Finding:
+    """Return an error's finding as that of a table's topic, which a run does without until it is right."""
+    return replace(finding, level=Level.WARNING, what=f"{finding.what}; its table is left out until that is right")
 
 
 def probed(about: str, probe: Callable[[], Iterable[Finding]]) -> list[Finding]:

@@ -157,6 +157,7 @@ class SourceConfig:
             require(named is None, f"tables: {named} has a prefix, which means nothing to type {self.type}", hint)
             return
         names = [item if isinstance(item, str) else item.table for item in items]
+        names = [name.removeprefix(LEFT_OUT) for name in names]
         for name in names:
             hint = "tables: [{table: config.services, prefix: /services/}]"
             require(name in prefixes, f"tables: “{name}” has no prefix, and etcd has no tables of its own", hint)
@@ -182,7 +183,7 @@ class SourceConfig:
         for part, names in rules.items():
             for name in names:
                 require(
-                    is_pattern(name) or self.captures(name) or leaves_out(self.tables, name),
+                    is_pattern(name) or self.speaks_of(name),
                     f"{part}: “{name}” is not captured",
                     f"add it to tables, which has {', '.join(self.tables)}",
                 )
@@ -206,3 +207,7 @@ class SourceConfig:
     def captures(self, table: str) -> bool:
         """Whether `tables` names ``schema.table``."""
         return chooses(self.tables, table)
+
+    def speaks_of(self, table: str) -> bool:
+        """Whether `tables` names ``schema.table``, or leaves it out: what is said of one that is may stay."""
+        return self.captures(table) or leaves_out(self.tables, table)

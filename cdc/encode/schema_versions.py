@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -14,7 +14,7 @@ from cdc.encode.envelope.message_encoder import MessageEncoder
 from cdc.encode.envelope.table_encoder import TableEncoder
 from cdc.encode.schema_record import schema_record
 from cdc.model.change import Position, Table
-from cdc.model.errors import raise_first
+from cdc.model.errors import OperatorError, raise_first
 from cdc.model.table_schema import Description, carried, rewritten, stale_reason
 from cdc.model.tended import await_tended
 from cdc.model.wire import Wire, Wires
@@ -126,13 +126,20 @@ class SchemaVersions:
         self._carried: dict[tuple[str, str, int, int], Mapping[str, str]] = {}
         for value in published:
             self._note(orjson.loads(value))
+        raise_first(self.refusals(tables))
+
+    def refusals(self, tables: Iterable[Table]) -> Iterator[OperatorError]:
+        """Give why tables as they are now cannot have their rules, by what was said of them before."""
         for table in tables:
-            of = rules.of(table.qualified)
-            if of is not None:
-                refuse_unknown(of, table, partial(self._was_known, table))
-                if (table.schema, table.name) in self._described:
-                    refuse_renamed(of, table, partial(self._was_known, table))
-                    self._refuse_lent(of, table)
+            try:
+                of = self._rules.of(table.qualified)
+                if of is not None:
+                    refuse_unknown(of, table, partial(self._was_known, table))
+                    if (table.schema, table.name) in self._described:
+                        refuse_renamed(of, table, partial(self._was_known, table))
+                        self._refuse_lent(of, table)
+            except OperatorError as exc:
+                yield exc
 
     def _note(self, record: Mapping[str, Any]) -> None:
         name = (record["schema"], record["table"])

@@ -102,6 +102,9 @@ class ReportingMeter:
     def committed(self, commit: Commit) -> None:
         self._meter.committed(commit)
 
+    def leaves_out(self, tables: int) -> None:
+        self._meter.leaves_out(tables)
+
     def is_fresh(self, source_ms: int, ahead_ms: int) -> None:
         self._meter.is_fresh(source_ms, ahead_ms)
 

@@ -6,6 +6,7 @@
     │   ├── VerdictError      position or topics do not go with what was found  exit 4
     │   │   └── GapError          log after the position is gone
     │   ├── NotLoggedError    changes of a table are in no log: the other tables go on
+    │   ├── TopicError        a table's topic is not as it must be: the other tables go on
     │   ├── UnloggedError a server writes no log: what is written now never comes
     │   ├── TooLargeError a record above the broker's limit; may be a dead letter instead
     │   └── FencedError   another copy of the connector has taken over     exit 3
@@ -21,7 +22,7 @@ value or a secret: names, counts and positions only.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 
@@ -83,6 +84,26 @@ class NotLoggedError(OperatorError):
     To stop would keep nothing of it, so one that was captured is captured no more for now, and the others go on. Once
     it is in the log again, its rows are read into its topic, and those that are gone are deleted.
     """
+
+
+class TopicError(OperatorError):
+    """A topic of a table is not as it must be, which nothing else depends on: the other tables go on.
+
+    What the table changes meanwhile is not published. Once its topic is right, its rows are read into it, and those
+    that are gone are deleted.
+    """
+
+    def __init__(self, message: str, *, hint: str, topic: str) -> None:
+        """`topic` is the table's, also where it is the log beside it that is not right."""
+        super().__init__(message, hint=hint)
+        self.topic = topic
+        self.beside: Sequence[TopicError] = ()
+        """What else was found at the same time."""
+
+    @property
+    def by_topic(self) -> Mapping[str, TopicError]:
+        """The first error of each topic."""
+        return {of.topic: of for of in reversed((self, *self.beside))}
 
 
 class UnloggedError(OperatorError):
@@ -162,4 +183,14 @@ class ProtocolError(BugError):
 def raise_first(refusals: Iterable[CdcError]) -> None:
     """Raise the first error, if there is one: a run stops at what `cdc check` lists, so that the two never disagree."""
     for refusal in refusals:
+        raise refusal
+
+
+def raise_of_topics(refusals: Iterable[OperatorError]) -> None:
+    """Raise what all tables depend on, if there is such an error; else all that concerns topics of tables, as one."""
+    refused = list(refusals)
+    of_tables = [refusal for refusal in refused if isinstance(refusal, TopicError)]
+    raise_first(refusal for refusal in refused if not isinstance(refusal, TopicError))
+    for refusal in of_tables[:1]:
+        refusal.beside = of_tables[1:]
         raise refusal

@@ -330,7 +330,7 @@ class Sink(Protocol):
     def check(self, tables: Sequence[Table]) -> bool:
         """Whether this connector may have run before: its position topic exists. Makes nothing.
 
-        Raises OperatorError unless the topics are right or can be made.
+        Raises OperatorError unless the topics are right or can be made: TopicError if tables' alone are wrong.
         """
 
     def create(self, tables: Sequence[Table]) -> None:
@@ -360,6 +360,7 @@ class Sink(Protocol):
     def moved(self, *, whole: bool = False) -> bool:
         """Whether a topic is not the recorded one any more, or is gone: then a new session must compare.
 
+        So it is where one is right by now that `check` or this has refused by TopicError, until `check` asks for it.
         It looks at some topics, and at most once a second, for it is called by the loop; `whole`: at all, now. Raises
         OperatorError for a topic whose settings a start would refuse.
         """

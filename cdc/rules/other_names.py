@@ -22,7 +22,7 @@ class Another(NamedTuple):
 
 def refuse_other_names(rules: CaptureRules, others: Iterable[Another]) -> None:
     """Raise one OperatorError for all that have weaker rules under the names that they have now."""
-    weaker = [other for other in others if _lets_out(rules, other)]
+    weaker = [other for other in others if lets_out(rules, other)]
     if not weaker:
         return
     said = (of.how or f"table renamed: {of.was} is {of.now} now" for of in weaker)
@@ -36,7 +36,8 @@ def refuse_other_names(rules: CaptureRules, others: Iterable[Another]) -> None:
     )
 
 
-def _lets_out(rules: CaptureRules, other: Another) -> bool:
+def lets_out(rules: CaptureRules, other: Another) -> bool:
+    """Whether the rules of the name that a table has now hide less than those of the one that it had."""
     then = rules.each(other.was) if other.was != other.now else []
     now = rules.of(other.now) if then else None
     return any(now is None or _is_weaker(now, one) for one in then)

@@ -135,6 +135,9 @@ class ConnectorMeter:
         self.figures.histogram("cdc_source_delay_seconds").observe(up_to, count, total_s)
         self.figures.add("cdc_source_transactions_total", count)
 
+    def leaves_out(self, tables: int) -> None:
+        self.figures.set("cdc_connector_tables_left_out", tables)
+
     def is_fresh(self, source_ms: int, ahead_ms: int) -> None:
         self._fresh_ms, self._ahead_ms = source_ms, ahead_ms
 

@@ -59,6 +59,8 @@ CONNECTOR: Final = (
     _counter("cdc_connector_errors_total", "Errors that ended a session, by class.", "kind"),
     _counter("cdc_connector_retries_total", "Sessions that are begun again because of an error, by its class.", "kind"),
     _gauge("cdc_connector_tables", "Captured tables."),
+    _gauge("cdc_connector_tables_left_out", "Tables that the connector goes on without, though the file asks for them:"
+           " `left_out` of `cdc status` has the reason of each."),
     _gauge("cdc_source_lag_seconds", "How long ago, by the source's clock, it was that all that was committed there is"
            " in Kafka: `lag_seconds` of `cdc status`."),
     _gauge("cdc_source_fresh_timestamp_seconds", "The time of the source's clock up to which all that was committed"

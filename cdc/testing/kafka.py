@@ -10,7 +10,7 @@ from typing import Final, cast, get_args
 from cdc.encode.table_log import log_of
 from cdc.formats.reading import PLAIN, Reading
 from cdc.model.change import Table
-from cdc.model.errors import BugError, OperatorError, TooLargeError
+from cdc.model.errors import BugError, OperatorError, TooLargeError, TopicError, raise_of_topics
 from cdc.model.interfaces import Headers, Log
 from cdc.model.ledger import TopicFacts, loss
 from cdc.model.state import State
@@ -146,6 +146,7 @@ class MemorySink:
         self._records = self._bytes = 0
         self.epochs = 0
         self._found: Mapping[str, TopicFacts] = {}
+        self._refused: set[str] = set()
         self._states = StateWriter(StateReader(connector))
         self.position_topic = f"{prefix}.position-{connector}"
         self.schema_topic = f"{prefix}.schema"
@@ -160,7 +161,7 @@ class MemorySink:
 
     def check(self, tables: Sequence[Table]) -> bool:
         self._at("sink.check")
-        self._refuse(map(self.topic, tables))
+        self._refuse((*map(self.topic, tables), self.schema_topic))
         return self.position_topic in self._kafka.topics
 
     def create(self, tables: Sequence[Table]) -> None:
@@ -172,9 +173,15 @@ class MemorySink:
         self._found = {topic: replace(self._kafka.facts(topic), made=topic in made) for topic in topics}
 
     def _refuse(self, topics: Iterable[str]) -> None:
-        for topic in topics:
-            if topic in self._kafka.refused and topic in self._kafka.topics:
-                raise OperatorError(f"topic {topic} has other settings", hint="set them back")
+        asked = {*topics}
+        there = asked & self._kafka.refused & self._kafka.topics.keys()
+        self._refused = (self._refused - asked) | there
+        raise_of_topics(
+            TopicError(f"topic {of} has other settings", hint="set them back", topic=of)
+            if of.count(".") > 1
+            else OperatorError(f"topic {of} has other settings", hint="set them back")
+            for of in sorted(there)
+        )
 
     def neighbours(self) -> list[tuple[str, State]]:
         found = []
@@ -214,6 +221,8 @@ class MemorySink:
 
     def moved(self, *, whole: bool = False) -> bool:  # noqa: ARG002 - it is cheap here
         self._refuse(self._found)
+        if self._refused - self._kafka.refused:
+            return True
         recorded = self.recorded()
         there = {topic: self._kafka.facts(topic) for topic in self._found if topic in self._kafka.topics}
         return any(topic not in there or loss(recorded.get(topic), there[topic], keeps=True) for topic in self._found)

@@ -16,7 +16,7 @@ class MemoryMeter:
     wanted = True
 
     def __init__(self) -> None:
-        self.moved = self.waited = self.ended_open = 0
+        self.moved = self.waited = self.ended_open = self.left_out = 0
         self.states: list[RunState] = []
         self.commits: list[Commit] = []
         self.sessions: list[State] = []
@@ -46,6 +46,9 @@ class MemoryMeter:
 
     def committed(self, commit: Commit) -> None:
         self.commits.append(commit)
+
+    def leaves_out(self, tables: int) -> None:
+        self.left_out = tables
 
     def is_fresh(self, source_ms: int, ahead_ms: int) -> None:
         self.fresh.append((source_ms, ahead_ms))

@@ -47,7 +47,8 @@ class EtcdSource:
     def __init__(self, config: ConnectorConfig) -> None:
         self._config = config
         self._address = address(config.source.url)
-        self._captured = captured(config.source.prefixes)
+        of = config.source
+        self._captured = captured({name: prefix for name, prefix in of.prefixes.items() if of.captures(name)})
         self._gateway: Gateway | None = None
         self._place: Place | None = None
         self._head = 0

@@ -24,6 +24,7 @@ from connectors.mysql.replication import continuity, last_transaction, mariadb_h
 from connectors.mysql.replication.continuity import identity, look_at_log
 from connectors.mysql.replication.dump_stream import replica_host, replica_uuid
 from connectors.mysql.replication.dumps import duplicates, file_made_at, glance, server_id
+from connectors.mysql.rows.relations import Followed
 from connectors.mysql.values import mapping
 
 _DAY_S: Final = 86_400
@@ -227,13 +228,14 @@ class _Check:
         refusals = catalog.refusals(self._config.source.tables, self._config.source.keys)
         good, found = captured_tables.sorted_out(refusals, self._config.source.tables, known)
         yield from found
-        for captured in captured_tables.all_of(
-            sorted(good), lambda names: catalog.captured(names, self._config.source.keys)
-        ):
+        there = captured_tables.all_of(sorted(good), lambda names: catalog.captured(names, self._config.source.keys))
+        for captured in there:
             table = captured.table
             self._tables += (table,)
             what = f"key ({', '.join(table.key)}), {len(table.columns)} columns, about {captured.rows:,} rows"
-            yield Finding(Level.OK, f"table {table.qualified}", what)
+            yield captured.warning or Finding(Level.OK, f"table {table.qualified}", what)
+        if self._state is not None:
+            Followed(self._config.source, there, folds=self._server.folds).kept.begin(self._state.carried)
 
     def _filters(self, connection: session.Connection) -> Iterator[Finding]:
         for refusal in filters.refusals(connection, self._server, self._tables, self._where):

@@ -16,7 +16,7 @@ from cdc.model.errors import BugError, CdcError, NewTablesError, ProtocolError, 
 from cdc.model.interfaces import Follower, Start
 from cdc.model.state import State
 from cdc.model.table_schema import Description
-from connectors.captured_tables import LeftOut
+from connectors import captured_tables
 from connectors.mysql import session
 from connectors.mysql.binlog import events, fast_path, parser, transaction_payload
 from connectors.mysql.binlog.last_transaction import LastTransaction
@@ -61,8 +61,7 @@ _COMPARED_S: Final = 30.0
 class MysqlSource:
     """Follows one server's binlog."""
 
-    name = "mysql"
-    database = ""
+    name, database = "mysql", ""
 
     def __init__(self, config: ConnectorConfig) -> None:
         self._config = config
@@ -106,9 +105,10 @@ class MysqlSource:
                 raise refusal
             log.warning("MySQL at %s may be a replica: if so, %s", self._address.endpoint, server.NOT_HANDED_ON)
         session.tell_of_weak_tls(self._address.endpoint, session.weakness(self._address))
-        left_out, of = LeftOut(self._config.source.tables), self._config.source
+        left_out, of = captured_tables.LeftOut(self._config.source.tables), self._config.source
         self._captured = Catalog(sql).captured(of.tables, of.keys, left_out)
         left_out.tell(self._captured)
+        captured_tables.tell(one.warning for one in self._captured)
         self._left_out = left_out.found
         self._compare_filters()
         for warning in filters.warnings(sql, self._server):
@@ -145,6 +145,7 @@ class MysqlSource:
         self.made_at(server.status(self._connected(), self._server)[0])  # whether the log is sent to this user at all
 
     def verify(self, state: State) -> tuple[Offset, int] | None:
+        self._followed.kept.begin(state.carried)
         here = continuity.look_at_log(self._connected(), self._server)
         self._place.read_to = continuity.resumes_at(state)
         raise_first(continuity.refusals(state, here, self.made_at, self._find, partial(self._trace, here.files)))
@@ -173,7 +174,7 @@ class MysqlSource:
         """Do nothing: the log has every table anyway."""
 
     def carried(self) -> Mapping[str, str]:
-        return {}
+        return self._followed.kept.carried
 
     def recall(self, described: Mapping[tuple[str, str], Sequence[Description]]) -> None:
         self._followed.recall(described)

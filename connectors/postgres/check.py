@@ -7,20 +7,23 @@ transaction that is rolled back.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
 from cdc.config.config import ConnectorConfig
 from cdc.config.findings import Checked, Finding, Level, left_out, probed, refused
 from cdc.model.change import Table
-from cdc.model.errors import CdcError
+from cdc.model.errors import CdcError, ChangedError
 from cdc.model.interfaces import LINEAGE
 from cdc.model.state import Phase, State
 from connectors import captured_tables
 from connectors.postgres import session
 from connectors.postgres.catalog import identities, lock_room, server
 from connectors.postgres.catalog.catalog import Captured, Catalog
+from connectors.postgres.catalog.relations import Followed
 from connectors.postgres.reliance import joining, ledger
+from connectors.postgres.reliance.reliance import became_of
 from connectors.postgres.slot import continuity, retention, slot
 from connectors.postgres.slot.replication_stream import STATUS_EVERY_S, ReplicationConnection
 
@@ -55,6 +58,7 @@ class _Check:
         self._params = session.parameters(config.source.url, f"cdc {config.name} check")
         self._where = session.endpoint(self._params)
         self._tables: tuple[Table, ...] = ()
+        self._all: tuple[Captured, ...] = ()
         self._oids: dict[int, str] = {}
         self._identity: dict[str, str] = {}
         self._made_again: set[str] = set()
@@ -76,6 +80,7 @@ class _Check:
                 (f"publication {self._names.publication}", self._publication),
                 (f"slot {self._names.slot}", self._slot),
                 ("position", self._position),
+                ("rules", self._became),
             )
             for about, probe in probes:
                 findings += probed(about, partial(probe, catalog))
@@ -170,9 +175,10 @@ class _Check:
                 yield left_out(f"table {captured.table.qualified}", without[captured.oid])
                 continue
             self._tables += (captured.table,)
+            self._all += (captured,)
             oids.append(captured.oid)
             self._oids[captured.oid] = captured.table.qualified
-            yield self._table(catalog, captured.table, captured.oid)
+            yield captured.warning or self._table(catalog, captured.table, captured.oid)
         for parent, others in identities.children(catalog.rows, oids, good).items():
             what = f"rows of {', '.join(others)}, which inherit from it, are not captured"
             yield Finding(Level.WARNING, f"table {parent}", what, f"source.tables: [{', '.join([parent, *others])}]")
@@ -224,6 +230,13 @@ class _Check:
             made = slot.rehearse_publication(catalog, name, self._tables)
             yield Finding(Level.OK, about, "will be made or extended at the start" if made else "carries all tables")
 
+    def _became(self, catalog: Catalog) -> Iterator[Finding]:
+        """Say what has become of tables that are captured no more: one may have another name, without its rules."""
+        if self._state is None or self._state.phase is Phase.CREATING or self._is_another():
+            return
+        with suppress(ChangedError):  # the catalog is just being changed
+            yield from became_of(Followed(self._config, self._all), catalog, self._state).told
+
     def _slot(self, catalog: Catalog) -> Iterator[Finding]:
         name, state = self._names.slot, self._state
         about = f"slot {name}"
@@ -247,7 +260,7 @@ class _Check:
                 return
             if continuity.renamed(catalog, state.identity, here):
                 here = self._identity = {**here, "database": state.identity["database"]}
-            if any(state.identity.get(what) != found for what, found in here.items() if what != LINEAGE):
+            if self._is_another():
                 return  # another source: the caller says so, and this slot says nothing about it
             tables = [table for table in self._tables if table.qualified not in self._made_again]
             refusals = [
@@ -260,3 +273,8 @@ class _Check:
             yield from refusals or [Finding(Level.OK, "position", f"the log can be followed from {at}")]
         finally:
             walsender.close()
+
+    def _is_another(self) -> bool:
+        """Whether the position is of another source than this one, which is known once `_position` has looked."""
+        state, here = self._state, self._identity
+        return state is None or any(state.identity.get(of) != found for of, found in here.items() if of != LINEAGE)

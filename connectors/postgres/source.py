@@ -15,6 +15,7 @@ from cdc.model.errors import BugError, GapError, OperatorError, ProtocolError, R
 from cdc.model.interfaces import LINEAGE, Follower, Start
 from cdc.model.state import State
 from cdc.model.table_schema import Description
+from connectors import captured_tables
 from connectors.captured_tables import LeftOut, Reasons
 from connectors.postgres import session
 from connectors.postgres.catalog import identities, server
@@ -92,6 +93,7 @@ class PostgresSource:
         left_out, of = LeftOut(self._config.source.tables), self._config.source
         self._captured = self._joining.possible(catalog, catalog.captured(of.tables, of.keys, left_out), left_out)
         left_out.tell(self._captured)
+        captured_tables.tell(one.warning for one in self._captured)
         self._left_out = left_out.found
         self._followed = Followed(self._config, self._captured)
         self._relied = Reliance(self._config, catalog, self._captured, self._followed, self._joining)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cdc.model.errors import CdcError, OperatorError
+from cdc.model.errors import CdcError, OperatorError, TopicError, raise_of_topics
 from cdc.model.ledger import Loss, TopicFacts, loss
 from sinks.client.failures import DRIVER_ERRORS
 from sinks.topics.ends import Reached, compared, of_these
@@ -36,6 +36,8 @@ class Seen:
     """What a start would stop at."""
     lost: bool = False
     """Records of a topic that keeps them were deleted, or brokers have lost them."""
+    is_right: bool = False
+    """A topic is as it must be that was refused before the session began."""
     led: bool = True
     """All partitions had a leader, which told where they end."""
 
@@ -45,17 +47,23 @@ def look(
     wanted: Sequence[Wanted],
     before: Mapping[str, TopicFacts],
     committed: Callable[[], Reached],
+    refused: Sequence[Wanted] = (),
 ) -> Seen:
-    """Compare topics with how they must be, with how they were `before` and how far they reach. Raises as `Topics`."""
+    """Compare topics with how they must be, with how they were `before` and how far they reach. Raises as `Topics`.
+
+    `refused` are topics whose tables are left out until those are right.
+    """
     reached = committed()
     keeping = [topic.name for topic in wanted if topic.configs.get("cleanup.policy") == "compact"]
     with connect() as topics:
         refusals, now = topics.refusals(wanted), topics.facts(keeping)
+        still = {of.topic for of in topics.refusals(refused) if isinstance(of, TopicError)} if refused else set()
     losses = (
         loss(before.get(name), of, keeps=True) for name, of in compared(now, of_these(now, before, reached)).items()
     )
     led = all(facts.ends for facts in now.values())
-    return Seen(refusals, any(what in (Loss.FORGOTTEN, Loss.CUT) for what in losses), led)
+    lost = any(what in (Loss.FORGOTTEN, Loss.CUT) for what in losses)
+    return Seen(refusals, lost, bool({topic.of for topic in refused} - still), led)
 
 
 class SettingsWatch:
@@ -71,14 +79,15 @@ class SettingsWatch:
         self._before: frozenset[str] = frozenset()
 
     def moved(self) -> bool:
-        """Tell whether records were lost. Raises OperatorError for what a start would refuse. Waits for nothing."""
+        """Tell whether records were lost, or a topic is right that was refused. Waits for nothing.
+
+        Raises OperatorError for what a start would refuse.
+        """
         if self._thread is not None and not self._thread.is_alive():
             self._thread = None
             before, self._before = self._before, frozenset(refusal.message for refusal in self._found.refusals)
-            for refusal in self._found.refusals:
-                if refusal.message in before:
-                    raise refusal
-            if self._found.lost:
+            raise_of_topics(refusal for refusal in self._found.refusals if refusal.message in before)
+            if self._found.lost or self._found.is_right:
                 return True
         if self._thread is None and time.monotonic() >= self._due_s:
             self._thread = threading.Thread(target=self._run, name="cdc-topics", daemon=True)

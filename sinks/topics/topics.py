@@ -13,7 +13,7 @@ from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.errors import KafkaError, TopicAuthorizationFailedError
 
-from cdc.model.errors import CdcError, OperatorError, RetryableError, raise_first
+from cdc.model.errors import CdcError, OperatorError, RetryableError, TopicError, raise_of_topics
 from cdc.model.ledger import UNKNOWN, TopicFacts
 from sinks.client import broker_clock
 from sinks.client.diagnosis import refuse_untrusted, unreachable
@@ -62,6 +62,12 @@ class Wanted:
     name: str
     partitions: int | None
     configs: Mapping[str, str] = field(default_factory=dict)
+    of: str = ""
+    """The topic of the tables that depend on this one; empty: all that a connector does."""
+
+    def refused(self, message: str, *, hint: str) -> OperatorError:
+        """Return the error of a topic that is not so."""
+        return TopicError(message, hint=hint, topic=self.of) if self.of else OperatorError(message, hint=hint)
 
     @classmethod
     def events(cls, name: str, partitions: int) -> Wanted:
@@ -74,12 +80,14 @@ class Wanted:
                 "delete.retention.ms": str(TOMBSTONES_KEPT_MS),
                 "max.message.bytes": str(LARGEST_RECORD),
             },
+            of=name,
         )
 
     @classmethod
-    def log(cls, name: str, partitions: int | None, kept: Mapping[str, str]) -> Wanted:
+    def log(cls, name: str, partitions: int | None, kept: Mapping[str, str], *, of: str = "") -> Wanted:
         """Describe a topic in which no record replaces another: kept as `kept` says, else by the broker's settings."""
-        return cls(name, partitions, {"cleanup.policy": "delete", "max.message.bytes": str(LARGEST_RECORD), **kept})
+        settings = {"cleanup.policy": "delete", "max.message.bytes": str(LARGEST_RECORD), **kept}
+        return cls(name, partitions, settings, of=of)
 
     @classmethod
     def internal(cls, name: str) -> Wanted:
@@ -178,38 +186,40 @@ class Topics:
             raise translate(exc, self._servers, "reading topics") from exc
 
     def check(self, wanted: Sequence[Wanted]) -> list[Wanted]:
-        """Return the topics that are missing. Raises OperatorError for one that exists and is wrong."""
+        """Return the topics that are missing. Raises OperatorError for one that exists and is wrong.
+
+        It is a TopicError if all that are wrong are of tables.
+        """
         try:
             existing = self._existing([w.name for w in wanted])
         except DRIVER_ERRORS as exc:
             raise translate(exc, self._servers, "reading topics") from exc
-        raise_first(self._refusals(wanted, existing))
+        raise_of_topics(self._refusals(wanted, existing))
         return [w for w in wanted if w.name not in existing]
 
     def refusals(self, wanted: Sequence[Wanted]) -> list[OperatorError]:
-        """Return all that is wrong with those of the topics that exist: `check` raises the first."""
+        """Return all that is wrong with those of the topics that exist: `check` raises it."""
         return list(self._refusals(wanted, self.existing([w.name for w in wanted])))
 
     def _refusals(self, wanted: Sequence[Wanted], existing: Mapping[str, Existing]) -> Iterator[OperatorError]:
         yield from self._look_alikes(wanted)
-        yield from self._hidden([w.name for w in wanted if w.name not in existing])
+        yield from self._hidden([w for w in wanted if w.name not in existing])
         for topic in wanted:
             if topic.name in existing:
                 yield from self._compare(topic, existing[topic.name])
 
-    def _hidden(self, names: Sequence[str]) -> Iterator[OperatorError]:
+    def _hidden(self, wanted: Sequence[Wanted]) -> Iterator[OperatorError]:
         """Refuse topics that this user may not see: they would be taken for missing, and what they hold for lost."""
+        asked = {topic.name: topic for topic in wanted}
         try:
-            there = self._admin.describe_topics(sorted(names)) if names else []
+            there = self._admin.describe_topics(sorted(asked)) if asked else []
         except DRIVER_ERRORS as exc:
             raise translate(exc, self._servers, "reading topics") from exc
         for topic in there:
             if topic["error_code"] == TopicAuthorizationFailedError.errno:
-                yield OperatorError(
+                yield asked[topic["name"]].refused(
                     f"topic {topic['name']}: this user may not DESCRIBE it, and cannot see whether it is there",
-                    hint=f"kafka-acls.sh --bootstrap-server {self._servers} --add --allow-principal User:… "
-                    "--operation Describe --operation DescribeConfigs --operation Read --operation Write "
-                    f"--topic {topic['name']}; or take away the DENY that is in its way",
+                    hint=self._grant(topic["name"], ("Describe", "DescribeConfigs", "Read", "Write")),
                 )
 
     def _look_alikes(self, wanted: Sequence[Wanted]) -> Iterator[OperatorError]:
@@ -218,7 +228,7 @@ class Topics:
         for topic in wanted:
             other = seen.setdefault(topic.name.replace(".", "_"), topic.name)
             if other != topic.name:
-                yield OperatorError(
+                yield topic.refused(
                     f"topic {topic.name} cannot be made beside {other}: Kafka takes . and _ for the same in names",
                     hint="capture one of the two tables by a connector with another sink.topic_prefix",
                 )
@@ -338,29 +348,40 @@ class Topics:
 
     def _compare(self, topic: Wanted, found: Existing) -> Iterator[OperatorError]:
         partitions, settings = found.partitions, found.settings
-        tool = f"--bootstrap-server {self._servers}"
+        if not settings and (
+            not found.allowed or "DESCRIBE_CONFIGS" in found.allowed
+        ):  # it is just being made, or goes
+            raise RetryableError(f"Kafka at {self._servers}: topic {topic.name} has no settings for now")
+        if not settings:
+            yield topic.refused(
+                f"topic {topic.name}: this user may not read its settings (DESCRIBE_CONFIGS): it may forget records",
+                hint=self._grant(topic.name, ("DescribeConfigs",)),
+            )
+            return
         policy, wanted_policy = settings.get("cleanup.policy", ""), topic.configs["cleanup.policy"]
         if policy != wanted_policy:
             forgets = "rows that still exist" if wanted_policy == "compact" else "all but the last record of a key"
-            yield OperatorError(
+            yield topic.refused(
                 f"topic {topic.name} has cleanup.policy={policy}: it would forget {forgets}",
-                hint=f"kafka-configs.sh {tool} --alter --entity-type topics --entity-name {topic.name} "
-                f"--add-config cleanup.policy={wanted_policy}",
+                hint=self._alter(topic.name, f"cleanup.policy={wanted_policy}"),
             )
         self.smallest_limit = min(self.smallest_limit, int(settings.get("max.message.bytes", self.smallest_limit)))
         kept = int(settings.get("delete.retention.ms", "0"))
         wanted_kept = int(topic.configs.get("delete.retention.ms", "0"))
         if kept < wanted_kept:
-            yield OperatorError(
+            yield topic.refused(
                 f"topic {topic.name} has delete.retention.ms={kept}: readers away for longer would miss deletes",
-                hint=f"kafka-configs.sh {tool} --alter --entity-type topics --entity-name {topic.name} "
-                f"--add-config delete.retention.ms={wanted_kept}",
+                hint=self._alter(topic.name, f"delete.retention.ms={wanted_kept}"),
             )
-        yield from self._retention_refusals(topic, settings, tool)
+        yield from self._retention_refusals(topic, settings)
+        yield from self._unwritable(topic, found)
         if topic.partitions is not None and partitions != topic.partitions:
-            own = topic.partitions == 1 and topic.name.count(".") == 1 and "delete.retention.ms" not in topic.configs
-            more = f"kafka-topics.sh {tool} --alter --topic {topic.name} --partitions {topic.partitions}"
-            yield OperatorError(
+            own = topic.partitions == 1 and not topic.of
+            more = (
+                f"kafka-topics.sh --bootstrap-server {self._servers} --alter --topic {topic.name} "
+                f"--partitions {topic.partitions}"
+            )
+            yield topic.refused(
                 f"topic {topic.name} has {partitions} partitions, {topic.partitions} are asked for: a key must stay in "
                 "its partition",
                 hint=_OWN_HINT
@@ -372,14 +393,41 @@ class Topics:
                 ),
             )
 
-    def _retention_refusals(self, topic: Wanted, settings: Mapping[str, str], tool: str) -> Iterator[OperatorError]:
+    def _retention_refusals(self, topic: Wanted, settings: Mapping[str, str]) -> Iterator[OperatorError]:
         """Refuse a log that would be deleted earlier than it should be."""
         for setting in ("retention.ms", "retention.bytes"):
             wanted, found = topic.configs.get(setting), settings.get(setting)
             if wanted is None or found is None or int(found) < 0 or 0 <= int(wanted) <= int(found):
                 continue
-            yield OperatorError(
+            yield topic.refused(
                 f"topic {topic.name} has {setting}={found}: it would forget earlier than asked for ({wanted})",
-                hint=f"kafka-configs.sh {tool} --alter --entity-type topics --entity-name {topic.name} "
-                f"--add-config {setting}={wanted}",
+                hint=self._alter(topic.name, f"{setting}={wanted}"),
             )
+
+    def _unwritable(self, topic: Wanted, found: Existing) -> Iterator[OperatorError]:
+        """Refuse a topic that takes no record: transactions fail at it, of all tables and for ever."""
+        in_sync = int(found.settings.get("min.insync.replicas", 1))
+        if in_sync > found.replicas > 0:
+            yield topic.refused(
+                f"topic {topic.name} has min.insync.replicas={in_sync}, and {found.replicas} replicas: nothing can be "
+                "written to it",
+                hint=self._alter(topic.name, f"min.insync.replicas={max(1, found.replicas - 1)}"),
+            )
+        if found.allowed and "WRITE" not in found.allowed:  # brokers without authorization say nothing, or all
+            yield topic.refused(
+                f"topic {topic.name}: this user may not WRITE to it", hint=self._grant(topic.name, ("Write",))
+            )
+
+    def _alter(self, topic: str, setting: str) -> str:
+        return (
+            f"kafka-configs.sh --bootstrap-server {self._servers} --alter --entity-type topics --entity-name {topic} "
+            f"--add-config {setting}"
+        )
+
+    def _grant(self, topic: str, operations: Sequence[str]) -> str:
+        """Give the command for rights on a topic."""
+        return (
+            f"kafka-acls.sh --bootstrap-server {self._servers} --add --allow-principal User:… "
+            f"{' '.join(f'--operation {operation}' for operation in operations)} --topic {topic}; or take away the "
+            "DENY that is in its way"
+        )

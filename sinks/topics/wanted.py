@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from cdc.config.kafka_config import KafkaConfig
+from cdc.model.errors import TopicError
 from cdc.model.interfaces import Log
 from sinks.topics.names import OF_CONNECTOR, log_topic, position_topic, schema_topic, signal_topic, table_of
 from sinks.topics.records.positions import read_standing
 from sinks.topics.records.table_logs import TableLogs
 from sinks.topics.topics import Topics, Wanted
+
+
+class Refused:
+    """Keeps what is wanted of topics that were refused, until their tables are asked for again."""
+
+    def __init__(self) -> None:
+        self.topics: Sequence[Wanted] = ()
+        self._asked: Sequence[Wanted] = ()
+
+    def ask(self, wanted: Sequence[Wanted]) -> Sequence[Wanted]:
+        """Take note that these are asked for, and return them."""
+        self._asked, of = wanted, {topic.of for topic in wanted}
+        self.topics = [topic for topic in self.topics if topic.of not in of]
+        return wanted
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Note which of them are refused within it."""
+        try:
+            yield
+        except TopicError as exc:
+            self.topics = [*self.topics, *(topic for topic in self._asked if topic.of in exc.by_topic)]
+            raise
 
 
 def wanted(

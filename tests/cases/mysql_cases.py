@@ -411,6 +411,30 @@ HIDDEN: Final = (
         stopped=("UPDATE t SET id = id + 10",),
         said=(),
     ),
+    Case(
+        name="kinds_among_texts",  # of which the log of MySQL 9 counts the character sets, one for each of them, too
+        before=(
+            (
+                "CREATE TABLE t (id INT PRIMARY KEY /*!90000 , v VECTOR(2) */ /*M!100700 , u UUID */ "
+                "/*M!110700 , v VECTOR(2) NULL */, a TEXT CHARACTER SET utf8mb4, g POINT, "
+                "b VARCHAR(9) CHARACTER SET latin1 /*!90000 , w VECTOR(3) */, j JSON, "
+                "e ENUM('é', 'f') CHARACTER SET latin1, n /*M!100500 INET6 */ "
+                "/*!80000 BINARY(16) */, c BLOB, s SET('é', 'f') CHARACTER SET utf8mb4, d TEXT CHARACTER SET utf8mb4)"
+            ),
+            """INSERT INTO t (id, a, g, b, j, e, n, c, s, d /*!90000 , v, w */ /*M!100700 , u */ /*M!110700 , v */)
+               VALUES (1, 'é', POINT(1, 2), 'é', '{"é": 1}', 'é', /*M!100500 '::1' */ /*!80000 REPEAT('é', 8) */,
+               'é', 'é', 'é' /*!90000 , STRING_TO_VECTOR('[1,2]'), STRING_TO_VECTOR('[1,2,3]') */
+               /*M!100700 , '123e4567-e89b-12d3-a456-426655440000' */ /*M!110700 , VEC_FromText('[1,2]') */)""",
+        ),
+        stream=(
+            (
+                "INSERT INTO t (id, a, g, b, j, e, n, c, s, d /*!90000 , v, w */ /*M!100700 , u */ /*M!110700 , v */) "
+                "SELECT id + 1, a, g, b, j, e, n, c, s, d /*!90000 , v, w */ /*M!100700 , u */ /*M!110700 , v */ FROM t"
+            ),
+        ),
+        stopped=("UPDATE t SET id = id + 10, a = 'è', b = 'è', e = 'f', s = 'f,é'",),
+        said=(),
+    ),
 )
 
 NEWER: Final = (

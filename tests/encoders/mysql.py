@@ -241,6 +241,9 @@ def _metadata(event: TableMap) -> Iterable[bytes]:
     columns = event.columns
     numbers = [c for c in columns if c.type in table_map.NUMBERS]
     texts = [c for c in columns if c.type in table_map.TEXTS]
+    if all(c.charset is not None for c in texts):  # MySQL 9 has a collation for each VECTOR among them
+        counted = (c for c in columns if c.type in table_map.TEXTS | {table_map.VECTOR})
+        texts = [c._replace(charset="binary") if c.type == table_map.VECTOR else c for c in counted]
     labelled = [c for c in columns if c.labels is not None]
     if numbers and numbers[0].unsigned is not None:
         yield _field(1, high_bits([bool(c.unsigned) for c in numbers]))

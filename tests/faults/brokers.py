@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import ElectionType, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from cdc.dev.servers import kafka
 from cdc.dev.servers.process import Launch, Server, Settings
@@ -86,6 +86,24 @@ class Cluster:
         """Nothing of it is wanted any more."""
         for server in self.nodes.values():
             server.kill()
+
+    def make(self, topic: str, replicas: Sequence[list[int]], settings: dict[str, str]) -> None:
+        """Make a topic whose partitions have their replicas on these nodes."""
+        new = NewTopic(topic, len(replicas), replica_assignment=list(replicas), config=settings)
+        self._admin.create_topics([new])[topic].result(_WITHIN_S)
+
+    def elect_unclean(self, topic: str, partitions: int) -> None:
+        """Have replicas that are there lead, whatever they have of what was acknowledged."""
+        deadline = time.monotonic() + _WITHIN_S
+        for partition in range(partitions):
+            asked = TopicPartition(topic, partition)
+            while True:
+                with suppress(KafkaException):
+                    error = self._admin.elect_leaders(ElectionType.UNCLEAN, [asked]).result(_ASKED_S)[asked]
+                    if error is None or error.code() == KafkaError.ELECTION_NOT_NEEDED:
+                        break
+                assert time.monotonic() < deadline, f"no leader of {topic}-{partition}"
+                time.sleep(0.2)
 
     def leader(self, topic: str, partition: int = 0) -> int:
         """The node that leads, as soon as there is one."""

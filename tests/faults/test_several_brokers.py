@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Final, TypeVar
 
 import orjson
@@ -19,7 +20,10 @@ from cdc.model.state import Phase, State
 from sinks.kafka import KafkaSink
 from sinks.producer import coordinator
 from sinks.topics.records.read_back import read_to_end
-from tests.faults.brokers import COORDINATED, Cluster
+from tests.conftest import Database
+from tests.faults.brokers import COORDINATED, NODES, Cluster
+from tests.integration.connector import Connector
+from tests.integration.running import same
 from tests.text_tables import text_table
 
 TABLES: Final = [text_table(name, ["id"]) for name in ("a", "b", "c")]
@@ -255,3 +259,37 @@ def test_a_leader_is_frozen(cluster: Cluster, prefix: str) -> None:
             cluster.nodes[frozen].resume()
         patient.goes_on()
         cluster.put_right()
+
+
+@pytest.mark.full  # test_acknowledged_records_of_the_last_transaction_are_lost, on one broker
+def test_an_unclean_leader_has_not_what_was_acknowledged(
+    nodes: Cluster, postgres18: Database, prefix: str, tmp_path: Path
+) -> None:
+    """The replica that is chosen was away when the last rows were written: it is told, and the table is read again."""
+    nodes.put_right()
+    last, behind = NODES[0], NODES[1]
+    topic = f"{prefix}.public.t"
+    nodes.make(topic, [[last, behind]] * 3, {"cleanup.policy": "compact", "delete.retention.ms": str(7 * 86_400_000),
+                                              "min.insync.replicas": "1"})  # fmt: skip
+    for name in ("t", "u"):
+        postgres18.execute(
+            f"CREATE TABLE {name} (id int PRIMARY KEY, v text)",
+            f"INSERT INTO {name} SELECT x, 'v' || x FROM generate_series(1, 50) x",
+        )
+    connector = Connector(tmp_path, prefix, postgres18.url, nodes.url, ["public.t", "public.u"], as_owner=True)
+    connector.catch_up()
+    nodes.nodes[behind].kill()
+    postgres18.execute(
+        "UPDATE t SET v = 'new' WHERE id < 9", "DELETE FROM t WHERE id = 20", "INSERT INTO u VALUES (51)"
+    )
+    connector.catch_up()
+    same(connector, postgres18, "public.t")
+    nodes.nodes[last].kill()
+    nodes.nodes[behind].start()
+    nodes.elect_unclean(topic, 3)
+    assert [nodes.leader(topic, partition) for partition in range(3)] == [behind] * 3
+    nodes.put_right()
+    assert f"topic {topic} has lost its last records, which brokers had acknowledged" in connector.catch_up()
+    for table in ("public.t", "public.u"):
+        same(connector, postgres18, table)
+    assert "has lost" not in connector.catch_up()

@@ -20,6 +20,7 @@ from tests.canary import Watch
 from tests.cloud_events import attributes
 from tests.conftest import Database, MySQLDatabase
 from tests.integration.connector import Connector
+from tests.integration.mysql_work import is_mysql
 from tests.integration.running import rows as selected
 
 SALT: Final = "pepper"
@@ -318,12 +319,13 @@ def test_a_table_that_is_captured_no_more_keeps_its_rules(
     postgres18.execute(divided, *(filled.format(name) for name in (*of_parts, *plain, "places")))
     secret = {"exclude": ["s"]}
 
-    def run(*without: str, **rules: Any) -> tuple[str, Connector]:
+    def capturing(*without: str, **rules: Any) -> Connector:
         tables = ["public.*", "!public.*_1", *(f"!public.{name}" for name in without)]
         columns = {"public.p*": secret, **{f"public.{name}": of for name, of in rules.items()}}
-        connector = Connector(
-            tmp_path, prefix, postgres18.url, kafka, tables, as_owner=True, source={"columns": columns}
-        )
+        return Connector(tmp_path, prefix, postgres18.url, kafka, tables, as_owner=True, source={"columns": columns})
+
+    def run(*without: str, **rules: Any) -> tuple[str, Connector]:
+        connector = capturing(*without, **rules)
         postgres18.execute("INSERT INTO t SELECT max(id) + 1 FROM t")
         said = connector.catch_up()
         assert len(connector.fold("public.t")) == len(selected(postgres18, "SELECT id FROM t"))
@@ -342,7 +344,13 @@ def test_a_table_that_is_captured_no_more_keeps_its_rules(
         "ALTER TABLE beings ATTACH PARTITION p FOR VALUES FROM (0) TO (10)",
     )
     for _ in range(2):
+        foretold = capturing("pets").here("check", "FILE")
+        assert foretold.returncode == 0, foretold.stdout
+        (line,) = (line for line in foretold.stdout.splitlines() if "a pattern brings it, and it is left out" in line)
+        assert re.search("for public.*, public.* are not all there for public.*, public.*", line)
         said, connector = run("pets")
+        for name in re.findall(r"[\w.]+", line.partition("are not all there for")[2].partition(":")[0]):
+            assert re.search(rf"{name}\b[^:]* is left out until the next start", said)
         for name in (
             "people, or a part of it, is public.audience",
             "places, or a part of it, is public.old",
@@ -360,3 +368,77 @@ def test_a_table_that_is_captured_no_more_keeps_its_rules(
         [{"id": 1}],
         [],
     ]
+
+
+def _in_events(connector: Connector, table: str) -> list[dict[str, Any]]:
+    """All rows that any event of the table has, also those that are gone by now."""
+    events = connector.events(table)
+    return [row for event in events for row in (event["before"], event["after"]) if row is not None]
+
+
+@pytest.mark.full  # the cases of partitions that are exchanged, and the laws in tests/property/test_capture_rules.py
+def test_rows_that_come_and_go_by_partitions(
+    mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """EXCHANGE, and MariaDB's CONVERT, bring rows that no event tells of: those that do not match never come out."""
+    name = mysql_database.name
+    columns = "(id INT PRIMARY KEY, kept INT)"
+    mysql_database.execute(
+        f"CREATE TABLE p {columns} PARTITION BY RANGE (id)"
+        " (PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN (20))",
+        "INSERT INTO p VALUES (1, 1), (2, 0), (11, 1), (12, 0)",
+        f"CREATE TABLE o {columns}", "INSERT INTO o VALUES (3, 1), (4, 0)",
+        f"CREATE TABLE more {columns}", "INSERT INTO more VALUES (21, 1), (22, 0)",
+    )  # fmt: skip
+    rules = {"where": {f"{name}.p": "kept = 1"}}
+    connector = Connector(tmp_path, prefix, mysql_database.url, kafka, [f"{name}.p"], source=rules)
+    exchanged = "ALTER TABLE p EXCHANGE PARTITION p0 WITH TABLE o"
+    steps = [
+        (), (exchanged,), ("INSERT INTO p VALUES (5, 0), (6, 1)", exchanged, "UPDATE p SET kept = 0 WHERE id = 11"),
+        (exchanged, "UPDATE p SET kept = 1 WHERE id IN (5, 12)"),
+    ]  # fmt: skip
+    if not is_mysql(mysql_database):
+        steps += [
+            ("ALTER TABLE p CONVERT PARTITION p0 TO TABLE apart",),
+            ("ALTER TABLE p CONVERT TABLE more TO PARTITION p2 VALUES LESS THAN (30)", "INSERT INTO p VALUES (23, 0)"),
+        ]
+    for step in steps:
+        mysql_database.execute(*step)
+        connector.catch_up()
+        there = sorted(row["id"] for row in connector.fold(f"{name}.p").values())
+        assert there == [number for (number,) in mysql_database.rows("SELECT id FROM p WHERE kept = 1 ORDER BY id")]
+        assert {row.get("kept", 1) for row in _in_events(connector, f"{name}.p")} == {1}  # deletes have the key alone
+
+
+@pytest.mark.full  # tests/unit/test_mysql_kept_rules.py
+def test_a_table_that_the_file_leaves_out_keeps_its_rules(
+    mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """Under another name, which a pattern brings, it is left out, at each start; `cdc check` and the log say so."""
+    name = mysql_database.name
+    for table in ("t", "x"):
+        mysql_database.execute(
+            f"CREATE TABLE {table} (id INT PRIMARY KEY, s VARCHAR(9))", f"INSERT INTO {table} VALUES (1, 'secret')"
+        )
+
+    def capturing(**rules: Any) -> Connector:
+        tables = [f"{name}.*", f"!{name}.x", f"!{name}.z"]
+        columns = {f"{name}.{table}": {"exclude": ["s"]} for table in ("x", *rules)}
+        return Connector(tmp_path, prefix, mysql_database.url, kafka, tables, source={"columns": columns})
+
+    connector = capturing()
+    connector.catch_up()
+    mysql_database.execute("RENAME TABLE x TO z")
+    connector.catch_up()
+    mysql_database.execute("RENAME TABLE z TO y", "INSERT INTO t VALUES (2, 'b')", "INSERT INTO y VALUES (2, 'secret')")
+    for _ in range(3):
+        said = connector.catch_up()
+        assert re.search(rf"table {name}\.y is left out[^:]*: .*{name}\.x.* {name}\.y now", said)
+        assert connector.records(f"{name}.y") == []
+    assert len(connector.fold(f"{name}.t")) == 2
+    checked = connector.here("check", "FILE")
+    assert (checked.returncode, "are not all there for" in checked.stdout) == (0, True), checked.stdout
+    ruled = capturing(y={})
+    assert "is left out" not in ruled.catch_up()
+    assert sorted(row["id"] for row in ruled.fold(f"{name}.y").values()) == [1, 2]
+    assert all("s" not in row for row in _in_events(ruled, f"{name}.y"))

@@ -324,7 +324,9 @@ def test_servers_set_otherwise(narrow: tuple[Database, str], prefix: str, tmp_pa
     told = {(f["level"], f["message"].partition(":")[0]): f["fix"] or "" for f in checked(connector, 1)}
     assert "max_replication_slots = 11" in told["error", "max_replication_slots"]
     assert "transaction.max.timeout.ms=900000" in told["error", "transaction.max.timeout.ms is 60000"]
-    assert "min.insync.replicas=1" in told["error", "min.insync.replicas is 2, and there are 1 replicas"]
+    assert (
+        "min.insync.replicas=1" in told["error", f"topic {prefix}.public.t has min.insync.replicas=2, and 1 replicas"]
+    )
     assert "wal_sender_timeout = '60s'" in told["warning", "wal_sender_timeout is 5000 ms"]
     assert ("warning", "socket.request.max.bytes is 10000000") in told
     assert told["warning", "replication factor 1"].startswith("there is one broker")

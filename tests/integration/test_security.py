@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -171,6 +172,47 @@ def test_kafka_by_tls_and_scram(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> No
     kit.database.execute(f"SELECT pg_drop_replication_slot('cdc_{connector.name}')")
     assert connector.here("run", "FILE", "--until-caught-up").returncode == 4
     assert "slot missing" in json.loads(connector.here("status", "FILE", "--json").stdout)["last_error"]["message"]
+
+
+WITHDRAWN = {"u": "DESCRIBE", "w": "DESCRIBE_CONFIGS", "x": "WRITE"}
+
+
+@pytest.mark.full  # test_one_tables_topic_stops_no_other; what is read of topics, in tests/unit/test_topic_requests.py
+def test_a_right_that_is_withdrawn_for_one_topic(kit: Kit, secured: Secured) -> None:
+    """Its table is left out, with the command that gives the right; the others go on, and it comes back."""
+    connector, database = kit.connector, kit.database
+    database.execute(
+        *(f"CREATE TABLE {name} (id int PRIMARY KEY); INSERT INTO {name} VALUES (1)" for name in WITHDRAWN)
+    )
+    config = json.loads(connector.file.read_text())
+    config["source"]["tables"] = [f"public.{name}" for name in ("t", *WITHDRAWN)]
+    connector.file.write_text(json.dumps(config))
+    connector.catch_up()
+    admin = AdminClient({"bootstrap.servers": secured.plain})
+    denied = [
+        AclBinding(
+            *(ResourceType.TOPIC, f"{connector.name}.public.{name}", ResourcePatternType.LITERAL, "User:cdc", "*"),
+            *(AclOperation[operation], AclPermissionType.DENY),
+        )
+        for name, operation in WITHDRAWN.items()
+    ]
+    for done in admin.create_acls(denied).values():
+        done.result(30)
+    database.execute(*(f"INSERT INTO {name} VALUES (2)" for name in ("t", *WITHDRAWN)))
+    said = connector.catch_up()
+    for name in WITHDRAWN:
+        assert f"table public.{name} is left out until its topic is right: " in said
+        assert f"--topic {connector.name}.public.{name}" in said
+    same(connector, database, "public.t")
+    checked = connector.here("check", "FILE")
+    assert (checked.returncode, checked.stdout.count("its table is left out until that is right")) == (0, 3)
+    filters = [AclBindingFilter(of.restype, of.name, of.resource_pattern_type, of.principal, of.host,
+                                of.operation, of.permission_type) for of in denied]  # fmt: skip
+    for done in admin.delete_acls(filters).values():
+        done.result(30)
+    connector.catch_up()
+    for name in ("t", *WITHDRAWN):
+        same(connector, database, f"public.{name}")
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from contextlib import closing
 from functools import partial
@@ -20,7 +21,7 @@ from confluent_kafka.admin import (
 
 from cdc.config.kafka_config import KafkaConfig
 from cdc.model.change import Table
-from cdc.model.errors import GapError, OperatorError
+from cdc.model.errors import GapError, TopicError
 from cdc.model.state import Phase, State
 from sinks.kafka import KafkaSink
 from sinks.topics.names import position_topic, schema_topic
@@ -83,7 +84,10 @@ class Topics:
         self.set_policy(topic, "compact")
 
     def set_policy(self, topic: str, policy: str) -> None:
-        entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
+        self.set(topic, "cleanup.policy", policy)
+
+    def set(self, topic: str, name: str, value: str) -> None:
+        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
         self._admin.incremental_alter_configs([resource])[resource].result(30)
 
@@ -252,6 +256,50 @@ def test_a_table_taken_out_and_in_again(postgres18: Database, kafka: str, prefix
     same(connector, postgres18, "public.t")
 
 
+DEMANDS = {
+    "retention": ("", "delete.retention.ms", "86400000", str(7 * 24 * 3600 * 1000)),
+    "policy": ("", "cleanup.policy", "compact,delete", "compact"),
+    "insync": ("", "min.insync.replicas", "2", "1"),
+    "logged": ("log.", "retention.ms", "1000", "-1"),
+}
+"""By table: which of its topics somebody has set otherwise, how, and what is right."""
+
+
+def test_one_tables_topic_stops_no_other(
+    postgres18: Database, kafka: str, topics: Topics, prefix: str, tmp_path: Path
+) -> None:
+    """It is said by the log, `cdc check` and `cdc status`; once its topic is right its table is read again."""
+    wrong = [*DEMANDS, "partitions"]
+    for name in ("kept", *wrong):
+        postgres18.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v text)", f"INSERT INTO {name} {ROWS}")
+    tables = [f"public.{name}" for name in ("kept", *wrong)]
+    sink = {"log": {"tables": ["public.logged"], "retention": "forever"}}
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, tables, sink=sink)
+    connector.catch_up()
+    for name, (of, setting, value, _) in DEMANDS.items():
+        topics.set(f"{prefix}.{of}public.{name}", setting, value)
+    topics.make_again(f"{prefix}.public.partitions", 1)
+    for name in ("kept", *wrong):
+        postgres18.execute(f"DELETE FROM {name} WHERE id = 1", f"UPDATE {name} SET v = 'new' WHERE id = 2")
+    checked = connector.here("check", "FILE")
+    assert checked.returncode == 0, checked.stdout
+    assert checked.stdout.count("its table is left out until that is right") == len(wrong)
+    said = connector.catch_up()
+    for name in wrong:
+        of = DEMANDS.get(name, ("",))[0]
+        assert f"table public.{name} is left out until its topic is right: topic {prefix}.{of}public.{name} has" in said
+    same(connector, postgres18, "public.kept")
+    status = json.loads(connector.here("status", "FILE", "--json").stdout)
+    assert (status["tables"], sorted(status["left_out"])) == (["public.kept"], sorted(f"public.{n}" for n in wrong))
+    for name, (of, setting, _, value) in DEMANDS.items():
+        topics.set(f"{prefix}.{of}public.{name}", setting, value)
+    topics.raise_partitions(f"{prefix}.public.partitions", 3)
+    connector.catch_up()
+    for table in tables:
+        same(connector, postgres18, table)
+    assert json.loads(connector.here("status", "FILE", "--json").stdout)["left_out"] == {}
+
+
 def test_settings_changed_while_running(
     kafka: str, topics: Topics, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,9 +321,15 @@ def test_settings_changed_while_running(
         eventually(sink.moved, "records were deleted")
         sink.create([table])
         topics.set_policy(sink.topic(table), "delete")
-        with pytest.raises(OperatorError, match=r"cleanup\.policy=delete: it would forget rows") as caught:
+        with pytest.raises(TopicError, match=r"cleanup\.policy=delete: it would forget rows") as caught:
             eventually(sink.moved, "the policy is noticed")
         assert "--add-config cleanup.policy=compact" in (caught.value.hint or "")
+        other = Table("public", "u", (), ())
+        sink.check([other])
+        sink.create([other])
+        assert not sink.moved()
+        topics.set_policy(sink.topic(table), "compact")
+        eventually(sink.moved, "the topic whose table is left out is right")
     finally:
         sink.close()
 

@@ -16,9 +16,12 @@ from cdc.config.findings import Checked, Finding, Level
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.published.column_rules import ColumnRules
 from cdc.config.source_config import SourceConfig
-from cdc.model.change import Table
+from cdc.encode.schema_record import schema_record
+from cdc.model.change import Position, Table
 from cdc.model.errors import RetryableError
 from cdc.model.state import Phase, State
+from cdc.rules.capture_rules import CaptureRules
+from tests.text_tables import text_table
 
 CONFIG = ConnectorConfig(
     name="c",
@@ -75,6 +78,35 @@ def test_a_rule_of_a_table_that_is_gone_is_refused_as_a_run_does(
     monkeypatch.setattr(registry, "check", lambda _: lambda *_, **__: checked)
     found = [finding.what for finding in check._findings(replace(CONFIG, source=source)) if finding.about == "rules"]
     assert found == ([] if is_out else ["source.columns: public.p is no captured table"])
+
+
+@pytest.mark.parametrize("captured", [True, False])
+def test_rules_that_do_not_fit_what_was_said_of_a_table(monkeypatch: pytest.MonkeyPatch, *, captured: bool) -> None:
+    """Its hidden column may have another name by now: a run ends with that, or leaves the table out."""
+    was, now = (
+        text_table(name, columns, schema="public") for name, columns in (("u", ["id", "s"]), ("u", ["id", "x"]))
+    )
+    rules = CaptureRules({"public.*": ColumnRules(exclude=("s",))}, {})
+    of = rules.of("public.u")
+    assert of is not None
+    _, said = schema_record(
+        was, connector="c", source="postgresql", database="d", topic="c.public.u", version=1,
+        position=Position(1, 1, 0), published=of.published(was),
+    )  # fmt: skip
+    source = replace(CONFIG.source, tables=("public.*",), columns={"public.*": ColumnRules(exclude=("s",))})
+    checked = Checked((), (text_table("t", ["id", "s"], schema="public"), now))
+    at = replace(AT, tables=("public.t", "public.u")) if captured else AT
+    parts = {
+        "sinks.check:position": lambda *_: at,
+        "sinks.check:described": lambda *_, **__: [said],
+        "sinks.check:topic_of": lambda *_: lambda table: f"c.{table.qualified}",
+    }
+    monkeypatch.setattr(registry, "part", lambda name: parts.get(name, lambda *_, **__: []))
+    monkeypatch.setattr(registry, "check", lambda _: lambda *_, **__: checked)
+    (found,) = check._findings(replace(CONFIG, source=source))
+    assert found.what.startswith("source.columns: table public.u has no column s any more, and has x")
+    assert found.level is (Level.ERROR if captured else Level.WARNING)
+    assert found.what.endswith("a pattern brings it, and it is left out") is not captured
 
 
 def test_a_fix_is_a_line_of_its_own_on_a_terminal() -> None:

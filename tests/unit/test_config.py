@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import pytest
 import yaml
@@ -460,3 +461,24 @@ def test_a_section_that_is_missing_is_shown_with_the_names_that_it_has(tmp_path:
     with pytest.raises(ConfigError, match=f"{without}: this key is missing") as refused:
         load_apply(file)
     assert refused.value.hint == hint
+
+
+TWO: Final = (
+    "{type: mysql, url: x, tables: [s.a, {table: s.b, key: [k]}], columns: {s.b: {exclude: [v]}}, where: {s.b: v = 1}}",
+    '{type: etcd, url: "etcd://h", tables: [{table: s.a, prefix: /a}, {table: s.b, prefix: /b}]}',
+)
+
+
+@pytest.mark.parametrize("source", TWO)
+def test_what_a_run_goes_on_without_may_be_named_anywhere(tmp_path: Path, source: str) -> None:
+    """For a while: what the file says of it is there when it is back."""
+    file = tmp_path / "c.yaml"
+    file.write_text(
+        f"name: c\nsource: {source}\nsink:\n  bootstrap_servers: x\n  log: {{tables: [s.b], retention: 1d}}\n"
+        "  route: [{from: s.b, to: elsewhere}]\n  formats: {s.b: envelope}\n"
+    )
+    config = load_connector(file)
+    without = config.without({"s.b"})
+    assert (config.source.captures("s.b"), without.source.captures("s.b")) == (True, False)
+    assert without.source.captures("s.a")
+    assert dataclasses.replace(without, source=config.source) == config

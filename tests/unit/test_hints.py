@@ -27,7 +27,7 @@ REVIEWED = {
     "reads every table again and deletes what has gone": "what an incremental snapshot publishes; no command",
     "SET (publish = 'insert, update, delete, truncate'": "the operations that a publication has",
     "DROP TABLE ONLY {}": "takes a table that is not captured out of our publication; the table stays",
-    "--add-config delete.retention.ms=": "the name of a setting",
+    "delete.retention.ms={}": "the name of a setting",
     "truncate(4, x)": "a partition's function",
     "DELETE the row at the source": "who asks to have a row erased wants that; the command has changed nothing yet",
     "needs DELETE on the topic": "the name of a right at Kafka",

@@ -12,7 +12,16 @@ from kafka import errors as codes
 from cdc.config.kafka_config import KafkaConfig, LogConfig
 from cdc.encode.table_log import log_of
 from cdc.machine import elapsed
-from cdc.model.errors import BugError, CdcError, ConfigError, FencedError, OperatorError, RetryableError, TooLargeError
+from cdc.model.errors import (
+    BugError,
+    CdcError,
+    ConfigError,
+    FencedError,
+    OperatorError,
+    RetryableError,
+    TooLargeError,
+    TopicError,
+)
 from cdc.model.state import Phase, State
 from sinks import kafka
 from sinks.client.connection import LostError
@@ -245,6 +254,15 @@ def test_a_loss_is_tried_again(sink: KafkaSink, twin: Twin, step: str) -> None:
 def test_what_else_is_refused_is_tried_again(sink: KafkaSink, twin: Twin, step: str, code: int) -> None:
     """In a new epoch, from the position."""
     assert type(_raised(sink, twin, step, RefusedError(code))) is RetryableError
+
+
+def test_a_topic_that_may_not_be_written_is_its_tables_matter(sink: KafkaSink, twin: Twin) -> None:
+    """As `check` says at a start; the connector's own topics are the matter of all tables."""
+    error = _raised(sink, twin, "send", RefusedError(29, Batch("p.s.a", 0, 1, b"a row of somebody's")))
+    assert isinstance(error, TopicError)
+    assert (error.topic, "--operation Write --topic p.s.a" in str(error.hint)) == ("p.s.a", True)
+    own = _raised(sink, twin, "send", RefusedError(29, Batch("p.schema", 0, 1, b"")))
+    assert (type(own), "p.schema" in own.message) == (OperatorError, True)
 
 
 def test_an_error_of_a_topic_names_it(sink: KafkaSink, twin: Twin) -> None:

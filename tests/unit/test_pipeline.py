@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
@@ -19,7 +20,8 @@ import cdc.capture.session
 import cdc.capture.snapshots.incremental_snapshot
 import cdc.encode.truncates
 from cdc.capture.control.signals import Command
-from cdc.capture.pipeline import Pipeline, Report, Settings
+from cdc.capture.pipeline import Parts, Pipeline, Report, Settings
+from cdc.config.published.outbox import OutboxConfig
 from cdc.model.change import UNCHANGED, Change, Idle, Message, Offset, Row, Table, Transaction, TransactionBatch
 from cdc.model.errors import (
     CdcError,
@@ -39,6 +41,7 @@ from cdc.testing import (
     Killed,
     MemoryKafka,
     MemoryLog,
+    MemoryMeter,
     MemorySink,
     MemorySnapshotter,
     MemorySource,
@@ -363,6 +366,181 @@ def test_a_start_does_without_what_a_pattern_brings(
     bench.kafka.refused.add("p.s.a")
     with pytest.raises(OperatorError, match=r"p\.s\.a has other settings"):
         pipeline(A, C).run(until_caught_up=True)
+
+
+def _leaving_out(bench: Bench, *tables: Table, **more: Any) -> Pipeline:
+    """One that opens its source without some of the tables, where it is told to, as `cdc run` does."""
+
+    def opened(without: Collection[str] = ()) -> Source:
+        return MemorySource(bench.log, [table for table in tables if table.qualified not in without])
+
+    return Pipeline(
+        more.pop("settings", Settings(connector="c", prefix="p", idle_position_s=0.0)),
+        open_source=opened,
+        leaving_out=lambda names: partial(opened, names),
+        open_snapshotter=lambda: MemorySnapshotter(bench.log),
+        sink=MemorySink(bench.kafka, "c", "p"),
+        **more,
+    )
+
+
+def test_the_topic_of_one_table_leaves_out_that_table(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """Though the file names it: the others go on, and what it missed is read when its topic is right."""
+    bench.log.commit(*(insert(of, _row(key)) for of in (A, B) for key in "12"))
+    bench.run(A, B)
+    bench.kafka.refused.add("p.s.b")
+    told = list[Mapping[str, CdcError]]()
+    bench.log.commit(insert(A, _row("3")), insert(B, _row("3")), delete(B, (b"1",)))
+    meter = MemoryMeter()
+    for _ in range(2):
+        _leaving_out(bench, A, B, left_out=told.append, meter=meter).run(until_caught_up=True)
+    assert meter.left_out == 1
+    assert bench.state().tables == ("s.a",)
+    assert set(bench.fold(A)) == {"1", "2", "3"}
+    assert set(bench.fold(B)) == {"1", "2"}
+    assert [{name: why.message for name, why in of.items()} for of in told] == 2 * [
+        {"s.b": "topic p.s.b has other settings"}
+    ]
+    said = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert said == 2 * ["table s.b is left out until its topic is right: topic p.s.b has other settings; set them back"]
+    bench.kafka.refused.clear()
+    _leaving_out(bench, A, B, left_out=told.append, meter=meter).run(until_caught_up=True)
+    assert meter.left_out == 0
+    assert bench.state().tables == ("s.a", "s.b")
+    assert set(bench.fold(B)) == {"2", "3"}
+
+
+def test_a_topic_that_is_refused_for_a_while(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """One process goes on without its table, and takes it up again by itself; that is said once each time."""
+    told = list[Collection[str]]()
+
+    def step(report: Report) -> None:
+        here, without = report.state.tables == ("s.a", "s.b"), report.state.tables == ("s.a",)
+        if here and not told and report.phase is Phase.STREAM:
+            bench.kafka.refused.add("p.s.b")
+        elif without and len(bench.log.transactions) == 1:
+            bench.log.commit(insert(A, _row("2")), insert(B, _row("2")))
+        elif without and {*bench.fold(A)} == {"1", "2"}:
+            bench.kafka.refused.clear()
+        elif here and told and {*bench.fold(B)} == {"1", "2"}:
+            pipeline.stop()
+
+    bench.log.commit(insert(A, _row("1")), insert(B, _row("1")))
+    pipeline = _leaving_out(bench, A, B, observe=step, left_out=lambda why: told.append({*why}))
+    pipeline.run()
+    assert told == [{"s.b"}, set()]
+    assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 1
+    assert bench.state().tables == ("s.a", "s.b")
+
+
+def test_topics_that_are_refused_one_after_the_other(bench: Bench) -> None:
+    """Each table comes back once its own topic is right, whichever was refused first."""
+    seen = list[tuple[str, ...]]()
+
+    def step(report: Report) -> None:
+        tables = report.state.tables
+        if seen[-1:] != [tables]:
+            seen.append(tables)
+        if tables == ("s.a", "s.c"):
+            bench.kafka.refused.add("p.s.c") if len(seen) == 1 else pipeline.stop()
+        elif tables == ("s.a",):
+            bench.kafka.refused.discard("p.s.c")
+
+    bench.run(A, B, C)
+    bench.kafka.refused.add("p.s.b")
+    pipeline = _leaving_out(bench, A, B, C, observe=step)
+    pipeline.run()
+    assert seen == [("s.a", "s.c"), ("s.a",), ("s.a", "s.c")]
+    bench.kafka.refused.clear()
+    pipeline = _leaving_out(bench, A, B, C)
+    pipeline.run(until_caught_up=True)
+    assert bench.state().tables == ("s.a", "s.b", "s.c")
+
+
+@pytest.mark.parametrize("refused", [["p.s.a", "p.s.b"], ["p.schema"], ["p.schema", "p.s.b"]])
+def test_what_concerns_all_tables_leaves_out_none(refused: Sequence[str], bench: Bench) -> None:
+    bench.run(A, B)
+    bench.kafka.refused.update(refused)
+    with pytest.raises(OperatorError, match=f"{refused[0]} has other settings"):
+        _leaving_out(bench, A, B).run(until_caught_up=True)
+    assert bench.state().tables == ("s.a", "s.b")
+
+
+def test_a_first_start_is_without_none_of_what_the_file_names(bench: Bench) -> None:
+    """Nor is any without the outbox: no reading brings its messages."""
+    bench.kafka.create("p.s.b")
+    bench.kafka.refused.add("p.s.b")
+    with pytest.raises(OperatorError, match=r"p\.s\.b has other settings"):
+        _leaving_out(bench, A, B).run(until_caught_up=True)
+    bench.kafka.refused.clear()
+    bench.run(A, B)
+    bench.kafka.refused.add("p.s.b")
+    settings = Settings(connector="c", prefix="p", outbox=OutboxConfig(table="s.b"))
+    with pytest.raises(OperatorError, match=r"p\.s\.b has other settings"):
+        _leaving_out(bench, A, B, settings=settings).run(until_caught_up=True)
+
+
+def test_a_file_that_is_read_again_is_not_refused_for_what_was_wrong_before(bench: Bench) -> None:
+    """Though the table that was left out is asked for once more."""
+    bench.run(A, B)
+    bench.kafka.refused.add("p.s.b")
+    bench.log.commit(insert(A, _row("1")), insert(C, _row("1")))
+
+    def again() -> Parts:
+        settings = Settings(connector="c", prefix="p")
+        return Parts(settings, partial(opened, [A, B, C]), lambda: MemorySnapshotter(bench.log), leaving([A, B, C]))
+
+    def opened(tables: Sequence[Table], without: Collection[str] = ()) -> Source:
+        return MemorySource(bench.log, [table for table in tables if table.qualified not in without])
+
+    def leaving(tables: Sequence[Table]) -> Callable[[Collection[str]], Callable[[], Source]]:
+        return lambda names: partial(opened, tables, names)
+
+    def observe(report: Report) -> None:
+        if report.state.tables == ("s.a",):
+            pipeline.reload()
+        elif report.state.tables == ("s.a", "s.c"):
+            pipeline.stop()
+
+    pipeline = Pipeline(
+        Settings(connector="c", prefix="p", idle_position_s=0.0),
+        open_source=partial(opened, [A, B]),
+        leaving_out=leaving([A, B]),
+        open_snapshotter=lambda: MemorySnapshotter(bench.log),
+        sink=MemorySink(bench.kafka, "c", "p"),
+        observe=observe,
+        reread=again,
+    )
+    pipeline.run()
+    assert bench.state().tables == ("s.a", "s.c")
+
+
+@pytest.mark.parametrize("was_published", [True, False])
+def test_a_table_of_which_nothing_was_published_is_left_out(bench: Bench, *, was_published: bool) -> None:
+    """Though the position has it: it was taken up, and the log has told what is wrong with it before its first row."""
+
+    class Refusing(MemorySource):
+        def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
+            if C in self.tables():
+                raise OperatorError("table s.c has another name than its rules")
+            return super().stream(offset)
+
+    def opened(without: Collection[str] = ()) -> Source:
+        return Refusing(bench.log, [table for table in (A, C) if table.qualified not in without])
+
+    bench.log.commit(insert(A, _row("1")), insert(C, _row("1")))
+    bench.run(*((A, C) if was_published else (A,)))
+    bench.log.commit(insert(A, _row("2")))
+    pipeline = Pipeline(
+        Settings(connector="c", prefix="p", by_pattern=lambda name: name == "s.c"),
+        open_source=opened,
+        leaving_out=lambda names: partial(opened, names),
+        open_snapshotter=lambda: MemorySnapshotter(bench.log),
+        sink=MemorySink(bench.kafka, "c", "p"),
+    )
+    with pytest.raises(OperatorError, match=r"table s\.c has another name") if was_published else nullcontext():
+        pipeline.run(until_caught_up=True)
+    assert set(bench.fold(A)) == ({"1"} if was_published else {"1", "2"})
 
 
 def test_a_hold_nobody_knows_of_is_refused(bench: Bench) -> None:

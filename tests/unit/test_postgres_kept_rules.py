@@ -51,7 +51,7 @@ def _start(
             return {oid: (("s", own), above and ("s", above)) for oid, (own, above) in found.items()}
 
     owed = {**ledger.partitions(then, followed.has_rules), **ledger.aside(then)}
-    return ledger.to_aside(followed.compare(ledger.numbers(then), cast("Catalog", Now()), owed))
+    return ledger.to_aside(followed.compare(ledger.numbers(then), cast("Catalog", Now()), owed).left)
 
 
 @pytest.mark.parametrize("rule", ["s.places", "s.pl*"])

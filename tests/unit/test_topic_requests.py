@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kafka.errors import NodeNotReadyError, for_code
 
-from cdc.model.errors import CdcError, OperatorError, RetryableError
+from cdc.model.errors import CdcError, OperatorError, RetryableError, TopicError
 from sinks.client import patient_admin
 from sinks.topics import making
-from sinks.topics.topics import Topics, Wanted
+from sinks.topics.topics import Existing, Topics, Wanted
 
 _EXISTS, _POLICY, _REPLICAS, _FORBIDDEN, _BUSY, _QUOTA, _UNKNOWN = 36, 44, 38, 29, 7, 89, 3
 
@@ -120,6 +121,52 @@ def test_a_topic_that_is_not_shown_is_not_taken_for_one_that_is_missing() -> Non
     with pytest.raises(OperatorError, match=r"p\.public\.t1: this user may not DESCRIBE it"):
         topics.check(wanted)
     assert [w.name for w in topics_at(Controller()).check(wanted)] == [w.name for w in wanted]
+
+
+RIGHT = {"cleanup.policy": "compact", "delete.retention.ms": "604800000", "min.insync.replicas": "1"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "allowed", "partitions", "said", "hint"),
+    [
+        (
+            {},
+            ("READ", "WRITE", "DESCRIBE"),
+            1,
+            "may not read its settings (DESCRIBE_CONFIGS)",
+            "--operation DescribeConfigs",
+        ),
+        ({**RIGHT, "cleanup.policy": "delete"}, (), 1, "has cleanup.policy=delete", "cleanup.policy=compact"),
+        ({**RIGHT, "delete.retention.ms": "86400000"}, (), 1, "has delete.retention.ms=86400000", "=604800000"),
+        ({**RIGHT, "min.insync.replicas": "3"}, (), 1, "has min.insync.replicas=3, and 2 replicas", "replicas=1"),
+        (RIGHT, ("READ", "DESCRIBE"), 1, "this user may not WRITE to it", "--operation Write --topic"),
+        (RIGHT, ("READ", "WRITE", "DESCRIBE"), 2, "has 2 partitions, 1 are asked for", "sink.partitions: 2"),
+    ],
+)
+def test_what_a_topic_is_refused_for(
+    settings: dict[str, str], allowed: tuple[str, ...], partitions: int, said: str, hint: str
+) -> None:
+    """A table's is its table's matter alone, and so is its log; the connector's own are the matter of all tables."""
+    topics = topics_at(Controller())
+    topics.smallest_limit, topics._spread = 1_000_000, lambda *_: 0
+    found = Existing(partitions, 2, frozenset(allowed), settings)
+    wanted = Wanted.events("p.public.t", 1)
+    (refused,) = topics._refusals([wanted], {wanted.name: found})
+    assert isinstance(refused, TopicError)
+    assert (refused.topic, said in refused.message, hint in (refused.hint or "")) == ("p.public.t", True, True)
+    (all_of_them,) = topics._refusals([replace(wanted, of="")], {wanted.name: found})
+    assert not isinstance(all_of_them, TopicError)
+    (of_log,) = topics._refusals([replace(wanted, name="p.log.public.t")], {"p.log.public.t": found})
+    assert isinstance(of_log, TopicError)
+    assert (of_log.topic, "topic p.log.public.t" in of_log.message) == ("p.public.t", True)
+
+
+@pytest.mark.parametrize("allowed", [(), ("WRITE", "DESCRIBE", "DESCRIBE_CONFIGS")])
+def test_settings_that_are_not_there_for_a_moment(allowed: tuple[str, ...]) -> None:
+    """As of a topic that is being deleted: nothing is known of it, and no table is left out for that."""
+    topics, wanted = topics_at(Controller()), Wanted.events("p.public.t", 1)
+    with pytest.raises(RetryableError, match=r"topic p\.public\.t has no settings for now"):
+        list(topics._refusals([wanted], {wanted.name: Existing(1, 1, frozenset(allowed), {})}))
 
 
 class Paused:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
+import orjson
+
 from cdc.model.change import Table
-from cdc.model.errors import CdcError, ConfigError, NotLoggedError, raise_first
+from cdc.model.errors import CdcError, ConfigError, NotLoggedError, TopicError, raise_first
 from cdc.model.interfaces import Choosing, Source
 
 log = logging.getLogger("cdc")
@@ -56,12 +58,47 @@ def those_named(
     return frozenset(found)
 
 
+def is_needed(table: str, *, outbox: str | None, by_pattern: Callable[[str], bool], ran_before: bool) -> bool:
+    """Whether a start does not go on without a table: no reading brings an outbox's messages."""
+    return table == outbox or not (ran_before or by_pattern(table))
+
+
+def goes_on_without(
+    tables: Sequence[Table],
+    topic: Callable[[Table], str],
+    refused: Mapping[str, TopicError],
+    captured: Collection[str],
+    needed: Callable[[str], bool],
+) -> dict[str, TopicError]:
+    """Return the tables whose topics are `refused`, with the reason of each, if a start goes on without them.
+
+    It does not where one of them is `needed`, nor without all that it has `captured` before: then it is the file that
+    asks for something else than all topics are.
+    """
+    of = dict[str, TopicError]()
+    for table in tables:
+        with suppress(ConfigError):  # it has no topic: that is another error
+            if (why := refused.get(topic(table))) is not None:
+                of[table.qualified] = why
+    others = {table.qualified for table in tables} & {*(captured or (table.qualified for table in tables))}
+    return {} if others <= of.keys() or any(map(needed, of)) else of
+
+
+def published_before(captured: Sequence[str], described: Iterable[bytes]) -> Sequence[str]:
+    """Return those of a position's tables of which anything was published: those that are `described`.
+
+    All, where nothing is.
+    """
+    known = {f"{of['schema']}.{of['table']}" for of in map(orjson.loads, described)}
+    return [name for name in captured if name in known] if known else captured
+
+
 def could_begin_without(
     tables: Sequence[Table], by_pattern: Callable[[str], bool], captured: Collection[str]
 ) -> frozenset[str]:
-    """Return the tables that just a pattern brings, and that were never captured.
+    """Return the tables that just a pattern brings, and that were never `captured`: nothing of them was published.
 
-    One that was captured before is not left out: its changes would be lost, and nobody would know.
+    One that was is not left out: its changes would be lost, and nobody would know.
     """
     return frozenset({table.qualified for table in tables if by_pattern(table.qualified)} - {*captured})
 

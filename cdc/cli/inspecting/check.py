@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -14,13 +14,21 @@ import click
 import orjson
 
 from cdc.capture.starting import verdicts
-from cdc.capture.starting.left_out import begins_without, could_begin_without, those_named
+from cdc.capture.starting.left_out import (
+    begins_without,
+    could_begin_without,
+    goes_on_without,
+    is_needed,
+    published_before,
+    those_named,
+)
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector
-from cdc.config.findings import Checked, Finding, Level, as_left_out, probed, refused
+from cdc.config.findings import Checked, Finding, Level, as_left_out, as_left_out_for_its_topic, probed, refused
 from cdc.config.table_patterns import named
+from cdc.encode.schema_versions import SchemaVersions
 from cdc.model.change import Table
-from cdc.model.errors import CdcError
+from cdc.model.errors import CdcError, TopicError
 from cdc.model.hints import CONNECTOR, pasteable
 from cdc.model.state import State
 from cdc.rules import outbox
@@ -38,18 +46,8 @@ def check(file: Path, *, as_json: bool) -> int:
     Exit code 0 if a run can start, 1 if something would stop it.
     """
     config = load_connector(file)
-    heard, log = _Heard(), logging.getLogger("cdc")
-    log.addHandler(heard)
-    try:
-        findings = _findings(config)
-    finally:
-        log.removeHandler(heard)
-    said = [finding.what for finding in findings]
-    findings += [
-        of for of in heard.findings if not any(of.what in what or what in f"{of.about}: {of.what}" for what in said)
-    ]
     named_here = {CONNECTOR: file}
-    findings = [replace(of, fix=of.fix and pasteable(of.fix, named_here)) for of in findings]
+    findings = [replace(of, fix=of.fix and pasteable(of.fix, named_here)) for of in _findings(config)]
     failed = any(finding.level is Level.ERROR for finding in findings)
     if as_json:
         told = [{"level": f.level.value, "about": f.about, "message": f.what, "fix": f.fix} for f in findings]
@@ -58,18 +56,6 @@ def check(file: Path, *, as_json: bool) -> int:
         for finding in findings:
             click.echo(shown(finding, terminal=sys.stdout.isatty()))
     return int(failed)
-
-
-class _Heard(logging.Handler):
-    """Makes findings of what a run would be warned of by its log: ``table public.orders: …``."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.findings: list[Finding] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        about, _, what = record.getMessage().partition(": ")
-        self.findings.append(Finding(Level.WARNING, about if what else "log", what or about))
 
 
 _COLOURS: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "red"}
@@ -101,6 +87,7 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
         beside = {of.about.removeprefix("table ") for of in checked.findings if of.level is not Level.OK}
         wrong = rules.refusals(checked.tables, first=state is None, beside=beside)
         findings += [refused("rules", error) for error in wrong]
+        findings += probed("rules", partial(_by_what_was_said, config, rules, checked.tables))
         findings += [refused("outbox", error) for error in outbox.refusals(config.source.outbox, checked.tables)]
         formats = Formats.of_sink(config.sink)
         findings += [refused("format", error) for error in formats.refusals(checked.tables, first=True)]
@@ -121,14 +108,41 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
     return list({_told(finding): finding for finding in findings}.values())
 
 
+def _by_what_was_said(config: ConnectorConfig, rules: CaptureRules, tables: Sequence[Table]) -> Iterator[Finding]:
+    """Compare the rules with what was said of the tables: a column may have another name since."""
+    if not rules:
+        return
+    said = registry.part("sinks.check:described")(config.sink, config.name)
+    versions = SchemaVersions(
+        said, connector=config.name, source="", prefix=config.sink.prefix, database="", rules=rules
+    )
+    yield from (refused("rules", error) for error in versions.refusals(tables))
+
+
 def _as_a_run_takes_them(
-    config: ConnectorConfig, findings: Sequence[Finding], tables: Sequence[Table], captured: Collection[str]
+    config: ConnectorConfig, findings: Sequence[Finding], tables: Sequence[Table], captured: set[str]
 ) -> list[Finding]:
     """Make warnings of the errors of tables that `cdc run` begins without."""
     topic = registry.part("sinks.check:topic_of")(config.sink, config.name)
-    could = could_begin_without(tables, lambda table: not config.names(table), captured)
+
+    def by_pattern(table: str) -> bool:
+        return not config.names(table)
+
+    messages = config.source.outbox.table if config.source.outbox is not None else None
+    needed = partial(is_needed, outbox=messages, by_pattern=by_pattern, ran_before=bool(captured))
+    wrong = {of.error.topic: of.error for of in findings if isinstance(of.error, TopicError)}
+    aside = {why.topic for why in goes_on_without(tables, topic, wrong, captured, needed).values()} if wrong else ()
+    could = could_begin_without(tables, by_pattern, ())
+    if could & captured and any(of.level is Level.ERROR for of in findings):
+        said = registry.part("sinks.check:described")(config.sink, config.name, by_others=False)
+        could -= {*published_before(list(captured), said)}
+    else:
+        could -= captured
     found, left = list[Finding](), frozenset[str]()
     for finding in findings:
+        if isinstance(finding.error, TopicError) and finding.error.topic in aside:
+            found.append(as_left_out_for_its_topic(finding))
+            continue
         if finding.level is Level.ERROR:
             rest = [table for table in tables if table.qualified not in left]
             new = begins_without(rest, could - left, topic, finding.what)

@@ -6,7 +6,7 @@
 | kind | | of |
 |---|---|---|
 | 1 | signedness, a bit each, highest first | numbers |
-| 2 3 | default collation and exceptions, or a collation each | text |
+| 2 3 | default collation and exceptions, or a collation each | text, VECTOR; on MariaDB GEOMETRY |
 | 4 | names | all |
 | 5 6 | labels | SET, ENUM |
 | 7 | geometry types | GEOMETRY |
@@ -223,7 +223,7 @@ def _metadata(body: Cursor, columns: list[tuple[int, int]], *, mariadb: bool) ->
             raise ProtocolError(body.at - 1, f"table metadata of unknown kind {kind}")
         fields[kind] = body.part(body.packed())
     of = _Numbered(columns)
-    texts = of.those(TEXTS | {GEOMETRY} if mariadb else TEXTS)
+    texts = of.those(TEXTS | {GEOMETRY if mariadb else VECTOR})  # values that are bytes to them, with a collation
     labelled = of.those(LABELLED)
     told = _Described()
     if field := fields.get(_SIGNS):
@@ -235,7 +235,8 @@ def _metadata(body: Cursor, columns: list[tuple[int, int]], *, mariadb: bool) ->
         (_LABEL_CHARSETS, _LABEL_CHARSET_EACH, labelled),
     ):
         for i, collation in _collations(fields.get(default), fields.get(each), where):
-            told.charsets[i] = charsets.of_collation(collation)
+            if columns[i][0] != VECTOR:
+                told.charsets[i] = charsets.of_collation(collation)
     if field := fields.get(_NAMES):
         told.names = [field.text(field.packed()) for _ in columns]
         field.finish()

@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Final
 
+from cdc.config.findings import Finding
 from cdc.config.table_patterns import LEFT_OUT, is_pattern, matches
 from cdc.model.change import Column, Table
 from cdc.model.errors import ChangedError, OperatorError, raise_first
@@ -106,6 +107,8 @@ class Captured:
     """The configuration's key, where it gives one."""
     generated: frozenset[str] = frozenset()
     """Columns that the server computes."""
+    warning: Finding | None = None
+    """What is to be said of it, though it can be captured."""
 
 
 class Catalog:
@@ -327,18 +330,20 @@ class Catalog:
             raise captured_tables.no_primary_key_for_triggers(found)
         if not key:
             raise captured_tables.no_primary_key(found, [c.name for c in columns])
-        if wanted:
-            self._must_tell_rows_apart(found, [c.name for c in columns], nullable, wanted)
+        warning = self._must_tell_rows_apart(found, [c.name for c in columns], nullable, wanted) if wanted else None
         columns = [replace(column, filled=column.name in filled) for column in columns]
         table = Table(found.schema, found.name, tuple(columns), key, (found.made_at,) if found.made_at else ())
-        return Captured(table, tuple(told), found.rows, frozenset(filled), row_end, tuple(wanted), frozenset(generated))
+        of_columns = frozenset(filled), row_end, tuple(wanted), frozenset(generated)
+        return Captured(table, tuple(told), found.rows, *of_columns, warning)
 
     def _refusals(self, found: Found) -> Iterator[OperatorError]:
         yield from _refusals(found)
         if self._by_triggers and found.type in _BASE:
             yield from for_triggers.refusals(found, self._foreign_keys_of((found.schema, found.name)))
 
-    def _must_tell_rows_apart(self, found: Found, names: Sequence[str], nullable: set[str], key: Sequence[str]) -> None:
+    def _must_tell_rows_apart(
+        self, found: Found, names: Sequence[str], nullable: set[str], key: Sequence[str]
+    ) -> Finding | None:
         captured_tables.check_key(
             found, key, names, nullable,
             lambda null: "; ".join(f"ALTER TABLE {found.sql} MODIFY {mapping.quoted_name(c)} … NOT NULL" for c in null),
@@ -346,8 +351,8 @@ class Catalog:
         unique: dict[str, set[str]] = {}
         for index, name in session.texts(self._connection, "reading the catalog", _UNIQUE, (found.schema, found.name)):
             unique.setdefault(index, set()).add(name)
-        if not any(of <= set(key) for of in unique.values()):
-            captured_tables.warn_not_unique(self._connection, found.qualified, ", ".join(key))
+        is_unique = any(of <= set(key) for of in unique.values())
+        return None if is_unique else captured_tables.not_unique(found.qualified, key)
 
 
 def _refusals(found: Found) -> Iterator[OperatorError]:

@@ -22,7 +22,6 @@ from cdc.config.source_config import SourceConfig
 from cdc.model.change import Table
 from cdc.model.errors import OperatorError
 from cdc.rules.capture_rules import CaptureRules, TableRules, stand_in
-from cdc.rules.other_names import Another, refuse_other_names
 from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.statements.column_moves import ColumnMoves, small
 from connectors.mysql.statements.ddl import Altered, Dropped, Emptied, Filled, Partitions, Renamed
@@ -206,11 +205,6 @@ class HiddenColumns:
                 hint=f"add {seen} to the rule of {name}, beside the names that it has; or leave the table out of "
                 f'tables: "!{name}"',
             )
-
-    def refuse_another_name(self, was: Name, now: Name, *, rows: bool = False) -> None:
-        """Raise for a table that has another name now, and weaker rules under it; `rows`: its rows alone are there."""
-        what = f"rows of {'.'.join(was)} are in {'.'.join(now)} now" if rows else ""
-        refuse_other_names(self._rules, [Another(".".join(was), ".".join(now), what)])
 
     def strange(self, table: Name, names: Iterable[str]) -> list[str]:
         """Return those of a table's columns of which the log has not told where they come from."""

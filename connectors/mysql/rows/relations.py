@@ -25,6 +25,7 @@ from connectors.mysql.catalog.names import as_compared
 from connectors.mysql.rows import holes, own_columns, partial_images, row_images
 from connectors.mysql.rows.cascades import Cascades
 from connectors.mysql.rows.hidden_columns import HiddenColumns
+from connectors.mysql.rows.kept_rules import KeptRules
 from connectors.mysql.rows.own_columns import OwnColumns, OwnReader, RowReader, Shown
 from connectors.mysql.statements.ddl import (
     Altered,
@@ -98,6 +99,7 @@ class Followed:
         self._cascades = Cascades(
             self._now if foreign_keys else (), foreign_keys or (lambda _: None), self._name, log_end
         )
+        self.kept = KeptRules(config, self._now, folds=folds)
         self._hidden = HiddenColumns(config, self._name)
         self._hidden.begin(self._now.values(), {})
         self.hanging = 0
@@ -291,25 +293,28 @@ class Followed:
     ) -> Iterator[Change | Described]:
         match said:
             case Emptied(tables, dropped):
+                self.kept.gone(map(self._name, tables) if dropped else ())
                 for name in map(self._name, tables):
                     yield from self._emptied(name, at)
                     yield from self._look(name, at, catalog) if dropped else ()
             case Dropped(database):
                 of = as_compared(database, folds=self._folds)
+                self.kept.dropped(of)
                 for name in [name for name in {**self._known, **self._now} if name[0] == of]:
                     self._gone.add(name)
                     yield from self._emptied(name, at)
             case Renamed(pairs):
                 yield from self._renamed([(self._name(old), self._name(new)) for old, new in pairs], at, catalog)
             case Altered(name, values):
+                self.kept.gone([self._name(name)] if said.made else ())
                 yield from self._look(self._name(name), at, catalog, values=values)
             case Filled(name):
                 yield from self._others(self._name(name), at, catalog)
             case Partitions(name, others, gone, both):
                 came = [(other, name) for other in (*gone, *(others if both else ()))]
                 for was, now in (map(self._name, pair) for pair in (*came, *((name, other) for other in others))):
-                    if now in self._now or self._matches(now):
-                        self._hidden.refuse_another_name(was, now, rows=True)
+                    self.kept.moved(was, now, is_captured=now in self._now or self._matches(now))
+                self.kept.gone(map(self._name, gone))
                 for one in map(self._name, gone):
                     yield from self._emptied(one, at)
                 for one in map(self._name, (name, *others)):
@@ -340,9 +345,7 @@ class Followed:
         for old, new in pairs:
             first = next((was for was, name in now.items() if name == old), old)
             now[first] = new
-        for old, new in now.items():
-            if old in self._now and (new in self._now or self._matches(new)):
-                self._hidden.refuse_another_name(old, new)
+        self.kept.renamed(now, lambda old, new: new in self._now or (old in self._now and self._matches(new)))
         taken = [new for new in now.values() if new in self._now]
         for name in sorted(taken):
             yield from self._others(name, at, catalog, said="another table has taken its name in the log at %s")

@@ -44,7 +44,7 @@ _OBJECTS: Final = frozenset(
     {
         *("CATALOG", "DATABASE", "EVENT", "FUNCTION", "INDEX", "INSTANCE", "LIBRARY", "LOGFILE", "PACKAGE", "PREPARE"),
         *("PROCEDURE", "RESOURCE", "ROLE", "SCHEMA", "SEQUENCE", "SERVER", "SPATIAL", "TABLESPACE", "TRIGGER", "UNDO"),
-        *("USER", "VIEW"),
+        *("COMPRESSION_DICTIONARY", "USER", "VIEW"),
     }
 )
 """What CREATE, ALTER and DROP are about besides tables."""

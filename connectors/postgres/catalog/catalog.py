@@ -13,6 +13,7 @@ import psycopg2
 import psycopg2.extensions
 from psycopg2 import errors, sql
 
+from cdc.config.findings import Finding
 from cdc.config.table_patterns import LEFT_OUT, is_pattern, matches
 from cdc.model.change import Column, Table
 from cdc.model.errors import OperatorError, RetryableError, raise_first
@@ -36,6 +37,8 @@ class Captured:
     oid: int
     table: Table
     partitioned: bool
+    warning: Finding | None = None
+    """What is to be said of it, though it can be captured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,14 +226,13 @@ class Catalog:
     ) -> Captured:
         if self._by_triggers:
             return self._describe_for_triggers(found, now, key, parts)
-        if key:
-            self._must_tell_rows_apart(found, now, key)
-        elif not now.primary_key and found.identity != "i":
+        warning = self._must_tell_rows_apart(found, now, key) if key else None
+        if not key and not now.primary_key and found.identity != "i":
             raise captured_tables.no_primary_key(found, [c.name for c in now.columns])
         relation = Relation(found.oid, found.schema, found.name, found.identity, now.columns)
         table = table_of(relation, self._types, now, wanted=key)
         raise_first(identities.refusals(table, parts, generated=generated))
-        return Captured(found.oid, table, found.kind == "p")
+        return Captured(found.oid, table, found.kind == "p", warning)
 
     def _describe_for_triggers(
         self, found: FoundRelation, now: Today, key: Sequence[str], parts: Sequence[identities.Identity]
@@ -244,8 +246,11 @@ class Catalog:
         raise_first(identities.refusals_by_triggers(table, parts))
         return Captured(found.oid, table, found.kind == "p")
 
-    def _must_tell_rows_apart(self, found: FoundRelation, now: Today, key: Sequence[str]) -> None:
-        """Raise OperatorError unless the configuration's `key` is there, never null, and in the log of old rows."""
+    def _must_tell_rows_apart(self, found: FoundRelation, now: Today, key: Sequence[str]) -> Finding | None:
+        """Raise OperatorError unless the configuration's `key` is there, never null, and in the log of old rows.
+
+        Returns what is to be said of it.
+        """
         relation = Relation(found.oid, found.schema, found.name, found.identity, now.columns)
         whole = found.identity == "f"
         parts = self.rows("reading the catalog", queries.LEAVES, (found.oid,)) if whole and found.kind == "p" else []
@@ -264,8 +269,7 @@ class Catalog:
                 hint="; ".join(full),
             )
         ((unique,),) = self.rows("reading the catalog", queries.UNIQUE, (found.oid, list(key)))
-        if not unique:
-            captured_tables.warn_not_unique(self._connection, found.qualified, ", ".join(key))
+        return None if unique else captured_tables.not_unique(found.qualified, key)
 
     def table(
         self, relation: Relation, known: Sequence[Description], wanted: Sequence[str], *, commit: int | None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from cdc.config.config import ConnectorConfig
+from cdc.config.findings import Finding, Level
 from cdc.config.table_patterns import LEFT_OUT, leaves_out
 from cdc.model.change import Table
 from cdc.model.errors import ChangedError, OperatorError, RetryableError, VerdictError
@@ -22,6 +23,15 @@ log = logging.getLogger("cdc")
 
 _KEPT: Final = "its topic keeps the rows it had"
 _DROPPED: Final = f"it was dropped, and {_KEPT}"
+
+
+class Became(NamedTuple):
+    """Says what has become of tables that a start finds no more."""
+
+    left: Mapping[int, str]
+    """Those that are still there, by number with the name whose rules they will have when they are captured again."""
+    told: Sequence[Finding]
+    """What is to be said of them."""
 
 
 class Followed:
@@ -118,20 +128,21 @@ class Followed:
         """Whether there are rules for a table, as ``schema.table``; also two, which cannot be applied."""
         return bool(self._rules.each(name))
 
-    def compare(self, before: Mapping[str, int], catalog: Catalog, owed: Mapping[int, str]) -> dict[int, str]:
+    def compare(self, before: Mapping[str, int], catalog: Catalog, owed: Mapping[int, str]) -> Became:
         """Say what has become of tables that were followed, by name and number, and that a start finds no more.
 
         Nothing is written to their topics from now on, and nothing is taken away. Raises OperatorError for one whose
         new name is not captured: what was written to it since is passed over; one for all whose rules are weaker now.
 
         `owed` has partitions, and tables that are captured no more, each by number with the name whose rules hide what
-        it has. Returns those that are still there, and will have these rules when they are captured again.
+        it has.
         """
         here = {oid: ".".join(name) for oid, name in self._names.items()}
         gone = {oid: name for name, oid in before.items() if here.get(oid) != name}
         owed = {**owed, **gone}
         places = catalog.places([*owed]) if owed else {}
         captured, left, others = frozenset(here.values()), dict[int, str](), list[Another]()
+        told = list[Finding]()
         for oid, (own, above) in sorted(places.items()):
             was, name = owed[oid], ".".join(above or own)
             if oid in here and name != here[oid]:
@@ -147,19 +158,19 @@ class Followed:
             if name in captured or not self._config.source.captures(name):
                 continue
             if root is not None:
-                log.warning("table %s: it is a partition of %s by now, and %s", name, ".".join(root), _KEPT)
+                what = f"it is a partition of {'.'.join(root)} by now, and {_KEPT}"
             elif now is None:
-                log.warning("table %s: %s", name, _DROPPED)
+                what = _DROPPED
             elif ".".join(now) != name:
                 schema, _, table = name.partition(".")
                 error = self._renamed((schema, table), now)
                 if isinstance(error, OperatorError):
                     raise error
-                log.warning(
-                    "table %s: it is %s by now, which has a topic of its own or is left out, and %s",
-                    *(name, ".".join(now), _KEPT),
-                )
-        return left
+                what = f"it is {'.'.join(now)} by now, which has a topic of its own or is left out, and {_KEPT}"
+            else:
+                continue
+            told.append(Finding(Level.WARNING, f"table {name}", what))
+        return Became(left, told)
 
     def _renamed(self, was: tuple[str, str], now: tuple[str, str]) -> OperatorError | RetryableError:
         old, new = ".".join(was), ".".join(now)

@@ -12,8 +12,9 @@ from cdc.config.config import ConnectorConfig
 from cdc.model.change import Table
 from cdc.model.errors import ChangedError, GapError, NotLoggedError, OperatorError, raise_first
 from cdc.model.state import State
+from connectors import captured_tables
 from connectors.postgres.catalog.catalog import Captured, Catalog
-from connectors.postgres.catalog.relations import Followed
+from connectors.postgres.catalog.relations import Became, Followed
 from connectors.postgres.lsn import at_record_end
 from connectors.postgres.pgoutput.messages import Relation
 from connectors.postgres.reliance import ledger
@@ -26,6 +27,12 @@ log = logging.getLogger("cdc")
 _LOOK_S: Final = 2.0
 _LOOK_SHARE: Final = 50
 """A look at the catalog takes at most one part in so many of the time."""
+
+
+def became_of(followed: Followed, catalog: Catalog, state: State) -> Became:
+    """Say what has become of the tables that a position knows; raises as `Followed.compare`."""
+    owed = {**ledger.partitions(state.carried, followed.has_rules), **ledger.aside(state.carried)}
+    return followed.compare(ledger.numbers(state.carried), catalog, owed)
 
 
 class Reliance:
@@ -59,8 +66,9 @@ class Reliance:
     ) -> None:
         """Compare all with the position. Raises for what a start refuses; `stale` is what is to be read again."""
         catalog = self._catalog
-        owed = {**ledger.partitions(state.carried, self._followed.has_rules), **ledger.aside(state.carried)}
-        self._aside = ledger.to_aside(self._followed.compare(ledger.numbers(state.carried), catalog, owed))
+        became = became_of(self._followed, catalog, state)
+        captured_tables.tell(became.told)
+        self._aside = ledger.to_aside(became.left)
         found = self._facts(state.carried)
         again = ledger.made_again({name: state.carried.get(name, "") for name in state.tables}, found)
         others = [table for table in self._tables() if table.qualified not in again]

@@ -54,4 +54,5 @@ class TableLogs:
         if self._log is None:
             return []
         kept = {"retention.ms": str(self._log.retention_ms), "retention.bytes": _ALWAYS}
-        return [Wanted.log(log, self._partitions, kept) for log in self.all(topics)]
+        of = ((topic, self.of(topic)) for topic in topics)
+        return [Wanted.log(log, self._partitions, kept, of=topic) for topic, log in of if log is not None]
