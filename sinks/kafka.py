@@ -91,8 +91,7 @@ class KafkaSink:
         """Topics that the producer has not looked for yet."""
         self._signal_topic = signal_topic(config.prefix, connector)
         self._commands: Commands | None = None
-        self.connector = connector
-        self._servers = config.bootstrap_servers
+        self.connector, self._servers = connector, config.bootstrap_servers
         self.position_topic = position_topic(config.prefix, connector)
         self.schema_topic = schema_topic(config.prefix)
         codec(config)  # refuses one that is not known
@@ -232,6 +231,7 @@ class KafkaSink:
         return self._standing.schemas
 
     def keep_schema(self, key: bytes, value: bytes) -> None:
+        self._standing.schemas[key] = value
         self.write(self.position_topic, schema_key(self.connector, key), zlib.compress(value))
 
     def moved(self, *, whole: bool = False) -> bool:

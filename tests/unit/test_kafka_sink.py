@@ -499,3 +499,9 @@ def test_what_waited_is_forgotten_with_its_producer(sink: KafkaSink, twin: Twin)
     assert sink.pending() == (0, 0)
     sink.commit(STATE)
     assert twin.counts() == [1]
+
+
+def test_what_is_described_since_the_fence_is_kept(sink: KafkaSink) -> None:
+    """A table that has published in this session is none of which nothing was published."""
+    sink.keep_schema(b"k", b"described")
+    assert sink.kept_schemas() == {b"k": b"described"}

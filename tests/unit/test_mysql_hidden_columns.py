@@ -67,6 +67,8 @@ HIDE = {"d.t": ColumnRules(exclude=("email",))}
          "RENAME TABLE t TO gone", "ALTER TABLE m RENAME AS t"),
         ("RENAME TABLE t TO a", "ALTER TABLE a RENAME COLUMN email TO old", "RENAME TABLE a TO t"),
         ("ALTER TABLE t RENAME COLUMN email TO old, RENAME TO a", "RENAME TABLE a TO t"),
+        ("RENAME TABLE t TO a", "ALTER TABLE a RENAME COLUMN email TO old", "CREATE TABLE IF NOT EXISTS a (id INT)",
+         "RENAME TABLE a TO t"),
     ],
 )  # fmt: skip
 def test_what_is_hidden_gets_no_other_name(statements: Sequence[str]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from cdc.config.published.column_rules import ColumnRules
 from cdc.config.source_config import SourceConfig
 from cdc.model.errors import OperatorError
+from connectors.mysql.catalog.catalog import Catalog, Found
 from connectors.mysql.rows.relations import Followed
 from connectors.mysql.statements.judgement import judge
 from tests.unit.test_mysql_followed import AT, ID
@@ -45,6 +46,8 @@ COMES_BACK = [
     ("RENAME TABLE x TO z, z TO y",),
     ("RENAME TABLE x TO z", "ALTER TABLE z ADD COLUMN n INT", "RENAME TABLE z TO z2, z2 TO y"),
     ("CREATE TABLE n LIKE x", "RENAME TABLE x TO y, n TO x"),
+    ("RENAME TABLE x TO z", "CREATE TABLE IF NOT EXISTS z (id INT)", "RENAME TABLE z TO y"),
+    ("RENAME TABLE x TO z", "CREATE TABLE IF NOT EXISTS z LIKE w", "RENAME TABLE z TO y"),
     ("ALTER TABLE z1 EXCHANGE PARTITION p WITH TABLE x", "RENAME TABLE z1 TO y"),
     ("ALTER TABLE x CONVERT PARTITION p TO TABLE z1", "RENAME TABLE z1 TO y"),
     ("ALTER TABLE z1 CONVERT TABLE x TO PARTITION p VALUES LESS THAN (9)", "RENAME TABLE z1 TO y"),
@@ -120,3 +123,13 @@ def test_what_is_kept_is_what_rules_hide_alone() -> None:
     assert _session({}, *names) == {}
     assert _session({}, "RENAME TABLE x TO z0", *names) == {"=d.z20": '["d","z20",["d.x"]]'}
     assert _session({}, "RENAME TABLE x TO z0", *names, rules={}) == {}
+
+
+def test_a_table_is_left_out_that_the_file_names_in_other_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run leaves it out by the name that the server has for it."""
+    found = [Found("shop", name, "BASE TABLE", "InnoDB", 1, True, "", False, False) for name in ("orders", "t")]
+    monkeypatch.setattr(Catalog, "folds", True)
+    monkeypatch.setattr(Catalog, "_tables", lambda *_: found)
+    no_connection: Any = None
+    assert Catalog(no_connection).brought(("Shop.Orders", "shop.t", "!shop.orders")) == ["shop.t"]
+    assert list(Catalog(no_connection)._matched(("Shop.Orders", "shop.t", "!shop.orders"))) == found[1:]

@@ -364,7 +364,7 @@ def test_a_start_does_without_what_a_pattern_brings(
     assert opened_without == left
     assert bench.state().tables == ("s.a",)
     bench.kafka.refused.add("p.s.a")
-    with pytest.raises(OperatorError, match=r"p\.s\.a has other settings"):
+    with pytest.raises(OperatorError, match=r"topic p\.s\.c holds records already"):  # it is all there is without s.a
         pipeline(A, C).run(until_caught_up=True)
 
 
@@ -464,6 +464,19 @@ def test_what_concerns_all_tables_leaves_out_none(refused: Sequence[str], bench:
     with pytest.raises(OperatorError, match=f"{refused[0]} has other settings"):
         _leaving_out(bench, A, B).run(until_caught_up=True)
     assert bench.state().tables == ("s.a", "s.b")
+
+
+def test_one_topic_is_right_again_and_another_is_not(bench: Bench) -> None:
+    """All that was captured last is refused by now, and a table is left."""
+    bench.run(A, B)
+    bench.kafka.refused.add("p.s.b")
+    _leaving_out(bench, A, B).run(until_caught_up=True)
+    bench.kafka.refused.clear()
+    bench.kafka.refused.add("p.s.a")
+    bench.log.commit(insert(B, _row("9")))
+    _leaving_out(bench, A, B).run(until_caught_up=True)
+    assert set(bench.fold(B)) == {"9"}
+    assert bench.state().tables == ("s.b",)
 
 
 def test_a_first_start_is_without_none_of_what_the_file_names(bench: Bench) -> None:

@@ -67,21 +67,19 @@ def goes_on_without(
     tables: Sequence[Table],
     topic: Callable[[Table], str],
     refused: Mapping[str, TopicError],
-    captured: Collection[str],
     needed: Callable[[str], bool],
 ) -> dict[str, TopicError]:
     """Return the tables whose topics are `refused`, with the reason of each, if a start goes on without them.
 
-    It does not where one of them is `needed`, nor without all that it has `captured` before: then it is the file that
-    asks for something else than all topics are.
+    It does not where one of them is `needed`, nor without all that it has found: then it is the file that asks for
+    something else than all topics are.
     """
     of = dict[str, TopicError]()
     for table in tables:
         with suppress(ConfigError):  # it has no topic: that is another error
             if (why := refused.get(topic(table))) is not None:
                 of[table.qualified] = why
-    others = {table.qualified for table in tables} & {*(captured or (table.qualified for table in tables))}
-    return {} if others <= of.keys() or any(map(needed, of)) else of
+    return {} if {table.qualified for table in tables} <= of.keys() or any(map(needed, of)) else of
 
 
 def published_before(captured: Sequence[str], described: Iterable[bytes]) -> Sequence[str]:

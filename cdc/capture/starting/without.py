@@ -139,7 +139,7 @@ class Without:
         if captured is None:
             return {}
         needed = partial(self.needs, ran_before=bool(captured))
-        return goes_on_without(tables, self._sink.topic, error.by_topic, captured, needed)
+        return goes_on_without(tables, self._sink.topic, error.by_topic, needed)
 
     def _could_begin_without(self, tables: Sequence[Table]) -> frozenset[str]:
         captured = self._captured()

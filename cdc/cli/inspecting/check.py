@@ -131,7 +131,7 @@ def _as_a_run_takes_them(
     messages = config.source.outbox.table if config.source.outbox is not None else None
     needed = partial(is_needed, outbox=messages, by_pattern=by_pattern, ran_before=bool(captured))
     wrong = {of.error.topic: of.error for of in findings if isinstance(of.error, TopicError)}
-    aside = {why.topic for why in goes_on_without(tables, topic, wrong, captured, needed).values()} if wrong else ()
+    aside = {why.topic for why in goes_on_without(tables, topic, wrong, needed).values()} if wrong else ()
     could = could_begin_without(tables, by_pattern, ())
     if could & captured and any(of.level is Level.ERROR for of in findings):
         said = registry.part("sinks.check:described")(config.sink, config.name, by_others=False)

@@ -179,6 +179,9 @@ class Catalog:
             matched = [f for f in left if matches(compared(pattern), compared(f.qualified))]
             if is_pattern(pattern):
                 matched = [f for f in matched if f.type in _BASE]
+            others = (of for of in patterns if of.startswith(LEFT_OUT) and of != f"{LEFT_OUT}{pattern}")
+            if any(compared(of.removeprefix(LEFT_OUT)) == compared(pattern) for of in others):
+                continue  # it is left out by its name in other letters
             if not matched:
                 yield _nothing_matches(pattern, [f.qualified for f in everything])
             yield from matched

@@ -102,7 +102,13 @@ class HiddenColumns:
         match said:
             case Altered(name) if (table := self._compared(name)) not in but:
                 if said.made:
+                    before = self._of.get(table) if said.unless_there else None
+                    stranger = table in self._strangers
                     self._made(table, said.like)
+                    if before is not None:  # what is hidden in the one that may be there stays so
+                        made = self._of.get(table, before)
+                        self._keep(table, replace(before, hidden=before.hidden | made.hidden))
+                        self._strangers |= {table} if stranger else set()
                     self._check(table, at, captured)
                 elif table in self._of:
                     self._move(table, said.moves, at, captured)

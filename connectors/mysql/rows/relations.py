@@ -306,7 +306,7 @@ class Followed:
             case Renamed(pairs):
                 yield from self._renamed([(self._name(old), self._name(new)) for old, new in pairs], at, catalog)
             case Altered(name, values):
-                self.kept.gone([self._name(name)] if said.made else ())
+                self.kept.gone([self._name(name)] if said.made and not said.unless_there else ())
                 yield from self._look(self._name(name), at, catalog, values=values)
             case Filled(name):
                 yield from self._others(self._name(name), at, catalog)

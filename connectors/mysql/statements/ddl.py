@@ -63,6 +63,8 @@ class Altered:
     moves: ColumnMoves = field(default=NO_MOVES, compare=False, repr=False)
     made: bool = field(default=False, compare=False, repr=False)
     """It is made: CREATE TABLE."""
+    unless_there: bool = field(default=False, compare=False, repr=False)
+    """It is made only if there was none of its name, which the log does not tell: … IF NOT EXISTS."""
     like: Name | None = field(default=None, compare=False, repr=False)
     """The table whose columns it has: CREATE TABLE … LIKE."""
 
@@ -318,13 +320,16 @@ def _create(tokens: list[Token], database: str) -> Meaning:
     replaces = at > 1
     if at >= len(tokens) or not tokens[at].says("TABLE"):
         return None
+    unless_there = tokens[at + 1].says("IF") if at + 1 < len(tokens) else False
     at = _after(tokens, at + 1, "IF", "NOT", "EXISTS")
     name, at = _name(tokens, at, database)
     if any(_queries(tokens, n) for n in range(at, len(tokens))):
         return Filled(name)
     bracket = at + 1 if at < len(tokens) and tokens[at] == Token("(") else at  # CREATE TABLE t (LIKE o)
     like = _name(tokens, bracket + 1, database)[0] if bracket < len(tokens) and tokens[bracket].says("LIKE") else None
-    return Emptied((name,), dropped=True, like=like) if replaces else Altered(name, made=True, like=like)
+    if replaces:
+        return Emptied((name,), dropped=True, like=like)
+    return Altered(name, made=True, unless_there=unless_there, like=like)
 
 
 def _queries(tokens: list[Token], at: int) -> bool:

@@ -46,8 +46,8 @@ class Standing:
     """By ``schema.table``, `at_ms`, `reason`, `hint` of the tables that the last start goes on without."""
     topics: Mapping[str, TopicFacts] = field(default_factory=dict)
     """What is relied on of each topic."""
-    schemas: Mapping[bytes, bytes] = field(default_factory=dict)
-    """The copies of the connector's records of the schema topic, by their key there."""
+    schemas: dict[bytes, bytes] = field(default_factory=dict)
+    """The copies of the connector's records of the schema topic, by their key there, with those made since."""
     reached: Reached = field(default_factory=dict)
     """How far those partitions reach that were written last."""
     states: StateReader = field(default_factory=lambda: StateReader(""))
