@@ -240,8 +240,7 @@ class KafkaSink:
         was, self._interrupted = self._interrupted, self._producer.interrupted
         if self._interrupted and not was:
             self._look_soon()
-        with self._refused.noting():
-            has_moved = self._settings is not None and not whole and self._settings.moved()
+        has_moved = self._settings is not None and not whole and self._refused.moved(self._settings.moved)
         return has_moved or self._watch.moved(self._found, self._there, whole=whole)
 
     def _there(self, names: Sequence[str]) -> Mapping[str, tuple[str, int]]:

@@ -228,8 +228,8 @@ class Session:
             log.warning("the schema registry has other ids than it gave: the session starts again to compare")
             raise RestartSession
         if self._sink.moved(whole=whole):
-            log.warning("a topic has been deleted, made again or given partitions, or has lost records: the session "
-                        "starts again to compare")  # fmt: skip
+            log.warning("a topic has been deleted, made again or given partitions, has lost records, or is right "
+                        "that was not: the session starts again to compare")  # fmt: skip
             raise RestartSession
 
     def _write_window(self) -> bool:

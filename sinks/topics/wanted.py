@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from cdc.config.kafka_config import KafkaConfig
@@ -35,6 +35,14 @@ class Refused:
         except TopicError as exc:
             self.topics = [*self.topics, *(topic for topic in self._asked if topic.of in exc.by_topic)]
             raise
+
+    def moved(self, look: Callable[[], bool]) -> bool:
+        """Return what a look has found. Where it ends the session, the next one asks for all tables that there are."""
+        with self.noting():
+            has_moved = look()
+        if has_moved:
+            self.topics = ()
+        return has_moved
 
 
 def wanted(

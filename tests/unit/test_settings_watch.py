@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
-from cdc.model.errors import OperatorError, RetryableError
+from cdc.model.errors import OperatorError, RetryableError, TopicError
 from sinks.topics import settings_watch
 from sinks.topics.settings_watch import Seen, SettingsWatch
+from sinks.topics.topics import Wanted
+from sinks.topics.wanted import Refused
 from tests.integration.running import eventually
 
 WRONG = Seen((OperatorError("topic t has cleanup.policy=delete", hint="set it back"),))
@@ -107,3 +110,16 @@ def test_a_look_that_takes_long_holds_up_nothing() -> None:
     assert len(begun) == 1
     going.set()
     begun[0].join()
+
+
+def test_a_topic_that_was_right_again_ends_no_second_session() -> None:
+    """Its table may be gone by then, so that nobody asks for it: each session would end after a minute, for ever."""
+    refused, topic = Refused(), Wanted.events("p.a.b", 1)
+    with suppress(TopicError), refused.noting():
+        refused.ask([topic])
+        raise TopicError("it is not as it must be", hint="make it so", topic=topic.of)
+    assert refused.topics == [topic]
+    assert not refused.moved(lambda: False)
+    assert refused.topics == [topic]
+    assert refused.moved(lambda: True)
+    assert not refused.topics
