@@ -98,6 +98,10 @@ class ViewConfig:
     """Searches and the texts that they find, in place of SQL."""
     refresh: str = "units"
     """``units``: what a change can touch is computed again; ``full``: everything, after each change."""
+    unit: tuple[str, ...] = ()
+    """Columns of the key by which it is divided; empty: by those that its SQL shows to divide it."""
+    unit_limit: int | None = None
+    """Of how many rows a unit may be computed; None: of any number."""
     reads: Mapping[str, ReadConfig] = field(default_factory=dict, metadata={WRITTEN: "from"})
     """By table, how it is read. Tables that it does not name are read as they are."""
 
@@ -110,6 +114,14 @@ class ViewConfig:
         require(len(set(self.key)) == len(self.key), "key names a column twice", "keep one of them")
         by_units = self.sql is not None or self.refresh == "units"
         require(by_units, f"refresh: “{self.refresh}” goes with sql alone", "leave it out")
+        require(self.sql is not None or not self.unit, "unit goes with sql alone", "leave it out: it is known here")
+        require(len(set(self.unit)) == len(self.unit), "unit names a column twice", "keep one of them")
+        whole = "unit divides a view, and refresh: full computes it whole"
+        require(not self.unit or self.refresh == "units", whole, "leave one of them out")
+        limited = self.unit_limit is None or self.match is None
+        require(limited, "unit_limit goes with sql and pattern alone", "leave it out")
+        few = self.unit_limit is None or self.unit_limit >= 1
+        require(few, f"unit_limit: {self.unit_limit} is out of range", "unit_limit: 1000000  # rows, 1 or more")
         require(self.match is None or not self.reads, "from goes with sql and pattern alone", _OVER_A_VIEW)
         require(self.refresh in REFRESHES, f"refresh: “{self.refresh}” is not known", f"one of {', '.join(REFRESHES)}")
 

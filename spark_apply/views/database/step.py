@@ -244,7 +244,8 @@ class DatabaseStep:
         return None if not count else nulls <= MOST_NULLS
 
     def _query(self, node: Node, *, whole: bool) -> str:
-        """Return the query for a node's rows: of all its units, or of those that were found."""
+        """Return the query for a node's rows, once they are checked: of all its units, or of those that were found."""
+        in_file.require_checked(node, lambda each: bool(self.state.rows(f"{self._sql(each)} LIMIT 1")), whole=whole)
         if whole:
             return self._sql(node.whole)
         return " UNION ALL ".join(

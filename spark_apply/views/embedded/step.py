@@ -36,6 +36,14 @@ class ViewError(OperatorError):
         self.view = view
 
 
+def require_checked(node: Node, gives_a_row: Callable[[str], bool], *, whole: bool) -> None:
+    """Raise ViewError where a check of a node fails."""
+    for check in node.checks:
+        if gives_a_row(check.whole if whole else check.restricted):
+            view = node.name.partition("#")[0]
+            raise ViewError(view, f"view {view}: {check.why}")
+
+
 class UnitsError(ViewError):
     """Some units of a view cannot be computed: the step is taken again, and they are told from the others."""
 
@@ -209,6 +217,9 @@ class Step:
         self._note(node.name, before)
 
     def _select(self, node: Node, new: str, *, whole: bool, types: Columns = ()) -> None:
+        require_checked(
+            node, lambda each: bool(self.state.rows(f"SELECT 1 FROM ({each}) LIMIT 1", self._clocks(each))), whole=whole
+        )
         statement = node.whole if whole else node.restricted
         listed = ", ".join(f"CAST({quoted(n)} AS {engine_type(kind)}) AS {quoted(n)}" for n, kind in types) or "*"
         self.state.execute(

@@ -26,6 +26,8 @@ _SHOWN: Final = 5
 """So many pieces of a definition that differ are shown."""
 _LONGEST: Final = 120
 _STREAM: Final = "stream."
+_HOW: Final = frozenset({"refresh", "unit", "unit_limit"})
+"""What makes no difference to rows: how they are kept up to date."""
 
 Text = Mapping[str, Any]
 """A view as the file has it, by the file's keys."""
@@ -88,7 +90,7 @@ def described(view: ViewConfig) -> Text:
     """Return a view as the file has it."""
     found = {**asdict(view), "from": {table: asdict(read) for table, read in view.reads.items()}}
     del found["reads"]
-    kept = {name: value for name, value in found.items() if value not in (None, {}, "units")}
+    kept = {name: value for name, value in found.items() if value not in (None, {}, "units", ())}
     return dict(json.loads(json.dumps(kept)))
 
 
@@ -101,6 +103,8 @@ def view_of(text: Text) -> ViewConfig:
         pattern=PatternConfig(**{**pattern, "by": tuple(pattern["by"])}) if pattern else None,
         match=MatchConfig(**{**match, "fields": tuple(match["fields"])}) if match else None,
         refresh=text.get("refresh", "units"),
+        unit=tuple(text.get("unit", ())),
+        unit_limit=text.get("unit_limit"),
         reads={table: ReadConfig(**read) for table, read in text.get("from", {}).items()},
     )
 
@@ -111,7 +115,7 @@ def same(one: Text, other: Text) -> bool:
 
 
 def _compared(text: Text) -> Text:
-    found = {name: value for name, value in text.items() if name != "refresh"}
+    found = {name: value for name, value in text.items() if name not in _HOW}
     if "sql" in found:
         found["sql"] = _plain(found["sql"])
     return found

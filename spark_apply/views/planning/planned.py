@@ -244,14 +244,14 @@ def cannot_read(planned: Planned, view: View, tables: Mapping[str, TargetTable])
         relations[use.relation] = _used(relations[table], use)
     for other in planned.views:
         relations[other.relation] = Relation(other.relation, dict(other.columns), other.plan.key)
-    full = not view.last.units
     try:
         _check_uses(view.name, view.uses, relations)
         if view.match is not None:
             view.match.check(relations)
         else:
+            divided = view.plan.divided
             plan = plan_view(
-                view.name, view.sql, view.plan.key, relations, uses=view.uses, refresh_full=full, engine=planned.engine
+                view.name, view.sql, view.plan.key, relations, uses=view.uses, divided=divided, engine=planned.engine
             )
             gone = [name for name in view.last.columns if name not in plan.nodes[-1].columns]
             if gone:  # of SELECT *
