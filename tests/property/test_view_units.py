@@ -191,5 +191,5 @@ def test_a_unit_is_computed_of_so_many_rows_and_no_more(sql: str, limit: int, mo
         engine.step(tables, START)
         assert engine.view() == engine.answer(sql)
     tables[A] = [*tables[A], (100, 1, "x", 1, START)]
-    with pytest.raises(RefusedError, match=f"of more than {limit:,} rows.*raise unit_limit"):
+    with pytest.raises(RefusedError, match=f"of more than {limit:,} rows.*raise its unit_limit"):
         engine.step(tables, START)

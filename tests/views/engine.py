@@ -107,7 +107,7 @@ class SmallEngine:
     def _check(self, node: Node, *, whole: bool) -> None:
         for check in node.checks:
             if self._rows(check.whole if whole else check.restricted):
-                raise RefusedError(check.why)
+                raise RefusedError(f"{check.what}. {check.way_out}")
 
     def _step(self, node: Node, before: datetime) -> None:
         places = _unit_places(node)

@@ -41,7 +41,7 @@ def require_checked(node: Node, gives_a_row: Callable[[str], bool], *, whole: bo
     for check in node.checks:
         if gives_a_row(check.whole if whole else check.restricted):
             view = node.name.partition("#")[0]
-            raise ViewError(view, f"view {view}: {check.why}")
+            raise ViewError(view, f"view {view}: {check.what}. {check.way_out}")
 
 
 class UnitsError(ViewError):

@@ -297,6 +297,7 @@ def describe_views(config: ViewsConfig) -> dict[str, object]:
                         "reads": sorted({tables.get(read, read) for read in node.reads}),
                         "units": list(node.units),
                         "deadlines": bool(node.due),
+                        "stops": [check.what for check in node.checks],
                     }
                     for node in view.plan.nodes
                 ],

@@ -91,8 +91,9 @@ class Computed(Protocol):
 class Check:
     """What must not be where a node is computed: if a statement gives a row, the view is stopped, and nothing of it."""
 
-    why: str
-    """What is wrong, and the way out."""
+    what: str
+    """What is wrong then."""
+    way_out: str
     restricted: str
     """Over ``after`` and the units in ``units."N"``; may use `CLOCK_AFTER`."""
     whole: str

@@ -45,8 +45,8 @@ def spread(block: Block, units: Units, claim: Claim, of_units: tuple[to.Restrict
 
     names = ", ".join(claim.unit)
     return Check(
-        f"rows of one {claim.clause} have several values of {names}, by which unit: divides them. Correct the rows, "
-        f"add {names} to the clause, or say refresh: full",
+        f"rows of one {claim.clause} have several values of {names}, by which unit: divides them",
+        f"Correct the rows, add {names} to the clause, or say refresh: full",
         of_several(*restriction(block, by, f"({among})")),
         of_several({}, ()),
     )
@@ -59,7 +59,9 @@ def too_many(units: Sequence[str], limit: int, restricted: str, whole: str) -> C
         f"SELECT count(*) AS n FROM ({rows}) AS r{group} HAVING count(*) > {limit}" for rows in (restricted, whole)
     )
     what = f"one of its units (by {', '.join(units)})" if units else "it has no units, and"
-    return Check(f"{what} is of more than {limit:,} rows. Divide it more finely, or raise unit_limit", *counted)
+    return Check(
+        f"{what} is of more than {limit:,} rows", "Divide the view more finely, or raise its unit_limit", *counted
+    )
 
 
 def rows_of(
