@@ -101,8 +101,8 @@ def test_rows_of_several_units_and_too_many_stop_a_view_and_no_other(
     steps.write("public.m", {(4,): ("z", "1.00", 2, "d")})
     with pytest.raises(ViewError, match=r"view ranks: rows of one RANK\(\) .* have several values of g"):
         steps.step()
-    write(3, _3=None, _4=("z", 2, "d"))  # both in one: it goes on
-    write(3, _3=("y", 3, "c"), _1=("x", 1, "e"))
+    write(4, _3=None)  # the other row of it comes with that: they are one unit now
+    write(2, _3=("y", 3, "c"), _1=("x", 1, "e"))
     steps.write("public.m", {(n,): ("x", "1.00", 1, "f") for n in (5, 6)})
     with pytest.raises(ViewError, match=r"view few: one of its units \(by g\) is of more than 3 rows"):
         steps.step()
