@@ -63,6 +63,7 @@ def texts_of(config: ViewsConfig) -> dict[str, Text]:
         streams = {of: asdict(config.streams[of]) for of in sorted(named) if of in config.streams}
         for stream in streams.values():
             del stream["on_loss"]
+            _without_none(stream, "sent", "received")  # as it was before there were these
             if stream["format"] == "json":  # as it was before there was another
                 del stream["format"]
         found[name] = {**described(view), **({"streams": json.loads(json.dumps(streams))} if streams else {})}
@@ -89,9 +90,17 @@ def with_texts(config: ViewsConfig, texts: Mapping[str, Text]) -> ViewsConfig:
 def described(view: ViewConfig) -> Text:
     """Return a view as the file has it."""
     found = {**asdict(view), "from": {table: asdict(read) for table, read in view.reads.items()}}
+    for read in found["from"].values():
+        _without_none(read, "sent", "received")
     del found["reads"]
     kept = {name: value for name, value in found.items() if value not in (None, {}, "units", ())}
     return dict(json.loads(json.dumps(kept)))
+
+
+def _without_none(text: dict[str, Any], *names: str) -> None:
+    for name in names:
+        if text[name] is None:
+            del text[name]
 
 
 def view_of(text: Text) -> ViewConfig:
