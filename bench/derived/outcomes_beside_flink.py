@@ -40,10 +40,10 @@ _DAY_S: Final = 1_767_225_600
 KINDS: Final = ("clicked", "never clicked", "told at 11:00", "told at 18:00")
 _OUTCOME: Final = """SELECT s.id, CASE WHEN min(c.at) IS NOT NULL THEN 'clicked' ELSE 'not clicked' END AS outcome
 FROM stream.searches s
-LEFT JOIN stream.clicks c ON c.search = s.id AND c.at BETWEEN s.at AND s.at + INTERVAL 30 MINUTES
+LEFT JOIN stream.clicks c ON c.search_id = s.id AND c.at BETWEEN s.at AND s.at + INTERVAL 30 MINUTES
 GROUP BY s.id, s.at HAVING min(c.at) IS NOT NULL OR s.at + INTERVAL 40 MINUTES <= clock()"""
 _IN_FLINK: Final = """SELECT s.id, CASE WHEN c.`at` IS NOT NULL THEN 'clicked' ELSE 'not clicked' END AS outcome
-FROM searches s LEFT JOIN clicks c ON c.search = s.id AND c.`at` BETWEEN s.`at` AND s.`at` + INTERVAL '30' MINUTE"""
+FROM searches s LEFT JOIN clicks c ON c.search_id = s.id AND c.`at` BETWEEN s.`at` AND s.`at` + INTERVAL '30' MINUTE"""
 _TICKS: Final = "SELECT id, balance FROM {account}"
 
 
@@ -68,7 +68,7 @@ class Events:
 
     def __init__(self, kafka: str, searches: int) -> None:
         for topic in ("searches", "clicks"):
-            Topic(kafka, topic, 1).create()
+            Topic(kafka, topic, PARTITIONS).create()  # as many as Flink's readers: none of them is without events
         self._producer = Producer({"bootstrap.servers": kafka, "log_level": 0})
         self._source, self._searches = Source(kafka, ACCOUNT), searches
         self._source.publish(self._source.transaction((ACCOUNT, {"id": 1, "balance": 0})), source_ms=_ms("10:00"))
@@ -81,7 +81,7 @@ class Events:
     def write(self, topic: str, ids: range, at: str, *, sent: str) -> None:
         """Write searches, or clicks of them."""
         for number in ids:
-            event = {"id": number, "search": number, "at": f"2026-01-01T{at}:00"}
+            event = {"id": number, "search_id": number, "at": f"2026-01-01T{at}:00"}
             self._producer.produce(topic, json.dumps(event), key=str(number), timestamp=_ms(sent))
         self._producer.flush(30)
 
@@ -121,7 +121,7 @@ def measured(folder: Path, kafka: str, *, searches: int) -> Iterator[Seen]:
     stream = {"key": ["id"], "time": "at", "keep": "2h"}
     streams = {
         "searches": {"topic": "searches", "schema": "id BIGINT, at TIMESTAMP", **stream},
-        "clicks": {"topic": "clicks", "schema": "id BIGINT, search BIGINT, at TIMESTAMP", **stream},
+        "clicks": {"topic": "clicks", "schema": "id BIGINT, search_id BIGINT, at TIMESTAMP", **stream},
     }
     views = {"outcome": (_OUTCOME, ("id",)), "ticks": (_TICKS, ("id",))}
     ours = Ours(folder / "outcomes", kafka, ACCOUNT.prefix, views, streams=streams)
@@ -141,12 +141,13 @@ def measured(folder: Path, kafka: str, *, searches: int) -> Iterator[Seen]:
     events.pass_to("10:06")
     with ours.ready(), cluster:
         ours.start()
-        cluster.submit(_tables(kafka), [f"INSERT INTO outcome_out {_IN_FLINK}"])
+        insert = f"INSERT INTO outcome_out {_IN_FLINK} ON CONFLICT DO DEDUPLICATE"
+        cluster.submit(_tables(kafka), [insert])
         clicked = dict.fromkeys(events.of("clicked"), "clicked")
         _until(lambda: all(clicked.items() <= _published(kafka, topic).items() for topic in sides.values()), ours)
         events.pass_to("10:41")
         yield from look("10:41, no event since 10:05", events.right("clicked"))
-        others = range(len(KINDS) * searches, len(KINDS) * searches + 2)
+        others = range(len(KINDS) * searches, (len(KINDS) + 1) * searches)
         for topic in ("searches", "clicks"):
             events.write(topic, others, "10:45", sent="10:45")
         events.pass_to("10:46")
@@ -182,7 +183,7 @@ def _tables(kafka: str) -> list[str]:
         f"('connector' = 'upsert-kafka', 'topic' = 'flink.outcome', 'properties.bootstrap.servers' = '{kafka}', "
         "'key.format' = 'json', 'value.format' = 'json')"
     )
-    return [events("searches", "id BIGINT"), events("clicks", "id BIGINT, search BIGINT"), sink]
+    return [events("searches", "id BIGINT"), events("clicks", "id BIGINT, search_id BIGINT"), sink]
 
 
 def main() -> None:
