@@ -48,7 +48,7 @@ VIEWS = {
         "SELECT max(g) AS g, k, count(*) AS c FROM public.a GROUP BY k HAVING count(*) > 1", ("g", "k"), (_BY_K,)
     ),
     "groups of two columns": Divided(
-        "SELECT max(g) AS g, k, n, count(*) AS c FROM public.a GROUP BY k, n",
+        "SELECT max(DISTINCT g) AS g, k, n, count(*) AS c FROM public.a GROUP BY k, n",
         ("g", "k", "n"),
         ("SELECT DISTINCT k, n, g FROM public.a",),
         2,

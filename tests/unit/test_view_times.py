@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from typing import Any
 
 import duckdb
@@ -73,6 +74,20 @@ def test_sql_reads_the_corrected_time(sql: str, key: str) -> None:
     for engine in ("duckdb", "spark", "postgres"):
         plan = plan_view("v", sql, [key], {TAP.name: TAP}, uses={TAP.name: USE}, engine=engine)
         assert plan.nodes[-1].whole.upper().count("CASE WHEN") == 1
+
+
+def test_a_row_is_looked_up_by_its_position_as_before() -> None:
+    """What says when a row came is read through the table whose time is corrected."""
+    tap = replace(USE, arrival=True)
+    uses = {TAP.name: tap, "public.rate": TableUse("public.rate", Way.HISTORY, at="arrival")}
+    read = {tap.relation: Relation(tap.relation, {**TAP.columns, **dict(tap.hidden)}, ("id",))}
+    read[RATE.name] = Relation(
+        RATE.name, {**RATE.columns, **dict(uses["public.rate"].hidden)}, ("id", "_cdc_from_position")
+    )
+    sql = "SELECT t.id, t.at, r.pct FROM public.tap t JOIN public.rate r ON r.id = t.id"
+    whole = plan_view("v", sql, ["id"], read, uses=uses).nodes[-1].whole
+    assert '"r"."_cdc_from_position" <= "t"."_cdc_arrival"' in whole
+    assert whole.count("CASE WHEN") == 1
 
 
 def test_a_row_is_looked_up_by_the_corrected_time() -> None:

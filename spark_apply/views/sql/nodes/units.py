@@ -192,14 +192,12 @@ def _claims(block: Block, values: Sequence[exp.Expr], unit: Sequence[str]) -> Cl
 
 def _least_or_greatest(value: exp.Expr) -> exp.Expr | None:
     """Return of what an aggregate is the least or greatest value."""
-    found: exp.Expr
+    found: exp.Expr | None = None
     if isinstance(value, exp.Max | exp.Min):
         found = value.this
-        return found
-    if isinstance(value, exp.AnonymousAggFunc) and value.name.casefold() in ("max", "min"):
+    elif isinstance(value, exp.AnonymousAggFunc) and value.name.casefold() in ("max", "min"):
         found = value.expressions[0]
-        return found
-    return None
+    return found.expressions[0] if isinstance(found, exp.Distinct) else found
 
 
 def _unit_way(limits: Sequence[tuple[str, Sequence[exp.Expr]]]) -> str:
