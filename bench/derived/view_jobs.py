@@ -22,12 +22,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from bench.derived.beside_flink import COUNTS, FOLLOWS, PARTITIONS, TIMELINE, TWEETS, Ours, Source
 from bench.measure import tell
@@ -113,7 +113,8 @@ def _there(job: Ours, topic: str) -> None:
                 raise OperatorError(f"{topic}: nothing comes", hint=failed)
             if topic in of.list_topics(timeout=10).topics:
                 places = (TopicPartition(topic, number) for number in range(PARTITIONS))
-                seen = any(of.get_watermark_offsets(place)[1] for place in places)
+                with suppress(KafkaException):  # it has no leader yet
+                    seen = any(of.get_watermark_offsets(place)[1] for place in places)
             time.sleep(0.1)
 
 
@@ -160,6 +161,7 @@ def punctual(folder: Path, kafka: str) -> Figure:
                 deadlines[number] = now + _DEADLINE_S
                 row = {"id": number, "at": round(now * 1e6)}
                 source.publish(source.transaction((SEARCHES, row)), source_ms=round(now * 1000))
+                time.sleep((number + 0.5) / _DEADLINES)  # the clock comes anywhere between two deadlines
                 while len(seen.rows) <= number and time.time() < deadlines[number] + 60:
                     time.sleep(1)
                     source.idle(round(time.time() * 1000))
@@ -194,6 +196,16 @@ def back(folder: Path, kafka: str, *, rows: int) -> Iterator[Figure]:
         yield _figure(f"back {how}, {rows * 11 // 10:,} rows", [seen.rows[0][0] - begun])
 
 
+def measured(folder: Path, kafka: str, given: argparse.Namespace) -> Iterator[Figure]:
+    """Yield the figures that are asked for."""
+    if given.only in (None, "fresh"):
+        yield fresh(folder, kafka, rate=given.rate, seconds=given.seconds)
+    if given.only in (None, "punctual"):
+        yield punctual(folder, kafka)
+    if given.only in (None, "back"):
+        yield from back(folder, kafka, rows=given.rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=["fresh", "punctual", "back"], help="measure this alone")
@@ -202,26 +214,20 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000, help="of the state (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
     given = parser.parse_args()
-    about = {"cores": os.cpu_count(), "load": os.getloadavg()[0]}
+    about, figures = {"cores": os.cpu_count(), "load": os.getloadavg()[0]}, list[Figure]()
     try:
         with tempfile.TemporaryDirectory(prefix="cdc-bench-") as name:
             folder = Path(name)
             with DevServers(folder / "servers", servers=("kafka",)) as servers:
                 kafka = servers["kafka"].url
-                figures = list[Figure]()
-                if given.only in (None, "fresh"):
-                    figures.append(fresh(folder, kafka, rate=given.rate, seconds=given.seconds))
-                if given.only in (None, "punctual"):
-                    figures.append(punctual(folder, kafka))
-                if given.only in (None, "back"):
-                    figures += back(folder, kafka, rows=given.rows)
+                print(f"{'seconds':<36}{'times':>8} {'p50':>7} {'p99':>7} {'most':>7}")
+                for of in measured(folder, kafka, given):
+                    print(f"{of.what:<36}{of.count:>8,} {of.p50:>7.2f} {of.p99:>7.2f} {of.most:>7.2f}", flush=True)
+                    figures.append(of)
     except CdcError as error:
         sys.exit(f"error: {error}\n{error.hint or ''}")
     except KeyboardInterrupt:
         sys.exit(130)
-    print(f"{'seconds':<36}{'times':>8} {'p50':>7} {'p99':>7} {'most':>7}")
-    for of in figures:
-        print(f"{of.what:<36}{of.count:>8,} {of.p50:>7.2f} {of.p99:>7.2f} {of.most:>7.2f}")
     print(f"\n{about['cores']} cores, load {about['load']:.1f} at the start.")
     if given.json:
         given.json.write_text(json.dumps({**about, "figures": [asdict(of) for of in figures]}, indent=1) + "\n")
