@@ -233,8 +233,10 @@ class ClusterStep:
         }
         return self.on.spark.sql(statement, clocks) if clocks else self.on.spark.sql(statement)
 
-    def _rows(self, node: Node, *, whole: bool) -> DataFrame:
+    def _require_checked(self, node: Node, *, whole: bool) -> None:
         in_file.require_checked(node, lambda each: not self.run(each).isEmpty(), whole=whole)
+
+    def _rows(self, node: Node, *, whole: bool) -> DataFrame:
         return self.run(node.whole if whole else node.restricted)
 
     def _is_whole(self, node: Node, *, stale: bool) -> bool:
@@ -245,6 +247,7 @@ class ClusterStep:
         self._reads(node, whole=whole)
         if not whole and self._units(node) is None:
             return
+        self._require_checked(node, whole=whole)
         fresh = self._rows(node, whole=whole)
         schema = _nullable(fresh.schema)
         kept = self._kept(node.name, schema, node.units, null_safe=True)
@@ -305,6 +308,7 @@ class ClusterStep:
         if not whole and units is None:
             return
         self.computed[view.name] = "whole" if whole else "units"
+        self._require_checked(node, whole=whole)
         if not whole:
             old = self._in_units(node, old, null_safe=view.plan.null_keys)
         if wrong is not None:

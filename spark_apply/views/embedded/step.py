@@ -37,7 +37,11 @@ class ViewError(OperatorError):
 
 
 def require_checked(node: Node, gives_a_row: Callable[[str], bool], *, whole: bool) -> None:
-    """Raise ViewError where a check of a node fails."""
+    """Raise ViewError where a check of a node fails.
+
+    Once, and not within the search for units that cannot be computed: a check looks at rows of other units as well, so
+    what fails in it is not put down to those that were asked for.
+    """
     for check in node.checks:
         if gives_a_row(check.whole if whole else check.restricted):
             view = node.name.partition("#")[0]
@@ -192,6 +196,7 @@ class Step:
             self._clear(node.name)
             return
         state, new = self.state, place("work", node.name)
+        self._require_checked(node, whole=whole)
         self._select(node, new, whole=whole)
         hidden = [name for name in node.units if name not in node.columns]
         columns = [*hidden, *node.columns]
@@ -216,10 +221,12 @@ class Step:
         state.make_states(node.name, columns, node.units)
         self._note(node.name, before)
 
-    def _select(self, node: Node, new: str, *, whole: bool, types: Columns = ()) -> None:
+    def _require_checked(self, node: Node, *, whole: bool) -> None:
         require_checked(
             node, lambda each: bool(self.state.rows(f"SELECT 1 FROM ({each}) LIMIT 1", self._clocks(each))), whole=whole
         )
+
+    def _select(self, node: Node, new: str, *, whole: bool, types: Columns = ()) -> None:
         statement = node.whole if whole else node.restricted
         listed = ", ".join(f"CAST({quoted(n)} AS {engine_type(kind)}) AS {quoted(n)}" for n, kind in types) or "*"
         self.state.execute(
@@ -239,6 +246,7 @@ class Step:
             self._clear(relation)
             return
         self.computed[view.name] = "whole" if whole else "units"
+        self._require_checked(node, whole=whole)
         failed = self._select_view(view, new, whole=whole)
         if stale:
             state.execute(f"CREATE OR REPLACE TABLE {before} AS SELECT * FROM {new} WHERE false")

@@ -64,7 +64,7 @@ def node_of(written: Written, name: str, made: Made, limit: int | None) -> Node:
         counted[0].append(rows_of(block, branch.units, by_source, on_rows))
         counted[1].append(rows_of(block, branch.units, {}, ()))
     if limit is not None:
-        checks.append(too_many(units, limit, *map(_union_all, counted)))
+        checks.append(too_many(units, [name for name in units if name in columns], limit, *map(_union_all, counted)))
     return Node(
         name=name,
         reads=tuple(dict.fromkeys(source.input.name for branch in branches for source in branch.block.sources)),

@@ -10,7 +10,7 @@ from spark_apply.views.sql.expressions.carrier import cast
 from spark_apply.views.sql.expressions.dialects import POSTGRES, current
 from spark_apply.views.sql.expressions.types import NULL
 from spark_apply.views.sql.nodes.node import Branch, Made
-from spark_apply.views.sql.reading.blocks import Block, Side, column
+from spark_apply.views.sql.reading.blocks import Block, Side, column, unlike
 from spark_apply.views.sql.reading.written import FULL, UNIT, Written, as_written, did_you_mean
 from spark_apply.views.sql.statements.checks import Claim, Claims
 
@@ -114,11 +114,7 @@ def _named(block: Block, values: Sequence[exp.Expr]) -> tuple[tuple[str, exp.Exp
 
 def _hidden(name: str, blocks: Sequence[Block]) -> str:
     """Return a name for a unit column that no output column has."""
-    taken = {output.casefold() for block in blocks for output in block.outputs}
-    found = f"_u{name}"
-    while found in taken:
-        found = f"_{found}"
-    return found
+    return unlike(f"_u{name}", blocks)
 
 
 def last_units(blocks: Sequence[Block], key: Sequence[str], unit: Sequence[str], written: Written) -> Made:

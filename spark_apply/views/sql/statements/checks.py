@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from sqlglot import exp
 
-from spark_apply.views.sql.reading.blocks import Block
+from spark_apply.views.sql.reading.blocks import Block, unlike
 from spark_apply.views.sql.statements import block as to
 from spark_apply.views.sql.statements.rule import Units, restriction
 from spark_apply.views.sql.view_plan import Check
@@ -36,7 +36,7 @@ Claims = tuple[Claim, ...]
 
 def spread(block: Block, units: Units, claim: Claim, of_units: tuple[to.Restrictions, Sequence[str]]) -> Check:
     """Return the check that rows of a clause are of one unit; `of_units` restricts rows to those of units."""
-    by = [(f"_by{number}", value) for number, value in enumerate(claim.by)]
+    by = [(unlike(f"_by{number}", (block,)), value) for number, value in enumerate(claim.by)]
     columns, among = ", ".join(to.quoted(name) for name, _ in by), rows_of(block, by, *of_units, distinct=True)
 
     def of_several(restrictions: Mapping[str, Sequence[str]], conditions: Sequence[str]) -> str:
@@ -52,13 +52,17 @@ def spread(block: Block, units: Units, claim: Claim, of_units: tuple[to.Restrict
     )
 
 
-def too_many(units: Sequence[str], limit: int, restricted: str, whole: str) -> Check:
-    """Return the check that no unit has more rows than that; the statements give each row's unit."""
+def too_many(units: Sequence[str], shown: Sequence[str], limit: int, restricted: str, whole: str) -> Check:
+    """Return the check that no unit has more rows than that; the statements give each row's unit.
+
+    `shown`: the unit columns that a user knows, as they are in the SQL.
+    """
     group = f" GROUP BY {', '.join(map(to.quoted, units))}" if units else ""
     counted = (
         f"SELECT count(*) AS n FROM ({rows}) AS r{group} HAVING count(*) > {limit}" for rows in (restricted, whole)
     )
-    what = f"one of its units (by {', '.join(units)})" if units else "it has no units, and"
+    named = f" (by {', '.join(shown)})" if shown else ""
+    what = f"one of its units{named}" if units else "it has no units, and"
     return Check(
         f"{what} is of more than {limit:,} rows", "Divide the view more finely, or raise its unit_limit", *counted
     )
