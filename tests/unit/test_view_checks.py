@@ -68,3 +68,12 @@ def test_hidden_units_are_not_named() -> None:
     )
     plan = plan_view("v", sql, ["g"], RELATIONS, divided=Division(limit=3))
     assert not [each.what for node in plan.nodes for each in node.checks if "_u" in each.what]
+
+
+def test_a_stop_by_a_check_has_its_own_hint(tmp_path: Path) -> None:
+    steps = _steps(tmp_path, K, ("x", 1, "1"))
+    steps.write("public.m", {(2,): ("y", 1, "2")})
+    with pytest.raises(ViewError, match="have several values of g") as stopped:
+        steps.step()
+    assert "change unit: in views.yaml: the other views go on" in (stopped.value.hint or "")
+    steps.close()

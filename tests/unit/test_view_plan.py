@@ -530,8 +530,8 @@ UNIT_REFUSED: list[tuple[str, list[str], list[str], str, str]] = [
         "SELECT max(g) AS g, count(*) AS c FROM public.t",
         ["g"],
         ["g"],
-        "takes all rows together, so g cannot divide it",
-        "refresh: full",
+        "unit: an aggregate without GROUP BY takes all rows together, so g cannot divide it",
+        "add GROUP BY g, or say `refresh: full`",
     ),
     (
         "SELECT g, n, rank() OVER (PARTITION BY count(*) ORDER BY n) AS r FROM public.t GROUP BY g, n",

@@ -31,8 +31,8 @@ _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the engine's timestamps are i
 class ViewError(OperatorError):
     """A view cannot be computed from the rows that there are; others can."""
 
-    def __init__(self, view: str, message: str) -> None:
-        super().__init__(message, hint="correct the view's SQL, or the rows: the other views go on")
+    def __init__(self, view: str, message: str, hint: str = "correct the view's SQL, or the rows") -> None:
+        super().__init__(message, hint=f"{hint}: the other views go on")
         self.view = view
 
 
@@ -45,7 +45,7 @@ def require_checked(node: Node, gives_a_row: Callable[[str], bool], *, whole: bo
     for check in node.checks:
         if gives_a_row(check.whole if whole else check.restricted):
             view = node.name.partition("#")[0]
-            raise ViewError(view, f"view {view}: {check.what}. {check.way_out}")
+            raise ViewError(view, f"view {view}: {check.what}. {check.way_out}", check.hint)
 
 
 class UnitsError(ViewError):

@@ -94,6 +94,8 @@ class Check:
     what: str
     """What is wrong then."""
     way_out: str
+    hint: str
+    """The way out as a hint."""
     restricted: str
     """Over ``after`` and the units in ``units."N"``; may use `CLOCK_AFTER`."""
     whole: str

@@ -19,7 +19,8 @@ def _limits(block: Block) -> list[tuple[str, Sequence[exp.Expr]]]:
     """Return the clauses that bring rows of FROM together, and by what: a unit is of all of these."""
     found: list[tuple[str, Sequence[exp.Expr]]] = []
     if block.group is not None:
-        found.append((f"GROUP BY {', '.join(as_written(each) for each in block.group)}", block.group))
+        by = ", ".join(as_written(each) for each in block.group)
+        found.append((f"GROUP BY {by}" if by else "an aggregate without GROUP BY", block.group))
     found += [(as_written(each), each.args.get("partition_by") or ()) for each in block.windows]
     if block.distinct:
         found.append(("DISTINCT", tuple(block.outputs.values())))
@@ -173,7 +174,8 @@ def _said(block: Block, name: str, output: str, written: Written) -> exp.Expr:
         if not values or any(each.find(exp.AggFunc, exp.Window) for each in values):
             what = "is by what rows give together" if values else "takes all rows together"
             msg = f"unit: {clause} {what}, so {name} cannot divide it"
-            raise written.refuse(msg, at=value, hint=f"add PARTITION BY {name}, {FULL}")
+            way = "GROUP BY" if block.group == () and not values else "PARTITION BY"
+            raise written.refuse(msg, at=value, hint=f"add {way} {name}, {FULL}")
     return value
 
 

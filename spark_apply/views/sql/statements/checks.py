@@ -47,6 +47,7 @@ def spread(block: Block, units: Units, claim: Claim, of_units: tuple[to.Restrict
     return Check(
         f"rows of one {claim.clause} have several values of {names}, by which unit: divides them",
         f"Correct the rows, add {names} to the clause, or say refresh: full",
+        "correct the rows that the clause brings together, or change unit: in views.yaml",
         of_several(*restriction(block, by, f"({among})")),
         of_several({}, ()),
     )
@@ -64,7 +65,10 @@ def too_many(units: Sequence[str], shown: Sequence[str], limit: int, restricted:
     named = f" (by {', '.join(shown)})" if shown else ""
     what = f"one of its units{named}" if units else "it has no units, and"
     return Check(
-        f"{what} is of more than {limit:,} rows", "Divide the view more finely, or raise its unit_limit", *counted
+        f"{what} is of more than {limit:,} rows",
+        "Divide the view more finely, or raise its unit_limit",
+        "raise unit_limit of the view in views.yaml, or take it out",
+        *counted,
     )
 
 
