@@ -148,13 +148,16 @@ bench-endurance: $(JARS) ## an apply job over 5,000 small batches, idle, with 30
 bench-library: $(JARS) ## a million rows to Arrow, as a table, as changes, and without Kafka
 	$(BIN)/python -m bench.derived.library
 
-bench-views: $(JARS) ## a step of a view job in each engine alone, by how much it changes
+bench-views: $(JARS) ## a step of a view job in each engine alone, by how much it changes; and a job as a whole
 	$(BIN)/python -m bench.derived.views
 	$(BIN)/python -m bench.derived.views --engine spark
+	$(BIN)/python -m bench.derived.views --engine postgres
+	$(BIN)/python -m bench.derived.view_jobs
 	$(BIN)/python -m bench.derived.sketches
 
 bench-flink: $(JARS) $(FLINK) ## a view job, and the apply job into PostgreSQL and Iceberg, beside Flink SQL over the same topics
 	$(BIN)/python -m bench.derived.beside_flink
+	$(BIN)/python -m bench.derived.outcomes_beside_flink
 	$(BIN)/python -m bench.derived.apply_beside_flink
 
 clean:           ## remove what the targets made (servers' state too)

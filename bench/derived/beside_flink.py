@@ -103,9 +103,14 @@ class Source:
             records.append((topic, key, dumps(event)))
         return records
 
-    def publish(self, records: Sequence[Record]) -> None:
-        """Write records, and that the connector has come so far."""
-        self._publisher.stand(Phase.STREAM, self._commit + 1, self._tables, records)
+    def publish(self, records: Sequence[Record] = (), *, source_ms: int = 0) -> None:
+        """Write records, and that the connector has come so far, by the clock of its source."""
+        self._publisher.stand(Phase.STREAM, self._commit + 1, self._tables, records, source_ms=source_ms)
+
+    def idle(self, source_ms: int) -> None:
+        """Write that the connector has come further, with nothing to tell but its source's clock."""
+        self._commit += 1
+        self.publish(source_ms=source_ms)
 
 
 def read(kafka: str, topic: str) -> Iterator[tuple[Any, Any]]:
@@ -195,7 +200,9 @@ class Ours:
 
     name = "cdc view run"
 
-    def __init__(self, folder: Path, kafka: str, prefix: str, views: Mapping[str, tuple[str, Sequence[str]]]) -> None:
+    def __init__(
+        self, folder: Path, kafka: str, prefix: str, views: Mapping[str, tuple[str, Sequence[str]]], **more: object
+    ) -> None:
         self.topics = [f"{prefix}.view.{view}" for view in views]
         self.kafka = kafka
         sql = {
@@ -212,6 +219,7 @@ class Ours:
                     "state": str(folder / "state"),
                     "sink": {"partitions": PARTITIONS},
                     "views": {name: {**sql[name], "key": list(key)} for name, (_, key) in views.items()},
+                    **more,
                 }
             )
         )

@@ -1,10 +1,11 @@
 """Measures a step of a view job in one engine alone: a million tweets, a hundred thousand follows.
 
-    python -m bench.derived.views [--engine duckdb|spark] [--tweets N] [--follows N]
+    python -m bench.derived.views [--engine duckdb|spark|postgres] [--tweets N] [--follows N] [--views 50]
 
 Prints, for a timeline (a join of two million rows) and an aggregate, the seconds of one step by how many rows it
 changes, the median of five, and of computing everything, with the CPU time of the process and its JVM; and the process'
-memory. Kafka takes no part; with the embedded engine, neither does Spark.
+memory. Kafka takes no part; with the embedded engine, neither does Spark. With the embedded engine also a step of one
+change with the aggregate alone, and beside as many other views over rows that do not change.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 from pathlib import Path
 
 from cdc.dev.servers.launch import family
+from cdc.dev.stack import DevServers
 from cdc.model.change import Kind
 from spark_apply.spark.session import open_session
 from spark_apply.views.cluster.kept import Kept
@@ -26,6 +28,9 @@ from spark_apply.views.cluster.lake import Lake
 from spark_apply.views.cluster.running import Running
 from spark_apply.views.cluster.state import ClusterState
 from spark_apply.views.cluster.step import ClusterStep
+from spark_apply.views.database.names import waiting
+from spark_apply.views.database.state import DatabaseState
+from spark_apply.views.database.step import DatabaseStep
 from spark_apply.views.embedded.fold import SourceTable
 from spark_apply.views.embedded.state import ViewState, place
 from spark_apply.views.embedded.step import Step
@@ -73,11 +78,16 @@ class Bench:
         with self.state.transaction():
             for of in TABLES:
                 self.state.prepare_table(of.relation, of.columns, (), of.key)
-            self.state.execute("CREATE TABLE work.published (view VARCHAR, key VARCHAR, row VARCHAR)")
+        for view in self.views:
+            self.state.keep_published(view.name, ())
         self.commit = 1
 
     def opened(self, folder: Path) -> ViewState:
         return ViewState(folder, memory="400MB")
+
+    def series(self, count: int) -> str:
+        """Return what has the numbers below `count` as ``i``."""
+        return f"range({count}) t(i)"
 
     def new_step(self, stale: list[str]) -> StepOfViews:
         return Step(self.state, position(self.commit), 0, 0, stale)
@@ -85,12 +95,20 @@ class Bench:
     def end(self, step: StepOfViews) -> None:
         """Take over what the step has made."""
 
+    def close(self) -> None:
+        """End what was opened."""
+        self.state.close()
+
+    def waiting(self, relation: str) -> str:
+        """Return the table in which events of a relation wait."""
+        return place("pending", relation)
+
     def wait(self, table: SourceTable, rows: str) -> None:
         """Let events wait: `rows` selects the columns of a table, after the key's JSON."""
         columns = ", ".join(name for name, _ in table.columns)
         self.state.execute(
-            f"INSERT INTO {place('pending', table.relation)} (_cdc_key, _cdc_position, _cdc_op, {columns}) "
-            f"SELECT '{{\"id\":' || id || '}}', ?, 'u', * FROM ({rows})",
+            f"INSERT INTO {self.waiting(table.relation)} (_cdc_key, _cdc_position, _cdc_op, {columns}) "
+            f"SELECT '{{\"id\":' || id || '}}', ?, 'u', * FROM ({rows}) r",
             [position(self.commit)],
         )
 
@@ -133,6 +151,56 @@ class OnExecutors(Bench):
         self.kept |= step.relations
 
 
+class InDatabase(Bench):
+    """The same in a PostgreSQL of its own."""
+
+    engine = "postgres"
+
+    def opened(self, folder: Path) -> ViewState:
+        self.servers = DevServers(folder / "servers", servers=("postgres18",))
+        return DatabaseState(self.servers.__enter__()["postgres18"].url, job="bench", prefix="bench")
+
+    def series(self, count: int) -> str:
+        return f"generate_series(0, {count - 1}) t(i)"
+
+    def waiting(self, relation: str) -> str:
+        return waiting(relation)
+
+    def new_step(self, stale: list[str]) -> StepOfViews:
+        assert isinstance(self.state, DatabaseState)
+        return DatabaseStep(self.state, position(self.commit), 0, 0, stale)
+
+    def close(self) -> None:
+        super().close()
+        self.servers.__exit__(None, None, None)
+
+
+ENGINES = {of.engine: of for of in (Bench, OnExecutors, InDatabase)}
+
+
+def beside_others(bench: Bench, count: int) -> None:
+    """Print what one change costs with one view, and with others beside it that it does not touch."""
+    relations = {of.relation: Relation(of.relation, dict(of.columns), of.key) for of in TABLES}
+    others = []
+    for number in range(count - 1):
+        sql = f"SELECT follower, count(*) AS n FROM public.follows WHERE followee % 100 = {number} GROUP BY follower"
+        plan = plan_view(f"other_{number}", sql, ["follower"], relations)
+        others.append(View(plan, [("follower", INT), ("n", INT)], sql))
+        bench.state.keep_published(plan.name, ())
+    alone = bench.views[1:]
+    bench.views = [*alone, *others]
+    bench.step(stale=True)
+    print(f"{'views, one of them touched':>28} {'seconds':>8} {'CPU':>8}")
+    for views in (alone, [*alone, *others]):
+        bench.views, taken, used = views, [], []
+        for turn in range(9):
+            bench.wait(TWEETS, f"SELECT {turn} AS id, {turn + len(views)} AS sender, 'other' AS text")
+            begun = cpu_seconds()
+            taken.append(bench.step())
+            used.append(cpu_seconds() - begun)
+        print(f"{len(views):>28} {statistics.median(taken):>8.3f} {statistics.median(used):>8.2f}")
+
+
 def cpu_seconds() -> float:
     """Of this process and all that it has started."""
     ticks = 0
@@ -148,12 +216,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.derived.views", description=__doc__)
     parser.add_argument("--tweets", type=int, default=1_000_000)
     parser.add_argument("--follows", type=int, default=100_000)
-    parser.add_argument("--engine", choices=["duckdb", "spark"], default="duckdb")
+    parser.add_argument("--engine", choices=[*ENGINES], default="duckdb")
+    parser.add_argument("--views", type=int, default=50, help="beside each other, one of them touched; 0: not measured")
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        bench = (OnExecutors if asked.engine == "spark" else Bench)(Path(folder))
-        bench.wait(TWEETS, f"SELECT i AS id, i % {SENDERS} AS sender, 'text ' || i FROM range({asked.tweets}) t(i)")
-        follows = f"i AS id, i % 9973 AS follower, i % {SENDERS} AS followee FROM range({asked.follows}) t(i)"
+    with tempfile.TemporaryDirectory() as folder, contextlib.closing(ENGINES[asked.engine](Path(folder))) as bench:
+        bench.wait(TWEETS, f"SELECT i AS id, i % {SENDERS} AS sender, 'text ' || i FROM {bench.series(asked.tweets)}")
+        follows = f"i AS id, i % 9973 AS follower, i % {SENDERS} AS followee FROM {bench.series(asked.follows)}"
         bench.wait(FOLLOWS, f"SELECT {follows}")
         print(f"everything, first: {bench.step(stale=True):.2f} s, {bench.events:,} events")
         print(f"{'changed tweets':>16} {'seconds':>8} {'CPU':>8} {'changes/s':>10} {'events/s':>10}")
@@ -161,14 +229,19 @@ def main() -> None:
             taken, used, events = [], [], 0
             for turn in range(5):
                 first = turn * size
-                moved = f"i AS id, (i + {bench.commit}) % {SENDERS} AS sender, 'new ' || i"
-                bench.wait(TWEETS, f"SELECT {moved} FROM range({first}, {first + size}) t(i)")
+                moved = (
+                    f"i + {first} AS id, (i + {first + bench.commit}) % {SENDERS} AS sender, 'new ' || (i + {first})"
+                )
+                bench.wait(TWEETS, f"SELECT {moved} FROM {bench.series(size)}")
                 begun = cpu_seconds()
                 taken.append(bench.step())
                 used.append(cpu_seconds() - begun)
                 events = bench.events
             median, cpu = statistics.median(taken), statistics.median(used)
             print(f"{size:>16,} {median:>8.3f} {cpu:>8.2f} {size / median:>10,.0f} {events / median:>10,.0f}")
+        if asked.views and asked.engine == "duckdb":
+            beside_others(bench, asked.views)
+        print(f"load at the end: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
         print(f"memory at most: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MB")
 
 

@@ -94,7 +94,7 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "erase": "`table`, `places[place, verdict, what, by_ms]`; [more](erasure.md).",
     "view check": "as `cdc view plan`.",
     "view plan": "`name`, `tables`, `views.<name>` with `reads`, `key`, `columns` (kinds by name), `uses_clock`, "
-    "`warnings`, `nodes[name, reads, units, deadlines]`; a node without units is computed whole.",
+    "`warnings`, `nodes[name, reads, units, deadlines, stops]`; a node without units is computed whole.",
     "view run": "`name`, `seconds`, `steps` (how often the views were computed), `events` (written, tombstones not "
     "counted), `position`, `stopped` (by view, why).",
     "view status": "`name`, `position`, `freshness_seconds`, `engine`, `streams.<name>.unreadable` (records), "

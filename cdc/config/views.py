@@ -32,6 +32,7 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 _VIEW: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _TIME: Final = re.compile(r"([1-9]\d{0,8})([smhd])")
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_CORRECTED: Final = "{time: tapped_at, sent: sent_at, received: received_at}"
 _OVER_A_VIEW: Final = "let a view with sql read the table so, and have the match over that view"
 _MEMORY: Final = re.compile(r"[1-9]\d*(MB|GB)")
 
@@ -42,6 +43,10 @@ class ReadConfig:
 
     time: str | None = None
     """The column that says when a row happened."""
+    sent: str | None = None
+    """The column that says when it was sent, by the clock that has told the time."""
+    received: str | None = None
+    """The column that says when it was received, by a clock that is right: the time is corrected by the two."""
     keep: str | None = None
     """How long after its time a row may still come or change: ``7d``, ``12h``, ``90m``, ``30s``. None: without end."""
     at: str = "now"
@@ -53,6 +58,11 @@ class ReadConfig:
         if self.keep is not None:
             require(_TIME.fullmatch(self.keep), f"keep: “{self.keep}” is no time", "keep: 7d, or 12h, 90m, 30s")
             require(self.time, "keep: it needs the time of a row", "{time: placed_at, keep: 7d}")
+        given = [name for name in ("time", "sent", "received") if getattr(self, name) is not None]
+        all_or_one = "sent and received correct the time of a row: they go with it, both of them"
+        require(given in ([], ["time"]) or len(given) == 3, all_or_one, _CORRECTED)  # noqa: PLR2004 - all of them
+        apart = len({self.time, self.sent, self.received}) == len(given) or len(given) <= 1
+        require(apart, "time, sent and received are not three columns", _CORRECTED)
         require(
             self.at == "now" or self.time is None,
             f"at: {self.at} is for the table that is looked up, time for the one that looks it up",
@@ -98,6 +108,10 @@ class ViewConfig:
     """Searches and the texts that they find, in place of SQL."""
     refresh: str = "units"
     """``units``: what a change can touch is computed again; ``full``: everything, after each change."""
+    unit: tuple[str, ...] = ()
+    """Columns of the key by which it is divided; empty: by those that its SQL shows to divide it."""
+    unit_limit: int | None = None
+    """Of how many rows a unit may be computed; None: of any number."""
     reads: Mapping[str, ReadConfig] = field(default_factory=dict, metadata={WRITTEN: "from"})
     """By table, how it is read. Tables that it does not name are read as they are."""
 
@@ -110,6 +124,14 @@ class ViewConfig:
         require(len(set(self.key)) == len(self.key), "key names a column twice", "keep one of them")
         by_units = self.sql is not None or self.refresh == "units"
         require(by_units, f"refresh: “{self.refresh}” goes with sql alone", "leave it out")
+        require(self.sql is not None or not self.unit, "unit goes with sql alone", "leave it out: it is known here")
+        require(len(set(self.unit)) == len(self.unit), "unit names a column twice", "keep one of them")
+        whole = "unit divides a view, and refresh: full computes it whole"
+        require(not self.unit or self.refresh == "units", whole, "leave one of them out")
+        limited = self.unit_limit is None or self.match is None
+        require(limited, "unit_limit goes with sql and pattern alone", "leave it out")
+        few = self.unit_limit is None or self.unit_limit >= 1
+        require(few, f"unit_limit: {self.unit_limit} is out of range", "unit_limit: 1000000  # rows, 1 or more")
         require(self.match is None or not self.reads, "from goes with sql and pattern alone", _OVER_A_VIEW)
         require(self.refresh in REFRESHES, f"refresh: “{self.refresh}” is not known", f"one of {', '.join(REFRESHES)}")
 
@@ -125,6 +147,10 @@ class StreamConfig:
     """Columns that tell events apart: of several with one key the earliest one counts."""
     time: str | None = None
     """The column that says when an event happened."""
+    sent: str | None = None
+    """The column that says when it was sent, by the clock that has told the time."""
+    received: str | None = None
+    """The column that says when it was received, by a clock that is right: the time is corrected by the two."""
     keep: str | None = None
     """How long after its time an event may still come: ``7d``, ``12h``, ``90m``, ``30s``. None: without end."""
     format: str = "json"
@@ -142,7 +168,7 @@ class StreamConfig:
             f"one of {', '.join(STREAM_FORMATS)}",
         )
         require(self.on_loss in ON_LOSS, f"on_loss: “{self.on_loss}” is not known", f"one of {', '.join(ON_LOSS)}")
-        ReadConfig(time=self.time, keep=self.keep)
+        ReadConfig(time=self.time, sent=self.sent, received=self.received, keep=self.keep)
 
     @property
     def keep_ms(self) -> int | None:

@@ -14,7 +14,7 @@ import pytest
 from cdc.model.errors import ConfigError
 from spark_apply.views.database.names import ERROR_FUNCTION
 from spark_apply.views.sql.plan import plan_view
-from spark_apply.views.sql.view_plan import Relation
+from spark_apply.views.sql.view_plan import Division, Relation
 from tests.conftest import Database
 from tests.stores.test_view_functions import COLUMNS, OF_GROUPS, OF_ROWS, lines, made_rows, same
 from tests.stores.test_view_queries import _TABLES, _ours, _plain, _queries, filled
@@ -118,9 +118,9 @@ def test_queries_give_the_embedded_engines_rows(postgres18: Database) -> None:
         for key, full, sql in _queries():
             if _is_unknown(sql) or re.search(r"\b(lower|upper)\(", sql):
                 with pytest.raises(ConfigError, match=r"in PostgreSQL|`engine: postgres`"):
-                    plan_view("v", sql, key, _TABLES, refresh_full=full, engine="postgres")
+                    plan_view("v", sql, key, _TABLES, divided=Division(full=full), engine="postgres")
                 continue
-            plan = plan_view("v", sql, key, _TABLES, refresh_full=full, engine="postgres")
+            plan = plan_view("v", sql, key, _TABLES, divided=Division(full=full), engine="postgres")
             made = [f'CREATE TEMP TABLE "{node.name}" AS {_statement(node.whole)}' for node in plan.nodes]
             listed = ", ".join(f'"{name}"' for name in plan.nodes[-1].columns)
             cursor.execute("; ".join([*made, f'SELECT {listed} FROM "v"']))

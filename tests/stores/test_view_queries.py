@@ -17,7 +17,7 @@ from spark_apply.views.planning.output_types import output_columns
 from spark_apply.views.planning.planned import planned_view
 from spark_apply.views.sql.expressions.dialects import stand_in
 from spark_apply.views.sql.plan import plan_view
-from spark_apply.views.sql.view_plan import Relation
+from spark_apply.views.sql.view_plan import Division, Relation
 from tests.stores.test_view_functions import COLUMNS, lines, made_rows, same
 from tests.views.engine import quoted
 
@@ -297,7 +297,7 @@ def filled(rows: list[tuple[Any, ...]]) -> duckdb.DuckDBPyConnection:
 
 
 def _ours(connection: duckdb.DuckDBPyConnection, sql: str, key: list[str], *, full: bool) -> Counter[tuple[Any, ...]]:
-    plan = plan_view("v", sql, key, _TABLES, refresh_full=full)
+    plan = plan_view("v", sql, key, _TABLES, divided=Division(full=full))
     connection.begin()
     for node in plan.nodes:
         connection.execute(f"CREATE TABLE after.{quoted(node.name)} AS {node.whole}")
@@ -309,7 +309,7 @@ def _ours(connection: duckdb.DuckDBPyConnection, sql: str, key: list[str], *, fu
 
 def _by_spark(spark: SparkSession, sql: str, key: list[str]) -> Counter[tuple[Any, ...]]:
     """What the plan for Spark's executors gives."""
-    nodes = plan_view("v", sql, key, _TABLES, refresh_full=True, engine="spark").nodes
+    nodes = plan_view("v", sql, key, _TABLES, divided=Division(full=True), engine="spark").nodes
     for table in _TABLES:
         spark.table("view_queries").createOrReplaceTempView(stand_in("after", table))
     for node in nodes:

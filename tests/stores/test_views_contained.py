@@ -15,14 +15,17 @@ import spark_apply.views.embedded.step
 from cdc.config.views import ViewConfig
 from spark_apply.views.cluster.containment import computed, is_of_values
 from spark_apply.views.embedded.containment import WHY
+from spark_apply.views.embedded.step import ViewError
 from spark_apply.views.job import run_views
+from spark_apply.views.planning.view import View
 from spark_apply.views.publishing.status import view_status
 from spark_apply.views.running import running_views
+from tests.pushes import some_each_push
 from tests.spark.laws import until
 from tests.spark.records import position
 from tests.views.bench import EITHER, Stores, ViewBench, most_over
 from tests.views.cases import TABLES
-from tests.views.contained import BATCHES, HALF, LARGEST, ROWS, cases_of, planned
+from tests.views.contained import BATCHES, HALF, LARGEST, ROWS, cases_of, configs_of, planned
 from tests.views.database import DatabaseSteps
 from tests.views.steps import ClusterSteps, Steps
 
@@ -30,8 +33,7 @@ pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 
-def _steps(engine: str, folder: Path, spark: SparkSession) -> Steps:
-    views = planned(spark, engine)
+def _steps(engine: str, folder: Path, spark: SparkSession, views: list[View]) -> Steps:
     if engine == "postgres":
         return DatabaseSteps(Stores.url or "", [ROWS], views)
     return Steps(folder, [ROWS], views) if engine == "duckdb" else ClusterSteps(folder, [ROWS], views, spark=spark)
@@ -57,7 +59,7 @@ def test_only_units_that_cannot_be_computed_stay_as_they_were(
     monkeypatch.setattr(spark_apply.views.embedded.step, "MOST_TOUCHED", math.inf if how == "by units" else 0.0)
     if how == "in the lake":
         most_over(monkeypatch, 0)
-    steps = _steps(engine, tmp_path, apply_spark)
+    steps = _steps(engine, tmp_path, apply_spark, planned(apply_spark, engine, configs_of(engine)))
     steps.write("public.m", BATCHES[0])
     steps.step()
     cases, signs = cases_of(engine), {"c": "+", "u": "~", "d": "-"}
@@ -75,6 +77,35 @@ def test_only_units_that_cannot_be_computed_stay_as_they_were(
         assert {n: (of, expected[n]) for n, of in found.items() if of != expected[n]} == {}, number
         assert not any(value in str(found) for value in (LARGEST, str(HALF)))
     assert engine != "postgres" or steps.tries == 0  # each half is a query behind a savepoint, not the step again
+    steps.close()
+
+
+@pytest.mark.parametrize("engine", some_each_push(("duckdb", "postgres", "spark"), "duckdb"))
+def test_rows_of_several_units_and_too_many_stop_a_view_and_no_other(
+    apply_spark: SparkSession, tmp_path: Path, engine: str
+) -> None:
+    """Rows that `unit:` does not divide, found beside a unit that no row of the step is of; a unit above its limit."""
+    sql = (
+        "SELECT g, id, rank() OVER (PARTITION BY n ORDER BY id) AS r, count(*) OVER (PARTITION BY s) AS c FROM public.m"
+    )
+    ranks = ViewConfig(sql=sql, key=("g", "id"), unit=("g",))
+    few = ViewConfig(sql="SELECT g, count(*) AS c FROM public.m GROUP BY g", key=("g",), unit_limit=3)
+    views = planned(apply_spark, engine, {"ranks": ranks, "few": few})
+    steps = _steps(engine, tmp_path, apply_spark, views)
+
+    def write(events: int, **rows: tuple[str, int, str] | None) -> None:
+        steps.write("public.m", {(int(key[1:]),): of and (of[0], "1.00", *of[1:]) for key, of in rows.items()})
+        assert len(steps.step()) == events
+
+    write(5, _1=("x", 1, "a"), _2=("x", 1, "b"), _3=("y", 2, "c"))
+    steps.write("public.m", {(4,): ("z", "1.00", 2, "d")})
+    with pytest.raises(ViewError, match=r"view ranks: rows of one RANK\(\) .* have several values of g"):
+        steps.step()
+    write(4, _3=None)  # the other row of it comes with that: they are one unit now
+    write(2, _3=("y", 3, "c"), _1=("x", 1, "e"))
+    steps.write("public.m", {(n,): ("x", "1.00", 1, "f") for n in (5, 6)})
+    with pytest.raises(ViewError, match=r"view few: one of its units \(by g\) is of more than 3 rows"):
+        steps.step()
     steps.close()
 
 

@@ -31,7 +31,7 @@ from spark_apply.views.proof.verify import verify_views
 from spark_apply.views.publishing.status import view_status
 from tests.conftest import FULL, Database
 from tests.spark.laws import until
-from tests.spark.records import position
+from tests.spark.records import Record, position
 from tests.views.bench import ViewBench
 from tests.views.cases import CASES, INT, TABLES, TEXT, lookup, view
 from tests.views.one_job import BATCHES, COMMITS, LONG, Cases, fenced_by_a_second, named
@@ -118,7 +118,11 @@ def test_a_second_job_fences_the_first(
     fenced_by_a_second(first, tmp_path / "second")
 
 
+_TRANSFERS, _TOGETHER = 100_000, 500
+
+
 @pytest.mark.full  # that steps are transactions is tested in test_views_in_postgres.py
+@pytest.mark.timeout(1800)
 def test_readers_of_the_database_see_tables_and_views_of_one_position(
     apply_spark: SparkSession, kafka: str, postgres18: Database, tmp_path: Path
 ) -> None:
@@ -159,6 +163,14 @@ def test_readers_of_the_database_see_tables_and_views_of_one_position(
     until(lambda: bool(failed) or (tmp_path / "state" / "status.json").exists(), within_s=120)
     reader.start()
     rng = random.Random(4)
+
+    def transfer() -> list[Record]:
+        one, other = rng.sample(sorted(rows), 2)
+        amount = rng.randrange(1, 50)
+        for number, more in ((one, -amount), (other, amount)):
+            rows[number] = {**rows[number], "balance": int(str(rows[number]["balance"])) + more}
+        return bench.records([("here", "u", rows[one]), ("here", "u", rows[other])])
+
     for turn in range(60):
         if turn % 20 == 19:  # a step of its own for what came so far, once without a connection
             until(partial(_reached, bench, failed), within_s=120)
@@ -166,13 +178,10 @@ def test_readers_of_the_database_see_tables_and_views_of_one_position(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                 "WHERE datname = current_database() AND application_name = 'cdc apply'"
             )
-        one, other = rng.sample(sorted(rows), 2)
-        amount = rng.randrange(1, 50)
-        rows[one]["balance"], rows[other]["balance"] = (
-            int(str(rows[one]["balance"])) - amount, int(str(rows[other]["balance"])) + amount,
-        )  # fmt: skip
-        bench.transaction(("here", "u", rows[one]), ("here", "u", rows[other]))
-    until(partial(_reached, bench, failed), within_s=120)
+        bench.stand(transfer())
+    for _ in range(0, _TRANSFERS, _TOGETHER):
+        bench.stand([record for _ in range(_TOGETHER) for record in transfer()])
+    until(partial(_reached, bench, failed), within_s=900)
     stop.set()
     job.join(60)
     reader.join(60)

@@ -32,6 +32,8 @@ _SQL = ViewConfig(sql="SELECT g, count(*) AS n FROM public.x GROUP BY g", key=("
 _VIEWS = [
     _SQL,
     replace(_SQL, refresh="full"),
+    replace(_SQL, unit=("g",), unit_limit=1000),
+    replace(_SQL, reads={"public.x": ReadConfig(time="at", sent="sent", received="came", keep="7d")}),
     replace(_SQL, reads={"public.x": ReadConfig(time="at", keep="7d"), "public.y": ReadConfig(at="event")}),
     ViewConfig(
         pattern=PatternConfig(of="public.o", by=("c",), match="a !b{10m}", define={"a": "s = 1", "b": "s = 2"}),
@@ -67,8 +69,12 @@ def test_what_is_a_difference() -> None:
     """Everything else that rows depend on; not how they are kept up to date, nor white space within a text."""
     one = described(_SQL)
     assert same(one, described(replace(_SQL, refresh="full")))
+    assert same(one, described(replace(_SQL, unit=("g",), unit_limit=7)))
     assert not same(one, described(replace(_SQL, key=("g", "n"))))
     assert not same(one, described(replace(_SQL, reads={"public.x": ReadConfig(time="at")})))
+    timed = described(replace(_SQL, reads={"public.x": ReadConfig(time="at")}))
+    assert timed["from"] == {"public.x": {"time": "at", "keep": None, "at": "now"}}, "as earlier releases have kept it"
+    assert not same(timed, described(replace(_SQL, reads={"public.x": ReadConfig(time="at", sent="b", received="c")})))
     texts = [described(replace(_SQL, sql=f"SELECT g FROM public.x WHERE g = '{text}'")) for text in ("a b", "a  b")]
     assert not same(*texts)
 

@@ -8,7 +8,7 @@ import pytest
 from cdc.model.change import Kind
 from cdc.model.errors import ConfigError
 from spark_apply.views.sql.plan import plan_view
-from spark_apply.views.sql.view_plan import Relation, ViewPlan
+from spark_apply.views.sql.view_plan import Division, Relation, ViewPlan
 from tests.views.engine import relation
 
 RELATIONS = {
@@ -161,7 +161,7 @@ REFUSED: list[tuple[str, str, str]] = [
     (
         "SELECT g AS id2, count(*) AS id FROM public.t GROUP BY g",
         "no unit to recompute: no column of the key (id) is in GROUP BY t.g",
-        "add t.g to the output and to the key, or say `refresh: full`",
+        "add t.g to the output and to the key, or say `unit:` with columns of the key",
     ),
     (
         "SELECT id, row_number() OVER (ORDER BY id) AS r FROM public.t",
@@ -482,7 +482,7 @@ def test_a_column_may_use_the_one_before_it_by_its_name() -> None:
 
 def test_a_view_that_is_refreshed_whole_may_be_ordered_and_limited() -> None:
     plan = plan_view(
-        "v", "SELECT id, n FROM public.t ORDER BY n DESC, id LIMIT 3", ["id"], RELATIONS, refresh_full=True
+        "v", "SELECT id, n FROM public.t ORDER BY n DESC, id LIMIT 3", ["id"], RELATIONS, divided=Division(full=True)
     )
     assert units(plan) == [()]
     assert plan.nodes[0].touched == ()
@@ -493,15 +493,103 @@ def test_a_view_that_is_refreshed_whole_may_be_ordered_and_limited() -> None:
 def test_the_first_rows_of_a_view_refreshed_whole_need_a_total_order() -> None:
     for limit in ("FETCH FIRST 3 ROWS ONLY", "LIMIT 3 WITH TIES", "LIMIT ALL"):
         with pytest.raises(ConfigError, match="is no LIMIT with a number"):
-            plan_view("v", f"SELECT id FROM public.t ORDER BY id {limit}", ["id"], RELATIONS, refresh_full=True)
+            plan_view(
+                "v", f"SELECT id FROM public.t ORDER BY id {limit}", ["id"], RELATIONS, divided=Division(full=True)
+            )
     with pytest.raises(ConfigError, match="LIMIT has no total order") as refused:
-        plan_view("v", "SELECT id, n FROM public.t ORDER BY n DESC LIMIT 3", ["id"], RELATIONS, refresh_full=True)
+        plan_view(
+            "v", "SELECT id, n FROM public.t ORDER BY n DESC LIMIT 3", ["id"], RELATIONS, divided=Division(full=True)
+        )
     assert refused.value.hint == "add to ORDER BY: t.id"
     with pytest.raises(ConfigError, match="LIMIT has no total order") as refused:
-        plan_view("v", "SELECT DISTINCT g, n FROM public.t ORDER BY g LIMIT 3", ["g"], RELATIONS, refresh_full=True)
+        plan_view(
+            "v", "SELECT DISTINCT g, n FROM public.t ORDER BY g LIMIT 3", ["g"], RELATIONS, divided=Division(full=True)
+        )
     assert refused.value.hint == "add to ORDER BY: t.n"
     every = "SELECT DISTINCT id, g, n FROM public.t ORDER BY id LIMIT 3"
-    assert plan_view("v", every, ["id"], RELATIONS, refresh_full=True).unique_key
+    assert plan_view("v", every, ["id"], RELATIONS, divided=Division(full=True)).unique_key
+
+
+UNIT_REFUSED: list[tuple[str, list[str], list[str], str, str]] = [
+    ("SELECT g, id FROM public.t", ["g"], ["id"], "unit: id is no column of the key", "there are: g"),
+    (
+        "SELECT g, count(*) AS c FROM public.t GROUP BY g",
+        ["g", "c"],
+        ["c"],
+        "unit: c is made of several rows: COUNT(*)",
+        "name a column that each row has",
+    ),
+    (
+        "SELECT g, id,\n row_number() OVER (ORDER BY id) AS r FROM public.t",
+        ["g", "id"],
+        ["g"],
+        "(ORDER BY t.id) takes all rows together, so g cannot divide it",
+        "add PARTITION BY g",
+    ),
+    (
+        "SELECT max(g) AS g, count(*) AS c FROM public.t",
+        ["g"],
+        ["g"],
+        "unit: an aggregate without GROUP BY takes all rows together, so g cannot divide it",
+        "add GROUP BY g, or say `refresh: full`",
+    ),
+    (
+        "SELECT g, n, rank() OVER (PARTITION BY count(*) ORDER BY n) AS r FROM public.t GROUP BY g, n",
+        ["g", "n"],
+        ["g"],
+        "is by what rows give together, so g cannot divide it",
+        "add PARTITION BY g",
+    ),
+    (
+        "SELECT t.g, t.id, s.m FROM public.t t JOIN (SELECT max(n) AS m FROM public.t) s ON s.m = t.n",
+        ["g", "id"],
+        ["g"],
+        "unit: it reads an aggregate of all rows",
+        "say `refresh: full`",
+    ),
+    (
+        """WITH w AS (SELECT id, count(*) OVER (PARTITION BY n) AS r, sum(n) OVER (PARTITION BY at) AS c FROM public.t)
+        SELECT t.g, t.id, w.r FROM public.t t JOIN w ON w.id = t.id""",
+        ["g", "id"],
+        ["g"],
+        "has no column g, by which it would be divided",
+        "add g to what it selects",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("sql", "key", "unit", "what", "hint"), UNIT_REFUSED, ids=[what for *_, what, _ in UNIT_REFUSED]
+)
+def test_a_unit_that_cannot_divide_a_view_is_refused(
+    sql: str, key: list[str], unit: list[str], what: str, hint: str
+) -> None:
+    for engine in ("duckdb", "spark", "postgres"):
+        with pytest.raises(ConfigError) as refused:
+            plan_view("v", sql, key, RELATIONS, divided=Division(unit=tuple(unit)), engine=engine)
+        assert what in refused.value.message
+        assert hint in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("sql", "key", "offered"),
+    [
+        ("SELECT max(g) AS g, count(*) AS c FROM public.t GROUP BY n", ["g"], True),
+        ("SELECT g, id, row_number() OVER (ORDER BY id) AS r FROM public.t", ["g", "id"], False),
+        ("SELECT id, g FROM public.t ORDER BY id LIMIT 3", ["id"], False),
+    ],
+)
+def test_a_unit_is_offered_where_it_may_divide(sql: str, key: list[str], *, offered: bool) -> None:
+    with pytest.raises(ConfigError) as refused:
+        plan_view("v", sql, key, RELATIONS)
+    assert ("or say `unit:`" in (refused.value.hint or "")) is offered
+    assert "refresh: full" in (refused.value.hint or "")
+
+
+def test_what_divides_a_view_by_its_clauses_is_not_asked_again() -> None:
+    plan = plan_view("v", "SELECT g, id, n FROM public.t", ["g", "id"], RELATIONS, divided=Division(unit=("g",)))
+    assert units(plan) == [("g",)]
+    assert plan.nodes[-1].checks == ()
 
 
 def test_a_sum_of_floats_is_warned_of() -> None:

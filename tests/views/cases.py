@@ -27,6 +27,7 @@ TABLES: Mapping[str, Mapping[str, Any]] = {
     "o": {"id": INT, "customer": TEXT, "status": TEXT, "at": TIME},
     "q": {"id": INT, "text": TEXT},
     "d": {"id": INT, "title": TEXT, "body": TEXT},
+    "tap": {"id": INT, "at": TIME, "sent": TIME, "received": TIME},
 }
 
 TIMELINE = "SELECT f.follower, t.id AS tweet FROM public.t t JOIN public.f f ON f.followee = t.sender"
@@ -127,6 +128,13 @@ _left = view(LEFT, "a", "b")
 _groups = view(GROUPS, "g")
 _outcome = view(OUTCOME, "id")
 _kept = {f"public.{name}": ReadConfig(time="at", keep="30m") for name in ("s", "c")}
+_corrected = {"time": "at", "sent": "sent", "received": "received"}
+
+
+def _tap(number: int, *clocks: str | None) -> Change:
+    return "tap", "c", (number, *(of and at(of) for of in clocks))
+
+
 _RATES = [
     [
         tx(("rate", "r", ("de", 7)), ("rate", "r", ("fr", 5))),
@@ -515,6 +523,41 @@ CASES: Mapping[str, Case] = {
             ([tx(("d", "d", (1,)))], ["-2,1"]),
             ([tx(("q", "u", (1, "(bike)")))], ["+1,2", "-1,1"]),
             ([tx(("q", "d", (2,)))], ["-2,2"]),
+        ],
+    ),
+    "a phone's clock is wrong": Case(
+        view("SELECT id, at FROM public.tap", "id", "at", reads={"public.tap": ReadConfig(**_corrected)}),
+        [
+            (
+                [
+                    tx(_tap(1, "22:00", "22:10", "10:05"), _tap(2, "22:10", "22:00", "10:05")),
+                    tx(
+                        _tap(3, "10:00", None, "10:05"), _tap(4, "10:00", "10:01", None), _tap(5, None, "9:00", "10:05")
+                    ),
+                    tx(_tap(6, "10:02", "10:01", None), _tap(7, "9:00", "9:00", "10:05")),
+                ],
+                [
+                    f"+1,{at('9:55')}",
+                    f"+2,{at('10:05')}",
+                    f"+3,{at('10:00')}",
+                    f"+4,{at('10:00')}",
+                    f"+6,{at('10:02')}",
+                    f"+7,{at('10:05')}",
+                ],
+            ),
+            ([tx(("tap", "u", (1, at("22:00"), at("22:05"), at("10:05"))))], [f"+1,{at('10:00')}", f"-1,{at('9:55')}"]),
+            ([tx(("tap", "u", (1, at("12:00"), at("12:05"), at("10:05"))))], []),
+        ],
+    ),
+    "a phone's clock is wrong, and what it says comes late": Case(
+        view(
+            "SELECT at, count(*) AS n FROM public.tap GROUP BY at",
+            "at",
+            reads={"public.tap": ReadConfig(**_corrected, keep="30m")},
+        ),
+        [
+            ([tx(_tap(1, "22:00", "22:10", "10:05"), _tap(2, "22:00", "23:00", "10:05"))], [f"+{at('9:55')}"]),
+            ([tx(_tap(3, "8:00", "8:10", "10:39"), _tap(4, "10:30", "10:39", "10:05"))], [f"+{at('10:29')}"]),
         ],
     ),
 }

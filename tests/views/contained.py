@@ -157,10 +157,14 @@ def cases_of(engine: str) -> Mapping[str, Contained]:
     return {name: case for name, case in CASES.items() if case.engine in (None, engine)}
 
 
-def planned(spark: SparkSession, engine: str) -> list[View]:
-    """Return the cases as an engine has them, in the order of what they read."""
+def configs_of(engine: str) -> dict[str, ViewConfig]:
+    """Return the cases that an engine takes, as views.yaml has them."""
+    return {name: ViewConfig(sql=of.sql, key=(of.key,), refresh=of.refresh) for name, of in cases_of(engine).items()}
+
+
+def planned(spark: SparkSession, engine: str, configs: Mapping[str, ViewConfig]) -> list[View]:
+    """Return views as an engine has them, in the order of what they read."""
     relations, views = {ROWS.name: ROWS}, list[View]()
-    configs = {name: ViewConfig(sql=of.sql, key=(of.key,), refresh=of.refresh) for name, of in cases_of(engine).items()}
     for name in in_order(configs):
         plan, sql, match = plan_config(name, configs[name], relations, {}, engine=engine)
         columns = output_columns(spark, name, sql, {of: list(relations[of].columns.items()) for of in plan.reads})

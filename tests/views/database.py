@@ -23,7 +23,7 @@ from spark_apply.views.model.values import Columns, quoted
 from spark_apply.views.planning.view import View
 from spark_apply.views.running.step import StepOfViews
 from spark_apply.views.sql.plan import plan_view
-from spark_apply.views.sql.view_plan import Relation
+from spark_apply.views.sql.view_plan import Division, Relation
 from tests.conftest import Database
 from tests.views.engine import TYPES
 from tests.views.steps import Steps, position
@@ -105,8 +105,8 @@ def view_of(
     name: str, sql: str, key: Sequence[str], relations: Mapping[str, Relation], engine: str, *, full: bool = False
 ) -> View:
     """A view with the columns that the embedded engine says it has: no Spark is asked."""
-    plan = plan_view(name, sql, key, relations, engine=engine, refresh_full=full)
-    described = plan_view(name, sql, key, relations, refresh_full=full)
+    plan = plan_view(name, sql, key, relations, engine=engine, divided=Division(full=full))
+    described = plan_view(name, sql, key, relations, divided=Division(full=full))
     duck = duckdb.connect()
     duck.execute("CREATE SCHEMA after")
     for read in described.reads:

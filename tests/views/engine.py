@@ -32,6 +32,10 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+class RefusedError(Exception):
+    """A check of a node has given a row."""
+
+
 class SmallEngine:
     """Keeps the nodes of one view up to date, batch by batch."""
 
@@ -100,6 +104,11 @@ class SmallEngine:
         for node in self.plan.nodes:
             self._step(node, before)
 
+    def _check(self, node: Node, *, whole: bool) -> None:
+        for check in node.checks:
+            if self._rows(check.whole if whole else check.restricted):
+                raise RefusedError(f"{check.what}. {check.way_out}")
+
     def _step(self, node: Node, before: datetime) -> None:
         places = _unit_places(node)
         old = self.rows[node.name]
@@ -108,11 +117,13 @@ class SmallEngine:
             union = " UNION ".join(f"SELECT * FROM ({statement})" for statement in (*node.touched, *node.due))
             units = self._rows(union, before)
             self._fill(f"units.{quoted(node.name)}", units)
+            self._check(node, whole=False)
             found = self._rows(node.restricted)
             at = set(units)
             assert {tuple(row[i] for i in places) for row in found} <= at, "rows of units that were not asked for"
             new = [row for row in old if tuple(row[i] for i in places) not in at] + found
         elif any(self.changed[name] for name in node.reads) or any(self._rows(each, before) for each in node.due):
+            self._check(node, whole=True)
             new = self._rows(node.whole)
         else:
             new = old

@@ -175,7 +175,8 @@ RECIPES: Sequence[Recipe] = (
         "When it happened, by a phone whose clock is wrong",
         "A phone notes when something happened and when it sent that, the server when it came. How long the phone kept"
         " it is right, whatever its clock says. What was sent before it happened counts when it came. Other views read"
-        " this one, as `view.taps`.",
+        " this one, as `view.taps`; where one view needs it, [`sent` and `received`](views.md#clocks-that-are-wrong) do"
+        " the same.",
         {"taps": {"id": INT, "event": TIME, "sent": TIME, "received": TIME}},
         "SELECT id, sent < event AS absurd,\n"
         "       CASE WHEN sent < event THEN CAST(received AS TIMESTAMP) ELSE timestamp_micros(\n"

@@ -239,3 +239,5 @@ def _plan(file: Path, *, as_json: bool, brief: bool) -> None:
             units = f"by {', '.join(node['units'])}" if node["units"] else "as a whole"
             due = ", and when its deadlines pass" if node["deadlines"] else ""
             click.echo(f"  {node['name']}: computed again {units}, when {', '.join(node['reads'])} change{due}")
+            for what in node["stops"]:
+                click.echo(f"    it stops where {what}")

@@ -28,7 +28,6 @@ from spark_apply.views.cluster.reading import (
     committed,
     late_positions,
     newest,
-    time_of,
     versions,
 )
 from spark_apply.views.cluster.running import Running
@@ -38,7 +37,7 @@ from spark_apply.views.embedded.fold import SourceTable, count_late, counted_to,
 from spark_apply.views.embedded.state import OP, POSITION, place
 from spark_apply.views.model.uses import ARRIVAL, FROM_POSITION, TO_POSITION, VALID_FROM, VALID_TO, Way
 from spark_apply.views.model.values import engine_type, quoted
-from spark_apply.views.planning.streams import earliest, late_by
+from spark_apply.views.planning.streams import earliest, late_by, time_of
 
 _MANY: Final = 1 << 60
 _UNTIL, _LEAST, _THERE, _DIFFERS = "_cdc_until", "_cdc_least", "_cdc_there", "_cdc_differs"

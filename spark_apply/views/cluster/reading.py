@@ -23,6 +23,7 @@ from spark_apply.views.model.uses import (
     VALID_TO,
     TableUse,
 )
+from spark_apply.views.planning.streams import time_of
 
 WAS: Final = "_cdc_was"
 """Of a stream's event: the time of the row that there was of its key before all events that are looked at."""
@@ -39,11 +40,6 @@ _EVERY: Final = Window.unboundedPreceding
 def committed() -> Column:
     """Return when an event was committed."""
     return F.timestamp_millis(F.coalesce(F.col(SOURCE_MS), F.lit(0))).cast("timestamp_ntz")
-
-
-def time_of(use: TableUse) -> Column:
-    """Return the time of a stream's row."""
-    return F.col(quoted(use.time or "")).cast("timestamp_ntz")
 
 
 def newest(events: DataFrame, key: Sequence[str]) -> DataFrame:

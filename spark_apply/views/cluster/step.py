@@ -233,6 +233,12 @@ class ClusterStep:
         }
         return self.on.spark.sql(statement, clocks) if clocks else self.on.spark.sql(statement)
 
+    def _require_checked(self, node: Node, *, whole: bool) -> None:
+        in_file.require_checked(node, lambda each: not self.run(each).isEmpty(), whole=whole)
+
+    def _rows(self, node: Node, *, whole: bool) -> DataFrame:
+        return self.run(node.whole if whole else node.restricted)
+
     def _is_whole(self, node: Node, *, stale: bool) -> bool:
         return stale or not node.units or any(relation in self.whole for relation in node.reads)
 
@@ -241,7 +247,8 @@ class ClusterStep:
         self._reads(node, whole=whole)
         if not whole and self._units(node) is None:
             return
-        fresh = self.run(node.whole if whole else node.restricted)
+        self._require_checked(node, whole=whole)
+        fresh = self._rows(node, whole=whole)
         schema = _nullable(fresh.schema)
         kept = self._kept(node.name, schema, node.units, null_safe=True)
         if stale:
@@ -301,6 +308,7 @@ class ClusterStep:
         if not whole and units is None:
             return
         self.computed[view.name] = "whole" if whole else "units"
+        self._require_checked(node, whole=whole)
         if not whole:
             old = self._in_units(node, old, null_safe=view.plan.null_keys)
         if wrong is not None:
@@ -345,7 +353,7 @@ class ClusterStep:
 
     def _select(self, view: View, *, whole: bool) -> DataFrame:
         """Return a view's rows, by its types."""
-        rows = self.run(view.last.whole if whole else view.last.restricted)
+        rows = self._rows(view.last, whole=whole)
         return rows.select(
             *(F.col(names.quoted(f.name)).cast(f.dataType).alias(f.name) for f in schema_of(view.columns))
         )

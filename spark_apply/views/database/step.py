@@ -243,6 +243,9 @@ class DatabaseStep:
         self.state.execute(f"ANALYZE {at}")
         return None if not count else nulls <= MOST_NULLS
 
+    def _require_checked(self, node: Node, *, whole: bool) -> None:
+        in_file.require_checked(node, lambda each: bool(self.state.rows(f"{self._sql(each)} LIMIT 1")), whole=whole)
+
     def _query(self, node: Node, *, whole: bool) -> str:
         """Return the query for a node's rows: of all its units, or of those that were found."""
         if whole:
@@ -274,13 +277,13 @@ class DatabaseStep:
             if by_units is None:
                 return
             whole = not by_units
+        self._require_checked(node, whole=whole)
         new = self._make("work", node.name, self._query(node, whole=whole))
         if stale:
             self._begin(node.name, self.state.of_step(new), f"AS SELECT * FROM {new} WITH NO DATA", node.units)
         listed = ", ".join(map(quoted, columns))
         old = self._make("old", node.name, self._old(node, listed, whole=whole))
-        by = node.units
-        if by:
+        if by := node.units:
             found = ", ".join(map(quoted, by))
             fresh, gone = f"SELECT {listed} FROM {new}", f"SELECT {listed} FROM {old}"
             differing = f"({gone} EXCEPT ALL ({fresh})) UNION ALL ({fresh} EXCEPT ALL ({gone}))"
@@ -298,8 +301,7 @@ class DatabaseStep:
         )
         listed = ", ".join(map(quoted, columns))
         for what, of in (("was", "old"), ("coming", "work")):
-            found = sides.among(listed, temporary(of, name), changed, by, nulls=nulls > 0)
-            self._make(what, relation, found)
+            self._make(what, relation, sides.among(listed, temporary(of, name), changed, by, nulls=nulls > 0))
         if not count:
             return False
         self._note(relation, columns, by, count)
@@ -341,8 +343,8 @@ class DatabaseStep:
                 return
             whole = not by_units
         self.computed[view.name] = "whole" if whole else "units"
-        failed = self._select_view(view, whole=whole)
-        self._leave_out_bad(view, failed, whole=whole)
+        self._require_checked(node, whole=whole)
+        self._leave_out_bad(view, self._select_view(view, whole=whole), whole=whole)
         listed, keys = (", ".join(quoted(name) for name, _ in of) for of in (view.columns, view.key))
         bad = "true"
         if is_held(state, view):
@@ -444,6 +446,5 @@ class DatabaseStep:
 
 def _without_values(exc: psycopg2.Error) -> str:
     """Say what the engine refused without the values that its messages hold."""
-    if isinstance(exc, psycopg2.DataError):
-        return WHY
-    return f"the engine does not take its statement ({type(exc).__name__})"
+    refused = f"the engine does not take its statement ({type(exc).__name__})"
+    return WHY if isinstance(exc, psycopg2.DataError) else refused

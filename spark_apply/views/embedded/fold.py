@@ -177,7 +177,7 @@ def _late(relation: str) -> str:
 
 
 def _time(table: SourceTable, row: str) -> str:
-    return f"CAST({row}.{quoted(table.use.time or '')} AS TIMESTAMP)"
+    return table.use.instant(lambda name: f"CAST({row}.{quoted(name)} AS TIMESTAMP)")
 
 
 def _instant(at_ms: int) -> str:

@@ -31,9 +31,21 @@ _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the engine's timestamps are i
 class ViewError(OperatorError):
     """A view cannot be computed from the rows that there are; others can."""
 
-    def __init__(self, view: str, message: str) -> None:
-        super().__init__(message, hint="correct the view's SQL, or the rows: the other views go on")
+    def __init__(self, view: str, message: str, hint: str = "correct the view's SQL, or the rows") -> None:
+        super().__init__(message, hint=f"{hint}: the other views go on")
         self.view = view
+
+
+def require_checked(node: Node, gives_a_row: Callable[[str], bool], *, whole: bool) -> None:
+    """Raise ViewError where a check of a node fails.
+
+    Once, and not within the search for units that cannot be computed: a check looks at rows of other units as well, so
+    what fails in it is not put down to those that were asked for.
+    """
+    for check in node.checks:
+        if gives_a_row(check.whole if whole else check.restricted):
+            view = node.name.partition("#")[0]
+            raise ViewError(view, f"view {view}: {check.what}. {check.way_out}", check.hint)
 
 
 class UnitsError(ViewError):
@@ -184,6 +196,7 @@ class Step:
             self._clear(node.name)
             return
         state, new = self.state, place("work", node.name)
+        self._require_checked(node, whole=whole)
         self._select(node, new, whole=whole)
         hidden = [name for name in node.units if name not in node.columns]
         columns = [*hidden, *node.columns]
@@ -208,6 +221,11 @@ class Step:
         state.make_states(node.name, columns, node.units)
         self._note(node.name, before)
 
+    def _require_checked(self, node: Node, *, whole: bool) -> None:
+        require_checked(
+            node, lambda each: bool(self.state.rows(f"SELECT 1 FROM ({each}) LIMIT 1", self._clocks(each))), whole=whole
+        )
+
     def _select(self, node: Node, new: str, *, whole: bool, types: Columns = ()) -> None:
         statement = node.whole if whole else node.restricted
         listed = ", ".join(f"CAST({quoted(n)} AS {engine_type(kind)}) AS {quoted(n)}" for n, kind in types) or "*"
@@ -228,6 +246,7 @@ class Step:
             self._clear(relation)
             return
         self.computed[view.name] = "whole" if whole else "units"
+        self._require_checked(node, whole=whole)
         failed = self._select_view(view, new, whole=whole)
         if stale:
             state.execute(f"CREATE OR REPLACE TABLE {before} AS SELECT * FROM {new} WHERE false")

@@ -24,8 +24,8 @@ known to have been different.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import ClassVar, Final
 
@@ -67,6 +67,10 @@ class TableUse:
     time: str | None = None
     """The column that says when a row happened."""
     keep_ms: int | None = None
+    sent: str | None = None
+    """The column that says when a row was sent, by the clock that has told its time."""
+    received: str | None = None
+    """The column that says when it was received, by a clock that is right."""
     arrival: bool = False
     """Whether its rows have `ARRIVAL`."""
     at: str = "now"
@@ -79,8 +83,30 @@ class TableUse:
             return self.table
         if self.way is Way.HISTORY:
             return f"{self.table}@history"
-        kept = f"@{self.time}+{self.keep_ms}ms" if self.way is Way.STREAM else ""
+        time = ",".join(self.times)
+        kept = f"@{time}+{self.keep_ms}ms" if self.way is Way.STREAM else ""
         return f"{self.table}{kept}{'@arrival' if self.arrival else ''}"
+
+    @property
+    def times(self) -> list[str]:
+        """The columns that its rows' time is made of: one, or three, of which the first is corrected by the others."""
+        return [name for name in (self.time, self.sent, self.received) if name is not None]
+
+    def instant(self, value: Callable[[str], str]) -> str:
+        """Return the time of a row, in the SQL of every engine; `value` gives a column.
+
+        How long a row was kept before it was sent is right whatever the clock says that has told both: so it happened
+        that long before it was received. What would have been sent before it happened, or in no year of any clock,
+        counts when it was received; and without the two instants the time is what it says.
+        """
+        if len(self.times) <= 1:
+            return value(self.time or "")
+        event, sent, received = map(value, self.times)
+        return (
+            f"CASE WHEN {event} > {sent} OR least({event}, {sent}, {received}) < TIMESTAMP '1900-01-01 00:00:00' "
+            f"OR greatest({event}, {sent}, {received}) >= TIMESTAMP '9999-01-01 00:00:00' "
+            f"THEN coalesce({received}, {event}) ELSE coalesce({event} + ({received} - {sent}), {event}) END"
+        )
 
     @property
     def hidden(self) -> Sequence[tuple[str, Kind]]:
@@ -108,7 +134,8 @@ def uses_of(reads: Mapping[str, ReadConfig]) -> dict[str, TableUse]:
             found[table] = TableUse(table, Way.HISTORY, at=read.at)
         else:
             way = Way.STREAM if read.keep is not None else Way.ROWS
-            found[table] = TableUse(table, way, read.time, read.keep_ms, arrival and read.time is not None)
+            made = TableUse(table, way, read.time, read.keep_ms, read.sent, read.received)
+            found[table] = replace(made, arrival=arrival and read.time is not None)
     return found
 
 

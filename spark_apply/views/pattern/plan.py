@@ -17,7 +17,7 @@ from spark_apply.views.sql.expressions.types import INSTANTS, type_of
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.reading.names import find
 from spark_apply.views.sql.reading.written import Written, as_written, did_you_mean
-from spark_apply.views.sql.view_plan import Relation, ViewPlan
+from spark_apply.views.sql.view_plan import Division, Relation, ViewPlan
 
 _BROKEN = (SqlglotError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
 
@@ -29,6 +29,7 @@ def plan_pattern(
     relations: Mapping[str, Relation],
     uses: Mapping[str, TableUse],
     *,
+    divided: Division,
     engine: str = "duckdb",
 ) -> tuple[ViewPlan, str]:
     """Return how a pattern is kept up to date, and the SELECT that it is. Raises ConfigError."""
@@ -46,7 +47,7 @@ def plan_pattern(
             msg = f"views.{name}.key: {column} is no column of the view"
             raise ConfigError(msg, hint=did_you_mean(column, pattern.columns))
     sql = pattern_sql(replace(pattern, of=relation.name), time, relation.change_columns)
-    return plan_view(name, sql, key, relations, uses=uses, part="pattern", engine=engine), sql
+    return plan_view(name, sql, key, relations, uses=uses, divided=divided, part="pattern", engine=engine), sql
 
 
 def _relation(name: str, asked: str, relations: Mapping[str, Relation]) -> Relation:

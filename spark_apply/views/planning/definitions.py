@@ -26,6 +26,8 @@ _SHOWN: Final = 5
 """So many pieces of a definition that differ are shown."""
 _LONGEST: Final = 120
 _STREAM: Final = "stream."
+_HOW: Final = frozenset({"refresh", "unit", "unit_limit"})
+"""What makes no difference to rows: how they are kept up to date."""
 
 Text = Mapping[str, Any]
 """A view as the file has it, by the file's keys."""
@@ -61,6 +63,7 @@ def texts_of(config: ViewsConfig) -> dict[str, Text]:
         streams = {of: asdict(config.streams[of]) for of in sorted(named) if of in config.streams}
         for stream in streams.values():
             del stream["on_loss"]
+            _without_none(stream, "sent", "received")  # as it was before there were these
             if stream["format"] == "json":  # as it was before there was another
                 del stream["format"]
         found[name] = {**described(view), **({"streams": json.loads(json.dumps(streams))} if streams else {})}
@@ -87,9 +90,17 @@ def with_texts(config: ViewsConfig, texts: Mapping[str, Text]) -> ViewsConfig:
 def described(view: ViewConfig) -> Text:
     """Return a view as the file has it."""
     found = {**asdict(view), "from": {table: asdict(read) for table, read in view.reads.items()}}
+    for read in found["from"].values():
+        _without_none(read, "sent", "received")
     del found["reads"]
-    kept = {name: value for name, value in found.items() if value not in (None, {}, "units")}
+    kept = {name: value for name, value in found.items() if value not in (None, {}, "units", ())}
     return dict(json.loads(json.dumps(kept)))
+
+
+def _without_none(text: dict[str, Any], *names: str) -> None:
+    for name in names:
+        if text[name] is None:
+            del text[name]
 
 
 def view_of(text: Text) -> ViewConfig:
@@ -101,6 +112,8 @@ def view_of(text: Text) -> ViewConfig:
         pattern=PatternConfig(**{**pattern, "by": tuple(pattern["by"])}) if pattern else None,
         match=MatchConfig(**{**match, "fields": tuple(match["fields"])}) if match else None,
         refresh=text.get("refresh", "units"),
+        unit=tuple(text.get("unit", ())),
+        unit_limit=text.get("unit_limit"),
         reads={table: ReadConfig(**read) for table, read in text.get("from", {}).items()},
     )
 
@@ -111,7 +124,7 @@ def same(one: Text, other: Text) -> bool:
 
 
 def _compared(text: Text) -> Text:
-    found = {name: value for name, value in text.items() if name != "refresh"}
+    found = {name: value for name, value in text.items() if name not in _HOW}
     if "sql" in found:
         found["sql"] = _plain(found["sql"])
     return found

@@ -14,7 +14,7 @@ from spark_apply.views.search.plan import Match, match_of, plan_match
 from spark_apply.views.sql.expressions.dialects import POSTGRES
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.reading.written import tables_named
-from spark_apply.views.sql.view_plan import Relation, ViewPlan
+from spark_apply.views.sql.view_plan import Division, Relation, ViewPlan
 
 
 class PlannedView(NamedTuple):
@@ -53,10 +53,17 @@ def plan_config(
     if view.sql is None and own in relations_named(name, view):
         raise ConfigError(f"views.{name}: the view reads itself: {own}", hint="read captured tables or other views")
     if view.pattern is not None:
-        return PlannedView(*plan_pattern(name, view.pattern, view.key, relations, uses, engine=engine))
+        return PlannedView(
+            *plan_pattern(name, view.pattern, view.key, relations, uses, divided=division_of(view), engine=engine)
+        )
     if view.match is not None:
         match = match_of(name, view.match, view.key, relations)
         return PlannedView(plan_match(match, view.key, engine=engine), match.sql, match)
     sql = view.sql or ""
-    full = view.refresh == "full"
-    return PlannedView(plan_view(name, sql, view.key, relations, uses=uses, refresh_full=full, engine=engine), sql)
+    plan = plan_view(name, sql, view.key, relations, uses=uses, divided=division_of(view), engine=engine)
+    return PlannedView(plan, sql)
+
+
+def division_of(view: ViewConfig) -> Division:
+    """Return what a view's file says of its units."""
+    return Division(view.refresh == "full", view.unit, view.unit_limit)

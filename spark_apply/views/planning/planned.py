@@ -20,12 +20,12 @@ from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import TargetTable, Version, refuse_formats, target
 from spark_apply.model.types import common_kind, spark_type
 from spark_apply.spark.session import open_session
-from spark_apply.views.model.uses import TIMES, TableUse, Way, uses_of
+from spark_apply.views.model.uses import TableUse, Way, uses_of
 from spark_apply.views.model.values import Columns
 from spark_apply.views.planning.forms import PlannedView, plan_config, relations_named
 from spark_apply.views.planning.kept_in_postgres import refuse_columns
 from spark_apply.views.planning.output_types import output_columns
-from spark_apply.views.planning.streams import Stream, require_topics, streams_of
+from spark_apply.views.planning.streams import Stream, require_times, require_topics, streams_of
 from spark_apply.views.planning.view import View, relation_of
 from spark_apply.views.sql.expressions.dialects import POSTGRES
 from spark_apply.views.sql.plan import plan_view
@@ -191,15 +191,7 @@ def _check_uses(name: str, uses: Mapping[str, TableUse], relations: Mapping[str,
                 f"views.{name}.from.{table}: it is no captured table",
                 hint=did_you_mean(table, captured, "captured are: " + ", ".join(captured)),
             )
-        columns = relations[table].columns
-        if use.time is None:
-            continue
-        if use.time not in columns:
-            hint = did_you_mean(use.time, columns, f"columns: {', '.join(columns)}")
-            raise ConfigError(f"views.{name}.from.{table}.time: there is no column {use.time}", hint=hint)
-        if columns[use.time].name not in TIMES:
-            msg = f"views.{name}.from.{table}.time: {use.time} is {columns[use.time].name}, which is no time"
-            raise ConfigError(msg, hint="name a column of type timestamp, timestamptz, datetime or date")
+        require_times(f"views.{name}.from.{table}", use, relations[table].columns)
 
 
 def _used(relation: Relation, use: TableUse) -> Relation:
@@ -244,14 +236,14 @@ def cannot_read(planned: Planned, view: View, tables: Mapping[str, TargetTable])
         relations[use.relation] = _used(relations[table], use)
     for other in planned.views:
         relations[other.relation] = Relation(other.relation, dict(other.columns), other.plan.key)
-    full = not view.last.units
     try:
         _check_uses(view.name, view.uses, relations)
         if view.match is not None:
             view.match.check(relations)
         else:
+            divided = view.plan.divided
             plan = plan_view(
-                view.name, view.sql, view.plan.key, relations, uses=view.uses, refresh_full=full, engine=planned.engine
+                view.name, view.sql, view.plan.key, relations, uses=view.uses, divided=divided, engine=planned.engine
             )
             gone = [name for name in view.last.columns if name not in plan.nodes[-1].columns]
             if gone:  # of SELECT *
@@ -297,6 +289,7 @@ def describe_views(config: ViewsConfig) -> dict[str, object]:
                         "reads": sorted({tables.get(read, read) for read in node.reads}),
                         "units": list(node.units),
                         "deadlines": bool(node.due),
+                        "stops": [check.what for check in node.checks],
                     }
                     for node in view.plan.nodes
                 ],

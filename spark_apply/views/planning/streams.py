@@ -21,6 +21,7 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 from cdc.config import registry
 from cdc.config.apply_config import ApplySource
 from cdc.config.views import STREAM_SCHEMA, StreamConfig, ViewsConfig
+from cdc.model.change import Kind
 from cdc.model.errors import ConfigError
 from cdc.model.state import State
 from spark_apply.events.kafka.stream import read_topic
@@ -53,13 +54,15 @@ class Stream:
     def definition(self) -> str:
         """What its rows depend on besides the topic."""
         config = self.config
-        form = [] if self.avro is None else [config.format]
-        return json.dumps([self.row.simpleString(), list(config.key), config.time, config.keep_ms, *form])
+        more = [config.format] if self.avro is not None else []
+        more += [config.sent, config.received] if config.sent and config.received else []
+        return json.dumps([self.row.simpleString(), list(config.key), config.time, config.keep_ms, *more])
 
     @property
     def use(self) -> TableUse:
         """How views read it."""
-        return TableUse(f"{STREAM_SCHEMA}.{self.name}", Way.EVENTS, self.config.time, self.config.keep_ms)
+        of = self.config
+        return TableUse(f"{STREAM_SCHEMA}.{self.name}", Way.EVENTS, of.time, of.keep_ms, of.sent, of.received)
 
     def published(self, spark: SparkSession, source: ApplySource, at: State) -> DataFrame:
         """Return the events, as of `events_of`, that a step has read, by the state that was published with it."""
@@ -97,14 +100,28 @@ def _stream(name: str, config: StreamConfig, schema_of: SchemaOf | None) -> Stre
         if key not in kinds:
             hint = did_you_mean(key, kinds, f"columns: {', '.join(kinds)}")
             raise ConfigError(f"streams.{name}.key: there is no column {key}", hint=hint)
-    if config.time is not None and (config.time not in kinds or kinds[config.time].name not in TIMES):
-        times = [column for column, kind in columns if kind.name in TIMES]
-        msg = f"streams.{name}.time: {config.time} is no column with a time"
-        raise ConfigError(msg, hint=f"one of {', '.join(times)}" if times else "add one to schema: at TIMESTAMP")
+    require_times(f"streams.{name}", TableUse(name, Way.EVENTS, config.time, None, config.sent, config.received), kinds)
     avro = None
     if config.format == "avro" and schema_of is not None:
         avro = AvroRecords(name, schema_of, goes_on=config.on_loss == "go_on")
     return Stream(name, config, columns, row, avro)
+
+
+def require_times(where: str, use: TableUse, kinds: Mapping[str, Kind]) -> None:
+    """Raise ConfigError where the time of rows is no column with a time, or none that could be corrected."""
+    for key, column in zip(("time", "sent", "received"), use.times, strict=False):
+        if column not in kinds:
+            hint = did_you_mean(column, kinds, f"columns: {', '.join(kinds)}")
+            raise ConfigError(f"{where}.{key}: there is no column {column}", hint=hint)
+        if kinds[column].name not in TIMES:
+            times = [name for name, kind in kinds.items() if kind.name in TIMES]
+            msg = f"{where}.{key}: {column} is {kinds[column].name}, which is no time"
+            way = f"one of {', '.join(times)}" if times else "a column of type timestamp, timestamptz, datetime or date"
+            raise ConfigError(msg, hint=way)
+    of = {kinds[column].name for column in use.times}
+    if use.sent is not None and (len(of) > 1 or "date" in of):
+        msg = f"{where}: {', '.join(use.times)} are {', '.join(sorted(of))}: one cannot be corrected by the others"
+        raise ConfigError(msg, hint="name three columns of one type, timestamp or timestamptz")
 
 
 def require_topics(source: ApplySource, streams: Mapping[str, Stream]) -> None:
@@ -129,8 +146,12 @@ def late_by(use: TableUse) -> Column:
     if use.time is None or use.keep_ms is None:
         return F.lit(False)  # noqa: FBT003 - a literal column
     begin = F.timestamp_millis(F.col(SOURCE_MS) - F.lit(use.keep_ms)).cast("timestamp_ntz")
-    late = F.col(quoted(use.time)).cast("timestamp_ntz") <= begin
-    return F.coalesce(late, F.lit(False))  # noqa: FBT003 - the same
+    return F.coalesce(time_of(use) <= begin, F.lit(False))  # noqa: FBT003 - the same
+
+
+def time_of(use: TableUse) -> Column:
+    """Return the time of a stream's row."""
+    return F.expr(use.instant(lambda name: f"CAST({quoted(name)} AS TIMESTAMP_NTZ)"))
 
 
 def earliest(events: DataFrame, key: Sequence[str]) -> DataFrame:

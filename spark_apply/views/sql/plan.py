@@ -10,12 +10,14 @@ from spark_apply.views.model.uses import TableUse
 from spark_apply.views.sql.expressions.dialects import written_for
 from spark_apply.views.sql.expressions.types import INTERVALS, NULL, is_sketch
 from spark_apply.views.sql.nodes.graph import Graph
-from spark_apply.views.sql.nodes.node import Branch, alike, node_of
-from spark_apply.views.sql.nodes.units import Made, last_units
+from spark_apply.views.sql.nodes.node import Branch, Made, alike, node_of
+from spark_apply.views.sql.nodes.units import last_units
 from spark_apply.views.sql.reading.lookups import as_read
 from spark_apply.views.sql.reading.total_order import undetermined
 from spark_apply.views.sql.reading.written import Written, did_you_mean
-from spark_apply.views.sql.view_plan import Relation, ViewPlan
+from spark_apply.views.sql.view_plan import Division, Relation, ViewPlan
+
+_DERIVED = Division()
 
 _NOT_UNIQUE = "rows with one key ({}) may differ in {}: where two are there at once, they go into quarantine"
 
@@ -32,20 +34,19 @@ def plan_view(
     relations: Mapping[str, Relation],
     *,
     uses: Mapping[str, TableUse] | None = None,
-    refresh_full: bool = False,
+    divided: Division = _DERIVED,
     part: str = "sql",
     engine: str = "duckdb",
 ) -> ViewPlan:
     """Return how a view is kept up to date; raises ConfigError where it cannot be, with the way out.
 
-    `relations` are the captured tables, other views as ``view.<name>``, and what `uses` make of tables. With
-    `refresh_full` the whole view is one unit, and may be what cannot be divided: ordered and limited, for one.
+    `relations` are the captured tables, other views as ``view.<name>``, and what `uses` make of tables.
     Errors name `part`, the key of views.yaml that the SQL is written under. The statements are in the SQL of `engine`.
     """
     written = Written(name, sql, part)
     try:
         with written_for(engine):
-            return _plan(written, key, relations, uses or {}, full=refresh_full)
+            return _plan(written, key, relations, uses or {}, divided)
     except _BROKEN as error:  # the parser takes many a broken SQL, whose tree then has parts missing
         raise written.refuse(
             f"the SQL cannot be taken apart ({type(error).__name__})",
@@ -58,10 +59,9 @@ def _plan(
     key: Sequence[str],
     relations: Mapping[str, Relation],
     uses: Mapping[str, TableUse],
-    *,
-    full: bool,
+    divided: Division,
 ) -> ViewPlan:
-    graph = Graph(written, relations, full=full)
+    graph = Graph(written, relations, divided)
     branches = graph.branches(as_read(written.parse(), uses, written), {}, top=True)
     blocks, types = alike([graph.carry(each) for each in branches], written)
     for column, kind in types.items():
@@ -82,8 +82,8 @@ def _plan(
     if more:
         graph.warnings[_NOT_UNIQUE.format(", ".join(key), ", ".join(more))] = None
     whole = Made(tuple(Branch(block, ()) for block in blocks), ())
-    made = whole if full else last_units(blocks, key, written)
-    last = node_of(written.view, made.branches, made.names, written)
+    made = whole if divided.full else last_units(blocks, key, divided.unit, written)
+    last = node_of(written, written.view, made, divided.limit)
     nodes = (*graph.nodes, last)
     return ViewPlan(
         name=written.view,
@@ -94,4 +94,5 @@ def _plan(
         null_keys=all(block.group is not None or block.groups or block.distinct for block in blocks),
         unique_key=len(blocks) == 1 and not more,
         warnings=tuple(graph.warnings),
+        divided=divided,
     )

@@ -60,6 +60,18 @@ def found_by(node: str) -> str:
     return f"{node}#found"
 
 
+@dataclass(frozen=True, slots=True)
+class Division:
+    """What views.yaml says of the units of a view."""
+
+    full: bool = False
+    """Whether the whole is one unit, and may be what cannot be divided: ordered and limited, for one."""
+    unit: tuple[str, ...] = ()
+    """Columns of the key that divide it; empty: all those that can be shown to."""
+    limit: int | None = None
+    """Of how many rows a unit may be computed."""
+
+
 Read = Callable[[str], "pa.RecordBatchReader"]
 """Runs a statement over the relations of a step. A reader must be read to its end before the next statement."""
 
@@ -73,6 +85,21 @@ class Computed(Protocol):
         And the values of `Node.held_by` of which there are no rows because what they come from is wrong, all of them,
         with a `reason`. They go into quarantine.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What must not be where a node is computed: if a statement gives a row, the view is stopped, and nothing of it."""
+
+    what: str
+    """What is wrong then."""
+    way_out: str
+    hint: str
+    """The way out as a hint."""
+    restricted: str
+    """Over ``after`` and the units in ``units."N"``; may use `CLOCK_AFTER`."""
+    whole: str
+    """The same of all units."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +132,8 @@ class Node:
     """Relations, and columns of them by which the statements look rows up: where an engine has indexes, these help."""
     held_by: tuple[str, ...] = ()
     """Columns by which rows go into quarantine together; empty: `units`."""
+    checks: tuple[Check, ...] = ()
+    """They come before `restricted` and `whole`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +154,4 @@ class ViewPlan:
     """Whether the SQL alone shows that no two rows have one key."""
     warnings: tuple[str, ...] = ()
     """What a user should know though it is no error."""
+    divided: Division = Division()

@@ -20,7 +20,7 @@ from spark_apply.views.sql.reading.names import find
 from spark_apply.views.sql.reading.select import block_of
 from spark_apply.views.sql.reading.total_order import check_orders, unique_outputs
 from spark_apply.views.sql.reading.written import Written, as_written, did_you_mean
-from spark_apply.views.sql.view_plan import Node, Relation
+from spark_apply.views.sql.view_plan import Division, Node, Relation
 
 _SIDE = "_cdc_side"
 """Whether a row is of the first or the second side of EXCEPT or INTERSECT."""
@@ -44,10 +44,10 @@ Ctes = Mapping[str, Cte]
 class Graph:
     """Makes the nodes of one view, inner ones first."""
 
-    def __init__(self, written: Written, relations: Mapping[str, Relation], *, full: bool) -> None:
+    def __init__(self, written: Written, relations: Mapping[str, Relation], divided: Division) -> None:
         self._written = written
         self._relations = relations
-        self._full = full
+        self._divided = divided
         self.nodes: list[Node] = []
         self.warnings: dict[str, None] = {}
         self.reads: set[str] = set()
@@ -67,7 +67,7 @@ class Graph:
             return self._set_operation(query, ctes, named=named)
         if not isinstance(query, exp.Select):
             raise self._written.refuse(f"{as_written(query)} is not known here", at=query, hint="write a SELECT")
-        full = self._full and top
+        full = self._divided.full and top
         clause = FromClause(
             self._written, item=lambda what: self._item(what, ctes), node=self._node_of_block, full=full
         )
@@ -215,8 +215,8 @@ class Graph:
         """Make an inner node."""
         name = f"{self._written.view}#{len(self.nodes) + 1}"
         engine, types = alike([self.carry(each) for each in blocks], self._written)
-        made = internal_units(engine, self._written)
-        self.nodes.append(growing(node_of(name, made.branches, made.names, self._written), made.branches))
+        made = internal_units(engine, self._divided.unit, self._written)
+        self.nodes.append(growing(node_of(self._written, name, made, self._divided.limit), made.branches))
         unique = unique_outputs(engine[0]) if len(engine) == 1 else None
         return Input(name, types, made.names, unique, whole=not made.names)
 

@@ -13,9 +13,10 @@ from spark_apply.views.sql.expressions.types import FLOATS, common_type, is_numb
 from spark_apply.views.sql.reading.blocks import Block, aliases
 from spark_apply.views.sql.reading.written import Written
 from spark_apply.views.sql.statements import block as to
+from spark_apply.views.sql.statements.checks import Claims, rows_of, spread, too_many
 from spark_apply.views.sql.statements.deadlines import deadlines, due, next_due
 from spark_apply.views.sql.statements.rule import Units, restriction, touched
-from spark_apply.views.sql.view_plan import Node
+from spark_apply.views.sql.view_plan import Check, Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +27,23 @@ class Branch:
     units: Units
     number: str = ""
     """The unit column that has the branch's number, where it takes one; of the others it has only its own."""
+    claims: Claims = ()
+    """Clauses that bring rows together, and by what, of which it is not shown that rows of one are of one unit."""
 
 
-def node_of(name: str, branches: Sequence[Branch], units: Sequence[str], written: Written) -> Node:
-    """Return the node that these branches are."""
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Branches of a node with their units, and the names of these."""
+
+    branches: tuple[Branch, ...]
+    names: tuple[str, ...]
+
+
+def node_of(written: Written, name: str, made: Made, limit: int | None) -> Node:
+    """Return the node that branches are; `limit`: of how many rows a unit may be computed."""
+    branches, units = made.branches, made.names
+    checks = list[Check]()
+    counted: tuple[list[str], list[str]] = [], []
     found: dict[str, list[str]] = {"touched": [], "due": [], "next_due": [], "restricted": [], "whole": []}
     columns = tuple(branches[0].block.outputs)
     for branch in branches:
@@ -46,6 +60,11 @@ def node_of(name: str, branches: Sequence[Branch], units: Sequence[str], written
         found["whole"].append(to.query(block, to.AFTER, {}, (), hidden))
         by_source, on_rows = _restriction(branch, to.table(to.UNITS, name)) if units else ({}, [])
         found["restricted"].append(to.query(block, to.AFTER, by_source, on_rows, hidden))
+        checks += (spread(block, branch.units, claim, (by_source, on_rows)) for claim in branch.claims)
+        counted[0].append(rows_of(block, branch.units, by_source, on_rows))
+        counted[1].append(rows_of(block, branch.units, {}, ()))
+    if limit is not None:
+        checks.append(too_many(units, [name for name in units if name in columns], limit, *map(_union_all, counted)))
     return Node(
         name=name,
         reads=tuple(dict.fromkeys(source.input.name for branch in branches for source in branch.block.sources)),
@@ -57,6 +76,7 @@ def node_of(name: str, branches: Sequence[Branch], units: Sequence[str], written
         restricted=_union_all(found["restricted"]),
         whole=_union_all(found["whole"]),
         lookups=tuple(dict.fromkeys(each for branch in branches for each in _lookups(branch))),
+        checks=tuple(checks),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -139,3 +139,11 @@ def has_clock(expression: exp.Expr) -> bool:
 def without_clock(expressions: Iterable[exp.Expr]) -> tuple[exp.Expr, ...]:
     """The conjuncts that do not depend on the clock."""
     return tuple(each for each in expressions if not has_clock(each))
+
+
+def unlike(name: str, blocks: Sequence[Block]) -> str:
+    """Return a name, or one made of it, that no output column has."""
+    taken = {output.casefold() for block in blocks for output in block.outputs}
+    while name in taken:
+        name = f"_{name}"
+    return name

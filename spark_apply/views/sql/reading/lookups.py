@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import sqlglot
 from sqlglot import exp
 
 from spark_apply.views.model.uses import ARRIVAL, FROM_POSITION, TO_POSITION, VALID_FROM, VALID_TO, TableUse, Way
@@ -104,7 +105,7 @@ def _look_up(
 
 def _rename(select: exp.Select, what: exp.Expr, use: TableUse) -> None:
     """Let a table of FROM be the relation, under the name that it had."""
-    if use.relation == use.table:
+    if use.relation == use.table and use.sent is None:
         return
     called, schema = what.alias_or_name, use.table.partition(".")[0]
     for each in select.find_all(exp.Column):
@@ -116,4 +117,17 @@ def _rename(select: exp.Select, what: exp.Expr, use: TableUse) -> None:
     line = next((node.meta["line"] for node in what.walk() if "line" in node.meta), None)
     if line is not None:
         made.this.meta["line"] = line
-    what.replace(made)
+    what.replace(made if use.sent is None else _corrected(made, use))
+
+
+def _corrected(table: exp.Table, use: TableUse) -> exp.Subquery:
+    """Return a table whose time is the instant that the clock of its server would have told."""
+    time = use.times[0]
+
+    def value(column: str) -> str:
+        return exp.column(exp.to_identifier(column, quoted=True)).sql("spark")
+
+    instant = sqlglot.parse_one(use.instant(value), read="spark")
+    every = exp.Star(except_=[exp.column(exp.to_identifier(time, quoted=True))])
+    made = exp.select(every, exp.alias_(instant, exp.to_identifier(time, quoted=True))).from_(table)
+    return made.subquery(exp.to_identifier(table.alias, quoted=True))

@@ -18,6 +18,9 @@ from cdc.model.errors import ConfigError
 FULL = "or say `refresh: full`: the view is then computed whole, and compared, whenever something has changed"
 """The way out where a view has no units."""
 
+UNIT = "or say `unit:` with columns of the key that are the same in all rows which these bring together"
+"""Another one, where clauses bring rows together by something."""
+
 
 _TUMBLING = (
     "window() is not known here: group by date_trunc('HOUR', t), "

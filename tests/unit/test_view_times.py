@@ -1,0 +1,122 @@
+"""The time of a row that a clock has told which may be wrong: corrected by when it was sent and received."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import replace
+from typing import Any
+
+import duckdb
+import pytest
+
+from cdc.model.change import Kind
+from cdc.model.errors import ConfigError
+from spark_apply.views.model.uses import TableUse, Way
+from spark_apply.views.planning.streams import require_times
+from spark_apply.views.sql.plan import plan_view
+from spark_apply.views.sql.view_plan import Relation
+from tests.views.engine import relation
+
+_DAY = dt.datetime(2026, 1, 1)  # noqa: DTZ001 - in UTC, as clocks are
+USE = TableUse("public.tap", Way.ROWS, "at", None, "sent", "received")
+TAP = relation(
+    "public.tap", ["id"], id="int64", at="timestamp_micros", sent="timestamp_micros", received="timestamp_micros"
+)
+RATE = relation("public.rate@history", ["id", "_cdc_from_position"], id="int64", pct="int64")
+
+
+def _at(clock: str | None) -> Any:
+    if clock is None or clock in ("infinity", "-infinity"):
+        return clock
+    hours, minutes = map(int, clock.split(":"))
+    return _DAY + dt.timedelta(hours=hours, minutes=minutes)
+
+
+@pytest.mark.parametrize(
+    ("event", "sent", "received", "expected"),
+    [
+        ("09:55", "10:05", "10:05", "09:55"),  # the clock is right
+        ("22:00", "22:10", "10:05", "09:55"),  # ahead
+        ("01:00", "01:10", "10:05", "09:55"),  # behind
+        ("22:10", "22:00", "10:05", "10:05"),  # sent before it happened
+        ("22:10", "22:00", None, "22:10"),
+        ("22:00", None, "10:05", "22:00"),
+        ("22:00", "22:10", None, "22:00"),
+        (None, "22:10", "10:05", None),
+        ("22:00", "infinity", "10:05", "10:05"),  # of which no difference can be taken
+        ("-infinity", "22:00", "10:05", "10:05"),
+        ("22:00", "22:10", "infinity", "infinity"),
+    ],
+)
+def test_a_time_is_corrected(event: str | None, sent: str | None, received: str | None, expected: str | None) -> None:
+    """How long a row was kept before it was sent is right, whatever the clock says."""
+    given = dict(zip(("at", "sent", "received"), map(_at, (event, sent, received)), strict=True))
+    value = USE.instant(lambda name: f"CAST(${name} AS TIMESTAMP)")
+    wanted = duckdb.execute("SELECT CAST(? AS TIMESTAMP)", [_at(expected)]).fetchone()
+    assert duckdb.execute(f"SELECT {value}", given).fetchone() == wanted
+
+
+def test_an_uncorrected_time_is_a_column() -> None:
+    assert TableUse("public.tap", time="at").instant(str.upper) == "AT"
+
+
+@pytest.mark.parametrize(
+    ("sql", "key"),
+    [
+        ("SELECT id, at FROM public.tap", "id"),
+        ("SELECT id, public.tap.at FROM public.tap", "id"),
+        ("SELECT * FROM public.tap t", "id"),
+        ("SELECT max(t.at) AS last, id % 3 AS g FROM public.tap t GROUP BY id % 3", "g"),
+        ("WITH c AS (SELECT id, at FROM public.tap) SELECT o.id FROM public.tap o JOIN c ON c.at = o.sent", "id"),
+    ],
+)
+def test_sql_reads_the_corrected_time(sql: str, key: str) -> None:
+    for engine in ("duckdb", "spark", "postgres"):
+        plan = plan_view("v", sql, [key], {TAP.name: TAP}, uses={TAP.name: USE}, engine=engine)
+        assert plan.nodes[-1].whole.upper().count("CASE WHEN") == 1
+
+
+def test_a_row_is_looked_up_by_its_position_as_before() -> None:
+    """What says when a row came is read through the table whose time is corrected."""
+    tap = replace(USE, arrival=True)
+    uses = {TAP.name: tap, "public.rate": TableUse("public.rate", Way.HISTORY, at="arrival")}
+    read = {tap.relation: Relation(tap.relation, {**TAP.columns, **dict(tap.hidden)}, ("id",))}
+    read[RATE.name] = Relation(
+        RATE.name, {**RATE.columns, **dict(uses["public.rate"].hidden)}, ("id", "_cdc_from_position")
+    )
+    sql = "SELECT t.id, t.at, r.pct FROM public.tap t JOIN public.rate r ON r.id = t.id"
+    whole = plan_view("v", sql, ["id"], read, uses=uses).nodes[-1].whole
+    assert '"r"."_cdc_from_position" <= "t"."_cdc_arrival"' in whole
+    assert whole.count("CASE WHEN") == 1
+
+
+def test_a_row_is_looked_up_by_the_corrected_time() -> None:
+    uses = {TAP.name: USE, "public.rate": TableUse("public.rate", Way.HISTORY, at="event")}
+    looked_up = Relation(RATE.name, {**RATE.columns, **dict(uses["public.rate"].hidden)}, ("id", "_cdc_from_position"))
+    sql = "SELECT t.id, r.pct FROM public.tap t JOIN public.rate r ON r.id = t.id"
+    plan = plan_view("v", sql, ["id"], {TAP.name: TAP, looked_up.name: looked_up}, uses=uses)
+    begins, ends = (f'"r"."{name}"' for name in ("_cdc_valid_from", "_cdc_valid_to"))
+    assert f"{begins} <= CASE WHEN" in plan.nodes[-1].whole
+    assert f"{ends} > CASE WHEN" in plan.nodes[-1].whole
+
+
+@pytest.mark.parametrize(
+    ("use", "message", "hint"),
+    [
+        (TableUse("t", time="at", sent="sent_on", received="received"), "x.sent: there is no column sent_on", "sent"),
+        (TableUse("t", time="at", sent="sent", received="n"), "x.received: n is int64, which is no time", "one of at"),
+        (
+            TableUse("t", time="at", sent="day", received="received"),
+            "at, day, received are date, timestamp",
+            "one type",
+        ),
+        (TableUse("t", time="day", sent="day2", received="day"), "one cannot be corrected by the others", "one type"),
+    ],
+)
+def test_what_cannot_be_corrected_is_refused(use: TableUse, message: str, hint: str) -> None:
+    kinds = {name: Kind("timestamp_micros") for name in ("at", "sent", "received")}
+    kinds |= {"n": Kind("int64"), "day": Kind("date"), "day2": Kind("date")}
+    with pytest.raises(ConfigError) as refused:
+        require_times("x", use, kinds)
+    assert message in refused.value.message
+    assert hint in (refused.value.hint or "")
