@@ -96,8 +96,8 @@ class TableUse:
         """Return the time of a row, in the SQL of every engine; `value` gives a column.
 
         How long a row was kept before it was sent is right whatever the clock says that has told both: so it happened
-        that long before it was received. What would have been sent before it happened, or in no year of any clock,
-        counts when it was received; and without the two instants the time is what it says.
+        that long before it was received. What would have been sent before it happened, or in no year of any clock, or
+        would have happened in none, counts when it was received; without the two instants the time is what it says.
         """
         if len(self.times) <= 1:
             return value(self.time or "")
@@ -105,7 +105,9 @@ class TableUse:
         return (
             f"CASE WHEN {event} > {sent} OR least({event}, {sent}, {received}) < TIMESTAMP '1900-01-01 00:00:00' "
             f"OR greatest({event}, {sent}, {received}) >= TIMESTAMP '9999-01-01 00:00:00' "
-            f"THEN coalesce({received}, {event}) ELSE coalesce({event} + ({received} - {sent}), {event}) END"
+            f"THEN coalesce({received}, {event}) "
+            f"WHEN {sent} - {event} > {received} - TIMESTAMP '1900-01-01 00:00:00' THEN {received} "
+            f"ELSE coalesce({event} + ({received} - {sent}), {event}) END"
         )
 
     @property

@@ -15,6 +15,8 @@ from spark_apply.views.model.uses import ARRIVAL, FROM_POSITION, TO_POSITION, VA
 from spark_apply.views.sql.reading.names import find
 from spark_apply.views.sql.reading.written import Written, as_written
 
+_NAMES = frozenset(("this", "db", "catalog", "alias", "joins"))
+"""Parts of a table in FROM that say which one it is; others, as TABLESAMPLE, say what of it is read."""
 _WAY_OUT = "FROM public.sales s JOIN public.rates r ON r.country = s.country, with the table that has time: first"
 
 
@@ -44,15 +46,15 @@ def _read(select: exp.Select, uses: Mapping[str, TableUse], written: Written) ->
     tables = [(what, join, uses[name]) for what, join in items if (name := _name(what, uses)) is not None]
     timed = [(what.alias_or_name, use) for what, _, use in tables if use.time is not None]
     star = next((each for each in select.expressions if each.find(exp.Star) and not each.find(exp.AggFunc)), None)
-    if star is not None and any(use.hidden for _, _, use in tables):
-        raise written.refuse(
-            f"{as_written(star)} in a SELECT that looks up rows as they were", at=star, hint="write the columns out"
-        )
+    for _, _, use in tables if star is not None else ():
+        if use.hidden or use.sent is not None:
+            why = "that looks up rows as they were" if use.hidden else f"of {use.table}, whose time is corrected"
+            raise written.refuse(f"{as_written(star)} in a SELECT {why}", at=star, hint="write the columns out")
     for what, join, use in tables:
         if use.way is Way.HISTORY:
             _look_up(what, join, use, timed, written)
     for what, _, use in tables:
-        _rename(select, what, use)
+        _rename(select, what, use, written)
     return {use.table for _, _, use in tables}
 
 
@@ -103,10 +105,12 @@ def _look_up(
     join.set("on", exp.and_(join.args["on"], exp.paren(begins), exp.paren(ends)))
 
 
-def _rename(select: exp.Select, what: exp.Expr, use: TableUse) -> None:
+def _rename(select: exp.Select, what: exp.Expr, use: TableUse, written: Written) -> None:
     """Let a table of FROM be the relation, under the name that it had."""
     if use.relation == use.table and use.sent is None:
         return
+    if any(value for name, value in what.args.items() if name not in _NAMES):
+        raise written.refuse(f"{as_written(what)} is not known here", at=what, hint="read the table as it is now")
     called, schema = what.alias_or_name, use.table.partition(".")[0]
     for each in select.find_all(exp.Column):
         if each.args.get("db") is not None and each.table == called:
