@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from cdc.model.hints import CONNECTOR
 from cdc.monitor.commands import PageCommands
 from cdc.monitor.figures import MonitorFigures
 from cdc.monitor.judged import STATES, Problem, level_of
@@ -26,6 +27,7 @@ class Made:
 
     def __init__(self, kind: str, name: str, entry: dict[str, Any], plots: tuple[str, str]) -> None:
         self.kind, self.name, self.made, self._plots = kind, name, entry, plots
+        self.file, self.called = f"{name}.yaml", CONNECTOR
 
     def looks(self) -> Sequence[Look[Any]]:
         return ()

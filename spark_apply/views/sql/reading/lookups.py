@@ -46,8 +46,8 @@ def _read(select: exp.Select, uses: Mapping[str, TableUse], written: Written) ->
     tables = [(what, join, uses[name]) for what, join in items if (name := _name(what, uses)) is not None]
     timed = [(what.alias_or_name, use) for what, _, use in tables if use.time is not None]
     star = next((each for each in select.expressions if each.find(exp.Star) and not each.find(exp.AggFunc)), None)
-    for _, _, use in tables if star is not None else ():
-        if use.hidden or use.sent is not None:
+    for _, _, use in tables:
+        if star is not None and (use.hidden or use.sent is not None):
             why = "that looks up rows as they were" if use.hidden else f"of {use.table}, whose time is corrected"
             raise written.refuse(f"{as_written(star)} in a SELECT {why}", at=star, hint="write the columns out")
     for what, join, use in tables:
