@@ -73,6 +73,7 @@ ROWS: Final = (
         Panel("Not committed yet", "bytes", ((f"cdc_sink_pending_bytes{{{_OF}}}", "{{connector}}"),)),
         Panel("Temporary files", "bytes", ((f"cdc_temporary_bytes{{{_OF}}}", "{{connector}} {{apply}}"),)),
         Panel("Dead letters", "none", ((f"cdc_dead_letters_total{{{_OF}}}", "{{connector}}"),)),
+        Panel("Tables left out", "none", ((f"cdc_connector_tables_left_out{{{_OF}}}", "{{connector}}"),)),
     )),
     Row("The server's log", (
         Panel("Slots in use", "none", ((f"cdc_slot_active{{{_OF}}}", "{{connector}}"),)),
