@@ -15,6 +15,7 @@ from cdc.config.kafka_config import KafkaConfig
 from cdc.config.table_patterns import matches
 from cdc.model.change import Table
 from cdc.model.errors import CdcError
+from cdc.model.hints import grant
 from cdc.model.ledger import Loss, loss
 from cdc.model.state import State
 from cdc.rules.routes import Routes
@@ -215,9 +216,9 @@ def _topic(name: str, found: Existing, config: KafkaConfig) -> Iterator[Finding]
             Level.ERROR,
             about,
             f"this user may not {', '.join(missing)}",
-            f"kafka-acls.sh --bootstrap-server {config.bootstrap_servers} --add --allow-principal User:… "
-            f"{' '.join(f'--operation {operation.title()}' for operation in missing)} --topic {config.prefix}. "
-            "--resource-pattern-type prefixed",
+            grant(
+                config.bootstrap_servers, config.options, map(str.title, missing), f"{config.prefix}.", prefixed=True
+            ),
         )
 
 

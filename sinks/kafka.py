@@ -138,7 +138,7 @@ class KafkaSink:
         self._found = {name: replace(facts, made=name in made) for name, facts in found.items()}
         seen = self._found, self._reached, self._refused.topics
         self._settings = SettingsWatch(partial(look, self._topics, wanted, *seen))
-        self._made = [topic.name for topic in wanted]
+        self._made, self._refusals.of_tables = [topic.name for topic in wanted], {topic.of for topic in wanted} - {""}
         self._has_letters |= "dead-letter" in self._logs
 
     def _topics(self) -> Topics:

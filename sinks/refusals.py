@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from kafka import errors as codes
@@ -9,10 +10,10 @@ from kafka import errors as codes
 from cdc.config.kafka_config import KafkaConfig
 from cdc.formats.reading import Reading
 from cdc.model.errors import CdcError, FencedError, OperatorError, RetryableError, TooLargeError, TopicError
+from cdc.model.hints import grant
 from sinks.client.record_batch import first
 from sinks.producer.batches import Batch
 from sinks.producer.retries import FENCED, RefusedError
-from sinks.topics.names import table_of
 from sinks.topics.records.table_logs import TableLogs
 
 LARGEST_REQUEST: Final = 100_000_000
@@ -37,6 +38,8 @@ class Refusals:
         self._config, self._connector = config, connector
         self._reading, self._table_logs = reading, table_logs
         self._servers = config.bootstrap_servers
+        self.of_tables: Collection[str] = ()
+        """The topics of tables: what is refused of one is a matter of its tables alone."""
 
     def of(self, error: RefusedError, doing: str, *, open_s: float, fences_itself: bool) -> CdcError:
         """Return what is wrong. The transaction has been open for `open_s`.
@@ -77,12 +80,11 @@ class Refusals:
                 hint="nothing is lost: date -u on both machines tells whose clock is wrong; if neither is, "
                 f"{self._set(batch.topic, _EACH_TIME)}",
             )
-        topic = None if batch is None else self._table_logs.written_for(batch.topic)
-        if error.code == codes.TopicAuthorizationFailedError.errno and batch is not None and topic and table_of(topic):
+        unwritten = batch if error.code == codes.TopicAuthorizationFailedError.errno else None
+        if unwritten is not None and (topic := self._table_logs.written_for(unwritten.topic)) in self.of_tables:
             return TopicError(
                 f"{where}: this user may not WRITE to it",
-                hint=f"kafka-acls.sh --bootstrap-server {self._servers} --add --allow-principal User:… "
-                f"--operation Write --topic {batch.topic}; or take away the DENY that is in its way",
+                hint=grant(self._servers, self._config.options, ["Write"], unwritten.topic),
                 topic=topic,
             )
         if error.code in _FORBIDDEN:

@@ -1,14 +1,14 @@
 """Puts a command's own files in place of what hints call them, so that what is shown can be pasted. Pure.
 
 What finds a fault knows no files: its hint says ``cdc status CONNECTOR.yaml``, ``APPLY.yaml`` or ``VIEWS.yaml``. What
-shows a hint passes it through here: errors, logs, reports, the page.
+shows a hint passes it through here: errors, logs, reports, the page. And commands that several hints give.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,23 @@ def pasteable(hint: str, files: Mapping[str, Path]) -> str:
     """Return a hint with a command's own files in place of what hints call them: ``CONNECTOR.yaml``."""
     names = "|".join(map(re.escape, files))
     return re.sub(names, lambda found: shlex.quote(str(files[found[0]])), hint) if files else hint
+
+
+def grant(
+    servers: str, options: Mapping[str, str], operations: Iterable[str], *topics: str, prefixed: bool = False
+) -> str:
+    """Return the command that gives a client's user rights on topics, or on all that begin so.
+
+    Operations are named as ``DescribeConfigs``. A user who does not log in by name is called NAME.
+    """
+    user = shlex.quote(f"User:{options.get('sasl.username', 'NAME')}")
+    asked = " ".join(f"--operation {operation}" for operation in operations)
+    of = " ".join(f"--topic {shlex.quote(topic)}" for topic in topics)
+    pattern = " --resource-pattern-type prefixed" if prefixed else ""
+    return (
+        f"kafka-acls.sh --bootstrap-server {servers} --add --allow-principal {user} {asked} {of}{pattern}"
+        "  # or take away the DENY that is in its way"
+    )
 
 
 def in_hints(found: Any, files: Mapping[str, Path]) -> Any:  # noqa: ANN401 - JSON

@@ -360,7 +360,7 @@ class Sink(Protocol):
     def moved(self, *, whole: bool = False) -> bool:
         """Whether a topic is not the recorded one any more, or is gone: then a new session must compare.
 
-        So it is where one is right by now that `check` or this has refused by TopicError, until `check` asks for it.
+        So it is, once, where one is right by now that `check` or this has refused by TopicError.
         It looks at some topics, and at most once a second, for it is called by the loop; `whole`: at all, now. Raises
         OperatorError for a topic whose settings a start would refuse.
         """

@@ -221,7 +221,8 @@ class MemorySink:
 
     def moved(self, *, whole: bool = False) -> bool:  # noqa: ARG002 - it is cheap here
         self._refuse(self._found)
-        if self._refused - self._kafka.refused:
+        if right := self._refused - self._kafka.refused:
+            self._refused -= right
             return True
         recorded = self.recorded()
         there = {topic: self._kafka.facts(topic) for topic in self._found if topic in self._kafka.topics}

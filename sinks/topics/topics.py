@@ -14,6 +14,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.errors import KafkaError, TopicAuthorizationFailedError
 
 from cdc.model.errors import CdcError, OperatorError, RetryableError, TopicError, raise_of_topics
+from cdc.model.hints import grant
 from cdc.model.ledger import UNKNOWN, TopicFacts
 from sinks.client import broker_clock
 from sinks.client.diagnosis import refuse_untrusted, unreachable
@@ -156,7 +157,7 @@ class Topics:
 
         It is given the topic's name and id.
         """
-        self._servers = bootstrap_servers
+        self._servers, self._options = bootstrap_servers, options
         self._spread = spread
         self.smallest_limit = LARGEST_RECORD
         """The smallest max.message.bytes of the topics that `check` has found."""
@@ -219,7 +220,7 @@ class Topics:
             if topic["error_code"] == TopicAuthorizationFailedError.errno:
                 yield asked[topic["name"]].refused(
                     f"topic {topic['name']}: this user may not DESCRIBE it, and cannot see whether it is there",
-                    hint=self._grant(topic["name"], ("Describe", "DescribeConfigs", "Read", "Write")),
+                    hint=self._grant(topic["name"], "Describe", "DescribeConfigs", "Read", "Write"),
                 )
 
     def _look_alikes(self, wanted: Sequence[Wanted]) -> Iterator[OperatorError]:
@@ -348,14 +349,16 @@ class Topics:
 
     def _compare(self, topic: Wanted, found: Existing) -> Iterator[OperatorError]:
         partitions, settings = found.partitions, found.settings
-        if not settings and (
-            not found.allowed or "DESCRIBE_CONFIGS" in found.allowed
-        ):  # it is just being made, or goes
-            raise RetryableError(f"Kafka at {self._servers}: topic {topic.name} has no settings for now")
+        if not settings and (not found.allowed or "DESCRIBE_CONFIGS" in found.allowed):
+            raise RetryableError(
+                f"Kafka at {self._servers}: topic {topic.name} has no settings for now",
+                hint="it is just being made, or goes. If this stays so, it may be a right that no broker tells of: "
+                f"{self._grant(topic.name, 'DescribeConfigs')}",
+            )
         if not settings:
             yield topic.refused(
                 f"topic {topic.name}: this user may not read its settings (DESCRIBE_CONFIGS): it may forget records",
-                hint=self._grant(topic.name, ("DescribeConfigs",)),
+                hint=self._grant(topic.name, "DescribeConfigs"),
             )
             return
         policy, wanted_policy = settings.get("cleanup.policy", ""), topic.configs["cleanup.policy"]
@@ -415,7 +418,7 @@ class Topics:
             )
         if found.allowed and "WRITE" not in found.allowed:  # brokers without authorization say nothing, or all
             yield topic.refused(
-                f"topic {topic.name}: this user may not WRITE to it", hint=self._grant(topic.name, ("Write",))
+                f"topic {topic.name}: this user may not WRITE to it", hint=self._grant(topic.name, "Write")
             )
 
     def _alter(self, topic: str, setting: str) -> str:
@@ -424,10 +427,5 @@ class Topics:
             f"--add-config {setting}"
         )
 
-    def _grant(self, topic: str, operations: Sequence[str]) -> str:
-        """Give the command for rights on a topic."""
-        return (
-            f"kafka-acls.sh --bootstrap-server {self._servers} --add --allow-principal User:… "
-            f"{' '.join(f'--operation {operation}' for operation in operations)} --topic {topic}; or take away the "
-            "DENY that is in its way"
-        )
+    def _grant(self, topic: str, *operations: str) -> str:
+        return grant(self._servers, self._options, operations, topic)

@@ -49,7 +49,8 @@ class Controller:
 
 def topics_at(controller: Controller) -> Topics:
     topics = object.__new__(Topics)
-    topics._servers, topics._admin = "broker:9092", patient_admin.PatientAdmin(controller)
+    topics._servers, topics._options = "broker:9092", {"sasl.username": "cdc"}
+    topics._admin = patient_admin.PatientAdmin(controller)
     return topics
 
 
@@ -134,7 +135,7 @@ RIGHT = {"cleanup.policy": "compact", "delete.retention.ms": "604800000", "min.i
             ("READ", "WRITE", "DESCRIBE"),
             1,
             "may not read its settings (DESCRIBE_CONFIGS)",
-            "--operation DescribeConfigs",
+            "--add --allow-principal User:cdc --operation DescribeConfigs --topic p.public.t  # or",
         ),
         ({**RIGHT, "cleanup.policy": "delete"}, (), 1, "has cleanup.policy=delete", "cleanup.policy=compact"),
         ({**RIGHT, "delete.retention.ms": "86400000"}, (), 1, "has delete.retention.ms=86400000", "=604800000"),

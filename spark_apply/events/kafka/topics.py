@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -11,6 +10,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # t
 
 from cdc.config.apply_config import ApplySource
 from cdc.model.errors import ConfigError
+from cdc.model.hints import grant
 from spark_apply.events.kafka.client import (
     ANSWER_WITHIN_S,
     ForbiddenError,
@@ -112,13 +112,10 @@ def topic_settings(source: ApplySource, names: Sequence[str]) -> dict[str, dict[
 
 
 def _untold(source: ApplySource, topics: Sequence[str]) -> ForbiddenError:
-    to = shlex.quote(f"User:{source.options.get('sasl.username', 'NAME')}")
-    of = " ".join(f"--topic {shlex.quote(topic)}" for topic in topics)
     return ForbiddenError(
         f"topic {topics[0]}: this user may not read its settings (DESCRIBE_CONFIGS), which say how long deletes "
         "are kept",
-        hint=f"kafka-acls.sh --bootstrap-server {source.bootstrap_servers} --add --allow-principal {to} "
-        f"--operation DescribeConfigs {of}",
+        hint=grant(source.bootstrap_servers, source.options, ["DescribeConfigs"], *topics),
     )
 
 
