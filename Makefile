@@ -26,9 +26,9 @@ $(STAMP): requirements.lock pyproject.toml $(COMPILED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(STAMP)
 
-$(JARS): $(STAMP) cdc/dev/jars.py spark_apply/spark/build_class_archive.py
+$(JARS): $(STAMP) cdc/dev/jars.py spark_apply/spark/jvm/build_class_archive.py
 	$(BIN)/python -m cdc.dev.jars
-	$(BIN)/python -m spark_apply.spark.build_class_archive
+	$(BIN)/python -m spark_apply.spark.jvm.build_class_archive
 	@touch $(JARS)
 
 demo: $(JARS)    ## start the servers, change rows, watch copies and views follow, compare everything
@@ -149,15 +149,15 @@ bench-library: $(JARS) ## a million rows to Arrow, as a table, as changes, and w
 	$(BIN)/python -m bench.derived.library
 
 bench-views: $(JARS) ## a step of a view job in each engine alone, by how much it changes; and a job as a whole
-	$(BIN)/python -m bench.derived.views
-	$(BIN)/python -m bench.derived.views --engine spark
-	$(BIN)/python -m bench.derived.views --engine postgres
-	$(BIN)/python -m bench.derived.view_jobs
-	$(BIN)/python -m bench.derived.sketches
+	$(BIN)/python -m bench.views.steps
+	$(BIN)/python -m bench.views.steps --engine spark
+	$(BIN)/python -m bench.views.steps --engine postgres
+	$(BIN)/python -m bench.views.jobs
+	$(BIN)/python -m bench.views.sketches
 
 bench-flink: $(JARS) $(FLINK) ## a view job, and the apply job into PostgreSQL and Iceberg, beside Flink SQL over the same topics
-	$(BIN)/python -m bench.derived.beside_flink
-	$(BIN)/python -m bench.derived.outcomes_beside_flink
+	$(BIN)/python -m bench.views.beside_flink
+	$(BIN)/python -m bench.views.outcomes_beside_flink
 	$(BIN)/python -m bench.derived.apply_beside_flink
 
 clean:           ## remove what the targets made (servers' state too)

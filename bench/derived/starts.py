@@ -39,12 +39,12 @@ from cdc.model.state import Phase
 from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.model.store import open_store
 from spark_apply.model.target_table import target
-from spark_apply.spark.build_class_archive import make
+from spark_apply.spark.jvm.build_class_archive import make
 from tests.spark.records import Publisher, SourceTable, position
 
 _ASKS: Final = """
 from pathlib import Path
-from spark_apply.spark import class_archive
+from spark_apply.spark.jvm import class_archive
 from spark_apply.spark import session
 if not {archive}: class_archive.archive = lambda: Path("nowhere")
 session.open_session("start").range(10).groupBy("id").count().collect()

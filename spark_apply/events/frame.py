@@ -18,7 +18,7 @@ from spark_apply.events.kafka.stream import read_topic, stream_topics
 from spark_apply.events.latest import latest_alone
 from spark_apply.events.typed import KEY, MISFITS, OFFSET, OP, PARTITION, POSITION, in_row, typed
 from spark_apply.model.target_table import TargetTable, derived
-from spark_apply.spark.java_names import has_class
+from spark_apply.spark.jvm.java_names import has_class
 from spark_apply.spark.names import quoted
 
 _RESTS_ON: Final = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}

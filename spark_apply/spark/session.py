@@ -21,11 +21,11 @@ from pyspark.sql import SparkSession
 from cdc.dev import jars
 from cdc.machine.stop_signals import hang_ups_end_no_child
 from cdc.model.errors import OperatorError
-from spark_apply.spark import scratch
-from spark_apply.spark.class_archive import options as class_options
-from spark_apply.spark.environment import require_environment
 from spark_apply.spark.failures import spark_failure
-from spark_apply.spark.java_names import has_class, remember_names
+from spark_apply.spark.jvm import scratch
+from spark_apply.spark.jvm.class_archive import options as class_options
+from spark_apply.spark.jvm.environment import require_environment
+from spark_apply.spark.jvm.java_names import has_class, remember_names
 from spark_apply.spark.pinned_settings import (
     DRIVER_OPTIONS,
     EXECUTOR_OPTIONS,

@@ -16,7 +16,7 @@ from cdc.config.apply_config import StoreConfig as Of
 from cdc.config.config import ApplyConfig, load_apply
 from cdc.dev.jars import of_spark
 from spark_apply.events.quarantine import read_entries
-from spark_apply.spark import class_archive
+from spark_apply.spark.jvm import class_archive
 from tests.conftest import FULL, Database
 from tests.spark.kinds import EVERY_KIND, every_kind_rows
 from tests.spark.laws import Setting

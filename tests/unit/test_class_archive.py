@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_apply.spark import class_archive, session
+from spark_apply.spark import session
+from spark_apply.spark.jvm import class_archive
 
 
 def test_an_archive_is_named_to_the_jvm_only_if_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

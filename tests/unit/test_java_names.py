@@ -6,7 +6,7 @@ from typing import Any
 
 from py4j.java_gateway import JavaClass, JavaPackage, JVMView
 
-from spark_apply.spark.java_names import remember_names
+from spark_apply.spark.jvm.java_names import remember_names
 
 
 class Jvm:

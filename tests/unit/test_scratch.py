@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_apply.spark import scratch
+from spark_apply.spark.jvm import scratch
 
-_JOB = "import sys; from spark_apply.spark import scratch; print(scratch.of_jvm(), flush=True); sys.stdin.read()"
+_JOB = "import sys; from spark_apply.spark.jvm import scratch; print(scratch.of_jvm(), flush=True); sys.stdin.read()"
 
 
 def test_rows_of_a_killed_job_go_with_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ from cdc.config.apply_config import ApplySource, ApplyTable, StoreConfig
 from cdc.config.config import ApplyConfig
 from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.model.store import require_stores
-from spark_apply.spark import environment
-from spark_apply.spark.environment import require_environment, require_paths
+from spark_apply.spark.jvm import environment
+from spark_apply.spark.jvm.environment import require_environment, require_paths
 from spark_apply.spark.paths import located
 from spark_apply.spark.remedies import reaching
 from spark_apply.stores.opensearch.store import open_store

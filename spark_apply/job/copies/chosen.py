@@ -21,7 +21,7 @@ from spark_apply.job.copies.route import Route
 from spark_apply.job.copies.set_aside import AsideCopies
 from spark_apply.model.store import Store, open_store, require_stores
 from spark_apply.model.target_table import TargetTable, Version
-from spark_apply.spark.environment import require_paths
+from spark_apply.spark.jvm.environment import require_paths
 
 Chosen = dict[str, tuple[ApplyTable, list[Version]]]
 """By ``schema.table``."""

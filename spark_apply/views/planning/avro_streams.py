@@ -24,7 +24,7 @@ from pyspark.sql.avro.functions import from_avro, to_avro
 
 from cdc.model.errors import OperatorError
 from spark_apply.spark.failures import spark_failure
-from spark_apply.spark.java_names import has_class
+from spark_apply.spark.jvm.java_names import has_class
 from spark_apply.views.planning.avro_schema import refusal
 
 SchemaOf: TypeAlias = Callable[[int], tuple[str, str] | None]

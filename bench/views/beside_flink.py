@@ -1,6 +1,6 @@
 """Measures a view job beside Flink SQL, over the same topics, both exactly once: `make bench-flink`.
 
-    python -m bench.derived.beside_flink [--tweets 40000] [--changes 20000] [--transfers 2000] [--json FILE]
+    python -m bench.views.beside_flink [--tweets 40000] [--changes 20000] [--transfers 2000] [--json FILE]
 
 *Everything, first*: tweets and who follows whom are in their topics. A timeline (their join) and a count by sender are
 computed, from the start of `cdc view run`, or of a job in a Flink cluster that is up already, to the last record that a

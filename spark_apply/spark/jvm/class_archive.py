@@ -1,7 +1,8 @@
 """Finds the archive of Spark's classes, which a JVM maps into memory to start faster (`bench/derived/starts.py`).
 
 An archive belongs to one Java and one set of jars; another JVM starts without it. See
-https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html. `spark_apply.spark.build_class_archive` makes it.
+https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html.
+`spark_apply.spark.jvm.build_class_archive` makes it.
 """
 
 from __future__ import annotations

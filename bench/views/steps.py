@@ -1,6 +1,6 @@
 """Measures a step of a view job in one engine alone: a million tweets, a hundred thousand follows.
 
-    python -m bench.derived.views [--engine duckdb|spark|postgres] [--tweets N] [--follows N] [--views 50]
+    python -m bench.views.steps [--engine duckdb|spark|postgres] [--tweets N] [--follows N] [--views 50]
 
 Prints, for a timeline (a join of two million rows) and an aggregate, the seconds of one step by how many rows it
 changes, the median of five, and of computing everything, with the CPU time of the process and its JVM; and the process'
@@ -213,7 +213,7 @@ def cpu_seconds() -> float:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(prog="python -m bench.derived.views", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.views.steps", description=__doc__)
     parser.add_argument("--tweets", type=int, default=1_000_000)
     parser.add_argument("--follows", type=int, default=100_000)
     parser.add_argument("--engine", choices=[*ENGINES], default="duckdb")

@@ -1,6 +1,6 @@
-"""Builds the archive of `spark_apply.spark.class_archive`.
+"""Builds the archive of `spark_apply.spark.jvm.class_archive`.
 
-python -m spark_apply.spark.build_class_archive     # in the cache, if it is not there; half a minute
+python -m spark_apply.spark.jvm.build_class_archive     # in the cache, if it is not there; half a minute
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 from cdc.model.errors import CdcError
-from spark_apply.spark.class_archive import archive
+from spark_apply.spark.jvm.class_archive import archive
 from spark_apply.spark.session import open_session
 
 _log = logging.getLogger("cdc")

@@ -1,6 +1,6 @@
 """Measures a view job as a whole, `cdc view run` over Kafka: how fresh, how punctual, how soon it is back.
 
-    python -m bench.derived.view_jobs [--only fresh|punctual|back] [--rate 1000] [--seconds 30] [--rows 1000000]
+    python -m bench.views.jobs [--only fresh|punctual|back] [--rate 1000] [--seconds 30] [--rows 1000000]
 
 *Fresh*: tweets change at a steady rate; from the moment before their transaction is committed to Kafka until a
 read_committed reader has the rows of a join that they are in. *Punctual*: rows have a deadline of five seconds, nothing
@@ -29,8 +29,8 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from bench.derived.beside_flink import COUNTS, FOLLOWS, PARTITIONS, TIMELINE, TWEETS, Ours, Source
 from bench.measure import tell
+from bench.views.beside_flink import COUNTS, FOLLOWS, PARTITIONS, TIMELINE, TWEETS, Ours, Source
 from cdc.dev.stack import DevServers
 from cdc.model.errors import CdcError, OperatorError
 from tests.spark.records import SourceTable

@@ -1,6 +1,6 @@
 """Counts what a view and Flink SQL say of searches, clicked or not, over the same topics (`make bench-flink`).
 
-    python -m bench.derived.outcomes_beside_flink [--searches 100] [--json FILE]
+    python -m bench.views.outcomes_beside_flink [--searches 100] [--json FILE]
 
 A search is clicked if a click of it lies within 30 minutes, which is known at once; 40 minutes after it, it is not
 clicked. Four kinds of searches, all of 10:00, as many of each: clicked at 10:05; never clicked; clicked at 10:20, by a
@@ -27,10 +27,10 @@ from typing import Final
 
 from confluent_kafka import Producer
 
-from bench.derived.beside_flink import ACCOUNT, PARTITIONS, Ours, Source, folded
 from bench.measure import tell
 from bench.measure.meter import Topic
 from bench.peers import flink
+from bench.views.beside_flink import ACCOUNT, PARTITIONS, Ours, Source, folded
 from cdc.dev.stack import DevServers
 from cdc.model.errors import CdcError, OperatorError
 

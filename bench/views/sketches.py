@@ -1,6 +1,6 @@
 """Measures what one change costs in a group of a million rows: exact, and with a sketch that is kept.
 
-    python -m bench.derived.sketches [--rows N]
+    python -m bench.views.sketches [--rows N]
 
 Prints, by what the view counts, the CPU milliseconds of a step (the median of five): for a row with a new value, for a
 row that goes and whose value others have, for one whose value nobody else has, and for a row of another, small group;
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from bench.derived import views
+from bench.views import steps
 from cdc.model.change import Kind
 from spark_apply.views.embedded.fold import SourceTable
 from spark_apply.views.embedded.sketches import sketch, union
@@ -27,7 +27,7 @@ from spark_apply.views.planning.view import View
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.view_plan import Relation
 
-_COLUMNS: Final = [("id", views.INT), ("page", views.INT), ("visitor", views.INT)]
+_COLUMNS: Final = [("id", steps.INT), ("page", steps.INT), ("visitor", steps.INT)]
 VISITS: Final = SourceTable(TableUse("public.visits"), _COLUMNS, ("id",))
 COUNTED: Final = (
     "count(*)",
@@ -41,16 +41,16 @@ HOT, COLD = 1, 7
 TURNS: Final = 5
 
 
-class Pages(views.Bench):
+class Pages(steps.Bench):
     """A state with one table and one view of it."""
 
     def __init__(self, folder: Path, counted: str) -> None:
         self.state = self.opened(folder)
         sql = f"SELECT page, {counted} AS n FROM public.visits GROUP BY page"
         relation = Relation(VISITS.relation, dict(VISITS.columns), VISITS.key)
-        of = views.INT if "top_k" not in counted else Kind("array", element=views.INT)
+        of = steps.INT if "top_k" not in counted else Kind("array", element=steps.INT)
         self.views = [
-            View(plan_view("pages", sql, ["page"], {relation.name: relation}), [("page", views.INT), ("n", of)], sql)
+            View(plan_view("pages", sql, ["page"], {relation.name: relation}), [("page", steps.INT), ("n", of)], sql)
         ]
         self.tables = [VISITS]
         with self.state.transaction():
@@ -62,7 +62,7 @@ class Pages(views.Bench):
         at = place("pending", VISITS.relation)
         self.state.execute(
             f"INSERT INTO {at} (_cdc_key, _cdc_position, _cdc_op, id) VALUES (?, ?, 'd', ?)",
-            [f'{{"id":{number}}}', views.position(self.commit), number],
+            [f'{{"id":{number}}}', steps.position(self.commit), number],
         )
 
     def cpu_ms(self, *, stale: bool = False) -> float:
@@ -97,7 +97,7 @@ def measured(counted: str, rows: int) -> list[float]:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(prog="python -m bench.derived.sketches", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.views.sketches", description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     asked = parser.parse_args()
     heads = ("everything", "new value", "gone, shared", "gone, alone", "small group")
