@@ -96,13 +96,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if logging.lastResort is not None:  # what a command that keeps no log is told
         logging.lastResort.setFormatter(ByLevel())
     try:
+        _run(arguments)
+    except (click.Abort, KeyboardInterrupt):  # also while what is wrong is being said
+        tell("interrupted")
+        end(INTERRUPTED)
+
+
+def _run(arguments: Sequence[str] | None) -> None:
+    """Run a command, say what is wrong, and end."""
+    try:
         code = cdc.main(arguments, standalone_mode=False)
     except click.ClickException as exc:
         _show(exc, sys.argv[1:] if arguments is None else arguments)
         end(exc.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        tell("interrupted")
-        end(INTERRUPTED)
+    except click.Abort:
+        raise
     except BrokenPipeError:  # `cdc tail … | head`
         write_nothing_more()
         end(1)

@@ -8,6 +8,11 @@ import subprocess
 import sys
 import time
 
+import pytest
+
+from cdc.cli.ending import INTERRUPTED
+from cdc.cli.main import main
+
 _COMMAND = """
 from cdc.cli.start import main
 print("begins", flush=True)
@@ -34,6 +39,20 @@ def test_ctrl_c_ends_it_without_a_traceback() -> None:
         assert "Traceback" not in told
         assert "Exception ignored" not in told
         assert started.returncode in (-signal.SIGINT, 130) or "none.yaml" in told, told
+
+
+def test_ctrl_c_while_an_error_is_shown_ends_it_as_well(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python would print the error with it, and a traceback of both."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cdc.cli.main.show", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "none.yaml"])
+    assert (ended.value.code, capsys.readouterr().err) == (INTERRUPTED, "interrupted\n")
 
 
 def test_who_is_not_to_hear_it_does_not() -> None:
