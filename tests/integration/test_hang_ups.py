@@ -23,7 +23,8 @@ from tests.integration.test_metrics import Scraper, free_port
 def _running(*words: str, env: dict[str, str] | None = None) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
     """A command whose stderr is a pipe, and its lines; at the end it is asked to stop, and ends with 0."""
     command = (sys.executable, "-m", "cdc", *words)
-    with subprocess.Popen(command, env=env or {**os.environ}, stderr=subprocess.PIPE, text=True) as process:
+    env = {**(env or os.environ), "PYTHONFAULTHANDLER": "1"}
+    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as process:
         lines: list[str] = []
         hearing = threading.Thread(target=lambda: lines.extend(process.stderr or ()))
         hearing.start()
@@ -31,10 +32,19 @@ def _running(*words: str, env: dict[str, str] | None = None) -> Iterator[tuple[s
             yield process, lines
         finally:
             process.send_signal(signal.SIGTERM)
-            code = process.wait(60)
+            code = _ended(process)
             hearing.join()
         WATCH.tee(words[0], "".join(lines))
         assert code == 0, lines
+
+
+def _ended(process: subprocess.Popen[str]) -> int:
+    """The exit code; one that does not end says where it stands, and is ended."""
+    try:
+        return process.wait(60)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)
+        return process.wait(60)
 
 
 def _told(lines: list[str], text: str) -> None:
