@@ -595,6 +595,45 @@ def test_a_fault_before_anything_worked_is_shown_at_once(bench: Bench) -> None:
     bench.run(A, at=Faults(("source.connect", 1), error=lambda _: RetryableError("in use", at_start=True)))
 
 
+class Migrating(MemorySource):
+    """A database in the middle of a migration: for some sessions its tables cannot be captured."""
+
+    refused: ClassVar[list[int]] = []
+
+    def tables(self) -> Sequence[Table]:
+        if self.refused:
+            self.refused.pop()
+            raise OperatorError("table public.a has no key")
+        return super().tables()
+
+
+@pytest.mark.parametrize(
+    ("sessions", "ends"), [(1, False), (2, False), (3, True)], ids=["for_a_moment", "for_a_while", "for_good"]
+)
+def test_what_is_found_in_the_middle_of_a_migration(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, sessions: int, *, ends: bool
+) -> None:
+    """A connector that followed its log looks again; a start does not, where a person looks on."""
+    monkeypatch.setattr(cdc.capture.pipeline, "LOOK_AGAIN_S", (0.0, 0.0))
+    monkeypatch.setattr(Migrating, "refused", [1])
+    with pytest.raises(OperatorError, match="no key"):
+        bench.run(A, source=Migrating)
+    bench.run(A)
+    bench.errors.clear()
+    bench.log.commit(insert(A, _row("1")))
+    commits = iter(range(100))
+
+    def at(point: str) -> None:
+        if point == "sink.commit" and next(commits) == 0:
+            Migrating.refused.extend([1] * sessions)
+            raise RetryableError("the connection broke")
+
+    with pytest.raises(OperatorError, match="no key") if ends else nullcontext():
+        bench.run(A, source=Migrating, at=at)
+    assert [e.message for e in bench.errors] == ["the connection broke", "table public.a has no key"][: 1 + ends]
+    assert ends or bench.fold(A) == {"1": "n"}
+
+
 class Clock:
     """Time that moves when told."""
 
