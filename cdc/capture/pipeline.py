@@ -326,7 +326,12 @@ class Pipeline:
             if state is None or state.phase is Phase.CREATING:
                 self._meter.becomes(RunState.CREATING)
                 self._meter.waits()  # for the longest transaction that is open
-            state, view = self._startup.state(source, identity, tables, state, gap=gap)
+            before = state
+            state, view = self._startup.state(source, identity, tables, before, gap=gap)
+            if target is not None and before is not None and state.epoch != before.epoch:
+                target = (
+                    source.current()
+                )  # behind a gap there may be another log, which never gets to that of the old one
             self._sequence = state.sequence
             if self._settings.take_over and not self._took_over:
                 self._startup.note(Act(action="take-over", by=asked_by()), state)
