@@ -129,7 +129,7 @@ def test_a_life_at_mysql(
 ) -> None:
     mysql_database.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     connector = connector_of(tmp_path, prefix, mysql_database, kafka, "t")
-    monkeypatch.setattr("cdc.monitor.watched._LATE_S", 1.0)  # MariaDB does not tell every user who follows
+    monkeypatch.setattr("cdc.monitor.status._LATE_S", 1.0)  # MariaDB does not tell every user who follows
     with _Seen(connector, _config(connector, monkeypatch)) as seen, Running(connector) as running:
         running.await_following()
         entry = seen.becomes("streaming", "ok")
