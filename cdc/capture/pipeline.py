@@ -42,6 +42,7 @@ from cdc.model.errors import (
     OperatorError,
     RetryableError,
     TooLargeError,
+    UncapturableError,
     UnloggedError,
     UnreadableError,
     raise_first,
@@ -159,7 +160,7 @@ class Pipeline:
         pause_s = RETRY_FIRST_S
         while True:
             try:
-                self._session(until_caught_up=until_caught_up)
+                self._attempt(until_caught_up=until_caught_up)
             except Stopped:
                 return
             except RestartSession:
@@ -266,6 +267,16 @@ class Pipeline:
             return GIVE_UP_S
         at_start_s = GIVE_UP_S if error.at_start else -1.0
         return at_start_s if self._settings.wait_s is None else max(at_start_s, self._settings.wait_s)
+
+    def _attempt(self, *, until_caught_up: bool) -> None:
+        """Run a session; what was found of a table that the last one has followed may pass."""
+        followed = self._ran and not until_caught_up
+        try:
+            self._session(until_caught_up=until_caught_up)
+        except UncapturableError as exc:
+            if not followed:
+                raise
+            raise RetryableError(exc.message, hint=exc.hint) from exc
 
     def _session(self, *, until_caught_up: bool) -> None:
         """Run from fencing to the first error. Nothing is made anywhere before source and sink have been checked."""

@@ -25,11 +25,13 @@ from cdc.config.published.outbox import OutboxConfig
 from cdc.model.change import UNCHANGED, Change, Idle, Message, Offset, Row, Table, Transaction, TransactionBatch
 from cdc.model.errors import (
     CdcError,
+    ChangedError,
     ConfigError,
     GapError,
     NewTablesError,
     OperatorError,
     RetryableError,
+    UncapturableError,
     UnloggedError,
     UnreadableError,
 )
@@ -593,6 +595,33 @@ def test_a_fault_before_anything_worked_is_shown_at_once(bench: Bench) -> None:
         bench.run(A, at=faults)
     assert [e.message for e in bench.errors] == ["injected at source.connect"]
     bench.run(A, at=Faults(("source.connect", 1), error=lambda _: RetryableError("in use", at_start=True)))
+
+
+@pytest.mark.parametrize("to_end", [False, True])
+def test_a_table_that_cannot_be_captured_for_a_moment_is_waited_for(bench: Bench, *, to_end: bool) -> None:
+    """Where it was followed: a dump that is restored makes keys last. Not at a start, nor to catch up once."""
+    sessions = 0
+
+    def at(point: str) -> None:
+        nonlocal sessions
+        if point == "source.connect":
+            sessions += 1
+            if sessions == 2:
+                raise UncapturableError("table s.a has no primary key")
+        if point == "source.change" and sessions == 1:
+            raise ChangedError("table s.a was altered")
+        if point == "source.idle":
+            pipeline.stop()
+
+    with pytest.raises(UncapturableError):
+        bench.run(A, at=Faults(("source.connect", 1), error=lambda _: UncapturableError("table s.a has no key")))
+    bench.run(A)
+    bench.log.commit(insert(A, _row("1")))
+    pipeline = bench.pipeline(A, at=at)
+    with pytest.raises(UncapturableError) if to_end else nullcontext():
+        pipeline.run(until_caught_up=to_end)
+    assert sessions == (2 if to_end else 3)
+    assert bench.errors[-1].message == "table s.a has no primary key"
 
 
 class Clock:
