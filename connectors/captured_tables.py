@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias, TypeVar
 
 from cdc.config.findings import Finding, Level, left_out, refused
 from cdc.config.table_patterns import LEFT_OUT, matches, named
-from cdc.model.errors import CdcError, NotLoggedError, OperatorError, RetryableError
+from cdc.model.errors import CdcError, NotLoggedError, OperatorError, RetryableError, UncapturableError
 
 log = logging.getLogger("cdc")
 
@@ -71,13 +71,12 @@ class LeftOut:
         return name not in self._named
 
     def __call__(self, found: Qualified, error: OperatorError) -> None:
-        kind = NotLoggedError if isinstance(error, NotLoggedError) else OperatorError
-        if found.qualified in self._named:
-            if kind is OperatorError:
-                raise error
-            self.found.setdefault(found.qualified, error)
-            return
-        hint = f'{error.hint}; or say that it is left out: source.tables: […, "!{found.qualified}"]'
+        kind = NotLoggedError if isinstance(error, NotLoggedError) else UncapturableError
+        hint = error.hint
+        if found.qualified not in self._named:
+            hint = f'{error.hint}; or say that it is left out: source.tables: […, "!{found.qualified}"]'
+        elif kind is UncapturableError:
+            raise kind(error.message, hint=hint) from error
         self.found.setdefault(found.qualified, kind(error.message, hint=hint))
 
     def for_now(self, found: Qualified, error: RetryableError) -> None:
@@ -105,7 +104,7 @@ def chosen(
     found_by_name: dict[str, _F] = {}
     for found in matched:
         if isinstance(found, OperatorError):
-            raise found
+            raise UncapturableError(found.message, hint=found.hint) from found
         other = found_by_name.setdefault(found.qualified, found)
         if (other.schema, other.name) != (found.schema, found.name):
             raise OperatorError(

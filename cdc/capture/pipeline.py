@@ -42,6 +42,7 @@ from cdc.model.errors import (
     OperatorError,
     RetryableError,
     TooLargeError,
+    UncapturableError,
     UnloggedError,
     UnreadableError,
     raise_first,
@@ -54,11 +55,6 @@ from cdc.rules import outbox
 RETRY_FIRST_S: Final = 0.5
 RETRY_LONGEST_S: Final = 10.0
 GIVE_UP_S: Final = 300.0
-LOOK_AGAIN_S: Final = (0.5, 1.0)
-"""Pauses before a connector that has followed its log ends with what the next session finds wrong as it starts.
-
-A migration is several statements, and a session may begin between two of them.
-"""
 _REFUSALS: Final = 2
 """A record is tried twice: as it is, and without the old row's values."""
 
@@ -133,10 +129,6 @@ class Pipeline:
         self._events = 0
         self._good_at_s = 0.0
         self._ran = False
-        self._has_fenced = False
-        """Whether the session has found source and sink as they must be."""
-        self._pauses: Sequence[float] = LOOK_AGAIN_S
-        """Those that are left, as long as no session has begun."""
         self._is_read_again = False
         """Whether the file was read once more since this copy has stood by."""
         self._took_over = False
@@ -168,7 +160,7 @@ class Pipeline:
         pause_s = RETRY_FIRST_S
         while True:
             try:
-                self._session(until_caught_up=until_caught_up)
+                self._attempt(until_caught_up=until_caught_up)
             except Stopped:
                 return
             except RestartSession:
@@ -182,7 +174,7 @@ class Pipeline:
                 self._meter.fails(exc)
                 self._refuse(exc)
             except (OperatorError, ConfigError, BugError) as exc:
-                if self._goes_back(exc) or self._without.does(exc, self._tables) or self._looks_again(exc):
+                if self._goes_back(exc) or self._without.does(exc, self._tables):
                     continue
                 self._ends(said := self._in_truth(exc))
                 if said is exc:
@@ -245,14 +237,6 @@ class Pipeline:
         self._follows(before)
         return True
 
-    def _looks_again(self, error: CdcError) -> bool:
-        """Whether the next session may not find this any more: then that one begins, after a pause."""
-        if not self._ran or self._has_fenced or not self._pauses or isinstance(error, (FencedError, BugError)):
-            return False
-        pause_s, *self._pauses = self._pauses
-        log.warning("%s; looking again in %.1f s", error.message, pause_s)
-        return not self._stop.wait(pause_s)
-
     def _in_truth(self, error: CdcError) -> CdcError:
         """Return that this copy was fenced off, where that is what is behind an error that a server gives."""
         if isinstance(error, FencedError):
@@ -284,10 +268,20 @@ class Pipeline:
         at_start_s = GIVE_UP_S if error.at_start else -1.0
         return at_start_s if self._settings.wait_s is None else max(at_start_s, self._settings.wait_s)
 
+    def _attempt(self, *, until_caught_up: bool) -> None:
+        """Run a session; what was found of a table that the last one has followed may pass."""
+        followed = self._ran and not until_caught_up
+        try:
+            self._session(until_caught_up=until_caught_up)
+        except UncapturableError as exc:
+            if not followed:
+                raise
+            raise RetryableError(exc.message, hint=exc.hint) from exc
+
     def _session(self, *, until_caught_up: bool) -> None:
         """Run from fencing to the first error. Nothing is made anywhere before source and sink have been checked."""
         self._meter.becomes(RunState.STARTING)
-        self._tables, self._has_fenced = (), False
+        self._tables = ()
         with (
             closing(self._sink),
             closing(self._without.open_source()) as source,
@@ -316,7 +310,6 @@ class Pipeline:
                 log.info("connector %s was held up as it started: it looks whether another copy is at work by now",
                          self._settings.connector)  # fmt: skip
                 raise RestartSession
-            self._has_fenced = True
             state = self._sink.fence()
             if takes_over and state is not None and isinstance(source, Freeing):
                 source.free()  # not before: until it is fenced, the other copy may be the one that is to go on
@@ -329,9 +322,7 @@ class Pipeline:
             before = state
             state, view = self._startup.state(source, identity, tables, before, gap=gap)
             if target is not None and before is not None and state.epoch != before.epoch:
-                target = (
-                    source.current()
-                )  # behind a gap there may be another log, which never gets to that of the old one
+                target = source.current()  # the log behind a gap may be another one, which never gets there
             self._sequence = state.sequence
             if self._settings.take_over and not self._took_over:
                 self._startup.note(Act(action="take-over", by=asked_by()), state)
@@ -346,7 +337,6 @@ class Pipeline:
                 until_caught_up=until_caught_up,
             )
             self._ran, self._stand_by.stood_by, self._is_read_again = True, False, False
-            self._pauses = LOOK_AGAIN_S
             self._without.begun(source, tables)
             with closing(session):
                 self._run_session(session, state.phase, view, target)

@@ -5,6 +5,7 @@
     ├── OperatorError     the operator does one step on a server             exit 1
     │   ├── VerdictError      position or topics do not go with what was found  exit 4
     │   │   └── GapError          log after the position is gone
+    │   ├── UncapturableError a table that is captured cannot be, as it is: where it was followed, that may pass
     │   ├── NotLoggedError    changes of a table are in no log: the other tables go on
     │   ├── TopicError        a table's topic is not as it must be: the other tables go on
     │   ├── UnloggedError a server writes no log: what is written now never comes
@@ -76,6 +77,14 @@ class GapError(VerdictError):
         if may_pass:
             self.exit_code = OperatorError.exit_code
         self.may_pass = may_pass
+
+
+class UncapturableError(OperatorError):
+    """A table that is captured, or that the file names, cannot be captured as it is.
+
+    It may be in the middle of being changed: a dump that is restored makes keys last. So a connector that has followed
+    it looks again for a while before it ends, which loses nothing.
+    """
 
 
 class NotLoggedError(OperatorError):

@@ -11,16 +11,15 @@ import functools
 import logging
 import os
 import re
-import shlex
 from typing import Any, Final, cast
 
 import psycopg2
 import psycopg2.extensions
 
 from cdc.machine.hosts import is_local
-from cdc.machine.tls import says_cut
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
 from connectors.postgres import settings
+from connectors.postgres.refused_logins import TOO_MANY_HINT, meaning
 from connectors.postgres.services import service_parameters
 
 DRIVER_ERRORS: Final = (psycopg2.Error, psycopg2.Warning, SystemError, OSError, ValueError)
@@ -31,6 +30,12 @@ _PASSING: Final = ("", "08", "57", "53", "58", "40", "XX")
 _ALSO_PASSING: Final = ("55006", "55P03", "25P03", "25P04", "72000")
 """In use, lock not had in time, a session ended by a timeout of its own, a snapshot that is too old."""
 _CORRUPTED: Final = ("XX001", "XX002")
+_LIMITS: Final = "53400"
+"""Passes no more than a missing right does: somebody has to raise a limit, or to give up what is counted."""
+_NO_TEXTS: Final = {
+    "22021": "a text is not valid UTF-8",
+    "22P05": "a text has bytes that are no character in Unicode, though the database's encoding takes them",
+}
 _LOCKED: Final = "55P03"
 _OTHERS: Final = frozenset({_LOCKED, "40P01", "40001"})
 """What others are the cause of and leave by themselves: a lock, a deadlock, a transaction that crosses ours."""
@@ -39,7 +44,10 @@ _HINTS: Final = {
     "53100": "make room on the server's disk",
     "53200": "the server has no memory left; where it is shared memory, it has no room for more locks, as of thousands "
     "of partitions: ALTER SYSTEM SET max_locks_per_transaction = 512; then restart the server",
-    "53300": "SELECT count(*), application_name FROM pg_stat_activity GROUP BY 2; raise max_connections or close some",
+    "53300": TOO_MANY_HINT,
+    _LIMITS: "raise the limit of the message. temp_file_limit: ALTER SYSTEM SET temp_file_limit = -1; SELECT "
+    "pg_reload_conf(); a role or a database may have its own. Of slots cdc check CONNECTOR.yaml has the statement; "
+    "SELECT slot_name, database, active FROM pg_replication_slots tells who has them",
     _LOCKED: "others hold a lock that this waits for: SELECT a.pid, a.state, a.xact_start, a.query FROM pg_locks l "
     "JOIN pg_stat_activity a USING (pid) WHERE l.mode IN ('AccessExclusiveLock', 'ExclusiveLock', "
     "'ShareRowExclusiveLock', 'ShareLock', 'ShareUpdateExclusiveLock')",
@@ -65,11 +73,7 @@ _PARAMETERS: Final = (
 )  # fmt: skip
 """Those of libpq's that a URL may need."""
 _LAST_PORT: Final = 65_535
-_MISTAKEN: Final = re.compile(r"invalid (?:\w+ value: |integer value \S* for connection option)")
-_POOLED = re.compile(r"unsupported startup parameter|command-line options", re.IGNORECASE)
-"""PgBouncer and services built on it; a proxy of Amazon's."""
 _TOO_LONG = re.compile(r"invalid memory alloc request size|string buffer exceeds|out of memory$")
-_FULL = re.compile(r"too many (?:clients|connections)|remaining connection slots")
 
 
 def parameters(url: str, application: str) -> dict[str, str]:
@@ -162,7 +166,8 @@ def connect(params: dict[str, str]) -> psycopg2.extensions.connection:
         connection: psycopg2.extensions.connection = psycopg2.connect(**cast("dict[str, Any]", params))
         connection.autocommit = True
     except DRIVER_ERRORS as exc:
-        raise connect_failed(params, str(exc) if isinstance(exc, psycopg2.Error) else type(exc).__name__) from None
+        said = str(exc) if isinstance(exc, psycopg2.Error) else type(exc).__name__
+        raise meaning(endpoint(params), params, said) from None
     try:
         _verify(connection, endpoint(params))
     except CdcError:
@@ -190,80 +195,6 @@ def _verify(connection: psycopg2.extensions.connection, where: str) -> None:
 def key_encoding(connection: psycopg2.extensions.connection) -> str:
     """Return in which encoding text is compared by its bytes: UTF8, or SQL_ASCII where the server does not know."""
     return "SQL_ASCII" if connection.get_parameter_status("server_encoding") == "SQL_ASCII" else "UTF8"
-
-
-def connect_failed(params: dict[str, str], message: str) -> CdcError:
-    """Return what a failed connection means, from libpq's words: it gives no SQLSTATE here."""
-    where, user = endpoint(params), params.get("user", "")
-    place = f"-h {params.get('host', 'localhost')} -p {params.get('port', '5432')}"
-    text = " ".join(message.split())
-    if _MISTAKEN.search(text):  # libpq's own words, before it asks the server
-        return OperatorError(f"source.url: {_last_words(text)}", hint="set another value behind the ? of source.url")
-    if "no password supplied" in text:
-        return OperatorError(
-            f"PostgreSQL at {where} asks for the password of user {user}, and there is none",
-            hint="set it in source.url through ${NAME} or ${file:/path}: is what that names empty?",
-        )
-    if "password authentication failed" in text:
-        return OperatorError(
-            f"PostgreSQL at {where} refuses the password of user {user}",
-            hint="set the password in source.url through ${NAME} or ${file:/path}; "
-            f"to change it: ALTER ROLE \"{user}\" PASSWORD '…'",
-        )
-    if re.search(r'database ".*" does not exist', text):
-        return OperatorError(
-            f"PostgreSQL at {where}: that database does not exist",
-            hint=f"psql {place} -U {shlex.quote(user)} -d postgres -l lists them",
-        )
-    if re.search(r'role ".*" does not exist', text):
-        return OperatorError(
-            f"PostgreSQL at {where}: role {user} does not exist",
-            hint=f"CREATE ROLE \"{user}\" LOGIN REPLICATION PASSWORD '…'",
-        )
-    if "WAL sender" in text or "replication role" in text or "start walsender" in text:
-        return OperatorError(
-            f"PostgreSQL at {where}: user {user} may not replicate",
-            hint=f'ALTER ROLE "{user}" REPLICATION',
-        )
-    if "no pg_hba.conf entry" in text:
-        return OperatorError(
-            f"PostgreSQL at {where} admits no connection of user {user} from here (pg_hba.conf)",
-            hint=f"add to pg_hba.conf: hostssl {params.get('dbname', 'all')} {user} <address> scram-sha-256",
-        )
-    if "does not support SSL" in text:
-        return OperatorError(
-            f"PostgreSQL at {where}: no trusted TLS connection: {_last_words(text)}",
-            hint="switch TLS on at the server: ALTER SYSTEM SET ssl = on, with its certificate and key; on a network "
-            "that nobody else reads, ?sslmode=disable in source.url gives it up",
-        )
-    if "certificate" in text or ("SSL" in text and not says_cut(text)):
-        return OperatorError(
-            f"PostgreSQL at {where}: no trusted TLS connection: {_last_words(text)}",
-            hint="add ?sslrootcert=/path/to/ca.pem to source.url; ?sslmode=require gives up checking who answers",
-        )
-    if _POOLED.search(text):
-        return OperatorError(
-            f"PostgreSQL at {where}: a pooler in between refuses what a session sets: {_last_words(text)}",
-            hint=settings.POOLED,
-        )
-    if "configuration parameter" in text or "invalid value for parameter" in text:
-        return OperatorError(
-            f"PostgreSQL at {where} refuses a setting: {_last_words(text)}",
-            hint="take it out of ?options= in source.url",
-        )
-    if _FULL.search(text):
-        return RetryableError(
-            f"PostgreSQL at {where} takes no more connections: {_last_words(text)}",
-            hint=f'{_HINTS["53300"]}; the role\'s own limit: ALTER ROLE "{user}" CONNECTION LIMIT -1',
-        )
-    return RetryableError(
-        f"PostgreSQL at {where} cannot be reached: {_last_words(text)}",
-        hint=f"is the address right, and is it running? pg_isready {place}",
-    )
-
-
-def _last_words(text: str) -> str:
-    return text.rsplit("failed: ", 1)[-1].split(" Is the server running", maxsplit=1)[0][:200]
 
 
 def translate(exc: Exception, doing: str) -> CdcError:
@@ -294,10 +225,10 @@ def of_sqlstate(code: str, reason: str, doing: str) -> CdcError:
     if is_too_long(code, reason):
         said = f"{doing}: {reason}: a row is longer as text than the 1 GB that PostgreSQL can send, or is damaged"
         return OperatorError(said, hint=SHORTER)
-    if code not in _CORRUPTED and (code[:2] in _PASSING or code in _ALSO_PASSING):
+    if code not in (*_CORRUPTED, _LIMITS) and (code[:2] in _PASSING or code in _ALSO_PASSING):
         return RetryableError(f"{doing}: {reason}", hint=_HINTS.get(code, GO_ON), at_start=code in _OTHERS)
     if code[:2] == "22":  # data exceptions: their messages quote the value
-        what = "a text is not valid UTF-8" if code == "22021" else "the server cannot read a value"
+        what = _NO_TEXTS.get(code, "the server cannot read a value")
         return OperatorError(f"{doing}: {what} ({code})", hint="repair the row, or leave the table out")
     return OperatorError(f"{doing}: {reason} ({code})", hint=_HINTS.get(code, _LOOK))
 

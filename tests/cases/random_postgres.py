@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Mapping
 from typing import Any, Final
@@ -178,8 +179,9 @@ class PostgresGrammar:
 class PostgresRooms:
     """Is `tests.cases.random_changes.Rooms`."""
 
-    def __init__(self, source: PostgresCases) -> None:
-        self.source = source
+    def __init__(self, source: PostgresCases, publication: str | None = None) -> None:
+        """`publication` gets the tables that are made, as by an owner whose connector's user may not put them there."""
+        self.source, self._publication = source, publication
         self._cursor: Any = source._database.connect().cursor()
 
     def close(self) -> None:
@@ -192,7 +194,15 @@ class PostgresRooms:
         except psycopg2.Error:
             self._cursor.execute("ROLLBACK")
             return False
+        if self._publication is not None and "CREATE TABLE" in statement:
+            self._publish()
         return True
+
+    def _publish(self) -> None:
+        for table in TABLES:
+            # there is no publication yet, or no such table, or it is in it
+            with contextlib.suppress(psycopg2.Error):
+                self._cursor.execute(f"ALTER PUBLICATION {self._publication} ADD TABLE ONLY {table}")
 
     def look(self, room: str) -> dict[str, Found]:
         cursor = self._cursor

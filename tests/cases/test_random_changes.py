@@ -47,8 +47,8 @@ def test_postgres(make: Make, servers: Callable[[str], str], tmp_path: Path) -> 
 def test_topics(kafka: str, postgres18: Database, tmp_path: Path) -> None:
     """Its process is killed where the others are stopped; of each table the newest description has its columns."""
     source = PostgresCases(postgres18, kafka, tmp_path)
-    with contextlib.closing(PostgresRooms(source)) as rooms:
-        connector = source.connector("random")
+    connector = source.connector("random")
+    with contextlib.closing(PostgresRooms(source, f"cdc_{connector.name}")) as rooms:
         changes = Changes(rooms, PostgresGrammar(), connector, _SEED, 20)
         _check(changes)
         newest = {(d["schema"], d["table"]): d for d in sorted(connector.descriptions(), key=lambda d: d["version"])}

@@ -40,12 +40,18 @@ CREATE SERVER far FOREIGN DATA WRAPPER nowhere;
 CREATE FOREIGN TABLE distant (id int) SERVER far;
 CREATE TABLE hidden (id int PRIMARY KEY);
 REVOKE ALL ON hidden FROM PUBLIC;
+CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY RANGE (id);
+CREATE TABLE parted_1 PARTITION OF parted FOR VALUES FROM (0) TO (10);
+CREATE SEQUENCE counter;
 """
 
 
 @dataclass(frozen=True)
 class Place:
-    """A database and a broker. `role` may do all it needs, …_reader owns nothing, …_plain may not replicate."""
+    """A database and a broker.
+
+    `role` may do all it needs, …_reader owns nothing, …_plain may not replicate, …_asleep not log in.
+    """
 
     database: Database
     role: str
@@ -62,12 +68,13 @@ class Place:
 def place(servers: Callable[[str], str], kafka: str) -> Iterator[Place]:
     with contextlib.contextmanager(_database)(servers("postgres18")) as database:
         role = f"r_{database.name}"
-        roles = (role, f"{role}_reader", f"{role}_plain")
+        roles = (role, f"{role}_reader", f"{role}_plain", f"{role}_asleep")
         database.execute(
             TABLES,
             f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD '{CANARY}'",
             f"CREATE ROLE {role}_reader LOGIN REPLICATION PASSWORD '{CANARY}'",
             f"CREATE ROLE {role}_plain LOGIN PASSWORD '{CANARY}'",
+            f"CREATE ROLE {role}_asleep PASSWORD '{CANARY}'",
             *(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {r}" for r in roles),
             f"REVOKE ALL ON hidden FROM {role}",
             f"GRANT CREATE ON DATABASE {database.name} TO {role}",
@@ -247,6 +254,9 @@ TABLE_CASES = {
     "public.kept": ("public.kept is a materialized view",),
     "public.distant": ("public.distant is a foreign table",),
     "public.hidden": ("public.hidden may not be read", "GRANT SELECT ON public.hidden TO"),
+    "public.parted_1": ("public.parted_1 is a partition of public.parted", "name public.parted in source.tables"),
+    "public.counter": ("public.counter is a sequence",),
+    "pg_catalog.pg_class": ("pg_catalog.pg_class is a table of the server's own",),
 }
 
 
@@ -265,7 +275,9 @@ def test_a_pattern_does_not_hide_what_it_cannot_capture(attempt: Attempt, place:
 
 
 def test_a_role_without_rights(attempt: Attempt, place: Place, prefix: str) -> None:
-    """Without REPLICATION: the ALTER ROLE."""
+    """Without LOGIN or REPLICATION: the ALTER ROLE."""
+    asleep = f"{place.role}_asleep"
+    refused(attempt(url=place.url(user=asleep)), 1, f"role {asleep} may not log in", f'ALTER ROLE "{asleep}" LOGIN')
     plain = f"{place.role}_plain"
     refused(attempt(url=place.url(user=plain)), 1, "may not replicate", f"ALTER ROLE {plain} REPLICATION")
     nothing_made(place, prefix)

@@ -354,6 +354,28 @@ def test_a_partitioned_table_rewritten_is_noticed(database: Database, kafka: str
     assert len(asked(connector.catch_up())) == 1
 
 
+@pytest.mark.full  # test_a_table_that_cannot_be_captured_for_a_moment_is_waited_for
+@pytest.mark.parametrize("tables", [["public.t", "public.u"], ["public.*"]], ids=str)
+def test_a_dump_restored_while_it_runs(
+    tables: list[str], postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """Tables are dropped, and made again without their keys, which come last: until then it waits for them."""
+    made = ("CREATE TABLE t (id int NOT NULL, v text)", "CREATE TABLE u (id int NOT NULL, v text)")
+    keys = ("ALTER TABLE t ADD PRIMARY KEY (id)", "ALTER TABLE u ADD PRIMARY KEY (id)")
+    postgres18.execute(*made, *keys, "INSERT INTO t VALUES (1, 'x'), (2, 'y')", "INSERT INTO u VALUES (1, 'x')")
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, tables, as_owner=True)
+    with Running(connector) as run:
+        run.await_following()
+        postgres18.execute(f"DROP TABLE t, u; {made[0]}; INSERT INTO t VALUES (2, 'z'), (3, '')")
+        run.await_line(
+            "u does not exist; trying" if "public.u" in tables else "its rows cannot be told apart in a topic; trying"
+        )
+        postgres18.execute(made[1], *keys)
+        run.await_line("table public.t was read while the log was followed: 2 rows, 1 keys deleted")
+        run.await_line("table public.u was read while the log was followed: 0 rows, 1 keys deleted")
+        same(connector, postgres18, "public.t")
+
+
 def test_ddl_that_nobody_writes_after(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """The log has nothing of it before the next row: it is noticed while the connector runs, without one."""
     postgres18.execute(

@@ -11,8 +11,10 @@ from typing import Final
 
 import pytest
 
+from cdc.model.errors import GapError
 from tests.conftest import Database, _database
 from tests.integration.connector import Connector
+from tests.integration.running import same
 from tests.pushes import some_each_push
 
 VALUES: Final[tuple[tuple[str, object], ...]] = (
@@ -164,6 +166,35 @@ def test_sql_ascii_database(ascii_database: Database, kafka: str, prefix: str, t
         '{"k":"ü"}'.encode(): {"k": "ü", "v": "grüngrün", "b": "/wA=", "a": ["☃"]},
         b'{"k":"x"}': {"k": "x", "v": None, "b": None, "a": None},
     }
+
+
+@pytest.mark.full  # test_a_text_that_the_server_cannot_write
+def test_bytes_without_a_character(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """WIN1252 takes five bytes that are no letter; the log keeps such a row whatever becomes of it: a gap to close."""
+    name = f"{postgres18.name}_w"
+    postgres18.execute(f"CREATE DATABASE {name} ENCODING 'WIN1252' LOCALE 'C' TEMPLATE template0")
+    windows = Database(postgres18.url.rsplit("/", 1)[0] + "/" + name, name)
+    try:
+        windows.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'ä€')")
+        connector = Connector(tmp_path, prefix, windows.url, kafka, ["public.t"])
+        connector.catch_up()
+        windows.execute("SET client_encoding = 'WIN1252'; INSERT INTO t VALUES (2, E'a\\x9db')")
+        windows.execute("UPDATE t SET v = 'good' WHERE id = 2")
+        done = connector.here("run", "FILE", "--until-caught-up")
+        assert done.returncode == GapError.exit_code, done.stderr
+        assert "the server cannot send its own log" in done.stderr
+        assert "\x9d" not in done.stderr
+        connector.close_the_gap()
+        same(connector, windows, "public.t")
+        windows.execute("SET client_encoding = 'WIN1252'; INSERT INTO t VALUES (3, E'a\\x9db')")
+        unread = Connector(tmp_path, f"{prefix}b", windows.url, kafka, ["public.t"])
+        done = unread.here("run", "FILE", "--until-caught-up")
+        assert done.returncode == 1, done.stderr
+        assert "reading table public.t: a text has bytes that are no character in Unicode" in done.stderr
+    finally:
+        for (slot,) in postgres18.rows(f"SELECT slot_name FROM pg_replication_slots WHERE database = '{name}'"):
+            postgres18.execute(f"SELECT pg_drop_replication_slot('{slot}')")
+        postgres18.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 BYTES: Final = {

@@ -103,6 +103,25 @@ def test_a_row_that_is_too_long_to_be_sent(code: str, reason: str) -> None:
     assert "--after-gap" in str(following.hint)
 
 
+@pytest.mark.parametrize("code", ["22P05", "22021"])
+def test_a_text_that_the_server_cannot_write(code: str) -> None:
+    """As above: its row can be repaired, the log keeps it, and to leave out its table does not keep it from coming."""
+    result: Any = SimpleNamespace(error_field=lambda _: code.encode())
+    following = replication_stream._unreadable(of_sqlstate(code, "quotes the bytes", "following the log"), result)
+    assert type(following) is GapError
+    assert "cannot send its own log" in following.message
+    assert "quotes" not in str(following)
+    assert "leave the table out" not in str(following.hint)
+    assert "--after-gap" in str(following.hint)
+
+
+def test_a_limit_of_the_server_does_not_pass() -> None:
+    """It is no outage that ends by itself: where other tables are read meanwhile, it would be tried again for ever."""
+    found = of_sqlstate("53400", 'temporary file size exceeds "temp_file_limit" (1024kB)', "reading table s.t")
+    assert type(found) is OperatorError
+    assert "temp_file_limit = -1" in str(found.hint)
+
+
 def test_a_server_without_memory_is_tried_again() -> None:
     """Its own memory comes back."""
     assert isinstance(of_sqlstate("53200", "out of memory", "reading table s.t"), RetryableError)

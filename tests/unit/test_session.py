@@ -10,7 +10,8 @@ from psycopg2 import errors
 
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
 from connectors.postgres import session, settings
-from connectors.postgres.session import connect, connect_failed, endpoint, identifier, parameters, translate
+from connectors.postgres.refused_logins import meaning
+from connectors.postgres.session import connect, endpoint, identifier, parameters, translate
 
 SECRET = "s3cr3t"
 
@@ -89,7 +90,7 @@ def test_a_parameter_that_libpq_does_not_have_is_named() -> None:
 
 def test_a_value_that_libpq_does_not_take_is_no_server_that_is_away() -> None:
     """Nobody waits for it."""
-    error = connect_failed(_parameters("h/d"), 'invalid sslmode value: "requier"\n')
+    error = meaning("h:5432/d", _parameters("h/d"), 'invalid sslmode value: "requier"\n')
     assert (type(error), error.message) == (OperatorError, 'source.url: invalid sslmode value: "requier"')
 
 
@@ -120,6 +121,13 @@ OPERATOR = [
     (f"FATAL:  {NOBODY}", "user u may not replicate", 'ALTER ROLE "u" REPLICATION'),
     ("FATAL:  permission denied to start WAL sender\nDETAIL:  Only roles …", "may not replicate", "REPLICATION"),
     (f"FATAL:  {HBA}, no encryption", "admits no connection of user u", "hostssl d u"),
+    (f"FATAL:  {HBA}, no encryption", "pg_hba.conf", "1.2.3.4/32"),
+    ('FATAL:  pg_hba.conf rejects connection for host "::1", user "u"', "admits no connection of user u", "::1/128"),
+    ('FATAL:  role "u" is not permitted to log in', "role u may not log in", 'ALTER ROLE "u" LOGIN'),
+    ('FATAL:  permission denied for database "d"', "may not connect", 'GRANT CONNECT ON DATABASE "d" TO "u"'),
+    ('FATAL:  Peer authentication failed for user "u"', "refuses user u: FATAL: Peer", "pg_hba_file_rules"),
+    ('FATAL:  PAM authentication failed for user "u"', "refuses user u: FATAL: PAM", "token"),
+    ("FATAL:  connection requires a valid client certificate", "asks for a certificate of user u", "sslcert"),
     ("SSL error: certificate verify failed", "no trusted TLS", "sslrootcert"),
     ("server does not support SSL, but SSL was required", "no trusted TLS", "ALTER SYSTEM SET ssl = on"),
 ]
@@ -130,13 +138,18 @@ RETRYABLE = [
     ("Connection refused\n\tIs the server running on that host?", "cannot be reached: Connection refused"),
     ("timeout expired", "timeout expired"),
     ("FATAL:  the database system is starting up", "starting up"),
-    (f"FATAL:  {SLOTS}", "max_wal_senders"),
     ('could not translate host name "h" to address: Name or service not known', "could not translate"),
+]
+REFUSED_FOR_NOW = [
+    (f"FATAL:  {SLOTS}", "takes no more replication connections", "pg_stat_replication"),
+    ('FATAL:  database "d" is not currently accepting connections', "closed", 'ALTER DATABASE "d" ALLOW_CONNECTIONS'),
+    ("FATAL:  Tenant or user not found", "refuses the connection: FATAL: Tenant", "the server answers"),
 ]
 FULL = ("sorry, too many clients already", 'too many connections for role "u"')
 MEANINGS = [
     *((text, OperatorError, message, hint) for text, message, hint in OPERATOR),
     *((text, RetryableError, message, "pg_isready -h h -p 5432") for text, message in RETRYABLE),
+    *((text, RetryableError, message, hint) for text, message, hint in REFUSED_FOR_NOW),
     *((f"FATAL:  {text}", RetryableError, "takes no more connections", "pg_stat_activity") for text in FULL),
 ]
 
@@ -145,7 +158,7 @@ MEANINGS = [
 def test_a_failed_connection_says_who_acts(text: str, kind: type[CdcError], message: str, hint: str) -> None:
     """libpq gives words only; its class follows from them, and every message names the place and no password."""
     params = _parameters("h/d")
-    error = connect_failed(params, f"{FAILED}{text}\n")
+    error = meaning(endpoint(params), params, f"{FAILED}{text}\n")
     assert type(error) is kind
     assert message in error.message
     assert "h:5432/d" in error.message
@@ -271,14 +284,14 @@ def test_an_older_server_is_not_asked_for_what_it_does_not_know() -> None:
     ],
 )
 def test_a_pooler_that_refuses_settings_is_named(said: str) -> None:
-    refused = connect_failed({"host": "h"}, f'connection to server at "h", port 6432 failed: {said}')
+    refused = meaning("h:6432/", {"host": "h"}, f'connection to server at "h", port 6432 failed: {said}')
     assert isinstance(refused, OperatorError)
     assert "pooler" in refused.message
     assert refused.hint == settings.POOLED
 
 
 def test_an_option_of_the_url_that_the_server_does_not_know_is_no_outage() -> None:
-    refused = connect_failed({}, 'connection failed: FATAL:  unrecognized configuration parameter "nonsense"')
+    refused = meaning("h:5432/d", {}, 'connection failed: FATAL:  unrecognized configuration parameter "nonsense"')
     assert isinstance(refused, OperatorError)
     assert "nonsense" in refused.message
 

@@ -9,6 +9,7 @@ from cdc.model.errors import NotLoggedError, OperatorError
 from connectors import captured_tables
 from connectors.postgres.session import identifier
 
+_NO_TABLES = {"S": "a sequence", "i": "an index", "I": "an index", "c": "a type"}
 _NOT_TABLES = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
 
 
@@ -36,6 +37,17 @@ class FoundRelation:
     @property
     def sql(self) -> str:
         return identifier(self.schema, self.name)
+
+
+def no_table(name: str, kind: str, root: str | None) -> OperatorError:
+    """Say what has the name that the configuration gives, and is no table of its own; `root`: what it is a part of."""
+    if root is not None:
+        return OperatorError(
+            f"table {name} is a partition of {root}: its rows are captured as rows of that table",
+            hint=f"name {root} in source.tables, in place of {name}",
+        )
+    what = _NO_TABLES.get(kind, "a table of the server's own, of a session, or of a connector")
+    return OperatorError(f"{name} is {what}: nothing of it can be captured", hint="name tables of the application")
 
 
 def nothing_matches(pattern: str, names: Sequence[str]) -> OperatorError:

@@ -186,7 +186,9 @@ class Catalog:
             if is_pattern(pattern):
                 matched = [f for f in matched if f.kind in "rp"]
             if not matched:
-                yield capturable.nothing_matches(pattern, [f.qualified for f in everything if f.kind in "rp"])
+                there = [] if is_pattern(pattern) else self.rows("reading the catalog", queries.NAMED, (pattern,))
+                names = [f.qualified for f in everything if f.kind in "rp"]
+                yield capturable.no_table(pattern, *there[0]) if there else capturable.nothing_matches(pattern, names)
             yield from matched
 
     def find(self, schema: str, name: str, keys: Mapping[str, Sequence[str]]) -> Captured | None:

@@ -36,6 +36,15 @@ ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
 """
 """Leaves out the schemas that connectors keep what triggers write in: they are marked by a comment."""
 
+NAMED: Final = """
+SELECT c.relkind::text, rn.nspname || '.' || r.relname
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN (pg_class r JOIN pg_namespace rn ON rn.oid = r.relnamespace)
+       ON c.relispartition AND r.oid = pg_partition_root(c.oid)
+WHERE n.nspname || '.' || c.relname = %s
+"""
+"""Asks what has a name that `RELATIONS` does not give, and the table of which it is a partition."""
+
 PLACES: Final = """
 SELECT c.oid::int8, n.nspname, c.relname, rn.nspname, r.relname
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace

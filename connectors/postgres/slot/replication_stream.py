@@ -30,7 +30,8 @@ from connectors.postgres.hangup import hung_up
 from connectors.postgres.lsn import lsn_text
 from connectors.postgres.pgoutput.fast_path import GetCopyData, Received
 from connectors.postgres.pgoutput.messages import POSTGRES_EPOCH_US
-from connectors.postgres.session import GO_ON, SHORTER, connect_failed, endpoint, of_sqlstate
+from connectors.postgres.refused_logins import meaning
+from connectors.postgres.session import GO_ON, SHORTER, endpoint, of_sqlstate
 from connectors.postgres.slot.timeline import CLOSE_THE_GAP
 
 log = logging.getLogger("cdc")
@@ -48,6 +49,8 @@ _DATA_START: Final = 1 + _DATA.size
 
 _INTERNAL: Final = b"XX"
 """The class of errors that should not be: damaged data, and faults of the server's own."""
+_OF_VALUES: Final = b"22"
+"""The class of errors of data: of a text that has no character in Unicode, for one."""
 _UNDEFINED: Final = b"42704"
 """undefined_object: while the log is sent, a publication."""
 _SYNTAX: Final = "42601"
@@ -85,11 +88,12 @@ class ReplicationConnection:
         try:
             self._pg = pq.PGconn.connect(conninfo.encode())
         except _BROKEN as exc:
-            raise connect_failed(params, str(exc) if isinstance(exc, psycopg.Error) else type(exc).__name__) from None
+            said = str(exc) if isinstance(exc, psycopg.Error) else type(exc).__name__
+            raise meaning(self._endpoint, params, said) from None
         if self._pg.status != pq.ConnStatus.OK:
             message = self._pg.error_message.decode(errors="replace")
             self._pg.finish()
-            raise connect_failed(params, message)
+            raise meaning(self._endpoint, params, message)
         self._queued = array.array("i", [0])
         self._written = self._flushed = 0
         self._sent_at_s = 0.0
@@ -370,15 +374,14 @@ def _not_published(result: pq.abc.PGresult) -> GapError:
 def _unreadable(error: CdcError, result: pq.abc.PGresult) -> CdcError:
     """Return an error of the server while it reads its own log: one that may stay, or, of damaged data, that will.
 
-    A row that is too long to be sent stays in the log, whatever becomes of it in its table. But an allocation that is
-    refused may have another cause, as a fault of the server's version.
+    A row that is too long to be sent, or that the server cannot write as text, stays in the log, whatever becomes of it
+    in its table. But an allocation that is refused may have another cause, as a fault of the server's version.
     """
     code = result.error_field(pq.DiagnosticField.SQLSTATE) or b""
     too_long = isinstance(error, OperatorError) and error.hint == SHORTER
-    if too_long and not code.startswith(_INTERNAL):
-        return GapError(
-            f"the server cannot send its own log: {error.message}", hint=f"{SHORTER}. Then: {CLOSE_THE_GAP}"
-        )
+    if code.startswith(_OF_VALUES) or (too_long and not code.startswith(_INTERNAL)):
+        first = SHORTER if too_long else "repair the row in its table: the server's log names its bytes"
+        return GapError(f"the server cannot send its own log: {error.message}", hint=f"{first}. Then: {CLOSE_THE_GAP}")
     if not code.startswith(_INTERNAL):
         return error
     said = f"the server fails to read its own log: {error.message}"
