@@ -101,6 +101,8 @@ class Changes:
     seed: str
     count: int
     sent: dict[str, list[str]] = field(default_factory=dict)
+    written_last: list[tuple[str, str]] = field(default_factory=list)
+    """Rooms and tables that took a row in the end, before which they are described as they are."""
     said: str = ""
     _markers: int = 0
 
@@ -130,7 +132,8 @@ class Changes:
         for name in self._names:
             self._note(name, "last")
             for table, found in self.rooms.look(name).items():
-                self._send(name, self._of_each(name, table, found))
+                if self._send(name, self._of_each(name, table, found)):
+                    self.written_last.append((name, table))
         self.said += self.connector.catch_up() + self.connector.catch_up()
 
     def _of_each(self, room: str, table: str, found: Found) -> str:
@@ -192,9 +195,11 @@ class Changes:
             makes = missing and (not tables or of.random() < 0.2)
             self._send(name, self.grammar.create(of, missing[0]) if makes else self.grammar.one(of, tables))
 
-    def _send(self, room: str, statement: str) -> None:
-        if self.rooms.send(room, statement):
-            self.sent[room].append(statement)
+    def _send(self, room: str, statement: str) -> bool:
+        if not self.rooms.send(room, statement):
+            return False
+        self.sent[room].append(statement)
+        return True
 
     def _note(self, room: str, kind: str) -> None:
         self.sent[room].append(f"-- {kind}")
