@@ -516,6 +516,24 @@ CASCADES: Final = (
         tables=("t", "u", "w"),
     ),
     Case(
+        name="rows_that_go_with_versions",  # MariaDB logs the parent's DELETE as an UPDATE that gives it an end
+        before=(
+            "CREATE TABLE outside (id INT PRIMARY KEY) /*M!100300 WITH SYSTEM VERSIONING */",
+            (
+                "CREATE TABLE p (id INT PRIMARY KEY, n INT /*M!100300 , s TIMESTAMP(6) GENERATED ALWAYS AS ROW START, "
+                "e TIMESTAMP(6) GENERATED ALWAYS AS ROW END, PERIOD FOR SYSTEM_TIME (s, e) */ ) "
+                "/*M!100300 WITH SYSTEM VERSIONING */"
+            ),
+            "CREATE TABLE t (id INT PRIMARY KEY, FOREIGN KEY (id) REFERENCES outside (id) ON DELETE CASCADE)",
+            "CREATE TABLE u (id INT PRIMARY KEY, n INT, FOREIGN KEY (n) REFERENCES p (id) ON DELETE SET NULL)",
+            *(f"INSERT INTO {t} VALUES (1), (2), (3)" for t in ("outside", "t")),
+            *("INSERT INTO p (id, n) VALUES (1, 1), (2, 2), (3, 3)", "INSERT INTO u VALUES (1, 1), (2, 2), (3, 3)"),
+        ),
+        stream=("UPDATE p SET n = 7", "DELETE FROM outside WHERE id = 1", "DELETE FROM p WHERE id = 2"),
+        tables=("p", "t", "u"),
+        live=True,
+    ),
+    Case(
         name="rows_that_stay",  # though others go
         before=(
             *("CREATE TABLE outside (id INT PRIMARY KEY, n INT)", "INSERT INTO outside VALUES (1, 1), (2, 2)"),
