@@ -5,6 +5,7 @@ Names are quoted by `mapping.quoted_name`; values stand in hexadecimal, so nothi
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from snapshot.handover import INTEGERS, key_columns
 
 _NUMBER: Final = re.compile(rb"-?\d+(?:\.\d+)?").fullmatch
 _TIME: Final = re.compile(rb"[0-9 :.-]+").fullmatch
-_BY_TEXT: Final = ("date", "datetime", "timestamp", "binary", "varbinary")
+_DAYS: Final = ("date", "datetime", "timestamp")
+_BY_TEXT: Final = (*_DAYS, "binary", "varbinary")
 """Types whose own order is the order of their text's bytes."""
 _OWN_ORDER: Final = (*_BY_TEXT, "char", "varchar")
 """Types whose index can be compared with a text in the type's own order."""
@@ -46,9 +48,9 @@ def chunk_statement(table: Table, relation: Relation, *, after: Key | None, upto
     order = [_bytewise(column, relation) for column in key_columns(table)]
     bounds = []
     if after is not None:
-        bounds.append(_beyond(order, [_literal(c, p) for c, p in zip(key_columns(table), after, strict=True)], ">"))
+        bounds.append(_beyond(_compared(table, relation, after), ">"))
     if upto is not None:
-        bounds.append(_beyond(order, [_literal(c, p) for c, p in zip(key_columns(table), upto, strict=True)], "<"))
+        bounds.append(_beyond(_compared(table, relation, upto), "<"))
     where = f" WHERE {' AND '.join(bounds)}" if bounds else ""
     return f"{_select(table, relation)}{where} ORDER BY {', '.join(order)}"
 
@@ -58,18 +60,14 @@ def window_statement(table: Table, relation: Relation, *, after: Key | None, row
     order = [_own(column, relation) for column in key_columns(table)]
     where = ""
     if after is not None:
-        bounds = [_own_literal(c, p) for c, p in zip(key_columns(table), after, strict=True)]
-        where = f" WHERE {_beyond(order, bounds, '>', strict=True)}"
+        where = f" WHERE {_beyond(_compared(table, relation, after, own=True), '>', strict=True)}"
     return f"{_select(table, relation)}{where} ORDER BY {', '.join(order)} LIMIT {rows}"
 
 
 def row_statement(table: Table, relation: Relation, key: Sequence[bytes]) -> str:
     """Select the one row with this key."""
-    same = [
-        f"{_bytewise(column, relation)} = {_literal(column, part)}"
-        for column, part in zip(key_columns(table), key, strict=True)
-    ]
-    return f"{_select(table, relation)} WHERE {' AND '.join(same)}"
+    same = " AND ".join(f"{column} = {part}" for column, part in _compared(table, relation, key))
+    return f"{_select(table, relation)} WHERE {same}"
 
 
 def keys_statement(table: Table, relation: Relation, keys: Sequence[Key]) -> str:
@@ -121,11 +119,36 @@ def _bytewise(column: Column, relation: Relation) -> str:
 def _literal(column: Column, part: bytes) -> str:
     if column.type in INTEGERS:
         return str(int(part))
-    if _base(column) in ("date", "datetime", "timestamp"):
+    if _base(column) in _DAYS:
         if not _TIME(part):
             raise ValueError("a key that is no date and no time")
         return f"'{part.decode('ascii')}'"
     return f"x'{part.hex()}'"
+
+
+def _compared(table: Table, relation: Relation, key: Sequence[bytes], *, own: bool = False) -> list[tuple[str, str]]:
+    """Return the key's columns with its parts, as they are compared; `own`: as `_own` orders them.
+
+    A day that there is not, which sessions may write, is compared as a text, whose order is the same: MySQL refuses it
+    where it is to be a date.
+    """
+    made = []
+    for column, part in zip(key_columns(table), key, strict=True):
+        if _base(column) in _DAYS and not _is_a_day(part):
+            made.append((f"CAST({mapping.quoted_name(column.name)} AS BINARY)", f"x'{part.hex()}'"))
+        elif own:
+            made.append((_own(column, relation), _own_literal(column, part)))
+        else:
+            made.append((_bytewise(column, relation), _literal(column, part)))
+    return made
+
+
+def _is_a_day(part: bytes) -> bool:
+    try:
+        dt.date.fromisoformat(part[:10].decode("ascii"))
+    except ValueError:
+        return False
+    return True
 
 
 def _own(column: Column, relation: Relation) -> str:
@@ -141,19 +164,18 @@ def _own_literal(column: Column, part: bytes) -> str:
     return _literal(column, part)
 
 
-def _beyond(order: Sequence[str], bound: Sequence[str], how: str, *, strict: bool = False) -> str:
+def _beyond(compared: Sequence[tuple[str, str]], how: str, *, strict: bool = False) -> str:
     """Spell out ``(a, b) > (x, y)``, or ``<=``: only then does the server use an index for it."""
-    last = how if how == ">" or strict else "<="
-    alternatives = list(_steps(order, bound, how, last))
+    alternatives = list(_steps(compared, how, how if how == ">" or strict else "<="))
     return alternatives[0] if len(alternatives) == 1 else f"({' OR '.join(alternatives)})"
 
 
-def _steps(order: Sequence[str], bound: Sequence[str], how: str, last: str) -> Iterator[str]:
-    for at, expression in enumerate(order):
-        same = [f"{order[i]} = {bound[i]}" for i in range(at)]
-        by = last if at == len(order) - 1 else how
-        term = " AND ".join([*same, f"{expression} {by} {bound[at]}"])
-        yield f"({term})" if len(order) > 1 else term
+def _steps(compared: Sequence[tuple[str, str]], how: str, last: str) -> Iterator[str]:
+    for at, (column, part) in enumerate(compared):
+        same = [f"{other} = {its}" for other, its in compared[:at]]
+        by = last if at == len(compared) - 1 else how
+        term = " AND ".join([*same, f"{column} {by} {part}"])
+        yield f"({term})" if len(compared) > 1 else term
 
 
 def interpolated(first: int, last: int, count: int) -> Iterator[Key]:

@@ -125,7 +125,7 @@ class SqliteSnapshotter:
             now = found.table
             if now.key_as_text != key:
                 after = None
-            order = [f"t.{quoted(name)}" for name in now.key]
+            order = [_by_index(found, name) for name in now.key]
             marks, parameters = ([], []) if after is None else _parameters(now, after)
             bounds = [] if after is None else [f"{_tuple(order)} > {_tuple(marks)}"]
             lines = session.rows(
@@ -208,12 +208,17 @@ def _order(found: Found) -> list[str]:
     """Give what orders keys as `handover.sort_key` does: their own order, by an index, where it is that."""
     order = []
     for column in key_columns(found.table):
-        name = f"t.{quoted(column.name)}"
         declared = next(of for other, of, _ in found.shape.columns if other == column.name)
         bytes_ = affinity(declared) in ("text", "blob") or column.kind.name == "bytes"
-        by_index = bytes_ and found.is_bytewise(column.name)
-        order.append(name if column.type == INTEGER or by_index else f"CAST({name} AS BLOB)")
+        own = column.type == INTEGER or (bytes_ and found.is_bytewise(column.name))
+        order.append(_by_index(found, column.name) if own else f"CAST(t.{quoted(column.name)} AS BLOB)")
     return order
+
+
+def _by_index(found: Found, name: str) -> str:
+    """Name a column of the key as its index compares it: the column itself may take other values for equal."""
+    collation = (found.collations or {}).get(name)
+    return f"t.{quoted(name)}" if collation is None else f"t.{quoted(name)} COLLATE {quoted(collation)}"
 
 
 def _comparable(found: Found, number: int, part: bytes) -> tuple[str, object]:
@@ -234,7 +239,7 @@ def _by_keys(session: Session, found: Found, keys: Sequence[Key]) -> list[Row]:
     wanted, parameters = [], list[object]()
     for key in keys:
         marks, parts = _parameters(found.table, key)
-        one = (f"t.{quoted(name)} = {mark}" for name, mark in zip(found.shape.key, marks, strict=True))
+        one = (f"{_by_index(found, name)} = {mark}" for name, mark in zip(found.shape.key, marks, strict=True))
         wanted.append(f"({' AND '.join(one)})")
         parameters += parts
     statement = _select(found, [f"({' OR '.join(wanted)})"], ["1"])

@@ -516,6 +516,24 @@ CASCADES: Final = (
         tables=("t", "u", "w"),
     ),
     Case(
+        name="rows_that_go_with_versions",  # MariaDB logs the parent's DELETE as an UPDATE that gives it an end
+        before=(
+            "CREATE TABLE outside (id INT PRIMARY KEY) /*M!100300 WITH SYSTEM VERSIONING */",
+            (
+                "CREATE TABLE p (id INT PRIMARY KEY, n INT /*M!100300 , s TIMESTAMP(6) GENERATED ALWAYS AS ROW START, "
+                "e TIMESTAMP(6) GENERATED ALWAYS AS ROW END, PERIOD FOR SYSTEM_TIME (s, e) */ ) "
+                "/*M!100300 WITH SYSTEM VERSIONING */"
+            ),
+            "CREATE TABLE t (id INT PRIMARY KEY, FOREIGN KEY (id) REFERENCES outside (id) ON DELETE CASCADE)",
+            "CREATE TABLE u (id INT PRIMARY KEY, n INT, FOREIGN KEY (n) REFERENCES p (id) ON DELETE SET NULL)",
+            *(f"INSERT INTO {t} VALUES (1), (2), (3)" for t in ("outside", "t")),
+            *("INSERT INTO p (id, n) VALUES (1, 1), (2, 2), (3, 3)", "INSERT INTO u VALUES (1, 1), (2, 2), (3, 3)"),
+        ),
+        stream=("UPDATE p SET n = 7", "DELETE FROM outside WHERE id = 1", "DELETE FROM p WHERE id = 2"),
+        tables=("p", "t", "u"),
+        live=True,
+    ),
+    Case(
         name="rows_that_stay",  # though others go
         before=(
             *("CREATE TABLE outside (id INT PRIMARY KEY, n INT)", "INSERT INTO outside VALUES (1, 1), (2, 2)"),
@@ -540,7 +558,7 @@ VALUES: Final[dict[str, tuple[str, ...]]] = {
     "BIGINT UNSIGNED": ("18446744073709551615",),
     "DECIMAL(65,30)": ("-12345678901234567890.000000000000000000000000000001", "0.1"),
     "FLOAT": ("3.3", "1e20", "-16777216", "0.1"),
-    "DOUBLE": ("1e300", "0.1", "5e-324", "-1.7976931348623157e308"),
+    "DOUBLE": ("1e300", "0.1", "5e-324", "-1.7976931348623157e308", "1046017926401765.9"),
     "CHAR(5)": ("'ab'", "''", "'  x'"),
     "VARCHAR(20) CHARACTER SET latin1": ("'é'", "'a  '"),
     "VARCHAR(20) COLLATE utf8mb4_bin": ("'Ünï 😀'", "'NULL'"),

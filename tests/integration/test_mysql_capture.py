@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,21 @@ def test_read_again_while_followed(mysql_database: MySQLDatabase, kafka: str, pr
     connector.catch_up()
     same(connector, database, "t")
     unbroken(connector, f"{database.name}.t", read_again=True)
+
+
+@pytest.mark.full  # test_a_day_that_there_is_not_is_compared_as_a_text
+def test_days_that_there_are_not_in_a_key(mysql: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """Sessions that allow them write such days, and a window may end with one: the next begins behind it."""
+    days = ["0000-00-00", "2023-02-30", "2024-00-00", "2024-02-28", "2024-02-31", "2024-04-31", "2024-05-01"]
+    with closing(mysql.connect(database=mysql.name)) as connection, connection.cursor() as cursor:
+        cursor.execute("SET SESSION sql_mode = 'ALLOW_INVALID_DATES'")
+        cursor.execute("CREATE TABLE t (d DATE PRIMARY KEY, v INT)")
+        cursor.execute(f"INSERT INTO t VALUES {', '.join(f'({day!r}, 1)' for day in days)}")
+        connector = connector_of(tmp_path, prefix, mysql, kafka, "t", snapshot={"chunk_rows": 1})
+        connector.catch_up()
+        cursor.execute("SET SESSION sql_log_bin = 0")
+        cursor.execute("UPDATE t SET v = 2")
+    assert connector.here("snapshot", "start", "FILE").returncode == 0
+    connector.catch_up()
+    last = {record.raw_key: record.value for record in connector.records(f"{mysql.name}.t")}
+    assert [event and event["after"]["v"] for event in last.values()] == [2] * len(days)

@@ -287,6 +287,29 @@ def test_texts_in_a_key_of_bytes_are_their_bytes(tmp_path: Path, declared: str) 
     assert held() == {}
 
 
+@pytest.mark.parametrize(
+    "key", ["id TEXT COLLATE NOCASE, PRIMARY KEY (id COLLATE BINARY)", "id TEXT, PRIMARY KEY (id COLLATE NOCASE)"]
+)
+def test_a_key_whose_index_compares_in_another_way_than_its_column(tmp_path: Path, key: str) -> None:
+    """What the column takes for equal are several rows: none is passed over, in a killed snapshot and read again."""
+    names, _, index = key.partition(", ")
+    rows = "a aa b bb c cc d dd e ee" if "(id COLLATE NOCASE)" in key else "a A aA AA Aa aa b B c C d D"
+    shop = Shop(
+        tmp_path,
+        f"CREATE TABLE orders ({names} NOT NULL, v INT, {index})",
+        *(f"INSERT INTO orders VALUES ('{row}', 1)" for row in rows.split()),
+    )
+    for time in (2, 3):
+        with suppress(Killed):
+            shop.run(Faults(("sink.commit", time), error=Killed))
+    shop.run()
+    assert shop.fold() == shop.rows("SELECT * FROM orders ORDER BY id COLLATE BINARY")
+    shop.do("UPDATE orders SET v = 2")
+    shop.ask(Command(tables=("main.orders",)))
+    shop.run()
+    assert shop.fold() == shop.rows("SELECT * FROM orders ORDER BY id COLLATE BINARY")
+
+
 def test_a_key_of_any_that_holds_numbers_is_left_out_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A topic does not tell 1 from '1'. Texts alone are captured, and so are the other tables."""
     shop = Shop(

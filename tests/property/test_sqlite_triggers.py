@@ -183,7 +183,8 @@ def fold(source: SqliteSource, at: Any, until: int) -> dict[str, dict[Row, Row]]
             for change in transaction.changes:
                 table = change.table
                 if change.before is not None:
-                    rows[table.name].pop(key_of(table, change.before), None)
+                    was = rows[table.name].pop(key_of(table, change.before), None)
+                    assert was is not None or table.name == "plain", "the row of before is told once"
                 if change.op is not Op.DELETE:
                     rows[table.name][key_of(table, change.after)] = change.after
         if isinstance(frame, Idle) and source.position()[1] >= until:
@@ -256,6 +257,19 @@ SCRIPTS = st.lists(st.tuples(st.integers(0, 1), st.lists(STATEMENTS, min_size=1,
 )
 @example(
     scripts=_script("INSERT INTO strict_key VALUES ('a', 1), ('A', 2)", "DELETE FROM strict_key WHERE v = 1"),
+    first=True,
+)
+@example(
+    scripts=_script("INSERT INTO loose (id, u) VALUES (1, 'a')", "UPDATE loose SET id = 2, u = 'b' WHERE id = 1"),
+    first=True,
+)
+@example(
+    scripts=_script(
+        "ROLLBACK",
+        "PRAGMA recursive_triggers = ON",
+        "INSERT INTO loose (id, u) VALUES (1, 'a')",
+        "REPLACE INTO loose (id, u) VALUES (2, 'a')",
+    ),
     first=True,
 )
 @example(scripts=_script("INSERT INTO folded VALUES ('a', 1)", "UPDATE folded SET name = 'A'"), first=True)

@@ -117,3 +117,21 @@ def test_ddl_is_looked_at_where_it_concerns_what_hangs_together() -> None:
     keys[U] = [key(U, P)]
     assert of.altered({U})
     assert P in of
+
+
+END = TableColumn("row_end", table_map.TIMESTAMP2, 6, nullable=False)
+FOR_EVER, ENDED = bytes.fromhex("7fffffff0f423f"), bytes.fromhex("650000000003e8")
+
+
+@pytest.mark.parametrize(
+    ("end", "n", "keyed", "taken"),
+    [(ENDED, 1, True, {T}), (FOR_EVER, 2, True, set()), (ENDED, 1, False, set())],
+    ids=["ended", "another value", "no versions"],
+)
+def test_a_row_that_gets_an_end_is_a_deleted_one(end: bytes, n: int, *, keyed: bool, taken: set[object]) -> None:
+    """So are deletes of a table WITH SYSTEM VERSIONING in the log, and the end is a part of its key."""
+    told = TableMap(header(19), 7, 1, *P, (ID, N, END), ((0, 0), (2, 0)) if keyed else ((0, 0),))
+    one, other = (1).to_bytes(4, "little"), n.to_bytes(4, "little")
+    body = image([one, one, FOR_EVER], padding=True) + image([one, other, end], padding=True)
+    event = Rows(header(31), Op.UPDATE, 7, 1, 3, b"\7", b"\7", body)
+    assert Cascades([T], {T: [key(T, P)]}.get).reached(event, told, P) == taken

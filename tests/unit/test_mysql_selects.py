@@ -44,9 +44,11 @@ def test_texts_are_read_by_their_bytes_and_nothing_in_them_is_sql() -> None:
 
 
 def test_a_key_of_several_columns_is_spelled_out() -> None:
-    made = chunk_statement(keyed("id", "at"), HERE, after=(b"1", b"2024-01-02 03:04:05.678"), upto=(b"9", b"2025"))
+    made = chunk_statement(
+        keyed("id", "at"), HERE, after=(b"1", b"2024-01-02 03:04:05.678"), upto=(b"9", b"2025-01-01")
+    )
     assert "(`id` > 1) OR (`id` = 1 AND `at` > '2024-01-02 03:04:05.678')" in made
-    assert "(`id` < 9) OR (`id` = 9 AND `at` <= '2025')" in made
+    assert "(`id` < 9) OR (`id` = 9 AND `at` <= '2025-01-01')" in made
 
 
 def test_windows_use_the_keys_own_order() -> None:
@@ -72,6 +74,19 @@ def test_a_key_that_is_no_number_never_becomes_sql() -> None:
         chunk_statement(keyed("id"), HERE, after=(b"1 OR 1=1",), upto=None)
     with pytest.raises(ValueError, match="no date and no time"):
         keys_statement(keyed("at"), HERE, [(b"' OR 1=1",)])
+
+
+def test_a_day_that_there_is_not_is_compared_as_a_text() -> None:
+    """MySQL refuses it as a literal, whatever sql_mode it was written under."""
+    at, text = b"2024-02-31 01:00:00.000", "CAST(`at` AS BINARY)"
+    literal = f"x'{at.hex()}'"
+    assert window_statement(keyed("at"), HERE, after=(at,), rows=5).endswith(
+        f" WHERE {text} > {literal} ORDER BY `at` LIMIT 5"
+    )
+    assert f"({text} < {literal}) OR ({text} = {literal} AND `id` <= 9)" in chunk_statement(
+        keyed("at", "id"), HERE, after=None, upto=(at, b"9")
+    )
+    assert row_statement(keyed("at"), HERE, (at,)).endswith(f" WHERE {text} = {literal}")
 
 
 def test_cuts_lie_between_the_ends() -> None:

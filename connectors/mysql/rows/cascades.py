@@ -5,7 +5,8 @@ InnoDB carries out ON DELETE and ON UPDATE of foreign keys by itself: MariaDB, a
 nowhere: they are gone, or have lost what told them apart from others. So the child's table is read again.
 
 A row that is deleted takes along what hangs on it. One that is updated does so only if a column that is referenced
-has another value, which its images tell. What hangs on the child is taken to go along with it.
+has another value, which its images tell; or if that gives it an end, which is how a table WITH SYSTEM VERSIONING logs
+its deletes (`rows.own_columns`). What hangs on the child is taken to go along with it.
 
 Foreign keys are read as the server has them, which may be later than the place in the log: DELETE, then RENAME of the
 parent, and the rows of the DELETE are those of a table that nothing seems to hang on. But whatever parts a child from
@@ -21,10 +22,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from cdc.model.change import UNCHANGED, Op
+from cdc.model.change import UNCHANGED, Op, Value
 from cdc.model.errors import OperatorError, ProtocolError, UnloggedError
-from connectors.mysql.binlog.events import PartialUpdateRows, Rows, TableMap
+from connectors.mysql.binlog import table_map
+from connectors.mysql.binlog.events import PartialUpdateRows, Rows, TableColumn, TableMap
 from connectors.mysql.catalog.foreign_keys import ForeignKey, upwards
+from connectors.mysql.rows.own_columns import MICROS, NO_END
 from connectors.mysql.rows.row_images import Images, Reader
 from connectors.mysql.statements.tokens import Name
 
@@ -95,13 +98,18 @@ class Cascades:
         edges = self._edges.get(name, ())
         if op is Op.CREATE or event.flags & _NO_FOREIGN_KEY_CHECKS:
             return frozenset()
-        if op is Op.DELETE:
-            return frozenset().union(*(edge.reached for edge in edges if edge.key.on_delete))
-        on_update = [edge for edge in edges if edge.key.on_update]
-        changed = _changed(event, told) if on_update else set()
-        return frozenset().union(
-            *(e.reached for e in on_update if changed is None or changed & {c.lower() for c in e.key.referenced})
-        )
+        ends = _ends(told)
+        changed: dict[str, set[Value]] | None = {}
+        if op is Op.UPDATE and (ends or any(edge.key.on_update for edge in edges)):
+            changed = _changed(event, told)
+        ended = changed is None or any(changed.get(name, set()).intersection(NO_END) for name in ends)
+        gone = op is Op.DELETE or (bool(ends) and ended)
+
+        def goes_along(key: ForeignKey) -> bool:
+            moved = changed is None or not changed.keys().isdisjoint(column.lower() for column in key.referenced)
+            return (key.on_delete and gone) or (key.on_update and moved)
+
+        return frozenset().union(*(edge.reached for edge in edges if goes_along(edge.key)))
 
     def _read_one(self, name: Name) -> list[ForeignKey] | None:
         keys = self._read(name)
@@ -130,17 +138,31 @@ class Cascades:
         return {parent: tuple(found) for parent, found in edges.items()}
 
 
-def _changed(event: Rows | PartialUpdateRows, told: TableMap) -> set[str] | None:
-    """Return the columns that an UPDATE gives other values, in small letters; None: that cannot be told."""
+def _ends(told: TableMap) -> list[str]:
+    """Name the columns that may say until when a row was true: MariaDB makes it a part of each unique key."""
+    keyed = None if told.primary_key is None else {column for column, _ in told.primary_key}
+    return [
+        _small(column)
+        for at, column in enumerate(told.columns)
+        if (column.type, column.meta) == (table_map.TIMESTAMP2, MICROS) and (keyed is None or at in keyed)
+    ]
+
+
+def _changed(event: Rows | PartialUpdateRows, told: TableMap) -> dict[str, set[Value]] | None:
+    """Return the columns that an UPDATE gives other values, with those that they had; None: that cannot be told."""
     if not told.has_metadata or isinstance(event, PartialUpdateRows):
         return None
+    found: dict[str, set[Value]] = {}
     try:
         images: Iterable[Images] = Reader(told)(event)
     except (OperatorError, ProtocolError, ValueError):
         return None
-    return {
-        (column.name or "").lower()
-        for before, after in images
-        for column, old, new in zip(told.columns, before or (), after or (), strict=True)
-        if new is not UNCHANGED and old != new
-    }
+    for before, after in images:
+        for column, old, new in zip(told.columns, before or (), after or (), strict=True):
+            if new is not UNCHANGED and old != new:
+                found.setdefault(_small(column), set()).add(old)
+    return found
+
+
+def _small(column: TableColumn) -> str:
+    return (column.name or "").lower()

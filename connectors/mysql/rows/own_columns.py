@@ -27,8 +27,8 @@ from connectors.mysql.rows.row_images import Images, Reader
 
 _HIDDEN: Final = re.compile(r"DB_ROW_HASH_\d+|!hidden!.*", re.DOTALL).fullmatch
 _VERSIONED: Final = ("row_start", "row_end")
-_MICROS: Final = 6
-_NO_END: Final = (b"2038-01-19 03:14:07.999999", b"2106-02-07 06:28:15.999999", b"18446744073709551615")
+MICROS: Final = 6
+NO_END: Final = (b"2038-01-19 03:14:07.999999", b"2106-02-07 06:28:15.999999", b"18446744073709551615")
 """What `row_end` says of a row that is true now: a time (MariaDB up to 11.4, and newer), or a transaction's number."""
 
 
@@ -65,7 +65,7 @@ class OwnColumns:
 
     def _ended(self, row: Row) -> bool:
         end = row[self.row_end or 0]
-        return end is not UNCHANGED and end not in _NO_END
+        return end is not UNCHANGED and end not in NO_END
 
 
 def compare(told: TableMap, shown: Shown, restricted: Callable[[], bool], *, mariadb: bool) -> OwnColumns | None:
@@ -90,7 +90,7 @@ def compare(told: TableMap, shown: Shown, restricted: Callable[[], bool], *, mar
 def _is_versioned(told: TableMap) -> bool:
     """Tell whether the log's last columns are those that a table WITH SYSTEM VERSIONING has by itself."""
     last = told.columns[-2:]
-    ends = [(table_map.TIMESTAMP2, _MICROS)] * 2
+    ends = [(table_map.TIMESTAMP2, MICROS)] * 2
     at = len(told.columns) - 1
     keyed = told.primary_key is None or at in [column for column, _ in told.primary_key]
     return keyed and tuple(c.name for c in last) == _VERSIONED and [(c.type, c.meta) for c in last] == ends

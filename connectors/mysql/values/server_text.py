@@ -28,7 +28,10 @@ _REPR_FIXED_MIN: Final = 1e-4
 
 
 def double(value: float) -> bytes:
-    """Print the fewest digits that read back; an exponent below 1e-15 and from 1e15 on, without plus or padding."""
+    """Print the fewest digits that read back; an exponent below 1e-15 and from 1e15 on, without plus or padding.
+
+    A number with a fraction has none, however large it is: 1046017926401765.9.
+    """
     digits = repr(value)
     if _REPR_FIXED_MIN <= abs(value) < _REPR_FIXED_MAX:
         return (digits[:-2] if digits[-2:] == ".0" else digits).encode()
@@ -41,7 +44,7 @@ def double(value: float) -> bytes:
     significant = whole + fraction
     point -= len(significant) - len(significant.lstrip("0"))
     significant = significant.strip("0")
-    if point not in _FIXED_EXPONENTS:
+    if point not in _FIXED_EXPONENTS and not 0 < point < len(significant):
         rest = f".{significant[1:]}" if len(significant) > 1 else ""
         return f"{sign}{significant[0]}{rest}e{point - 1}".encode()
     if point <= 0:

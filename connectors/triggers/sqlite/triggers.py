@@ -108,13 +108,13 @@ def triggers(names: Names, found: Found, shape: int) -> dict[str, str]:
         "update": writer.trigger(
             "update", "AFTER UPDATE", [*writer.gone(writer.moves), writer.moved_away(), writer.updated()]
         ),
-        "delete": writer.trigger("delete", "AFTER DELETE", [writer.deleted()]),
+        "delete": writer.trigger("delete", "AFTER DELETE", [writer.deleted(), *writer.told()]),
     }
     if writer.replaceable:
         of = "" if set(writer.shared) & found.generated else f" OF {', '.join(map(quoted, writer.shared))}"
         made["before insert"] = writer.trigger("before insert", "BEFORE INSERT", writer.candidates())
         made["before update"] = writer.trigger(
-            "before update", f"BEFORE UPDATE{of}", writer.candidates(), condition=f"WHEN {writer.moves} "
+            "before update", f"BEFORE UPDATE{of}", writer.candidates(but="OLD"), condition=f"WHEN {writer.moves} "
         )
     return {names.trigger(found.name, event): statement for event, statement in made.items()}
 
@@ -171,12 +171,13 @@ class _Writer:
             f"WHERE NOT EXISTS (SELECT 1 {self._found_by('OLD')})"
         )
 
-    def candidates(self) -> list[str]:
-        """Note the rows that the new one may replace."""
+    def candidates(self, *, but: str = "") -> list[str]:
+        """Note the rows that the new one may replace; `but`: the row that becomes the new one is none of them."""
         replaced, name = quoted(self._names.replaced), literal(self._found.name)
         into = ", ".join(["name", "image", *(f"k{number}" for number in range(len(self._key)))])
         keys = ", ".join(f"t.{quoted(column)}" for column in self._key)
         statements = [f"DELETE FROM {replaced} WHERE name = {name}"]
+        others = f" AND NOT ({self._there('t', but)})" if but else ""
         for columns in self.replaceable:
             shared = " AND ".join(
                 f"t.{quoted(column)} = {self._to_be(column)} COLLATE {quoted(collation)}"
@@ -184,9 +185,17 @@ class _Writer:
             )
             statements.append(
                 f"INSERT INTO {replaced} ({into}) SELECT {name}, {self._image('t')}, {keys} "
-                f"FROM {self._found.sql} AS t WHERE {shared}"
+                f"FROM {self._found.sql} AS t WHERE {shared}{others}"
             )
         return statements
+
+    def told(self) -> list[str]:
+        """Take a row off what is noted whose delete is written down: with recursive_triggers, REPLACE calls for it."""
+        if not self.replaceable:
+            return []
+        replaced, name = quoted(self._names.replaced), literal(self._found.name)
+        key = " AND ".join(self._equal(f"k{number}", f"OLD.{quoted(of)}", of) for number, of in enumerate(self._key))
+        return [f"DELETE FROM {replaced} WHERE name = {name} AND {key}"]
 
     def _to_be(self, column: str) -> str:
         """What a column will hold: REPLACE puts the default in place of a NULL that may not be."""
@@ -210,10 +219,12 @@ class _Writer:
         return f"INSERT INTO {quoted(self._names.changes)} (shape, op, before, after, at_ms)"
 
     def _found_by(self, row: str, *, alias: str = "t") -> str:
-        there = " AND ".join(
+        return f"FROM {self._found.sql} AS {alias} WHERE {self._there(alias, row)}"
+
+    def _there(self, alias: str, row: str) -> str:
+        return " AND ".join(
             self._equal(f"{alias}.{quoted(column)}", f"{row}.{quoted(column)}", column) for column in self._key
         )
-        return f"FROM {self._found.sql} AS {alias} WHERE {there}"
 
     def _same(self, one: str, other: str, columns: Sequence[str] = ()) -> str:
         return " AND ".join(
