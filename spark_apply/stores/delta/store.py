@@ -35,9 +35,9 @@ from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import BugError, ConfigError, OperatorError
 from spark_apply.events.history import DERIVED, SAID
 from spark_apply.events.typed import OP, POSITION, SOURCE_MS
+from spark_apply.model.altered import put_back, retyped
 from spark_apply.model.clock import CLOCK
 from spark_apply.model.completeness import Mark
-from spark_apply.model.lost_columns import retyped
 from spark_apply.model.store import Applied, Batch, Due, only_options
 from spark_apply.model.target_table import TargetTable
 from spark_apply.model.upkeep import HOUR_MS, Upkeep, upkeep_of
@@ -61,7 +61,6 @@ from spark_apply.stores.lake.properties import (
     gone,
     mark_in,
     own_identity,
-    put_back,
 )
 from spark_apply.stores.lake.store import LakeStore
 

@@ -34,10 +34,10 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.events.typed import OP, POSITION
+from spark_apply.model.altered import put_back, retyped
 from spark_apply.model.clock import CLOCK
 from spark_apply.model.completeness import Mark
 from spark_apply.model.foresight import Foreseen
-from spark_apply.model.lost_columns import retyped
 from spark_apply.model.store import Applied, Batch, Due, only_options
 from spark_apply.model.target_table import TargetTable
 from spark_apply.model.upkeep import HOUR_MS, Upkeep, upkeep_of
@@ -53,7 +53,7 @@ from spark_apply.stores.iceberg.tables import IcebergTables
 from spark_apply.stores.lake.history import Head, HistoryTable, add_versions
 from spark_apply.stores.lake.keys import one_of_each_key, several_texts
 from spark_apply.stores.lake.merge import merge
-from spark_apply.stores.lake.properties import APPLIED, CAUGHT_UP, IDENTITY, MARK, due_in, own_identity, put_back
+from spark_apply.stores.lake.properties import APPLIED, CAUGHT_UP, IDENTITY, MARK, due_in, own_identity
 from spark_apply.stores.lake.store import LakeStore
 
 _SUMMARY = f"spark.sql.iceberg.snapshot-property.{APPLIED}"
