@@ -44,11 +44,12 @@ from spark_apply.model.upkeep import HOUR_MS, Upkeep, upkeep_of
 from spark_apply.spark.names import folder_name, quoted
 from spark_apply.spark.paths import located
 from spark_apply.spark.session import open_session
-from spark_apply.stores.delta.columns import changes, columns, create, evolve, names_in_files, need, stored
+from spark_apply.stores.delta.columns import TAKEN, changes, columns, create, evolve, names_in_files, need, stored
 from spark_apply.stores.delta.copies import begin_beside, previous_files, put_previous_back, replaced_at, swap_in
 from spark_apply.stores.delta.log import LOG, DeltaLog, Properties, delta_name, properties_in_folder
 from spark_apply.stores.delta.maintenance import clean, compact_if_worn, retention
 from spark_apply.stores.delta.positions import RESTORED, position_at, set_position
+from spark_apply.stores.lake.columns import refuse_taken
 from spark_apply.stores.lake.history import Head, HistoryTable, add_versions
 from spark_apply.stores.lake.keys import one_of_each_key, several_texts
 from spark_apply.stores.lake.merge import merge
@@ -96,6 +97,7 @@ class DeltaStore(LakeStore):
         """By table, a schema whose columns fit it."""
 
     def open(self, table: TargetTable) -> str:
+        refuse_taken(table, TAKEN, f"Delta table {self.path(table)}")
         log = self._log(table)
         if not log.exists():
             create(log, table)
