@@ -139,15 +139,6 @@ class Quarantine:
         """Count the entries of each store."""
         return Counter(entry.store for entry in self._entries.values())
 
-    def of_others(self) -> list[str]:
-        """Tell of entries of stores that the file does not have, once for each: one may be called otherwise now."""
-        return [
-            f"{count:,} events in quarantine are of store {store}, which the file does not have: if that is the former "
-            "name of another one, its copies are without them until they are rebuilt"
-            for store, count in self.by_store().items()
-            if store not in self.config.stores
-        ]
-
     def put(self, entries: Iterable[Entry], *, beyond: OperatorError) -> int:
         """Add entries of one copy; return how many are new. Raises `beyond` and adds none if they exceed the limit."""
         self.refresh()

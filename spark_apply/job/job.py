@@ -223,10 +223,7 @@ class _Job:
         """Open the stores of the chosen tables, and make ready what opens their copies and applies batches."""
         every = [*(settings for settings, _ in self._chosen.values()), *(of.settings for of in self._unusable.values())]
         self._stores |= open_stores(self.config, every, self._spark, but=self._stores)
-        if self._quarantine is None:
-            self._quarantine = Quarantine(self.config)
-            for line in self._quarantine.of_others():
-                self.tell(f"warning: {line}")
+        self._quarantine = self._quarantine or Quarantine(self.config)
         asides = AsideCopies({}, self._quarantine, self.tell, self.once)
         asides.known = read_set_aside(self.config)
         evolve = functools.partial(evolved, self.config, self._spark, asides)

@@ -13,7 +13,7 @@ from cdc.cli.inspecting.verify import report
 from cdc.config.apply_config import ApplyTable
 from cdc.model.errors import ConfigError
 from spark_apply.events import quarantine
-from spark_apply.events.quarantine import Entry, Quarantine
+from spark_apply.events.quarantine import Entry
 from spark_apply.verify.compared import ComparedCopy, Context, Difference
 from spark_apply.verify.verify import _quarantined
 
@@ -84,13 +84,3 @@ def test_verify_names_what_is_in_quarantine() -> None:
         'missing    public.orders in lake  {"id":3}  (in quarantine)',
         'extra      public.orders in lake  {"id":4}',
     ]
-
-
-def test_entries_of_a_store_that_has_another_name_now_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy goes on under another name, and what it is without is noted under the one before."""
-    entries = {
-        entry.id: entry for entry in (ENTRY, replace(ENTRY, store="gone"), replace(ENTRY, store="gone", offset=1))
-    }
-    monkeypatch.setattr(quarantine, "read_entries", lambda _config: entries)
-    (told,) = Quarantine(cast("Any", SimpleNamespace(stores={"lake": None}))).of_others()
-    assert told.startswith("2 events in quarantine are of store gone, which the file does not have")
