@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from cdc.model.errors import OperatorError, RetryableError
+from cdc.model.errors import OperatorError
 from spark_apply.model.completeness import LOST, Mark
 from spark_apply.model.target_table import TargetTable
 
@@ -54,13 +54,3 @@ def refuse_lost(table: TargetTable, wanted: Iterable[str], there: Numbers, mark:
         f"{copy} has {what}: another hand has dropped or renamed it, and rows that are there would lose its values",
         hint=f"cdc rebuild APPLY.yaml --table {table.qualified}  # from the topics, beside it, then swapped in",
     )
-
-
-class RetypedError(RetryableError):
-    """Another hand has dropped or narrowed columns of a copy: that concerns the one copy, until it is opened again."""
-
-
-def retyped(copy: str) -> RetypedError:
-    """Return the error of a copy whose columns another hand has dropped or narrowed while a job writes it."""
-    msg = f"{copy} has other columns than the job gave it: another hand has altered it while the job runs"
-    return RetypedError(msg, hint="nothing has to be done: the job gives it back what can be given back in place")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,10 +11,15 @@ import pytest
 from opensearchpy import OpenSearch
 from pyspark.sql import SparkSession
 
-from cdc.config.apply_config import StoreConfig
+from cdc.config.apply_config import ApplyTable, StoreConfig
+from cdc.model.change import Kind
 from cdc.model.errors import OperatorError
 from cdc.model.state import Phase
+from spark_apply.events.projection import projected_table
 from spark_apply.events.quarantine import read_entries
+from spark_apply.model.completeness import NEW, Mark
+from spark_apply.model.store import Due
+from spark_apply.model.target_table import Version
 from spark_apply.rebuild.quarantine_retry import run_retry
 from spark_apply.rebuild.rebuild import run_rebuild
 from spark_apply.stores.opensearch.bulk import version
@@ -23,6 +29,8 @@ from tests.spark.records import SourceTable, position
 
 pytest_plugins = ["tests.spark.fixtures"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # py4j's, one for each thread
+
+DURABILITY = "index.translog.durability"
 
 
 @pytest.fixture
@@ -153,3 +161,43 @@ def test_a_document_that_the_server_refuses_blocks_its_own_key(setting: Setting,
     assert refused() == {}
     everything = [*taken, *bad, *more, *newer, *change(3, "no number", 16)]
     assert setting.contents(table) == setting.folded(table, everything)
+
+
+def test_an_index_whose_name_is_taken_by_another_of_ours(opensearch: str) -> None:
+    """One that a rebuild has left as the previous copy, or that somebody has taken the alias off: another is made.
+
+    What the server says against one is told, and no rebuild advised, which could make none either.
+    """
+    client, prefix = OpenSearch(opensearch), f"own{time.time_ns()}"
+    config = StoreConfig(type="opensearch", url=opensearch, options={"shards": 1, "replicas": 0})
+    store = open_store(config, name="copy", prefix=prefix, spark=None)
+    version = Version(prefix, "public", "orders", f"{prefix}.public.orders", 1, ("id",), (("id", Kind("int64")),))
+    table = projected_table([version], ApplyTable(stores=("copy",)))
+    alias = store.index(table)
+    store.open(table)
+    template = {"index_patterns": [f"{prefix}*"], "template": {"settings": {DURABILITY: "async"}}}
+    client.indices.put_index_template(name=prefix, body=template)
+    store.beside(table)
+    store.swap(table, Due("rebuilt", {0: 3}))
+    client.indices.delete(index=next(iter(client.indices.get_alias(name=alias))))
+    store.open(table)
+    assert store.mark(table) == NEW
+    store.set_mark(table, Mark({0: 7}, None))
+    (index,) = client.indices.get_alias(name=alias)
+    client.indices.delete_alias(index=index, name=alias)
+    store.open(table)
+    assert store.mark(table) == NEW, "another index, which has nothing yet"
+    (other,) = client.indices.get_alias(name=alias)
+    assert other != index
+    assert client.indices.get_settings(index=other, flat_settings=True)[other]["settings"][DURABILITY] == "request"
+    client.indices.delete(index=f"{alias}.*")
+    limits = {"persistent": {"cluster.max_shards_per_node": 1}}
+    client.cluster.put_settings(body=limits)
+    try:
+        with pytest.raises(OperatorError, match=r"cannot hold public\.orders .*maximum shards open") as told:
+            store.open(table)
+    finally:
+        client.cluster.put_settings(body={"persistent": dict.fromkeys(limits["persistent"])})
+    assert "rebuild" not in (told.value.hint or "")
+    store.open(table)
+    store.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from cdc.model.change import Kind
 from cdc.model.errors import OperatorError
 from spark_apply.events.projection import projected_table
 from spark_apply.model.completeness import Mark
-from spark_apply.model.store import EVERYTHING, Due, Visibility
+from spark_apply.model.store import EVERYTHING, CopyError, Due, Visibility
 from spark_apply.model.target_table import TargetTable, Version
 from spark_apply.stores.postgres import locks
 from spark_apply.stores.postgres.attached import attached as attached_to
@@ -199,3 +200,49 @@ def test_what_keeps_the_previous_copy_is_told_before_anything_is_read(
         store.beside(TABLE)
     postgres18.execute("DROP VIEW earlier")
     store.beside(TABLE)
+
+
+def test_what_keeps_a_column_narrow_or_a_table_unlogged_is_told(postgres18: Database) -> None:
+    """What others have made of a column is named before the server refuses to widen it."""
+    store = PostgresStore(Server(postgres18.url, "stores.copy"), "shop")
+    store.open(TABLE)
+    shown = {TABLE.qualified: Visibility(Mark({0: 1}, None), EVERYTHING)}
+    store.fold([], shown)
+    postgres18.execute("ALTER TABLE orders SET UNLOGGED")
+    with pytest.raises(CopyError, match=r"table public\.orders is unlogged: a crash of the server") as told:
+        store.fold([], shown)
+    fix, _, _ = (told.value.hint or "").partition(";")
+    postgres18.execute(fix)
+    store.fold([], shown)
+    narrow = replace(TABLE, columns=(*TABLE.columns, replace(TABLE.columns[0], name="n", kind=Kind("int32"))))
+    wide = replace(TABLE, columns=(*TABLE.columns, replace(TABLE.columns[0], name="n")))
+    store.open(narrow)
+    postgres18.execute(
+        "CREATE INDEX ON orders ((n + 1)) WHERE n > 1",  # these follow by themselves
+        "ALTER TABLE orders ADD CHECK (n > 0), ALTER n SET DEFAULT 5",
+        "CREATE STATISTICS both_of_them ON id, n FROM orders",
+    )
+    made = {
+        "column twice of table public.orders": "ALTER TABLE orders ADD twice int GENERATED ALWAYS AS (n * 2) STORED",
+        "trigger noted on table public.orders": "CREATE TRIGGER noted BEFORE UPDATE OF n ON orders FOR EACH ROW"
+        " EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+        "policy few on table public.orders": "CREATE POLICY few ON orders USING (n > 1)",
+        "public.totals": "CREATE MATERIALIZED VIEW totals AS SELECT n FROM orders",
+        "function public.all_n()": "CREATE FUNCTION all_n() RETURNS bigint BEGIN ATOMIC SELECT sum(n) FROM orders; END",
+        "public.orders in publication p": f"CREATE PUBLICATION p_{postgres18.name} FOR TABLE orders (id, n)",
+    }
+    postgres18.execute(*made.values())
+    with pytest.raises(OperatorError, match="keeps them from being widened: ") as told_all:
+        store.open(wide)
+    said = told_all.value.message.partition("widened: ")[2]
+    assert {one for one in made if one in said} == {*made}, said
+    postgres18.execute(
+        "ALTER TABLE orders DROP twice",
+        "DROP TRIGGER noted ON orders",
+        "DROP POLICY few ON orders",
+        "DROP MATERIALIZED VIEW totals",
+        "DROP FUNCTION all_n",
+        f"DROP PUBLICATION p_{postgres18.name}",
+    )
+    store.open(wide)
+    store.close()

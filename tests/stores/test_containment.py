@@ -247,7 +247,7 @@ def test_tables_that_cannot_go_on_are_set_aside(warehouse: Setting, postgres18: 
         until(lambda: setting.marks(tables["retyped"])[0].complete.position == position(60, 0))
         until(lambda: job.said("warning: public.viewed in copy is set aside"))
         said = next(line for line in job.lines if "public.viewed in copy is set aside" in line)
-        assert said.endswith("views keep columns of its copy from being widened: public.totals")
+        assert said.endswith("columns of its copy keeps them from being widened: public.totals")
         postgres18.execute("DROP VIEW totals")
         until(lambda: setting.marks(tables["viewed"])[0].complete.position == position(60, 0))
         assert job.failure is None

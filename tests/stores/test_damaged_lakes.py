@@ -17,7 +17,7 @@ from spark_apply.events.projection import projected_table
 from spark_apply.events.set_aside import read_set_aside
 from spark_apply.events.typed import OP, POSITION, SOURCE_MS
 from spark_apply.job.watermarks.progress import Reader
-from spark_apply.model.lost_columns import RetypedError
+from spark_apply.model.altered import AlteredError
 from spark_apply.model.store import Batch, open_store
 from spark_apply.model.target_table import Version
 from spark_apply.rebuild.rebuild import run_rebuild
@@ -167,7 +167,7 @@ def test_a_column_that_another_hand_narrows_while_the_job_runs(
         spark.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
     spark.sql(f"ALTER TABLE {place} DROP COLUMN n")
     spark.sql(f"ALTER TABLE {place} ADD COLUMN n int")
-    with pytest.raises(RetypedError, match="another hand has altered it"):
+    with pytest.raises(AlteredError, match="another hand has altered it"):
         store.apply(batch)
     store.open(table)
     looks.clear()

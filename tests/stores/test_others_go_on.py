@@ -244,6 +244,41 @@ def test_columns_that_another_hand_has_exchanged(postgres18: Database) -> None:
     store.close()
 
 
+def test_a_server_that_loses_what_it_had_committed_while_the_job_runs(postgres18: Database) -> None:
+    """As by a fail-over, or a crash under `synchronous_commit = off`: a copy is opened again, and goes on from there.
+
+    Written on, a copy would say that it has what came between. Where nothing was lost, a new session goes on.
+    """
+    store, columns = PostgresStore(Server(postgres18.url, "stores.copy"), "shop"), (("id", Kind("int64")),)
+    tables = {
+        name: projected_table(
+            [Version("shop", "public", name, f"shop.public.{name}", 1, ("id",), columns)], ApplyTable(stores=("copy",))
+        )
+        for name in ("fine", "lost")
+    }
+
+    def shown(end: int) -> dict[str, Visibility]:
+        return {of.qualified: Visibility(Mark({0: end}, None), EVERYTHING) for of in tables.values()}
+
+    for table in tables.values():
+        store.open(table)
+    store.fold([], shown(3))
+    ((kept,),) = postgres18.rows("SELECT mark FROM cdc_apply.copies WHERE name = 'lost'")
+    store.fold([], shown(5))
+    postgres18.execute(
+        f"UPDATE cdc_apply.copies SET mark = '{kept}' WHERE name = 'lost'",
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+        " AND application_name = 'cdc apply'",
+    )
+    with pytest.raises(CopyError, match=r"public\.lost was put back to an earlier state") as told:
+        store.fold([], shown(7))
+    assert set(told.value.errors) == {"public.lost"}
+    store.open(tables["lost"])
+    assert [store.mark(of).ends for of in tables.values()] == [{0: 5}, {0: 3}]  # type: ignore[union-attr]
+    store.fold([], shown(7))
+    store.close()
+
+
 @pytest.mark.parametrize(
     ("code", "hint"),
     [("428C9", "another hand"), ("0A000", "another hand"), ("42P10", "another hand"), ("55000", "another hand"),

@@ -6,11 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from cdc.config.apply_config import ApplyTable
 from cdc.model.change import Kind
-from cdc.model.errors import OperatorError
+from cdc.model.errors import BugError, OperatorError
+from spark_apply.events.projection import projected_table
 from spark_apply.model.completeness import LOST, Mark
 from spark_apply.model.lost_columns import lost_columns, refuse_lost
 from spark_apply.model.target_table import TargetTable, Version, target
+from spark_apply.stores.delta.store import DeltaStore
+from spark_apply.stores.iceberg.store import IcebergStore
 
 TEXT = Kind("string")
 
@@ -84,3 +88,20 @@ def test_another_column_of_a_name_has_not_its_values(
 def test_a_column_that_the_source_dropped_and_made_again_is_no_new_one() -> None:
     table = _table(("id", "status"), ("id",), ("id", "status"))
     assert lost_columns(table, ("id", "status"), {"id": None}, Mark({}, None, version=2)) == ["status"]
+
+
+@pytest.mark.parametrize(
+    ("store", "name"), [("iceberg", "_deleted"), ("iceberg", "_file"), ("delta", "_metadata"), ("delta", "_row_id_")]
+)
+def test_a_name_that_a_table_format_has_for_itself_is_refused_before_anything_is_made(store: str, name: str) -> None:
+    """A first load would pass; then no row could be changed, or none be read."""
+    stores = {"iceberg": IcebergStore("lake", None), "delta": DeltaStore("/lake", None)}
+    with pytest.raises(OperatorError, match=f"column {name}: the table format has a column of its own") as told:
+        stores[store].open(_table(("id", name)))
+    assert f"rename: {{{name}: …}} under tables.public.orders" in str(told.value.hint)
+    renamed = projected_table([VERSION_OF_FILE], ApplyTable(stores=("lake",), rename={"_file": "file"}))
+    with pytest.raises(BugError, match="marks alone"):  # behind the refusal
+        stores[store].open(renamed)
+
+
+VERSION_OF_FILE = Version("shop", "public", "orders", "shop.public.orders", 1, ("id",), (("id", TEXT), ("_file", TEXT)))

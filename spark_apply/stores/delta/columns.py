@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column
@@ -25,7 +26,9 @@ VECTORS = "delta.enableDeletionVectors"
 _MAPPING, _WIDENING = "delta.columnMapping.mode", "delta.enableTypeWidening"
 _IN_FILES = "delta.columnMapping.physicalName"
 _NEEDS_MAPPING = re.compile(r"[ ,;{}()\n\t=]")
-_TAKEN = ("TABLE_OR_VIEW_ALREADY_EXISTS", "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION")
+TAKEN: Final = ("__delta_internal_is_row_deleted", "_metadata", "_row_id_", "_tmp_metadata_row_index")
+"""Names of columns that Delta has for its own in a MERGE."""
+_THERE = ("TABLE_OR_VIEW_ALREADY_EXISTS", "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION")
 
 _PROPERTIES = {
     VECTORS: "true",
@@ -44,7 +47,7 @@ def create(log: DeltaLog, table: TargetTable) -> None:
     try:
         log.spark.sql(f"CREATE TABLE {log.name} ({columns}) USING delta {_clause(properties)}")
     except AnalysisException as exc:
-        if exc.getCondition() not in _TAKEN:
+        if exc.getCondition() not in _THERE:
             raise
         msg = f"the folder {log.path} is there already and holds no Delta table"
         raise OperatorError(msg, hint=f"give the store another path; or {other_target(table)}") from exc

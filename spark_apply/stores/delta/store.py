@@ -35,20 +35,21 @@ from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import BugError, ConfigError, OperatorError
 from spark_apply.events.history import DERIVED, SAID
 from spark_apply.events.typed import OP, POSITION, SOURCE_MS
+from spark_apply.model.altered import put_back, retyped
 from spark_apply.model.clock import CLOCK
 from spark_apply.model.completeness import Mark
-from spark_apply.model.lost_columns import retyped
 from spark_apply.model.store import Applied, Batch, Due, only_options
 from spark_apply.model.target_table import TargetTable
 from spark_apply.model.upkeep import HOUR_MS, Upkeep, upkeep_of
 from spark_apply.spark.names import folder_name, quoted
 from spark_apply.spark.paths import located
 from spark_apply.spark.session import open_session
-from spark_apply.stores.delta.columns import changes, columns, create, evolve, names_in_files, need, stored
+from spark_apply.stores.delta.columns import TAKEN, changes, columns, create, evolve, names_in_files, need, stored
 from spark_apply.stores.delta.copies import begin_beside, previous_files, put_previous_back, replaced_at, swap_in
 from spark_apply.stores.delta.log import LOG, DeltaLog, Properties, delta_name, properties_in_folder
 from spark_apply.stores.delta.maintenance import clean, compact_if_worn, retention
 from spark_apply.stores.delta.positions import RESTORED, position_at, set_position
+from spark_apply.stores.lake.columns import refuse_taken
 from spark_apply.stores.lake.history import Head, HistoryTable, add_versions
 from spark_apply.stores.lake.keys import one_of_each_key, several_texts
 from spark_apply.stores.lake.merge import merge
@@ -61,7 +62,6 @@ from spark_apply.stores.lake.properties import (
     gone,
     mark_in,
     own_identity,
-    put_back,
 )
 from spark_apply.stores.lake.store import LakeStore
 
@@ -97,6 +97,7 @@ class DeltaStore(LakeStore):
         """By table, a schema whose columns fit it."""
 
     def open(self, table: TargetTable) -> str:
+        refuse_taken(table, TAKEN, f"Delta table {self.path(table)}")
         log = self._log(table)
         if not log.exists():
             create(log, table)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Final
 
 from spark_apply.model.completeness import NEW
 from spark_apply.model.identity import stamp
@@ -22,6 +23,8 @@ _PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "50",
 }
+TAKEN: Final = ("_deleted", "_file", "_last_updated_sequence_number", "_partition", "_pos", "_row_id", "_spec_id")
+"""Names of the format's own columns. See https://iceberg.apache.org/spec/#reserved-field-ids."""
 
 
 def create(tables: IcebergTables, table: TargetTable) -> None:

@@ -34,26 +34,27 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.events.typed import OP, POSITION
+from spark_apply.model.altered import put_back, retyped
 from spark_apply.model.clock import CLOCK
 from spark_apply.model.completeness import Mark
 from spark_apply.model.foresight import Foreseen
-from spark_apply.model.lost_columns import retyped
 from spark_apply.model.store import Applied, Batch, Due, only_options
 from spark_apply.model.target_table import TargetTable
 from spark_apply.model.upkeep import HOUR_MS, Upkeep, upkeep_of
 from spark_apply.spark.names import folder_name, quoted
 from spark_apply.spark.paths import local, located
 from spark_apply.spark.session import open_session
-from spark_apply.stores.iceberg.columns import changes, create
+from spark_apply.stores.iceberg.columns import TAKEN, changes, create
 from spark_apply.stores.iceberg.copies import MAIN, begin_beside, put_previous_back, replaced_at, swap_in
 from spark_apply.stores.iceberg.maintenance import compact, expire, unneeded, worn
 from spark_apply.stores.iceberg.marks import has_no_rows, mark_in_folder, mark_of, position_at, standing
 from spark_apply.stores.iceberg.partitions import noted, noted_of, partition
 from spark_apply.stores.iceberg.tables import IcebergTables
+from spark_apply.stores.lake.columns import refuse_taken
 from spark_apply.stores.lake.history import Head, HistoryTable, add_versions
 from spark_apply.stores.lake.keys import one_of_each_key, several_texts
 from spark_apply.stores.lake.merge import merge
-from spark_apply.stores.lake.properties import APPLIED, CAUGHT_UP, IDENTITY, MARK, due_in, own_identity, put_back
+from spark_apply.stores.lake.properties import APPLIED, CAUGHT_UP, IDENTITY, MARK, due_in, own_identity
 from spark_apply.stores.lake.store import LakeStore
 
 _SUMMARY = f"spark.sql.iceberg.snapshot-property.{APPLIED}"
@@ -118,6 +119,7 @@ class IcebergStore(LakeStore):
         """By table, the number of the schema whose columns fit it."""
 
     def foresee(self, table: TargetTable) -> Foreseen:
+        refuse_taken(table, TAKEN, f"Iceberg table {self.table_name(table)}")
         if not self._tables.is_there(table):
             return Foreseen(None)
         self._refuse_lost(
@@ -129,6 +131,7 @@ class IcebergStore(LakeStore):
         return Foreseen(self._identity(table), tuple(told))
 
     def open(self, table: TargetTable) -> str:
+        refuse_taken(table, TAKEN, f"Iceberg table {self.table_name(table)}")
         if not self._tables.is_there(table):
             create(self._tables, table)
         own = self._identity(table)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from pyspark.sql import types as T  # noqa: N812 - the name everyone uses
 
@@ -37,6 +37,19 @@ def column_changes(
             found, kind = before.simpleString(), field.dataType.simpleString()
             msg = f"{copy}, column {field.name}: it is {found} and would have to be {kind}"
             raise OperatorError(msg, hint=other_target(table))
+
+
+def refuse_taken(table: TargetTable, taken: Collection[str], copy: str) -> None:
+    """Raise OperatorError for columns whose names the format has for its own, which each MERGE reads.
+
+    The first load of a copy, which only adds rows, would pass, and nothing after it.
+    """
+    names = [column.name for column in table.columns if column.name in taken]
+    if names:
+        shaped = f"rename: {{{names[0]}: …}} under tables.{table.qualified}, or columns: […] without it"
+        away = "leave it out in connector.yaml (source.columns)" if table.history else shaped
+        msg = f"{copy}, column {', '.join(names)}: the table format has a column of its own of this name"
+        raise OperatorError(msg, hint=f"{away}; where a copy is there already, also target: {table.copy_name}_2")
 
 
 def holds(there: T.DataType, wanted: T.DataType) -> bool:

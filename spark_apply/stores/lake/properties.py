@@ -43,9 +43,3 @@ def gone(what: str) -> RetryableError:
     """Return the error of a table that another hand has removed, renamed or made again while a job follows it."""
     msg = f"{what} was removed, renamed or made again by another hand while the job runs"
     return RetryableError(msg, hint="nothing has to be done: the job makes it again, and fills it from the topics")
-
-
-def put_back(what: str) -> RetryableError:
-    """Return the error of a table that another hand has put back while a job follows it, as a rollback does."""
-    msg = f"{what} was put back to an earlier state while the job runs"
-    return RetryableError(msg, hint="nothing has to be done: what that state does not have is read again")

@@ -15,6 +15,7 @@ from spark_apply.spark.failures import StoreAwayError
 
 PASSING: Final = frozenset({429, 502, 503, 504})
 _NOT_ALLOWED: Final = frozenset({401, 403})
+_WORDS: Final = 300
 BLOCKED = "cluster_block_exception"
 _CAUSE: Final = re.compile(r"/\d+/([a-z /(),()-]+)")
 """The server's words for a block: ``index [x] blocked by: [TOO_MANY_REQUESTS/12/disk usage exceeded …];``."""
@@ -32,11 +33,11 @@ _NAMES: Final = {
 
 @contextmanager
 def translated(what: str) -> Iterator[None]:
-    """Translate the driver's exceptions to ours."""
+    """Translate the driver's exceptions to ours; no request of the block has a document."""
     try:
         yield
     except OpenSearchException as exc:
-        raise as_ours(exc, what) from exc
+        raise as_ours(exc, what, words=True) from exc
 
 
 @contextmanager
@@ -65,8 +66,11 @@ def waiting(what: str, cause: str, index: str) -> RetryableError:
     return RetryableError(f"{what}: {cause}", hint=f"{look}; nothing is lost, it goes on where it was")
 
 
-def as_ours(exc: OpenSearchException, what: str, index: str = "") -> CdcError:
-    """Return an exception of the driver as one of ours: what passes is retryable."""
+def as_ours(exc: OpenSearchException, what: str, index: str = "", *, words: bool = False) -> CdcError:
+    """Return an exception of the driver as one of ours: what passes is retryable.
+
+    `words`: the request has no document in it, so that the server's words have no value of one.
+    """
     if isinstance(exc, NotReached) and not isinstance(exc, SSLError):
         hint = (
             "is OpenSearch up, is its url right, and is it reached from here? Nothing is lost, it goes on where it was"
@@ -75,7 +79,15 @@ def as_ours(exc: OpenSearchException, what: str, index: str = "") -> CdcError:
     if isinstance(exc, TransportError) and (exc.status_code in PASSING or type_of(exc) == BLOCKED):
         return waiting(what, reason(exc), index or "_all")
     refused = isinstance(exc, TransportError) and exc.status_code in _NOT_ALLOWED
-    return OperatorError(f"{what} ({reason(exc)})", hint="are username and password right?" if refused else None)
+    said = f": {_words_of(exc)}" if words and isinstance(exc, RequestError) else ""
+    return OperatorError(f"{what} ({reason(exc)}){said}", hint="are username and password right?" if refused else None)
+
+
+def _words_of(exc: RequestError) -> str:
+    """Return the server's words for why it refuses a request: a limit, a template, a mapping."""
+    info: Any = exc.info if isinstance(exc.info, dict) else {}
+    error = info.get("error")
+    return " ".join(str(error.get("reason")).split())[:_WORDS] if isinstance(error, dict) else "no reason is given"
 
 
 def reason(exc: OpenSearchException) -> str:

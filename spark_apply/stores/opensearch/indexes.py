@@ -31,14 +31,12 @@ _LIMIT, _LIMIT_DEFAULT, _LIMIT_ROOM = "index.mapping.total_fields.limit", 1_000,
 _IDENTITY, _FORMS = "cdc_identity", "cdc_forms"
 ASKED_WITHIN_S: Final = 10
 """So long the first request about an index waits for an answer: a firewall may drop what is sent to it."""
-_FIRST = "0" * 32
-"""The number of a table's first index, which replaces no other."""
-
 _FINAL: Final = "index.final_pipeline"
 _NONE: Final = "_none"
-_NO_PIPELINES: Final = {"default_pipeline": _NONE, "final_pipeline": _NONE}
+_OURS: Final = {"default_pipeline": _NONE, "final_pipeline": _NONE, "translog.durability": "request"}
 _NO_TEMPLATES: Final = {"_source": {"enabled": True, "includes": [], "excludes": []}, "_routing": {"required": False}}
-"""What a template of the cluster could say otherwise: documents would be changed, dropped, refused or not be read."""
+"""What a template of the cluster could say otherwise: documents would be changed, dropped, refused or not be read, or
+be lost by a crash of the server behind the position that says they are there."""
 
 
 def alias_of(prefix: str, table: TargetTable) -> str:
@@ -66,9 +64,24 @@ class Indexes:
         self._client = client
         self._settings = settings
 
-    def make(self, table: TargetTable, alias: str, identity: str, *, first: bool = False) -> str:
-        """Create an index, named by `alias`; returns its own name. Two jobs give the `first` the same name."""
-        name = f"{alias.removesuffix('.beside')}.{_FIRST if first else uuid.uuid4().hex}"
+    def make_first(self, table: TargetTable, alias: str, identity: str) -> str | None:
+        """Create an index for an alias that names none; None if another job has done so.
+
+        Two jobs give it the same name: the first that is free. Those that others have taken the alias off, or that were
+        there before a rebuild, have theirs.
+        """
+        made, number = None, 0
+        while made is None:
+            with ignore_existing():
+                made = self.make(table, alias, identity, f"{number:032x}")
+            if self.exists(alias):
+                break
+            number += 1
+        return made
+
+    def make(self, table: TargetTable, alias: str, identity: str, number: str = "") -> str:
+        """Create an index, named by `alias`; returns its own name."""
+        name = f"{alias.removesuffix('.beside')}.{number or uuid.uuid4().hex}"
         fields = mapping(table)
         limit = {_LIMIT: max(_LIMIT_DEFAULT, fields_needed(fields["properties"]) + _LIMIT_ROOM)}
         mappings = {**fields, "_meta": {_IDENTITY: identity, NAMES: ENCODED, _FORMS: forms_of(table)}}
@@ -83,7 +96,7 @@ class Indexes:
 
     def _body(self, mappings: Mapping[str, Any], limit: Mapping[str, int]) -> dict[str, Any]:
         """Return what an index is made with, whatever templates of the cluster say."""
-        settings = {"index": {**_NO_PIPELINES, **self._settings}, **limit}
+        settings = {"index": {**_OURS, **self._settings}, **limit}
         return {"settings": settings, "mappings": {**_NO_TEMPLATES, **mappings}}
 
     def missing_fields(self, table: TargetTable, alias: str) -> tuple[dict[str, Any], int]:

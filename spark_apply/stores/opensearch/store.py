@@ -47,7 +47,7 @@ from spark_apply.model.store import Applied, Batch, Due, Refused, StoredRow, onl
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.names import index_name
 from spark_apply.stores.opensearch.bulk import MISSING, SENT, STALE, Bulk, Patience, requests
-from spark_apply.stores.opensearch.failures import as_ours, ignore_existing, translated
+from spark_apply.stores.opensearch.failures import as_ours, translated
 from spark_apply.stores.opensearch.fields import column_name, field_name, type_of_field
 from spark_apply.stores.opensearch.indexes import Indexes, alias_of, alone
 from spark_apply.stores.opensearch.notes import CAUGHT_UP, COMPLETE, DUE, POSITION, REPLACED, Notes, due_of
@@ -89,13 +89,12 @@ class OpenSearchStore:
         return Foreseen(identity, tuple(f"add column {name} {type_of_field(field)}" for name, field in added.items()))
 
     def open(self, table: TargetTable) -> str:
-        alias = self.index(table)
+        alias, there, made = self.index(table), False, None
         try:
-            made = ""
-            if not self._indexes.exists(alias):
+            there = self._indexes.exists(alias)
+            if not there:
                 self._indexes.require_free(alias)
-                with ignore_existing():
-                    made = self._indexes.make(table, alias, stamp(table), first=True)
+                made = self._indexes.make_first(table, alias, stamp(table))
             identity_of(self._indexes.identity(alias), table, f"index {alias}")
             self._indexes.evolve(table, alias)
             self._indexes.make_plain(self._notes.index)
@@ -104,8 +103,9 @@ class OpenSearchStore:
             self._opened[table.qualified] = self._notes.uuid(alias)
             return identity_of(self._indexes.identity(alias), table, f"index {alias}")
         except OpenSearchException as exc:
-            error = as_ours(exc, f"index {alias} cannot hold {table.qualified}", alias)
-            hint = error.hint or f"cdc rebuild APPLY.yaml --table {table.qualified}  # another index, beside this one"
+            error = as_ours(exc, f"index {alias} cannot hold {table.qualified}", alias, words=True)
+            another = f"cdc rebuild APPLY.yaml --table {table.qualified}  # another index, beside this one"
+            hint = error.hint or (another if there else "with that put right at the server, the next try makes it")
             raise type(error)(error.message, hint=hint) from exc
 
     def apply(self, batch: Batch) -> Applied:

@@ -55,7 +55,7 @@ class Copy:
     due: Due | None
     replaced_at: dt.datetime | None
     columns: int | None = None
-    """A hash of its columns and their types, of a live copy that is there."""
+    """A hash of its columns, their types, and whether it is logged, of a live copy that is there."""
     numbers: Mapping[str, int] = field(default_factory=dict)
     """Those of its columns, as they were then."""
 
@@ -82,7 +82,8 @@ class Copies:
                 "SELECT number, CASE WHEN role <> 'live' OR relation = to_regclass(%s) THEN coalesce(relation, 0) END,"
                 " identity, position, mark, reload, due, replaced_at, prefix, columns, numbers FROM {},"
                 " LATERAL (SELECT hashtextextended(string_agg(concat_ws(' ', attnum, atttypid, atttypmod, attname), ','"
-                " ORDER BY attnum), 0) AS columns, json_object_agg(attname, attnum) AS numbers FROM pg_attribute"
+                " ORDER BY attnum) || (SELECT relpersistence::text FROM pg_class WHERE oid = relation), 0) AS columns,"
+                " json_object_agg(attname, attnum) AS numbers FROM pg_attribute"
                 " WHERE attrelid = relation AND attnum > 0 AND NOT attisdropped) seen"
                 " WHERE schema = %s AND name = %s AND role = %s"
             ).format(_META),

@@ -49,13 +49,26 @@ SELECT string_agg(what, ', ' ORDER BY what) FROM (
 """What a user without further rights cannot make for another table."""
 
 
+_NARROW: Final = """
+WITH d AS (SELECT * FROM pg_depend JOIN pg_attribute a ON attrelid = refobjid AND attnum = refobjsubid
+    LEFT JOIN pg_attrdef e ON classid = 'pg_attrdef'::regclass AND e.oid = objid
+    WHERE refclassid = 'pg_class'::regclass AND refobjid = to_regclass(%s) AND attname = ANY (%s::text[]))
+SELECT string_agg(DISTINCT coalesce((SELECT nullif(ev_class, refobjid)::regclass::text FROM pg_rewrite r
+    WHERE classid = 'pg_rewrite'::regclass AND r.oid = objid), pg_describe_object(classid, objid, objsubid)), ', ')
+FROM d WHERE classid IN ('pg_rewrite'::regclass, 'pg_trigger'::regclass, 'pg_policy'::regclass, 'pg_proc'::regclass,
+    'pg_publication_rel'::regclass) OR adnum <> attnum OR (classid = 'pg_class'::regclass AND objid = refobjid)
+"""
+"""What PostgreSQL alters no column for: it would not know what the others meant with another type."""
+_UNLOGGED: Final = "SELECT FROM pg_class WHERE oid = to_regclass(%s) AND relpersistence = 'u'"
+
+
 def lost(table: TargetTable, copy: Copy) -> list[str]:
     """Return the columns that a live copy had and has no more."""
     return lost_columns(table, _wanted(table), copy.numbers, copy.mark)
 
 
 def refuse_altered(cur: Cursor, table: TargetTable, copy: Copy, there_as: Tables) -> None:
-    """Raise OperatorError for a copy that has lost its key or columns, or whose columns views keep from widening."""
+    """Raise OperatorError for a copy that has lost its key or columns, is unlogged, or that others keep narrow."""
     mark = None if copy.due or copy.relation is None else copy.mark  # of one that was restored it is of another table
     there = columns_of(cur, sql.Identifier(table.schema, table.copy_name))
     tables.changes(cur, there_as)  # raises for what no ALTER TABLE can do
@@ -66,14 +79,23 @@ def refuse_altered(cur: Cursor, table: TargetTable, copy: Copy, there_as: Tables
             "another hand has dropped it, made it deferrable, or given it other columns",
             hint=f"cdc rebuild APPLY.yaml --table {table.qualified}  # from the topics, beside it, then swapped in",
         )
+    cur.execute(_UNLOGGED, (place := there_as.rows.as_string(cur),))
+    if cur.fetchone() is not None:
+        raise OperatorError(
+            f"PostgreSQL table {table.schema}.{table.copy_name} is unlogged: a crash of the server would empty it, and "
+            "nothing would say so",
+            hint=f"ALTER TABLE {place} SET LOGGED; if the server has crashed since it is unlogged, also "
+            f"cdc rebuild APPLY.yaml --table {table.qualified}",
+        )
     wanted = {of.name: column_type(table, of) for of in table.columns}
     widened = [name for name, kind in wanted.items() if not _fits(there.get(name), kind)]
-    views = _views(cur, there_as, widened) if widened else []
-    if views:
+    cur.execute(_NARROW, (place, widened))
+    ((kept,),) = cur.fetchall()
+    if kept:
         raise OperatorError(
-            f"{table.qualified}: views keep columns of its copy from being widened: {', '.join(views)}",
-            hint="let the job start once without them, then make them again (pg_get_viewdef prints what they are); or "
-            + other_target(table),
+            f"{table.qualified}: what others have made of columns of its copy keeps them from being widened: {kept}",
+            hint="let the job start once without it, then make it again (pg_get_viewdef, pg_get_triggerdef and \\d "
+            "print what it is); or " + other_target(table),
         )
 
 
@@ -118,13 +140,12 @@ def _wanted(table: TargetTable) -> list[str]:
     return [*(column.name for column in table.columns), POSITION]
 
 
-def _views(cur: Cursor, of: Tables, columns: list[str] | None = None) -> list[str]:
-    """Return the views of a copy, or of columns of it."""
+def _views(cur: Cursor, of: Tables) -> list[str]:
+    """Return the views of a copy."""
     cur.execute(
         "SELECT DISTINCT v.oid::regclass::text FROM pg_depend d JOIN pg_rewrite r ON r.oid = d.objid"
-        " JOIN pg_class v ON v.oid = r.ev_class LEFT JOIN pg_attribute a ON a.attrelid = d.refobjid"
-        " AND a.attnum = d.refobjsubid WHERE d.refobjid = to_regclass(%s) AND d.classid = 'pg_rewrite'::regclass"
-        " AND v.oid <> d.refobjid AND (%s::text[] IS NULL OR a.attname = ANY (%s::text[])) ORDER BY 1",
-        (of.rows.as_string(cur), columns, columns),
+        " JOIN pg_class v ON v.oid = r.ev_class WHERE d.refobjid = to_regclass(%s)"
+        " AND d.classid = 'pg_rewrite'::regclass AND v.oid <> d.refobjid ORDER BY 1",
+        (of.rows.as_string(cur),),
     )
     return [name for (name,) in cur.fetchall()]

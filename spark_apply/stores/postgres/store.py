@@ -37,18 +37,19 @@ from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError, RetryableError
-from spark_apply.events.history import CURRENT
 from spark_apply.events.kafka.topic_identity import difference
+from spark_apply.model.altered import AlteredError, put_back, retyped
 from spark_apply.model.completeness import LOST, Mark, moved_on
 from spark_apply.model.foresight import Foreseen
 from spark_apply.model.identity import has_key, identity_of, stamp
-from spark_apply.model.lost_columns import RetypedError, known, retyped
+from spark_apply.model.lost_columns import known
 from spark_apply.model.store import (
     EVERYTHING,
     Applied,
     Batch,
     CopyError,
     Due,
+    Offsets,
     StoredRow,
     Visibility,
     only_options,
@@ -59,13 +60,12 @@ from spark_apply.stores.postgres import tables
 from spark_apply.stores.postgres.attached import attached, put_on, take_off
 from spark_apply.stores.postgres.careful import DeferredError, TableFold, fold_carefully
 from spark_apply.stores.postgres.copies import BESIDE, LIVE, PREVIOUS, Copies, Copy
-from spark_apply.stores.postgres.keys import asked, having
 from spark_apply.stores.postgres.letters import Letters
 from spark_apply.stores.postgres.locks import lock_exclusively, wait_for_locks
 from spark_apply.stores.postgres.others import lost, refuse_altered, refuse_dependents, refuse_to_drop
+from spark_apply.stores.postgres.rows import rows_of
 from spark_apply.stores.postgres.server import LockedError, Server, ShortageError
 from spark_apply.stores.postgres.tables import OURS, CopyState, Cursor, Tables, columns_of
-from spark_apply.stores.postgres.types import documents
 
 
 def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSession | None) -> PostgresStore:
@@ -94,6 +94,8 @@ class PostgresStore:
         """Tables that another session kept locked: they are waited for no more, until they are free."""
         self._columns: dict[str, tuple[int | None, dict[str, int | str]]] = {}
         """By table, a hash of the columns that its copy had when they were looked at last, and their numbers."""
+        self._reached: dict[str, tuple[int, Offsets]] = {}
+        """By table, the number of the copy that was written last, and the offsets up to which it has its topic."""
 
     def foresee(self, table: TargetTable) -> Foreseen:
         with self._server.transaction(f"looking at {table.qualified}") as cur:
@@ -126,6 +128,7 @@ class PostgresStore:
             tables.evolve(cur, self._copies.tables(table, copy, self._role))
             self._fits(table, self._copies.required(cur, table, self._role))
             self._staged.pop(table.qualified, None)
+            self._reached.pop(table.qualified, None)
         self._tables[table.qualified] = table
         return identity
 
@@ -143,12 +146,13 @@ class PostgresStore:
     def _fold_all(self, batches: Collection[Batch], visibility: Mapping[str, Visibility]) -> dict[str, Applied]:
         try:
             return self._fold_at_once(batches, visibility)
-        except (OperatorError, LockedError, ShortageError, RetypedError) as exc:
+        except (OperatorError, LockedError, ShortageError, AlteredError) as exc:
             # of a row, of a table, or of all: that is found out
             return self._fold_carefully(batches, visibility, waited=isinstance(exc, LockedError))
 
     def _fold_at_once(self, batches: Collection[Batch], visibility: Mapping[str, Visibility]) -> dict[str, Applied]:
         by_table, done = {batch.table.qualified: batch for batch in batches}, {}
+        reached = dict[str, tuple[int, Offsets]]()
         try:
             with self._server.transaction("applying a batch") as cur:
                 opened = {
@@ -162,11 +166,12 @@ class PostgresStore:
                         tables.make_stage(cur, one.of)
                         self._staged[name] = staged
                     done[name] = tables.fold(cur, one.of, one.batch, one.visible.limit, one.had)
-                    self._note_fold(cur, copy, one)
+                    reached[name] = self._note_fold(cur, copy, one)
         except BaseException:
             self._staged.clear()  # staging tables that it created are rolled back
             raise
         self._locked -= done.keys()
+        self._reached |= reached
         return done
 
     def _fold_carefully(
@@ -191,9 +196,9 @@ class PostgresStore:
                             opened[name][0].immediate = name in immediate
                     wait_for_locks(cur, again=waited or not self._locked.isdisjoint(opened))
                     self._fold_each(cur, [one for one, _ in opened.values()], failed)
-                    for one, copy in opened.values():
-                        self._note_fold(cur, copy, one)
+                    reached = {name: self._note_fold(cur, copy, one) for name, (one, copy) in opened.items()}
                 self._locked -= opened.keys()
+                self._reached |= reached
                 return {name: one.applied for name, (one, _) in opened.items()}
             except DeferredError as exc:
                 found = {name for name, (one, _) in opened.items() if exc.place in (None, one.of.place)} or set(opened)
@@ -225,6 +230,7 @@ class PostgresStore:
             )
         if self._role == LIVE:  # a rebuild may have swapped in another shape
             identity_of(copy.identity, table, f"PostgreSQL table {table.schema}.{table.copy_name}")
+            self._require_line(table, copy)
             self._require_types(cur, table, copy)
         before = copy.mark.complete if copy.mark else None
         late = before.late_before if before and not copy.reload and not table.history else ""
@@ -232,6 +238,12 @@ class PostgresStore:
         had = CopyState({}, "", reload=False) if visible.again else CopyState(ends, late, copy.reload)
         of = self._copies.tables(table, copy, self._role)
         return TableFold(of, batch, visible, had, letters=self._letters), copy
+
+    def _require_line(self, table: TargetTable, copy: Copy) -> None:
+        """Raise CdcError where the server has lost what this job has committed, as by a fail-over: it is read again."""
+        number, ends = self._reached.get(table.qualified, (copy.number, {}))
+        if number == copy.number and copy.mark and not copy.due and not copy.mark.holds(ends):
+            raise put_back(f"PostgreSQL table {table.schema}.{table.copy_name}")
 
     def _require_types(self, cur: Cursor, table: TargetTable, copy: Copy) -> None:
         """Raise CdcError where another hand has given columns other types: PostgreSQL would round or cut off values."""
@@ -246,14 +258,15 @@ class PostgresStore:
     def _fits(self, table: TargetTable, copy: Copy) -> None:
         self._columns[table.qualified] = copy.columns, known(copy.numbers)
 
-    def _note_fold(self, cur: Cursor, copy: Copy, one: TableFold) -> None:
-        """Set the mark of a copy that has the batch."""
+    def _note_fold(self, cur: Cursor, copy: Copy, one: TableFold) -> tuple[int, Offsets]:
+        """Set the mark of a copy that has the batch; return what it has reached once that is committed."""
         batch, visible = one.batch, one.visible
         ends = moved_on(copy.mark.ends if copy.mark else {}, visible.mark.ends)
         mark = self._marked(one.of.table, copy, replace(visible.mark, ends=ends))
         position = max(copy.position or "", batch.position if batch is not None else "") or None
         reload = copy.reload and visible.limit == ""
         self._copies.write(cur, copy.number, mark, position=position, reload=reload)
+        return copy.number, ends
 
     def position(self, table: TargetTable) -> str | None:
         copy = self._read(table)
@@ -271,6 +284,7 @@ class PostgresStore:
                 tables.forget_topic(cur, self._copies.tables(table, copy, self._role))
             mark = self._marked(table, copy, mark)
             self._copies.write(cur, copy.number, mark, reload=True if from_start else None)
+        self._reached[table.qualified] = copy.number, mark.ends
 
     def _marked(self, table: TargetTable, copy: Copy, mark: Mark) -> Mark:
         """Return a mark that has the numbers of a copy's columns; those of before where they may be others now."""
@@ -285,21 +299,7 @@ class PostgresStore:
             raise OperatorError(msg, hint="has the apply job made it? cdc apply")
         of = self._copies.tables(table, copy, self._role)
         with self._server.reading(f"reading {table.qualified}") as (cur, many):
-            had = columns_of(cur, of.rows)
-            columns = [column for column in table.columns if column.name in had]
-            keys = [column for column in columns if column.name in table.key]
-            row = sql.Identifier("t")
-            key = documents(keys, of=row)
-            query = sql.SQL("SELECT {}, {} FROM {} t").format(key, documents(columns, of=row), of.rows)
-            wanted: list[sql.Composable] = [sql.Identifier(CURRENT)] if table.history else []
-            wanted += [having(keys, key)] if ids is not None else []
-            if wanted:
-                query = sql.SQL("{} WHERE {}").format(query, sql.SQL(" AND ").join(wanted))
-            missing = self._letters.missing(cur, "".join(ids or ()).encode())
-            there = None if ids is None else [id_ for id_ in ids if missing.isdisjoint(id_)]
-            many.execute(query, None if there is None else (asked(there, keys),))
-            for id_, document in many:
-                yield StoredRow(id_, document)
+            yield from rows_of(cur, many, of, self._letters, ids)
 
     def id_of(self, event_key: str, document_key: str) -> str:
         del event_key
