@@ -21,7 +21,7 @@ class _Meaning(NamedTuple):
     words: str
     """A regular expression."""
     what: str
-    """Follows the server's place."""
+    """The message."""
     hint: str
     passes: bool = False
     """Whether it passes by itself, as a rule."""
@@ -35,127 +35,137 @@ _TLS: Final = "certificate|SSL"
 _MEANINGS: Final = (
     _Meaning(  # libpq's own words, before it asks the server
         r"invalid (?:\w+ value: |integer value \S* for connection option)",
-        "",
+        "source.url: {last}",
         hint="set another value behind the ? of source.url",
     ),
     _Meaning(
         "no password supplied",
-        " asks for the password of user {user}, and there is none",
+        "PostgreSQL at {where} asks for the password of user {user}, and there is none",
         hint="set it in source.url through ${{NAME}} or ${{file:/path}}: is what that names empty?",
     ),
     _Meaning(
         "password authentication failed",
-        " refuses the password of user {user}",
+        "PostgreSQL at {where} refuses the password of user {user}",
         hint="set the password in source.url through ${{NAME}} or ${{file:/path}}; to change it: ALTER ROLE {role} "
         "PASSWORD '…'; one that has expired is refused, too: SELECT rolvaliduntil FROM pg_roles WHERE rolname = "
         "{literal}",
     ),
     _Meaning(
         "authentication failed for user",  # by peer, ident, LDAP, PAM, GSSAPI or a certificate
-        " refuses user {user}: {last}",
+        "PostgreSQL at {where} refuses user {user}: {last}",
         hint="pg_hba.conf says how who logs in is asked: SELECT * FROM pg_hba_file_rules; a token in the place of a "
         "password may have expired",
     ),
-    _Meaning("is not permitted to log in", ": role {user} may not log in", hint="ALTER ROLE {role} LOGIN"),
+    _Meaning(
+        "is not permitted to log in",
+        "PostgreSQL at {where}: role {user} may not log in",
+        hint="ALTER ROLE {role} LOGIN",
+    ),
     _Meaning(
         "permission denied for database",
-        ": user {user} may not connect to that database",
+        "PostgreSQL at {where}: user {user} may not connect to that database",
         hint="GRANT CONNECT ON DATABASE {database} TO {role}",
     ),
     _Meaning(
         "not currently accepting connections",
-        ": that database is closed to connections",
+        "PostgreSQL at {where}: that database is closed to connections",
         hint="who has closed it? ALTER DATABASE {database} ALLOW_CONNECTIONS true opens it",
         passes=True,
     ),
     _Meaning(
         'database ".*" does not exist',
-        ": that database does not exist",
+        "PostgreSQL at {where}: that database does not exist",
         hint="psql {place} -U {shell_user} -d postgres -l lists them",
     ),
     _Meaning(
         'role ".*" does not exist',
-        ": role {user} does not exist",
+        "PostgreSQL at {where}: role {user} does not exist",
         hint="CREATE ROLE {role} LOGIN REPLICATION PASSWORD '…'",
     ),
     _Meaning(
         "exceeds .?max_wal_senders",
-        " takes no more replication connections: {last}",
+        "PostgreSQL at {where} takes no more replication connections: {last}",
         hint="SELECT pid, application_name, client_addr FROM pg_stat_replication tells who has them; or raise "
         "max_wal_senders at the server: cdc check CONNECTOR.yaml has the statement",
         passes=True,
     ),
     _Meaning(
         "WAL sender|replication role|start walsender",
-        ": user {user} may not replicate",
+        "PostgreSQL at {where}: user {user} may not replicate",
         hint="ALTER ROLE {role} REPLICATION",
     ),
     _Meaning(
         r"no pg_hba\.conf entry|pg_hba\.conf rejects",
-        " admits no connection of user {user} from here (pg_hba.conf)",
+        "PostgreSQL at {where} admits no connection of user {user} from here (pg_hba.conf)",
         hint="add to pg_hba.conf: hostssl {hba_database} {user} {address} scram-sha-256; then SELECT pg_reload_conf()",
     ),
     _Meaning(
         "does not support SSL",
-        ": no trusted TLS connection: {last}",
+        "PostgreSQL at {where}: no trusted TLS connection: {last}",
         hint="switch TLS on at the server: ALTER SYSTEM SET ssl = on, with its certificate and key; on a network "
         "that nobody else reads, ?sslmode=disable in source.url gives it up",
     ),
     _Meaning(
         "requires a valid client certificate",
-        " asks for a certificate of user {user}",
+        "PostgreSQL at {where} asks for a certificate of user {user}",
         hint="add ?sslcert=/path/to/client.pem&sslkey=/path/to/client.key to source.url",
     ),
     _Meaning(
         _TLS,
-        ": no trusted TLS connection: {last}",
+        "PostgreSQL at {where}: no trusted TLS connection: {last}",
         hint="add ?sslrootcert=/path/to/ca.pem to source.url; ?sslmode=require gives up checking who answers",
     ),
     _Meaning(  # PgBouncer and services built on it; a proxy of Amazon's
         "(?i:unsupported startup parameter|command-line options)",
-        ": a pooler in between refuses what a session sets: {last}",
+        "PostgreSQL at {where}: a pooler in between refuses what a session sets: {last}",
         hint=settings.POOLED,
     ),
     _Meaning(
         "configuration parameter|invalid value for parameter",
-        " refuses a setting: {last}",
+        "PostgreSQL at {where} refuses a setting: {last}",
         hint="take it out of ?options= in source.url",
     ),
     _Meaning(
         r"too many (?:clients|connections)|remaining connection slots",
-        " takes no more connections: {last}",
+        "PostgreSQL at {where} takes no more connections: {last}",
         hint=TOO_MANY_HINT + "; the role's own limit: ALTER ROLE {role} CONNECTION LIMIT -1",
         passes=True,
     ),
     _Meaning(
         "the database system is",
-        " cannot be reached: {last}",
+        "PostgreSQL at {where} cannot be reached: {last}",
         hint="the server is starting or stopping: wait until pg_isready {place} says that it accepts connections",
         passes=True,
     ),
-    _Meaning("FATAL: ", " refuses the connection: {last}", hint="the server answers: its log says more", passes=True),
+    _Meaning(
+        "FATAL: ",
+        "PostgreSQL at {where} refuses the connection: {last}",
+        hint="the server answers: its log says more",
+        passes=True,
+    ),
 )
 
 
 def meaning(where: str, params: Mapping[str, str], message: str) -> CdcError:
     """Return what a connection to the place `where` with libpq's `params` has failed for."""
     text = " ".join(message.split())
-    facts = _facts(params, text)
+    facts = _facts(where, params, text)
     for of in _MEANINGS:
         if re.search(of.words, text) and not (of.words is _TLS and says_cut(text)):
-            about = f"PostgreSQL at {where}{of.what.format(**facts)}" if of.what else f"source.url: {facts['last']}"
-            return (RetryableError if of.passes else OperatorError)(about, hint=of.hint.format(**facts))
+            kind = RetryableError if of.passes else OperatorError
+            return kind(of.what.format(**facts), hint=of.hint.format(**facts))
     return RetryableError(
         f"PostgreSQL at {where} cannot be reached: {facts['last']}",
         hint=f"is the address right, and is it running? pg_isready {facts['place']}",
     )
 
 
-def _facts(params: Mapping[str, str], text: str) -> Mapping[str, str]:
+def _facts(where: str, params: Mapping[str, str], text: str) -> Mapping[str, str]:
     user = params.get("user", "")
     database = params.get("dbname") or user
     asked_from = re.search(r'for host "([0-9a-fA-F.:]+)', text)
     return {
+        "where": where,
         "user": user,
         "role": _quoted(user, '"'),
         "literal": _quoted(user, "'"),
