@@ -303,8 +303,13 @@ REFUSED: list[tuple[str, str, str]] = [
     ),
     (
         "SELECT id, who FROM public.t a LEFT JOIN public.f b ON b.whom = a.g AND a.at < clock()",
-        "clock() stands in the ON of a LEFT JOIN",
-        "in WHERE or in a CASE",
+        "clock() stands in the ON of a LEFT JOIN, or in EXISTS, NOT EXISTS or IN: a.at < CLOCK()",
+        "SELECT DISTINCT …, a.at < CLOCK() AS due",
+    ),
+    (
+        "SELECT id FROM public.t WHERE NOT EXISTS (SELECT 1 FROM public.t b WHERE b.g = t.g AND b.at < clock())",
+        "clock() stands in the ON of a LEFT JOIN, or in EXISTS, NOT EXISTS or IN: b.at < CLOCK()",
+        "SELECT DISTINCT …, b.at < CLOCK() AS due",
     ),
     # approximate aggregates
     (
@@ -592,6 +597,19 @@ def test_a_unit_is_offered_where_it_may_divide(sql: str, key: list[str], *, offe
         plan_view("v", sql, key, RELATIONS)
     assert ("or say `unit:`" in (refused.value.hint or "")) is offered
     assert "refresh: full" in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("sql", "key"),
+    [
+        ("SELECT d.id, b.who FROM d LEFT JOIN public.f b ON b.whom = d.g AND d.due", ["id", "who"]),
+        ("SELECT id FROM public.t t WHERE NOT EXISTS (SELECT 1 FROM d WHERE d.g = t.g AND d.due)", ["id"]),
+    ],
+)
+def test_the_clock_of_an_outer_join_is_a_column_of_a_cte(sql: str, key: list[str]) -> None:
+    """The way out that the refusal names."""
+    of_rows = "WITH d AS (SELECT DISTINCT id, g, a.at < CLOCK() AS due FROM public.t a)"
+    assert plan_view("v", f"{of_rows} {sql}", key, RELATIONS).uses_clock
 
 
 def test_what_divides_a_view_by_its_clauses_is_not_asked_again() -> None:
