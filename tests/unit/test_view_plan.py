@@ -724,3 +724,11 @@ def test_each_subquery_in_from_has_a_name_as_postgres_before_16_asks_for(shape: 
             if isinstance(each.parent, exp.From | exp.Join) and not each.alias
         ]
         assert nameless == []
+
+
+def test_a_sum_of_quotients_grows_with_their_number_alone() -> None:
+    def length(count: int) -> int:
+        total = " + ".join(f"n / (n + {number})" for number in range(10, 10 + count))
+        return len(plan_view("v", f"SELECT id, {total} AS r FROM public.t", ["id"], RELATIONS).nodes[-1].whole)
+
+    assert length(8) < 3 * length(4)

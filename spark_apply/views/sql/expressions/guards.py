@@ -41,8 +41,11 @@ def is_refused(value: exp.Expr) -> bool:
 
 
 def where_known(first: exp.Expr, second: exp.Expr, made: exp.Expr) -> exp.Expr:
-    """Return an operator of the engine that does not ask for its second side where the first one is NULL."""
-    if not is_refused(second) or not aliases(first) or _joins(made):
+    """Return an operator of the engine that does not ask for its second side where the first one is NULL.
+
+    A first side that may be refused itself is not asked for twice: a sum of quotients would double with each of them.
+    """
+    if not is_refused(second) or is_refused(first) or not aliases(first) or _joins(made):
         return made
     return case((exp.Not(this=exp.Is(this=operand(first.copy()), expression=exp.Null())), made))
 
