@@ -141,6 +141,21 @@ i div 3
 l div -2
 CASE WHEN j <> 0 THEN i div j END
 CASE WHEN j <> 0 THEN i % j END
+i + cast(nvl2(i, '7', 'x') AS int)
+d * cast(nvl2(d, '1.5', 'xx') AS decimal(4,1))
+i - 7 div CASE WHEN i IS NULL THEN 0 ELSE 2 END
+cast(nvl2(j, '7', 'xxx') AS int) / (j * j + 1)
+cast(nvl2(j, '7', 'xxxx') AS int) % (j * j + 1)
+i < cast(nvl2(i, '7', 'xxxxx') AS int)
+i BETWEEN cast(nvl2(i, '0', 'xxxxxx') AS int) AND 5
+i BETWEEN 0 AND cast(CASE WHEN i >= 0 THEN '2' ELSE 'x' END AS int)
+i < 1 OR i NOT IN (1, cast(CASE WHEN i > 1 THEN '2' ELSE 'y' END AS int))
+i > 0 AND i IN (1, cast(CASE WHEN i > 1 THEN '7' ELSE 'z' END AS int))
+nullif(i, cast(nvl2(i, '7', 'xxxxxxx') AS int))
+CASE i WHEN cast(nvl2(i, '7', 'xxxxxxxx') AS int) THEN 1 ELSE 2 END
+s || cast(nvl2(s, '7', 'xxxxxxxxx') AS int)
+concat(s, '-', cast(nvl2(s, '7', 'xxxxxxxxxx') AS int))
+dt + cast(nvl2(dt, '7', 'xxxxxxxxxxx') AS int)
 i = j
 i < l
 d > e

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
 import duckdb
 import pytest
+import sqlglot
+from sqlglot import exp
 
 from cdc.model.change import Kind
 from cdc.model.errors import ConfigError
+from spark_apply.views.database.names import filled
 from spark_apply.views.sql.plan import plan_view
-from spark_apply.views.sql.view_plan import Division, Relation, ViewPlan
+from spark_apply.views.sql.view_plan import Division, Node, Relation, ViewPlan
 from tests.views.engine import relation
+from tests.views.shapes import RELATIONS as SMALL
+from tests.views.shapes import SHAPES
 
 RELATIONS = {
     each.name: each
@@ -295,8 +303,13 @@ REFUSED: list[tuple[str, str, str]] = [
     ),
     (
         "SELECT id, who FROM public.t a LEFT JOIN public.f b ON b.whom = a.g AND a.at < clock()",
-        "clock() stands in the ON of a LEFT JOIN",
-        "in WHERE or in a CASE",
+        "clock() stands in the ON of a LEFT JOIN, or in EXISTS, NOT EXISTS or IN: a.at < CLOCK()",
+        "SELECT DISTINCT …, a.at < CLOCK() AS due",
+    ),
+    (
+        "SELECT id FROM public.t WHERE NOT EXISTS (SELECT 1 FROM public.t b WHERE b.g = t.g AND b.at < clock())",
+        "clock() stands in the ON of a LEFT JOIN, or in EXISTS, NOT EXISTS or IN: b.at < CLOCK()",
+        "SELECT DISTINCT …, b.at < CLOCK() AS due",
     ),
     # approximate aggregates
     (
@@ -586,6 +599,19 @@ def test_a_unit_is_offered_where_it_may_divide(sql: str, key: list[str], *, offe
     assert "refresh: full" in (refused.value.hint or "")
 
 
+@pytest.mark.parametrize(
+    ("sql", "key"),
+    [
+        ("SELECT d.id, b.who FROM d LEFT JOIN public.f b ON b.whom = d.g AND d.due", ["id", "who"]),
+        ("SELECT id FROM public.t t WHERE NOT EXISTS (SELECT 1 FROM d WHERE d.g = t.g AND d.due)", ["id"]),
+    ],
+)
+def test_the_clock_of_an_outer_join_is_a_column_of_a_cte(sql: str, key: list[str]) -> None:
+    """The way out that the refusal names."""
+    of_rows = "WITH d AS (SELECT DISTINCT id, g, a.at < CLOCK() AS due FROM public.t a)"
+    assert plan_view("v", f"{of_rows} {sql}", key, RELATIONS).uses_clock
+
+
 def test_what_divides_a_view_by_its_clauses_is_not_asked_again() -> None:
     plan = plan_view("v", "SELECT g, id, n FROM public.t", ["g", "id"], RELATIONS, divided=Division(unit=("g",)))
     assert units(plan) == [("g",)]
@@ -654,3 +680,55 @@ def test_a_decimal_without_a_size_is_a_text_as_it_is_in_spark() -> None:
     relations = {"public.p": Relation("public.p", {"id": Kind("int64"), "price": Kind("decimal")}, ("id",))}
     with pytest.raises(ConfigError, match="string"):
         plan_view("v", "SELECT id, price * 2 AS p FROM public.p", ["id"], relations)
+
+
+@pytest.mark.parametrize(
+    ("sql", "key", "by"),
+    [
+        ("SELECT g, count(*) AS c FROM (SELECT DISTINCT g, n FROM public.t) d GROUP BY g", ["g"], ("g", "n")),
+        ("SELECT who FROM public.f WHERE whom IN (SELECT g FROM public.t GROUP BY g, n)", ["who"], ("g", "t.n")),
+        (
+            "SELECT k, max(k) AS m FROM (SELECT n AS k FROM public.t UNION ALL SELECT who FROM public.f) u GROUP BY k",
+            ["k"],
+            ("t.id", "f.who", "f.whom"),
+        ),
+    ],
+)
+def test_what_divides_a_node_is_told_by_names_that_the_sql_has(sql: str, key: list[str], by: tuple[str, ...]) -> None:
+    first, *_ = plan_view("v", sql, key, RELATIONS, divided=Division(limit=10)).nodes
+    assert first.divided_by == by
+    assert f"(by {', '.join(by)})" in first.checks[-1].what
+
+
+def _statements(node: Node) -> Iterator[str]:
+    yield from (*node.touched, *node.due, *node.next_due, node.restricted, node.whole)
+    for check in node.checks:
+        yield from (check.restricted, check.whole)
+
+
+@pytest.mark.parametrize("shape", [name for name, (sql, _) in SHAPES.items() if not re.search("approx_|hll_", sql)])
+def test_each_subquery_in_from_has_a_name_as_postgres_before_16_asks_for(shape: str) -> None:
+    """Whatever a relation is read as: rows of a table, or a subquery."""
+
+    def given(what: str, relation: str) -> str:
+        if relation:
+            return "(SELECT 1)"
+        return "IS NOT DISTINCT FROM" if what == "same" else "TIMESTAMP '2026-01-01'"
+
+    sql, key = SHAPES[shape]
+    plan = plan_view("v", sql, key, SMALL, engine="postgres", divided=Division(limit=10))
+    for statement in (filled(each, given) for node in plan.nodes for each in _statements(node)):
+        nameless = [
+            each.sql()
+            for each in sqlglot.parse_one(statement, read="postgres").find_all(exp.Subquery)
+            if isinstance(each.parent, exp.From | exp.Join) and not each.alias
+        ]
+        assert nameless == []
+
+
+def test_a_sum_of_quotients_grows_with_their_number_alone() -> None:
+    def length(count: int) -> int:
+        total = " + ".join(f"n / (n + {number})" for number in range(10, 10 + count))
+        return len(plan_view("v", f"SELECT id, {total} AS r FROM public.t", ["id"], RELATIONS).nodes[-1].whole)
+
+    assert length(8) < 3 * length(4)

@@ -287,7 +287,7 @@ def describe_views(config: ViewsConfig) -> dict[str, object]:
                     {
                         "name": node.name,
                         "reads": sorted({tables.get(read, read) for read in node.reads}),
-                        "units": list(node.units),
+                        "units": list(node.divided_by),
                         "deadlines": bool(node.due),
                         "stops": [check.what for check in node.checks],
                     }

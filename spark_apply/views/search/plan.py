@@ -133,6 +133,7 @@ def plan_match(match: Match, key: Sequence[str], *, engine: str = "duckdb") -> V
         whole=found,
         computed=_Pairs(match, written),
         held_by=match.query_columns,
+        divided_by=match.columns,
     )
     reads = tuple(sorted(node.reads))
     return ViewPlan(match.view, tuple(key), (node,), reads, uses_clock=False, null_keys=True)

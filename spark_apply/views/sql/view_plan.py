@@ -114,6 +114,8 @@ class Node:
     """Names of its output columns, in order."""
     units: tuple[str, ...]
     """Names of its unit columns, in order; of a view they are among `columns`. Empty: the whole is one unit."""
+    divided_by: tuple[str, ...]
+    """What its units are, for people: `units`, with expressions of the SQL for those that are not in `columns`."""
     touched: tuple[str, ...]
     """Their union has, by `units` in order, every unit that changed rows can touch; it may have more. Where the clock
     moves units, they use `CLOCK_BEFORE` and `CLOCK_AFTER`."""

@@ -8,6 +8,7 @@ from sqlglot import exp
 
 from spark_apply.views.sql.expressions.carrier import Carrier, Rules, Typed, call, case, cast, integer
 from spark_apply.views.sql.expressions.casts import CASTS
+from spark_apply.views.sql.expressions.guards import where_known
 from spark_apply.views.sql.expressions.types import FLOATS, INTEGERS, NULL, decimal, is_decimal, precision_scale
 from spark_apply.views.sql.reading.blocks import operand
 
@@ -30,13 +31,14 @@ def _concat(carry: Carrier, node: exp.Expr) -> Typed:
     parts = [_as_text(carry, each) for each in node.expressions]
     whole = operand(parts[0])
     for each in parts[1:]:
-        whole = exp.DPipe(this=whole, expression=operand(each))
+        whole = where_known(whole, each, exp.DPipe(this=whole, expression=operand(each)))
     return Typed(exp.paren(cast(whole, "string")), "string")
 
 
 @FUNCTIONS.of(exp.DPipe, knows="this expression safe")
 def _pipes(carry: Carrier, node: exp.Expr) -> Typed:
-    return Typed(exp.DPipe(this=_as_text(carry, node.this), expression=_as_text(carry, node.expression)), "string")
+    left, right = _as_text(carry, node.this), _as_text(carry, node.expression)
+    return Typed(where_known(left, right, exp.DPipe(this=left, expression=right)), "string")
 
 
 @FUNCTIONS.of(exp.ConcatWs, knows="expressions safe coalesce flatten")

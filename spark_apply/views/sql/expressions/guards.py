@@ -1,4 +1,10 @@
-"""Conditions joined by AND, of which one can fail for a value that another one leaves out.
+"""Parts that can fail for a value where another part says that they are not asked for.
+
+Of an operator Spark asks for one side where the other one, usually the left one, is not NULL; the engines for both. So
+where the second side is an error for some of its values, the operator is asked where the first one is known, as CASE
+says. A result beyond its type is not looked at: it would make a CASE of most arithmetic.
+
+Conditions joined by AND may fail for a value that another one of them leaves out.
 
 Spark asks them row by row in the order in which they are written, and asks no more where one is not true. The engines
 ask what costs least first. So one that can fail is asked where those before it are true, as CASE says.
@@ -15,18 +21,33 @@ from typing import Final
 from sqlglot import exp
 
 from spark_apply.views.sql.expressions.carrier import case
-from spark_apply.views.sql.reading.blocks import Block, Source, aliases
+from spark_apply.views.sql.reading.blocks import Block, Source, aliases, operand
 
 _NARROW: Final = (exp.DType.INT, exp.DType.BIGINT, exp.DType.DECIMAL)
 
 
 def may_fail(value: exp.Expr) -> bool:
     """Whether an expression of the engine may be an error: a division, a cast, a result beyond its type."""
-    if any(each.name == "error" for each in value.find_all(exp.Anonymous)):
+    if is_refused(value):
         return True
     if any(each.to.this in _NARROW for each in value.find_all(exp.Cast)):
         return True
     return any(not each.find(exp.Interval) for each in value.find_all(exp.Add, exp.Sub, exp.Mul))
+
+
+def is_refused(value: exp.Expr) -> bool:
+    """Whether there are values for which an expression of the engine is an error as Spark's is."""
+    return any(each.name == "error" for each in value.find_all(exp.Anonymous))
+
+
+def where_known(first: exp.Expr, second: exp.Expr, made: exp.Expr) -> exp.Expr:
+    """Return an operator of the engine that does not ask for its second side where the first one is NULL.
+
+    A first side that may be refused itself is not asked for twice: a sum of quotients would double with each of them.
+    """
+    if not is_refused(second) or is_refused(first) or not aliases(first) or _joins(made):
+        return made
+    return case((exp.Not(this=exp.Is(this=operand(first.copy()), expression=exp.Null())), made))
 
 
 def only_where(function: exp.Expr, condition: exp.Expr) -> exp.Filter:

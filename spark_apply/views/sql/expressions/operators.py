@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from sqlglot import exp
 
 from spark_apply.views.sql.expressions.carrier import Carrier, Rules, Typed, as_type, call, case, cast, failing
-from spark_apply.views.sql.expressions.guards import may_fail
+from spark_apply.views.sql.expressions.guards import is_refused, may_fail, where_known
 from spark_apply.views.sql.expressions.types import (
     DAYS,
     FLOATS,
@@ -147,19 +148,35 @@ def _moment(carry: Carrier, whole: exp.Expr, node: exp.Expr, found: Typed, momen
 @OPERATORS.of(exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ, exp.NullSafeNEQ)
 def _comparison(carry: Carrier, node: exp.Expr) -> Typed:
     left, right = comparable(carry, node, node.this, node.expression)
-    return Typed(type(node)(this=left, expression=right), "boolean")
+    made = type(node)(this=left, expression=right)
+    return Typed(
+        made if isinstance(node, exp.NullSafeEQ | exp.NullSafeNEQ) else where_known(left, right, made), "boolean"
+    )
 
 
 @OPERATORS.of(exp.Between, knows="this low high")
 def _between(carry: Carrier, node: exp.Expr) -> Typed:
-    value, low, high = comparable(carry, node, node.this, node.args["low"], node.args["high"])
+    ends = node.args["low"], node.args["high"]
+    value, low, high = comparable(carry, node, node.this, *ends)
+    if is_refused(low) or is_refused(high):
+        above, below = _each_asked(node, exp.GTE, ends[:1]), _each_asked(node, exp.LTE, ends[1:])
+        return carry(exp.and_(*above, *below))  # in this order, as Spark does
     return Typed(exp.Between(this=value, low=low, high=high), "boolean")
 
 
 @OPERATORS.of(exp.In, knows="this expressions")
 def _in(carry: Carrier, node: exp.Expr) -> Typed:
     value, *others = comparable(carry, node, node.this, *node.expressions)
+    if any(map(is_refused, others)):
+        return carry(
+            exp.or_(*_each_asked(node, exp.EQ, node.expressions))
+        )  # no further than to the first that is equal
     return Typed(exp.In(this=value, expressions=others), "boolean")
+
+
+def _each_asked(node: exp.Expr, how: type[exp.Binary], others: Sequence[exp.Expr]) -> list[exp.Expr]:
+    """Return comparisons of what a condition is about with others, each by itself."""
+    return [how(this=operand(node.this.copy()), expression=operand(each.copy())) for each in others]
 
 
 @OPERATORS.of(exp.Like, knows="this expression negate")
@@ -181,7 +198,7 @@ def _case(carry: Carrier, node: exp.Expr) -> Typed:
             conditions.append(carry.boolean(each.this).sql)
         else:
             left, right = comparable(carry, node, subject, each.this)
-            conditions.append(exp.EQ(this=operand(left), expression=operand(right)))
+            conditions.append(where_known(left, right, exp.EQ(this=operand(left), expression=operand(right))))
     values, joint = carry.together(node, [each.args["true"] for each in ifs] + ([default] if default else []))
     branches = zip(conditions, values, strict=False)
     return Typed(case(*branches, default=values[-1] if default else None), joint)
@@ -220,9 +237,8 @@ def _greatest(carry: Carrier, node: exp.Expr) -> Typed:
 def _nullif(carry: Carrier, node: exp.Expr) -> Typed:
     value = carry(node.this)
     left, right = comparable(carry, node, node.this, node.expression)
-    return Typed(
-        case((exp.EQ(this=operand(left), expression=operand(right)), exp.Null()), default=value.sql), value.type
-    )
+    same = where_known(left, right, exp.EQ(this=operand(left), expression=operand(right)))
+    return Typed(case((same, exp.Null()), default=value.sql), value.type)
 
 
 @OPERATORS.of(exp.Neg)
@@ -262,7 +278,7 @@ def _sum(carry: Carrier, node: exp.Expr) -> Typed:
         if left.type in INTERVALS and MONTHS not in {left.type, right.type} - {left.type}:
             return Typed(made, common_type(left.type, right.type) or left.type)
     if left.type == "date" and right.type == "int":
-        return Typed(cast(made, "date"), "date")
+        return Typed(where_known(left.sql, right.sql, cast(made, "date")), "date")
     if isinstance(node, exp.Sub) and left.type in INSTANTS and right.type in INSTANTS:
         return Typed(made, TIME)
     return _arithmetic(carry, node, left, right)
@@ -275,6 +291,11 @@ def _product(carry: Carrier, node: exp.Expr) -> Typed:
 
 def _arithmetic(carry: Carrier, node: exp.Expr, left: Typed, right: Typed) -> Typed:
     """Return +, - or * of numbers."""
+    found = _of_numbers(carry, node, left, right)
+    return Typed(where_known(left.sql, right.sql, found.sql), found.type)
+
+
+def _of_numbers(carry: Carrier, node: exp.Expr, left: Typed, right: Typed) -> Typed:
     kinds = {left.type, right.type} - {NULL}
     if not all(is_number(each) for each in kinds):
         raise carry.differs(node, f"its sides are {left.type} and {right.type}")
@@ -309,18 +330,22 @@ def _as_decimal(node: exp.Expr, found: Typed) -> tuple[int, int]:
 
 
 def guarded(left: Typed, right: Typed, of: str, made: exp.Expr) -> exp.Expr:
-    """Return a quotient that is an error where Spark's is: by zero, unless the other side is NULL."""
+    """Return a quotient that is an error where Spark's is: by zero, unless the other side is NULL.
+
+    Spark asks for the divisor first.
+    """
     if isinstance(right.sql, exp.Literal) and float(right.sql.name) != 0:
         return made
     zero = exp.and_(
         exp.EQ(this=operand(right.sql.copy()), expression=exp.Literal.number(0)),
         exp.Not(this=exp.Is(this=operand(left.sql.copy()), expression=exp.Null())),
     )
-    return case(
+    found = case(
         (zero, failing("division by zero", of)),
         (exp.EQ(this=operand(right.sql.copy()), expression=exp.Literal.number(0)), exp.Null()),
         default=made,
     )
+    return where_known(right.sql, left.sql, found)
 
 
 @OPERATORS.of(exp.Div, knows="this expression safe typed")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sqlglot import exp
@@ -11,7 +11,7 @@ from spark_apply.views.sql.expressions.carrier import cast
 from spark_apply.views.sql.expressions.dialects import SPARK, current
 from spark_apply.views.sql.expressions.types import FLOATS, common_type, is_number, is_sketch
 from spark_apply.views.sql.reading.blocks import Block, aliases
-from spark_apply.views.sql.reading.written import Written
+from spark_apply.views.sql.reading.written import Written, as_written
 from spark_apply.views.sql.statements import block as to
 from spark_apply.views.sql.statements.checks import Claims, rows_of, spread, too_many
 from spark_apply.views.sql.statements.deadlines import deadlines, due, next_due
@@ -46,6 +46,7 @@ def node_of(written: Written, name: str, made: Made, limit: int | None) -> Node:
     counted: tuple[list[str], list[str]] = [], []
     found: dict[str, list[str]] = {"touched": [], "due": [], "next_due": [], "restricted": [], "whole": []}
     columns = tuple(branches[0].block.outputs)
+    divided_by = tuple(dict.fromkeys(each for branch in branches for each in _told(branch, columns)))
     for branch in branches:
         block = branch.block
         if units:
@@ -64,7 +65,7 @@ def node_of(written: Written, name: str, made: Made, limit: int | None) -> Node:
         counted[0].append(rows_of(block, branch.units, by_source, on_rows))
         counted[1].append(rows_of(block, branch.units, {}, ()))
     if limit is not None:
-        checks.append(too_many(units, [name for name in units if name in columns], limit, *map(_union_all, counted)))
+        checks.append(too_many(units, divided_by, limit, *map(_union_all, counted)))
     return Node(
         name=name,
         reads=tuple(dict.fromkeys(source.input.name for branch in branches for source in branch.block.sources)),
@@ -77,7 +78,17 @@ def node_of(written: Written, name: str, made: Made, limit: int | None) -> Node:
         whole=_union_all(found["whole"]),
         lookups=tuple(dict.fromkeys(each for branch in branches for each in _lookups(branch))),
         checks=tuple(checks),
+        divided_by=divided_by,
     )
+
+
+def _told(branch: Branch, columns: Collection[str]) -> Iterator[str]:
+    """Yield what divides a branch, as its SQL has it: a unit column that is no output has a name that it has not."""
+    for name, value in branch.units:
+        if name in columns:
+            yield name
+        elif name != branch.number and not _is_null(value):
+            yield as_written(value)
 
 
 def _lookups(branch: Branch) -> Iterator[tuple[str, str]]:
@@ -96,7 +107,7 @@ def _restriction(branch: Branch, rows: str) -> tuple[dict[str, list[str]], list[
     number = next(value for name, value in branch.units if name == branch.number)
     own = [(name, value) for name, value in branch.units if name != branch.number and not _is_null(value)]
     is_of_branch = to.where([exp.EQ(this=to.name(branch.number), expression=number.copy())])
-    of_branch = f"(SELECT * FROM {rows}{is_of_branch})"
+    of_branch = f"(SELECT * FROM {rows} AS {to.ROW}{is_of_branch})"
     return restriction(branch.block, own, of_branch)
 
 

@@ -56,7 +56,7 @@ def spread(block: Block, units: Units, claim: Claim, of_units: tuple[to.Restrict
 def too_many(units: Sequence[str], shown: Sequence[str], limit: int, restricted: str, whole: str) -> Check:
     """Return the check that no unit has more rows than that; the statements give each row's unit.
 
-    `shown`: the unit columns that a user knows, as they are in the SQL.
+    `shown`: what the units are, as the SQL has it.
     """
     group = f" GROUP BY {', '.join(map(to.quoted, units))}" if units else ""
     counted = (

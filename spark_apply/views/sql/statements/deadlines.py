@@ -165,9 +165,9 @@ def _check_optional(block: Block, written: Written, needed: frozenset[str]) -> N
         timed = next((each for each in source.on if has_clock(each)), None)
         if timed is not None and source.optional and source.alias in there:
             raise written.refuse(
-                f"clock() stands in the ON of a LEFT JOIN whose columns tell the output rows apart: {_shown(timed)}",
+                f"clock() stands in the ON of a LEFT JOIN, or in EXISTS, NOT EXISTS or IN: {_shown(timed)}",
                 at=timed,
-                hint="compare with clock() in WHERE or in a CASE, or with columns of the first table alone",
+                hint=f"make a column of a CTE of it, SELECT DISTINCT …, {_shown(timed)} AS due FROM …, and join that",
             )
 
 
