@@ -137,6 +137,7 @@ def read_again(before: State | None, now: State) -> list[tuple[str, str]]:
     """Find the tables of which all rows are read again from a place that the log has come to: that place, and the name.
 
     The place may lie ahead when a reading is asked for: what the log still has before it may be of rows that are gone.
+    A table that is new to the position is among them: it may have been captured before, and have lost rows since.
     """
     found = []
     earlier = before.reading if before is not None else {}
@@ -144,8 +145,7 @@ def read_again(before: State | None, now: State) -> list[tuple[str, str]]:
         since = str(reading["since"])
         asked = earlier.get(name, {}).get("since") == since
         said = asked and before is not None and _has_passed(before, since)
-        known = before is not None and name in before.tables
-        if known and not said and _has_passed(now, since):
+        if before is not None and not said and _has_passed(now, since):
             found.append((since, name))
     return sorted(found)
 

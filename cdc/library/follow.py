@@ -12,6 +12,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -229,11 +230,9 @@ def configured(
             hint='name="orders", or a file whose name begins with a letter',
         )
     chosen: list[Any] = [item if isinstance(item, str) else _keyed(item) for item in tables]
-    return ConnectorConfig(
-        name=named,
-        source=SourceConfig(type=kind, url=url, tables=tuple(chosen), messages=False),
-        sink=KafkaConfig(bootstrap_servers="none", topic_prefix=named),
-    )
+    source = SourceConfig(type=kind, url=url, tables=tuple(chosen), messages=False)
+    config = ConnectorConfig(name=named, source=source, sink=KafkaConfig(bootstrap_servers="none"))
+    return replace(config, sink=replace(config.sink, topic_prefix=named))  # a name that is none is told as a name
 
 
 def _keyed(item: Mapping[str, Any]) -> KeyedTable:

@@ -105,6 +105,17 @@ def test_what_is_done_is_not_given_again_and_the_slot_is_told_of_no_more(postgre
         given[2].done()
 
 
+def test_a_table_that_is_back_is_told_as_emptied_first(postgres18: Database, tmp_path: Path) -> None:
+    position = tmp_path / "back.pos"
+    postgres18.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)")
+    _follow(postgres18.url, position, "public.t", "public.other")
+    postgres18.execute("DELETE FROM t WHERE id = 2")
+    assert _follow(postgres18.url, position, "public.other") == []
+    told = _follow(postgres18.url, position, "public.t", "public.other")
+    assert told[told.index(("t", None)) :] == [("t", None), ("r", 1)]
+
+
 def test_an_idle_table_holds_no_log(postgres18: Database, tmp_path: Path) -> None:
     """Once all is done the slot goes on with what others write; before that it does not."""
     postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE busy (v text)", "INSERT INTO t VALUES (1)")
@@ -242,6 +253,10 @@ def test_a_copy_of_the_process_does_not_wait_for_ever(postgres18: Database, tmp_
     [
         ({"source": "postgresql://here/db", "tables": "a.b", "position": "1.pos"}, "cannot be named after"),
         ({"source": "redis://here", "tables": ["a.b"], "position": "x.pos"}, "neither a database's URL nor"),
+        (
+            {"source": "postgresql://here/db", "tables": ["a.b"], "position": "x.pos", "name": "a b"},
+            "^name: “a b” is not",
+        ),
         ({"source": "postgresql://here/db", "tables": ["a.b"]}, "needs tables and position"),
         ({"source": "connector.yaml", "position": "x.pos"}, "for a database's URL, not for a connector's file"),
         ({"source": "connector.yaml", "since": "yesterday"}, "is no instant|cannot be read"),

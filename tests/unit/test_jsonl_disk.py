@@ -56,6 +56,25 @@ def test_where_rows_come_again_is_told_as_other_events_tell_their_table(tmp_path
     assert [event["source"][part] for part in ("db", "schema", "table")] == ["d", "a.b", "c.d"]
 
 
+def test_a_table_that_is_back_has_its_earlier_rows_taken_away_once(tmp_path: Path) -> None:
+    """It was captured, then no more: no log has the rows that went meanwhile. It may be read at once, or later."""
+    sink = JsonlSink(tmp_path / "changes.jsonl", "c")
+    sink.fence()
+    sink.schema(b"1", b'{"db":"d","schema":"s","table":"t","version":1}')
+    sink.commit(STATE)
+    for commit in (3, 7, 9):
+        reading = {"s.t": {"since": Position(1, commit, 0).text}}
+        back = replace(STATE.next(), tables=("s.t",), reading=reading)
+        sink.commit(back)
+        sink.commit(replace(back.next(), commit=11))
+        sink.commit(STATE)
+    sink.close()
+    told = [json.loads(line) for line in (tmp_path / "changes.jsonl").read_text().splitlines()]
+    assert [(event["op"], event["source"]["position"]) for event in told] == [
+        ("t", Position(1, commit, 0).text) for commit in (3, 7, 9)
+    ]
+
+
 def test_a_file_of_a_long_transaction_is_let_go_of() -> None:
     file = FULL.open("w+b")
     file.write(b"x")
