@@ -107,7 +107,7 @@ _NOT_BY_MYSQL: Final = frozenset(
     {
         "a_partition_emptied", "a_partition_dropped", "a_partition_exchanged", "both_sides_of_an_exchange",
         "a_partition_made_a_table", "a_table_made_a_partition", "partitions_of_other_sizes", "versions_of_rows",
-        "versions_by_named_columns", "versions_that_end", "rows_that_go_with_others",
+        "versions_by_named_columns", "versions_that_end", "rows_that_go_with_others", "rows_that_go_with_versions",
         "rows_that_went_with_another_name", "rows_that_stay", "gtids_by_hand", "signs_in_names",
         "in_another_database_for_a_while", "an_engine_without_transactions_for_a_time",
     }
