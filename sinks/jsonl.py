@@ -109,7 +109,7 @@ class JsonlSink(TopiclessSink):
         if self._file is None or self._position is None:
             raise BugError("the sink is not fenced: nothing may be written")
         before = self._contents
-        for since, name in read_again(before.state, state):
+        for since, name in read_again(before, state):
             at = place_of(since, map(_position, self._lines))
             self._lines.insert(at, _KEY % b"null" + emptied(name, since, self._schemas)[1:] + b"\n")
         lines = b"".join(self._lines)

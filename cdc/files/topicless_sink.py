@@ -133,19 +133,22 @@ class TopiclessSink:
         self._begin()
 
 
-def read_again(before: State | None, now: State) -> list[tuple[str, str]]:
+def read_again(before: Contents, now: State) -> list[tuple[str, str]]:
     """Find the tables of which all rows are read again from a place that the log has come to: that place, and the name.
 
     The place may lie ahead when a reading is asked for: what the log still has before it may be of rows that are gone.
-    A table that is new to the position is among them: it may have been captured before, and have lost rows since.
+    A table that was captured once, and comes back, is among them: it may have lost rows meanwhile.
     """
+    was = before.state
+    if was is None:
+        return []
+    described = {_qualified(orjson.loads(record)) for record in before.schemas.values()}
     found = []
-    earlier = before.reading if before is not None else {}
-    for name, reading in {**earlier, **now.reading}.items():
+    for name, reading in {**was.reading, **now.reading}.items():
         since = str(reading["since"])
-        asked = earlier.get(name, {}).get("since") == since
-        said = asked and before is not None and _has_passed(before, since)
-        if before is not None and not said and _has_passed(now, since):
+        asked = was.reading.get(name, {}).get("since") == since
+        said = asked and _has_passed(was, since)
+        if (name in was.tables or name in described) and not said and _has_passed(now, since):
             found.append((since, name))
     return sorted(found)
 

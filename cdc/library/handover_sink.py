@@ -69,7 +69,7 @@ class HandoverSink(TopiclessSink):
         before = self._contents
         self._contents = Contents(state, self._schemas, self._commands)
         groups = [group for group in self._groups if group.of is None or not self._is_done(group)]
-        for since, name in read_again(before.state, state):  # whole transactions are kept whole
+        for since, name in read_again(before, state):  # whole transactions are kept whole
             at = place_of(since, (group.position for group in groups))
             group = Group(None, position=since)
             group.events.add((b"", emptied(name, since, self._schemas)), 0)

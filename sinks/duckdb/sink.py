@@ -96,7 +96,7 @@ class DuckdbSink(TopiclessSink):
             raise BugError("the sink is not fenced: nothing may be written")
         before, after = self._contents, Contents(state, self._schemas, self._commands)
         try:
-            self._write(self._file, self._tables, before.state, after)
+            self._write(self._file, self._tables, before, after)
         except duckdb.Error as exc:
             failed = self._file.failed(exc)
             self.close()
@@ -107,22 +107,22 @@ class DuckdbSink(TopiclessSink):
         self._contents = after
         self._begin()
 
-    def _write(self, file: DuckdbFile, tables: Tables, before: State | None, after: Contents) -> None:
+    def _write(self, file: DuckdbFile, tables: Tables, before: Contents, after: Contents) -> None:
         now = after.state
         if now is None:
             raise BugError("a commit without a state")
-        coming = {name for state in (before, now) if state is not None for name in (*state.reading, *state.asked)}
+        coming = {name for state in (before.state, now) if state is not None for name in (*state.reading, *state.asked)}
         file.begin()
         Fold(file, tables, coming).take(self._in_order(before, now))
         if now.phase is Phase.STREAM and not now.snapshot:
             tables.settle({*now.reading, *now.asked})
         file.commit(after, tables.to_json())
 
-    def _in_order(self, before: State | None, now: State) -> Iterator[Item]:
+    def _in_order(self, before: Contents, now: State) -> Iterator[Item]:
         """Give the events with what empties tables where rows come again from a place of the log on."""
         again = read_again(before, now)
         places = [(place_of(since, map(_position, self._events)), name) for since, name in again]
-        places += [(0, name) for name in _begun(before, now)]
+        places += [(0, name) for name in _begun(before.state, now)]
         for number, item in enumerate(self._events):
             for place, name in places:
                 if place == number:

@@ -20,6 +20,7 @@ from cdc.model.state import Phase
 from spark_apply.events.projection import projected_table
 from spark_apply.events.quarantine import read_entries
 from spark_apply.events.set_aside import read_set_aside
+from spark_apply.model.altered import AlteredError
 from spark_apply.model.completeness import Mark
 from spark_apply.model.store import EVERYTHING, Applied, Batch, CopyError, Due, Refused, Visibility
 from spark_apply.model.target_table import Version
@@ -244,8 +245,11 @@ def test_columns_that_another_hand_has_exchanged(postgres18: Database) -> None:
     store.close()
 
 
-def test_a_server_that_loses_what_it_had_committed_while_the_job_runs(postgres18: Database) -> None:
+@pytest.mark.parametrize("to", ["an earlier mark", "no mark", "an earlier mark, altered"])
+def test_a_server_that_loses_what_it_had_committed_while_the_job_runs(postgres18: Database, to: str) -> None:
     """As by a fail-over, or a crash under `synchronous_commit = off`: a copy is opened again, and goes on from there.
+
+    Also where the next batch brings another version of the table, so that the copy is opened before it is written.
 
     Written on, a copy would say that it has what came between. Where nothing was lost, a new session goes on.
     """
@@ -265,16 +269,26 @@ def test_a_server_that_loses_what_it_had_committed_while_the_job_runs(postgres18
     store.fold([], shown(3))
     ((kept,),) = postgres18.rows("SELECT mark FROM cdc_apply.copies WHERE name = 'lost'")
     store.fold([], shown(5))
+    found = "NULL" if to == "no mark" else f"'{kept}'"
     postgres18.execute(
-        f"UPDATE cdc_apply.copies SET mark = '{kept}' WHERE name = 'lost'",
+        f"UPDATE cdc_apply.copies SET mark = {found} WHERE name = 'lost'",
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
         " AND application_name = 'cdc apply'",
     )
-    with pytest.raises(CopyError, match=r"public\.lost was put back to an earlier state") as told:
-        store.fold([], shown(7))
-    assert set(told.value.errors) == {"public.lost"}
+    if to == "an earlier mark, altered":
+        store.fold([], {"public.fine": shown(7)["public.fine"]})
+        with pytest.raises(AlteredError, match=r"public\.lost was put back to an earlier state"):
+            store.open(tables["lost"])
+    else:
+        with pytest.raises(CopyError, match=r"public\.lost was put back to an earlier state") as told:
+            store.fold([], shown(7))
+        assert set(told.value.errors) == {"public.lost"}
     store.open(tables["lost"])
-    assert [store.mark(of).ends for of in tables.values()] == [{0: 5}, {0: 3}]  # type: ignore[union-attr]
+    marks = [store.mark(of) for of in tables.values()]
+    assert [mark and mark.ends for mark in marks] == [
+        {0: 7 if "altered" in to else 5},
+        None if to == "no mark" else {0: 3},
+    ]
     store.fold([], shown(7))
     store.close()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import duckdb
 import pytest
@@ -726,9 +726,22 @@ def test_each_subquery_in_from_has_a_name_as_postgres_before_16_asks_for(shape: 
         assert nameless == []
 
 
-def test_a_sum_of_quotients_grows_with_their_number_alone() -> None:
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda count: " + ".join(f"n / (n + {number})" for number in range(10, 10 + count)),
+        lambda count: (
+            f"n IN ({', '.join(f'{number}' for number in range(100 * count))}, CAST(CAST(n AS STRING) AS INT))"
+        ),
+        lambda count: (
+            f"n IN ({', '.join(f'CAST(substr(CAST(n AS STRING), {number}) AS INT)' for number in range(1, count))})"
+        ),
+    ],
+    ids=["quotients", "members", "members that may be refused"],
+)
+def test_what_is_asked_in_order_grows_with_its_number_alone(made: Callable[[int], str]) -> None:
     def length(count: int) -> int:
-        total = " + ".join(f"n / (n + {number})" for number in range(10, 10 + count))
-        return len(plan_view("v", f"SELECT id, {total} AS r FROM public.t", ["id"], RELATIONS).nodes[-1].whole)
+        sql = f"SELECT id, {made(count)} AS r FROM public.t"
+        return len(plan_view("v", sql, ["id"], RELATIONS).nodes[-1].whole)
 
     assert length(8) < 3 * length(4)

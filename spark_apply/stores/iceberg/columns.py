@@ -23,8 +23,10 @@ _PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "50",
 }
-TAKEN: Final = ("_deleted", "_file", "_last_updated_sequence_number", "_partition", "_pos", "_row_id", "_spec_id")
-"""Names of the format's own columns. See https://iceberg.apache.org/spec/#reserved-field-ids."""
+TAKEN: Final = ("_file", "_partition", "_pos", "_row_id", "_spec_id")
+"""Names of the format's own columns that a MERGE reads. See https://iceberg.apache.org/spec/#reserved-field-ids."""
+NOT_READ: Final = ("_deleted", "_last_updated_sequence_number")
+"""Those of which a copy can be written, and is, but `SELECT *` of Spark ends with an error."""
 
 
 def create(tables: IcebergTables, table: TargetTable) -> None:

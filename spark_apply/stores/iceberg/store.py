@@ -44,7 +44,7 @@ from spark_apply.model.upkeep import HOUR_MS, Upkeep, upkeep_of
 from spark_apply.spark.names import folder_name, quoted
 from spark_apply.spark.paths import local, located
 from spark_apply.spark.session import open_session
-from spark_apply.stores.iceberg.columns import TAKEN, changes, create
+from spark_apply.stores.iceberg.columns import NOT_READ, TAKEN, changes, create
 from spark_apply.stores.iceberg.copies import MAIN, begin_beside, put_previous_back, replaced_at, swap_in
 from spark_apply.stores.iceberg.maintenance import compact, expire, unneeded, worn
 from spark_apply.stores.iceberg.marks import has_no_rows, mark_in_folder, mark_of, position_at, standing
@@ -119,7 +119,7 @@ class IcebergStore(LakeStore):
         """By table, the number of the schema whose columns fit it."""
 
     def foresee(self, table: TargetTable) -> Foreseen:
-        refuse_taken(table, TAKEN, f"Iceberg table {self.table_name(table)}")
+        self._refuse_taken(table)
         if not self._tables.is_there(table):
             return Foreseen(None)
         self._refuse_lost(
@@ -130,8 +130,14 @@ class IcebergStore(LakeStore):
             told.append(f"partition by {noted(table)} from now on")
         return Foreseen(self._identity(table), tuple(told))
 
+    def _refuse_taken(self, table: TargetTable) -> None:
+        name = f"Iceberg table {self.table_name(table)}"
+        refuse_taken(table, TAKEN, name)
+        if not self._tables.is_there(table):
+            refuse_taken(table, NOT_READ, name)
+
     def open(self, table: TargetTable) -> str:
-        refuse_taken(table, TAKEN, f"Iceberg table {self.table_name(table)}")
+        self._refuse_taken(table)
         if not self._tables.is_there(table):
             create(self._tables, table)
         own = self._identity(table)

@@ -39,7 +39,7 @@ from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError, RetryableError
 from spark_apply.events.kafka.topic_identity import difference
 from spark_apply.model.altered import AlteredError, put_back, retyped
-from spark_apply.model.completeness import LOST, Mark, moved_on
+from spark_apply.model.completeness import LOST, NEW, Mark, moved_on
 from spark_apply.model.foresight import Foreseen
 from spark_apply.model.identity import has_key, identity_of, stamp
 from spark_apply.model.lost_columns import known
@@ -94,8 +94,10 @@ class PostgresStore:
         """Tables that another session kept locked: they are waited for no more, until they are free."""
         self._columns: dict[str, tuple[int | None, dict[str, int | str]]] = {}
         """By table, a hash of the columns that its copy had when they were looked at last, and their numbers."""
-        self._reached: dict[str, tuple[int, Offsets]] = {}
-        """By table, the number of the copy that was written last, and the offsets up to which it has its topic."""
+        self._reached: dict[str, Offsets] = {}
+        """By table, the offsets up to which this job has written its copy."""
+        self._behind: set[str] = set()
+        """Tables whose copies have not what was written, which was told: they go on from what they have once opened."""
 
     def foresee(self, table: TargetTable) -> Foreseen:
         with self._server.transaction(f"looking at {table.qualified}") as cur:
@@ -118,6 +120,8 @@ class PostgresStore:
             wait_for_locks(cur)  # a reader of it may stay for hours
             copy = self._copies.find(cur, table, self._role)
             there = columns_of(cur, sql.Identifier(table.schema, table.copy_name))
+            if table.qualified not in self._behind:
+                self._require_line(table, copy)
             if copy is None or (copy.relation is None and not there):
                 copy = self._copies.create(cur, table)
             elif copy.relation is None:  # the database, or this table, was restored from a dump
@@ -129,6 +133,7 @@ class PostgresStore:
             self._fits(table, self._copies.required(cur, table, self._role))
             self._staged.pop(table.qualified, None)
             self._reached.pop(table.qualified, None)
+            self._behind.discard(table.qualified)
         self._tables[table.qualified] = table
         return identity
 
@@ -152,7 +157,7 @@ class PostgresStore:
 
     def _fold_at_once(self, batches: Collection[Batch], visibility: Mapping[str, Visibility]) -> dict[str, Applied]:
         by_table, done = {batch.table.qualified: batch for batch in batches}, {}
-        reached = dict[str, tuple[int, Offsets]]()
+        reached = dict[str, Offsets]()
         try:
             with self._server.transaction("applying a batch") as cur:
                 opened = {
@@ -224,6 +229,7 @@ class PostgresStore:
         self._lock(cur, table)
         copy = self._copies.find(cur, table, self._role)
         if copy is None or copy.relation is None:
+            self._behind.add(table.qualified)
             msg = f"PostgreSQL table {table.schema}.{table.copy_name} was dropped or recreated while the job wrote it"
             raise OperatorError(
                 msg, hint="a job that runs makes it again, and fills it from its topic; so does a new start"
@@ -239,10 +245,11 @@ class PostgresStore:
         of = self._copies.tables(table, copy, self._role)
         return TableFold(of, batch, visible, had, letters=self._letters), copy
 
-    def _require_line(self, table: TargetTable, copy: Copy) -> None:
-        """Raise CdcError where the server has lost what this job has committed, as by a fail-over: it is read again."""
-        number, ends = self._reached.get(table.qualified, (copy.number, {}))
-        if number == copy.number and copy.mark and not copy.due and not copy.mark.holds(ends):
+    def _require_line(self, table: TargetTable, copy: Copy | None) -> None:
+        """Raise CdcError where the server has lost what this job has committed, or a swap, as by a fail-over."""
+        mark = (copy and copy.mark) or NEW
+        if not (copy and copy.due) and not mark.holds(self._reached.get(table.qualified, {})):
+            self._behind.add(table.qualified)
             raise put_back(f"PostgreSQL table {table.schema}.{table.copy_name}")
 
     def _require_types(self, cur: Cursor, table: TargetTable, copy: Copy) -> None:
@@ -258,7 +265,7 @@ class PostgresStore:
     def _fits(self, table: TargetTable, copy: Copy) -> None:
         self._columns[table.qualified] = copy.columns, known(copy.numbers)
 
-    def _note_fold(self, cur: Cursor, copy: Copy, one: TableFold) -> tuple[int, Offsets]:
+    def _note_fold(self, cur: Cursor, copy: Copy, one: TableFold) -> Offsets:
         """Set the mark of a copy that has the batch; return what it has reached once that is committed."""
         batch, visible = one.batch, one.visible
         ends = moved_on(copy.mark.ends if copy.mark else {}, visible.mark.ends)
@@ -266,7 +273,7 @@ class PostgresStore:
         position = max(copy.position or "", batch.position if batch is not None else "") or None
         reload = copy.reload and visible.limit == ""
         self._copies.write(cur, copy.number, mark, position=position, reload=reload)
-        return copy.number, ends
+        return ends
 
     def position(self, table: TargetTable) -> str | None:
         copy = self._read(table)
@@ -284,7 +291,7 @@ class PostgresStore:
                 tables.forget_topic(cur, self._copies.tables(table, copy, self._role))
             mark = self._marked(table, copy, mark)
             self._copies.write(cur, copy.number, mark, reload=True if from_start else None)
-        self._reached[table.qualified] = copy.number, mark.ends
+        self._reached[table.qualified] = mark.ends
 
     def _marked(self, table: TargetTable, copy: Copy, mark: Mark) -> Mark:
         """Return a mark that has the numbers of a copy's columns; those of before where they may be others now."""

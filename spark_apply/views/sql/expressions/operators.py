@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from sqlglot import exp
@@ -156,27 +157,34 @@ def _comparison(carry: Carrier, node: exp.Expr) -> Typed:
 
 @OPERATORS.of(exp.Between, knows="this low high")
 def _between(carry: Carrier, node: exp.Expr) -> Typed:
-    ends = node.args["low"], node.args["high"]
-    value, low, high = comparable(carry, node, node.this, *ends)
-    if is_refused(low) or is_refused(high):
-        above, below = _each_asked(node, exp.GTE, ends[:1]), _each_asked(node, exp.LTE, ends[1:])
-        return carry(exp.and_(*above, *below))  # in this order, as Spark does
-    return Typed(exp.Between(this=value, low=low, high=high), "boolean")
+    """Return BETWEEN. Spark asks for the end where the value is not below the beginning."""
+    value, low, high = comparable(carry, node, node.this, node.args["low"], node.args["high"])
+    below = [] if is_refused(low) or not is_refused(high) else [(exp.LT(this=value, expression=low), exp.false())]
+    made = exp.Between(this=value, low=low, high=high)
+    return Typed(_where_asked(value, (low, high), below, made), "boolean")
 
 
 @OPERATORS.of(exp.In, knows="this expressions")
 def _in(carry: Carrier, node: exp.Expr) -> Typed:
+    """Return IN. Spark asks no further than to the first that is equal; this, for no more once one may be refused."""
     value, *others = comparable(carry, node, node.this, *node.expressions)
-    if any(map(is_refused, others)):
-        return carry(
-            exp.or_(*_each_asked(node, exp.EQ, node.expressions))
-        )  # no further than to the first that is equal
-    return Typed(exp.In(this=value, expressions=others), "boolean")
+    before = list(itertools.takewhile(lambda each: not is_refused(each), others))
+    equal = [(exp.In(this=value, expressions=before), exp.true())] if before else []
+    return Typed(_where_asked(value, others, equal, exp.In(this=value, expressions=others)), "boolean")
 
 
-def _each_asked(node: exp.Expr, how: type[exp.Binary], others: Sequence[exp.Expr]) -> list[exp.Expr]:
-    """Return comparisons of what a condition is about with others, each by itself."""
-    return [how(this=operand(node.this.copy()), expression=operand(each.copy())) for each in others]
+def _where_asked(
+    value: exp.Expr, others: Sequence[exp.Expr], decided: Sequence[tuple[exp.Expr, exp.Expr]], made: exp.Expr
+) -> exp.Expr:
+    """Return a condition that asks for the others where the value is known and what is asked first decides nothing."""
+    known = where_known(value, exp.Tuple(expressions=[each.copy() for each in others]), made)
+    if known is made:
+        return made
+    return case(*((condition.copy(), answer) for condition, answer in decided), *_branches(known))
+
+
+def _branches(found: exp.Expr) -> Iterator[tuple[exp.Expr, exp.Expr]]:
+    return ((each.this, each.args["true"]) for each in found.args["ifs"])
 
 
 @OPERATORS.of(exp.Like, knows="this expression negate")
