@@ -186,10 +186,11 @@ class Pipeline:
                 now = time.monotonic()
                 if failing_since is None or self._good_at_s > failing_since:
                     failing_since, pause_s = now, RETRY_FIRST_S
+                found = exc.__cause__ if isinstance(exc.__cause__, UncapturableError) else exc
                 if now - failing_since > self._patience_s(exc):
-                    self._ends(exc)
-                    raise
-                self._leave(exc)
+                    self._ends(found)
+                    raise found from found.__cause__
+                self._leave(found)
                 log.warning("%s; trying again in %.1f s", exc.message, pause_s)
                 self._meter.retries(exc)
                 if self._stop.wait(pause_s):
@@ -269,12 +270,15 @@ class Pipeline:
         return at_start_s if self._settings.wait_s is None else max(at_start_s, self._settings.wait_s)
 
     def _attempt(self, *, until_caught_up: bool) -> None:
-        """Run a session; what was found of a table that the last one has followed may pass."""
+        """Run a session; what is wrong with a table that the last one has followed may pass.
+
+        Not where another copy is at work by now: then this one has been fenced off, whatever it finds.
+        """
         followed = self._ran and not until_caught_up
         try:
             self._session(until_caught_up=until_caught_up)
         except UncapturableError as exc:
-            if not followed:
+            if not followed or self._in_truth(exc) is not exc:
                 raise
             raise RetryableError(exc.message, hint=exc.hint) from exc
 

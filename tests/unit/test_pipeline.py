@@ -27,6 +27,7 @@ from cdc.model.errors import (
     CdcError,
     ChangedError,
     ConfigError,
+    FencedError,
     GapError,
     NewTablesError,
     OperatorError,
@@ -595,6 +596,56 @@ def test_a_fault_before_anything_worked_is_shown_at_once(bench: Bench) -> None:
         bench.run(A, at=faults)
     assert [e.message for e in bench.errors] == ["injected at source.connect"]
     bench.run(A, at=Faults(("source.connect", 1), error=lambda _: RetryableError("in use", at_start=True)))
+
+
+def _following_what_is_altered(bench: Bench, found: Callable[[int], None]) -> Pipeline:
+    """A connector whose table is altered in its first session; what the others find is told by their number."""
+    sessions = 0
+
+    def at(point: str) -> None:
+        nonlocal sessions
+        if point == "source.connect":
+            sessions += 1
+            if sessions > 1:
+                found(sessions)
+        if point == "source.change" and sessions == 1:
+            raise ChangedError("table s.a was altered")
+        if point == "source.idle":
+            pipeline.stop()
+
+    bench.run(A)
+    bench.log.commit(insert(A, _row("1")))
+    pipeline = bench.pipeline(A, at=at)
+    return pipeline
+
+
+def test_a_copy_that_is_fenced_off_says_so_whatever_it_finds_of_a_table(bench: Bench) -> None:
+    """Its supervisor would start it again, and the other copy's errors count."""
+
+    def found(session: int) -> None:
+        if session == 2:
+            for number in "789":
+                bench.log.commit(insert(A, _row(number)))
+                bench.run(A)
+        raise UncapturableError("table s.a has no primary key")
+
+    with pytest.raises(FencedError):
+        _following_what_is_altered(bench, found).run()
+
+
+def test_a_table_that_cannot_be_captured_for_long_ends_the_run_as_what_it_is(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+
+    def found(_session: int) -> None:
+        clock.now_s += 200
+        raise UncapturableError("table s.a has no primary key", hint="make one")
+
+    with pytest.raises(UncapturableError, match="no primary key") as told:
+        _following_what_is_altered(bench, found).run()
+    assert told.value.hint == "make one"
+    assert {type(error) for error in bench.errors[1:]} == {UncapturableError}
 
 
 @pytest.mark.parametrize("to_end", [False, True])

@@ -139,12 +139,16 @@ class Cascades:
 
 
 def _ends(told: TableMap) -> list[str]:
-    """Name the columns that may say until when a row was true: MariaDB makes it a part of each unique key."""
+    """Name the columns that may say until when a row was true: MariaDB makes it a part of each unique key.
+
+    It is a time, or the number of a transaction.
+    """
     keyed = None if told.primary_key is None else {column for column, _ in told.primary_key}
     return [
         _small(column)
         for at, column in enumerate(told.columns)
-        if (column.type, column.meta) == (table_map.TIMESTAMP2, MICROS) and (keyed is None or at in keyed)
+        if (keyed is None or at in keyed)
+        and ((column.type, column.meta) == (table_map.TIMESTAMP2, MICROS) or column.type == table_map.LONGLONG)
     ]
 
 
