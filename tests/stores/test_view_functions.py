@@ -151,7 +151,7 @@ i BETWEEN cast(nvl2(i, '0', 'xxxxxx') AS int) AND 5
 i BETWEEN 0 AND cast(CASE WHEN i >= 0 THEN '2' ELSE 'x' END AS int)
 i < 1 OR i NOT IN (1, cast(CASE WHEN i > 1 THEN '2' ELSE 'y' END AS int))
 i > 0 AND i IN (1, cast(CASE WHEN i > 1 THEN '7' ELSE 'z' END AS int))
-l IN (x - 7.0e15, cast(nvl2(l, '9007199254740992', 'zz') AS bigint), 3)
+l IN (x, cast(nvl2(l, '9007199254740992', 'zz') AS bigint), 3)
 nullif(i, cast(nvl2(i, '7', 'xxxxxxx') AS int))
 CASE i WHEN cast(nvl2(i, '7', 'xxxxxxxx') AS int) THEN 1 ELSE 2 END
 s || cast(nvl2(s, '7', 'xxxxxxxxx') AS int)
