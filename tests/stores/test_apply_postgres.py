@@ -266,7 +266,6 @@ def test_a_long_reader_is_waited_for_and_keeps_nobody_out(
         assert caught.value.message.endswith(f"with pid {pid}")
         assert "pg_stat_activity" in (caught.value.hint or "")
         assert (relation(), setting.contents(table)) == (before, contents)
-        assert len(waited) > 3
         assert max(waited) > 1, "nobody was ever kept waiting: the test shows nothing"
         assert max(waited) < 3 * locks._TRY_MS / 1000
 
