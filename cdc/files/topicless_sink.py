@@ -142,15 +142,18 @@ def read_again(before: Contents, now: State) -> list[tuple[str, str]]:
     was = before.state
     if was is None:
         return []
-    described = {_qualified(orjson.loads(record)) for record in before.schemas.values()}
     found = []
     for name, reading in {**was.reading, **now.reading}.items():
         since = str(reading["since"])
         asked = was.reading.get(name, {}).get("since") == since
         said = asked and _has_passed(was, since)
-        if (name in was.tables or name in described) and not said and _has_passed(now, since):
+        if not said and _has_passed(now, since) and (name in was.tables or _is_described(name, before)):
             found.append((since, name))
     return sorted(found)
+
+
+def _is_described(name: str, contents: Contents) -> bool:
+    return any(_qualified(orjson.loads(record)) == name for record in contents.schemas.values())
 
 
 def _has_passed(state: State, since: str) -> bool:

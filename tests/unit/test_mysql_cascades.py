@@ -135,13 +135,3 @@ def test_a_row_that_gets_an_end_is_a_deleted_one(end: bytes, n: int, *, keyed: b
     body = image([one, one, FOR_EVER], padding=True) + image([one, other, end], padding=True)
     event = Rows(header(31), Op.UPDATE, 7, 1, 3, b"\7", b"\7", body)
     assert Cascades([T], {T: [key(T, P)]}.get).reached(event, told, P) == taken
-
-
-@pytest.mark.parametrize(("before", "taken"), [(2**64 - 1, {T}), (98, set())], ids=["ended", "another value"])
-def test_the_end_may_be_the_number_of_a_transaction(before: int, taken: set[object]) -> None:
-    end = TableColumn("row_end", table_map.LONGLONG, 0, nullable=False, unsigned=True)
-    told = TableMap(header(19), 7, 1, *P, (ID, N, end), ((0, 0), (2, 0)))
-    one = (1).to_bytes(4, "little")
-    images = (image([one, one, value.to_bytes(8, "little")], padding=True) for value in (before, 99))
-    event = Rows(header(31), Op.UPDATE, 7, 1, 3, b"\7", b"\7", b"".join(images))
-    assert Cascades([T], {T: [key(T, P)]}.get).reached(event, told, P) == taken

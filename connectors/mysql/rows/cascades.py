@@ -139,16 +139,12 @@ class Cascades:
 
 
 def _ends(told: TableMap) -> list[str]:
-    """Name the columns that may say until when a row was true: MariaDB makes it a part of each unique key.
-
-    It is a time, or the number of a transaction.
-    """
+    """Name the columns that may say until when a row was true: MariaDB makes it a part of each unique key."""
     keyed = None if told.primary_key is None else {column for column, _ in told.primary_key}
     return [
         _small(column)
         for at, column in enumerate(told.columns)
-        if (keyed is None or at in keyed)
-        and ((column.type, column.meta) == (table_map.TIMESTAMP2, MICROS) or column.type == table_map.LONGLONG)
+        if (column.type, column.meta) == (table_map.TIMESTAMP2, MICROS) and (keyed is None or at in keyed)
     ]
 
 
