@@ -81,13 +81,14 @@ def test_killed_again_and_again_in_the_snapshot(mysql_database: MySQLDatabase, m
     """Behind a round, and at a commit: the rest is read under views of its own, by two sessions each time."""
     laws.at_once(monkeypatch)
     shop, interrupted = shop_of(mysql_database), Counter[str]()
-    monkeypatch.setattr(Pins, "pin", pin_and_write(shop, killed_at=3))
-    for run in range(RUNS):
-        try:
-            shop.run(Faults(("sink.commit", min(run + 1, 3)), error=Killed))
-        except Killed as exc:
-            if run > 1 and shop.state().snapshot.get("views"):
-                interrupted[exc.args[0]] += 1
+    with monkeypatch.context() as killing:
+        killing.setattr(Pins, "pin", pin_and_write(shop, killed_at=3))
+        for run in range(RUNS):
+            try:
+                shop.run(Faults(("sink.commit", min(run + 1, 3)), error=Killed))
+            except Killed as exc:
+                if run > 1 and shop.state().snapshot.get("views"):
+                    interrupted[exc.args[0]] += 1
     assert interrupted["view"]
     assert interrupted["sink.commit"]
     shop.run()
