@@ -203,6 +203,16 @@ SILENT: Final = (
         settled=True,
     ),
     Case(
+        name="a_partition_for_a_while_of_a_table_that_is_read_again",  # behind what the log has of it
+        before=_PARTITIONED,
+        stopped=[
+            *("ALTER TABLE t ATTACH PARTITION t_3 FOR VALUES FROM (20) TO (30)", "UPDATE t SET n = 2 WHERE id = 21"),
+            *("ALTER TABLE t DETACH PARTITION t_3", "ALTER TABLE t DETACH PARTITION t_2"),
+        ],
+        tables=("t", "t_3"),
+        settled=True,
+    ),
+    Case(
         name="truncated_beside_a_table_of_partitions",  # which is none of them
         before=(*_PARTITIONED, "CREATE TABLE w (id int PRIMARY KEY)", "INSERT INTO w VALUES (1)"),
         stopped=[

@@ -52,7 +52,7 @@ class Followed:
         self.parts: dict[int, tuple[str, str]] = {}
         """By oid: partitions with rows in the log, each with its table, whose own relation comes right before.
 
-        And with the name by which it is captured, now that it is none.
+        And with the name by which it is captured, now that it is none. Either is empty where it is read behind that.
         """
         self.read_behind: tuple[int, frozenset[str]] = (0, frozenset())
         """Where the log ended when tables were found that are read again: that is behind what it has till there."""
@@ -67,12 +67,8 @@ class Followed:
 
         Raises for a table that was renamed while this session followed it: see `renamed`.
         """
-        end, again = self.read_behind
-        if self._above and not (self._above in again and commit is not None and commit < end):
-            own = ".".join(self._names.get(relation.id, ()))
-            if own:
-                refuse_other_names(self._rules, [Another(own, self._above, _part(own, self._above))])
-            self.parts[relation.id] = self._above, own
+        if self._above:
+            self._note_part(relation.id, self._above, commit)
         self.has_changed, self._above = False, ""
         name = (relation.schema, relation.name)
         if name not in self._named:
@@ -92,6 +88,16 @@ class Followed:
             known.append(described)
         self._above = table.qualified if table.qualified in self._partitioned else ""
         return table
+
+    def _note_part(self, oid: int, above: str, commit: int | None) -> None:
+        """Note a partition with rows in the log, if any topic is not read behind them."""
+        own = ".".join(self._names.get(oid, ()))
+        if own:
+            refuse_other_names(self._rules, [Another(own, above, _part(own, above))])
+        end, again = self.read_behind
+        read = again if commit is not None and commit < end else frozenset()
+        if above not in read or (own and own not in read):
+            self.parts[oid] = "" if above in read else above, "" if own in read else own
 
     def truncated(self, relations: Sequence[int]) -> Sequence[int]:
         """Note that the relations that came last are these of a TRUNCATE: none is a partition of the one before."""
