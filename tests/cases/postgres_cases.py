@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.cases.postgres_for_a_while import FOR_A_WHILE
 from tests.cases.postgres_reported import REPORTED
 from tests.cases.runner import Case
 from tests.cases.shared_cases import SHARED
@@ -441,6 +442,6 @@ KEYS: Final = (
 )
 
 CASES: Final[tuple[Case, ...]] = (
-    *(*SHARED, *SILENT, *HARMLESS, *ALTERED, *KEYS, *REPORTED),
+    *(*SHARED, *SILENT, *HARMLESS, *ALTERED, *KEYS, *FOR_A_WHILE, *REPORTED),
     *(_value(*each) for each in VALUES.items()),
 )

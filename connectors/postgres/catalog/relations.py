@@ -46,6 +46,8 @@ class Followed:
         self._known: dict[tuple[str, str], list[Description]] = {}
         self._first = {(c.table.schema, c.table.name): [Description.of(c.table)] for c in captured}
         """As the session found them: of one that was never described, whose key may have other names by now."""
+        self._stayed: Mapping[int, tuple[str, str]] = {}
+        """Those of `_names` that had the same name in the position: rows under another one are of a time between."""
         self._gone: set[int] = set()
         self.has_changed = False
         """Whether the table that `table` has given last is not what was said of it before."""
@@ -71,9 +73,9 @@ class Followed:
             self._note_part(relation.id, self._above, commit)
         self.has_changed, self._above = False, ""
         name = (relation.schema, relation.name)
-        if name not in self._named:
-            if relation.id not in self._names:
-                return None
+        if relation.id not in self._names and (name not in self._named or name in self._stayed.values()):
+            return None  # also another table, which had the name for a time
+        if name not in self._named or self._stayed.get(relation.id, name) != name:
             now = catalog.names([relation.id]).get(relation.id)
             if now != self._names[relation.id]:
                 raise self._renamed(self._names[relation.id], name)
@@ -94,10 +96,14 @@ class Followed:
         own = ".".join(self._names.get(oid, ()))
         if own:
             refuse_other_names(self._rules, [Another(own, above, _part(own, above))])
+        above, own = ("" if self.is_read_behind(name, commit) else name for name in (above, own))
+        if above or own:
+            self.parts[oid] = above, own
+
+    def is_read_behind(self, name: str, commit: int | None) -> bool:
+        """Tell whether all rows of a table are read behind the transaction of this `commit` LSN."""
         end, again = self.read_behind
-        read = again if commit is not None and commit < end else frozenset()
-        if above not in read or (own and own not in read):
-            self.parts[oid] = "" if above in read else above, "" if own in read else own
+        return name in again and commit is not None and commit < end
 
     def truncated(self, relations: Sequence[int]) -> Sequence[int]:
         """Note that the relations that came last are these of a TRUNCATE: none is a partition of the one before."""
@@ -144,6 +150,7 @@ class Followed:
         it has.
         """
         here = {oid: ".".join(name) for oid, name in self._names.items()}
+        self._stayed = {oid: self._names[oid] for name, oid in before.items() if here.get(oid) == name}
         gone = {oid: name for name, oid in before.items() if here.get(oid) != name}
         owed = {**owed, **gone}
         places = catalog.places([*owed]) if owed else {}

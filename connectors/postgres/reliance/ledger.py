@@ -11,10 +11,11 @@ all is refused in `slot`. The entry, with a space between its parts:
     changed   the transaction that last changed the publication's own row: any ALTER of its options
     files     a hash of the files of all its partitions
     made      a hash of the transactions that made the columns that events have, or gave them another expression
+              a tilde: since the last look the log had rows of other columns than the catalog, see `told_columns`
     columns   by attnum: hashes of the name, and of how values are printed or that it is generated; a point: no column
     parts     partitions that hold rows, or the table: oid, hashes of when it was attached, its file, its TOAST table
               one that the log has told of since the last look has points in place of the hashes: `with_parts`
-    types     enums and composite types in its columns: oid, number of labels, hash
+    types     enums and composite types in its columns: oid, number of labels, hash, hash of who named the labels
     left      names that columns have lost since, each a hash and the attnum: rows may have values under them
     unique    a hash of the key's attnums, and oids of the constraints and indexes that make it unique
     marks     of indexes that may have been a partition's replica identity: see `identity_marks`
@@ -36,16 +37,17 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
 from cdc.model.errors import OperatorError
 from cdc.model.table_schema import REWRITTEN, NoneCame, renamed
 from connectors.postgres.catalog import queries
 from connectors.postgres.catalog.catalog import Catalog
-from connectors.postgres.reliance import entry_text, identity_marks, leaves
+from connectors.postgres.reliance import entry_text, identity_marks, leaves, told_columns, used_types
 from connectors.postgres.reliance.entry_text import hashed as _hash
 from connectors.postgres.reliance.entry_text import number as _number
 from connectors.postgres.reliance.leaves import Part
+from connectors.postgres.reliance.used_types import UsedType
 
 GENERATED: Final = "generated"
 """How a generated column is noted: events have none of it, until it is a column like others (DROP EXPRESSION)."""
@@ -55,6 +57,7 @@ _RULES_OF: Final = "="
 _PARTS: Final = 8
 """Of an entry without `left`, which older releases wrote."""
 _MADE: Final = 3
+_TOLD: Final = "~"
 _COLUMNS_AT: Final = 4
 """Which parts behind the first."""
 _LONG: Final = 6
@@ -82,36 +85,6 @@ SELECT a.attrelid::int8, a.attnum, a.attname::text, a.atttypid::int8, a.atttypmo
 FROM pg_attribute a WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY 1, 2
 """  # noqa: S608 - a constant
 
-_USED: Final = """
-WITH RECURSIVE used(root, oid) AS (
-    SELECT a.attrelid, a.atttypid FROM pg_attribute a
-    WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypid >= 16384
-    UNION
-    SELECT used.root, within.oid FROM used JOIN pg_type t ON t.oid = used.oid CROSS JOIN LATERAL (
-        SELECT t.typbasetype UNION ALL SELECT t.typelem
-        UNION ALL SELECT a.atttypid FROM pg_attribute a
-                  WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
-        UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE r.rngtypid = t.oid
-        UNION ALL SELECT r.rngtypid FROM pg_range r WHERE r.rngmultitypid = t.oid
-    ) within(oid) WHERE within.oid >= 16384
-)
-SELECT used.root::int8, t.oid::int8, t.typname::text,
-       CASE t.typtype WHEN 'e' THEN
-           (SELECT array_agg(e.enumlabel::text ORDER BY e.oid) FROM pg_enum e WHERE e.enumtypid = t.oid)
-       ELSE
-           (SELECT array_agg(a.attnum || ':' || a.atttypid ORDER BY a.attnum) FROM pg_attribute a
-            WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped)
-       END, t.typtype = 'e'
-FROM used JOIN pg_type t ON t.oid = used.oid WHERE t.typtype IN ('e', 'c') ORDER BY 1, 2
-"""
-
-
-class _Type(NamedTuple):
-    name: str
-    defined: Sequence[str]
-    """Labels of an enum, in the order of their making; attributes of a composite type."""
-    enum: bool
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
@@ -124,7 +97,7 @@ class Facts:
     columns: Mapping[int, tuple[str, str]]
     """By attnum: name, and how its values are printed."""
     parts: Sequence[Part]
-    types: Mapping[int, _Type]
+    types: Mapping[int, UsedType]
     key: str = ""
     """The attnums of its columns."""
     unique: frozenset[int] = frozenset()
@@ -141,8 +114,7 @@ class Facts:
         numbers = range(1, max(self.columns, default=0) + 1)
         hashed = {n: _hash(name, 4) + _hash(printed, 3) for n, (name, printed) in self.columns.items()}
         columns = "".join(hashed.get(n, _NONE) for n in numbers)
-        defined = {oid: f"{len(of.defined)}:{_hash(','.join(of.defined), _LONG)}" for oid, of in self.types.items()}
-        types = ",".join(f"{oid}:{of}" for oid, of in defined.items())
+        types = used_types.record(self.types)
         parts = "".join(part.record for part in self.parts)
         return " ".join(
             text or _NOTHING
@@ -182,9 +154,7 @@ def look(
         if is_in_events:
             made.setdefault(oid, []).append(xmin)
     parts = leaves.look(catalog, tables, then)
-    types: dict[int, dict[int, _Type]] = {}
-    for root, oid, name, defined, enum in catalog.rows("reading the catalog", _USED, (oids,)):
-        types.setdefault(root, {})[oid] = _Type(name, tuple(defined or ()), enum)
+    types = used_types.look(catalog, oids)
     marks = identity_marks.look(catalog.rows, oids)
     unique: dict[int, set[int]] = {}
     keys: dict[int, str] = {}
@@ -220,6 +190,25 @@ def record(now: Facts, then: str = "") -> str:
     lost = ",".join(f"{name}{number}" for name, number in _lost(then, now).items())
     unique = ",".join((_hash(now.key, 4), *map(_number, sorted(now.unique)))) if now.unique else _had(then, now)
     return f"{now.record} {lost or _NOTHING} {unique} {now.marks}"
+
+
+def as_told(then: str) -> str:
+    """Return the entry of a table that has rows in the log which were told by other columns than the catalog's."""
+    oid, *known = then.split(" ")
+    return then if len(known) < _PARTS - 1 else " ".join((oid, *known[:_MADE], _TOLD, *known[_MADE + 1 :]))
+
+
+def tells(then: str, now: Facts, told: Sequence[tuple[str, str]]) -> bool:
+    """Tell whether columns of the log are those of the catalog, for a table whose entry was `then`."""
+    oid, *known = then.split(" ")
+    if oid != str(now.oid) or len(known) < _PARTS - 1:
+        return True
+    generated = {name for name, printed in now.columns.values() if printed == GENERATED}
+    there = {number: of for number, of in now.columns.items() if of[1] != GENERATED}
+    then_numbers = {
+        n for n, (_, printed) in entry_text.columns(known[_COLUMNS_AT]).items() if printed != _hash(GENERATED, 3)
+    }
+    return told_columns.are_of([of for of in told if of[0] not in generated], then_numbers, there)
 
 
 def with_parts(entries: Mapping[str, str], told: Mapping[int, tuple[str, str]]) -> Mapping[str, str]:
@@ -340,7 +329,10 @@ def difference(then: str, now: Facts, publication: str) -> str | None:
     if rewritten:
         return came or NoneCame(REWRITTEN)
     told = _of_columns(entry_text.columns(columns), _left(known), now.columns) or of_parts
-    told = told or _of_types(types, now.types) or _of_unique(known[_PARTS:], now)
+    told = (
+        told or (made == _TOLD and "its columns had other names or types for a time, and rows came under them") or None
+    )
+    told = told or used_types.difference(types, now.types) or _of_unique(known[_PARTS:], now)
     return came or (told and NoneCame(told))
 
 
@@ -388,19 +380,6 @@ def _of_parts(then: Mapping[int, tuple[str, str, str]], now: Facts, *, rewritten
         if file != _hash(part.file, 4) and part.emptied and part.oid != now.oid:
             went = went or NoneCame(f"partition {part.name} was truncated, which no event tells if it was by itself")
     return went
-
-
-def _of_types(then: str, now: Mapping[int, _Type]) -> str | None:
-    for entry in then.split(",") if then != _NOTHING else ():
-        oid, count, defined = entry.split(":")
-        type_ = now.get(int(oid))
-        if type_ is None:
-            continue
-        first = type_.defined[: int(count)] if type_.enum else type_.defined
-        if _hash(",".join(first), _LONG) != defined:
-            what = "labels" if type_.enum else "attributes"
-            return f"type {type_.name} has other {what}, and older rows are printed with them"
-    return None
 
 
 def _of_unique(then: Sequence[str], now: Facts) -> str | None:

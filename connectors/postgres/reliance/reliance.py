@@ -58,6 +58,8 @@ class Reliance:
         """The entries of tables with rules that are captured no more."""
         self._since_before: frozenset[str] = frozenset()
         """The tables of the position that `verify` was given."""
+        self._told_otherwise: set[str] = set()
+        """Tables with rows in the log, since the last look, of columns that the catalog has not: see `told_columns`."""
         self._refused = False
         """The last look found what a run stops at; it may be in the middle of being changed."""
 
@@ -109,7 +111,8 @@ class Reliance:
 
     def carried(self) -> Mapping[str, str]:
         """Return each table's entry of the position record, with what the log has told of."""
-        return ledger.with_parts(self._records, self._followed.parts) if self._followed.parts else self._records
+        told = {name: ledger.as_told(self._records[name]) for name in self._told_otherwise if name in self._records}
+        return ledger.with_parts({**self._records, **told}, self._followed.parts)
 
     def learn(self, relation: Relation, commit: int | None) -> Table | None:
         """Know a relation from here on; one that has changed is compared now, before any reading that its rows ask for.
@@ -118,8 +121,21 @@ class Reliance:
         """
         table = self._followed.table(relation, self._catalog, commit=commit)
         if table is not None and self._followed.has_changed:
-            self._require_same(self._records, self._facts_now(self._records, table.qualified))
+            found = self._facts_now(self._records, table.qualified)
+            self._require_same(self._records, found)
+            self._compare_told(relation, table.qualified, found, commit)
         return table
+
+    def _compare_told(
+        self, relation: Relation, name: str, found: Mapping[str, ledger.Facts], commit: int | None
+    ) -> None:
+        """Note a table whose rows in the log are of columns as the catalog had them at no look."""
+        if name not in found or name not in self._records or self._followed.is_read_behind(name, commit):
+            return
+        printed = self._catalog.printed((column.type_oid, column.typmod) for column in relation.columns)
+        told = [(column.name, printed[column.type_oid, column.typmod]) for column in relation.columns]
+        if not ledger.tells(self._records[name], found[name], told):
+            self._told_otherwise.add(name)
 
     def is_due(self) -> bool:
         """Whether it is time for the next look."""
@@ -165,6 +181,7 @@ class Reliance:
             raise ChangedError(f"table {', '.join(altered)} was altered: what its rows say is compared again")
         self._records = {**self._records, **ledger.records(found, self._records)}
         self._followed.parts.clear()
+        self._told_otherwise.clear()
 
     def _tables(self) -> tuple[Table, ...]:
         return tuple(captured.table for captured in self._captured)
