@@ -60,6 +60,9 @@ class Reliance:
         """The tables of the position that `verify` was given."""
         self._told_otherwise: set[str] = set()
         """Tables with rows in the log, since the last look, of columns that the catalog has not: see `told_columns`."""
+        self._given: tuple[frozenset[str], Mapping[int, tuple[str, str]]] = frozenset(), {}
+        """What of `_told_otherwise` and of `Followed.parts` is in a position: a look that ends the session over what is
+        in none would meet it again in the next one, and so on."""
         self._refused = False
         """The last look found what a run stops at; it may be in the middle of being changed."""
 
@@ -111,8 +114,13 @@ class Reliance:
 
     def carried(self) -> Mapping[str, str]:
         """Return each table's entry of the position record, with what the log has told of."""
-        told = {name: ledger.as_told(self._records[name]) for name in self._told_otherwise if name in self._records}
-        return ledger.with_parts({**self._records, **told}, self._followed.parts)
+        self._given = frozenset(self._told_otherwise), dict(self._followed.parts)
+        return self._as_given()
+
+    def _as_given(self) -> Mapping[str, str]:
+        told, parts = self._given
+        marked = {name: ledger.as_told(self._records[name]) for name in told if name in self._records}
+        return ledger.with_parts({**self._records, **marked}, parts)
 
     def learn(self, relation: Relation, commit: int | None) -> Table | None:
         """Know a relation from here on; one that has changed is compared now, before any reading that its rows ask for.
@@ -159,7 +167,7 @@ class Reliance:
         catalog, publication = self._catalog, self._publication
         self._followed.look(catalog)
         self._joining.look(catalog)
-        carried = self.carried()
+        carried = self._as_given()
         found = self._facts_now(carried)
         refusals = [
             *ledger.refusals(found),
@@ -180,8 +188,8 @@ class Reliance:
         if altered:
             raise ChangedError(f"table {', '.join(altered)} was altered: what its rows say is compared again")
         self._records = {**self._records, **ledger.records(found, self._records)}
-        self._followed.parts.clear()
-        self._told_otherwise.clear()
+        for oid in self._given[1]:
+            self._followed.parts.pop(oid, None)
 
     def _tables(self) -> tuple[Table, ...]:
         return tuple(captured.table for captured in self._captured)
