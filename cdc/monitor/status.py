@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from cdc.capture.control import signals
+from cdc.capture.control.rereads import is_ours
 from cdc.capture.snapshots.snapshot_progress import SnapshotProgress, snapshot_progress, tables_being_read
 from cdc.config import registry
 from cdc.config.config import ApplyConfig, ConnectorConfig
@@ -60,7 +62,22 @@ def connector_status(config: ConnectorConfig) -> dict[str, Any]:
     except CdcError as exc:
         server = {"unreachable": exc.message}
     ago_s = None if kafka is None or tells_who(server) else committed_ago_s(config, kafka.committed_at_ms)
-    return status_of(config, kafka, server, ago_s)
+    waiting = registry.part("sinks.topics.records.signals:waiting_commands")(config.sink, config.name) if kafka else ()
+    return {**status_of(config, kafka, server, ago_s), "asked": asked_for(waiting)}
+
+
+def asked_for(waiting: Iterable[tuple[bytes, bytes]]) -> list[dict[str, Any]]:
+    """Say what the commands ask for that a connector has not carried out yet, as one that is down has not."""
+    commands = [(key, signals.parse(value)) for key, value in waiting if not is_ours(key)]
+    return [
+        {
+            "action": act.action,
+            "by": act.by,
+            "asked_at": None if act.asked_ms is None else instant(act.asked_ms),
+            "about": dict(act.about),
+        }
+        for act in (command.act(key) for key, command in commands if command.asks)
+    ]
 
 
 _LATE_S: Final = 20.0

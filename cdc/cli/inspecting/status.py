@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -78,6 +79,13 @@ def _standing_by(copies: int | None) -> str:
     return f", {copies} more standing by" if copies else ""
 
 
+def _asked(act: Mapping[str, Any]) -> str:
+    tables = [name for name in act["about"].get("tables", ()) if name.isprintable()]  # anybody may have written it
+    by = f", by {act['by']}" if act["by"] else ""
+    at = f" at {act['asked_at']}" if act["asked_at"] else ""
+    return f"{act['action']}{' of ' + ', '.join(tables) if tables else ''}{by}{at}"
+
+
 def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     error = found["last_error"]
     position = place_of(found["position"] or {})
@@ -92,6 +100,9 @@ def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("position", position + (f", committed {found['committed_at']}" if found["committed_at"] else "")),
         ("lag", lag),
     ]
+    for act in found["asked"]:
+        when = "takes it up next" if found["running"] else "takes it up when it starts"
+        lines.append(("asked", f"{_asked(act)}: the connector {when}"))
     if found["logged"]:
         lines.append(("logged", ", ".join(found["logged"])))
     lines += [
