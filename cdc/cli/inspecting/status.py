@@ -117,6 +117,8 @@ def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     if found["eta_seconds"] is not None:
         lines.append(("", f"about {duration(found['eta_seconds'])} left"))
     lines += of_server(found["source"], found["slot"])
+    for beside in found["source"].get("left_behind", ()):
+        lines += [("left behind", beside["reason"]), ("", f"hint: {beside['hint']}")]
     if found["dead_letters"]:
         lines.append(("dead", f"{found['dead_letters']:,} events could not be written; they are dead letters"))
     if found["rereads"]:
