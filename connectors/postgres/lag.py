@@ -49,7 +49,7 @@ def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
             (config.slot,),
         )
         held = retention.read(catalog, config.slot)
-        beside = [{"slot": of.about.removeprefix("slot "), "reason": of.what, "hint": of.fix} for of in left_behind(catalog, config)]
+        beside = list(left_behind(catalog, config))
     finally:
         connection.close()
     names = ("name", "active", "wal_status", "confirmed_flush_lsn", "safe_wal_size_bytes", "retained_wal_bytes")
@@ -72,7 +72,7 @@ def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
         "clock_ms": clock_ms,
         "standby": standby,
         "slot": slot,
-        "left_behind": beside,
+        "left_behind": [{"slot": of.about.removeprefix("slot "), "reason": of.what, "hint": of.fix} for of in beside],
         "owner": None
         if not owner
         else {"who": f"{owner[0][2]} (process {owner[0][0]}) from {owner[0][1]}", "since_ms": owner[0][3]},

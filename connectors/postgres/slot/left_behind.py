@@ -25,6 +25,12 @@ GROUP BY 1, 2, 3 ORDER BY 1
 """
 """By their names, slots that connectors have made, with the publications beside them; a lost one holds nothing back."""
 
+_LOOK: Final = "SELECT slot_name, active, restart_lsn FROM pg_replication_slots WHERE slot_name = {}"
+_THEN: Final = (
+    "; a connector of that name that is only stopped can be started again; docs/operations.md, “Another name”, says "
+    "what to do about one that was renamed"
+)
+
 
 def left_behind(catalog: Catalog, config: ConnectorConfig) -> Iterator[Finding]:
     """Give slots of this database that nobody reads, and that were made for tables that this connector captures."""
@@ -36,7 +42,5 @@ def left_behind(catalog: Catalog, config: ConnectorConfig) -> Iterator[Finding]:
                 f"slot {slot}",
                 f"slot {slot}: it holds back {held // _MB:,} MB of log, and nobody reads it; its publication carries "
                 f"{', '.join(both)}, as this connector does: was `name` in the file changed?",
-                f"SELECT slot_name, active, restart_lsn FROM pg_replication_slots WHERE slot_name = {literal}; a "
-                "connector of that name that is only stopped can be started again; docs/operations.md, “Another name”, "
-                "says what to do about one that was renamed",
+                _LOOK.format(literal) + _THEN,
             )
