@@ -1,4 +1,4 @@
-"""The page for who comes from Debezium: its keys and commands exist, and a file with an option of Debezium leads there."""
+"""The page for who comes from Debezium: its keys and commands exist, and an option in a file leads there."""
 
 from __future__ import annotations
 
