@@ -12,6 +12,7 @@ from typing import Any, Final
 from cdc.capture.control import signals
 from cdc.capture.control.rereads import is_ours
 from cdc.capture.snapshots.snapshot_progress import SnapshotProgress, snapshot_progress, tables_being_read
+from cdc.capture.starting.verdicts import is_of_source
 from cdc.config import registry
 from cdc.config.config import ApplyConfig, ConnectorConfig
 from cdc.config.table_patterns import chooses
@@ -58,7 +59,8 @@ def connector_status(config: ConnectorConfig) -> dict[str, Any]:
     kafka = standing(config)
     state = kafka.state if kafka else None
     try:
-        server = registry.standing(config)(config, state)
+        ours = state if state is not None and is_of_source(state, config.binding) else None
+        server = registry.standing(config)(config, ours)
     except CdcError as exc:
         server = {"unreachable": exc.message}
     ago_s = None if kafka is None or tells_who(server) else committed_ago_s(config, kafka.committed_at_ms)

@@ -75,8 +75,9 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
     except CdcError as exc:
         known = False
         findings.append(refused("position", exc))
-    checked: Checked = look_at_source(config, state, known=known)
-    for _ in range(_AGAIN if state is not None else 0):
+    ours = state if state is not None and verdicts.is_of_source(state, config.binding) else None
+    checked: Checked = look_at_source(config, ours, known=known and ours is state)
+    for _ in range(_AGAIN if ours is not None else 0):
         if not any(of.level is Level.ERROR and of.about == "position" for of in checked.findings):
             break
         with suppress(CdcError):
@@ -97,8 +98,8 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
         findings += [refused("route", error) for error in routes.refusals(checked.tables, first=state is None)]
     if state is not None:
         findings += [refused("config", refusal) for refusal in verdicts.of_config(state, config.binding)]
-        if checked.identity:
-            findings += [refused("source", refusal) for refusal in verdicts.of_source(state, checked.identity)]
+    if ours is not None and checked.identity:
+        findings += [refused("source", refusal) for refusal in verdicts.of_source(ours, checked.identity)]
     tables = checked.tables or tuple(_named(config))
     look = registry.part("sinks.check:check")
     findings += probed("registry", partial(_by_registry, config, checked))
