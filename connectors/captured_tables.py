@@ -268,4 +268,5 @@ def tell(findings: Iterable[Finding | None]) -> None:
     """Log what `cdc check` finds and a run goes on with."""
     for found in findings:
         if found is not None:
-            log.warning("%s: %s", found.about, found.what)
+            what = found.what.removeprefix(f"{found.about}: ")
+            log.warning("%s: %s%s", found.about, what, f"; {found.fix}" if found.fix else "")

@@ -135,6 +135,7 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "status": "of a connector: `name`, `phase`, `running`, `position`, `committed_at`, `lag_bytes`, `lag_seconds` "
     "(the age of `source_at`), `source_at` (up to when all that was committed at the source is in Kafka; null before "
     "all tables are read), `paused_at` (null while it is not paused), "
+    "`asked` (commands that it has not carried out yet: `action`, `by`, `asked_at`, `about`), "
     "`standby` (copies that stand by, null where the server does not tell), `tables`, "
     "`logged`, `snapshot`, `reading`, `eta_seconds`, `slot`, `dead_letters`, `rereads`, `left_out` "
     "(by table, `at_ms`, `reason`, `hint`: what the last start goes on without), `source`, `last_error`. Of an "

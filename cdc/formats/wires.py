@@ -16,6 +16,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
+from cdc.config import registry
+from cdc.config.kafka_config import KafkaConfig
 from cdc.config.published.record_format import PRECISE
 from cdc.encode.dead_letters import UnwritableError
 from cdc.encode.envelope.row_codegen import Encode, compiled
@@ -195,6 +197,15 @@ class RegisteredWires:
         if found is not None and found.name == "Envelope":
             found = proto_text.image_of(found)
         return () if found is None else proto_text.given(found)
+
+
+def wires_of(sink: KafkaConfig, *, learns: bool = True) -> RegisteredWires | None:
+    """Make the formats of a sink's tables; None: all are plain JSON. Without `learns` a registry learns nothing."""
+    formats = Formats.of_sink(sink)
+    if formats.plain:
+        return None
+    found = registry.part("sinks.client.schema_registry:open_registry")(sink, learns=learns)
+    return RegisteredWires(formats, registry=found, subjects=sink.registry.subjects if sink.registry else "topic")
 
 
 class _Heads(NamedTuple):

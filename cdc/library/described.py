@@ -11,6 +11,7 @@ import orjson
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig
 from cdc.model.errors import OperatorError
+from cdc.model.suggestion import not_described
 
 _LOOK_S: Final = 1.0
 """A description is in the same Kafka transaction as the first event that names it, before it: it is there."""
@@ -27,6 +28,8 @@ class Described:
 
         The place of a table is its topic; in a topic that tables share, the topic and the table's name.
         """
+        self._known: set[str] = set()
+        """The tables that are described, wanted or not."""
         self._topics: dict[str, str] = {}
         """The topics, by place."""
         self._shared: dict[str, str] = {}
@@ -42,7 +45,10 @@ class Described:
         for value in registry.part("sinks.topics.records.bulk:descriptions")(self._config.sink):
             record = orjson.loads(value)
             name = f"{record['schema']}.{record['table']}"
-            if self._config.source.captures(name) and (self._wanted is None or name in self._wanted):
+            captured = self._config.source.captures(name)
+            if captured:
+                self._known.add(name)
+            if captured and (self._wanted is None or name in self._wanted):
                 found.setdefault(name, {})[record["version"]] = record
         for name, versions in found.items():
             newest = versions[max(versions)]
@@ -58,10 +64,7 @@ class Described:
         """Raise OperatorError for a table that has no topic yet, or that is not wanted."""
         missing = set(tables) - {table_of(of) for of in self._versions.values()}
         if missing:
-            raise OperatorError(
-                f"connector {self._config.name} has not described {', '.join(sorted(missing))}",
-                hint="are they among source.tables, and has it run? cdc run CONNECTOR.yaml; cdc status CONNECTOR.yaml",
-            )
+            raise not_described(self._config.name, missing, self._known)
 
     @property
     def shares(self) -> bool:

@@ -18,6 +18,8 @@ from typing import Any, Final
 import orjson
 
 _LONGEST: Final = 200
+_LAST_MS: Final = 253_402_300_799_999
+"""The end of the year 9999."""
 DONE: Final = "done"
 READ_AGAIN: Final = "the file is read again: the connector's log says whether it was taken up"
 """Of `reload`: what the file is, is found out when the connector stands still."""
@@ -73,5 +75,7 @@ def name_of(value: object) -> str | None:
 
 
 def time_of(value: object) -> int | None:
-    """Take a time in ms from such a record."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    """Take a time in ms from such a record; None: it has none that a calendar has."""
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LAST_MS:
+        return value
+    return None

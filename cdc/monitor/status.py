@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from cdc.capture.control import signals
+from cdc.capture.control.rereads import is_ours
 from cdc.capture.snapshots.snapshot_progress import SnapshotProgress, snapshot_progress, tables_being_read
+from cdc.capture.starting.verdicts import is_of_source
 from cdc.config import registry
 from cdc.config.config import ApplyConfig, ConnectorConfig
 from cdc.config.table_patterns import chooses
@@ -56,11 +59,27 @@ def connector_status(config: ConnectorConfig) -> dict[str, Any]:
     kafka = standing(config)
     state = kafka.state if kafka else None
     try:
-        server = registry.standing(config)(config, state)
+        ours = state if state is not None and is_of_source(state, config.binding) else None
+        server = registry.standing(config)(config, ours)
     except CdcError as exc:
         server = {"unreachable": exc.message}
     ago_s = None if kafka is None or tells_who(server) else committed_ago_s(config, kafka.committed_at_ms)
-    return status_of(config, kafka, server, ago_s)
+    waiting = registry.part("sinks.topics.records.signals:waiting_commands")(config.sink, config.name) if kafka else ()
+    return {**status_of(config, kafka, server, ago_s), "asked": asked_for(waiting)}
+
+
+def asked_for(waiting: Iterable[tuple[bytes, bytes]]) -> list[dict[str, Any]]:
+    """Say what the commands ask for that a connector has not carried out yet, as one that is down has not."""
+    commands = [(key, signals.parse(value)) for key, value in waiting if not is_ours(key)]
+    return [
+        {
+            "action": act.action,
+            "by": act.by,
+            "asked_at": None if act.asked_ms is None else instant(act.asked_ms),
+            "about": dict(act.about),
+        }
+        for act in (command.act(key) for key, command in commands if command.asks)
+    ]
 
 
 _LATE_S: Final = 20.0

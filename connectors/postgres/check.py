@@ -25,6 +25,7 @@ from connectors.postgres.catalog.relations import Followed
 from connectors.postgres.reliance import joining, ledger
 from connectors.postgres.reliance.reliance import became_of
 from connectors.postgres.slot import continuity, retention, slot
+from connectors.postgres.slot.left_behind import left_behind
 from connectors.postgres.slot.replication_stream import STATUS_EVERY_S, ReplicationConnection
 
 _CAPACITY: Final = """
@@ -79,6 +80,7 @@ class _Check:
                 ("tables", self._captured),
                 (f"publication {self._names.publication}", self._publication),
                 (f"slot {self._names.slot}", self._slot),
+                ("slots", partial(left_behind, config=self._config)),
                 ("position", self._position),
                 ("rules", self._became),
             )

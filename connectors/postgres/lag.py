@@ -9,6 +9,7 @@ from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.lsn import lsn_number, lsn_text
 from connectors.postgres.slot import retention
 from connectors.postgres.slot.claim import is_held, standby_name
+from connectors.postgres.slot.left_behind import left_behind
 
 
 def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
@@ -48,6 +49,7 @@ def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
             (config.slot,),
         )
         held = retention.read(catalog, config.slot)
+        beside = list(left_behind(catalog, config))
     finally:
         connection.close()
     names = ("name", "active", "wal_status", "confirmed_flush_lsn", "safe_wal_size_bytes", "retained_wal_bytes")
@@ -70,6 +72,7 @@ def standing(config: ConnectorConfig, state: State | None) -> dict[str, object]:
         "clock_ms": clock_ms,
         "standby": standby,
         "slot": slot,
+        "left_behind": [{"slot": of.about.removeprefix("slot "), "reason": of.what, "hint": of.fix} for of in beside],
         "owner": None
         if not owner
         else {"who": f"{owner[0][2]} (process {owner[0][0]}) from {owner[0][1]}", "since_ms": owner[0][3]},

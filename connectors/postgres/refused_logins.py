@@ -100,6 +100,11 @@ _MEANINGS: Final = (
         hint="add to pg_hba.conf: hostssl {hba_database} {user} {address} scram-sha-256; then SELECT pg_reload_conf()",
     ),
     _Meaning(
+        "invalid response to SSL negotiation",
+        "PostgreSQL at {where}: another service answers there",
+        hint="is the port in source.url that of PostgreSQL? pg_isready {place} tells",
+    ),
+    _Meaning(
         "does not support SSL",
         "PostgreSQL at {where}: no trusted TLS connection: {last}",
         hint="switch TLS on at the server: ALTER SYSTEM SET ssl = on, with its certificate and key; on a network "

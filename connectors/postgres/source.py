@@ -31,6 +31,7 @@ from connectors.postgres.slot import continuity, proving, slot
 from connectors.postgres.slot.claim import Claim
 from connectors.postgres.slot.heartbeat import OURS, Upkeep
 from connectors.postgres.slot.history import LastTransaction
+from connectors.postgres.slot.left_behind import left_behind
 from connectors.postgres.slot.replication_stream import ReplicationConnection, data, keepalive, readable
 
 log = logging.getLogger("cdc")
@@ -98,6 +99,7 @@ class PostgresSource:
         self._followed = Followed(self._config, self._captured)
         self._relied = Reliance(self._config, catalog, self._captured, self._followed, self._joining)
         identities.tell(catalog.rows, self._config.publication, {c.oid: c.table.qualified for c in self._captured})
+        captured_tables.tell(left_behind(catalog, self._config))
         self._replication = ReplicationConnection(self._params)
         self._identity = continuity.identity(self._replication, database=self.database, names=self._names)
         return self._identity

@@ -44,9 +44,13 @@ _SHOWN: Final = 400
 class SchemaRegistry:
     """One registry. It connects to nothing before it is asked."""
 
-    def __init__(self, config: RegistryConfig, key: str = "sink.registry") -> None:
-        """`key` is where its file has it. Raises ConfigError without the client, or for options it does not take."""
-        self._config, self._key = config, key
+    def __init__(self, config: RegistryConfig, key: str = "sink.registry", *, learns: bool = True) -> None:
+        """`key` is where its file has it. Raises ConfigError without the client, or for options it does not take.
+
+        Where it does not learn, `register` raises what it would raise, as far as a registry tells beforehand, and
+        registers nothing.
+        """
+        self._config, self._key, self._learns = config, key, learns
         self._client = self._new_client()
         self._given: dict[str, tuple[Schema, int]] = {}
         """The last schema of each subject, and its id, since `forget`."""
@@ -99,6 +103,9 @@ class SchemaRegistry:
             )
             self._refuse_swapped(subject, newest.schema.schema_str or "", schema)
             self._refuse_another_meaning(subject, newest.schema.schema_str or "", schema)
+        if not self._learns:
+            self._refuse_what_it_would(subject, schema, first=newest is None)
+            return 0
         number = self._asked(subject, lambda: client.register_schema(subject, schema))
         if number is None:
             raise self._error(subject, f"it has no subject {subject}, and takes none", None)
@@ -175,10 +182,7 @@ class SchemaRegistry:
             if status == _NOT_FOUND or status in _ELSEWHERE:
                 raise self._no_registry(what, f"HTTP {status}") from None
             if code == _READ_ONLY:
-                raise OperatorError(
-                    f"schema registry at {self._config.url}: {what}: it is read-only: no schema can be registered",
-                    hint=f"its mode is at {self._config.url}/mode; then start the connector again",
-                ) from None
+                raise self._read_only(what) from None
             raise self._error(what, str(exc.error_message or ""), exc.http_status_code) from None  # it names the url
         except (ValueError, TypeError, LookupError, AttributeError) as exc:  # the client could not read it
             raise self._no_registry(what, type(exc).__name__) from exc
@@ -224,6 +228,33 @@ class SchemaRegistry:
             )
         told = [*([] if status in (None, -1) else [f"HTTP {status}"]), *([reason] if reason else [])]
         return RetryableError(f"{where}: {what or 'asking'}: {': '.join(told) or 'it gives no reason'}")
+
+    def _read_only(self, what: str) -> OperatorError:
+        return OperatorError(
+            f"schema registry at {self._config.url}: {what}: it is read-only: no schema can be registered",
+            hint=f"its mode is at {self._config.url}/mode; then start the connector again",
+        )
+
+    def _refuse_what_it_would(self, subject: str, schema: Schema, *, first: bool) -> None:
+        """Raise OperatorError where the registry says that it would not take a schema.
+
+        It answers by its mode, and by the subject's compatibility. A registry without these questions, or for which
+        this login may not ask them, takes the schema as far as anybody knows; whether the login may write, none says.
+        """
+        client = self._client
+        mode = self._if_told(subject, partial(client.get_mode, subject))
+        mode = mode or self._if_told(subject, client.get_global_mode)
+        if str(mode).startswith("READONLY"):
+            raise self._read_only(subject)
+        takes = None if first else partial(client.test_compatibility_all_versions, subject, schema)
+        if takes is not None and self._if_told(subject, takes) is False:
+            raise self._error(subject, "it is not compatible with what the subject has", _REFUSED)
+
+    def _if_told(self, what: str, ask: Callable[[], _T]) -> _T | None:
+        try:
+            return self._asked(what, ask)
+        except CdcError:
+            return None
 
     def _refuse_others(self, subject: str, text: str, type_: str, wanted: str, ours: Sequence[str]) -> None:
         """Raise OperatorError if a subject's newest schema is not the connector's."""
@@ -295,9 +326,9 @@ def _message_name(text: str) -> str:
     return f"{package}.{message.name}" if package else message.name
 
 
-def open_registry(sink: KafkaConfig) -> SchemaRegistry | None:
+def open_registry(sink: KafkaConfig, *, learns: bool = True) -> SchemaRegistry | None:
     """Make the registry of a sink; None: it has none."""
-    return None if sink.registry is None else SchemaRegistry(sink.registry)
+    return None if sink.registry is None else SchemaRegistry(sink.registry, learns=learns)
 
 
 def open_schemas(config: RegistryConfig) -> SchemaOf:

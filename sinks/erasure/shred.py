@@ -28,6 +28,7 @@ from cdc.config.published.encryption import EncryptRule
 from cdc.encode.table_log import log_of
 from cdc.model.audit import DONE, Act, asked_by
 from cdc.model.errors import ConfigError, OperatorError
+from cdc.model.suggestion import not_described
 from cdc.rules.capture_rules import CaptureRules
 from cdc.rules.encrypted_rows import subject_of
 from cdc.rules.encryption import identifier_of
@@ -114,10 +115,8 @@ class _Shredding:
     def _key_of(self, described: Sequence[Mapping[str, Any]]) -> list[str]:
         keys = [list(record["key"]) for record in described if f"{record['schema']}.{record['table']}" == self._table]
         if not keys:
-            raise OperatorError(
-                f"connector {self._config.name} has not described {self._table}",
-                hint="--table takes SCHEMA.TABLE as cdc status CONNECTOR.yaml lists them",
-            )
+            known = {f"{record['schema']}.{record['table']}" for record in described}
+            raise not_described(self._config.name, [self._table], known)
         return keys[-1]
 
     def run(self, within_s: float) -> list[Place]:

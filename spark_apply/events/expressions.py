@@ -15,8 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
 
 from cdc.model.errors import ConfigError
+from cdc.model.suggestion import did_you_mean
 from spark_apply.events.typed import KEY, row_type
-from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import Partition, TargetColumn, TargetTable
 from spark_apply.model.types import kind_of, spark_type
 from spark_apply.spark.steadiness import differs_each_time

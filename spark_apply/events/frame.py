@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from cdc.config.apply_config import ApplySource, ApplyTable
 from cdc.config.config import ConnectorConfig
 from cdc.model.errors import OperatorError
+from cdc.model.suggestion import not_described
 from spark_apply.events.envelope import parse
 from spark_apply.events.kafka.offsets import await_markers, committed_ends
 from spark_apply.events.kafka.schema_topic import schema_versions
@@ -39,12 +40,10 @@ def dataframe(
     source = ApplySource(
         bootstrap_servers=config.sink.bootstrap_servers, topic_prefix=config.sink.prefix, options=config.sink.options
     )
-    versions = schema_versions(source).get(table)
+    described = schema_versions(source)
+    versions = described.get(table)
     if not versions:
-        raise OperatorError(
-            f"connector {config.name} has not described {table}",
-            hint="is it among source.tables, and has it run? cdc run CONNECTOR.yaml; cdc status CONNECTOR.yaml",
-        )
+        raise not_described(config.name, [table], described)
     target = derived(versions, ApplyTable(stores=("a DataFrame",), types=types), rekeys=True)
     columns = in_row(target)
     if streaming:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from cdc.config.apply_config import ApplyTable
 from cdc.model.errors import CdcError, ConfigError, OperatorError
-from spark_apply.model.suggestion import did_you_mean
+from cdc.model.suggestion import did_you_mean
 from spark_apply.model.target_table import RESERVED, Partition, Projection, TargetTable, Version, derived
 
 _FUNCTIONS: Mapping[str, bool] = {

@@ -14,8 +14,8 @@ from cdc.config import registry
 from cdc.config.apply_config import StoreConfig
 from cdc.config.config import ApplyConfig
 from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError
+from cdc.model.suggestion import did_you_mean
 from spark_apply.model.completeness import Mark
-from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.paths import has_scheme
 

@@ -12,7 +12,7 @@ from cdc.config.apply_config import ApplyTable
 from cdc.encode.table_log import log_of
 from cdc.model.change import Kind
 from cdc.model.errors import ConfigError, OperatorError
-from spark_apply.model.suggestion import did_you_mean
+from cdc.model.suggestion import did_you_mean
 from spark_apply.model.types import TEXT, common_kind, joint_kind, spark_type
 
 RESERVED = "_cdc_"

@@ -32,6 +32,7 @@ from pyspark.sql import SparkSession
 
 from cdc.config.config import ApplyConfig
 from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError
+from cdc.model.suggestion import did_you_mean
 from spark_apply.events.kafka.offsets import await_markers
 from spark_apply.events.kafka.topic_identity import difference, identities
 from spark_apply.events.quarantine import Quarantine
@@ -44,7 +45,6 @@ from spark_apply.job.topics.losses import rebuild_loss, rollback_loss, table_log
 from spark_apply.job.topics.retention import held_offsets, rebuild_command
 from spark_apply.model.completeness import Mark
 from spark_apply.model.store import Due, Store, has_rows, is_whole
-from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import TargetTable
 from spark_apply.rebuild.diff import Differences, compare, without_live
 from spark_apply.spark.failures import concerns_spark, spark_failure

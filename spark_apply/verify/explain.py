@@ -14,6 +14,7 @@ import orjson
 
 from cdc.config.config import ApplyConfig
 from cdc.model.errors import ConfigError
+from cdc.model.suggestion import did_you_mean
 from cdc.model.written_key import is_same, read_written
 from spark_apply.events.expressions import resolved
 from spark_apply.events.kafka.records import committed_records
@@ -22,7 +23,6 @@ from spark_apply.events.kafka.topics import existing_topics
 from spark_apply.events.projected import SourceImage, documents
 from spark_apply.events.projection import projected_table
 from spark_apply.events.quarantine import Entry, read_entries
-from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import TargetTable, choose, derived
 from spark_apply.spark.session import open_session
 

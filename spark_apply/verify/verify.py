@@ -15,12 +15,12 @@ from cdc.capture.snapshots.published_rows import PublishedRow, PublishedTables
 from cdc.config.config import ApplyConfig
 from cdc.model.errors import CdcError, ConfigError, OperatorError
 from cdc.model.state import State, key_to_json
+from cdc.model.suggestion import did_you_mean
 from spark_apply.events.expressions import resolved
 from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.events.quarantine import read_entries
 from spark_apply.events.selection import fitting, stops_all
 from spark_apply.model.store import Store, open_store, require_stores
-from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.session import open_session
 from spark_apply.verify.canonical_row import CanonicalForm

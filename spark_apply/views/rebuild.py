@@ -17,8 +17,8 @@ from cdc.config.views import ViewsConfig
 from cdc.machine.stop_signals import end_by
 from cdc.model.errors import CdcError, ConfigError, FencedError, OperatorError
 from cdc.model.state import State
+from cdc.model.suggestion import did_you_mean
 from spark_apply.events.kafka.schema_topic import schema_versions
-from spark_apply.model.suggestion import did_you_mean
 from spark_apply.spark.session import open_session
 from spark_apply.views.embedded.state import StateInUseError
 from spark_apply.views.job import run_views

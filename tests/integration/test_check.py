@@ -235,6 +235,26 @@ def test_verdicts(verdict: str, ran: Connector, postgres18: Database) -> None:
     assert done.stderr.partition("\n")[0].removeprefix("error: ") in errors(found)
 
 
+def test_another_name_leaves_a_slot(ran: Connector, postgres18: Database, tmp_path: Path) -> None:
+    """It is told of wherever the connector under the new name is looked at, and not where it has other tables."""
+    slot = f"slot cdc_{ran.name}"
+    renamed = Connector(tmp_path, f"{ran.name}_new", postgres18.url, ran.kafka, ["public.t"])
+    renamed.put_right()
+    (found,) = [of for of in checked(renamed, 0) if of["about"] == slot]
+    assert found["level"] == "warning"
+    assert "nobody reads it; its publication carries public.t, as this connector does" in found["message"]
+    statement = found["fix"].partition(";")[0]
+    assert len(postgres18.rows(statement)) == 1
+    assert f"left behind {found['message']}" in renamed.here("status", "FILE").stdout
+    done = renamed.here("run", "FILE", "--until-caught-up")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(f"{slot}: it holds back") == 1
+    postgres18.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    other = Connector(tmp_path, f"{ran.name}_other", postgres18.url, ran.kafka, ["public.other"])
+    other.put_right()
+    assert not [of for of in checked(other, 0) if of["about"].startswith("slot cdc_") and of["level"] == "warning"]
+
+
 def slots(database: Database) -> list[tuple[object, ...]]:
     return database.rows(
         "SELECT slot_name, confirmed_flush_lsn FROM pg_replication_slots WHERE database = current_database()"

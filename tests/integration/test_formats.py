@@ -211,6 +211,23 @@ def test_postgres(postgres18: Database, kafka: str, registry: str, prefix: str, 
     versions = SchemaRegistryClient({"url": registry}).get_versions(f"{prefix}.public.avro-key")
     assert len(versions) == 1  # another column changes no key
     _columns_that_go_and_come(connector, postgres18, registry, prefix)
+    _foretold(connector, postgres18, registry, prefix)
+
+
+def _foretold(connector: Connector, database: Database, registry: str, prefix: str) -> None:
+    """`cdc check` tells what the registry would refuse, and leaves it as it was."""
+    client = SchemaRegistryClient({"url": registry})
+    before = {subject: client.get_versions(subject) for subject in client.get_subjects()}
+    client.set_compatibility(f"{prefix}.public.avro-value", "BACKWARD")
+    for changed in (False, True):
+        if changed:
+            database.execute("ALTER TABLE avro ALTER COLUMN small TYPE text")
+        done = connector.here("check", "FILE", "--json")
+        told = [of for of in json.loads(done.stdout)["findings"] if "does not take the table's schema" in of["message"]]
+        subject = f"table public.avro: schema registry at {registry}: subject {prefix}.public.avro-value"
+        assert [(of["level"], of["message"].startswith(subject)) for of in told] == [("warning", True)] * changed
+        assert done.returncode == 0, done.stdout
+    assert {subject: client.get_versions(subject) for subject in client.get_subjects()} == before
 
 
 def _columns_that_go_and_come(connector: Connector, database: Database, registry: str, prefix: str) -> None:

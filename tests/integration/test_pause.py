@@ -71,6 +71,9 @@ def test_paused_on_a_real_server(postgres18: Database, kafka: str, prefix: str, 
     connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
     _paused(connector, postgres18, "public.t")
     assert connector.here("pause", "FILE").returncode == 0  # while it is down
+    (asked,) = _status(connector)["asked"]
+    assert (asked["action"], asked["by"], asked["about"]) == ("pause", asked_by(), {})
+    assert "the connector takes it up when it starts" in connector.here("status", "FILE").stdout
     done = connector.here("run", "FILE", "--until-caught-up")
     postgres18.execute("INSERT INTO t VALUES (4)")
     assert done.returncode in (0, 1), done.stderr  # there may have been nothing to catch up with

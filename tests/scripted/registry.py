@@ -24,6 +24,9 @@ class ScriptedRegistry:
         """Reason for which it takes no further schema of a subject."""
         self.levels = {"": "BACKWARD"}
         """Compatibility by subject; of all others without a name."""
+        self.mode = "READWRITE"
+        self.forbids: set[str] = set()
+        """What the login may not ask: the first part of a path."""
         self.login: str | None = None
         """``user:password`` that it wants."""
         self.status: int | None = None
@@ -79,9 +82,16 @@ class ScriptedRegistry:
         if self.login is not None and login != "Basic " + base64.b64encode(self.login.encode()).decode():
             return 401, {"error_code": 401, "message": "Unauthorized"}
         parts = [unquote(part) for part in urlsplit(path).path.strip("/").split("/")]
+        if parts[0] in self.forbids:
+            return 403, {"error_code": 40301, "message": "User is denied operation"}
         if parts[:2] == ["schemas", "ids"]:
             found = self.schemas.get(int(parts[2]))
             return (200, found) if found else (404, {"error_code": 40403, "message": "Schema not found"})
+        if parts[0] == "mode":
+            missing = {"error_code": 40409, "message": "Subject does not have subject-level mode configured"}
+            return (404, missing) if len(parts) > 1 else (200, {"mode": self.mode})
+        if parts[0] == "compatibility":
+            return 200, {"is_compatible": self.refuses is None}
         if parts[0] == "config":
             level = self.levels.get(parts[1] if len(parts) > 1 else "")
             missing = {"error_code": 40408, "message": "Subject does not have subject-level compatibility configured"}
@@ -98,6 +108,8 @@ class ScriptedRegistry:
             if known is None:
                 return 404, {"error_code": 40403, "message": "Schema not found"}
             return 200, self.told(subject, known)
+        if known is None and self.mode == "READONLY":
+            return 422, {"error_code": 42205, "message": "Subject is in read-only mode"}
         if known is None and ids and self.refuses is not None:
             return 409, {"error_code": 409, "message": self.refuses}
         return 200, {"id": known or self.keep(subject, self.schema(body))}

@@ -291,6 +291,11 @@ def test_names_that_stand_alone(shop: Shop) -> None:
     assert {batch.schema.field("id").type for batch in following.arrow(text={"public.orders": "id"})} == {pa.string()}
     with pytest.raises(cdc.OperatorError, match=r"has not described public\.ordres"):
         following.arrow(text={"public.ordres": ["id"]})
+    for misspelt in ("public.ordres", "orders", "public.Orders"):
+        with pytest.raises(cdc.OperatorError, match=r"did you mean public\.orders\?"):
+            cdc.table(shop.file, misspelt)
+        with pytest.raises(cdc.OperatorError, match=r"did you mean public\.orders\?"):
+            cdc.follow(shop.file, tables=[misspelt])
 
 
 def test_a_stream_of_spark(shop: Shop, apply_spark: SparkSession, tmp_path: Path) -> None:
@@ -312,6 +317,8 @@ def test_spark_is_refused_what_would_be_other_rows(shop: Shop, apply_spark: Spar
         cdc.spark(session, shop.file, "public.orders")
     with pytest.raises(cdc.OperatorError, match=r"has not described public\.absent"):
         cdc.spark(apply_spark, shop.file, "public.absent")
+    with pytest.raises(cdc.OperatorError, match=r"did you mean public\.orders\?"):
+        cdc.spark(apply_spark, shop.file, "public.order")
     shop.database.execute(
         "CREATE TABLE misfits (id int PRIMARY KEY, n numeric(5,1))", "INSERT INTO misfits VALUES (1, 'NaN')"
     )

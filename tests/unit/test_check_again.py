@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import click
 import pytest
 
-from cdc.cli.inspecting import check
+from cdc.cli.inspecting import check, token
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig
 from cdc.config.findings import Checked, Finding, Level
@@ -18,7 +19,7 @@ from cdc.config.published.column_rules import ColumnRules
 from cdc.config.source_config import SourceConfig
 from cdc.encode.schema_record import schema_record
 from cdc.model.change import Position, Table
-from cdc.model.errors import RetryableError
+from cdc.model.errors import RetryableError, VerdictError
 from cdc.model.state import Phase, State
 from cdc.rules.capture_rules import CaptureRules
 from tests.text_tables import text_table
@@ -56,6 +57,26 @@ def looked(monkeypatch: pytest.MonkeyPatch, positions: list[State | Exception], 
 def test_a_position_that_has_moved_on_meanwhile_is_no_slot_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     (found,) = looked(monkeypatch, [AT, replace(AT, commit=9)], 9)
     assert found.level is Level.OK
+
+
+def test_a_position_of_another_kind_of_source_is_not_shown_to_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`cdc check` ended with a traceback where a file's type was changed: places and tables are each source's own."""
+    theirs = replace(AT, config={"source.type": "mysql"})
+
+    def at_source(_: Any, state: State | None, *, known: bool) -> Checked:
+        assert (state, known) == (None, False)
+        return Checked((), (), {"database": "d"})
+
+    parts = {"sinks.check:position": lambda *_: theirs}
+    monkeypatch.setattr(registry, "part", lambda name: parts.get(name, lambda *_, **__: []))
+    monkeypatch.setattr(registry, "check", lambda _: at_source)
+    (found,) = check._findings(CONFIG)
+    assert (found.level, found.about) == (Level.ERROR, "config")
+    assert found.what.startswith("config changed: source.type is postgres")
+    monkeypatch.setattr(token, "standing", lambda _: SimpleNamespace(state=theirs))
+    monkeypatch.setattr(registry, "end", lambda _: pytest.fail)
+    with pytest.raises(VerdictError, match=r"config changed: source\.type is postgres"):
+        token._position(CONFIG)
 
 
 @pytest.mark.parametrize("later", [AT, RetryableError("Kafka is away")], ids=["the same", "not known"])

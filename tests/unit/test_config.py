@@ -303,7 +303,7 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Is a directory"):
         load_connector(tmp_path)
     (tmp_path / "binary.yaml").write_bytes(b"name: \xff")
-    with pytest.raises(ConfigError, match="it is not UTF-8 text"):
+    with pytest.raises(ConfigError, match=r"it is not UTF-8 text\n.*file \S+/binary.yaml tells"):
         load_connector(tmp_path / "binary.yaml")
 
 

@@ -19,6 +19,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from cdc.capture.control.signals import Command
 from cdc.cli.inspecting.monitor import _watched
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.config.kafka_config import KafkaConfig
@@ -36,7 +37,7 @@ from cdc.monitor.judged import STATES, Problem, Rate, level_of, log_left, proble
 from cdc.monitor.looks import Answer, FileNow, Look
 from cdc.monitor.monitor import Monitor
 from cdc.monitor.server import POLICY, PageServer
-from cdc.monitor.status import at_work, status_of
+from cdc.monitor.status import asked_for, at_work, status_of
 from cdc.monitor.watched import Watched, WatchedConnector
 from cdc.telemetry.figures import Figures
 from cdc.telemetry.metrics import SEEN
@@ -167,6 +168,23 @@ def test_who_is_at_work(server: dict[str, Any], age_s: int, works: bool | None) 
     state = State(connector="shop", identity={}, phase=Phase.STREAM, epoch=1)
     found = status_of(CONFIG, Standing(state, 0, None), server, age_s)
     assert found["running"] is bool(works)
+
+
+def test_what_is_asked_of_one_that_is_down_is_told() -> None:
+    """Whatever anybody may have written into the signal topic: no time and no key of it ends the command."""
+    gone = b'{"type":"pause-connector","data":{},"by":"ada@desk","asked_ms":99999999999999999}'
+    rows = Command(tables=("public.t",), keys=((b"7",),), by="ada@desk", asked_ms=0).to_bytes("2")
+    found = asked_for([(b"1", gone), (b"2", rows), (b"3", b"junk"), (b"reread-1", rows)])
+    ada: dict[str, Any] = {"by": "ada@desk"}
+    assert found == [
+        {"action": "pause", "asked_at": None, "about": {}, **ada},
+        {
+            "action": "read rows",
+            "asked_at": "1970-01-01T00:00:00.000+00:00",
+            "about": {"tables": ["public.t"], "keys": 1},
+            **ada,
+        },
+    ]
 
 
 def test_one_that_has_never_run_is_no_fault(tmp_path: Path) -> None:

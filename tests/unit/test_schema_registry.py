@@ -133,6 +133,40 @@ def test_a_refused_schema_stops_before_the_event(server: ScriptedRegistry) -> No
     assert [value["id"] for value in bench.values()] == ["1", "2"]
 
 
+@pytest.mark.parametrize("form", ["avro", "flat protobuf", "json-schema"])
+def test_what_a_registry_would_refuse_is_known_before(server: ScriptedRegistry, form: str) -> None:
+    """As `cdc check` asks it; it learns nothing by that. One that forbids the questions refuses nothing."""
+
+    def asked(table: Table) -> None:
+        client = SchemaRegistry(RegistryConfig(url=server.url), learns=False)
+        wires = RegisteredWires(Formats(form), registry=client)
+        source = MemorySource(MemoryLog(), [table])
+        wires.begin(source.name, source.database)
+        wires.of(table, "p.s.t")
+
+    asked(TABLE)
+    server.mode = "READONLY"
+    with pytest.raises(OperatorError, match=r"table s\.t: .*it is read-only"):
+        asked(TABLE)
+    server.mode = "READWRITE"
+    assert server.subjects == {}
+    bench = Bench(server)
+    bench.log.commit(insert(TABLE, (b"1", b"a")))
+    bench.run(form=form)
+    before = {subject: list(ids) for subject, ids in server.subjects.items()}
+    asked(WIDER)
+    server.refuses = "why"
+    asked(TABLE)  # which is there
+    with pytest.raises(OperatorError, match=r"table s\.t: .*subject p\.s\.t-value does not take the table's schema"):
+        asked(WIDER)
+    assert server.subjects == before
+    server.forbids = {"mode", "compatibility"}
+    asked(WIDER)
+    server.stop()
+    with pytest.raises(RetryableError, match="no answer"):
+        asked(WIDER)
+
+
 @pytest.mark.parametrize("shape", ["avro", "flat avro"])
 def test_a_field_does_not_come_to_be_another_column(server: ScriptedRegistry, shape: str) -> None:
     """Avro has no “a-b”, which is a_b there: a column a_b would take its place, with any compatibility."""

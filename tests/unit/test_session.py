@@ -129,6 +129,7 @@ OPERATOR = [
     ('FATAL:  PAM authentication failed for user "u"', "refuses user u: FATAL: PAM", "token"),
     ("FATAL:  connection requires a valid client certificate", "asks for a certificate of user u", "sslcert"),
     ("SSL error: certificate verify failed", "no trusted TLS", "sslrootcert"),
+    ("received invalid response to SSL negotiation: h", "another service answers there", "pg_isready -h"),
     ("server does not support SSL, but SSL was required", "no trusted TLS", "ALTER SYSTEM SET ssl = on"),
 ]
 RETRYABLE = [

@@ -3,18 +3,47 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 import orjson
 
 from cdc.capture.settings import Settings
-from cdc.encode.schema_versions import SchemaVersions
+from cdc.config.published.outbox import OutboxConfig
+from cdc.encode.schema_versions import KeptNumbers, SchemaVersions, is_described, newest_of
 from cdc.model.change import Table
 from cdc.model.interfaces import UNSURE, Sink, Source
 from cdc.model.state import State
+from cdc.rules.capture_rules import CaptureRules
 
 log = logging.getLogger("cdc")
+
+
+class Shown(NamedTuple):
+    """A captured table as it is published."""
+
+    table: Table
+    shown: Table
+    """Without what the rules leave out."""
+    numbers: Mapping[str, Any] | None
+    """Those that its fields have for good."""
+    changed: bool
+    """Whether it has changed since it was described."""
+
+
+def as_published(
+    described: Iterable[bytes], tables: Iterable[Table], rules: CaptureRules | None, outbox: OutboxConfig | None
+) -> Iterator[Shown]:
+    """Give tables as their records have them, but for the outbox, whose records are its messages."""
+    said = list(described)
+    numbers, newest = KeptNumbers(said), newest_of(said)
+    for table in tables:
+        if outbox is None or table.qualified != outbox.table:
+            of = rules.of(table.qualified) if rules else None
+            shown = table if of is None else of.published(table).table
+            same = is_described(shown, newest.get((table.schema, table.name)))
+            yield Shown(table, shown, numbers.of(shown), not same)
 
 
 def open_versions(

@@ -15,8 +15,8 @@ from cdc.capture.freshness import now_ms
 from cdc.capture.settings import Settings
 from cdc.capture.snapshots.incremental_progress import IncrementalProgress
 from cdc.capture.starting import verdicts
+from cdc.capture.starting.descriptions import as_published
 from cdc.capture.starting.left_out import refuse_left_out
-from cdc.encode.schema_versions import KeptNumbers, is_described, newest_of
 from cdc.encode.table_log import log_of
 from cdc.model.audit import Act
 from cdc.model.change import Offset, Position, Table
@@ -351,18 +351,11 @@ class Startup:
         wires, rules = self._settings.wires, self._settings.rules
         if wires is None:
             return
-        outbox = self._settings.outbox
         wires.begin(source.name, source.database)
-        described = list(self._sink.schemas())
-        numbers, newest = KeptNumbers(described), newest_of(described)
-        for table in tables:
-            if outbox is None or table.qualified != outbox.table:
-                of = rules.of(table.qualified) if rules else None
-                shown = table if of is None else of.published(table).table
-                if not is_described(shown, newest.get((table.schema, table.name))):
-                    continue
+        for table, shown, numbers, changed in as_published(self._sink.schemas(), tables, rules, self._settings.outbox):
+            if not changed:
                 try:
-                    wires.of(shown, self._sink.topic(table), numbers.of(shown))
+                    wires.of(shown, self._sink.topic(table), numbers)
                 except OperatorError as exc:
                     if table.qualified in exc.message:
                         raise

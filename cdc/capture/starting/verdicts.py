@@ -15,6 +15,7 @@ from cdc.model.state import Phase, State
 
 SERVER: Final = "system_identifier"
 """The part of an identity that is a server's own: one that takes its place, as a new major version, has another."""
+_TYPE: Final = "source.type"
 
 
 def of_config(state: State, config: Mapping[str, str]) -> Iterator[VerdictError]:
@@ -27,6 +28,11 @@ def of_config(state: State, config: Mapping[str, str]) -> Iterator[VerdictError]
                 f"{then}",
                 hint=f"set {name}: {then} again; for {now}, start under a new connector name (a fresh snapshot)",
             )
+
+
+def is_of_source(state: State, config: Mapping[str, str]) -> bool:
+    """Whether a position is of this type of source, which alone can read what it has of places and tables."""
+    return state.config.get(_TYPE, config[_TYPE]) == config[_TYPE]
 
 
 def of_source(state: State, identity: Mapping[str, str]) -> Iterator[VerdictError]:

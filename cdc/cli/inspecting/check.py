@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ import click
 import orjson
 
 from cdc.capture.starting import verdicts
+from cdc.capture.starting.descriptions import as_published
 from cdc.capture.starting.left_out import (
     begins_without,
     could_begin_without,
@@ -27,8 +28,9 @@ from cdc.config.config import ConnectorConfig, load_connector
 from cdc.config.findings import Checked, Finding, Level, as_left_out, as_left_out_for_its_topic, probed, refused
 from cdc.config.table_patterns import named
 from cdc.encode.schema_versions import SchemaVersions
+from cdc.formats.wires import wires_of
 from cdc.model.change import Table
-from cdc.model.errors import CdcError, TopicError
+from cdc.model.errors import CdcError, OperatorError, TopicError
 from cdc.model.hints import CONNECTOR, pasteable
 from cdc.model.state import State
 from cdc.rules import outbox
@@ -73,8 +75,9 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
     except CdcError as exc:
         known = False
         findings.append(refused("position", exc))
-    checked: Checked = look_at_source(config, state, known=known)
-    for _ in range(_AGAIN if state is not None else 0):
+    ours = state if state is not None and verdicts.is_of_source(state, config.binding) else None
+    checked: Checked = look_at_source(config, ours, known=known and ours is state)
+    for _ in range(_AGAIN if ours is not None else 0):
         if not any(of.level is Level.ERROR and of.about == "position" for of in checked.findings):
             break
         with suppress(CdcError):
@@ -95,12 +98,11 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
         findings += [refused("route", error) for error in routes.refusals(checked.tables, first=state is None)]
     if state is not None:
         findings += [refused("config", refusal) for refusal in verdicts.of_config(state, config.binding)]
-        if checked.identity:
-            findings += [refused("source", refusal) for refusal in verdicts.of_source(state, checked.identity)]
+    if ours is not None and checked.identity:
+        findings += [refused("source", refusal) for refusal in verdicts.of_source(ours, checked.identity)]
     tables = checked.tables or tuple(_named(config))
     look = registry.part("sinks.check:check")
-    ask = registry.part("sinks.client.schema_registry:check")
-    findings += probed("registry", lambda: ask(config.sink))
+    findings += probed("registry", partial(_by_registry, config, checked))
     findings += probed("kafka", lambda: look(config.sink, config.name, tables, state=state, identity=checked.identity))
     captured = {*state.tables} if state is not None else set[str]()
     if known:
@@ -117,6 +119,28 @@ def _by_what_was_said(config: ConnectorConfig, rules: CaptureRules, tables: Sequ
         said, connector=config.name, source="", prefix=config.sink.prefix, database="", rules=rules
     )
     yield from (refused("rules", error) for error in versions.refusals(tables))
+
+
+def _by_registry(config: ConnectorConfig, checked: Checked) -> Iterator[Finding]:
+    """Ask a schema registry, if there is one, and whether it would take the tables' schemas; it learns none."""
+    yield from registry.part("sinks.client.schema_registry:check")(config.sink)
+    wires = wires_of(config.sink, learns=False)
+    if wires is None or not checked.tables:
+        return
+    rules = CaptureRules.of_source(config.source)
+    with closing(registry.source(config)()) as source:
+        wires.begin(source.name, source.database or checked.identity.get("database", ""))
+    topic = registry.part("sinks.check:topic_of")(config.sink, config.name)
+    described = registry.part("sinks.check:described")(config.sink, config.name)
+    for table, shown, numbers, changed in as_published(described, checked.tables, rules, config.source.outbox):
+        try:
+            wires.of(shown, topic(table), numbers)
+        except OperatorError as exc:
+            found = refused("registry", exc)
+            if changed:
+                what = f"{exc.message}; the connector stops where the log has come to this change"
+                found = replace(found, level=Level.WARNING, what=what)
+            yield found
 
 
 def _as_a_run_takes_them(

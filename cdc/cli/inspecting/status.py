@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -37,7 +38,7 @@ def status(file: Path, *, as_json: bool) -> None:
     if as_json:
         click.echo(orjson.dumps(found).decode())
         return
-    for name, value in _lines(found):
+    for name, value in _lines(found, file):
         click.echo(f"{name:<12}{value}")
 
 
@@ -78,13 +79,20 @@ def _standing_by(copies: int | None) -> str:
     return f", {copies} more standing by" if copies else ""
 
 
-def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
+def _asked(act: Mapping[str, Any]) -> str:
+    tables = [name for name in act["about"].get("tables", ()) if name.isprintable()]  # anybody may have written it
+    by = f", by {act['by']}" if act["by"] else ""
+    at = f" at {act['asked_at']}" if act["asked_at"] else ""
+    return f"{act['action']}{' of ' + ', '.join(tables) if tables else ''}{by}{at}"
+
+
+def _lines(found: dict[str, Any], file: Path) -> list[tuple[str, str]]:
     error = found["last_error"]
     position = place_of(found["position"] or {})
     lag = "unknown bytes" if found["lag_bytes"] is None else f"{found['lag_bytes']:,} bytes"
     if found["source_at"] is not None:
         lag += f", {found['lag_seconds']:,} s: all that was committed up to {found['source_at']} is in Kafka"
-    paused = "" if found["paused_at"] is None else f", paused since {found['paused_at']}: cdc resume lets it go on"
+    paused = "" if found["paused_at"] is None else f", paused since {found['paused_at']}"
     running = "" if found["running"] else " (not running)"
     lines = [
         ("connector", found["name"]),
@@ -92,6 +100,11 @@ def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("position", position + (f", committed {found['committed_at']}" if found["committed_at"] else "")),
         ("lag", lag),
     ]
+    if found["paused_at"] is not None:
+        lines.append(("", f"hint: cdc resume {quote(str(file))}"))
+    for act in found["asked"]:
+        when = "takes it up next" if found["running"] else "takes it up when it starts"
+        lines.append(("asked", f"{_asked(act)}: the connector {when}"))
     if found["logged"]:
         lines.append(("logged", ", ".join(found["logged"])))
     lines += [
@@ -106,6 +119,8 @@ def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     if found["eta_seconds"] is not None:
         lines.append(("", f"about {duration(found['eta_seconds'])} left"))
     lines += of_server(found["source"], found["slot"])
+    for beside in found["source"].get("left_behind", ()):
+        lines += [("left behind", beside["reason"]), ("", f"hint: {beside['hint']}")]
     if found["dead_letters"]:
         lines.append(("dead", f"{found['dead_letters']:,} events could not be written; they are dead letters"))
     if found["rereads"]:

@@ -7,10 +7,11 @@ from pathlib import Path
 import click
 import orjson
 
+from cdc.capture.starting.verdicts import of_config
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.model.change import Position
-from cdc.model.errors import OperatorError, RetryableError
+from cdc.model.errors import OperatorError, RetryableError, raise_first
 from cdc.model.state import State
 from cdc.monitor.status import standing
 
@@ -46,7 +47,7 @@ def _position(config: ConnectorConfig) -> Position:
             return Position(after.epoch, commit, 0)
         before = after
     msg = f"connector {config.name} begins new epochs all the while"
-    raise RetryableError(msg, hint="cdc status says what happens to it")
+    raise RetryableError(msg, hint="cdc status CONNECTOR.yaml says what happens to it")
 
 
 def _state(config: ConnectorConfig) -> State:
@@ -57,4 +58,5 @@ def _state(config: ConnectorConfig) -> State:
             f"connector {config.name} has never run: there is no order yet that a token could be in",
             hint="cdc run CONNECTOR.yaml",
         )
+    raise_first(of_config(state, config.binding))
     return state

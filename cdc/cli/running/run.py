@@ -30,7 +30,7 @@ from cdc.config.file_connector import load_any
 from cdc.config.reread import reread
 from cdc.files.topicless_sink import UNSENT
 from cdc.fleet.report import Reporter
-from cdc.formats.wires import RegisteredWires
+from cdc.formats.wires import wires_of
 from cdc.machine.memory import keep_freed
 from cdc.machine.stop_signals import HangUps
 from cdc.model.errors import CdcError, ConfigError, GapError
@@ -193,13 +193,7 @@ def _parts(config: ConnectorConfig, how: _How, followed: Followed) -> Parts:
         outbox=config.source.outbox,
         formats=formats,
         routes=Routes.of_sink(config.sink, formats.text),
-        wires=None
-        if formats.plain
-        else RegisteredWires(
-            formats,
-            registry=registry.part("sinks.client.schema_registry:open_registry")(config.sink),
-            subjects=config.sink.registry.subjects if config.sink.registry is not None else "topic",
-        ),
+        wires=wires_of(config.sink),
         key_headers="key_change" in config.sink.headers,
         cloud_events="cloudevents" in config.sink.headers,
         before_of_topic=config.sink.before == "topic",

@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 _NEAR: Final = 0.6
+_NEARER: Final = 0.85
+"""Of a name that may be another tool's: `snapshot.fetch.size` is no misspelt key of ours."""
+_DEBEZIUM: Final = "docs/debezium.md says what takes the place of each option of Debezium's"
 _LOGIN: Final = (
     "where the database is and who logs in is one key: url: postgresql://user:${PASSWORD}@host:5432/database"
 )
@@ -22,7 +25,7 @@ _OF_OTHERS: Final = {
         ("table_include_list", "table_exclude_list", "schema_include_list", "table_list", "include"), _TABLES
     ),
     **dict.fromkeys(("database_include_list", "exclude", "whitelist"), _TABLES),
-    **dict.fromkeys(("connector_class", "config", "tasks_max", "connectors"), _CONNECT),
+    **dict.fromkeys(("connector_class", "config", "tasks_max", "connectors", "transforms"), _CONNECT),
     "column_include_list": "columns: {public.orders: {include: [id, status]}}",
     "column_exclude_list": "columns: {public.orders: {exclude: [note]}}",
     "message_key_columns": "tables: [{table: public.orders, key: [id]}]",
@@ -46,8 +49,12 @@ def meant(written: str, allowed: Sequence[str], *, at: str, elsewhere: Mapping[s
     said = _OF_OTHERS.get(spelt) or (_LOGIN if at == "source" and spelt.startswith("database_") else None)
     if said is not None and (said is not _LOGIN or at in ("", "source")):
         return said
-    near = difflib.get_close_matches(spelt, ours, n=1, cutoff=_NEAR)
-    return f"did you mean {ours[near[0]]}?" if near else f"allowed here: {', '.join(allowed)}"
+    dotted = "." in written  # as Debezium's names are, and none of ours
+    near = difflib.get_close_matches(spelt, ours, n=1, cutoff=_NEARER if dotted else _NEAR)
+    if near:
+        return f"did you mean {ours[near[0]]}?"
+    page = f"{_DEBEZIUM}; " if dotted else ""
+    return f"{page}allowed here: {', '.join(allowed)}"
 
 
 def _spelt(key: str) -> str:

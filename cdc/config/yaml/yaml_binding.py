@@ -13,6 +13,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final, TypeVar, cast
 
 import yaml
@@ -121,9 +122,14 @@ def _compose(path: Path, text: str | None = None) -> yaml.Node | None:
     try:
         text = path.read_text(encoding="utf-8") if text is None else text
     except (OSError, UnicodeDecodeError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8 text"
-        lost = isinstance(exc, (FileNotFoundError, IsADirectoryError))
-        raise ConfigError(f"{path}: cannot be read: {reason}", hint=_beside(path) if lost else None) from exc
+        reason, hint = "it is not UTF-8 text", f"save it as UTF-8: file {quote(str(path))} tells what it is"
+        if isinstance(exc, OSError):
+            lost = isinstance(exc, (FileNotFoundError, IsADirectoryError))
+            reason, hint = (
+                str(exc.strerror),
+                _beside(path) if lost else f"ls -l {quote(str(path))} tells who may read it",
+            )
+        raise ConfigError(f"{path}: cannot be read: {reason}", hint=hint) from exc
     try:
         return yaml.compose(text, Loader=yaml.SafeLoader)
     except RecursionError:
@@ -132,8 +138,8 @@ def _compose(path: Path, text: str | None = None) -> yaml.Node | None:
         mark = getattr(exc, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         problem = getattr(exc, "problem", None) or "it cannot be parsed"
-        hint = next((way for words, way in _WAYS_OUT if words in problem), None)
-        raise ConfigError(f"{where}: this is not YAML: {problem}", hint=hint) from exc
+        way_out = next((way for words, way in _WAYS_OUT if words in problem), None)
+        raise ConfigError(f"{where}: this is not YAML: {problem}", hint=way_out) from exc
 
 
 def _beside(path: Path) -> str:

@@ -13,6 +13,7 @@ from sinks.client.failures import DRIVER_ERRORS, translate
 from sinks.topics.names import signal_topic
 from sinks.topics.records.read_back import read_to_end
 from sinks.topics.records.single_record import NoTopicError, NotTakenError, write_record
+from sinks.topics.topics import Topics
 
 _ASK_S = 15.0
 _AT_ONCE = 100
@@ -28,7 +29,7 @@ class Commands:
         self._servers = bootstrap_servers
         end = 0
         for message in read_to_end(bootstrap_servers, options, topic, "read_committed"):
-            self._hear(message.key(), message.value())
+            _hear(self._waiting, message.key(), message.value())
             end = (message.offset() or 0) + 1
         self._consumer = Consumer(
             {
@@ -55,7 +56,7 @@ class Commands:
             if message is None:
                 break
             if message.error() is None:  # the producer notices as well when a broker fails
-                self._hear(message.key(), message.value())
+                _hear(self._waiting, message.key(), message.value())
         return list(self._waiting.items())
 
     def answered(self, key: bytes) -> None:
@@ -65,11 +66,25 @@ class Commands:
     def close(self) -> None:
         self._consumer.close()
 
-    def _hear(self, key: bytes | None, value: bytes | None) -> None:
-        if key is not None and value is not None:
-            self._waiting[key] = value
-        elif key is not None:
-            self._waiting.pop(key, None)
+
+def _hear(waiting: dict[bytes, bytes], key: bytes | None, value: bytes | None) -> None:
+    if key is not None and value is not None:
+        waiting[key] = value
+    elif key is not None:
+        waiting.pop(key, None)
+
+
+def waiting_commands(config: KafkaConfig, connector: str) -> list[tuple[bytes, bytes]]:
+    """Return what a connector has been asked for and has not answered, oldest first, from outside of it."""
+    topic = signal_topic(config.prefix, connector)
+    with Topics(config.bootstrap_servers, config.options) as topics:
+        if not topics.exists(topic):
+            return []
+    waiting: dict[bytes, bytes] = {}
+    committed = read_to_end(config.bootstrap_servers, config.options, topic, "read_committed", open_too=False)
+    for message in committed:
+        _hear(waiting, message.key(), message.value())
+    return list(waiting.items())
 
 
 def send_command(config: KafkaConfig, connector: str, key: bytes, value: bytes | None) -> None:

@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 from cdc.config.views import VIEW_SCHEMA, ViewConfig, ViewsConfig, engine_of
 from cdc.encode.table_log import log_of
 from cdc.model.errors import CdcError, ConfigError
+from cdc.model.suggestion import did_you_mean
 from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.events.kafka.topics import existing_topics
 from spark_apply.events.refusals import without_log
-from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.target_table import TargetTable, Version, refuse_formats, target
 from spark_apply.model.types import common_kind, spark_type
 from spark_apply.spark.session import open_session

@@ -24,10 +24,10 @@ from cdc.config.views import STREAM_SCHEMA, StreamConfig, ViewsConfig
 from cdc.model.change import Kind
 from cdc.model.errors import ConfigError
 from cdc.model.state import State
+from cdc.model.suggestion import did_you_mean
 from spark_apply.events.kafka.stream import read_topic
 from spark_apply.events.kafka.topics import all_topics, existing_topics
 from spark_apply.events.typed import KEY, OP, POSITION, SOURCE_MS
-from spark_apply.model.suggestion import did_you_mean
 from spark_apply.model.types import kind_of
 from spark_apply.spark.json_reader import CORRUPT, read_json
 from spark_apply.spark.names import quoted

@@ -19,10 +19,10 @@ from cdc.encode.topic_contents.foreign import event_of
 from cdc.model.change import Kind, Position
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import State
+from cdc.model.suggestion import did_you_mean
 from cdc.model.written_key import read_written
 from spark_apply.events.kafka.records import committed_records
 from spark_apply.events.kafka.topics import existing_topics
-from spark_apply.model.suggestion import did_you_mean
 from spark_apply.spark.session import open_session
 from spark_apply.verify.explain import JudgedRecord, Record, judged
 from spark_apply.views.embedded.held import unit_name
