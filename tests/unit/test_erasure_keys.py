@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from click.testing import CliRunner
 
+import cdc.cli.repairing.erase as command
 from cdc.config.kafka_config import KafkaConfig
 from cdc.formats.reading import PLAIN
 from cdc.model.audit import Act
@@ -176,6 +178,17 @@ def test_a_row_under_another_spelling_does_not_pass_for_erased(recorded: bytes, 
     assert place.verdict == verdict
     assert "no record of this key" in place.what
     assert "1.5" not in place.what
+
+
+def test_what_is_said_on_the_way_names_the_given_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def erased(*_: object, say: Callable[[str], None], **__: object) -> list[Place]:
+        say("cdc tail CONNECTOR.yaml --table s.t")
+        return [Place("source", "cannot be proved", "")]
+
+    monkeypatch.setattr(command, "load_connector", lambda _: None)
+    monkeypatch.setattr(command.registry, "part", lambda _: erased)
+    done = CliRunner().invoke(command.erase, ["my shop.yaml", "--table", "s.t", "--key", "5"])
+    assert (done.exit_code, done.stderr) == (0, "cdc tail 'my shop.yaml' --table s.t\n")
 
 
 def test_what_comes_while_a_log_is_looked_at_is_not_cut() -> None:
