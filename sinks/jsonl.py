@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from cdc.files.position_file import Contents, PositionFile
-from cdc.files.topicless_sink import TopiclessSink, emptied, place_of, read_again
+from cdc.files.topicless_sink import TopiclessSink, emptied, file_at, place_of, read_again
 from cdc.model.errors import BugError, OperatorError, VerdictError
 from cdc.model.interfaces import Headers, Log
 from cdc.model.state import State
@@ -166,5 +166,5 @@ def _read(path: Path) -> Contents:
 
 
 def open_sink(path: str, connector: str) -> JsonlSink:
-    """Make the sink, for the registry. Opens nothing yet."""
-    return JsonlSink(Path(path).resolve(), connector)
+    """Make the sink, for the registry. Opens nothing yet. Raises ConfigError if what is there is no file."""
+    return JsonlSink(file_at(path), connector)

@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from stat import S_ISREG
 from typing import Any, Final
 
 import orjson
 
 from cdc.files.position_file import Contents
 from cdc.model.change import Position, Table
-from cdc.model.errors import BugError
+from cdc.model.errors import BugError, ConfigError
 from cdc.model.interfaces import Headers, Log
 from cdc.model.ledger import TopicFacts
 from cdc.model.state import State
@@ -25,6 +28,17 @@ from cdc.model.state import State
 UNSENT: Final = {"__cdc": "unchanged"}
 """What an event's JSON has for a value that an update did not change and that nobody knows. No column has such a value.
 """
+
+
+def file_at(path: str) -> Path:
+    """Return where a sink's file is. Raises ConfigError for what is there and is none.
+
+    A named pipe would hold the start until somebody reads it, and a device fails when the slot is made already.
+    """
+    with suppress(OSError):
+        if not S_ISREG(Path(path).stat().st_mode):
+            raise ConfigError(f"sink.path: “{path}” is there, and is no file", hint="path: the name of a file to make")
+    return Path(path).resolve()
 
 
 class TopiclessSink:

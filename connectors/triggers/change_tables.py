@@ -104,9 +104,9 @@ def unused_refusals(changes: ChangeTables[C], connector: str) -> Iterator[Operat
     """Give why a connector without a position cannot make its change tables: it cannot have made those there are."""
     if changes.exists():
         yield VerdictError(
-            f"change tables re-made or foreign: {changes.place} is there already, but Kafka holds no position of "
+            f"change tables re-made or foreign: {changes.place} is there already, and there is no position of "
             f"connector {connector}",
-            hint="if the connector has run before, its position is lost: start over under a new connector name. "
+            hint="if the connector has run before, its position is lost (a topic, or a file): begin under a new name. "
             "docs/triggers.md says how what the old one has made is taken away",
         )
 

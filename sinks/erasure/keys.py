@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import orjson
@@ -48,10 +49,31 @@ class WantedKey:
             return is_same(known, self._given)
         return len(known) == 1 and any(is_value(value, self._given) or value == self._text for value in known.values())
 
+    def is_like(self, recorded: bytes) -> bool:
+        """Tell whether a record's key may be meant: 1.50 by 1.5, or what differs in case or in spaces around it."""
+        try:
+            known = orjson.loads(recorded)
+        except orjson.JSONDecodeError:
+            return False
+        if not isinstance(known, dict):
+            return False
+        given = self._given if isinstance(self._given, dict) else dict.fromkeys(known, self._text)
+        return known.keys() == given.keys() and all(_loose(known[name]) == _loose(given[name]) for name in known)
+
     def is_texts(self, parts: list[Any]) -> bool:
         """Tell whether a key's parts, as a source prints them, are this key."""
         given = list(self._given.values()) if isinstance(self._given, dict) else [self._text]
         return parts in (given, [str(value) for value in given])
+
+
+def _loose(value: Any) -> Decimal | str:  # noqa: ANN401 - JSON
+    """Return what spellings of one value have in common."""
+    text = str(value).strip().casefold()
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        return text
+    return number if number.is_finite() else text
 
 
 def _read(text: str) -> Any:  # noqa: ANN401 - JSON

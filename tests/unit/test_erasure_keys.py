@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from click.testing import CliRunner
 
+import cdc.cli.repairing.erase as command
 from cdc.config.kafka_config import KafkaConfig
 from cdc.formats.reading import PLAIN
 from cdc.model.audit import Act
@@ -16,6 +18,7 @@ from cdc.rules.routes import NO_ROUTES
 from sinks.erasure import own_settings
 from sinks.erasure.erase import NEEDED, Found, _Erasure
 from sinks.erasure.keys import WantedKey
+from sinks.erasure.places import Place
 
 
 @pytest.mark.parametrize(
@@ -49,6 +52,30 @@ from sinks.erasure.keys import WantedKey
 )
 def test_a_record_is_of_the_key(written: str, recorded: bytes | None, same: bool) -> None:
     assert WantedKey(written).is_key(recorded) is same
+
+
+@pytest.mark.parametrize(
+    ("written", "recorded", "alike"),
+    [
+        ("1.5", b'{"n":"1.50"}', True),
+        ("1e1", b'{"n":"10.00"}', True),
+        ("9007199254740993.0", b'{"n":9007199254740993}', True),
+        ("9007199254740993.0", b'{"n":9007199254740992}', False),
+        ("A0EE", b'{"u":"a0ee"}', True),
+        ("abc", b'{"c":"abc       "}', True),
+        ('{"b": "X", "a": 1}', b'{"a":"1","b":"x"}', True),
+        ('{"b": "X", "a": 1}', b'{"a":2,"b":"x"}', False),
+        ('{"b": "x"}', b'{"a":1,"b":"x"}', False),
+        ("abd", b'{"c":"abc"}', False),
+        ("NaN", b'{"n":"nan"}', True),
+        ("5", b"5", False),
+        ("5", b"", False),
+    ],
+)
+def test_a_key_that_may_be_meant(written: str, recorded: bytes, alike: bool) -> None:
+    """What the topic does not have as it is written may be there all the same, and its row with it."""
+    assert not WantedKey(written).is_key(recorded) or not alike
+    assert WantedKey(written).is_like(recorded) is alike
 
 
 @pytest.mark.parametrize("written", ["", "null", "{}", "[]", "[5]"])
@@ -138,6 +165,30 @@ def test_a_log_is_cut_where_its_file_goes(keys: str, begins: int, retention: str
     assert cuts == [("p.log.s.t", 0, begins)]
     alone = all(erasure._ends("p.log.s.t")[partition] == at for partition, at in cut.items())
     assert erasure._cut_log("p.log.s.t", 0, alone=alone).verdict == verdict
+
+
+@pytest.mark.parametrize(("recorded", "verdict"), [(b'{"n":"1.50"}', "kept"), (b'{"n":"1.51"}', "will be gone")])
+def test_a_row_under_another_spelling_does_not_pass_for_erased(recorded: bytes, verdict: str) -> None:
+    """The key 1.5 of a numeric(10,2) found nothing, and the command ended well while the row was there."""
+    erasure = object.__new__(_Erasure)
+    erasure._key, erasure._table, erasure._reading, erasure._routes = WantedKey("1.5"), "s.t", PLAIN, NO_ROUTES
+    erasure.topic = "p.s.t"
+    erasure._records = lambda *_: iter([SimpleNamespace(key=lambda: recorded)])  # type: ignore[method-assign, assignment, return-value, misc]
+    place = erasure._not_found(Place("topic p.s.t", "will be gone", "no record has its values", 7))
+    assert place.verdict == verdict
+    assert "no record of this key" in place.what
+    assert "1.5" not in place.what
+
+
+def test_what_is_said_on_the_way_names_the_given_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def erased(*_: object, say: Callable[[str], None], **__: object) -> list[Place]:
+        say("cdc tail CONNECTOR.yaml --table s.t")
+        return [Place("source", "cannot be proved", "")]
+
+    monkeypatch.setattr(command, "load_connector", lambda _: None)
+    monkeypatch.setattr(command.registry, "part", lambda _: erased)
+    done = CliRunner().invoke(command.erase, ["my shop.yaml", "--table", "s.t", "--key", "5"])
+    assert (done.exit_code, done.stderr) == (0, "cdc tail 'my shop.yaml' --table s.t\n")
 
 
 def test_what_comes_while_a_log_is_looked_at_is_not_cut() -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import sinks.duckdb.entry
+import sinks.jsonl
 from cdc.model.change import Position
-from cdc.model.errors import OperatorError
+from cdc.model.errors import ConfigError, OperatorError
+from cdc.model.interfaces import Sink
 from cdc.model.state import Phase, State
 from connectors.mysql.binlog.spill import close_file
 from sinks.jsonl import JsonlSink
@@ -19,6 +23,23 @@ FULL = Path("/dev/full")
 STATE = State(connector="c", identity={"database": "d"}, phase=Phase.STREAM, epoch=1, offset={"lsn": "0/7"}, commit=7)
 
 pytestmark = pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full, which Linux has")
+
+
+@pytest.mark.parametrize("open_sink", [sinks.jsonl.open_sink, sinks.duckdb.entry.open_sink])
+def test_what_is_no_file_is_refused_before_anything_is_made(
+    open_sink: Callable[[str, str], Sink], tmp_path: Path
+) -> None:
+    """To open a named pipe waits for its reader, and a device failed behind the making of the slot, which stayed."""
+    pipe, link, fine = tmp_path / "pipe", tmp_path / "link", tmp_path / "to be made"
+    os.mkfifo(pipe)
+    link.symlink_to(FULL)
+    for path in (pipe, link, tmp_path, Path(os.devnull)):
+        with pytest.raises(ConfigError, match="is there, and is no file"):
+            open_sink(str(path), "c")
+    link.unlink()
+    link.symlink_to(fine)
+    open_sink(str(link), "c").close()
+    assert not fine.exists()
 
 
 def test_lines_that_a_full_disk_does_not_take(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +72,10 @@ def erase(
     if subject is not None and (jobs or cut_logs):
         raise click.UsageError("--subject erases a key and nothing else: --apply and --cut-logs go with --key")
     config = load_connector(file)
-    say = partial(click.echo, err=True)
+
+    def say(what: str) -> None:
+        click.echo(pasteable(what, {CONNECTOR: file}), err=True)
+
     stores = [place for job in jobs for place in _of_stores(job, table, key or "")]
     with unwinding():
         if subject is not None:

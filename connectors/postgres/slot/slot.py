@@ -138,8 +138,8 @@ def unused_refusals(catalog: Catalog, name: str, connector: str) -> Iterator[Ope
     """Give why a connector without a position cannot take the slot's name: it cannot have made the slot."""
     if find_slot(catalog, name) is not None:
         yield VerdictError(
-            f"slot re-made or foreign: {name} exists, but Kafka holds no position of connector {connector}",
-            hint="if the connector has run before, its position topic is lost: start over under a new connector name; "
+            f"slot re-made or foreign: {name} exists, and there is no position of connector {connector}",
+            hint="if the connector has run before, its position is lost (a topic, or a file): begin under a new name; "
             "if another tool uses the slot, set source.slot to another name. Without the slot, what uses it can never "
             "go on: only who is sure that nothing does may take it away (docs/operations.md)",
         )
