@@ -56,7 +56,10 @@ class Scraper:
         return sum(found) if found else None
 
     def until(self, name: str, value: float, **labels: str) -> None:
-        eventually(lambda: self.get(name, **labels) == value, f"{name} {labels} is {value}: {self.get(name, **labels)}")
+        def now() -> float | None:
+            return self.get(name, **labels)
+
+        eventually(lambda: now() == value, lambda: f"{name} {labels} is {value}: {now()}")
 
 
 def _status(connector: Connector) -> dict[str, Any]:
