@@ -20,7 +20,7 @@ from cdc.config.config import ApplyConfig
 from cdc.dev.demos.demo import Demo
 
 MARK = "CDC_TEST_DEMO"
-ENDS_WITHIN_S = 30.0
+ENDS_WITHIN_S = 120.0
 
 
 class Running:

@@ -13,7 +13,7 @@ import pytest
 
 from connectors.postgres.deadline import Deadline
 
-AWAITED_S = 10.0
+AWAITED_S = 60.0
 
 
 class Statements:
