@@ -296,8 +296,8 @@ def test_one_server_s_databases_are_apart(mysql: MySQLDatabase, mariadb: MySQLDa
 def test_kafka_does_not_make_topics_by_itself(folder: Path) -> None:
     with stack.DevServers(folder, servers=["kafka"]) as dev:
         admin = AdminClient({"bootstrap.servers": must(dev.urls.kafka)})
-        admin.list_topics("wished-for", timeout=10)
-        assert "wished-for" not in admin.list_topics(timeout=10).topics
+        admin.list_topics("wished-for", timeout=60)
+        assert "wished-for" not in admin.list_topics(timeout=60).topics
 
 
 @pytest.mark.full  # the laws of OpenSearch's store

@@ -37,7 +37,7 @@ class Scraper:
         self.answers = ""
 
     def ask(self, path: str) -> tuple[int, str]:
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)) as connection:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
             connection.request("GET", path)
             answer = connection.getresponse()
             text = answer.read().decode()

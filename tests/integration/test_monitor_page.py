@@ -44,7 +44,7 @@ class _Seen:
 
     def ask(self, path: str, body: bytes | None = None, **headers: str) -> str:
         request = urllib.request.Request(f"http://127.0.0.1:{self._server.port}{path}", body, headers)
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             text: str = answer.read().decode()
         WATCH.tee("monitor", text)
         return text

@@ -73,7 +73,7 @@ class Running:
         code = self._process.wait(within_s)
         assert self._process.stdout is not None
         out = self._process.stdout.read()
-        self._reading.join(10)
+        self._reading.join(60)
         return code, out
 
     @property
