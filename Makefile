@@ -37,8 +37,8 @@ demo: $(JARS)    ## start the servers, change rows, watch copies and views follo
 test: $(JARS)    ## everything that is asked of each push, on real servers; lint and types among it
 	$(BIN)/python -m pytest -n $(WORKERS) --in-turns --durations=20 --maxfail=50
 
-test-all: $(JARS) $(FLINK) ## everything at full strength, hours of it; goes on where it was stopped; docs/test-all.json
-	$(BIN)/python -m tests.everything
+test-all: $(JARS) $(FLINK) ## everything at full strength, hours of it, or what fits into MINUTES=60; goes on where it was stopped; docs/test-all.json
+	$(BIN)/python -m tests.everything $(if $(MINUTES),--minutes $(MINUTES))
 
 test-quick: $(STAMP)  ## what needs no server
 	$(BIN)/python -m pytest $(ALONE)

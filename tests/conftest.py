@@ -67,8 +67,6 @@ def _engine_answers() -> bool:
 
 _SECOND: Final = frozenset({"postgres16", "mariadb"})
 """The second server of each pair: what does not depend on the server's version runs on the first in `make test`."""
-_THIRD: Final = frozenset({"mariadb11"})
-"""Servers of `make test-all` alone."""
 
 _MYSQLS = ("mysql", "mariadb")
 MYSQLS = (*_MYSQLS, "mariadb11", *(("mysql8",) if os.environ.get("CDC_TEST_MYSQL8") or _engine_answers() else ()))
@@ -310,14 +308,27 @@ def prefix() -> str:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out other turns, what is marked `full`, and second servers where no `every_server` asks for them."""
-    turn = pushes.turn_of_the_commit() if config.getoption("--in-turns") else None
-    left = [] if FULL else [item for item in items if _only_in_full(item) or _of_another_turn(item, turn)]
+    for item in items:
+        if _is_of_a_second_server(item):
+            item.add_marker(pytest.mark.full)
+    durations = shards.known_durations()
+    left = set() if FULL else _left_out(items, durations, in_turns=config.getoption("--in-turns"))
     if left:
-        config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if item not in set(left)]
-    shard_of = shards.shards({shards.file_of(item.nodeid) for item in items}, shards.known_durations())
+        config.hook.pytest_deselected(items=[item for item in items if item in left])
+        items[:] = [item for item in items if item not in left]
+    shard_of = shards.shards({shards.file_of(item.nodeid) for item in items}, durations)
     place = {file: number for number, file in enumerate(shard_of)}
     items.sort(key=lambda item: place[shards.file_of(item.nodeid)])
+
+
+def _left_out(items: list[pytest.Item], durations: dict[str, float], *, in_turns: bool) -> set[pytest.Item]:
+    full = {item for item in items if item.get_closest_marker("full")}
+    if not in_turns:
+        return full
+    number = pushes.number_of_the_commit()
+    sample = pushes.sample_of(number, durations)
+    not_now = full | {item for item in items if pushes.is_of_another_turn(item.nodeid, number)}
+    return {item for item in not_now if item.nodeid not in sample}
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -327,23 +338,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--in-turns", action="store_true", help="a third of the tests that pushes run in turns")
-    parser.addoption("--write-durations", action="store_true", help="write what each file took to tests/durations.json")
+    parser.addoption(
+        "--in-turns", action="store_true", help="a third of the tests that pushes run in turns, a few full ones"
+    )
+    parser.addoption(
+        "--write-durations",
+        action="store_true",
+        help="write to tests/durations.json what each file, or full test, took",
+    )
 
 
-def _of_another_turn(item: pytest.Item, turn: int | None) -> bool:
-    return turn is not None and pushes.is_of_another_turn(item.nodeid, turn)
-
-
-def _only_in_full(item: pytest.Item) -> bool:
-    if item.get_closest_marker("full"):
-        return True
-    if isinstance(item, pytest.Function) and hasattr(item, "callspec") and _THIRD & _texts(item):
-        return True
-    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec") or not _SECOND & _texts(item):
+def _is_of_a_second_server(item: pytest.Item) -> bool:
+    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
         return False
+    if pushes.LAST_SERVERS & _texts(item):
+        return True
     asked = item.get_closest_marker("every_server")
-    return asked is None or not asked.kwargs.get("where", bool)(item.callspec.params)
+    return bool(_SECOND & _texts(item)) and (asked is None or not asked.kwargs.get("where", bool)(item.callspec.params))
 
 
 def _texts(item: pytest.Function) -> set[str]:
@@ -355,7 +366,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--write-durations") and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(shards.Recorder(shards.DURATIONS))
+        config.pluginmanager.register(shards.Recorder(shards.DURATIONS, full=FULL))
 
 
 def pytest_report_header() -> list[str]:

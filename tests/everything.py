@@ -1,16 +1,22 @@
 """`make test-all`: every test at full strength, in parts; what has passed for a commit is not run again for it.
 
-    python -m tests.everything [--only WORDS] [--fresh]
+    python -m tests.everything [--only WORDS] [--fresh] [--minutes N]
 
 It takes hours, and may be stopped at any time: the next run goes on with what has not passed for its commit, first the
 parts that never ran, then the ones whose result is oldest. What came of it stands in docs/test-all.json, which is also
-where the next run reads it: of each part its commit, command, date, durations, counts and the tests that failed.
+where the next run reads it: of each part its commit, command, date, durations, counts and the tests that failed. What
+each full test took goes to tests/durations.json: the short ones are run by pushes, too (`tests/pushes.py`).
+
+With `--minutes`, parts that took longer than what is left are passed over, and one that never ran is ended when the
+time is up: it counts as not passed, and its result says for how long it ran.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,7 +34,7 @@ from tests.servers import kafka_versions
 
 ROOT: Final = Path(__file__).parent.parent
 RESULT: Final = ROOT / "docs/test-all.json"
-_ITSELF: Final = f":!{RESULT.relative_to(ROOT)}"
+_RESULTS: Final = (f":!{RESULT.relative_to(ROOT)}", ":!tests/durations.json")
 _PURE: Final = {"CDC_PURE": "1"}
 
 
@@ -103,17 +109,26 @@ class Outcome:
     """Whether pytest said so: there were tests, and none of them failed."""
 
 
-def run(part: Part, commit: str) -> Outcome:
-    """Its output goes to the terminal."""
+def run(part: Part, commit: str, within_s: float = math.inf) -> Outcome:
+    """Its output goes to the terminal; when the time is up it is interrupted, as by Ctrl-C."""
     begun, date = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-n", f"{part.workers}", f"--junitxml={report}", "-q", *part.arguments],
+        options = [
+            f"-n{part.workers}",
+            f"--junitxml={report}",
+            "-q",
+            *([] if part.environment else ["--write-durations"]),
+        ]
+        with subprocess.Popen(
+            [sys.executable, "-m", "pytest", *options, *part.arguments],
             cwd=ROOT,
             env={**os.environ, "CI": "true", "CDC_TEST_ALL": "1", **part.environment},
-            check=False,
-        )
+        ) as process:
+            try:
+                process.wait(None if within_s == math.inf else within_s)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGINT)
         tests, failed, skipped = counts(report)
     return Outcome(
         name=part.name,
@@ -124,7 +139,7 @@ def run(part: Part, commit: str) -> Outcome:
         tests=tests,
         failed=failed,
         skipped=skipped,
-        passed=done.returncode == 0 and tests > 0,
+        passed=process.returncode == 0 and tests > 0,
     )
 
 
@@ -146,15 +161,15 @@ def _git(*words: str) -> str:
 
 
 def commit_under_test() -> str:
-    """The newest commit of anything but the result itself.
+    """The newest commit of anything but the results themselves.
 
     Raises ClickException where what is tested is no commit: its result could not be told from another's.
     """
-    changed = _git("status", "--porcelain", "--", ".", _ITSELF).splitlines()
+    changed = _git("status", "--porcelain", "--", ".", *_RESULTS).splitlines()
     if changed:
         found = f"{len(changed)} files differ from the commit, {changed[0].split()[-1]} is one"
         raise click.ClickException(f"{found}: commit first, then make test-all")
-    return _git("log", "-1", "--format=%H", "--", ".", _ITSELF)
+    return _git("log", "-1", "--format=%H", "--", ".", *_RESULTS)
 
 
 def to_run(outcomes: Mapping[str, Outcome], commit: str) -> list[Part]:
@@ -163,6 +178,11 @@ def to_run(outcomes: Mapping[str, Outcome], commit: str) -> list[Part]:
         part for part in PARTS if part.name not in outcomes or not _has_passed(outcomes[part.name], part, commit)
     ]
     return sorted(waiting, key=lambda part: outcomes[part.name].date if part.name in outcomes else "")
+
+
+def fits(part: Part, outcomes: Mapping[str, Outcome], left_s: float) -> bool:
+    """Whether the part is worth beginning: it took no longer when it ran last, or it has never run."""
+    return left_s > 0 and (part.name not in outcomes or outcomes[part.name].seconds <= left_s)
 
 
 def _has_passed(outcome: Outcome, part: Part, commit: str) -> bool:
@@ -197,18 +217,21 @@ def write_result(commit: str, outcomes: Mapping[str, Outcome]) -> None:
 @click.command()
 @click.option("--only", metavar="WORDS", default="", help="Only parts with these words in their names.")
 @click.option("--fresh", is_flag=True, help="Forget what has passed before.")
-def main(*, only: str, fresh: bool) -> None:
+@click.option("--minutes", type=float, default=math.inf, help="Only what fits into so many minutes, oldest first.")
+def main(*, only: str, fresh: bool, minutes: float) -> None:
     """Run every test at full strength, in parts; go on where the last run was stopped."""
+    ends_s = time.monotonic() + 60 * minutes
     commit = commit_under_test()
     outcomes = {} if fresh else read_result()
     for part in to_run(outcomes, commit):
-        if only not in part.name:
+        left_s = ends_s - time.monotonic()
+        if only not in part.name or not fits(part, outcomes, left_s):
             continue
         click.echo(f"== {part.name}: {part.command}")
-        outcomes[part.name] = run(part, commit)
+        outcomes[part.name] = run(part, commit, left_s)
         write_result(commit, outcomes)
     for outcome in outcomes.values():
-        verdict = "passed" if outcome.passed else f"{len(outcome.failed)} FAILED"
+        verdict = "passed" if outcome.passed else f"{len(outcome.failed)} FAILED" if outcome.failed else "NOT ENDED"
         click.echo(
             f"{outcome.name:<30} {outcome.tests:>6} tests {outcome.seconds:>6} s  {outcome.commit[:9]} {verdict}"
         )

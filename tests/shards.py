@@ -3,7 +3,8 @@
 A server started for one file serves the next, a JVM that is warm stays so: files that need the same servers are kept
 together, in shards of some minutes each. `tests/durations.json` has what each file took (seconds of a whole run by
 `pytest --write-durations`); the longest shard is begun first, so that no worker is left with a long one at the end,
-and a worker goes on with what needs the servers that it has.
+and a worker goes on with what needs the servers that it has. The same file has what each full test took, by its name:
+`make test-all` writes it, and `tests/pushes.py` asks for it.
 """
 
 from __future__ import annotations
@@ -110,15 +111,28 @@ def scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 class Recorder:
-    """Writes what each file took when the run is over."""
+    """Writes what was taken when the run is over: by each file in what a push runs, or by each full test in `full`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, full: bool) -> None:
         self._path = path
+        self._full = full
         self._took: defaultdict[str, float] = defaultdict(float)
+        self._failed: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._took[file_of(report.nodeid)] += report.duration
+        if ("full" in report.keywords) != self._full:
+            return
+        name = report.nodeid if self._full else file_of(report.nodeid)
+        self._took[name] += report.duration
+        if self._full and not report.passed:
+            self._failed.add(name)
 
     def pytest_sessionfinish(self) -> None:
-        took = {file: round(seconds, 1) for file, seconds in sorted(self._took.items()) if seconds >= 1}
-        self._path.write_text(json.dumps(took, indent=1) + "\n")
+        known = json.loads(self._path.read_text()) if self._path.exists() else {}
+        kept = {name: seconds for name, seconds in known.items() if self._full or "::" in name}
+        seen = {
+            name: round(seconds, 1)
+            for name, seconds in self._took.items()
+            if name not in self._failed and (self._full or seconds >= 1)
+        }
+        self._path.write_text(json.dumps(dict(sorted({**kept, **seen}.items())), indent=1) + "\n")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.everything import PARTS, Outcome, counts, to_run
-from tests.shards import known_durations, shards
+from tests.everything import PARTS, Outcome, counts, fits, to_run
+from tests.shards import file_of, known_durations, shards
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
@@ -59,6 +59,12 @@ def test_what_never_ran_is_run_first_then_the_oldest_result_and_what_has_passed_
     assert waiting == [*PARTS[4:], PARTS[3], PARTS[2], PARTS[1]]
 
 
+def test_what_took_longer_than_the_minutes_that_are_left_is_not_begun() -> None:
+    took = {PARTS[0].name: Outcome(PARTS[0].name, "old", "", "2026-11-20", 600, 1, [], 0, passed=True)}
+    assert [fits(PARTS[0], took, left_s) for left_s in (float("inf"), 600, 599)] == [True, True, False]
+    assert [fits(PARTS[1], took, left_s) for left_s in (1, 0)] == [True, False]
+
+
 def test_the_tests_that_failed_are_named(tmp_path: Path) -> None:
     report = tmp_path / "report.xml"
     assert counts(report) == (0, [], 0)
@@ -73,7 +79,7 @@ def test_the_tests_that_failed_are_named(tmp_path: Path) -> None:
 
 def test_shards_are_of_files_that_are_there_and_begin_with_the_longest() -> None:
     known = known_durations()
-    assert set(known) <= _tests()
+    assert {file_of(name) for name in known} <= _tests()
     made = shards(_tests(), known)
     assert set(made) == _tests()
     took: dict[str, float] = {}

@@ -275,7 +275,7 @@ def _await(condition: Callable[[], bool], missing: Callable[[], str]) -> None:
         time.sleep(0.02)
 
 
-_ARRIVED_S: Final = 60.0
+_ARRIVED_S: Final = 120.0
 _WARNED: Final = " WARNING "
 _DECODER: Final = json.JSONDecoder()
 

@@ -136,7 +136,7 @@ def test_holds_a_request_of_its_kind(proxy: Proxy, echo: Echo) -> None:
         client.ask(PRODUCE)
         assert client.answered()
         client.ask(END_TXN)
-        assert trap.sprung.wait(10)
+        assert trap.sprung.wait(60)
         assert not client.answered(SOON_S)
     assert echo.heard == [PRODUCE]
     trap.release()

@@ -70,7 +70,7 @@ class Shop:
     def until(self, command: str, shown: str) -> None:
         """Run one that does not end by itself until it prints this, and then end it."""
         with self.running(*self.take(command)) as lines:
-            eventually(lambda: any(shown in line for line in lines), f"{command} says {shown!r}: {lines}")
+            eventually(lambda: any(shown in line for line in lines), lambda: f"{command} says {shown!r}: {lines}")
 
     @contextmanager
     def running(self, *words: str) -> Iterator[list[str]]:

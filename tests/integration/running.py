@@ -25,14 +25,19 @@ from tests.integration.nudges import nudged
 
 Row = dict[str, Any]
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
-def eventually(condition: Callable[[], object], what: str, *, within_s: float = PATIENCE_S) -> None:
-    """Return as soon as `condition` holds; fail with `what` if it never does."""
+def eventually(condition: Callable[[], object], what: str | Callable[[], str], *, within_s: float = PATIENCE_S) -> None:
+    """Return as soon as `condition` holds; fail with `what` if it never does.
+
+    A `what` that shows how things stand is a callable: it is asked when the time is up, not before it begins.
+    """
     deadline = time.monotonic() + within_s
     while not condition():
-        assert time.monotonic() < deadline, f"not within {within_s:.0f} s: {what}"
+        if time.monotonic() >= deadline:
+            said = what if isinstance(what, str) else what()
+            raise AssertionError(f"not within {within_s:.0f} s: {said}")
         time.sleep(0.02)
 
 
@@ -62,7 +67,7 @@ class Running:
             assert self.process.poll() is None or sum(text in line for line in self.lines) >= times, self.stderr
             return sum(text in line for line in self.lines) >= times
 
-        eventually(said, f"{times} × {text!r} in:\n{self.stderr}", within_s=within_s)
+        eventually(said, lambda: f"{times} × {text!r} in:\n{self.stderr}", within_s=within_s)
 
     def await_following(self) -> None:
         """Until it follows the log. It says so at its first commit, for which an idle log may make it wait 10 s."""

@@ -107,7 +107,7 @@ def nothing_made(place: Place, name: str) -> None:
 
 
 def topics(place: Place, name: str) -> list[str]:
-    return [t for t in place.admin.list_topics(timeout=15).topics if t.startswith(name)]
+    return [t for t in place.admin.list_topics(timeout=60).topics if t.startswith(name)]
 
 
 def nothing_held(place: Place, name: str) -> None:

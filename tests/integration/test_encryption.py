@@ -356,7 +356,7 @@ def test_killed_and_fenced(postgres18: Database, kafka: str, prefix: str, tmp_pa
     first = connector.start()
     try:
         new(30)
-        eventually(lambda: len(connector.fold("public.p")) == 380, "it follows", within_s=30)
+        eventually(lambda: len(connector.fold("public.p")) == 380, "it follows")
         new(31)
         taken = connector.cdc("run", "FILE", "--until-caught-up", "--take-over")
         assert taken.returncode == 0, taken.stderr

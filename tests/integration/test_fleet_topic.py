@@ -29,7 +29,7 @@ def fleet_of(kafka: str, prefix: str) -> Iterator[tuple[FleetTopic, AdminClient]
 
 def _delete(admin: AdminClient, topic: str) -> None:
     admin.delete_topics([topic])[topic].result(30)
-    eventually(lambda: topic not in admin.list_topics(timeout=10).topics, "it is gone")
+    eventually(lambda: topic not in admin.list_topics(timeout=60).topics, "it is gone")
 
 
 def test_a_topic_that_forgets_takes_no_entry(kafka: str, prefix: str, caplog: pytest.LogCaptureFixture) -> None:

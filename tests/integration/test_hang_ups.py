@@ -48,7 +48,7 @@ def _ended(process: subprocess.Popen[str]) -> int:
 
 
 def _told(lines: list[str], text: str) -> None:
-    eventually(lambda: any(text in line for line in lines), f"{text!r} is told in {lines}")
+    eventually(lambda: any(text in line for line in lines), lambda: f"{text!r} is told in {lines}")
 
 
 def test_the_connectors_of_a_fleet_read_their_references_again(

@@ -41,7 +41,7 @@ class Topic:
 
     def make_again(self) -> None:
         self.admin.delete_topics([self.name])[self.name].result(30)
-        eventually(lambda: self.name not in self.admin.list_topics(timeout=10).topics, "it is gone")
+        eventually(lambda: self.name not in self.admin.list_topics(timeout=60).topics, "it is gone")
         self.make()
 
     def write(self, many: int) -> None:
@@ -330,7 +330,7 @@ def test_topics_that_are_made_later(tmp_path: Path, topic: Topic) -> None:
     """One that is not there yet is waited for, and its first record is given."""
     store = _sqlite(tmp_path)
     topic.admin.delete_topics([topic.name])[topic.name].result(30)
-    eventually(lambda: topic.name not in topic.admin.list_topics(timeout=10).topics, "it is gone")
+    eventually(lambda: topic.name not in topic.admin.list_topics(timeout=60).topics, "it is gone")
     with opened(store, topic) as (connection, inbox):
         with inbox.batch() as messages:
             assert messages == ()

@@ -37,7 +37,7 @@ class Scraper:
         self.answers = ""
 
     def ask(self, path: str) -> tuple[int, str]:
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)) as connection:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
             connection.request("GET", path)
             answer = connection.getresponse()
             text = answer.read().decode()
@@ -56,7 +56,10 @@ class Scraper:
         return sum(found) if found else None
 
     def until(self, name: str, value: float, **labels: str) -> None:
-        eventually(lambda: self.get(name, **labels) == value, f"{name} {labels} is {value}: {self.get(name, **labels)}")
+        def now() -> float | None:
+            return self.get(name, **labels)
+
+        eventually(lambda: now() == value, lambda: f"{name} {labels} is {value}: {now()}")
 
 
 def _status(connector: Connector) -> dict[str, Any]:

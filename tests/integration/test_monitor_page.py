@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import urllib.request
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -45,7 +44,7 @@ class _Seen:
 
     def ask(self, path: str, body: bytes | None = None, **headers: str) -> str:
         request = urllib.request.Request(f"http://127.0.0.1:{self._server.port}{path}", body, headers)
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             text: str = answer.read().decode()
         WATCH.tee("monitor", text)
         return text
@@ -59,7 +58,7 @@ class _Seen:
             entry = self.entry()
             return (entry["state"], entry["level"]) == (state, level)
 
-        eventually(there, f"{state}, {level}; it is {self.entry()}")
+        eventually(there, lambda: f"{state}, {level}; it is {self.entry()}")
         return self.entry()
 
     def command(self, name: str, what: str) -> None:
@@ -112,13 +111,14 @@ def test_what_does_not_answer_is_shown_as_that(
     postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
     connector.catch_up()
-    config = _config(connector, monkeypatch)
     monkeypatch.setenv("TEST_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none")
     with _Seen(connector, load_connector(connector.file)) as seen:
         entry = seen.becomes("unreachable", "bad")
         assert entry["phase"] == "stream"
         assert any("the source cannot be asked since" in of["says"] for of in entry["problems"])
-    with _Seen(connector, replace(config, sink=replace(config.sink, bootstrap_servers="127.0.0.1:1"))) as seen:
+    away = connector.file.read_text().replace(kafka, "127.0.0.1:1")
+    connector.file.write_text(away)  # in the file, which is read again where nobody answers
+    with _Seen(connector, _config(connector, monkeypatch)) as seen:
         entry = seen.becomes("unknown", "bad")
         assert any("Kafka cannot be asked since" in of["says"] for of in entry["problems"])
 

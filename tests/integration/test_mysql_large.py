@@ -58,7 +58,7 @@ def ends(connector: Connector, database: MySQLDatabase) -> list[tuple[int, int]]
     for isolation in ("read_committed", "read_uncommitted"):
         consumer = Consumer({"bootstrap.servers": connector.kafka, "group.id": "ends", "isolation.level": isolation})
         with closing(consumer):
-            found.append([consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=15)[1] for p in range(3)])
+            found.append([consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=60)[1] for p in range(3)])
     return list(zip(*found, strict=True))
 
 

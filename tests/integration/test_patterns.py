@@ -174,7 +174,7 @@ def test_a_start_goes_on_without_what_a_pattern_brings(
             assert why in done.stderr + done.stdout
     topic = f"{prefix}.{schema}.t_4"
     admin.delete_topics([topic])[topic].result(30)
-    eventually(lambda: topic not in admin.list_topics(timeout=10).topics, "it is gone")
+    eventually(lambda: topic not in admin.list_topics(timeout=60).topics, "it is gone")
     admin.create_topics([NewTopic(topic, 5, 1, config=config)])[topic].result(30)
     for words in (("run", "FILE", "--until-caught-up"), ("check", "FILE", "--json")):
         done = connector(f"{schema}.t_*").here(*words)

@@ -589,7 +589,7 @@ def test_what_was_rolled_back_is_not_there(told: Told) -> None:
     ]
     assert told.records("empty") == []
     assert [v["version"] for v in told.versions("empty")] == [1]
-    topics = Consumer({"bootstrap.servers": told.connector.kafka, "group.id": "t"}).list_topics(timeout=15).topics
+    topics = Consumer({"bootstrap.servers": told.connector.kafka, "group.id": "t"}).list_topics(timeout=60).topics
     ours = {t for t in topics if t.startswith(f"{told.connector.name}.{told.schema.replace('_', '_')}.")}
     assert ours == {table_topic(told.connector.name, told.schema, t) for t in ("empty", "t")}
 
@@ -764,7 +764,7 @@ def test_large_transaction_is_one_kafka_transaction(
     assert len(ids) == 1
     consumer = Consumer({"bootstrap.servers": kafka, "group.id": "t"})
     for partition, found in offsets.items():
-        _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=15)
+        _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=60)
         assert found == list(range(len(found)))
         assert end == len(found) + 1
     consumer.close()

@@ -296,7 +296,7 @@ def test_status_while_a_transaction_hangs(stopped: Connector) -> None:
     producer.produce(position_topic(stopped.name, stopped.name), b"{}", b"never committed")
     producer.flush(30)
     try:
-        done = stopped.cdc("status", "FILE", "--json", timeout_s=15)
+        done = stopped.cdc("status", "FILE", "--json", timeout_s=45)  # the broker ends it after 60 s
     finally:
         producer.abort_transaction(30)
     assert done.returncode == 0, done.stderr
@@ -443,8 +443,8 @@ def test_idle_tables_let_the_log_go(postgres18: Database, kafka: str, prefix: st
         assert before < standing(connector).sequence <= before + 2
     probe = Consumer({"bootstrap.servers": kafka, "group.id": "t"})
     topic = table_topic(prefix, "public", "t")
-    partitions = probe.list_topics(topic, timeout=15).topics[topic].partitions
-    assert [probe.get_watermark_offsets(TopicPartition(topic, p), timeout=15) for p in partitions] == [(0, 0)] * 3
+    partitions = probe.list_topics(topic, timeout=60).topics[topic].partitions
+    assert [probe.get_watermark_offsets(TopicPartition(topic, p), timeout=60) for p in partitions] == [(0, 0)] * 3
     probe.close()
 
 
@@ -500,7 +500,7 @@ def drop_slot(database: Database, connector: Connector) -> None:
 def delete_topic(kafka: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": kafka})
     admin.delete_topics([topic])[topic].result(30)
-    eventually(lambda: topic not in admin.list_topics(timeout=15).topics, "the topic is gone")
+    eventually(lambda: topic not in admin.list_topics(timeout=60).topics, "the topic is gone")
 
 
 def test_slot_dropped(stopped: Connector, postgres18: Database) -> None:
@@ -578,7 +578,7 @@ def test_foreign_slot_at_the_first_start(postgres18: Database, kafka: str, prefi
     assert f"cdc_{prefix} exists" in done.stderr
     assert slot_lsn(postgres18, connector) == at
     assert postgres18.rows("SELECT pubname FROM pg_publication") == []
-    topics = AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=15).topics
+    topics = AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=60).topics
     assert not any(topic.startswith(prefix) for topic in topics)
 
 

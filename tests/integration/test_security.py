@@ -305,7 +305,7 @@ def test_kafka_that_is_not_believed(
         assert word in done.stdout + done.stderr
         assert CANARY not in done.stdout + done.stderr
         assert "Traceback" not in done.stderr
-    topics = AdminClient({"bootstrap.servers": secured.plain}).list_topics(timeout=15).topics
+    topics = AdminClient({"bootstrap.servers": secured.plain}).list_topics(timeout=60).topics
     assert not [topic for topic in topics if topic.startswith(kit.connector.name)]
 
 

@@ -99,7 +99,7 @@ def tail(filled: Connector) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 def _made_again(kafka: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": kafka})
     admin.delete_topics([topic], operation_timeout=30)[topic].result(30)
-    eventually(lambda: topic not in admin.list_topics(timeout=10).topics, "the topic is gone")
+    eventually(lambda: topic not in admin.list_topics(timeout=60).topics, "the topic is gone")
     admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(30)
 
 
@@ -142,7 +142,7 @@ def test_follows_what_is_committed_and_nothing_else(
     while again != set(range(40)):  # some twice, where they come before it is known that the topic is another
         again.add(json.loads(process.stdout.readline())["key"]["id"])
     process.send_signal(signal.SIGINT)
-    process.wait(15)
+    process.wait(60)
     assert process.returncode == 130
     assert process.stdout.read() == ""
 

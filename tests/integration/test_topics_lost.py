@@ -50,7 +50,7 @@ class Topics:
 
     def delete(self, topic: str) -> None:
         self._admin.delete_topics([topic])[topic].result(30)
-        eventually(lambda: topic not in self._admin.list_topics(timeout=15).topics, "the topic is gone")
+        eventually(lambda: topic not in self._admin.list_topics(timeout=60).topics, "the topic is gone")
 
     def make_again(self, topic: str, partitions: int = 3) -> None:
         self.delete(topic)
@@ -71,7 +71,7 @@ class Topics:
     def empty(self, topic: str) -> None:
         """As somebody does who sets another policy for it, which brokers ask for, and then sets it back."""
         self.set_policy(topic, "delete")
-        partitions = self._admin.list_topics(topic, timeout=15).topics[topic].partitions
+        partitions = self._admin.list_topics(topic, timeout=60).topics[topic].partitions
         everything = [TopicPartition(topic, number, -1) for number in partitions]
 
         def deleted() -> bool:
@@ -94,7 +94,7 @@ class Topics:
     def raise_partitions(self, topic: str, to: int) -> None:
         self._admin.create_partitions([NewPartitions(topic, to)])[topic].result(30)
         found = self._admin
-        eventually(lambda: len(found.list_topics(topic, timeout=15).topics[topic].partitions) == to, "more partitions")
+        eventually(lambda: len(found.list_topics(topic, timeout=60).topics[topic].partitions) == to, "more partitions")
 
     def values(self, topic: str) -> dict[bytes, bytes | None]:
         return {m.key() or b"": m.value() for m in read_to_end(self._kafka, {}, topic, "read_committed")}

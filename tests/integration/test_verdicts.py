@@ -309,7 +309,7 @@ def test_config_changed_under_a_running_state(
     )  # fmt: skip
     assert (prefix if name == "topic_prefix" else f"cdc_{prefix}") in said
     assert table.rows(f"SELECT slot_name FROM pg_replication_slots WHERE slot_name ~ '{value}'") == []
-    topics = AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=15).topics
+    topics = AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=60).topics
     assert not [topic for topic in topics if topic.startswith(value)]
     Connector(tmp_path, prefix, table.url, kafka, ["public.t"]).catch_up()
 

@@ -581,7 +581,7 @@ def a_running_job_follows_until_it_is_stopped(setting: Setting) -> None:
     assert row["status"] == "paid"
 
 
-def until(true: Callable[[], bool], within_s: float = 40) -> None:
+def until(true: Callable[[], bool], within_s: float = 120) -> None:
     deadline = time.monotonic() + within_s
     while not true():
         assert time.monotonic() < deadline, "it did not happen in time"

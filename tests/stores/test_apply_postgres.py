@@ -223,7 +223,7 @@ def test_a_reader_never_sees_half_a_transfer(setting: Setting, postgres18: Datab
     shutil.rmtree(setting.folder / "checkpoints")
     setting.apply()
     done.set()
-    reader.join(10)
+    reader.join(60)
     assert {total for total, _ in seen if total is not None} == {1000}
     assert len(set(seen)) > 4, "nothing moved while it was looked at"
 

@@ -20,7 +20,7 @@ from cdc.config.config import ApplyConfig
 from cdc.dev.demos.demo import Demo
 
 MARK = "CDC_TEST_DEMO"
-ENDS_WITHIN_S = 30.0
+ENDS_WITHIN_S = 120.0
 
 
 class Running:
@@ -73,7 +73,7 @@ class Running:
         code = self._process.wait(within_s)
         assert self._process.stdout is not None
         out = self._process.stdout.read()
-        self._reading.join(10)
+        self._reading.join(60)
         return code, out
 
     @property

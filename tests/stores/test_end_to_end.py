@@ -149,7 +149,7 @@ def load_connector_with(connector: Connector, url: str) -> Any:
         return load_connector(connector.file)
 
 
-def await_phase(config: Any, process: subprocess.Popen[str], phase: Phase, timeout_s: float = 60) -> None:
+def await_phase(config: Any, process: subprocess.Popen[str], phase: Phase, timeout_s: float = 120) -> None:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         assert process.poll() is None, process.communicate()[1]

@@ -77,7 +77,7 @@ def test_a_connector_that_stands_by_and_takes_over(shop: Shop) -> None:
             shop.says(CHECK)
             with shop.running(*shop.take("cdc run connector.yaml --take-over")) as lines:
                 assert first.ended() == 3
-                eventually(lambda: any("following the log" in line for line in lines), f"it follows: {lines}")
+                eventually(lambda: any("following the log" in line for line in lines), lambda: f"it follows: {lines}")
 
 
 def test_sessions_that_end_again_and_again(shop: Shop) -> None:
@@ -344,7 +344,7 @@ def test_a_fleet(shop: Shop) -> None:
             (found,) = json.loads(shop.connector.here(*status).stdout)["connectors"].values()
             return str(found["state"])
 
-        eventually(lambda: state() == "streaming", f"it is run: {lines}")
+        eventually(lambda: state() == "streaming", lambda: f"it is run: {lines}")
         slot = f"cdc_{shop.name}"
         shop.database.execute(
             f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{slot}'"
@@ -357,9 +357,9 @@ def test_a_fleet(shop: Shop) -> None:
             return True
 
         eventually(dropped, "the slot is dropped before it is followed again")
-        eventually(lambda: state() == "stopped", f"the verdict stops it: {lines}")
+        eventually(lambda: state() == "stopped", lambda: f"the verdict stops it: {lines}")
         with shop.alert("CdcFleetConnectorDown"):
             assert "--after-gap" in shop.says(FLEET)
             shop.connector.here("snapshot", "start", "FILE", "--after-gap")
             shop.says("cdc fleet restart shop --config fleet.yaml")
-        eventually(lambda: state() == "streaming", f"it goes on: {lines}")
+        eventually(lambda: state() == "streaming", lambda: f"it goes on: {lines}")

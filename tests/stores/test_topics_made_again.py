@@ -53,7 +53,7 @@ def config(setting: Setting, postgres18: Database) -> ApplyConfig:
 def _made_again(bootstrap: str, topic: str, partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.delete_topics([topic])[topic].result(30)
-    until(lambda: topic not in admin.list_topics(timeout=10).topics)
+    until(lambda: topic not in admin.list_topics(timeout=60).topics)
     again = NewTopic(topic, partitions, 1, config={"cleanup.policy": "compact,delete"})
     admin.create_topics([again])[topic].result(30)
 

@@ -248,7 +248,7 @@ def test_a_topic_of_a_view_that_is_deleted_is_filled_again(
     admin = AdminClient({"bootstrap.servers": kafka})
     topic = f"{bench.prefix}.view.lost"
     admin.delete_topics([topic])[topic].result(30)
-    until(lambda: topic not in admin.list_topics(timeout=10).topics)
+    until(lambda: topic not in admin.list_topics(timeout=60).topics)
     assert bench.run().events == 2
     bench.seen["lost"] = 0
     assert (bench.signs("kept"), bench.signs("lost")) == ([], ["+a", "+b"])

@@ -144,7 +144,7 @@ def test_streams_that_others_write(
     bench.streams = goes_on
     assert bench.run().events == 0
     admin.delete_topics([topic])[topic].result(30)
-    until(lambda: topic not in admin.list_topics(timeout=10).topics, within_s=60)
+    until(lambda: topic not in admin.list_topics(timeout=60).topics, within_s=60)
     admin.create_topics([NewTopic(topic, 2, 1, config=_KEPT)])[topic].result(30)
     bench.streams = {"clicks": replace(goes_on["clicks"], on_loss="stop")}
     with pytest.raises(CdcError, match=rf"topic {topic} is not the one that was read: it was deleted and made again"):

@@ -111,7 +111,7 @@ class Stage:
         self.fleet.joined.told.put(news)
 
     def until(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not condition():
             assert self.failure is None, self.failure
             assert time.monotonic() < deadline, self.children.told
@@ -130,7 +130,7 @@ def at_work(stage: Stage) -> Iterator[threading.Thread]:
         yield thread
     finally:
         stage.member.stop()
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -156,10 +156,10 @@ def test_a_place_is_given_back_when_its_child_has_ended() -> None:
         time.sleep(0.1)
         assert not back.free.is_set()
         stage.children.to_end.append(("a", 0))
-        assert back.free.wait(20)
+        assert back.free.wait(60)
         stage.children.obedient = True
         stage.member.stop()
-        thread.join(20)
+        thread.join(60)
     assert stage.children.told[-1] == "stop b"
     assert stage.failure is None
     assert stage.fleet.joined is not None
@@ -293,7 +293,7 @@ def test_two_members_of_one_name_are_refused() -> None:
         stage.until(lambda: stage.fleet.joined is not None)
         stage.brokers.groups["f"] = [GroupMember("m1", "m1-0", "10.0.0.7", ()), GroupMember("m1", "m1-1", "here", ())]
         stage.tell(Assigned((), clock_s()))
-        thread.join(20)
+        thread.join(60)
         assert isinstance(stage.failure, OperatorError)
 
 
@@ -396,8 +396,8 @@ def test_children_tell_their_ends_and_die_with_their_member(tmp_path: Path) -> N
         os.kill(waits, 0)
         assert Path(f"/proc/{waits}/comm").read_text() == "cdc-waits\n"
         process.send_signal(signal.SIGKILL)
-        process.wait(20)
-        deadline = time.monotonic() + 20
+        process.wait(60)
+        deadline = time.monotonic() + 60
         while Path(f"/proc/{waits}/stat").exists() and Path(f"/proc/{waits}/stat").read_text().split(") ")[1][0] != "Z":
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -418,7 +418,7 @@ def test_a_nursery_that_is_killed_takes_its_children_along_and_is_made_again() -
             pid = children._children["waits"].pid
             assert children._nursery is not None
             children._nursery.kill()
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while not (ended := children.ended()):
                 assert time.monotonic() < deadline
                 time.sleep(0.02)

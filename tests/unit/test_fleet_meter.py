@@ -47,7 +47,7 @@ def shown(meter: FleetMeter) -> Iterator[MetricsServer]:
 
 
 def ask(server: MetricsServer, path: str, accept: str = "") -> tuple[int, str]:
-    with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)) as connection:
+    with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as connection:
         connection.request("GET", path, headers={"Accept": accept})
         answer = connection.getresponse()
         return answer.status, answer.read().decode()

@@ -151,7 +151,7 @@ def _until(pipeline: Pipeline, condition: Callable[[], bool]) -> None:
     """Run until the condition holds."""
     thread = threading.Thread(target=pipeline.run)
     thread.start()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition() and thread.is_alive() and time.monotonic() < deadline:
         time.sleep(0.002)
     held = condition()
@@ -175,7 +175,7 @@ def _while_running(
             failed.append(exc)
 
     def wait(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not condition():
             assert not failed, failed
             assert time.monotonic() < deadline
@@ -255,7 +255,7 @@ def test_a_snapshot_is_paused_between_chunks_and_goes_on(bench: Metered, cut: bo
     pipeline = bench.connector(at=at)
     thread = threading.Thread(target=pipeline.run)
     thread.start()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while bench.meter.states[-1:] != [RunState.PAUSED] and time.monotonic() < deadline:
         time.sleep(0.002)
     read = len(bench.events(A))

@@ -347,7 +347,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[PageServer]:
 def _ask(
     server: PageServer, path: str, method: str = "GET", body: bytes | None = None, **headers: str
 ) -> tuple[int, dict[str, str], bytes]:
-    with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)) as connection:
+    with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as connection:
         connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
         answer = connection.getresponse()
         return answer.status, dict(answer.getheaders()), answer.read()

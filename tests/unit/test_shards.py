@@ -6,6 +6,7 @@ Shards go to the workers that have their servers already, and no worker is left 
 from __future__ import annotations
 
 import heapq
+import json
 from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise
@@ -15,9 +16,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.pushes import IN_TURNS, TURNS, is_of_another_turn, turn_of_the_commit
-from tests.shards import next_of
+from tests.pushes import (
+    IN_TURNS,
+    SAMPLE_S,
+    SHORT_S,
+    TURNS,
+    is_of_another_turn,
+    number_of_the_commit,
+    sample_of,
+    samples,
+)
+from tests.shards import Recorder, known_durations, next_of
 
+ROOT = Path(__file__).parent.parent.parent
 SECONDS = {"spark 1": 250.0, "spark 2": 240.0, "postgres 1": 230.0, "spark 3": 220.0, "alone.py 1": 90.0}
 
 
@@ -88,8 +99,56 @@ def test_each_test_has_one_turn_and_no_turn_has_much_more_than_another() -> None
 
 
 def test_files_with_turns_are_there_and_the_commit_says_which_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    root = Path(__file__).parent.parent.parent
-    assert [file for file in sorted(IN_TURNS) if not (root / file).is_file()] == []
-    assert turn_of_the_commit() in range(TURNS)
-    monkeypatch.setenv("CDC_TEST_TURN", "2")
-    assert turn_of_the_commit() == 2
+    assert [file for file in sorted(IN_TURNS) if not (ROOT / file).is_file()] == []
+    assert number_of_the_commit() == number_of_the_commit()
+    monkeypatch.setenv("CDC_TEST_TURN", "17")
+    assert number_of_the_commit() == 17
+
+
+@given(st.dictionaries(st.integers(0, 999).map("tests/test_a.py::test_{}".format), st.floats(0.1, 60), max_size=300))
+def test_each_short_full_test_is_run_by_some_push_none_twice_and_no_push_takes_long(took: Mapping[str, float]) -> None:
+    durations = {**took, "tests/test_a.py": 240.0, "tests/test_a.py::test_any[mariadb11]": 1.0}
+    made = samples(durations)
+    short = {name for name, seconds in took.items() if seconds <= SHORT_S}
+    assert Counter(name for sample in made for name in sample) == Counter(short)
+    assert all(sum(took[name] for name in sample) <= SAMPLE_S for sample in made)
+    assert [sample_of(number, durations) for number in range(len(made))] == [frozenset(sample) for sample in made]
+
+
+def test_full_tests_of_which_it_is_known_how_long_they_take_are_there() -> None:
+    """One that was renamed would never be run by a push again."""
+    named = {name.partition("[")[0] for name in known_durations() if "::" in name}
+    assert named
+    gone = [name for name in sorted(named) if not _is_there(*name.split("::"))]
+    assert gone == []
+
+
+def _is_there(file: str, function: str) -> bool:
+    return (ROOT / file).is_file() and f"def {function}(" in (ROOT / file).read_text()
+
+
+def test_pushes_write_what_files_took_and_full_runs_what_full_tests_did(tmp_path: Path) -> None:
+    path = tmp_path / "durations.json"
+    path.write_text(
+        '{"tests/test_old.py": 9.0, "tests/test_a.py::test_full": 7.0, "tests/test_a.py::test_broken": 3.0}'
+    )
+
+    def ran(*, full: bool) -> dict[str, float]:
+        recorder = Recorder(path, full=full)
+        for name, marks, outcome in (
+            ("a", {}, "passed"),
+            ("full", {"full": 1}, "passed"),
+            ("broken", {"full": 1}, "failed"),
+        ):
+            for when in ("setup", "call"):
+                took = pytest.TestReport(
+                    f"tests/test_a.py::test_{name}", ("", 0, ""), marks, outcome, None, when, duration=2.0
+                )  # type: ignore[arg-type]
+                recorder.pytest_runtest_logreport(took)
+        recorder.pytest_sessionfinish()
+        found: dict[str, float] = json.loads(path.read_text())
+        return found
+
+    full = {"tests/test_a.py::test_full": 4.0, "tests/test_a.py::test_broken": 3.0}
+    assert ran(full=True) == {"tests/test_old.py": 9.0, **full}
+    assert ran(full=False) == {"tests/test_a.py": 4.0, **full}

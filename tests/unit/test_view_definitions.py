@@ -145,7 +145,7 @@ def test_commands_are_read_as_they_were_written() -> None:
 def test_a_run_that_is_ended_for_good_is_told_from_one_that_goes_on() -> None:
     turn = Turn()
     threading.Thread(target=turn.turn).start()
-    assert turn.wait(10)
+    assert turn.wait(60)
     assert not turn.for_good
     turn.set()  # as a signal does, whatever else has ended the run
     assert turn.for_good

@@ -76,7 +76,7 @@ def test_records_are_answered_when_the_broker_likes(connect: Connecting) -> None
     goes = threading.Event()
 
     def answer(asked: Asked) -> None:
-        goes.wait(5)
+        goes.wait(60)
         asked.send(ProduceResponse(version=asked.version, responses=[]))
 
     connection, broker = connect({PRODUCE: answer})
@@ -198,7 +198,7 @@ def test_a_broker_that_takes_nothing_is_lost(connect: Connecting) -> None:
     goes = threading.Event()
 
     def stop(_: Asked) -> None:
-        goes.wait(5)
+        goes.wait(60)
 
     def ask(connection: Connection) -> None:
         for size in (1, 2_000_000):
