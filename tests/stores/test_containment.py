@@ -166,6 +166,61 @@ def test_rows_that_postgresql_refuses_block_their_own_keys(warehouse: Setting, p
     assert setting.contents(table) == setting.folded(table, [*good, *more, *shown, *taken])
 
 
+EXCHANGES = {
+    "indexed": (("CREATE UNIQUE INDEX one ON {} (status)",), set()),
+    "excluding": (("ALTER TABLE {} ADD CONSTRAINT other EXCLUDE USING btree (status WITH =)",), set()),
+    "by_word": (("CREATE UNIQUE INDEX words ON {} (lower(status)) NULLS NOT DISTINCT WHERE id < 900",), set()),
+    "strict": (("ALTER TABLE {} ADD UNIQUE (status), ALTER COLUMN status SET NOT NULL",), set()),
+    "at_end": (("ALTER TABLE {} ADD UNIQUE (status) DEFERRABLE",), set()),
+    "referred": (("ALTER TABLE {} ADD UNIQUE (status)", "CREATE TABLE of_one (id bigint REFERENCES {})",
+                  "INSERT INTO of_one VALUES (1), (2)"), set()),
+    "checked": (("ALTER TABLE {} ADD UNIQUE (status), ADD CHECK (status <> 'bad')",), {8}),
+    "stricter": (("CREATE UNIQUE INDEX less ON {} (left(status, 1))",), {7}),
+    "theirs": (("ALTER TABLE {} ADD UNIQUE (status), ADD note text DEFAULT 'a note'",), {1, 2, 3, 4, 5}),
+    "cascading": (("ALTER TABLE {} ADD UNIQUE (status)", "INSERT INTO of_many VALUES (1), (2)",
+                   "ALTER TABLE of_many ADD FOREIGN KEY (id) REFERENCES {} ON DELETE CASCADE"), {1, 2, 3, 4, 5}),
+}  # fmt: skip
+"""By copy, what another hand does to it, and which rows are refused then."""
+
+
+def test_rows_that_exchange_unique_values(warehouse: Setting, postgres18: Database) -> None:
+    """Two rows exchange theirs, three move along, a deleted row's is given on; what others have stays."""
+    setting = warehouse
+    tables = {name: setting.table(name, FACTS) for name in EXCHANGES}
+    publisher = setting.publisher()
+    publisher.create([*tables.values()], partitions=1)
+    first = [r for table in tables.values() for n, s in enumerate("abcdefg", 1) for r in fact(table, n, 10 + n, s)]
+    publisher.stand(Phase.STREAM, 50, [*tables.values()], first)
+    setting.apply()
+    postgres18.execute("CREATE TABLE of_many (id bigint)")
+    for name, (statements, _) in EXCHANGES.items():
+        postgres18.execute(*(one.format(name) for one in statements))
+    changes = {1: "b", 2: "a", 3: "d", 4: "e", 5: "c", 9: "f"}
+    taken = list[Record]()
+    for name, table in tables.items():
+        own = {n: fact(table, n, 60, status) for n, status in changes.items()}
+        own[9] = [*table.event("d", {"id": 6}, position(60)), *own[9]]
+        own[8] = fact(table, 8, 61, "bad" if name == "checked" else "h")
+        own[7] = fact(table, 7, 62, "f too" if name == "stricter" else "g too")
+        publisher.publish([r for records in own.values() for r in records])
+        taken += [r for n, records in own.items() if n not in EXCHANGES[name][1] for r in records]
+    publisher.stand(Phase.STREAM, 70, [*tables.values()])
+    setting.apply()
+    refused = {name: set[int]() for name in EXCHANGES}
+    for entry in read_entries(setting.config()).values():
+        refused[entry.table.removeprefix("public.")].add(json.loads(entry.key or "")["id"])
+    assert refused == {name: ids for name, (_, ids) in EXCHANGES.items()}
+    for table in tables.values():
+        assert setting.contents(table) == setting.folded(table, [*first, *taken])
+    assert postgres18.rows("SELECT id FROM of_one UNION ALL SELECT id FROM of_many ORDER BY 1") == [
+        (1,),
+        (1,),
+        (2,),
+        (2,),
+    ]
+    assert postgres18.rows("SELECT DISTINCT note FROM theirs") == [("a note",)]
+
+
 def job_file(setting: Setting, url: str, **more: Any) -> Path:
     file = setting.folder / "apply.yaml"
     job = {
