@@ -89,6 +89,8 @@ def test_every_kind_is_kept_and_found(setting: Setting, opensearch: str) -> None
     assert hits({"term": {"c_boolean": True}}) == 1
     assert hits({"range": {"c_date": {"gte": "2024-02-29", "lte": "2024-02-29"}}}) == 1
     assert hits({"range": {"c_decimal": {"gte": 1234, "lte": 1235}}}) == 1
+    client.indices.put_settings(index=store.index(made), body={"index.max_result_window": 2})
+    assert setting.contents(table) == setting.folded(table, records)
     client.indices.delete(index=f"{store.index(made)}.*")
     setting.apply()  # an index that was lost is filled again
     assert setting.contents(table) == setting.folded(table, records)

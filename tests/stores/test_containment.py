@@ -63,6 +63,7 @@ CONSTRAINTS = (
     "ALTER TABLE facts ADD CONSTRAINT apart EXCLUDE USING btree (total WITH =) WHERE (total > 4000)",
     "CREATE TABLE allowed (status text PRIMARY KEY)",
     "INSERT INTO allowed SELECT unnest(array['new', 'unique', 'trigger', 'check', 'late', 'zero', 'left out'])",
+    "INSERT INTO allowed VALUES ('unique a'), ('unique b')",
     (
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
         " IF new.status = 'trigger' THEN RAISE EXCEPTION 'secret %', new.total; END IF;"
@@ -97,6 +98,7 @@ def test_rows_that_postgresql_refuses_block_their_own_keys(warehouse: Setting, p
     publisher = setting.publisher()
     publisher.create([table, named], partitions=1)
     good = [r for n in range(20) for r in fact(table, n, 10 + n)] + named.event("c", {"k": "a"}, position(11))
+    good += [*fact(table, 21, 31, "unique a"), *fact(table, 22, 32, "unique b")]
     publisher.stand(Phase.STREAM, 50, [table, named], good)
     setting.apply()
     assert setting.contents(table) == setting.folded(table, good)
@@ -120,6 +122,7 @@ def test_rows_that_postgresql_refuses_block_their_own_keys(warehouse: Setting, p
     }
     more = [*fact(table, 2, 72, "late"), *fact(table, 200, 73), *named.event("c", {"k": "b"}, position(74))]
     more += [*table.event("d", {"id": 3}, position(75)), *fact(table, 108, 68, total="5000")]
+    more += [*fact(table, 21, 77, "unique b"), *fact(table, 22, 77, "unique a")]
     waiting = {112: fact(table, 112, 95, "check")}
     bad = [record for records in refused.values() for record in records]
     long_key = named.event("c", {"k": huge}, position(76))
@@ -164,6 +167,65 @@ def test_rows_that_postgresql_refuses_block_their_own_keys(warehouse: Setting, p
     assert {key for key, outcome in done.items() if outcome == "left"} == {f'{{"id":{number}}}' for number in left}
     taken = [r for number, records in {**refused, **waiting}.items() if number not in left for r in records]
     assert setting.contents(table) == setting.folded(table, [*good, *more, *shown, *taken])
+
+
+LEFT = {1, 2, 3, 4, 5}
+EXCHANGES = {
+    "taken": (
+        set[int](),
+        "ALTER TABLE taken ADD UNIQUE (status), ALTER COLUMN status SET NOT NULL",
+        "ALTER TABLE taken ADD EXCLUDE USING btree (status WITH =)",
+        "CREATE UNIQUE INDEX ON taken (lower(status)) NULLS NOT DISTINCT WHERE id < 900",
+        "CREATE TABLE of_taken (id bigint REFERENCES taken)",
+        "INSERT INTO of_taken VALUES (1), (2)",
+    ),
+    "refusing": (
+        {7, 8},
+        "CREATE UNIQUE INDEX ON refusing (left(status, 1))",
+        "ALTER TABLE refusing ADD CHECK (status <> 'bad')",
+    ),
+    "theirs": (LEFT, "ALTER TABLE theirs ADD UNIQUE (status), ADD note text DEFAULT 'a note'"),
+    "at_end": (LEFT, "ALTER TABLE at_end ADD UNIQUE (status), ADD UNIQUE (status) DEFERRABLE"),
+    "cascading": (
+        LEFT,
+        "ALTER TABLE cascading ADD UNIQUE (status)",
+        "CREATE TABLE of_cascading (id bigint REFERENCES cascading ON DELETE CASCADE)",
+        "INSERT INTO of_cascading VALUES (1), (2)",
+    ),
+}
+"""By copy, which rows are refused, and what another hand has done to it."""
+
+
+@pytest.mark.full  # test_rows_that_postgresql_refuses_block_their_own_keys
+def test_rows_that_exchange_unique_values(warehouse: Setting, postgres18: Database) -> None:
+    """Two rows exchange theirs, three move along, a deleted row's is given on; what others have stays."""
+    setting = warehouse
+    tables = {name: setting.table(name, FACTS) for name in EXCHANGES}
+    publisher = setting.publisher()
+    publisher.create([*tables.values()], partitions=1)
+    first = [r for table in tables.values() for n, s in enumerate("abcdefg", 1) for r in fact(table, n, 10 + n, s)]
+    publisher.stand(Phase.STREAM, 50, [*tables.values()], first)
+    setting.apply()
+    taken, changes = list[Record](), {1: "b", 2: "a", 3: "d", 4: "e", 5: "c", 9: "f"}
+    for name, (refused, *statements) in EXCHANGES.items():
+        postgres18.execute(*map(str, statements))
+        own = {n: fact(tables[name], n, 60, status) for n, status in changes.items()}
+        own[9] = [*tables[name].event("d", {"id": 6}, position(60)), *own[9]]
+        own[8] = fact(tables[name], 8, 61, "bad" if name == "refusing" else "h")
+        own[7] = fact(tables[name], 7, 62, "f too")
+        publisher.publish([r for records in own.values() for r in records])
+        taken += [r for n, records in own.items() if n not in refused for r in records]
+    publisher.stand(Phase.STREAM, 70, [*tables.values()])
+    setting.apply()
+    found = {name: set[int]() for name in EXCHANGES}
+    for entry in read_entries(setting.config()).values():
+        found[entry.table.removeprefix("public.")].add(json.loads(entry.key or "")["id"])
+    assert found == {name: refused for name, (refused, *_) in EXCHANGES.items()}
+    for table in tables.values():
+        assert setting.contents(table) == setting.folded(table, [*first, *taken])
+    for name in ("of_taken", "of_cascading"):
+        assert postgres18.rows(f"SELECT id FROM {name} ORDER BY 1") == [(1,), (2,)]
+    assert postgres18.rows("SELECT DISTINCT note FROM theirs") == [("a note",)]
 
 
 def job_file(setting: Setting, url: str, **more: Any) -> Path:

@@ -28,6 +28,8 @@ from spark_apply.stores.opensearch.fields import (
 MAX_NAME_BYTES = 255 - len(".") - 32  # of an alias: the number of an index comes behind it
 
 _LIMIT, _LIMIT_DEFAULT, _LIMIT_ROOM = "index.mapping.total_fields.limit", 1_000, 500
+_WINDOW: Final = "index.max_result_window"
+_READ_AT_ONCE: Final = 2_000
 _IDENTITY, _FORMS = "cdc_identity", "cdc_forms"
 ASKED_WITHIN_S: Final = 10
 """So long the first request about an index waits for an answer: a firewall may drop what is sent to it."""
@@ -163,6 +165,12 @@ class Indexes:
             )
             raise OperatorError(msg, hint=hint)
         return str(about["settings"]["index.uuid"])
+
+    def read_at_once(self, alias: str) -> int:
+        """Return how many documents of an index a request may ask for: a template, or another hand, may allow few."""
+        names = f"index.uuid,{_WINDOW}"  # an index without any of the names is not in the answer
+        _, about = alone(alias, self._client.indices.get_settings(index=alias, name=names, flat_settings=True))
+        return min(_READ_AT_ONCE, int(about["settings"].get(_WINDOW, _READ_AT_ONCE)))
 
     def require_free(self, name: str) -> None:
         """Raise OperatorError where an index has the name of an alias that is to be made."""

@@ -53,7 +53,6 @@ from spark_apply.stores.opensearch.indexes import Indexes, alias_of, alone
 from spark_apply.stores.opensearch.notes import CAUGHT_UP, COMPLETE, DUE, POSITION, REPLACED, Notes, due_of
 from spark_apply.stores.opensearch.server import OPTIONS, connected
 
-_READ_AT_ONCE = 2_000
 _INDEX_OPTIONS: Final = ("shards", "replicas")
 
 
@@ -167,12 +166,12 @@ class OpenSearchStore:
     def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
         index = self.index(table)
         asked = list(ids or ())
-        parts = [asked[at : at + _READ_AT_ONCE] for at in range(0, len(asked), _READ_AT_ONCE)]
-        queries = [{"match_all": {}}] if ids is None else [{"ids": {"values": part}} for part in parts]
         try:
             self._client.indices.refresh(index=index)
-            for query in queries:
-                for hit in scan(self._client, index=index, query={"query": query}, size=_READ_AT_ONCE):
+            size = self._indexes.read_at_once(index)
+            parts = [asked[at : at + size] for at in range(0, len(asked), size)]
+            for query in [{"match_all": {}}] if ids is None else [{"ids": {"values": part}} for part in parts]:
+                for hit in scan(self._client, index=index, query={"query": query}, size=size):
                     document = {column_name(name): value for name, value in hit["_source"].items()}
                     yield StoredRow(hit["_id"], orjson.dumps(document).decode())
         except OpenSearchException as exc:

@@ -3,24 +3,26 @@
 Only what fails comes here: the transaction of a whole batch is tried first, and rolled back. Here every step has a
 savepoint. A table is folded in whole if it can be. Those that cannot are tried again behind the others, since a foreign
 key between two copies asks for an order. What is left is bisected, in the order of the positions, so that the newest
-event of a key wins as it does in one statement. Rows that a foreign key refuses then are tried again for as long as one
-of them is taken: the row that it asks for may be of a table that came later. Where they are very many, their table is
-bisected behind the others instead.
+event of a key wins as it does in one statement. Rows that are refused for the sake of other rows are tried again for as
+long as one of them is taken: the row that a foreign key asks for may be of a table that came later. Where they are very
+many, their table is bisected behind the others instead.
 
-A refusal is of a row if its SQLSTATE says so (`refuses_rows`), and of the table otherwise. The server's messages are
-not repeated, because they quote values.
+Rows may exchange values that are unique, or move them along, within one transaction. One by one none of them is taken,
+so they are also tried together, with the rows of their keys taken out first (`tables.write`): the whole table before it
+is bisected, and what was refused behind that, without the rows whose values are others' even so.
+
+A refusal is of a row if its SQLSTATE says so (`spark_apply.stores.postgres.refusals`), and of the table otherwise. The
+server's messages are not repeated, because they quote values.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import psycopg2
-import psycopg2.errors
 import psycopg2.extensions
 from psycopg2 import sql
 
@@ -32,45 +34,20 @@ from spark_apply.stores.postgres.copy_text import CopyText
 from spark_apply.stores.postgres.history import TYPES
 from spark_apply.stores.postgres.letters import Letters
 from spark_apply.stores.postgres.locks import wait_for_locks
+from spark_apply.stores.postgres.others import may_move
+from spark_apply.stores.postgres.refusals import FOR_OTHERS, TAKEN, reason, refuses_rows
 from spark_apply.stores.postgres.server import is_locked, is_of_one_table, passes
 from spark_apply.stores.postgres.tables import COPY_BYTES, CopyState, Cursor, Tables
 from spark_apply.stores.postgres.types import pg_type
 
-_OF_ROWS = ("09", "21", "22", "23", "27", "2F", "38", "39", "44", "54", "P0", "XX")
-"""SQLSTATE classes by which a server refuses a row: its values, its size, a constraint, a trigger, a function.
-
-See https://www.postgresql.org/docs/current/errcodes-appendix.html.
-"""
 _AT_ONCE = 100
-"""So many refused rows are put into quarantine together, which ends the search where it is full; those that a foreign
-key refuses come last, but for those behind the first `_MOST_BLOCKED`."""
+"""So many refused rows are put into quarantine together, which ends the search where it is full; those that are
+refused for the sake of others come last, but for those behind the first `_MOST_BLOCKED`."""
 _MOST_BLOCKED = 300
-"""So many rows of a table that a foreign key refuses are tried again. With more, the table is divided behind the
-others. What is refused then is due to the table: to try it again takes time that grows with the square of its rows, and
-the quarantine would not end the search."""
+"""So many rows of a table that are refused for the sake of others are tried again. With more, the table is divided
+behind the others. What is refused then is due to the table: to try it again takes time that grows with the square of
+its rows, and the quarantine would not end the search."""
 _NUMBER = "_cdc_number"
-_FOREIGN_KEY = "23503"
-
-
-def refuses_rows(exc: psycopg2.Error) -> bool:
-    """Whether an error may be due to some of the rows alone."""
-    if passes(exc):
-        return False
-    in_function = "function" in (exc.diag.context or "")  # a trigger's, which may fail for one row in any way
-    return (exc.pgcode or "")[:2] in _OF_ROWS or in_function
-
-
-def reason(exc: psycopg2.Error) -> str:
-    """Say why a row was refused: condition, constraint and column by name, and no value."""
-    code = exc.pgcode or ""
-    try:
-        condition = " ".join(re.findall("[A-Z][a-z]*", psycopg2.errors.lookup(code).__name__)).lower()
-    except KeyError:
-        condition = "an error of its own"
-    named = {"constraint": exc.diag.constraint_name, "column": exc.diag.column_name}
-    where = "".join(f", {kind} {name}" for kind, name in named.items() if name)
-    return f"PostgreSQL refuses the row: {condition} ({code}){where}"
-
 
 Blocked = tuple[int, psycopg2.Error]
 """The number of a row, and what PostgreSQL says of it."""
@@ -88,7 +65,7 @@ class TableFold:
     immediate: bool = False
     """Whether its deferred constraints are looked at row by row."""
     blocked: list[Blocked] = field(default_factory=list)
-    """Rows that a foreign key refuses: the rows that it asks for, or that ask for them, may be of a later table."""
+    """Rows that are refused for the sake of other rows, which may come or go later."""
     letters: Letters = field(default_factory=Letters)
 
 
@@ -100,8 +77,20 @@ class DeferredError(Exception):
         self.place = place
 
 
-class _ManyBlockedError(Exception):
-    """A foreign key refuses more rows of a table than are tried again."""
+class _UndoneError(Exception):
+    """What was done since the savepoint is not kept."""
+
+
+class _ManyBlockedError(_UndoneError):
+    """More rows of a table are refused for the sake of others than are tried again."""
+
+
+class _StillTakenError(_UndoneError):
+    """Some values are others' even where rows move together."""
+
+    def __init__(self, numbers: set[int]) -> None:
+        super().__init__(f"{len(numbers)} rows have values of others")
+        self.numbers = numbers
 
 
 def fold_carefully(cur: Cursor, folds: Sequence[TableFold], translated: Callable[[psycopg2.Error], CdcError]) -> None:
@@ -175,7 +164,7 @@ def _savepoint(cur: Cursor) -> Iterator[None]:
     cur.execute("SAVEPOINT cdc_careful")
     try:
         yield
-    except (psycopg2.Error, _ManyBlockedError):
+    except (psycopg2.Error, _UndoneError):
         cur.execute("ROLLBACK TO SAVEPOINT cdc_careful")
         cur.execute("RELEASE SAVEPOINT cdc_careful")
         raise
@@ -186,11 +175,19 @@ def _whole(cur: Cursor, one: TableFold) -> bool:
     """Fold a table in as a whole; return False if rows of it are refused."""
     try:
         with _savepoint(cur):
-            taken = _taken(cur, one, None, replacing=one.had.reload)
+            taken = _taken(cur, one, _ALL, replacing=one.had.reload)
     except psycopg2.Error as exc:
-        if refuses_rows(exc):
+        if not refuses_rows(exc):
+            raise
+        if exc.pgcode not in TAKEN or one.had.reload or not may_move(cur, one.of):
             return False
-        raise
+        try:
+            with _savepoint(cur):
+                taken = _taken(cur, one, _ALL, replacing=False, moving=True)
+        except psycopg2.Error as again:
+            if passes(again):
+                raise
+            return False
     one.applied = replace(one.applied, written=taken.written, deleted=taken.deleted)
     return True
 
@@ -218,13 +215,14 @@ def _divided(cur: Cursor, one: TableFold, *, may_wait: bool) -> None:
 
     def attempt(low: int, high: int) -> None:
         nonlocal written, deleted
-        taken = _taken(cur, one, (low, high), replacing=False)
+        among = sql.SQL("{} BETWEEN {} AND {}").format(sql.Identifier(_NUMBER), sql.Literal(low), sql.Literal(high))
+        taken = _taken(cur, one, among, replacing=False)
         written, deleted = written + (taken.written or 0), deleted + (taken.deleted or 0)
 
     def refused(found: Sequence[Blocked]) -> None:
         if len(one.blocked) < _MOST_BLOCKED:
-            one.blocked += [each for each in found if each[1].pgcode == _FOREIGN_KEY]
-            found = [each for each in found if each[1].pgcode != _FOREIGN_KEY]
+            one.blocked += [each for each in found if each[1].pgcode in FOR_OTHERS]
+            found = [each for each in found if each[1].pgcode not in FOR_OTHERS]
         if may_wait and len(one.blocked) >= _MOST_BLOCKED:
             raise _ManyBlockedError
         _refuse(cur, one, found)
@@ -236,14 +234,14 @@ def _divided(cur: Cursor, one: TableFold, *, may_wait: bool) -> None:
 
 
 def _blocked_again(cur: Cursor, one: TableFold) -> None:
-    """Try the rows again that foreign keys have refused, now that other tables have more of theirs."""
+    """Try the rows again that were refused for the sake of others, now that these have come or gone."""
     blocked, one.blocked = one.blocked, []
     for number, _ in blocked:
         if not one.of.table.history and _has_newer(cur, one, number):
             continue  # the key's newest event is what counts, and an older one could bring a row back
         try:
             with _savepoint(cur):
-                taken = _taken(cur, one, (number, number), replacing=False)
+                taken = _taken(cur, one, _among([number]), replacing=False)
         except psycopg2.Error as again:
             if not refuses_rows(again):
                 raise
@@ -252,6 +250,47 @@ def _blocked_again(cur: Cursor, one: TableFold) -> None:
             written, deleted = ((one.applied.written or 0), (one.applied.deleted or 0))
             more = written + (taken.written or 0), deleted + (taken.deleted or 0)
             one.applied = replace(one.applied, written=more[0], deleted=more[1])
+    _move_together(cur, one)
+
+
+def _move_together(cur: Cursor, one: TableFold) -> None:
+    """Write all rows at once whose values are others' that are among them; the others stay blocked."""
+    numbers = {number for number, exc in one.blocked if exc.pgcode in TAKEN}
+    while len(numbers) > 1 and may_move(cur, one.of):
+        try:
+            with _savepoint(cur):
+                _choose(cur, one, _among(numbers))
+                newest = tables.newest_of(one.of, one.visible.limit, distinct=True)
+                written = tables.write(cur, one.of, newest, one.visible.limit, moving=True)
+                if still := _not_written(cur, one, numbers):
+                    raise _StillTakenError(still)
+                if one.immediate:
+                    cur.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        except _StillTakenError as exc:
+            numbers -= exc.numbers
+        except psycopg2.Error as exc:
+            if passes(exc):
+                raise
+            return
+        else:
+            one.blocked = [each for each in one.blocked if each[0] not in numbers]
+            one.applied = replace(one.applied, written=(one.applied.written or 0) + written)
+            return
+
+
+def _not_written(cur: Cursor, one: TableFold, numbers: Collection[int]) -> set[int]:
+    missing = sql.SQL(
+        "SELECT {n} FROM {} s WHERE {} AND NOT EXISTS (SELECT FROM {} t WHERE {} AND t.{p} >= s.{p})"
+    ).format(
+        _suspects(one.of),
+        _among(numbers),
+        one.of.rows,
+        one.of.same_key("t", "s"),
+        n=sql.Identifier(_NUMBER),
+        p=sql.Identifier(POSITION),
+    )
+    cur.execute(missing)
+    return {int(number) for (number,) in cur.fetchall()}
 
 
 def _has_newer(cur: Cursor, one: TableFold, number: int) -> bool:
@@ -301,16 +340,25 @@ def _bisect(
         refused(found)
 
 
-def _taken(cur: Cursor, one: TableFold, only: tuple[int, int] | None, *, replacing: bool) -> Applied:
-    """Fold in the staged rows, or those with numbers in a range."""
-    number, place = sql.Identifier(_NUMBER), one.of.event
-    some = (
-        sql.SQL("") if only is None else sql.SQL("WHERE {} BETWEEN {} AND {}").format(number, *map(sql.Literal, only))
-    )
+_ALL = sql.SQL("true")
+
+
+def _among(numbers: Collection[int]) -> sql.Composed:
+    return sql.SQL("{} = ANY ({})").format(sql.Identifier(_NUMBER), sql.Literal(list(numbers)))
+
+
+def _choose(cur: Cursor, one: TableFold, some: sql.Composable) -> None:
+    """Have the stage hold these of the rows that are folded in."""
     cur.execute(sql.SQL("DELETE FROM {}").format(one.of.stage))
-    statement = sql.SQL("INSERT INTO {} ({n}) SELECT {n} FROM {} {}")
-    cur.execute(statement.format(one.of.stage, _suspects(one.of), some, n=place))
-    taken = tables.take(cur, one.of, one.visible.limit, came=True, distinct=True, replacing=replacing)
+    statement = sql.SQL("INSERT INTO {} ({n}) SELECT {n} FROM {} WHERE {}")
+    cur.execute(statement.format(one.of.stage, _suspects(one.of), some, n=one.of.event))
+
+
+def _taken(cur: Cursor, one: TableFold, some: sql.Composable, *, replacing: bool, moving: bool = False) -> Applied:
+    """Fold these of the staged rows in."""
+    _choose(cur, one, some)
+    limit = one.visible.limit
+    taken = tables.take(cur, one.of, limit, came=True, distinct=True, replacing=replacing, moving=moving)
     if one.immediate:
         cur.execute("SET CONSTRAINTS ALL IMMEDIATE")
     return taken

@@ -59,6 +59,12 @@ FROM d WHERE classid IN ('pg_rewrite'::regclass, 'pg_trigger'::regclass, 'pg_pol
     'pg_publication_rel'::regclass) OR adnum <> attnum OR (classid = 'pg_class'::regclass AND objid = refobjid)
 """
 """What PostgreSQL alters no column for: it would not know what the others meant with another type."""
+_BOUND: Final = """
+SELECT EXISTS (SELECT FROM pg_constraint
+        WHERE confrelid = to_regclass(%(rows)s) AND contype = 'f' AND confdeltype <> 'a')
+    OR EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass(%(rows)s) AND attnum > 0 AND NOT attisdropped
+        AND attgenerated = '' AND attname <> ALL (%(ours)s::text[]))
+"""
 _UNLOGGED: Final = "SELECT FROM pg_class WHERE oid = to_regclass(%s) AND relpersistence = 'u'"
 
 
@@ -97,6 +103,16 @@ def refuse_altered(cur: Cursor, table: TargetTable, copy: Copy, there_as: Tables
             hint="let the job start once without it, then make it again (pg_get_viewdef, pg_get_triggerdef and \\d "
             "print what it is); or " + other_target(table),
         )
+
+
+def may_move(cur: Cursor, of: Tables) -> bool:
+    """Whether a row can be taken out and written again, and nothing else changes by that.
+
+    A foreign key may take other rows with it, and a column of another's has a value that no event has.
+    """
+    cur.execute(_BOUND, {"rows": of.rows.as_string(cur), "ours": _wanted(of.table)})
+    ((bound,),) = cur.fetchall()
+    return not (bound or of.table.history)
 
 
 def refuse_dependents(cur: Cursor, of: Tables) -> None:

@@ -246,11 +246,13 @@ def fold(cur: Cursor, tables: Tables, batch: Batch | None, limit: str, had: Copy
     return Applied(shown.written, shown.deleted, None if shown.stale is None else stale + shown.stale, duplicate)
 
 
-def take(cur: Cursor, tables: Tables, limit: str, *, came: bool, distinct: bool, replacing: bool) -> Applied:
+def take(
+    cur: Cursor, tables: Tables, limit: str, *, came: bool, distinct: bool, replacing: bool, moving: bool = False
+) -> Applied:
     """Fold in what the stage holds: show what lies before `limit`, and keep the rest waiting.
 
     `came`: there may be events behind the limit; `distinct`: there may be several events of a key before it;
-    `replacing`: they take the place of all rows.
+    `replacing`: they take the place of all rows; `moving`: see `write`.
     """
     if came and limit != EVERYTHING:
         _hold_back(cur, tables, limit)
@@ -259,7 +261,8 @@ def take(cur: Cursor, tables: Tables, limit: str, *, came: bool, distinct: bool,
     if tables.table.history:
         cur.execute(fold_statement(tables.table, tables.rows, tables.stage, limit))
         return Applied(cur.rowcount, 0)
-    return Applied(*_show(cur, tables, distinct=distinct, replacing=replacing, limit=limit))
+    newest = newest_of(tables, limit, distinct=distinct)
+    return Applied(*_show(cur, tables, newest, replacing=replacing, limit=limit, moving=moving))
 
 
 def drop_known(cur: Cursor, tables: Tables, had: CopyState) -> tuple[int, int]:
@@ -314,10 +317,16 @@ def _hold_back(cur: Cursor, tables: Tables, limit: str) -> None:
     )
 
 
-def _show(cur: Cursor, tables: Tables, *, distinct: bool, replacing: bool, limit: str) -> tuple[int, int, int]:
-    """Fold the stage in up to `limit`; return rows written, rows deleted, and events that the copy had already."""
+def newest_of(tables: Tables, limit: str, *, distinct: bool) -> sql.Composed:
+    """Return the query of what the stage has of each key before `limit`."""
+    return newest_events(Stage(tables.table, tables.stage, tables.columns, tables.key), limit, distinct=distinct)
+
+
+def _show(
+    cur: Cursor, tables: Tables, newest: sql.Composed, *, replacing: bool, limit: str, moving: bool
+) -> tuple[int, int, int]:
+    """Fold `newest` in, which ends at `limit`; return rows written, rows deleted, and events that the copy had."""
     table, position, op, gone = tables.table, sql.Identifier(POSITION), sql.Identifier(OP), tables.ours("gone")
-    newest = newest_events(Stage(tables.table, tables.stage, tables.columns, tables.key), limit, distinct=distinct)
     cur.execute(
         sql.SQL("SELECT count(*), count(*) FILTER (WHERE {} = 'd') FROM ({}) n").format(op, newest),
     )
@@ -343,32 +352,52 @@ def _show(cur: Cursor, tables: Tables, *, distinct: bool, replacing: bool, limit
                 " ON CONFLICT ({k}) DO UPDATE SET ({k}, {p}) = ROW (excluded.*) WHERE g.{p} < excluded.{p}"
             ).format(gone, newest, k=tables.key, p=position, op=op)
         )
-    later = sql.SQL("NOT EXISTS (SELECT FROM {} g WHERE {} AND {} AND g.{p} >= n.{p})").format(
-        gone, tables.same_key("g", "n"), same_text(table, "g", "n"), p=position
+    written = write(cur, tables, newest, limit, moving=moving)
+    if written + deletes < events or (deletes and not replacing and deleted < deletes):
+        _require_all(cur, tables, newest, _still(tables, limit))
+    return written, max(deleted - written, 0) if replacing else deleted, events - deletes - written
+
+
+def write(cur: Cursor, tables: Tables, newest: sql.Composed, limit: str, *, moving: bool) -> int:
+    """Write the rows of `newest` that the copy has not in a newer version; return their number.
+
+    With `moving`, the rows of their keys are taken out first, by the same statement, so that these may exchange values
+    that are unique. A row whose value is another's even so is left out, and not told.
+    """
+    names = [*(column.name for column in tables.table.columns), POSITION]
+    taken_out = (
+        "WITH moved AS (DELETE FROM {rows} t USING ({newest}) n WHERE n.{op} <> 'd' AND {same}"
+        " AND (t.{p} IS NULL OR t.{p} < n.{p}) RETURNING 1) "
     )
-    update = sql.SQL(", ").join(
-        sql.SQL("{c} = excluded.{c}").format(c=sql.Identifier(name))
-        for name in (*(column.name for column in tables.table.columns), POSITION)
-    )
+    shown = "INSERT INTO {rows} AS t ({c}) SELECT {c} FROM ({newest}) n WHERE {op} <> 'd' AND {still}"
+    first = " AND (SELECT count(*) FROM moved) >= 0 ON CONFLICT DO NOTHING"
+    over = " ON CONFLICT ({key}) DO UPDATE SET {update} WHERE t.{p} IS NULL OR t.{p} < excluded.{p}"
     cur.execute(
-        sql.SQL(
-            "INSERT INTO {} AS t ({c}) SELECT {c} FROM ({}) n WHERE {op} <> 'd' AND {}"
-            " ON CONFLICT ({}) DO UPDATE SET {} WHERE t.{p} IS NULL OR t.{p} < excluded.{p}"
-        ).format(
-            tables.rows,
-            newest,
-            sql.SQL("true") if forget else later,
-            tables.key,
-            update,
+        sql.SQL(taken_out + shown + first if moving else shown + over).format(
+            rows=tables.rows,
+            newest=newest,
             c=tables.columns,
-            op=op,
-            p=position,
+            op=sql.Identifier(OP),
+            p=sql.Identifier(POSITION),
+            still=_still(tables, limit),
+            same=tables.same_key("t", "n"),
+            key=tables.key,
+            update=sql.SQL(", ").join(sql.SQL("{c} = excluded.{c}").format(c=sql.Identifier(name)) for name in names),
         )
     )
-    written = cur.rowcount
-    if written + deletes < events or (deletes and not replacing and deleted < deletes):
-        _require_all(cur, tables, newest, sql.SQL("true") if forget else later)
-    return written, max(deleted - written, 0) if replacing else deleted, events - deletes - written
+    return cur.rowcount
+
+
+def _still(tables: Tables, limit: str) -> sql.Composable:
+    """Return the condition that no newer delete of an event's key is remembered."""
+    if limit != EVERYTHING:
+        return sql.SQL("true")
+    return sql.SQL("NOT EXISTS (SELECT FROM {} g WHERE {} AND {} AND g.{p} >= n.{p})").format(
+        tables.ours("gone"),
+        tables.same_key("g", "n"),
+        same_text(tables.table, "g", "n"),
+        p=sql.Identifier(POSITION),
+    )
 
 
 def _require_all(cur: Cursor, tables: Tables, newest: sql.Composed, still: sql.Composable) -> None:

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from spark_apply.events.typed import KEY, OFFSET, OP, PARTITION, POSITION, SOURCE_MS
 from spark_apply.model.store import Batch, Refused
 from spark_apply.spark.names import quoted as spark_quoted
-from spark_apply.stores.postgres.careful import reason
+from spark_apply.stores.postgres.refusals import reason
 from spark_apply.stores.postgres.types import copy_line, copy_text, escaped
 from spark_apply.views.database.state import DatabaseState
 from spark_apply.views.database.values import kept

@@ -1,0 +1,41 @@
+"""Tells what an error of PostgreSQL is about: a row, or something larger. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import psycopg2
+import psycopg2.errors
+
+from spark_apply.stores.postgres.server import passes
+
+_OF_ROWS: Final = ("09", "21", "22", "23", "27", "2F", "38", "39", "44", "54", "P0", "XX")
+"""SQLSTATE classes by which a server refuses a row: its values, its size, a constraint, a trigger, a function.
+
+See https://www.postgresql.org/docs/current/errcodes-appendix.html.
+"""
+TAKEN: Final = ("23505", "23P01")
+"""A unique or an exclusion constraint finds the row's value in another row."""
+FOR_OTHERS: Final = ("23503", *TAKEN)
+"""SQLSTATEs of what may be right once other rows have come or gone: those, and a foreign key's."""
+
+
+def refuses_rows(exc: psycopg2.Error) -> bool:
+    """Whether an error may be due to some of the rows alone."""
+    if passes(exc):
+        return False
+    in_function = "function" in (exc.diag.context or "")  # a trigger's, which may fail for one row in any way
+    return (exc.pgcode or "")[:2] in _OF_ROWS or in_function
+
+
+def reason(exc: psycopg2.Error) -> str:
+    """Say why a row was refused: condition, constraint and column by name, and no value."""
+    code = exc.pgcode or ""
+    try:
+        condition = " ".join(re.findall("[A-Z][a-z]*", psycopg2.errors.lookup(code).__name__)).lower()
+    except KeyError:
+        condition = "an error of its own"
+    named = {"constraint": exc.diag.constraint_name, "column": exc.diag.column_name}
+    where = "".join(f", {kind} {name}" for kind, name in named.items() if name)
+    return f"PostgreSQL refuses the row: {condition} ({code}){where}"
