@@ -7,6 +7,7 @@ from typing import Final
 from tests.cases.runner import Case
 
 _TWO: Final = ("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1), (2, 2)")
+_PAIRS: Final = ("CREATE TABLE t (id INT PRIMARY KEY, v INT, n INT)", "INSERT INTO t VALUES (1, 1, 5), (2, 2, 6)")
 _SWAPPED: Final = "RENAME COLUMN v TO n, RENAME COLUMN n TO v"
 _OF: Final = "aaaaaaaa-1111-4111-8111-bbbbbbbbbbbb"
 
@@ -102,6 +103,39 @@ CHANGES: Final = (
         stream=("UPDATE t SET n = 7 WHERE id = 1", f"ALTER TABLE t {_SWAPPED}", "DELETE FROM t WHERE id = 2"),
         stopped=("INSERT INTO t (id) VALUES (3)", f"ALTER TABLE t {_SWAPPED}"),
         live=True,
+    ),
+    Case(
+        name="names_swapped_for_a_while",  # and what has them back is as before whenever somebody looks
+        before=_PAIRS,
+        stream=(f"ALTER TABLE t {_SWAPPED}", "UPDATE t SET n = 7 WHERE id = 1", f"ALTER TABLE t {_SWAPPED}"),
+        stopped=(f"ALTER TABLE t {_SWAPPED}", "UPDATE t SET n = 8 WHERE id = 2", f"ALTER TABLE t {_SWAPPED}"),
+        settled=True,
+    ),
+    Case(
+        name="names_swapped_for_a_while_without_a_statement",
+        before=_PAIRS,
+        stopped=(
+            *("SET sql_log_bin = 0", f"ALTER TABLE t {_SWAPPED}", "SET sql_log_bin = 1"),
+            "UPDATE t SET n = 8 WHERE id = 2",
+            *("SET sql_log_bin = 0", f"ALTER TABLE t {_SWAPPED}", "SET sql_log_bin = 1"),
+        ),
+        settled=True,
+    ),
+    Case(
+        name="names_of_tables_for_a_while",
+        before=(*_PAIRS, "CREATE TABLE u LIKE t"),
+        stream=(
+            "RENAME TABLE t TO tt, u TO t, tt TO u",
+            "INSERT INTO t VALUES (3, 1, 1)",
+            "RENAME TABLE t TO tt, u TO t, tt TO u",
+        ),
+        stopped=(
+            "RENAME TABLE t TO tt, u TO t, tt TO u",
+            "INSERT INTO t VALUES (4, 1, 1)",
+            "RENAME TABLE t TO tt, u TO t, tt TO u",
+        ),
+        tables=("t", "u"),
+        settled=True,
     ),
     Case(
         name="labels_in_another_order",
