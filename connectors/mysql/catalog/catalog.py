@@ -12,7 +12,7 @@ from typing import Final
 from cdc.config.findings import Finding
 from cdc.config.table_patterns import LEFT_OUT, is_pattern, matches
 from cdc.model.change import Column, Table
-from cdc.model.errors import ChangedError, OperatorError, raise_first
+from cdc.model.errors import ChangedError, LeftOutError, OperatorError, raise_first
 from cdc.model.table_schema import Description
 from cdc.rules.row_filter import equality_of
 from connectors import captured_tables
@@ -62,7 +62,11 @@ _GONE: Final = (1049, 1146)
 """Those for a database and a table that do not exist."""
 _NO_COLUMN: Final = 1054
 """The servers' number for a column that does not exist."""
+_DENIED: Final = (1044, 1142)
+"""Those for a database and a table that the user has no right to."""
 _BASE: Final = frozenset({"BASE TABLE", "SYSTEM VERSIONED"})
+_HIDDEN: Final = "HIDDEN"
+"""The type, which no server has, of a table that may not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +186,25 @@ class Catalog:
             others = (of for of in patterns if of.startswith(LEFT_OUT) and of != f"{LEFT_OUT}{pattern}")
             if any(compared(of.removeprefix(LEFT_OUT)) == compared(pattern) for of in others):
                 continue  # it is left out by its name in other letters
-            if not matched:
+            if not matched and not is_pattern(pattern) and (hidden := self._hidden(pattern)) is not None:
+                yield hidden
+            elif not matched:
                 yield _nothing_matches(pattern, [f.qualified for f in everything])
             yield from matched
+
+    def _hidden(self, named: str) -> Found | None:
+        """Return what a table is known of that this user may not read, which the catalog does not show; None: no table.
+
+        Where nothing of its database may be read, the servers do not tell whether there is such a table.
+        """
+        schema, _, name = named.partition(".")
+        found = Found(schema, name, _HIDDEN, "", 0, transactional=True, made_at="")
+        try:
+            session.rows(self._connection, "asking for a table", f"SELECT 1 FROM {found.sql} LIMIT 0")  # noqa: S608
+        except OperatorError as exc:
+            if session.code_of_exception(exc.__cause__) in _DENIED:
+                return found
+        return None
 
     @cached_property
     def folds(self) -> bool:
@@ -359,7 +379,12 @@ class Catalog:
 
 
 def _refusals(found: Found) -> Iterator[OperatorError]:
-    if found.type not in _BASE:
+    if found.type == _HIDDEN:
+        yield LeftOutError(
+            f"table {found.qualified} may not be read by this user, or does not exist",
+            hint=f"GRANT SELECT ON {found.sql} TO the connector's user",
+        )
+    elif found.type not in _BASE:
         yield OperatorError(f"{found.qualified} is a view: it has no rows of its own", hint="name the tables it reads")
     elif not found.transactional:
         yield OperatorError(
