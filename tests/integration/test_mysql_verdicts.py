@@ -147,12 +147,12 @@ def test_rights_that_are_missing(mysql_database: MySQLDatabase, kafka: str, pref
 def test_a_table_that_may_not_be_read_stops_no_other(
     *, runs: bool, mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
 ) -> None:
-    """Neither at a start, nor while it runs; once the right is back, the table is read."""
+    """It is left out at a start; once the right is back, it is read."""
     database, user = mysql_database, f"'cdc_capture_{mysql_database.name}'@'%'"
     database.execute(
         *(f"CREATE TABLE {t} (id INT PRIMARY KEY)" for t in "abc"), *(f"INSERT INTO {t} VALUES (1), (2)" for t in "abc")
     )
-    connector = connector_of(tmp_path, prefix, database, kafka, "a", "b", "c*")
+    connector = connector_of(tmp_path, prefix, database, kafka, "a", "b", "c")
     database.execute(
         f"REVOKE SELECT ON `{database.name}`.* FROM {user}",
         *(f"GRANT SELECT ON `{database.name}`.{t} TO {user}" for t in "abc"),
@@ -165,24 +165,19 @@ def test_a_table_that_may_not_be_read_stops_no_other(
         for done, how in (("DELETE FROM", " WHERE id = 1"), ("INSERT INTO", " VALUES (3)"))
     ]
     connector.catch_up()
+    database.execute(*away, *written)
+    said = connector.catch_up()
+    for name in "bc":
+        assert f"ERROR   table {database.name}.{name} may not be read by this user, or does not exist" in said
+    assert connector.here("check", "FILE").returncode == 0
+    same(connector, database, "a")
     if runs:
         with Running(connector) as running:
             running.await_following()
-            database.execute(*away, *written)
-            running.await_line("the table is captured no more for now")
-            eventually(
-                lambda: {row["id"] for row in connector.fold(f"{database.name}.a").values()} == {2, 3}, "a goes on"
-            )
-            assert running.process.poll() is None
             database.execute(*back)
             for name in "bc":
                 running.await_line(f"table {database.name}.{name} was read while the log was followed")
     else:
-        database.execute(*away, *written)
-        said = connector.catch_up()
-        assert f"ERROR   table {database.name}.b may not be read by this user, or does not exist" in said
-        assert connector.here("check", "FILE").returncode == 0
-        same(connector, database, "a")
         database.execute(*back)
     connector.catch_up()
     for name in "abc":
