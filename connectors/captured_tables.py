@@ -114,7 +114,10 @@ def back(
 ) -> set[str]:
     """Return those that were left out for a time and can be captured by now."""
     names = [name for name, error in left_out.items() if isinstance(error, LeftOutError)]
-    return {one.table.qualified for one in captured(names, keys, LeftOut([]))} if names else set()
+    try:
+        return {one.table.qualified for one in captured(names, keys, LeftOut([]))} if names else set()
+    except OperatorError:  # one of them has just been dropped
+        return set()
 
 
 def chosen(

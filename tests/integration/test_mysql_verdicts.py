@@ -169,6 +169,7 @@ def test_a_table_that_may_not_be_read_stops_no_other(
     said = connector.catch_up()
     for name in "bc":
         assert f"ERROR   table {database.name}.{name} may not be read by this user, or does not exist" in said
+        assert f"GRANT SELECT ON `{database.name}`.`{name}` TO {user}" in said
     assert connector.here("check", "FILE").returncode == 0
     same(connector, database, "a")
     if runs:

@@ -258,6 +258,7 @@ def test_what_could_not_be_written_down_is_noticed_even_when_all_is_as_it_was(sh
         shop.do("DROP SCHEMA IF EXISTS cdc_c CASCADE", f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
+@pytest.mark.full  # those of the same name of logs
 def test_a_table_that_may_not_be_read_stops_no_other(shop: PostgresShop) -> None:
     """Neither at a start nor while it is followed; with its right it is taken up, and its rows are read."""
     role = f"capture_{shop.database.name}"

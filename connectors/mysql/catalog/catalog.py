@@ -65,8 +65,6 @@ _NO_COLUMN: Final = 1054
 _DENIED: Final = (1044, 1142)
 """Those for a database and a table that the user has no right to."""
 _BASE: Final = frozenset({"BASE TABLE", "SYSTEM VERSIONED"})
-_HIDDEN: Final = "HIDDEN"
-"""The type, which no server has, of a table that may not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +83,8 @@ class Found:
     partitioned: bool = False
     lately: bool = False
     """That was made a few seconds ago: more may be done to it at once."""
+    hint: str = ""
+    """Of a table that may not be read: what helps."""
 
     @property
     def qualified(self) -> str:
@@ -186,24 +186,28 @@ class Catalog:
             others = (of for of in patterns if of.startswith(LEFT_OUT) and of != f"{LEFT_OUT}{pattern}")
             if any(compared(of.removeprefix(LEFT_OUT)) == compared(pattern) for of in others):
                 continue  # it is left out by its name in other letters
-            if not matched and not is_pattern(pattern) and (hidden := self._hidden(pattern)) is not None:
-                yield hidden
-            elif not matched:
-                yield _nothing_matches(pattern, [f.qualified for f in everything])
+            if not matched:
+                names = [f.qualified for f in everything]
+                hidden = None if is_pattern(pattern) else self._hidden(pattern, names)
+                yield hidden or _nothing_matches(pattern, names)
             yield from matched
 
-    def _hidden(self, named: str) -> Found | None:
-        """Return what a table is known of that this user may not read, which the catalog does not show; None: no table.
+    def _hidden(self, named: str, names: Sequence[str]) -> Found | None:
+        """Return what is known of a table that this user may not read, which the catalog does not show; None: no table.
 
         Where nothing of its database may be read, the servers do not tell whether there is such a table.
         """
         schema, _, name = named.partition(".")
-        found = Found(schema, name, _HIDDEN, "", 0, transactional=True, made_at="")
+        found = Found(schema, name, "", "", 0, transactional=True, made_at="")
         try:
             session.rows(self._connection, "asking for a table", f"SELECT 1 FROM {found.sql} LIMIT 0")  # noqa: S608
         except OperatorError as exc:
             if session.code_of_exception(exc.__cause__) in _DENIED:
-                return found
+                ((me,),) = session.texts(self._connection, "reading the user", "SELECT CURRENT_USER()")
+                user, _, host = me.rpartition("@")
+                near = captured_tables.did_you_mean(named, names)
+                grant = f"GRANT SELECT ON {found.sql} TO '{user}'@'{host}'"
+                return replace(found, hint=f"{grant}; or {near}" if near else grant)
         return None
 
     @cached_property
@@ -379,11 +383,9 @@ class Catalog:
 
 
 def _refusals(found: Found) -> Iterator[OperatorError]:
-    if found.type == _HIDDEN:
-        yield LeftOutError(
-            f"table {found.qualified} may not be read by this user, or does not exist",
-            hint=f"GRANT SELECT ON {found.sql} TO the connector's user",
-        )
+    if found.hint:
+        what = f"table {found.qualified} may not be read by this user, or does not exist"
+        yield LeftOutError(what, hint=found.hint)
     elif found.type not in _BASE:
         yield OperatorError(f"{found.qualified} is a view: it has no rows of its own", hint="name the tables it reads")
     elif not found.transactional:
