@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias, TypeVar
 
 from cdc.config.findings import Finding, Level, left_out, refused
 from cdc.config.table_patterns import LEFT_OUT, matches, named
-from cdc.model.errors import CdcError, NotLoggedError, OperatorError, RetryableError, UncapturableError
+from cdc.model.errors import CdcError, LeftOutError, OperatorError, RetryableError, UncapturableError
 
 log = logging.getLogger("cdc")
 
@@ -42,6 +42,14 @@ class Found(Qualified, Protocol):
 _F = TypeVar("_F", bound=Found)
 
 
+class _OfTable(Protocol):
+    @property
+    def table(self) -> Qualified: ...
+
+
+_C = TypeVar("_C", bound=_OfTable)
+
+
 Leave: TypeAlias = Callable[[Qualified, OperatorError], None]
 """Leaves out a table that cannot be captured, or raises the error."""
 
@@ -58,7 +66,7 @@ def refuse(_found: Qualified, error: OperatorError) -> None:
 class LeftOut:
     """Leaves out the tables that just a pattern brings; one that it names, and cannot be captured, is an error.
 
-    One whose changes are in no log is left out all the same: the others go on, if the connector has run before.
+    With a `LeftOutError` it is left out all the same: the others go on, if the connector has run before.
     """
 
     def __init__(self, patterns: Sequence[str]) -> None:
@@ -71,13 +79,18 @@ class LeftOut:
         return name not in self._named
 
     def __call__(self, found: Qualified, error: OperatorError) -> None:
-        kind = NotLoggedError if isinstance(error, NotLoggedError) else UncapturableError
+        kind = type(error) if isinstance(error, LeftOutError) else UncapturableError
         hint = error.hint
         if found.qualified not in self._named:
             hint = f'{error.hint}; or say that it is left out: source.tables: […, "!{found.qualified}"]'
         elif kind is UncapturableError:
             raise kind(error.message, hint=hint) from error
         self.found.setdefault(found.qualified, kind(error.message, hint=hint))
+
+    @property
+    def may_pass(self) -> frozenset[str]:
+        """Those to be judged again while the others are followed, also where the file names them."""
+        return frozenset(name for name, error in self.found.items() if isinstance(error, LeftOutError))
 
     def for_now(self, found: Qualified, error: RetryableError) -> None:
         """Leave out a table until what is in its way has passed."""
@@ -92,6 +105,19 @@ class LeftOut:
                 continue
             by = "a pattern of source.tables brings it, and it" if self.brings(name) else "it"
             log.warning("%s: %s is left out; %s", error.message, by, error.hint)
+
+
+def back(
+    left_out: Reasons,
+    captured: Callable[[Sequence[str], Mapping[str, Sequence[str]], Leave], Iterable[_C]],
+    keys: Mapping[str, Sequence[str]],
+) -> set[str]:
+    """Return those that were left out for a time and can be captured by now."""
+    names = [name for name, error in left_out.items() if isinstance(error, LeftOutError)]
+    try:
+        return {one.table.qualified for one in captured(names, keys, LeftOut([]))} if names else set()
+    except OperatorError:  # one of them has just been dropped
+        return set()
 
 
 def chosen(
@@ -165,7 +191,7 @@ def sorted_out(
     """
 
     def ends(name: str, refusal: OperatorError) -> bool:
-        if isinstance(refusal, NotLoggedError):
+        if isinstance(refusal, LeftOutError):
             return name == outbox or (name in patterns and not known)
         return stops(name, patterns, known)
 
@@ -181,14 +207,6 @@ def sorted_out(
         else left_out(f"table {name}", refusal, named=name in patterns)
         for name, refusal in bad
     ]
-
-
-class _OfTable(Protocol):
-    @property
-    def table(self) -> Qualified: ...
-
-
-_C = TypeVar("_C", bound=_OfTable)
 
 
 def all_of(names: Sequence[str], captured: Callable[[Sequence[str]], Iterable[_C]]) -> list[_C]:

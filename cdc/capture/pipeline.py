@@ -22,7 +22,7 @@ from cdc.capture.control import signals
 from cdc.capture.control.commands import RestartSession
 from cdc.capture.session import Session
 from cdc.capture.settings import Settings
-from cdc.capture.starting.left_out import left_out_by, refuse_unlogged
+from cdc.capture.starting.left_out import left_out_by, refuse_needed
 from cdc.capture.starting.stand_by import StandBy
 from cdc.capture.starting.startup import Startup
 from cdc.capture.starting.without import LeavingOut, Parts, Without
@@ -298,7 +298,7 @@ class Pipeline:
             identity = source.connect()
             tables = self._tables = source.tables()
             ran_before = self._sink.check(tables)
-            refuse_unlogged(source, partial(self._without.needs, ran_before=ran_before))
+            refuse_needed(source, partial(self._without.needs, ran_before=ran_before))
             beside = left_out_by(source)
             raise_first(self._settings.rules.refusals(tables, first=not ran_before, beside=beside))
             raise_first(self._settings.formats.refusals(tables, first=not ran_before))

@@ -6,7 +6,8 @@
     │   ├── VerdictError      position or topics do not go with what was found  exit 4
     │   │   └── GapError          log after the position is gone
     │   ├── UncapturableError a table that is captured cannot be, as it is: where it was followed, that may pass
-    │   ├── NotLoggedError    changes of a table are in no log: the other tables go on
+    │   ├── LeftOutError      a table cannot be captured for now: the other tables go on
+    │   │   └── NotLoggedError    its changes are in no log
     │   ├── TopicError        a table's topic is not as it must be: the other tables go on
     │   ├── UnloggedError a server writes no log: what is written now never comes
     │   ├── TooLargeError a record above the broker's limit; may be a dead letter instead
@@ -87,12 +88,16 @@ class UncapturableError(OperatorError):
     """
 
 
-class NotLoggedError(OperatorError):
-    """Changes of a table are in no log, whether its connector runs or not.
+class LeftOutError(OperatorError):
+    """A table cannot be captured until somebody puts it right at the server, as where this user may not read it.
 
-    To stop would keep nothing of it, so one that was captured is captured no more for now, and the others go on. Once
-    it is in the log again, its rows are read into its topic, and those that are gone are deleted.
+    One that was captured is captured no more for now, and the others go on. Once it is right again, its rows are read
+    into its topic, and those that are gone are deleted: what it changes meanwhile is in that reading.
     """
+
+
+class NotLoggedError(LeftOutError):
+    """Changes of a table are in no log, whether its connector runs or not: to stop would keep nothing of it."""
 
 
 class TopicError(OperatorError):

@@ -132,6 +132,7 @@ class MysqlSource:
 
     def _compare(self) -> None:
         self._compare_filters()
+        self._followed.new |= captured_tables.back(self._left_out, self._catalog().captured, self._config.source.keys)
         read_to = self._place.read_to
         self._ends.look(read_to, continuity.end_of_log(self._connected(), self._server, read_to, self._place.gtids))
 
@@ -407,9 +408,8 @@ class MysqlSource:
 
     def acknowledge(self, offset: Offset) -> None:  # noqa: ARG002 - the server does not hold the log for us
         """Take up new tables, once all that the log had before them is in Kafka: by a session that begins with them."""
-        if self._followed.new:
-            named = ", ".join(sorted(self._followed.new))
-            raise NewTablesError(f"table {named} is new, or has another name: it is taken up", self._followed.new)
+        if new := self._followed.new:
+            raise NewTablesError(f"table {', '.join(sorted(new))} is new, or has another name: it is taken up", new)
 
     def coordinates(self, commit: int) -> tuple[bytes, Coordinates]:
         at = position_at(commit, self._place.read_to.file)

@@ -113,6 +113,7 @@ class TriggerSource(ABC, Generic[C]):
         self._new_at_s = float("inf")
         self._told: set[str] = set()
         """The tables that are left out, which was said."""
+        self._may_pass: frozenset[str] = frozenset()  # as it is of `LeftOut`
         self._locked: set[str] = set()
         """Those that were locked, which was said."""
         self._aside: dict[str, C] = {}
@@ -170,7 +171,8 @@ class TriggerSource(ABC, Generic[C]):
         self._captured = tuple(one for one in allowed if not self._comes_later(one, known, left_out)) or allowed
         left_out.tell(self._captured)
         self._left_out, self._told = left_out.found, {*left_out.found}
-        if any(not pattern.startswith(LEFT_OUT) for pattern in self._patterns):
+        self._may_pass = left_out.may_pass
+        if self._may_pass or any(not pattern.startswith(LEFT_OUT) for pattern in self._patterns):
             self._new_at_s = time.monotonic() + (NEW_EVERY_S if self._captured == allowed else 0.0)
 
     def _comes_later(self, one: C, known: Collection[str], left_out: LeftOut) -> bool:
@@ -362,15 +364,15 @@ class TriggerSource(ABC, Generic[C]):
 
     def _new(self) -> list[C]:
         """Return the tables that have come and can be captured; log those that cannot, once."""
-        catalog, captured = self._log().catalog, {one.table.qualified for one in self._captured}
-        names = {*catalog.brought(self._patterns)} - captured
+        catalog, left_out, asked = self._log().catalog, LeftOut(self._patterns), [*self._patterns, *self._may_pass]
+        captured = {one.table.qualified for one in self._captured}
+        names = {*catalog.brought(asked)} - captured
         if len(names) > _JUDGED:
-            names -= self._told
+            names -= self._told - self._may_pass
         if not names:
             return []
-        left_out = LeftOut(self._patterns)
         try:
-            there = catalog.captured(sorted(names) if len(names) <= _JUDGED else self._patterns, {}, left_out)
+            there = catalog.captured(sorted(names) if len(names) <= _JUDGED else asked, {}, left_out)
         except OperatorError:  # one of them has just been dropped
             return []
         new = self._allowed([one for one in there if one.table.qualified not in captured], left_out)

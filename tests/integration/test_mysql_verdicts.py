@@ -143,6 +143,48 @@ def test_rights_that_are_missing(mysql_database: MySQLDatabase, kafka: str, pref
     connector.catch_up()
 
 
+@pytest.mark.parametrize("runs", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_a_table_that_may_not_be_read_stops_no_other(
+    *, runs: bool, mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """It is left out at a start; once the right is back, it is read."""
+    database, user = mysql_database, f"'cdc_capture_{mysql_database.name}'@'%'"
+    database.execute(
+        *(f"CREATE TABLE {t} (id INT PRIMARY KEY)" for t in "abc"), *(f"INSERT INTO {t} VALUES (1), (2)" for t in "abc")
+    )
+    connector = connector_of(tmp_path, prefix, database, kafka, "a", "b", "c")
+    database.execute(
+        f"REVOKE SELECT ON `{database.name}`.* FROM {user}",
+        *(f"GRANT SELECT ON `{database.name}`.{t} TO {user}" for t in "abc"),
+    )
+    away = [f"REVOKE SELECT ON `{database.name}`.{t} FROM {user}" for t in "bc"]
+    back = [statement.replace("REVOKE", "GRANT").replace("FROM", "TO") for statement in away]
+    written = [
+        f"{done} {t}{how}"
+        for t in "abc"
+        for done, how in (("DELETE FROM", " WHERE id = 1"), ("INSERT INTO", " VALUES (3)"))
+    ]
+    connector.catch_up()
+    database.execute(*away, *written)
+    said = connector.catch_up()
+    for name in "bc":
+        assert f"ERROR   table {database.name}.{name} may not be read by this user, or does not exist" in said
+        assert f"GRANT SELECT ON `{database.name}`.`{name}` TO {user}" in said
+    assert connector.here("check", "FILE").returncode == 0
+    same(connector, database, "a")
+    if runs:
+        with Running(connector) as running:
+            running.await_following()
+            database.execute(*back)
+            for name in "bc":
+                running.await_line(f"table {database.name}.{name} was read while the log was followed")
+    else:
+        database.execute(*back)
+    connector.catch_up()
+    for name in "abc":
+        same(connector, database, name)
+
+
 @pytest.mark.full  # those of PostgreSQL in test_bad_input.py, and units of MySQL's catalog
 def test_tables_that_cannot_be_captured(mysql: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path) -> None:
     mysql.execute(

@@ -258,6 +258,35 @@ def test_what_could_not_be_written_down_is_noticed_even_when_all_is_as_it_was(sh
         shop.do("DROP SCHEMA IF EXISTS cdc_c CASCADE", f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
+@pytest.mark.full  # those of the same name of logs
+def test_a_table_that_may_not_be_read_stops_no_other(shop: PostgresShop) -> None:
+    """Neither at a start nor while it is followed; with its right it is taken up, and its rows are read."""
+    role = f"capture_{shop.database.name}"
+    shop.do(
+        "DROP SCHEMA cdc_c CASCADE; CREATE TABLE other (id int PRIMARY KEY)", f"CREATE ROLE {role} LOGIN PASSWORD 'p'"
+    )
+    shop.do(f"GRANT SELECT, TRIGGER ON orders, other TO {role}")
+    shop.do(f"GRANT CREATE ON DATABASE {shop.database.name} TO {role}")
+    away, back = f"REVOKE SELECT ON orders FROM {role}", f"GRANT SELECT ON orders TO {role}"
+    try:
+        shop.tables = ("public.orders", "public.other")
+        shop.login = f"postgresql://{role}:p@{shop.url.rpartition('@')[2]}"
+        shop.ask(Command(after_gap=True, tables=()))
+        shop.run()
+        shop.do(away, "UPDATE orders SET n = 7; DELETE FROM orders WHERE id = 1; INSERT INTO other VALUES (1)")
+        shop.run()
+        assert shop.fold("other") == [{"id": 1}]
+        with shop.running() as running:
+            shop.do(back)
+            running.eventually(lambda: shop.fold() == shop.rows())
+            shop.do(away, "UPDATE orders SET n = 8; INSERT INTO other VALUES (2)")
+            running.eventually(lambda: shop.fold("other") == [{"id": 1}, {"id": 2}])
+            shop.do("DELETE FROM orders WHERE id = 2", back)
+            running.eventually(lambda: shop.fold() == shop.rows())
+    finally:
+        shop.do("DROP SCHEMA IF EXISTS cdc_c CASCADE; DROP TABLE other", f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
 def test_a_session_that_has_its_plans_writes_on(shop: PostgresShop) -> None:
     """Its functions were planned for the older columns; also in a transaction that keeps its snapshot."""
     with closing(shop.connect()) as connection, connection.cursor() as writer:

@@ -341,6 +341,55 @@ def test_a_table_that_is_in_no_log_stops_no_other(
     same(connector, postgres18, "public.q")
 
 
+@pytest.mark.parametrize("runs", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_a_table_that_may_not_be_read_stops_no_other(
+    *, runs: bool, postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """At a start, by name and by pattern, and in a session that breaks; once the rights are back, it is read."""
+    names, others = ("t", "q1", "s.u"), ("public.q1", "s.u")
+    role = f"role_{prefix}"
+    postgres18.execute(
+        "CREATE SCHEMA s",
+        *(f"CREATE TABLE {t} (id int PRIMARY KEY); INSERT INTO {t} VALUES (1), (2)" for t in names),
+        f"CREATE PUBLICATION cdc_{prefix} FOR TABLE t, q1, s.u WITH (publish_via_partition_root = true)",
+        f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'canary-{prefix}'",
+        f"GRANT SELECT ON t, q1, s.u TO {role}; GRANT USAGE ON SCHEMA s TO {role}",
+    )
+    url = f"postgresql://{role}:canary-{prefix}@{postgres18.url.split('@')[1]}"
+    connector = Connector(tmp_path, prefix, url, kafka, ["public.t", "public.q*", "s.u"], as_owner=True)
+    away = (f"REVOKE SELECT ON q1 FROM {role}", f"REVOKE USAGE ON SCHEMA s FROM {role}")
+    back = (f"GRANT SELECT ON q1 TO {role}", f"GRANT USAGE ON SCHEMA s TO {role}")
+    written = "DELETE FROM {0} WHERE id = 1; INSERT INTO {0} SELECT max(id) + 1 FROM {0}"
+    try:
+        connector.catch_up()
+        postgres18.execute(*away, *(written.format(name) for name in names))
+        said = connector.catch_up()
+        for name in others:
+            assert f"ERROR   table {name} may not be read by this user: the table is captured no more for now" in said
+        assert connector.here("check", "FILE").returncode == 0
+        same(connector, postgres18, "public.t")
+        if runs:
+            with Running(connector) as run:
+                run.await_following()
+                assert {*json.loads(connector.here("status", "FILE", "--json").stdout)["left_out"]} == {*others}
+                postgres18.execute(*back)
+                for name in others:
+                    run.await_line(f"table {name} was read while the log was followed: 2 rows, 1 keys deleted")
+                postgres18.execute(
+                    *away,
+                    *(written.format(name) for name in names),
+                    f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{role}'",
+                )
+                eventually(lambda: {row["id"] for row in connector.fold("public.t").values()} == {2, 3, 4}, "t goes on")
+                assert run.process.poll() is None
+        postgres18.execute(*back)
+        connector.catch_up()
+        for name in ("public.t", *others):
+            same(connector, postgres18, name)
+    finally:
+        postgres18.execute(f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
 @pytest.mark.full  # it is told after ten seconds
 def test_a_table_that_is_locked_when_it_is_taken_up(
     postgres18: Database, kafka: str, prefix: str, tmp_path: Path

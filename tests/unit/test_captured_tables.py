@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from cdc.config.findings import Level
-from cdc.model.errors import NotLoggedError, OperatorError
+from cdc.model.errors import LeftOutError, NotLoggedError, OperatorError
 from connectors import captured_tables
 
 
@@ -114,13 +114,33 @@ def test_tables_are_looked_at_once_however_many_there_are() -> None:
     assert looks == [[B.qualified, "gone.t", A.qualified]]
 
 
+def test_those_that_may_pass_can_be_captured_again() -> None:
+    """Named or not, they are left out, and not refused; what is wrong with others is not asked again."""
+    left_out = captured_tables.LeftOut(["s.a", "s.*"])
+    left_out(A, LeftOutError("it may not be read", hint="GRANT"))
+    left_out(B, OperatorError("it has no key", hint="ADD"))
+    assert left_out.may_pass == {A.qualified}
+    asked: list[Sequence[str]] = []
+
+    def look(names: Sequence[str], _keys: object, _leave: object) -> list[Kept]:
+        asked.append(names)
+        return [Kept(A)]
+
+    assert captured_tables.back(left_out.found, look, {}) == {A.qualified}
+    assert captured_tables.back({}, look, {}) == set()
+    assert asked == [[A.qualified]]
+
+
 @pytest.mark.parametrize(
     ("known", "ended"), [((), ["s.a", "s.outbox"]), (("s.t",), ["s.outbox"]), (("s.t", "s.a", "s.b"), ["s.outbox"])]
 )
-def test_what_is_in_no_log_ends_a_first_start_alone(known: Sequence[str], ended: list[str]) -> None:
+@pytest.mark.parametrize("kind", [LeftOutError, NotLoggedError])
+def test_what_is_in_no_log_ends_a_first_start_alone(
+    known: Sequence[str], ended: list[str], kind: type[OperatorError]
+) -> None:
     """If the file names it; but an outbox ends each, for no reading brings its messages."""
     names = ["s.a", "s.b", "s.outbox"]
-    refusals = [("s.t", None), *((name, NotLoggedError("it is in no log")) for name in names)]
+    refusals = [("s.t", None), *((name, kind("it cannot be captured now")) for name in names)]
     good, findings = captured_tables.sorted_out(refusals, ["s.a", "s.*"], known, "s.outbox")
     assert good == ["s.t"]
     assert [finding.about for finding in findings] == [f"table {name}" for name in names]

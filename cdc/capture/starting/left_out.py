@@ -10,7 +10,7 @@ from contextlib import suppress
 import orjson
 
 from cdc.model.change import Table
-from cdc.model.errors import CdcError, ConfigError, NotLoggedError, TopicError, raise_first
+from cdc.model.errors import CdcError, ConfigError, LeftOutError, TopicError, raise_first
 from cdc.model.interfaces import Choosing, Source
 
 log = logging.getLogger("cdc")
@@ -21,19 +21,19 @@ def left_out_by(source: Source) -> Mapping[str, CdcError]:
     return source.left_out() if isinstance(source, Choosing) else {}
 
 
-def refuse_unlogged(source: Source, needed: Callable[[str], bool]) -> None:
-    """Raise if a table that a start needs is in no log."""
+def refuse_needed(source: Source, needed: Callable[[str], bool]) -> None:
+    """Raise if a table that a start needs cannot be captured for now."""
     out = left_out_by(source).items()
-    raise_first(error for name, error in out if isinstance(error, NotLoggedError) and needed(name))
+    raise_first(error for name, error in out if isinstance(error, LeftOutError) and needed(name))
 
 
 def refuse_left_out(source: Source, captured: Collection[str]) -> None:
     """Raise if a table can no longer be captured that is: to leave it out would lose its changes.
 
-    Those that are in no log are lost anyway.
+    Not those that are read again once somebody has put them right.
     """
     lost = [error for name, error in left_out_by(source).items() if name in captured]
-    raise_first(error for error in lost if not isinstance(error, NotLoggedError))
+    raise_first(error for error in lost if not isinstance(error, LeftOutError))
     for error in lost:
         log.error(
             "%s: the table is captured no more for now, its topic keeps the rows it had, and the others go on; %s",

@@ -12,7 +12,7 @@ from typing import Final
 from cdc.config.findings import Finding
 from cdc.config.table_patterns import LEFT_OUT, is_pattern, matches
 from cdc.model.change import Column, Table
-from cdc.model.errors import ChangedError, OperatorError, raise_first
+from cdc.model.errors import ChangedError, LeftOutError, OperatorError, raise_first
 from cdc.model.table_schema import Description
 from cdc.rules.row_filter import equality_of
 from connectors import captured_tables
@@ -62,6 +62,8 @@ _GONE: Final = (1049, 1146)
 """Those for a database and a table that do not exist."""
 _NO_COLUMN: Final = 1054
 """The servers' number for a column that does not exist."""
+_DENIED: Final = (1044, 1142)
+"""Those for a database and a table that the user has no right to."""
 _BASE: Final = frozenset({"BASE TABLE", "SYSTEM VERSIONED"})
 
 
@@ -81,6 +83,8 @@ class Found:
     partitioned: bool = False
     lately: bool = False
     """That was made a few seconds ago: more may be done to it at once."""
+    hint: str = ""
+    """Of a table that may not be read: what helps."""
 
     @property
     def qualified(self) -> str:
@@ -183,8 +187,28 @@ class Catalog:
             if any(compared(of.removeprefix(LEFT_OUT)) == compared(pattern) for of in others):
                 continue  # it is left out by its name in other letters
             if not matched:
-                yield _nothing_matches(pattern, [f.qualified for f in everything])
+                names = [f.qualified for f in everything]
+                hidden = None if is_pattern(pattern) else self._hidden(pattern, names)
+                yield hidden or _nothing_matches(pattern, names)
             yield from matched
+
+    def _hidden(self, named: str, names: Sequence[str]) -> Found | None:
+        """Return what is known of a table that this user may not read, which the catalog does not show; None: no table.
+
+        Where nothing of its database may be read, the servers do not tell whether there is such a table.
+        """
+        schema, _, name = named.partition(".")
+        found = Found(schema, name, "", "", 0, transactional=True, made_at="")
+        try:
+            session.rows(self._connection, "asking for a table", f"SELECT 1 FROM {found.sql} LIMIT 0")  # noqa: S608
+        except OperatorError as exc:
+            if session.code_of_exception(exc.__cause__) in _DENIED:
+                ((me,),) = session.texts(self._connection, "reading the user", "SELECT CURRENT_USER()")
+                user, _, host = me.rpartition("@")
+                near = captured_tables.did_you_mean(named, names)
+                grant = f"GRANT SELECT ON {found.sql} TO '{user}'@'{host}'"
+                return replace(found, hint=f"{grant}; or {near}" if near else grant)
+        return None
 
     @cached_property
     def folds(self) -> bool:
@@ -359,7 +383,10 @@ class Catalog:
 
 
 def _refusals(found: Found) -> Iterator[OperatorError]:
-    if found.type not in _BASE:
+    if found.hint:
+        what = f"table {found.qualified} may not be read by this user, or does not exist"
+        yield LeftOutError(what, hint=found.hint)
+    elif found.type not in _BASE:
         yield OperatorError(f"{found.qualified} is a view: it has no rows of its own", hint="name the tables it reads")
     elif not found.transactional:
         yield OperatorError(

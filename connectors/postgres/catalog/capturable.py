@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cdc.model.errors import NotLoggedError, OperatorError
+from cdc.model.errors import LeftOutError, NotLoggedError, OperatorError
 from connectors import captured_tables
 from connectors.postgres.session import identifier
 
@@ -121,12 +121,12 @@ def refusals_by_triggers(found: FoundRelation) -> Iterator[OperatorError]:
 def _unread(found: FoundRelation) -> Iterator[OperatorError]:
     name, user = found.qualified, identifier(found.user)
     if not found.readable:
-        yield OperatorError(
+        yield LeftOutError(
             f"table {name} may not be read by this user",
             hint=f"GRANT USAGE ON SCHEMA {identifier(found.schema)} TO {user}; GRANT SELECT ON {found.sql} TO {user}",
         )
     if found.filtered:
-        yield OperatorError(
+        yield LeftOutError(
             f"table {name} has row security, which hides rows from this user: a snapshot would miss what the log has",
             hint=f"ALTER ROLE {user} BYPASSRLS",
         )

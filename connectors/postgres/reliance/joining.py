@@ -16,7 +16,7 @@ from psycopg2 import sql
 from cdc.config.source_config import SourceConfig
 from cdc.config.table_patterns import LEFT_OUT, named
 from cdc.model.change import Table
-from cdc.model.errors import NewTablesError, NotLoggedError, OperatorError, RetryableError
+from cdc.model.errors import NewTablesError, OperatorError, RetryableError
 from connectors.captured_tables import LeftOut
 from connectors.postgres.catalog.catalog import Captured, Catalog
 from connectors.postgres.slot.slot import carried, table_list
@@ -51,8 +51,8 @@ class Joining:
         self._publication = publication
         self._patterns = [item for item in of.tables if item not in named(of.tables)]
         self._keys = of.keys
-        self._unlogged: frozenset[str] = frozenset()
-        """Tables that are in no log for now, also those that are named: they are judged again at each look."""
+        self._may_pass: frozenset[str] = frozenset()
+        """Tables that cannot be captured for now, also those that are named: they are judged again at each look."""
         self._waits: dict[int, str] = {}
         """The tables that were locked, by oid."""
         self._captured: frozenset[str] = frozenset()
@@ -76,8 +76,8 @@ class Joining:
         without = {*(one.oid for one in theirs), *self._waits}
         possible = tuple(one for one in captured if one.oid not in without)
         self._captured, self._told = frozenset(one.table.qualified for one in possible), {*left_out.found}
-        self._unlogged = frozenset(name for name, why in left_out.found.items() if isinstance(why, NotLoggedError))
-        if self._unlogged or any(not pattern.startswith(LEFT_OUT) for pattern in self._patterns):
+        self._may_pass = left_out.may_pass
+        if self._may_pass or any(not pattern.startswith(LEFT_OUT) for pattern in self._patterns):
             self._new_at_s = time.monotonic() + NEW_EVERY_S
         return possible
 
@@ -108,13 +108,13 @@ class Joining:
 
     def _new(self, catalog: Catalog) -> list[str]:
         """Return the tables that can be captured by now; log those that cannot, once."""
-        names = {*catalog.brought([*self._patterns, *self._unlogged])} - self._captured
+        names = {*catalog.brought([*self._patterns, *self._may_pass])} - self._captured
         if len(names) > _JUDGED:
-            names -= self._told - self._unlogged
+            names -= self._told - self._may_pass
         if not names:
             return []
         left_out = LeftOut(self._patterns)
-        asked = sorted(names) if len(names) <= _JUDGED else [*self._patterns, *(self._unlogged & names)]
+        asked = sorted(names) if len(names) <= _JUDGED else [*self._patterns, *(self._may_pass & names)]
         try:
             there = catalog.captured(asked, self._keys, left_out)
         except OperatorError:  # one of them has just been dropped

@@ -10,7 +10,7 @@ from typing import Final
 
 from cdc.config.config import ConnectorConfig
 from cdc.model.change import Table
-from cdc.model.errors import ChangedError, GapError, NotLoggedError, OperatorError, raise_first
+from cdc.model.errors import ChangedError, GapError, LeftOutError, OperatorError, raise_first
 from cdc.model.state import State
 from connectors import captured_tables
 from connectors.postgres.catalog.catalog import Captured, Catalog
@@ -176,7 +176,7 @@ class Reliance:
         ]
         self._look_at_s = begun_s + max(_LOOK_S, (time.monotonic() - begun_s) * _LOOK_SHARE)
         if refusals and self._refused:
-            if isinstance(refusals[0], NotLoggedError):  # the next session captures the others
+            if isinstance(refusals[0], LeftOutError):  # the next session captures the others
                 raise ChangedError(f"{refusals[0].message}: looking again")
             self._followed.require_same(catalog)
             raise refusals[0]
