@@ -46,7 +46,10 @@ class Shop:
         return f"sqlite:///{self.path}"
 
     def connect(self) -> Any:
-        return sqlite3.connect(self.path, isolation_level=None)
+        """As the application, which brings a collation of its own."""
+        connection = sqlite3.connect(self.path, isolation_level=None)
+        connection.create_collation("ours", lambda one, other: (one > other) - (one < other))
+        return connection
 
     def begin(self, connection: Any) -> None:
         connection.execute("BEGIN IMMEDIATE")
@@ -82,6 +85,7 @@ class Shop:
                 chunk_rows=3,
                 config=config.binding,
                 rules=CaptureRules.of_source(config.source),
+                by_pattern=lambda table: table not in self.tables,
             ),
             open_source=lambda: open_source(config),
             open_snapshotter=lambda: open_snapshotter(config),

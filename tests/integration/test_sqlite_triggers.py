@@ -311,6 +311,31 @@ def test_a_key_whose_index_compares_in_another_way_than_its_column(tmp_path: Pat
     assert shop.fold() == shop.rows("SELECT * FROM orders ORDER BY id COLLATE BINARY")
 
 
+def test_an_index_in_an_order_of_the_application_stops_no_other_table(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without the collation SQLite opens no such index, not even to count rows; a column that has it is read."""
+    shop = Shop(
+        tmp_path,
+        ORDERS,
+        "CREATE TABLE names (id INTEGER PRIMARY KEY, name TEXT COLLATE ours)",
+        "CREATE TABLE words (id INTEGER PRIMARY KEY, word TEXT)",
+        "CREATE INDEX by_word ON words (word COLLATE ours)",
+        tables=("main.*",),
+    )
+    shop.run()
+    shop.do("INSERT INTO orders VALUES (1, 'x', 1)", "INSERT INTO names VALUES (1, 'A')", "UPDATE names SET name = 'b'")
+    shop.run()
+    assert shop.fold() == as_events(shop)
+    assert shop.fold("names") == as_events(shop, "SELECT * FROM names")
+    assert {record.getMessage().partition(",")[0] for record in caplog.records if record.levelname == "WARNING"} == {
+        "index by_word of table main.words is in the order of ours"
+    }
+    shop.do("DROP INDEX by_word", "INSERT INTO words VALUES (1, 'a')")
+    shop.run()
+    assert shop.fold("words") == as_events(shop, "SELECT * FROM words")
+
+
 def test_a_key_of_any_that_holds_numbers_is_left_out_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A topic does not tell 1 from '1'. Texts alone are captured, and so are the other tables."""
     shop = Shop(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
 from cdc.config.table_patterns import LEFT_OUT, is_pattern, matches
 from cdc.model.change import Column, Table
-from cdc.model.errors import NotLoggedError, OperatorError
+from cdc.model.errors import LeftOutError, NotLoggedError, OperatorError
 from connectors import captured_tables
 from connectors.triggers.sqlite.session import OLDEST, Session, literal, quoted
 from connectors.triggers.sqlite.values import affinity, column
@@ -63,6 +63,9 @@ class Shape:
         return Table(SCHEMA, name, made, self.key)
 
 
+_COLLATIONS: Final = frozenset((b"BINARY", b"NOCASE", b"RTRIM"))
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """Is a table, or something of that name, in the file."""
@@ -91,6 +94,8 @@ class Found:
     """Triggers of the application that may end a statement's others: RAISE(IGNORE) after a row was changed."""
     writing: tuple[str, ...] = ()
     """Triggers of the application that write what is unique in their own table."""
+    foreign: tuple[tuple[str, str], ...] = ()
+    """Indexes in the order of a collation that the application brings, each with it."""
     schema: str = SCHEMA
 
     @property
@@ -246,7 +251,14 @@ class Catalog:
             ),
             ignoring=tuple(of for of, sql in made if _IGNORES(sql) and not _BEFORE(sql)),
             writing=tuple(of for of, sql in made if writes(sql, name, shared)),
+            foreign=self._foreign(of[1].decode() for of in indexes),
         )
+
+    def _foreign(self, indexes: Iterable[str]) -> tuple[tuple[str, str], ...]:
+        parts = [
+            (index, of[4]) for index in indexes for of in self._ask(f"PRAGMA index_xinfo({quoted(index)})") if of[5]
+        ]
+        return tuple((index, collation.decode()) for index, collation in parts if collation.upper() not in _COLLATIONS)
 
     def _holds(self, table: str, column: str, how: str) -> bool:
         """Whether a column of the key holds values of a class; SQLite sorts numbers before texts before blobs."""
@@ -314,6 +326,13 @@ def refusals(found: Found) -> Iterator[OperatorError]:
     if len(found.shape.key) > MOST_KEY_COLUMNS:
         yield OperatorError(
             f"the primary key of table {name} has more than {MOST_KEY_COLUMNS} columns", hint="leave it out"
+        )
+    for index, collation in found.foreign:
+        yield LeftOutError(
+            f"index {index} of table {name} is in the order of {collation}, a collation of the application's own: "
+            "without it SQLite does not read the table",
+            hint="give it an order of SQLite's own (BINARY, NOCASE, RTRIM); what it is made of: "
+            f"SELECT sql FROM sqlite_schema WHERE tbl_name = {literal(found.name)}; or leave the table out",
         )
     declared = {of: type_ for of, type_, _ in found.shape.columns}
     for key in found.numbers:
