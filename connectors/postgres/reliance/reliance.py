@@ -119,6 +119,8 @@ class Reliance:
 
     def _as_given(self) -> Mapping[str, str]:
         told, parts = self._given
+        if not told and not parts:
+            return self._records
         marked = {name: ledger.as_told(self._records[name]) for name in told if name in self._records}
         return ledger.with_parts({**self._records, **marked}, parts)
 
