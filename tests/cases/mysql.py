@@ -91,12 +91,13 @@ class MysqlCases:
 
     def execute(self, statements: Mapping[str, Sequence[str]]) -> None:
         for case, some in statements.items():  # what a session sets is for its case alone
-            with (
-                closing(self._database.connect(database=self._room(case))) as connection,
-                connection.cursor() as cursor,
-            ):
+            with closing(self.session(case)) as connection, connection.cursor() as cursor:
                 for statement in some:
                     cursor.execute(statement)
+
+    def session(self, case: str) -> Any:
+        """Return a connection to the room of a case."""
+        return self._database.connect(database=self._room(case))
 
     def qualified(self, case: str, table: str) -> str:
         return f"{self._room(case)}.{table}"

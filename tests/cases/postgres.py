@@ -53,6 +53,14 @@ class PostgresCases:
         finally:
             connection.close()
 
+    def session(self, case: str) -> Any:
+        """Return a connection to the room of a case, which waits for no other for long."""
+        connection = self._database.connect()
+        with connection.cursor() as cursor:
+            cursor.execute(f'SET search_path = "{_SCHEMA}{case}"')
+            cursor.execute("SET lock_timeout = '3s'; SET statement_timeout = '20s'")
+        return connection
+
     def qualified(self, case: str, table: str) -> str:
         return f"{_SCHEMA}{case}.{table}"
 
