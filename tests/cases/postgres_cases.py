@@ -249,6 +249,17 @@ HARMLESS: Final = (
     _harmless("an_unlimited_type", "ALTER TABLE t ALTER COLUMN v TYPE text"),
     _harmless("more_digits", "ALTER TABLE t ALTER COLUMN d TYPE numeric(9,2)"),
     _harmless("a_column_more", "ALTER TABLE t ADD COLUMN more int", rows_differ=_OLDER_SHAPE),
+    _harmless(
+        "columns_that_come_and_go",  # the log is behind the catalog
+        *(
+            "ALTER TABLE t ADD COLUMN more int",
+            "INSERT INTO t (id, v) VALUES (3, 'c')",
+            "ALTER TABLE t ADD COLUMN o int",
+        ),
+        *("INSERT INTO t (id, v) VALUES (4, 'd')", "ALTER TABLE t DROP COLUMN d", "DELETE FROM t WHERE id = 3"),
+        *("ALTER TABLE t ADD COLUMN last int", "UPDATE t SET v = 'e' WHERE id = 4"),
+        rows_differ=_OLDER_SHAPE,
+    ),
     _harmless("a_column_less", "ALTER TABLE t DROP COLUMN d", rows_differ=_OLDER_SHAPE),
     _harmless(
         "a_default_and_statistics",

@@ -214,7 +214,7 @@ def test_position_topic_deleted_and_each_hint_followed(
     connector.catch_up()
     topics.delete(position_topic(prefix, prefix))
     postgres18.execute("UPDATE t SET v = 'new'", "DELETE FROM t WHERE id < 20")
-    refused(connector, "start over under a new connector name")
+    refused(connector, "begin under a new name")
     same_prefix = {"topic_prefix": prefix}
     renamed = Connector(tmp_path, f"{prefix}b", postgres18.url, kafka, ["public.t"], sink=same_prefix)
     said = refused(renamed, "topic owned by another connector", "another sink.topic_prefix")

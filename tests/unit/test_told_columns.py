@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connectors.postgres.reliance.ledger import Facts, record, tells
 from connectors.postgres.reliance.told_columns import are_of
 
 Columns = dict[int, tuple[str, str]]
+
+_TABLE = Facts(oid=7, paths=("5:5",), changed="3", made="1", columns={}, parts=(), types={})
 
 
 class _Altered:
@@ -19,45 +23,59 @@ class _Altered:
         self._of = of
         self.columns: Columns = {1: ("a", "int"), 2: ("b", "int"), 3: ("c", "text")}
         self._last = 3
+        self.entry = record(replace(_TABLE, columns=self.columns))
+
+    def look(self) -> None:
+        self.entry = record(replace(_TABLE, columns=self.columns), self.entry)
 
     def alter(self) -> None:
-        free = sorted(set("abcdef") - {name for name, _ in self.columns.values()})
+        free = sorted(set("abcdefgh") - {name for name, _ in self.columns.values()})
         if free and self._of.random() < 0.5:
             self._last += 1
             self.columns[self._last] = self._of.choice(free), self._of.choice(["int", "text"])
         elif len(self.columns) > 1:
+            self.look()  # of a column that came and went between two looks nothing is known
             del self.columns[self._of.choice(sorted(self.columns))]
+        if self._of.random() < 0.3:
+            self.look()
 
     def told(self) -> list[tuple[str, str]]:
         return [self.columns[number] for number in sorted(self.columns)]
 
 
-@given(seed=st.integers(0, 2**32), before=st.integers(0, 4), between=st.integers(0, 4), after=st.integers(0, 4))
-def test_columns_that_come_and_go_explain_what_was_told(seed: int, before: int, between: int, after: int) -> None:
+@given(seed=st.integers(0, 2**32), before=st.integers(0, 4), after=st.integers(0, 5))
+def test_columns_that_come_and_go_explain_what_was_told(seed: int, before: int, after: int) -> None:
+    """However far the log is behind the looks at the catalog: nothing is read again for ALTERs of every day."""
     table = _Altered(random.Random(seed))
     for _ in range(before):
         table.alter()
-    then = set(table.columns)
-    for _ in range(between):
-        table.alter()
-    told = table.told()
+    told, numbers = table.told(), {name: number for number, (name, _) in table.columns.items()}
+    made_again = False
     for _ in range(after):
         table.alter()
-    assert are_of(told, then, table.columns)
+        made_again |= any(numbers.get(name, number) != number for number, (name, _) in table.columns.items())
+    assert tells(table.entry, replace(_TABLE, columns=table.columns), told) or made_again, "that is read again anyway"
 
 
 @given(seed=st.integers(0, 2**32), added=st.integers(0, 3))
 def test_names_that_were_others_for_a_time_do_not(seed: int, added: int) -> None:
-    """Whether columns were added before or after that; where some were dropped, it is not always to be told."""
+    """Whether columns were added before or after that."""
     of = random.Random(seed)
     now: Columns = {number: (name, "int") for number, name in enumerate("abc", 1)}
-    then = set(now)
     for name in "def"[:added]:
         now[len(now) + 1] = name, "int"
     there = of.randint(3, len(now))
     names = [now[number] for number in range(1, there + 1)]
     told = of.sample(names, there)
-    assert are_of(told, then, now) == (told == names)
+    assert are_of(told, set(), now) == (told == names)
     told[of.randrange(there)] = "z", "int"
-    assert not are_of(told, then, now)
-    assert not are_of([(name, "text") for name, _ in names], then, now)
+    assert not are_of(told, set(), now)
+    assert not are_of([(name, "text") for name, _ in names], set(), now)
+
+
+def test_names_that_were_others_where_a_column_was_dropped_long_ago() -> None:
+    """What no look of this connector has seen there explains nothing."""
+    now: Columns = {1: ("id", "int"), 3: ("v", "int"), 4: ("n", "int")}
+    swapped = [("id", "int"), ("n", "int"), ("v", "int")]
+    assert not tells(record(replace(_TABLE, columns=now)), replace(_TABLE, columns=now), swapped)
+    assert are_of([("id", "int"), ("x", "int"), ("v", "int")], {2}, now)

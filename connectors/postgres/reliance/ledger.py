@@ -205,10 +205,10 @@ def tells(then: str, now: Facts, told: Sequence[tuple[str, str]]) -> bool:
         return True
     generated = {name for name, printed in now.columns.values() if printed == GENERATED}
     there = {number: of for number, of in now.columns.items() if of[1] != GENERATED}
-    then_numbers = {
-        n for n, (_, printed) in entry_text.columns(known[_COLUMNS_AT]).items() if printed != _hash(GENERATED, 3)
-    }
-    return told_columns.are_of([of for of in told if of[0] not in generated], then_numbers, there)
+    then_numbers = _names(entry_text.columns(known[_COLUMNS_AT])).values()
+    since = range(max(then_numbers, default=0) + 1, max(there, default=0))
+    gone = {*then_numbers, *_left(known).values(), *since} - there.keys()
+    return told_columns.are_of([of for of in told if of[0] not in generated], gone, there)
 
 
 def with_parts(entries: Mapping[str, str], told: Mapping[int, tuple[str, str]]) -> Mapping[str, str]:

@@ -11,19 +11,18 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 
-def are_of(told: Sequence[tuple[str, str]], then: AbstractSet[int], now: Mapping[int, tuple[str, str]]) -> bool:
+def are_of(told: Sequence[tuple[str, str]], gone: AbstractSet[int], now: Mapping[int, tuple[str, str]]) -> bool:
     """Tell whether columns of the log, by name and how they are printed, may be those that are there `now`, by attnum.
 
-    `then` has the attnums that there were at the last look before. Columns of both were there all the time; one that
-    was added since may not have been there yet; one that is gone since may have been, under any name.
+    What the log tells may be older than any look at the catalog: the last ones may not have been there yet. `gone` has
+    the attnums that may have been there, under any name, and are not now; so may all behind the last.
     """
     ends = {0}
     """How many of `told` may be explained by the columns so far."""
-    last = max(then, default=0)
-    for number in range(1, max((*now, last), default=0) + 1):
+    for number in range(1, max((*now, *gone), default=0) + 1):
         if number in now:
-            after = {end + 1 for end in ends if end < len(told) and told[end] == now[number]}
-            ends = after | ({len(told)} & ends if number not in then else set())
-        elif number in then or number > last:
+            matched = {end + 1 for end in ends if end < len(told) and told[end] == now[number]}
+            ends = matched | ({len(told)} & ends)
+        elif number in gone:
             ends |= {end + 1 for end in ends if end < len(told)}
     return bool(ends)
