@@ -161,7 +161,7 @@ def damaged(where: str) -> OperatorError:
     """Return what it means that a position cannot be read whole."""
     return OperatorError(
         f"{where}: the position record is damaged; going on from anywhere else would lose or double changes",
-        hint="restore the topic, or start over under a new connector name (a fresh snapshot)",
+        hint="restore the topic, or begin under a new connector name (a fresh snapshot)",
     )
 
 

@@ -88,7 +88,7 @@ def read_standing(config: KafkaConfig, connector: str, *, fenced: bool = False) 
     except (ValueError, zlib.error) as exc:
         raise OperatorError(
             f"topic {topic}: a record beside the position is damaged: what is relied on of topics cannot be told",
-            hint="restore the topic, or start over under a new connector name (a fresh snapshot)",
+            hint="restore the topic, or begin under a new connector name (a fresh snapshot)",
         ) from exc
     left = _left_out_of(left_out, state)
     return Standing(state, committed_at_ms, error, left, topics, schemas, ends, states)
