@@ -22,9 +22,9 @@ def _for_a_while(
     name: str, there: str, then: str, back: str, *, before: Sequence[str] = _PEOPLE, tables: Sequence[str] = ("t",)
 ) -> tuple[Case, Case]:
     """Something that is as before when it is looked at, and was not when rows came: between two looks, and at none."""
-    made = Case(name=f"{name}_for_a_while", before=before, stream=(there, then, back), tables=tables, live=True)
-    stopped = Case(name=f"{name}_for_a_while_stopped", before=before, stopped=(there, then, back), tables=tables)
-    return made, replace(stopped, settled=True)
+    made = Case(name=f"{name}_for_a_while", before=before, tables=tables, comes_back=True)
+    stopped = replace(made, name=f"{name}_for_a_while_stopped", stopped=(there, then, back), settled=True)
+    return replace(made, stream=(there, then, back), live=True), stopped
 
 
 FOR_A_WHILE: Final = (
