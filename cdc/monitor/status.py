@@ -64,8 +64,15 @@ def connector_status(config: ConnectorConfig) -> dict[str, Any]:
     except CdcError as exc:
         server = {"unreachable": exc.message}
     ago_s = None if kafka is None or tells_who(server) else committed_ago_s(config, kafka.committed_at_ms)
-    waiting = registry.part("sinks.topics.records.signals:waiting_commands")(config.sink, config.name) if kafka else ()
-    return {**status_of(config, kafka, server, ago_s), "asked": asked_for(waiting)}
+    return {**status_of(config, kafka, server, ago_s), "asked": _asked(config) if kafka else []}
+
+
+def _asked(config: ConnectorConfig) -> list[dict[str, Any]] | None:
+    """Return what a connector is asked for; None: its signal topic cannot be read, as without the right to."""
+    try:
+        return asked_for(registry.part("sinks.topics.records.signals:waiting_commands")(config.sink, config.name))
+    except CdcError:
+        return None
 
 
 def asked_for(waiting: Iterable[tuple[bytes, bytes]]) -> list[dict[str, Any]]:

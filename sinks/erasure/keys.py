@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Sequence
-from decimal import Decimal, InvalidOperation
-from typing import Any
+from decimal import Decimal
+from typing import Any, Final
 
 import orjson
 
@@ -69,11 +70,10 @@ class WantedKey:
 def _loose(value: Any) -> Decimal | str:  # noqa: ANN401 - JSON
     """Return what spellings of one value have in common."""
     text = str(value).strip().casefold()
-    try:
-        number = Decimal(text)
-    except InvalidOperation:
-        return text
-    return number if number.is_finite() else text
+    return Decimal(text) if _NUMBER(text) else text  # 007 is no number
+
+
+_NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?(e[+-]?[0-9]{1,3})?").fullmatch
 
 
 def _read(text: str) -> Any:  # noqa: ANN401 - JSON

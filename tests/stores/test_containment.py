@@ -98,7 +98,6 @@ def test_rows_that_postgresql_refuses_block_their_own_keys(warehouse: Setting, p
     publisher = setting.publisher()
     publisher.create([table, named], partitions=1)
     good = [r for n in range(20) for r in fact(table, n, 10 + n)] + named.event("c", {"k": "a"}, position(11))
-    good += [*fact(table, 21, 31, "unique a"), *fact(table, 22, 32, "unique b")]
     publisher.stand(Phase.STREAM, 50, [table, named], good)
     setting.apply()
     assert setting.contents(table) == setting.folded(table, good)
@@ -122,7 +121,6 @@ def test_rows_that_postgresql_refuses_block_their_own_keys(warehouse: Setting, p
     }
     more = [*fact(table, 2, 72, "late"), *fact(table, 200, 73), *named.event("c", {"k": "b"}, position(74))]
     more += [*table.event("d", {"id": 3}, position(75)), *fact(table, 108, 68, total="5000")]
-    more += [*fact(table, 21, 77, "unique b"), *fact(table, 22, 77, "unique a")]
     waiting = {112: fact(table, 112, 95, "check")}
     bad = [record for records in refused.values() for record in records]
     long_key = named.event("c", {"k": huge}, position(76))
@@ -170,6 +168,10 @@ def test_rows_that_postgresql_refuses_block_their_own_keys(warehouse: Setting, p
 
 
 LEFT = {1, 2, 3, 4, 5}
+_TELL = (
+    "CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS "
+    "$$ BEGIN INSERT INTO public.of_told VALUES (old.id); RETURN NULL; END $$"
+)
 EXCHANGES = {
     "taken": (
         set[int](),
@@ -192,11 +194,17 @@ EXCHANGES = {
         "CREATE TABLE of_cascading (id bigint REFERENCES cascading ON DELETE CASCADE)",
         "INSERT INTO of_cascading VALUES (1), (2)",
     ),
+    "told": (
+        LEFT,
+        "ALTER TABLE told ADD UNIQUE (status)",
+        "CREATE TABLE of_told (id bigint)",
+        _TELL,
+        "CREATE TRIGGER tell AFTER DELETE ON told FOR EACH ROW EXECUTE FUNCTION tell()",
+    ),
 }
 """By copy, which rows are refused, and what another hand has done to it."""
 
 
-@pytest.mark.full  # test_rows_that_postgresql_refuses_block_their_own_keys
 def test_rows_that_exchange_unique_values(warehouse: Setting, postgres18: Database) -> None:
     """Two rows exchange theirs, three move along, a deleted row's is given on; what others have stays."""
     setting = warehouse
@@ -226,6 +234,7 @@ def test_rows_that_exchange_unique_values(warehouse: Setting, postgres18: Databa
     for name in ("of_taken", "of_cascading"):
         assert postgres18.rows(f"SELECT id FROM {name} ORDER BY 1") == [(1,), (2,)]
     assert postgres18.rows("SELECT DISTINCT note FROM theirs") == [("a note",)]
+    assert postgres18.rows("SELECT id FROM of_told") == [(6,)]
 
 
 def job_file(setting: Setting, url: str, **more: Any) -> Path:

@@ -68,6 +68,8 @@ def test_a_record_is_of_the_key(written: str, recorded: bytes | None, same: bool
         ('{"b": "x"}', b'{"a":1,"b":"x"}', False),
         ("abd", b'{"c":"abc"}', False),
         ("NaN", b'{"n":"nan"}', True),
+        ("7", b'{"code":"007"}', False),
+        ("1_0", b'{"n":10}', False),
         ("5", b"5", False),
         ("5", b"", False),
     ],

@@ -102,7 +102,7 @@ def _lines(found: dict[str, Any], file: Path) -> list[tuple[str, str]]:
     ]
     if found["paused_at"] is not None:
         lines.append(("", f"hint: cdc resume {quote(str(file))}"))
-    for act in found["asked"]:
+    for act in found["asked"] or ():
         when = "takes it up next" if found["running"] else "takes it up when it starts"
         lines.append(("asked", f"{_asked(act)}: the connector {when}"))
     if found["logged"]:

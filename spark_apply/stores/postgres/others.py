@@ -64,6 +64,8 @@ SELECT EXISTS (SELECT FROM pg_constraint
         WHERE confrelid = to_regclass(%(rows)s) AND contype = 'f' AND confdeltype <> 'a')
     OR EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass(%(rows)s) AND attnum > 0 AND NOT attisdropped
         AND attgenerated = '' AND attname <> ALL (%(ours)s::text[]))
+    OR EXISTS (SELECT FROM pg_trigger WHERE tgrelid = to_regclass(%(rows)s) AND NOT tgisinternal AND tgenabled <> 'D')
+    OR EXISTS (SELECT FROM pg_rewrite WHERE ev_class = to_regclass(%(rows)s) AND ev_enabled <> 'D')
 """
 _UNLOGGED: Final = "SELECT FROM pg_class WHERE oid = to_regclass(%s) AND relpersistence = 'u'"
 
@@ -108,7 +110,8 @@ def refuse_altered(cur: Cursor, table: TargetTable, copy: Copy, there_as: Tables
 def may_move(cur: Cursor, of: Tables) -> bool:
     """Whether a row can be taken out and written again, and nothing else changes by that.
 
-    A foreign key may take other rows with it, and a column of another's has a value that no event has.
+    A foreign key may take other rows with it, a column of another's has a value that no event has, and a trigger or a
+    rule would be told of a delete that nobody has made.
     """
     cur.execute(_BOUND, {"rows": of.rows.as_string(cur), "ours": _wanted(of.table)})
     ((bound,),) = cur.fetchall()
