@@ -37,6 +37,8 @@ from spark_apply.views.planning.avro_streams import AvroRecords, SchemaOf
 
 _NUMBER: Final = "_cdc_number"
 _LAST_YEAR: Final = 9999
+_EVENT: Final = "_cdc_event"
+_END: Final = "_cdc_end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,20 +162,32 @@ def earliest(events: DataFrame, key: Sequence[str]) -> DataFrame:
     return events.withColumn(_NUMBER, first).where(F.col(_NUMBER) == 1).drop(_NUMBER)
 
 
+def _whole(row: T.StructType) -> T.StructType:
+    """Return the type of an event between two members of ours.
+
+    Spark stops reading behind the first value, and takes the first one of an array: what follows would be passed over.
+    """
+    of = {_EVENT: row, _END: T.BooleanType(), CORRUPT: T.StringType()}
+    return T.StructType([T.StructField(name, kind) for name, kind in of.items()])
+
+
 def events_of(records: DataFrame, stream: Stream) -> DataFrame:
     """Return the events of Kafka records, as of `events.kafka.stream.read_topic`; records without a value none.
 
     Returns ``_cdc_key STRING`` (the key as text, whose times have milliseconds alone; null where the record is no
-    object of these columns, a column of the key is null, or a time is behind the year 9999), ``_cdc_position STRING``,
+    object of these columns and nothing besides, a column of the key is null, or a time is behind the year 9999),
+    ``_cdc_position STRING``,
     ``_cdc_op STRING`` (``c``), ``_cdc_source_ms BIGINT`` (the record's timestamp), then the stream's columns.
     """
-    with_corrupt = T.StructType([*stream.row.fields, T.StructField(CORRUPT, T.StringType())])
     at_ms = F.unix_millis("timestamp")
     text = F.col("value").cast("string") if stream.avro is None else stream.avro.as_json(records)
-    row = read_json(text, with_corrupt)
-    parsed = records.where(F.col("value").isNotNull()).select("partition", "offset", at_ms.alias("at"), row.alias("r"))
+    read = read_json(F.concat(F.lit(f'{{"{_EVENT}":'), text, F.lit(f',"{_END}":true}}')), _whole(stream.row))
+    parsed = records.where(F.col("value").isNotNull()).select(
+        *("partition", "offset", at_ms.alias("at"), read[_EVENT].alias("r")),
+        (read[CORRUPT].isNull() & read[_END] & F.is_valid_utf8(text)).alias("is_one"),
+    )
     key = F.struct(*(F.col(f"r.{quoted(name)}").alias(name) for name in stream.config.key))
-    good = F.col(f"r.{CORRUPT}").isNull()
+    good = F.coalesce("is_one", F.lit(False))  # noqa: FBT003 - a value
     for name in stream.config.key:
         good &= F.col(f"r.{quoted(name)}").isNotNull()
     for name, kind in stream.columns:
