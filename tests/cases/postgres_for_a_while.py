@@ -87,10 +87,10 @@ FOR_A_WHILE: Final = (
         "UPDATE t SET n = 7 WHERE id = 1",
         "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id)",
     ),
-    *_for_a_while(
+    _for_a_while(
         "a_schema",
         "CREATE SCHEMA IF NOT EXISTS away; ALTER TABLE t SET SCHEMA away",
         "INSERT INTO away.t VALUES (3, 'c', 3)",
         "DO $$ BEGIN EXECUTE format('ALTER TABLE away.t SET SCHEMA %I', current_schema()); END $$",
-    ),
+    )[1],  # one that runs may look while the table is away, and stops: where it is it is not captured
 )
