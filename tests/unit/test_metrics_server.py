@@ -113,8 +113,8 @@ def test_figures_are_what_was_told(server: MetricsServer, meter: ConnectorMeter)
     committed(meter, transactions=[now_ms - 400, now_ms - 40_000])
     committed(meter, state=replace(STATE, dead_letters=5, rereads=2), events={("public.t", "c"): 1, ("", "m"): 2})
     meter.aborted()
-    meter.retries(RetryableError("row value 4711"))
-    meter.fails(RetryableError("row value 4711"))
+    meter.retries(RetryableError("row value MARY"))
+    meter.fails(RetryableError("row value MARY"))
     found = samples(server)
     for name, labels, value in (
         ("cdc_source_events_total", {"table": "public.t", "op": "c"}, 4),
@@ -137,8 +137,8 @@ def test_figures_are_what_was_told(server: MetricsServer, meter: ConnectorMeter)
         ("cdc_connector_tables", {}, 1),
     ):
         assert found[name, tuple(sorted(labels.items()))] == value, name
-    assert 60 <= found["cdc_source_lag_seconds", ()] < 66
-    assert "4711" not in ask(server, "/metrics")[1]
+    assert 60 <= found["cdc_source_lag_seconds", ()] < 120
+    assert "MARY" not in ask(server, "/metrics")[1]
     assert "s3cret" not in ask(server, "/metrics")[1]
 
 
@@ -160,7 +160,7 @@ def test_lag_is_by_the_clock_of_the_source(server: MetricsServer, meter: Connect
     meter.is_fresh(time.time_ns() // 10**6 + ahead_ms - 60_000, ahead_ms)
     committed(meter, transactions=[time.time_ns() // 10**6 + ahead_ms - 2_000])
     found = samples(server)
-    assert 60 <= found["cdc_source_lag_seconds", ()] < 66
+    assert 60 <= found["cdc_source_lag_seconds", ()] < 120
     assert found["cdc_source_delay_seconds_bucket", (("le", "1.0"),)] == 0
     assert found["cdc_source_delay_seconds_bucket", (("le", "10.0"),)] == 1
 
