@@ -17,6 +17,8 @@ _TYPES: Final = (
     "INSERT INTO t VALUES (1, '({sad},1)', 1), (2, NULL, 2)",
 )
 
+_SWAP: Final = "ALTER TABLE t RENAME v TO q; ALTER TABLE t RENAME n TO v; ALTER TABLE t RENAME q TO n"
+
 
 def _for_a_while(
     name: str, there: str, then: str, back: str, *, before: Sequence[str] = _PEOPLE, tables: Sequence[str] = ("t",)
@@ -30,9 +32,9 @@ def _for_a_while(
 FOR_A_WHILE: Final = (
     *_for_a_while(
         "names_swapped",
-        "ALTER TABLE t RENAME v TO x; ALTER TABLE t RENAME n TO v; ALTER TABLE t RENAME x TO n",
+        _SWAP,
         "UPDATE t SET n = 7 WHERE id = 1",
-        "ALTER TABLE t RENAME v TO x; ALTER TABLE t RENAME n TO v; ALTER TABLE t RENAME x TO n",
+        _SWAP,
         before=("CREATE TABLE t (id int PRIMARY KEY, v int, n int)", "INSERT INTO t VALUES (1, 5, 1), (2, 6, 2)"),
     ),
     *_for_a_while(
@@ -93,4 +95,36 @@ FOR_A_WHILE: Final = (
         "INSERT INTO away.t VALUES (3, 'c', 3)",
         "DO $$ BEGIN EXECUTE format('ALTER TABLE away.t SET SCHEMA %I', current_schema()); END $$",
     )[1],  # one that runs may look while the table is away, and stops: where it is it is not captured
+    *(
+        replace(of, stream=("ALTER TABLE t DROP COLUMN x", "DELETE FROM t WHERE id = 2"))
+        for of in (
+            _for_a_while(
+                "names_where_a_column_was_dropped",
+                _SWAP,
+                "UPDATE t SET n = 7 WHERE id = 1",
+                _SWAP,
+                before=(
+                    "CREATE TABLE t (id int PRIMARY KEY, x int, v int, n int)",
+                    "INSERT INTO t VALUES (1, 0, 5, 1), (2, 0, 6, 2)",
+                ),
+            )[1],
+            _for_a_while(
+                "zones_where_a_column_was_dropped",
+                "SET timezone = 'UTC'; ALTER TABLE t ALTER COLUMN v TYPE timestamptz",
+                "INSERT INTO t VALUES (3, '2024-02-29 12:34')",
+                "SET timezone = 'UTC'; ALTER TABLE t ALTER COLUMN v TYPE timestamp",
+                before=("CREATE TABLE t (id int PRIMARY KEY, x int, v timestamp)", "INSERT INTO t VALUES (1), (2)"),
+            )[1],
+        )
+    ),
+    *_for_a_while(
+        "names_and_then_a_type_dropped",
+        _SWAP,
+        "UPDATE t SET n = 7, m = 'sad' WHERE id = 1",
+        f"{_SWAP}; ALTER TABLE t DROP COLUMN m; DROP TYPE mood",
+        before=(
+            *("CREATE TYPE mood AS ENUM ('sad', 'ok')", "CREATE TABLE t (id int PRIMARY KEY, v int, n int, m mood)"),
+            "INSERT INTO t VALUES (1, 5, 1, 'ok')",
+        ),
+    ),
 )

@@ -67,10 +67,10 @@ def test_names_that_were_others_for_a_time_do_not(seed: int, added: int) -> None
     there = of.randint(3, len(now))
     names = [now[number] for number in range(1, there + 1)]
     told = of.sample(names, there)
-    assert are_of(told, set(), now) == (told == names)
+    assert are_of(told, {}, now) == (told == names)
     told[of.randrange(there)] = "z", "int"
-    assert not are_of(told, set(), now)
-    assert not are_of([(name, "text") for name, _ in names], set(), now)
+    assert not are_of(told, {}, now)
+    assert not are_of([(name, "text") for name, _ in names], {}, now)
 
 
 def test_names_that_were_others_where_a_column_was_dropped_long_ago() -> None:
@@ -78,4 +78,17 @@ def test_names_that_were_others_where_a_column_was_dropped_long_ago() -> None:
     now: Columns = {1: ("id", "int"), 3: ("v", "int"), 4: ("n", "int")}
     swapped = [("id", "int"), ("n", "int"), ("v", "int")]
     assert not tells(record(replace(_TABLE, columns=now)), replace(_TABLE, columns=now), swapped)
-    assert are_of([("id", "int"), ("x", "int"), ("v", "int")], {2}, now)
+    assert are_of([("id", "int"), ("x", "int"), ("v", "int")], {2: "x"}, now)
+
+
+def test_a_column_that_was_dropped_explains_no_other_name() -> None:
+    """Nor does one whose type was dropped; what was there at no look may have had any name."""
+    now: Columns = {1: ("id", "int"), 3: ("v", "int"), 4: ("n", "int")}
+    table = replace(_TABLE, columns={**now, 2: ("x", "int")})
+    entry = record(replace(_TABLE, columns=now), record(table))
+    swapped = [("id", "int"), ("n", "int"), ("v", "int")]
+    assert not tells(entry, replace(_TABLE, columns=now), swapped)
+    assert not tells(record(table), replace(_TABLE, columns=now), swapped)
+    assert not tells(entry, replace(_TABLE, columns=now), [("id", "int"), ("n", None), ("v", "int")])
+    assert tells(entry, replace(_TABLE, columns=now), [("id", "int"), ("x", None), ("v", None), ("n", "int")])
+    assert are_of(swapped, {2: None}, now)

@@ -198,17 +198,21 @@ def as_told(then: str) -> str:
     return then if len(known) < _PARTS - 1 else " ".join((oid, *known[:_MADE], _TOLD, *known[_MADE + 1 :]))
 
 
-def tells(then: str, now: Facts, told: Sequence[tuple[str, str]]) -> bool:
+def tells(then: str, now: Facts, told: Sequence[told_columns.Told]) -> bool:
     """Tell whether columns of the log are those of the catalog, for a table whose entry was `then`."""
     oid, *known = then.split(" ")
     if oid != str(now.oid) or len(known) < _PARTS - 1:
         return True
     generated = {name for name, printed in now.columns.values() if printed == GENERATED}
-    there = {number: of for number, of in now.columns.items() if of[1] != GENERATED}
-    then_numbers = _names(entry_text.columns(known[_COLUMNS_AT])).values()
-    since = range(max(then_numbers, default=0) + 1, max(there, default=0))
-    gone = {*then_numbers, *_left(known).values(), *since} - there.keys()
-    return told_columns.are_of([of for of in told if of[0] not in generated], gone, there)
+    there = {n: (_hash(name, 4), printed) for n, (name, printed) in now.columns.items() if printed != GENERATED}
+    then_names = _names(entry_text.columns(known[_COLUMNS_AT]))
+    gone: dict[int, str | None] = dict.fromkeys(range(max(then_names.values(), default=0) + 1, max(there, default=0)))
+    gone |= {number: name for name, number in (_left(known) | then_names).items()}
+    return told_columns.are_of(
+        [(_hash(name, 4), printed) for name, printed in told if name not in generated],
+        {number: name for number, name in gone.items() if number not in there},
+        there,
+    )
 
 
 def with_parts(entries: Mapping[str, str], told: Mapping[int, tuple[str, str]]) -> Mapping[str, str]:

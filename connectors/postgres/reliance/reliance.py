@@ -143,10 +143,9 @@ class Reliance:
         if name not in found or name not in self._records or self._followed.is_read_behind(name, commit):
             return
         types = self._catalog.learn_types(column.type_oid for column in relation.columns)
-        if any(column.type_oid not in types for column in relation.columns):
-            return  # one that was dropped, for which the rows are read again anyway
-        printed = self._catalog.printed((column.type_oid, column.typmod) for column in relation.columns)
-        told = [(column.name, printed[column.type_oid, column.typmod]) for column in relation.columns]
+        of_types = {(column.type_oid, column.typmod) for column in relation.columns if column.type_oid in types}
+        printed = self._catalog.printed(of_types)
+        told = [(column.name, printed.get((column.type_oid, column.typmod))) for column in relation.columns]
         if not ledger.tells(self._records[name], found[name], told):
             self._told_otherwise.add(name)
 

@@ -8,21 +8,26 @@ printed in the other way. The log says which names and types they had, in the or
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
+
+Told = tuple[str, str | None]
+"""A column's name, and how its values are printed; None: its type was dropped, and nobody knows any more."""
 
 
-def are_of(told: Sequence[tuple[str, str]], gone: AbstractSet[int], now: Mapping[int, tuple[str, str]]) -> bool:
-    """Tell whether columns of the log, by name and how they are printed, may be those that are there `now`, by attnum.
+def are_of(told: Sequence[Told], gone: Mapping[int, str | None], now: Mapping[int, tuple[str, str]]) -> bool:
+    """Tell whether columns of the log may be those that are there `now`, by attnum.
 
     What the log tells may be older than any look at the catalog: the last ones may not have been there yet. `gone` has
-    the attnums that may have been there, under any name, and are not now; so may all behind the last.
+    the attnums that may have been there and are not now, each with the name that it had at a look; None: it was there
+    at none. So may all be behind the last.
     """
     ends = {0}
     """How many of `told` may be explained by the columns so far."""
     for number in range(1, max((*now, *gone), default=0) + 1):
+        left = {end for end in ends if end < len(told)}
         if number in now:
-            matched = {end + 1 for end in ends if end < len(told) and told[end] == now[number]}
-            ends = matched | ({len(told)} & ends)
+            name, printed = now[number]
+            found = {end + 1 for end in left if told[end][0] == name and told[end][1] in (None, printed)}
+            ends = found | (ends - left)
         elif number in gone:
-            ends |= {end + 1 for end in ends if end < len(told)}
+            ends |= {end + 1 for end in left if gone[number] in (None, told[end][0])}
     return bool(ends)
