@@ -107,15 +107,20 @@ class LeftOut:
             log.warning("%s: %s is left out; %s", error.message, by, error.hint)
 
 
-def back(
-    left_out: Reasons,
-    captured: Callable[[Sequence[str], Mapping[str, Sequence[str]], Leave], Iterable[_C]],
-    keys: Mapping[str, Sequence[str]],
-) -> set[str]:
-    """Return those that were left out for a time and can be captured by now."""
+class _Catalog(Protocol):
+    def brought(self, patterns: Sequence[str]) -> list[str]: ...
+
+    def captured(
+        self, patterns: Sequence[str], keys: Mapping[str, Sequence[str]], leave: Leave
+    ) -> Iterable[_OfTable]: ...
+
+
+def back(left_out: Reasons, catalog: _Catalog, keys: Mapping[str, Sequence[str]]) -> set[str]:
+    """Return those that were left out for a time and can be captured by now, of those that are there."""
     names = [name for name, error in left_out.items() if isinstance(error, LeftOutError)]
+    there = catalog.brought(names) if names else []
     try:
-        return {one.table.qualified for one in captured(names, keys, LeftOut([]))} if names else set()
+        return {one.table.qualified for one in catalog.captured(there, keys, LeftOut([]))} if there else set()
     except OperatorError:  # one of them has just been dropped
         return set()
 

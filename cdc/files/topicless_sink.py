@@ -30,15 +30,21 @@ UNSENT: Final = {"__cdc": "unchanged"}
 """
 
 
+_A_FILE: Final = "path: the name of a file to make"
+
+
 def file_at(path: str) -> Path:
     """Return where a sink's file is. Raises ConfigError for what is there and is none.
 
     A named pipe would hold the start until somebody reads it, and a device fails when the slot is made already.
     """
-    with suppress(OSError):
-        if not S_ISREG(Path(path).stat().st_mode):
-            raise ConfigError(f"sink.path: “{path}” is there, and is no file", hint="path: the name of a file to make")
-    return Path(path).resolve()
+    try:
+        with suppress(OSError):
+            if not S_ISREG(Path(path).stat().st_mode):
+                raise ConfigError(f"sink.path: “{path}” is there, and is no file", hint=_A_FILE)
+        return Path(path).resolve()
+    except (RuntimeError, ValueError) as exc:  # links that lead to themselves, and a character of no name
+        raise ConfigError(f"sink.path: {path!r} leads to no file: {exc}", hint=_A_FILE) from exc
 
 
 class TopiclessSink:

@@ -132,7 +132,7 @@ class MysqlSource:
 
     def _compare(self) -> None:
         self._compare_filters()
-        self._followed.new |= captured_tables.back(self._left_out, self._catalog().captured, self._config.source.keys)
+        self._followed.new |= captured_tables.back(self._left_out, self._catalog(), self._config.source.keys)
         read_to = self._place.read_to
         self._ends.look(read_to, continuity.end_of_log(self._connected(), self._server, read_to, self._place.gtids))
 

@@ -37,6 +37,11 @@ def test_what_is_no_file_is_refused_before_anything_is_made(
         with pytest.raises(ConfigError, match="is there, and is no file"):
             open_sink(str(path), "c")
     link.unlink()
+    link.symlink_to(link)
+    for name in (str(link), f"{fine}\0"):
+        with pytest.raises(ConfigError, match="leads to no file"):
+            open_sink(name, "c")
+    link.unlink()
     link.symlink_to(fine)
     open_sink(str(link), "c").close()
     assert not fine.exists()

@@ -188,7 +188,8 @@ class Catalog:
                 continue  # it is left out by its name in other letters
             if not matched:
                 names = [f.qualified for f in everything]
-                hidden = None if is_pattern(pattern) else self._hidden(pattern, names)
+                meant = [name for name in names if name not in patterns]
+                hidden = None if is_pattern(pattern) else self._hidden(pattern, meant)
                 yield hidden or _nothing_matches(pattern, names)
             yield from matched
 
