@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.cases.postgres_for_a_while import FOR_A_WHILE
+from tests.cases.postgres_for_a_while import FOR_A_WHILE, PEOPLE, TYPES
 from tests.cases.postgres_reported import REPORTED
 from tests.cases.runner import Case
 from tests.cases.shared_cases import SHARED
@@ -12,7 +12,6 @@ from tests.cases.shared_cases import SHARED
 WIDE: Final = "(SELECT string_agg(md5('{0}' || x), '') FROM generate_series(1, 400) x)"
 """12,800 characters that cannot be compressed."""
 
-_PEOPLE: Final = ("CREATE TABLE t (id int PRIMARY KEY, v text, n int)", "INSERT INTO t VALUES (1, 'a', 1), (2, 'b', 2)")
 _MOODS: Final = (
     "CREATE TYPE mood AS ENUM ('sad', 'ok')",
     "CREATE TABLE t (id int PRIMARY KEY, v varchar(5), d numeric(5,2), m mood)",
@@ -29,7 +28,7 @@ _SHORT: Final = (
 )
 
 
-def _silent(name: str, statement: str, said: str, *, before: tuple[str, ...] = _PEOPLE) -> tuple[Case, Case]:
+def _silent(name: str, statement: str, said: str, *, before: tuple[str, ...] = PEOPLE) -> tuple[Case, Case]:
     """Values that change without events: noticed in the stream; and at a start, also where no row is written after."""
     words = (said,)
     live = Case(
@@ -60,14 +59,6 @@ _NETWORKS: Final = (
     "CREATE TABLE t (id int PRIMARY KEY, v cidr, n int)",
     "INSERT INTO t VALUES (1, '10.0.0.1/32', 1), (2, '10.0.0.0/8', 1)",
 )
-_TYPES: Final = (
-    "CREATE TYPE mood AS ENUM ('sad', 'ok')",
-    "CREATE DOMAIN temper AS mood",
-    "CREATE TYPE pair AS (m temper[], x int)",
-    "CREATE TABLE t (id int PRIMARY KEY, v pair, n int)",
-    "INSERT INTO t VALUES (1, '({sad},1)', 1), (2, NULL, 2)",
-)
-"""An enum within a domain, an array and a composite type."""
 _NAMED: Final = "{} is another column than before under that name"
 
 
@@ -76,7 +67,7 @@ _REWRITTEN: Final = "its rows were rewritten without events, or another table ha
 SILENT: Final = (
     Case(
         name="a_column_that_comes_back",  # another one: between the two the table was described, and looked at
-        before=_PEOPLE,
+        before=PEOPLE,
         stream=["ALTER TABLE t DROP COLUMN v", "UPDATE t SET n = 7 WHERE id = 1"],
         stopped=["ALTER TABLE t ADD COLUMN v text", "INSERT INTO t (id) VALUES (3)"],
         said=["column v is another column than before under that name"],
@@ -140,8 +131,8 @@ SILENT: Final = (
         "column more was added with a default, which older rows have without an event",
         before=_PARTITIONED,
     ),
-    *_silent("a_label", "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'", "type mood has other labels", before=_TYPES),
-    *_silent("attributes", "ALTER TYPE pair ADD ATTRIBUTE y int", "type pair has other attributes", before=_TYPES),
+    *_silent("a_label", "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'", "type mood has other labels", before=TYPES),
+    *_silent("attributes", "ALTER TYPE pair ADD ATTRIBUTE y int", "type pair has other attributes", before=TYPES),
     *_silent(
         "a_partition_detached",
         "ALTER TABLE t DETACH PARTITION t_2",
@@ -233,7 +224,7 @@ SILENT: Final = (
     ),
     Case(
         name="rows_of_a_table_that_goes",
-        before=_PEOPLE,
+        before=PEOPLE,
         stopped=[
             "INSERT INTO t VALUES (3, 'c', 3); UPDATE t SET n = 5 WHERE id = 1",
             "DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY, v text, n int); INSERT INTO t VALUES (4, 'd', 4)",

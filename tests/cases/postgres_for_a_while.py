@@ -8,20 +8,21 @@ from typing import Final
 
 from tests.cases.runner import Case
 
-_PEOPLE: Final = ("CREATE TABLE t (id int PRIMARY KEY, v text, n int)", "INSERT INTO t VALUES (1, 'a', 1), (2, 'b', 2)")
-_TYPES: Final = (
+PEOPLE: Final = ("CREATE TABLE t (id int PRIMARY KEY, v text, n int)", "INSERT INTO t VALUES (1, 'a', 1), (2, 'b', 2)")
+TYPES: Final = (
     "CREATE TYPE mood AS ENUM ('sad', 'ok')",
     "CREATE DOMAIN temper AS mood",
     "CREATE TYPE pair AS (m temper[], x int)",
     "CREATE TABLE t (id int PRIMARY KEY, v pair, n int)",
     "INSERT INTO t VALUES (1, '({sad},1)', 1), (2, NULL, 2)",
 )
+"""An enum within a domain, an array and a composite type."""
 
 _SWAP: Final = "ALTER TABLE t RENAME v TO q; ALTER TABLE t RENAME n TO v; ALTER TABLE t RENAME q TO n"
 
 
 def _for_a_while(
-    name: str, there: str, then: str, back: str, *, before: Sequence[str] = _PEOPLE, tables: Sequence[str] = ("t",)
+    name: str, there: str, then: str, back: str, *, before: Sequence[str] = PEOPLE, tables: Sequence[str] = ("t",)
 ) -> tuple[Case, Case]:
     """Something that is as before when it is looked at, and was not when rows came: between two looks, and at none."""
     made = Case(name=f"{name}_for_a_while", before=before, tables=tables, comes_back=True)
@@ -62,7 +63,7 @@ FOR_A_WHILE: Final = (
         "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'",
         "INSERT INTO t VALUES (3, '({blue},1)', 1)",
         "ALTER TYPE mood RENAME VALUE 'blue' TO 'sad'",
-        before=_TYPES,
+        before=TYPES,
     ),
     *_for_a_while(
         "names_of_tables",
