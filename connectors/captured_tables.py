@@ -92,6 +92,11 @@ class LeftOut:
         """Those to be judged again while the others are followed, also where the file names them."""
         return frozenset(name for name, error in self.found.items() if isinstance(error, LeftOutError))
 
+    @property
+    def named(self) -> frozenset[str]:
+        """Those that the file names: whether the others go on without them, a start says."""
+        return frozenset(name for name in self.found if not self.brings(name))
+
     def for_now(self, found: Qualified, error: RetryableError) -> None:
         """Leave out a table until what is in its way has passed."""
         self.found.setdefault(found.qualified, error)
