@@ -29,6 +29,7 @@ from cdc.dev.servers import launch, mysqld
 from cdc.model.errors import OperatorError
 from tests.conftest import MySQLDatabase
 from tests.pushes import some_each_push
+from tests.sockets import listening
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -175,18 +176,6 @@ WHOLE_ROWS = {
     "binlog_row_metadata": "FULL",
 }
 GTIDS = {"mysql": {"gtid_mode": "ON", "enforce_gtid_consistency": "ON"}, "mariadb": {}}
-
-
-def listening(pid: int) -> set[str]:
-    """Addresses, in hexadecimal, and Unix sockets on which a process waits for connections."""
-    links = [str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir()]
-    inodes = {link.removeprefix("socket:[").removesuffix("]") for link in links if link.startswith("socket:")}
-    found = set()
-    for table in ("tcp", "tcp6"):
-        rows = [line.split() for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
-        found |= {row[1].partition(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes}
-    rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
-    return found | {row[7] for row in rows if row[6] in inodes and len(row) > 7}
 
 
 @BOTH

@@ -19,6 +19,7 @@ from tests.conftest import Database, MySQLDatabase
 from tests.integration.connector import Connector
 from tests.integration.mysql_work import connector_of
 from tests.integration.running import Running, eventually, standing
+from tests.sockets import listening
 
 VALUE = "a-value-of-a-row-4711"
 
@@ -174,11 +175,4 @@ def test_a_connector_without_an_address_listens_nowhere(
     postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)")
     with Running(Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])) as running:
         running.await_following()
-        inodes = {link.readlink().name for link in Path(f"/proc/{running.process.pid}/fd").iterdir()}
-        listening = [
-            fields[9]
-            for table in ("tcp", "tcp6")
-            for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
-            if (fields := line.split())[3] == "0A"
-        ]
-        assert not {f"socket:[{inode}]" for inode in listening} & inodes
+        assert listening(running.process.pid) == set()

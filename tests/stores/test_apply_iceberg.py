@@ -77,8 +77,8 @@ def test_every_kind_keeps_its_value_and_has_its_type(setting: Setting) -> None:
     ("kind", "value"),
     [
         ({"kind": "decimal", "precision": 10, "scale": 2}, "NaN"),
-        pytest.param({"kind": "array", "element": {"kind": "string"}}, [["4711", "b"]], marks=pytest.mark.full),
-        pytest.param({"kind": "array", "element": {"kind": "int32"}}, "[0:1]={4711,2}", marks=pytest.mark.full),
+        pytest.param({"kind": "array", "element": {"kind": "string"}}, [["1947114711", "b"]], marks=pytest.mark.full),
+        pytest.param({"kind": "array", "element": {"kind": "int32"}}, "[0:1]={1947114711,2}", marks=pytest.mark.full),
     ],
     ids=["nan", "dimensions", "lower_bound"],
 )
@@ -86,19 +86,19 @@ def test_a_value_that_does_not_fit_stops_and_can_be_kept_as_text(setting: Settin
     table, publisher = setting.table(columns={"id": {"kind": "int64"}, "odd": kind}), setting.publisher()
     publisher.create([table], partitions=1)
     publisher.publish(table.event("c", {"id": 4712, "odd": None}, position(9)))
-    publisher.publish(table.event("c", {"id": 4711, "odd": value}, position(10)))
+    publisher.publish(table.event("c", {"id": 1947114711, "odd": value}, position(10)))
     with pytest.raises(OperatorError) as caught:
         setting.apply(setting.config(limit=0))
     text = str(caught.value)
     for part in ("public.orders", "column odd", f"topic {table.topic}", "partition 0", "offset 2", "key column id"):
         assert part in text
     assert "types: {odd: string}" in text
-    assert "4711" not in text
+    assert "1947114711" not in text
     assert setting.contents(table) == {}
     kept = setting.config(types={"odd": "string"}, copy="elsewhere")
     setting.apply(kept)
     text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-    assert setting.contents(table, kept)['{"id":4711}'] == {"id": 4711, "odd": text}
+    assert setting.contents(table, kept)['{"id":1947114711}'] == {"id": 1947114711, "odd": text}
 
 
 def test_what_is_refused_is_refused_before_anything_is_made(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,10 +126,10 @@ def test_what_is_refused_is_refused_before_anything_is_made(setting: Setting, mo
 def test_more_bad_events_than_the_limit_stop_the_job(setting: Setting) -> None:
     table, publisher = setting.table(), setting.publisher()
     publisher.create([table], partitions=1)
-    publisher.publish([*table.event("c", order(1), position(10)), (table.topic, b'{"id":1}', b'{"secret":4711}')])
+    publisher.publish([*table.event("c", order(1), position(10)), (table.topic, b'{"id":1}', b'{"secret":1947114711}')])
     with pytest.raises(OperatorError, match=r"partition 0, offset 1: this record is not an event") as caught:
         setting.apply(setting.config(limit=0))
-    assert "4711" not in str(caught.value)
+    assert "1947114711" not in str(caught.value)
     publisher.publish([(table.topic, b'{"id":2}', b"[]")])
     with pytest.raises(OperatorError, match=r"not an event: [^\n]*\s.*1 in quarantine, more than quarantine\.limit 1"):
         setting.apply(setting.config(limit=1))
