@@ -287,6 +287,15 @@ def test_a_table_that_may_not_be_read_stops_no_other(shop: PostgresShop) -> None
         shop.do("DROP SCHEMA IF EXISTS cdc_c CASCADE; DROP TABLE other", f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
+def test_what_cannot_be_captured_any_more_stops_no_other(shop: PostgresShop) -> None:
+    laws.what_cannot_be_captured_any_more_stops_no_other(
+        shop,
+        "public",
+        away="ALTER TABLE orders DROP CONSTRAINT orders_pkey",
+        back="ALTER TABLE orders ADD PRIMARY KEY (id)",
+    )
+
+
 def test_a_session_that_has_its_plans_writes_on(shop: PostgresShop) -> None:
     """Its functions were planned for the older columns; also in a transaction that keeps its snapshot."""
     with closing(shop.connect()) as connection, connection.cursor() as writer:

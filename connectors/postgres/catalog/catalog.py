@@ -153,7 +153,9 @@ class Catalog:
 
     def brought(self, patterns: Sequence[str]) -> list[str]:
         """Return the tables of these names, whether or not they can be captured: one statement, whatever there is."""
-        return [found.qualified for found in self._matched(patterns) if not isinstance(found, OperatorError)]
+        return [
+            found.qualified for found in self._matched(patterns) if not isinstance(found, captured_tables.Unmatched)
+        ]
 
     def end(self) -> int:
         """Return where the log ends, which may be inside a record's padding or a page's header."""
@@ -175,7 +177,7 @@ class Catalog:
 
         return captured_tables.refusals(patterns, self._matched, judge)
 
-    def _matched(self, patterns: Sequence[str]) -> Iterator[FoundRelation | OperatorError]:
+    def _matched(self, patterns: Sequence[str]) -> Iterator[FoundRelation | captured_tables.Unmatched]:
         """Give what the patterns name, in their order; for one that names nothing, the error."""
         everything = [FoundRelation(*row) for row in self.rows("reading the catalog", queries.RELATIONS)]
         left = captured_tables.not_left_out(everything, patterns)
@@ -188,7 +190,8 @@ class Catalog:
             if not matched:
                 there = [] if is_pattern(pattern) else self.rows("reading the catalog", queries.NAMED, (pattern,))
                 names = [f.qualified for f in everything if f.kind in "rp"]
-                yield capturable.no_table(pattern, *there[0]) if there else capturable.nothing_matches(pattern, names)
+                error = capturable.no_table(pattern, *there[0]) if there else capturable.nothing_matches(pattern, names)
+                yield captured_tables.Unmatched(pattern, error)
             yield from matched
 
     def find(self, schema: str, name: str, keys: Mapping[str, Sequence[str]]) -> Captured | None:
