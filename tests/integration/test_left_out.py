@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Final
 
@@ -50,9 +51,10 @@ _BACK: Final = {
 }
 
 
+@pytest.mark.parametrize("runs", [False, pytest.param(True, marks=pytest.mark.full)])
 @pytest.mark.parametrize("server", some_each_push(["postgres18", "mysql", "mariadb"], "postgres18", "mysql"))
 def test_one_that_cannot_be_captured_any_more_stops_no_other(
-    server: str, request: pytest.FixtureRequest, kafka: str, prefix: str, tmp_path: Path
+    *, server: str, runs: bool, request: pytest.FixtureRequest, kafka: str, prefix: str, tmp_path: Path
 ) -> None:
     """By its name or a pattern, at a start and while it runs; rows that are gone by then are deleted."""
     database: Database | MySQLDatabase = request.getfixturevalue(server)
@@ -60,7 +62,11 @@ def test_one_that_cannot_be_captured_any_more_stops_no_other(
     away, back = _AWAY[kind], _BACK[kind]
     schema = "public" if kind == "postgres18" else database.name
     tables = ("t", *away)
-    written = [f"TRUNCATE TABLE {name}; INSERT INTO {name} VALUES (2), (3)" for name in away if name not in ("dropped", "some_1")]
+    written = [
+        f"TRUNCATE TABLE {name}; INSERT INTO {name} VALUES (2), (3)"
+        for name in away
+        if name not in ("dropped", "some_1")
+    ]
 
     def do(*scripts: str) -> None:
         database.execute(*(statement for script in scripts for statement in script.split("; ")))
@@ -86,23 +92,27 @@ def test_one_that_cannot_be_captured_any_more_stops_no_other(
     gone = {f"{schema}.some_*", *named} - {f"{schema}.t"}
     assert left_out() == gone
     for name in named[1:]:
-        (line,) = [line for line in said.splitlines() if name in line and "is captured no more for now" in line]
-        assert " ERROR " in line
+        assert re.search(rf" ERROR .*table {name}\b.*: the table is captured no more for now", said)
     check = connector.here("check", "FILE")
     assert check.returncode == 0, check.stdout
     assert {name for name in gone if f"table {name}: " in check.stdout} == gone
-    with Running(connector) as run:
-        run.await_following()
-        do(*back.values(), "INSERT INTO t VALUES (3)")
-        for name in away:
-            run.await_line(f"table {schema}.{name} was read while the log was followed: ")
-        all_same()
-        do(*away.values(), *written, "INSERT INTO t VALUES (4)")
-        eventually(lambda: len(connector.fold(f"{schema}.t")) == 4, "the others go on")
-        for name in ("keyless", "made"):
-            run.await_line(f"table {schema}.{name} has no primary key: its rows cannot be told apart in a topic: the")
-        do(*back.values(), "INSERT INTO t VALUES (5)")
-        for name in away:
-            run.await_line(f"table {schema}.{name} was read while the log was followed: ", times=2)
+    if runs:
+        with Running(connector) as run:
+            run.await_following()
+            do(*back.values(), "INSERT INTO t VALUES (3)")
+            for name in away:
+                run.await_line(f"table {schema}.{name} was read while the log was followed: ")
+            all_same()
+            do(*away.values(), *written, "INSERT INTO t VALUES (4)")
+            eventually(lambda: len(connector.fold(f"{schema}.t")) == 4, "the others go on")
+            for name in ("keyless", "made"):
+                run.await_line(
+                    f"table {schema}.{name} has no primary key: its rows cannot be told apart in a topic: the"
+                )
+            do(*back.values())
+            for name in away:
+                run.await_line(f"table {schema}.{name} was read while the log was followed: ", times=2)
+    else:
+        do(*back.values())
     connector.catch_up()
     all_same()
