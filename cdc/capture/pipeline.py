@@ -270,7 +270,7 @@ class Pipeline:
         return at_start_s if self._settings.wait_s is None else max(at_start_s, self._settings.wait_s)
 
     def _attempt(self, *, until_caught_up: bool) -> None:
-        """Run a session; what is wrong with a table that the last one has followed may pass.
+        """Run a session; what is wrong with all tables that the last one has followed may pass.
 
         Not where another copy is at work by now: then this one has been fenced off, whatever it finds.
         """
