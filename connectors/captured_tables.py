@@ -52,10 +52,11 @@ _C = TypeVar("_C", bound=_OfTable)
 
 
 class Unmatched(NamedTuple):
-    """Is an item of `source.tables`, a name or a pattern, for which there is no table, with the error of that."""
+    """Is an item of `source.tables`, a name or a pattern, for which there is no table."""
 
     qualified: str
-    error: OperatorError
+    error: Callable[[], OperatorError]
+    """Says so, with names that are like it, which takes long among many."""
 
 
 Leave: TypeAlias = Callable[[Qualified, OperatorError], None]
@@ -143,7 +144,7 @@ def chosen(
     found_by_name: dict[str, _F] = {}
     for found in matched:
         if isinstance(found, Unmatched):
-            leave(found, found.error)
+            leave(found, found.error())
             continue
         other = found_by_name.setdefault(found.qualified, found)
         if (other.schema, other.name) != (found.schema, found.name):
@@ -173,7 +174,7 @@ def refusals(
             continue
         for found in matched([pattern, *without]):
             if isinstance(found, Unmatched):
-                yield found
+                yield found.qualified, found.error()
             elif found.qualified not in seen:
                 seen.add(found.qualified)
                 reasons: list[OperatorError | None] = list(judge(found))
@@ -223,6 +224,13 @@ def did_you_mean(name: str, names: Collection[str], *, most: int = 1) -> str | N
     """Return a hint with the names that are most like this one, if any are."""
     near = difflib.get_close_matches(name, names, n=most, cutoff=0.5)
     return f"did you mean {', '.join(near)}?" if near else None
+
+
+def nothing_matches(pattern: str, names: Sequence[str]) -> OperatorError:
+    """Say that a name or pattern of the configuration names no table; `names` are those of the tables there are."""
+    near = did_you_mean(pattern, names, most=3)
+    what = "matches no table" if is_pattern(pattern) else "does not exist"
+    return OperatorError(f"table {pattern} {what}", hint=near or f"tables here: {', '.join(names[:10]) or 'none'}")
 
 
 def no_primary_key(found: Found, names: Sequence[str]) -> OperatorError:

@@ -36,7 +36,7 @@ def judge(table: Table) -> Iterator[OperatorError]:
 
 
 A, B, BAD = Table("s", "a"), Table("s", "b"), Table("r", "bad", "it has no rows")
-NOTHING = captured_tables.Unmatched("none", OperatorError("matches nothing"))
+NOTHING = captured_tables.Unmatched("none", lambda: OperatorError("matches nothing"))
 
 
 def test_tables_are_chosen_once_and_by_name() -> None:
@@ -119,7 +119,7 @@ def test_those_that_may_pass_can_be_captured_again() -> None:
     left_out = captured_tables.LeftOut(["s.a", "s.*", "none.*"])
     left_out(A, OperatorError("it has no key", hint="ADD"))
     left_out(B, OperatorError("it has no key", hint="ADD"))
-    left_out(captured_tables.Unmatched("none.*", NOTHING.error), NOTHING.error)
+    left_out(captured_tables.Unmatched("none.*", NOTHING.error), NOTHING.error())
     left_out(Table("s", "dropped"), LeftOutError("it may not be read", hint="GRANT"))
     assert left_out.may_pass == {A.qualified, "s.dropped"}
     catalog = _Granted()

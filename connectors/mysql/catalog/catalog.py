@@ -192,7 +192,7 @@ class Catalog:
                 names = [f.qualified for f in everything]
                 meant = [name for name in names if name not in patterns]
                 hidden = None if is_pattern(pattern) else self._hidden(pattern, meant)
-                yield hidden or captured_tables.Unmatched(pattern, _nothing_matches(pattern, names))
+                yield hidden or captured_tables.Unmatched(pattern, partial(_nothing_matches, pattern, names))
             yield from matched
 
     def _hidden(self, named: str, names: Sequence[str]) -> Found | None:

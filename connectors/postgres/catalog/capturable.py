@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cdc.model.errors import LeftOutError, OperatorError
-from connectors import captured_tables
 from connectors.postgres.session import identifier
 
 _NO_TABLES = {"S": "a sequence", "i": "an index", "I": "an index", "c": "a type"}
@@ -48,13 +47,6 @@ def no_table(name: str, kind: str, root: str | None) -> OperatorError:
         )
     what = _NO_TABLES.get(kind, "a table of the server's own, of a session, or of a connector")
     return OperatorError(f"{name} is {what}: nothing of it can be captured", hint="name tables of the application")
-
-
-def nothing_matches(pattern: str, names: Sequence[str]) -> OperatorError:
-    """Say that a name or pattern of the configuration names no table."""
-    near = captured_tables.did_you_mean(pattern, names, most=3)
-    what = "matches no table" if set("*?") & set(pattern) else "does not exist"
-    return OperatorError(f"table {pattern} {what}", hint=near or f"tables here: {', '.join(names[:10]) or 'none'}")
 
 
 def not_logged(what: str, table: str, relation: str) -> LeftOutError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import compress
 from types import MappingProxyType
 from typing import Any, Final, Protocol
@@ -190,8 +191,12 @@ class Catalog:
             if not matched:
                 there = [] if is_pattern(pattern) else self.rows("reading the catalog", queries.NAMED, (pattern,))
                 names = [f.qualified for f in everything if f.kind in "rp"]
-                error = capturable.no_table(pattern, *there[0]) if there else capturable.nothing_matches(pattern, names)
-                yield captured_tables.Unmatched(pattern, error)
+                yield captured_tables.Unmatched(
+                    pattern,
+                    partial(capturable.no_table, pattern, *there[0])
+                    if there
+                    else partial(captured_tables.nothing_matches, pattern, names),
+                )
             yield from matched
 
     def find(self, schema: str, name: str, keys: Mapping[str, Sequence[str]]) -> Captured | None:

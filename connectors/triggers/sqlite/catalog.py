@@ -7,6 +7,7 @@ import re
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -186,12 +187,7 @@ class Catalog:
                 matched = [found for found in matched if found.kind == "table"]
             if not matched:
                 names = [found.qualified for found in everything if found.kind == "table"]
-                near = captured_tables.did_you_mean(pattern, names, most=3)
-                what = "matches no table" if is_pattern(pattern) else "does not exist"
-                error = OperatorError(
-                    f"table {pattern} {what}", hint=near or f"tables here: {', '.join(names[:10]) or 'none'}"
-                )
-                yield captured_tables.Unmatched(pattern, error)
+                yield captured_tables.Unmatched(pattern, partial(captured_tables.nothing_matches, pattern, names))
             yield from matched
 
     def _listed(self) -> Iterator[tuple[str, str, bool, bool]]:
