@@ -8,11 +8,12 @@ from __future__ import annotations
 import difflib
 import logging
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol, TypeAlias, TypeVar
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from cdc.config.findings import Finding, Level, left_out, refused
-from cdc.config.table_patterns import LEFT_OUT, matches, named
-from cdc.model.errors import CdcError, LeftOutError, OperatorError, RetryableError, UncapturableError
+from cdc.config.table_patterns import LEFT_OUT, is_pattern, matches
+from cdc.model.errors import CdcError, ChangedError, LeftOutError, OperatorError, RetryableError
 
 log = logging.getLogger("cdc")
 
@@ -50,6 +51,14 @@ class _OfTable(Protocol):
 _C = TypeVar("_C", bound=_OfTable)
 
 
+class Unmatched(NamedTuple):
+    """Is an item of `source.tables`, a name or a pattern, for which there is no table."""
+
+    qualified: str
+    error: Callable[[], OperatorError]
+    """Says so, with names that are like it, which takes long among many."""
+
+
 Leave: TypeAlias = Callable[[Qualified, OperatorError], None]
 """Leaves out a table that cannot be captured, or raises the error."""
 
@@ -64,37 +73,30 @@ def refuse(_found: Qualified, error: OperatorError) -> None:
 
 
 class LeftOut:
-    """Leaves out the tables that just a pattern brings; one that it names, and cannot be captured, is an error.
+    """Leaves out what cannot be captured: whether the others go on without what the file names, a start says."""
 
-    With a `LeftOutError` it is left out all the same: the others go on, if the connector has run before.
-    """
-
-    def __init__(self, patterns: Sequence[str]) -> None:
-        self._named = frozenset(named(patterns))
+    def __init__(self, items: Sequence[str]) -> None:
+        self._items = frozenset(items)
         self.found: dict[str, CdcError] = {}
-        """The errors of those that were left out, by ``schema.table``."""
+        """The errors of those that were left out, by ``schema.table``, or by the pattern that matches nothing."""
+        self.may_pass: set[str] = set()
+        """Those to be judged again while the others are followed: also those that no pattern brings."""
 
     def brings(self, name: str) -> bool:
         """Tell whether it is a pattern alone that brings a table of this name."""
-        return name not in self._named
+        return name not in self._items
 
     def __call__(self, found: Qualified, error: OperatorError) -> None:
-        kind = type(error) if isinstance(error, LeftOutError) else UncapturableError
-        hint = error.hint
-        if found.qualified not in self._named:
+        brought, hint = self.brings(found.qualified), error.hint
+        if brought:
             hint = f'{error.hint}; or say that it is left out: source.tables: […, "!{found.qualified}"]'
-        elif kind is UncapturableError:
-            raise kind(error.message, hint=hint) from error
-        self.found.setdefault(found.qualified, kind(error.message, hint=hint))
-
-    @property
-    def may_pass(self) -> frozenset[str]:
-        """Those to be judged again while the others are followed, also where the file names them."""
-        return frozenset(name for name, error in self.found.items() if isinstance(error, LeftOutError))
+        if isinstance(error, LeftOutError) or not (brought or is_pattern(found.qualified)):
+            self.may_pass.add(found.qualified)
+        self.found.setdefault(found.qualified, LeftOutError(error.message, hint=hint))
 
     @property
     def named(self) -> frozenset[str]:
-        """Those that the file names: whether the others go on without them, a start says."""
+        """Those that stand in the file."""
         return frozenset(name for name in self.found if not self.brings(name))
 
     def for_now(self, found: Qualified, error: RetryableError) -> None:
@@ -112,6 +114,15 @@ class LeftOut:
             log.warning("%s: %s is left out; %s", error.message, by, error.hint)
 
 
+@contextmanager
+def looking_again() -> Iterator[None]:
+    """Let a table that can no longer be captured end the session: the next one leaves it out."""
+    try:
+        yield
+    except OperatorError as exc:
+        raise ChangedError(f"{exc.message}: looking again") from exc
+
+
 class _Catalog(Protocol):
     def brought(self, patterns: Sequence[str]) -> list[str]: ...
 
@@ -120,27 +131,21 @@ class _Catalog(Protocol):
     ) -> Iterable[_OfTable]: ...
 
 
-def back(left_out: Reasons, catalog: _Catalog, keys: Mapping[str, Sequence[str]]) -> set[str]:
+def back(left_out: Collection[str], catalog: _Catalog, keys: Mapping[str, Sequence[str]]) -> set[str]:
     """Return those that were left out for a time and can be captured by now, of those that are there."""
-    names = [name for name, error in left_out.items() if isinstance(error, LeftOutError)]
-    there = catalog.brought(names) if names else []
-    try:
-        return {one.table.qualified for one in catalog.captured(there, keys, LeftOut([]))} if there else set()
-    except OperatorError:  # one of them has just been dropped
-        return set()
+    there = catalog.brought([*left_out]) if left_out else []
+    return {one.table.qualified for one in catalog.captured(there, keys, LeftOut([]))} if there else set()
 
 
 def chosen(
-    matched: Iterable[_F | OperatorError], judge: Callable[[_F], Iterator[OperatorError]], leave: Leave = refuse
+    matched: Iterable[_F | Unmatched], judge: Callable[[_F], Iterator[OperatorError]], leave: Leave = refuse
 ) -> list[_F]:
-    """Return what was matched, once and sorted by name. Raises OperatorError for the first that cannot be captured.
-
-    `leave` is called for that instead, and may leave it out.
-    """
+    """Return what was matched, once and sorted by name; `leave` is called for what cannot be captured."""
     found_by_name: dict[str, _F] = {}
     for found in matched:
-        if isinstance(found, OperatorError):
-            raise UncapturableError(found.message, hint=found.hint) from found
+        if isinstance(found, Unmatched):
+            leave(found, found.error())
+            continue
         other = found_by_name.setdefault(found.qualified, found)
         if (other.schema, other.name) != (found.schema, found.name):
             raise OperatorError(
@@ -158,7 +163,7 @@ def chosen(
 
 def refusals(
     patterns: Sequence[str],
-    matched: Callable[[Sequence[str]], Iterable[_F | OperatorError]],
+    matched: Callable[[Sequence[str]], Iterable[_F | Unmatched]],
     judge: Callable[[_F], Iterator[OperatorError]],
 ) -> Iterator[tuple[str, OperatorError | None]]:
     """Give every pattern or table, and each reason why it cannot be captured; None where there is none."""
@@ -168,8 +173,8 @@ def refusals(
         if pattern in without:
             continue
         for found in matched([pattern, *without]):
-            if isinstance(found, OperatorError):
-                yield pattern, found
+            if isinstance(found, Unmatched):
+                yield found.qualified, found.error()
             elif found.qualified not in seen:
                 seen.add(found.qualified)
                 reasons: list[OperatorError | None] = list(judge(found))
@@ -184,11 +189,6 @@ def not_left_out(
     return [one for one in found if not any(matches(pattern, compared(one.qualified)) for pattern in without)]
 
 
-def stops(name: str, patterns: Sequence[str], known: Collection[str]) -> bool:
-    """Whether a run stops at what refuses a table or pattern: one that is named, or captured already."""
-    return name in patterns or name in known
-
-
 def sorted_out(
     refusals: Iterable[tuple[str, OperatorError | None]],
     patterns: Sequence[str],
@@ -199,12 +199,6 @@ def sorted_out(
 
     `refusals` has tables and patterns, each with its error or None; `known` are captured already.
     """
-
-    def ends(name: str, refusal: OperatorError) -> bool:
-        if isinstance(refusal, LeftOutError):
-            return name == outbox or (name in patterns and not known)
-        return stops(name, patterns, known)
-
     good, bad = list[str](), list[tuple[str, OperatorError]]()
     for name, refusal in refusals:
         if refusal is not None:
@@ -213,7 +207,7 @@ def sorted_out(
             good.append(name)
     return good, [
         refused(f"table {name}", refusal)
-        if ends(name, refusal) or not good
+        if name == outbox or (name in patterns and not known) or not good
         else left_out(f"table {name}", refusal, named=name in patterns)
         for name, refusal in bad
     ]
@@ -230,6 +224,13 @@ def did_you_mean(name: str, names: Collection[str], *, most: int = 1) -> str | N
     """Return a hint with the names that are most like this one, if any are."""
     near = difflib.get_close_matches(name, names, n=most, cutoff=0.5)
     return f"did you mean {', '.join(near)}?" if near else None
+
+
+def nothing_matches(pattern: str, names: Sequence[str]) -> OperatorError:
+    """Say that a name or pattern of the configuration names no table; `names` are those of the tables there are."""
+    near = did_you_mean(pattern, names, most=3)
+    what = "matches no table" if is_pattern(pattern) else "does not exist"
+    return OperatorError(f"table {pattern} {what}", hint=near or f"tables here: {', '.join(names[:10]) or 'none'}")
 
 
 def no_primary_key(found: Found, names: Sequence[str]) -> OperatorError:

@@ -38,11 +38,11 @@ from cdc.model.errors import (
     ConfigError,
     FencedError,
     GapError,
+    LeftOutError,
     NewTablesError,
     OperatorError,
     RetryableError,
     TooLargeError,
-    UncapturableError,
     UnloggedError,
     UnreadableError,
     raise_first,
@@ -186,7 +186,7 @@ class Pipeline:
                 now = time.monotonic()
                 if failing_since is None or self._good_at_s > failing_since:
                     failing_since, pause_s = now, RETRY_FIRST_S
-                found = exc.__cause__ if isinstance(exc.__cause__, UncapturableError) else exc
+                found = exc.__cause__ if isinstance(exc.__cause__, LeftOutError) else exc
                 if now - failing_since > self._patience_s(exc):
                     self._ends(found)
                     raise found from found.__cause__
@@ -270,14 +270,14 @@ class Pipeline:
         return at_start_s if self._settings.wait_s is None else max(at_start_s, self._settings.wait_s)
 
     def _attempt(self, *, until_caught_up: bool) -> None:
-        """Run a session; what is wrong with a table that the last one has followed may pass.
+        """Run a session; what is wrong with all tables that the last one has followed may pass.
 
         Not where another copy is at work by now: then this one has been fenced off, whatever it finds.
         """
         followed = self._ran and not until_caught_up
         try:
             self._session(until_caught_up=until_caught_up)
-        except UncapturableError as exc:
+        except LeftOutError as exc:
             if not followed or self._in_truth(exc) is not exc:
                 raise
             raise RetryableError(exc.message, hint=exc.hint) from exc

@@ -5,9 +5,7 @@
     ├── OperatorError     the operator does one step on a server             exit 1
     │   ├── VerdictError      position or topics do not go with what was found  exit 4
     │   │   └── GapError          log after the position is gone
-    │   ├── UncapturableError a table that is captured cannot be, as it is: where it was followed, that may pass
     │   ├── LeftOutError      a table cannot be captured for now: the other tables go on
-    │   │   └── NotLoggedError    its changes are in no log
     │   ├── TopicError        a table's topic is not as it must be: the other tables go on
     │   ├── UnloggedError a server writes no log: what is written now never comes
     │   ├── TooLargeError a record above the broker's limit; may be a dead letter instead
@@ -80,24 +78,15 @@ class GapError(VerdictError):
         self.may_pass = may_pass
 
 
-class UncapturableError(OperatorError):
-    """A table that is captured, or that the file names, cannot be captured as it is.
-
-    It may be in the middle of being changed: a dump that is restored makes keys last. So a connector that has followed
-    it looks again for a while before it ends, which loses nothing.
-    """
-
-
 class LeftOutError(OperatorError):
-    """A table cannot be captured until somebody puts it right at the server, as where this user may not read it.
+    """A table cannot be captured until somebody puts it right at the server: it has no key, or may not be read.
 
     One that was captured is captured no more for now, and the others go on. Once it is right again, its rows are read
     into its topic, and those that are gone are deleted: what it changes meanwhile is in that reading.
+
+    Where no other is left it may be in the middle of being changed: a dump that is restored makes keys last. So a
+    connector that has followed it looks again for a while before it ends, which loses nothing.
     """
-
-
-class NotLoggedError(LeftOutError):
-    """Changes of a table are in no log, whether its connector runs or not: to stop would keep nothing of it."""
 
 
 class TopicError(OperatorError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -78,6 +78,7 @@ class MysqlSource:
         self._unlogged, self._looked_s = False, float("-inf")
         self._captured: tuple[Captured, ...] = ()
         self._left_out: Mapping[str, CdcError] = {}
+        self._may_pass: Collection[str] = ()  # as it is of `LeftOut`
         self._followed = Followed(config.source, ())
         self._grouper = Grouper(self._followed.wanted)
         self._file = fast_path.File("", b"", 0)
@@ -109,7 +110,7 @@ class MysqlSource:
         self._captured = Catalog(sql).captured(of.tables, of.keys, left_out)
         left_out.tell(self._captured, but=left_out.named)
         captured_tables.tell(one.warning for one in self._captured)
-        self._left_out = left_out.found
+        self._left_out, self._may_pass = left_out.found, left_out.may_pass
         self._compare_filters()
         for warning in filters.warnings(sql, self._server):
             log.warning("MySQL at %s: %s", self._address.endpoint, warning)
@@ -132,7 +133,7 @@ class MysqlSource:
 
     def _compare(self) -> None:
         self._compare_filters()
-        self._followed.new |= captured_tables.back(self._left_out, self._catalog(), self._config.source.keys)
+        self._followed.new |= captured_tables.back(self._may_pass, self._catalog(), self._config.source.keys)
         read_to = self._place.read_to
         self._ends.look(read_to, continuity.end_of_log(self._connected(), self._server, read_to, self._place.gtids))
 

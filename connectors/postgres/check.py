@@ -6,7 +6,7 @@ transaction that is rolled back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -170,7 +170,7 @@ class _Check:
         good, found = captured_tables.sorted_out(refusals, of.tables, known, outbox)
         yield from found
         there = captured_tables.all_of(good, lambda names: catalog.captured(names, of.keys))
-        without = self._without(catalog, there, known)
+        without = self._without(catalog, there)
         oids = []
         for captured in there:
             if captured.oid in without and len(without) < len(there):
@@ -188,10 +188,10 @@ class _Check:
         for refusal in lock_room.refusals(catalog.rows, self._oids):
             yield Finding(Level.WARNING if read else Level.ERROR, "server", refusal.message, refusal.hint)
 
-    def _without(self, catalog: Catalog, there: Sequence[Captured], known: Container[str]) -> dict[int, CdcError]:
+    def _without(self, catalog: Catalog, there: Sequence[Captured]) -> dict[int, CdcError]:
         """Say of the tables that a run leaves out, by oid, why they cannot join the publication."""
         name, of = self._names.publication, captured_tables.LeftOut(self._config.source.tables)
-        brought = [one for one in there if of.brings(qualified := one.table.qualified) and qualified not in known]
+        brought = [one for one in there if of.brings(one.table.qualified)]
         locked = joining.locked(catalog, name, brought)
         theirs = joining.unpublishable(catalog, name, brought)
         return {

@@ -113,7 +113,7 @@ class TriggerSource(ABC, Generic[C]):
         self._new_at_s = float("inf")
         self._told: set[str] = set()
         """The tables that are left out, which was said."""
-        self._may_pass: frozenset[str] = frozenset()  # as it is of `LeftOut`
+        self._may_pass: Collection[str] = ()  # as it is of `LeftOut`
         self._locked: set[str] = set()
         """Those that were locked, which was said."""
         self._aside: dict[str, C] = {}
@@ -166,7 +166,6 @@ class TriggerSource(ABC, Generic[C]):
     def _choose(self) -> None:
         left_out, of = LeftOut(self._config.source.tables), self._config.source
         found = self._log().catalog.captured(of.tables, of.keys, left_out)
-        raise_first(self._rights([one for one in found if not left_out.brings(one.table.qualified)]))
         allowed, known = self._allowed(found, left_out), self._known()
         self._captured = tuple(one for one in allowed if not self._comes_later(one, known, left_out)) or allowed
         left_out.tell(self._captured, but=left_out.named)
@@ -185,13 +184,12 @@ class TriggerSource(ABC, Generic[C]):
         return bool(known) and name not in known and left_out.brings(name) and not ruled
 
     def _allowed(self, found: Sequence[C], left_out: LeftOut) -> tuple[C, ...]:
-        """Leave out the tables that just a pattern brings and that this user may not make triggers on."""
+        """Leave out the tables that this user may not make triggers on."""
         if next(self._rights(found), None) is None:
             return tuple(found)
         for one in found:
-            if left_out.brings(one.table.qualified):
-                for refusal in self._rights([one]):
-                    left_out(one.table, refusal)
+            for refusal in self._rights([one]):
+                left_out(one.table, refusal)
         return tuple(one for one in found if one.table.qualified not in left_out.found)
 
     def left_out(self) -> Mapping[str, CdcError]:
@@ -368,7 +366,7 @@ class TriggerSource(ABC, Generic[C]):
         captured = {one.table.qualified for one in self._captured}
         names = {*catalog.brought(asked)} - captured
         if len(names) > _JUDGED:
-            names -= self._told - self._may_pass
+            names -= self._told.difference(self._may_pass)
         if not names:
             return []
         try:

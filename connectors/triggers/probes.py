@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, Protocol
 
 from cdc.config.config import ConnectorConfig
-from cdc.config.findings import Checked, Finding, Level, refused
+from cdc.config.findings import Checked, Finding, Level, left_out, refused
 from cdc.model.change import Offset
 from cdc.model.errors import OperatorError
 from cdc.model.state import Phase, State
@@ -70,6 +70,17 @@ class Probes(ABC, Generic[C]):
             yield Finding(Level.OK, f"table {one.table.qualified}", f"key ({', '.join(one.table.key)})")
             for warning in self._warnings(one):
                 yield Finding(Level.WARNING, f"table {one.table.qualified}", warning, "docs/triggers.md")
+
+    def _missing(self, rights: Callable[[Sequence[C]], Iterable[OperatorError]]) -> list[Finding]:
+        """Say which rights are missing; the tables that miss one are left out where the connector has run, as by it."""
+        missing = [refused("rights", error) for error in rights(self._captured)]
+        if not missing or self._state is None:
+            return missing
+        of_each = {one.table.qualified: next(iter(rights([one])), None) for one in self._captured}
+        if None not in of_each.values():
+            return missing
+        self._captured = tuple(one for one in self._captured if of_each[one.table.qualified] is None)
+        return [left_out(f"table {of}", error, named=True) for of, error in of_each.items() if error is not None]
 
     def _warnings(self, one: C) -> Iterator[str]:  # noqa: ARG002 - for those who have some
         """Give what triggers cannot see of a table."""

@@ -14,6 +14,7 @@ from cdc.model.change import Row, Table
 from cdc.model.errors import RetryableError
 from cdc.model.interfaces import Chunk, Handover, Window
 from cdc.model.state import Key
+from connectors.captured_tables import looking_again
 from connectors.mysql import session
 from connectors.mysql.catalog.catalog import Captured
 from snapshot.handover import INTEGERS, Progress, RangeHandover, key_columns, key_of
@@ -115,8 +116,12 @@ class MysqlSnapshotter:
             rows.add(some, size_bytes)
         session.rows(connection, doing, "ROLLBACK TO SAVEPOINT locks")
 
+    def _found(self, connection: session.Connection, table: Table) -> Captured | None:
+        with looking_again():
+            return self._log.catalog(connection).find(table.schema, table.name, self._config.source.keys)
+
     def _now(self, connection: session.Connection, table: Table) -> Captured:
-        now = self._log.catalog(connection).find(table.schema, table.name, self._config.source.keys)
+        now = self._found(connection, table)
         if now is None:
             raise RetryableError(f"table {table.qualified} was dropped during its snapshot")
         return now
@@ -163,12 +168,12 @@ class MysqlSnapshotter:
         first: bool,
     ) -> Window | None:
         """Read under a new view; `rows`: as many as `statement` asks for, None if no more rows can follow."""
-        if self._log.catalog(connection).find(table.schema, table.name, self._config.source.keys) is None:
+        if self._found(connection, table) is None:
             return None
         (taken,), end = self._log.take_views(
             [connection], [table], self._connect, over=self._closed.is_set, all_=first, exact=False
         )
-        now = self._log.catalog(connection).find(table.schema, table.name, self._config.source.keys)
+        now = self._found(connection, table)
         if now is None:
             return None
         select = statement(now)
@@ -190,7 +195,7 @@ class MysqlSnapshotter:
     def row(self, table: Table, key: Sequence[bytes]) -> Row | None:
         if self._asking is None:
             self._asking = self._connect()
-        now = self._log.catalog(self._asking).find(table.schema, table.name, self._config.source.keys)
+        now = self._found(self._asking, table)
         if now is None or now.table.columns != table.columns:
             return None
         statement = selects.row_statement(table, Relation(now.columns), key)

@@ -18,6 +18,7 @@ from cdc.model.change import Table
 from cdc.model.errors import RetryableError
 from cdc.model.interfaces import Window
 from cdc.model.state import Key
+from connectors.captured_tables import looking_again
 from connectors.postgres import session
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.copy_text import parse_row
@@ -113,7 +114,8 @@ class PostgresWindows:
         catalog.rows(f"locking table {table.qualified}", lock_statement(table, relation))
         ((text,),) = catalog.rows("taking a view", "SELECT pg_current_snapshot()::text")
         end = self._log.end(catalog)
-        now = catalog.find(table.schema, table.name, self._config.source.keys)
+        with looking_again():
+            now = catalog.find(table.schema, table.name, self._config.source.keys)
         if now is None or now.oid != oid:
             raise RetryableError(f"table {table.qualified} was replaced meanwhile")
         select = statement(now.table, relation)

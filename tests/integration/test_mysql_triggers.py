@@ -279,6 +279,15 @@ def test_what_could_not_be_written_down_is_noticed_even_when_all_is_as_it_was(sh
         assert shop.fold() == shop.rows(), away
 
 
+def test_what_cannot_be_captured_any_more_stops_no_other(shop: MysqlShop) -> None:
+    laws.what_cannot_be_captured_any_more_stops_no_other(
+        shop,
+        shop.schema,
+        away="ALTER TABLE orders DROP PRIMARY KEY",
+        back="ALTER TABLE orders ADD PRIMARY KEY (id)",
+    )
+
+
 def test_renamed(shop: MysqlShop) -> None:
     """A table that is named and has another name stops the run, in whose hint the way out is."""
     shop.do("RENAME TABLE orders TO sold", "UPDATE sold SET n = 1")

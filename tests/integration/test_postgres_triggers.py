@@ -268,6 +268,7 @@ def test_a_table_that_may_not_be_read_stops_no_other(shop: PostgresShop) -> None
     shop.do(f"GRANT SELECT, TRIGGER ON orders, other TO {role}")
     shop.do(f"GRANT CREATE ON DATABASE {shop.database.name} TO {role}")
     away, back = f"REVOKE SELECT ON orders FROM {role}", f"GRANT SELECT ON orders TO {role}"
+    no_trigger = f"REVOKE TRIGGER ON orders FROM {role}"
     try:
         shop.tables = ("public.orders", "public.other")
         shop.login = f"postgresql://{role}:p@{shop.url.rpartition('@')[2]}"
@@ -283,8 +284,28 @@ def test_a_table_that_may_not_be_read_stops_no_other(shop: PostgresShop) -> None
             running.eventually(lambda: shop.fold("other") == [{"id": 1}, {"id": 2}])
             shop.do("DELETE FROM orders WHERE id = 2", back)
             running.eventually(lambda: shop.fold() == shop.rows())
+        shop.do(no_trigger, "DELETE FROM orders WHERE id = 3; INSERT INTO other VALUES (3)")
+        found = check.check(shop.config, shop.state()).findings
+        assert [f.about for f in found if f.level is not Level.OK and "may not make triggers" in f.what] == [
+            "table public.orders"
+        ]
+        assert not [f for f in found if f.level is Level.ERROR]
+        shop.run()
+        assert len(shop.fold("other")) == 3
+        shop.do(f"GRANT TRIGGER ON orders TO {role}")
+        shop.run()
+        assert shop.fold() == shop.rows()
     finally:
         shop.do("DROP SCHEMA IF EXISTS cdc_c CASCADE; DROP TABLE other", f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_what_cannot_be_captured_any_more_stops_no_other(shop: PostgresShop) -> None:
+    laws.what_cannot_be_captured_any_more_stops_no_other(
+        shop,
+        "public",
+        away="ALTER TABLE orders DROP CONSTRAINT orders_pkey",
+        back="ALTER TABLE orders ADD PRIMARY KEY (id)",
+    )
 
 
 def test_a_session_that_has_its_plans_writes_on(shop: PostgresShop) -> None:

@@ -354,7 +354,7 @@ def test_a_partitioned_table_rewritten_is_noticed(database: Database, kafka: str
     assert len(asked(connector.catch_up())) == 1
 
 
-@pytest.mark.full  # test_a_table_that_cannot_be_captured_for_a_moment_is_waited_for
+@pytest.mark.full  # test_tables_that_cannot_be_captured_for_a_moment_are_waited_for
 @pytest.mark.parametrize("tables", [["public.t", "public.u"], ["public.*"]], ids=str)
 def test_a_dump_restored_while_it_runs(
     tables: list[str], postgres18: Database, kafka: str, prefix: str, tmp_path: Path

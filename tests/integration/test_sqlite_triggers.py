@@ -65,6 +65,16 @@ def test_tables_that_come_are_taken_up(
     laws.tables_that_come_are_taken_up(shop, monkeypatch, caplog, locks=False)
 
 
+def test_what_cannot_be_captured_any_more_stops_no_other(shop: Shop) -> None:
+    """A table that was made again without its key, and one that was dropped."""
+    remade = "ALTER TABLE orders RENAME TO old; {}; INSERT INTO orders SELECT * FROM old; DROP TABLE old"
+    keyless = "CREATE TABLE orders (id INTEGER, status TEXT NOT NULL, n INT)"
+    keyed = keyless.replace("INTEGER", "INTEGER PRIMARY KEY")
+    laws.what_cannot_be_captured_any_more_stops_no_other(
+        shop, "main", away=remade.format(keyless), back=remade.format(keyed)
+    )
+
+
 MIGRATIONS = {
     "add": "ALTER TABLE orders ADD COLUMN note TEXT DEFAULT 'none'; UPDATE orders SET note = 'x' WHERE id = 1",
     "rename": "ALTER TABLE orders RENAME COLUMN status TO state; UPDATE orders SET state = 'x' WHERE id = 1",

@@ -113,6 +113,31 @@ def tables_that_come_are_taken_up(
     assert any("no primary key" in line for line in told)
 
 
+def what_cannot_be_captured_any_more_stops_no_other(shop: Shop, schema: str, *, away: str, back: str) -> None:
+    """A table that loses its key, and one that is dropped, at a start and while it runs, are read once they are right.
+
+    `away` and `back` are statements that take the key of table orders away, and give it back.
+    """
+    made = "CREATE TABLE third (id INTEGER PRIMARY KEY, n INT)"
+    shop.do("CREATE TABLE other (id INTEGER PRIMARY KEY, n INT)", made, "INSERT INTO third VALUES (1, 1), (2, 2)")
+    shop.tables = tuple(f"{schema}.{name}" for name in ("orders", "other", "third"))
+    shop.run()
+    shop.do(*away.split("; "), "DELETE FROM orders WHERE id = 1", "DROP TABLE third", "INSERT INTO other VALUES (1, 1)")
+    shop.run()
+    assert shop.fold("other") == [{"id": 1, "n": 1}]
+    found = {f.about: f.level for f in check.check(shop.config, shop.state()).findings}
+    assert {found[f"table {schema}.{name}"] for name in ("orders", "third")} == {Level.WARNING}
+    with shop.running() as running:
+        shop.do(*back.split("; "), made, "INSERT INTO third VALUES (2, 3)")
+        running.eventually(lambda: _folds(shop, "orders", "other", "third"))
+        shop.do(*away.split("; "), "DELETE FROM orders WHERE id = 2", "DROP TABLE third")
+        shop.do("INSERT INTO other VALUES (2, 2)")
+        running.eventually(lambda: _folds(shop, "other"))
+        shop.do(*back.split("; "), made)
+        running.eventually(lambda: _folds(shop, "orders", "other", "third"))
+    assert running.raised is None
+
+
 def one_that_is_locked_at_a_start_holds_up_no_other(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, alter: str
 ) -> None:

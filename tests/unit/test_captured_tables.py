@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from cdc.config.findings import Level
-from cdc.model.errors import LeftOutError, NotLoggedError, OperatorError
+from cdc.model.errors import LeftOutError, OperatorError
 from connectors import captured_tables
 
 
@@ -36,7 +36,7 @@ def judge(table: Table) -> Iterator[OperatorError]:
 
 
 A, B, BAD = Table("s", "a"), Table("s", "b"), Table("r", "bad", "it has no rows")
-NOTHING = OperatorError("matches nothing")
+NOTHING = captured_tables.Unmatched("none", lambda: OperatorError("matches nothing"))
 
 
 def test_tables_are_chosen_once_and_by_name() -> None:
@@ -44,7 +44,7 @@ def test_tables_are_chosen_once_and_by_name() -> None:
 
 
 @pytest.mark.parametrize(("matched", "words"), [([A, BAD], "it has no rows"), ([BAD, NOTHING], "matches nothing")])
-def test_what_cannot_be_captured_is_refused(matched: Sequence[Table | OperatorError], words: str) -> None:
+def test_what_cannot_be_captured_is_refused(matched: Sequence[Table | captured_tables.Unmatched], words: str) -> None:
     """A pattern that names nothing comes first: it may be the mistake behind the rest."""
     with pytest.raises(OperatorError, match=words):
         captured_tables.chosen(matched, judge)
@@ -115,15 +115,16 @@ def test_tables_are_looked_at_once_however_many_there_are() -> None:
 
 
 def test_those_that_may_pass_can_be_captured_again() -> None:
-    """Named or not, they are left out, and not refused; what is wrong with others is not asked again."""
-    left_out = captured_tables.LeftOut(["s.a", "s.*"])
-    left_out(A, LeftOutError("it may not be read", hint="GRANT"))
+    """Those that the file names, whatever is wrong; of what a pattern brings those that need a right."""
+    left_out = captured_tables.LeftOut(["s.a", "s.*", "none.*"])
+    left_out(A, OperatorError("it has no key", hint="ADD"))
     left_out(B, OperatorError("it has no key", hint="ADD"))
+    left_out(captured_tables.Unmatched("none.*", NOTHING.error), NOTHING.error())
     left_out(Table("s", "dropped"), LeftOutError("it may not be read", hint="GRANT"))
     assert left_out.may_pass == {A.qualified, "s.dropped"}
     catalog = _Granted()
-    assert captured_tables.back(left_out.found, catalog, {}) == {A.qualified}
-    assert captured_tables.back({}, catalog, {}) == set()
+    assert captured_tables.back(left_out.may_pass, catalog, {}) == {A.qualified}
+    assert captured_tables.back((), catalog, {}) == set()
     assert catalog.asked == [[A.qualified]], "one that is gone keeps no other out"
 
 
@@ -144,7 +145,7 @@ class _Granted:
 @pytest.mark.parametrize(
     ("known", "ended"), [((), ["s.a", "s.outbox"]), (("s.t",), ["s.outbox"]), (("s.t", "s.a", "s.b"), ["s.outbox"])]
 )
-@pytest.mark.parametrize("kind", [LeftOutError, NotLoggedError])
+@pytest.mark.parametrize("kind", [LeftOutError, OperatorError])
 def test_what_is_in_no_log_ends_a_first_start_alone(
     known: Sequence[str], ended: list[str], kind: type[OperatorError]
 ) -> None:

@@ -29,10 +29,10 @@ from cdc.model.errors import (
     ConfigError,
     FencedError,
     GapError,
+    LeftOutError,
     NewTablesError,
     OperatorError,
     RetryableError,
-    UncapturableError,
     UnloggedError,
     UnreadableError,
 )
@@ -627,30 +627,30 @@ def test_a_copy_that_is_fenced_off_says_so_whatever_it_finds_of_a_table(bench: B
             for number in "789":
                 bench.log.commit(insert(A, _row(number)))
                 bench.run(A)
-        raise UncapturableError("table s.a has no primary key")
+        raise LeftOutError("table s.a has no primary key")
 
     with pytest.raises(FencedError):
         _following_what_is_altered(bench, found).run()
 
 
-def test_a_table_that_cannot_be_captured_for_long_ends_the_run_as_what_it_is(
+def test_tables_that_cannot_be_captured_for_long_end_the_run_as_what_they_are(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(monkeypatch)
 
     def found(_session: int) -> None:
         clock.now_s += 200
-        raise UncapturableError("table s.a has no primary key", hint="make one")
+        raise LeftOutError("table s.a has no primary key", hint="make one")
 
-    with pytest.raises(UncapturableError, match="no primary key") as told:
+    with pytest.raises(LeftOutError, match="no primary key") as told:
         _following_what_is_altered(bench, found).run()
     assert told.value.hint == "make one"
-    assert {type(error) for error in bench.errors[1:]} == {UncapturableError}
+    assert {type(error) for error in bench.errors[1:]} == {LeftOutError}
 
 
 @pytest.mark.parametrize("to_end", [False, True])
-def test_a_table_that_cannot_be_captured_for_a_moment_is_waited_for(bench: Bench, *, to_end: bool) -> None:
-    """Where it was followed: a dump that is restored makes keys last. Not at a start, nor to catch up once."""
+def test_tables_that_cannot_be_captured_for_a_moment_are_waited_for(bench: Bench, *, to_end: bool) -> None:
+    """Where none is left of those that were followed: a dump makes keys last. Not at a start, nor to catch up once."""
     sessions = 0
 
     def at(point: str) -> None:
@@ -658,18 +658,18 @@ def test_a_table_that_cannot_be_captured_for_a_moment_is_waited_for(bench: Bench
         if point == "source.connect":
             sessions += 1
             if sessions == 2:
-                raise UncapturableError("table s.a has no primary key")
+                raise LeftOutError("table s.a has no primary key")
         if point == "source.change" and sessions == 1:
             raise ChangedError("table s.a was altered")
         if point == "source.idle":
             pipeline.stop()
 
-    with pytest.raises(UncapturableError):
-        bench.run(A, at=Faults(("source.connect", 1), error=lambda _: UncapturableError("table s.a has no key")))
+    with pytest.raises(LeftOutError):
+        bench.run(A, at=Faults(("source.connect", 1), error=lambda _: LeftOutError("table s.a has no key")))
     bench.run(A)
     bench.log.commit(insert(A, _row("1")))
     pipeline = bench.pipeline(A, at=at)
-    with pytest.raises(UncapturableError) if to_end else nullcontext():
+    with pytest.raises(LeftOutError) if to_end else nullcontext():
         pipeline.run(until_caught_up=to_end)
     assert sessions == (2 if to_end else 3)
     assert bench.errors[-1].message == "table s.a has no primary key"

@@ -27,23 +27,19 @@ def refuse_needed(source: Source, needed: Callable[[str], bool]) -> None:
     raise_first(error for name, error in out if isinstance(error, LeftOutError) and needed(name))
 
 
-def refuse_left_out(source: Source, captured: Collection[str], by_pattern: Callable[[str], bool]) -> None:
-    """Raise if a table can no longer be captured that is: to leave it out would lose its changes.
+def tell_left_out(source: Source, captured: Collection[str], by_pattern: Callable[[str], bool]) -> None:
+    """Log the tables that can no longer be captured, or that the file names and cannot be.
 
-    Not those that are read again once somebody has put them right. Those and the ones that the file names are logged;
-    the source has done so with those that just a pattern brings.
+    The source has done so with those that just a pattern brings.
     """
-    out = left_out_by(source)
-    lost = [error for name, error in out.items() if name in captured]
-    raise_first(error for error in lost if not isinstance(error, LeftOutError))
-    for error in lost:
-        log.error(
-            "%s: the table is captured no more for now, its topic keeps the rows it had, and the others go on; %s",
-            error.message,
-            error.hint,
-        )
-    for name, error in out.items():
-        if name not in captured and not by_pattern(name):
+    for name, error in left_out_by(source).items():
+        if name in captured:
+            log.error(
+                "%s: the table is captured no more for now, its topic keeps the rows it had, and the others go on; %s",
+                error.message,
+                error.hint,
+            )
+        elif not by_pattern(name):
             log.warning("%s: it is left out; %s", error.message, error.hint)
 
 

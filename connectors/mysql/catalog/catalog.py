@@ -156,7 +156,9 @@ class Catalog:
 
     def brought(self, patterns: Sequence[str]) -> list[str]:
         """Return the tables of these names, whether or not they can be captured."""
-        return [found.qualified for found in self._matched(patterns) if not isinstance(found, OperatorError)]
+        return [
+            found.qualified for found in self._matched(patterns) if not isinstance(found, captured_tables.Unmatched)
+        ]
 
     def refusals(
         self, patterns: Sequence[str], keys: Mapping[str, Sequence[str]] = MappingProxyType({})
@@ -173,7 +175,7 @@ class Catalog:
 
         return captured_tables.refusals(patterns, self._matched, judge)
 
-    def _matched(self, patterns: Sequence[str]) -> Iterator[Found | OperatorError]:
+    def _matched(self, patterns: Sequence[str]) -> Iterator[Found | captured_tables.Unmatched]:
         everything = self._tables()
         compared = partial(as_compared, folds=self.folds)
         left = captured_tables.not_left_out(everything, patterns, compared)
@@ -190,7 +192,7 @@ class Catalog:
                 names = [f.qualified for f in everything]
                 meant = [name for name in names if name not in patterns]
                 hidden = None if is_pattern(pattern) else self._hidden(pattern, meant)
-                yield hidden or _nothing_matches(pattern, names)
+                yield hidden or captured_tables.Unmatched(pattern, partial(_nothing_matches, pattern, names))
             yield from matched
 
     def _hidden(self, named: str, names: Sequence[str]) -> Found | None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cdc.model.errors import LeftOutError, NotLoggedError, OperatorError
-from connectors import captured_tables
+from cdc.model.errors import LeftOutError, OperatorError
 from connectors.postgres.session import identifier
 
 _NO_TABLES = {"S": "a sequence", "i": "an index", "I": "an index", "c": "a type"}
@@ -50,19 +49,12 @@ def no_table(name: str, kind: str, root: str | None) -> OperatorError:
     return OperatorError(f"{name} is {what}: nothing of it can be captured", hint="name tables of the application")
 
 
-def nothing_matches(pattern: str, names: Sequence[str]) -> OperatorError:
-    """Say that a name or pattern of the configuration names no table."""
-    near = captured_tables.did_you_mean(pattern, names, most=3)
-    what = "matches no table" if set("*?") & set(pattern) else "does not exist"
-    return OperatorError(f"table {pattern} {what}", hint=near or f"tables here: {', '.join(names[:10]) or 'none'}")
-
-
-def not_logged(what: str, table: str, relation: str) -> NotLoggedError:
+def not_logged(what: str, table: str, relation: str) -> LeftOutError:
     """Return the error of a table, or of a part of one; `relation` is in SQL what is to be logged.
 
     A table that is left out is read again when it is back. Where it is all that a connector has, the run ends instead.
     """
-    return NotLoggedError(
+    return LeftOutError(
         f"{what} is not in the log (unlogged)",
         hint=f"ALTER TABLE {relation} SET LOGGED; if no other table was captured, then also "
         f"cdc snapshot start CONNECTOR.yaml --table {table}: the log has nothing of what was written meanwhile",
@@ -76,7 +68,7 @@ def refusals(found: FoundRelation) -> Iterator[OperatorError]:
         yield OperatorError(f"{name} is {_NOT_TABLES[found.kind]}: the log has no rows of it", hint="name its tables")
         return
     if found.persistence != "p" and found.kind == "p":  # before PostgreSQL 18, where SET LOGGED leaves it as it is
-        yield NotLoggedError(
+        yield LeftOutError(
             f"table {name} is not in the log (unlogged)",
             hint="it is partitioned, so SET LOGGED changes nothing: make it again without UNLOGGED, and attach its "
             "partitions to it",

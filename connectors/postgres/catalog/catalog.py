@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import compress
 from types import MappingProxyType
 from typing import Any, Final, Protocol
@@ -153,7 +154,9 @@ class Catalog:
 
     def brought(self, patterns: Sequence[str]) -> list[str]:
         """Return the tables of these names, whether or not they can be captured: one statement, whatever there is."""
-        return [found.qualified for found in self._matched(patterns) if not isinstance(found, OperatorError)]
+        return [
+            found.qualified for found in self._matched(patterns) if not isinstance(found, captured_tables.Unmatched)
+        ]
 
     def end(self) -> int:
         """Return where the log ends, which may be inside a record's padding or a page's header."""
@@ -175,7 +178,7 @@ class Catalog:
 
         return captured_tables.refusals(patterns, self._matched, judge)
 
-    def _matched(self, patterns: Sequence[str]) -> Iterator[FoundRelation | OperatorError]:
+    def _matched(self, patterns: Sequence[str]) -> Iterator[FoundRelation | captured_tables.Unmatched]:
         """Give what the patterns name, in their order; for one that names nothing, the error."""
         everything = [FoundRelation(*row) for row in self.rows("reading the catalog", queries.RELATIONS)]
         left = captured_tables.not_left_out(everything, patterns)
@@ -188,7 +191,12 @@ class Catalog:
             if not matched:
                 there = [] if is_pattern(pattern) else self.rows("reading the catalog", queries.NAMED, (pattern,))
                 names = [f.qualified for f in everything if f.kind in "rp"]
-                yield capturable.no_table(pattern, *there[0]) if there else capturable.nothing_matches(pattern, names)
+                yield captured_tables.Unmatched(
+                    pattern,
+                    partial(capturable.no_table, pattern, *there[0])
+                    if there
+                    else partial(captured_tables.nothing_matches, pattern, names),
+                )
             yield from matched
 
     def find(self, schema: str, name: str, keys: Mapping[str, Sequence[str]]) -> Captured | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cdc.model.change import Table
-from cdc.model.errors import NotLoggedError, OperatorError
+from cdc.model.errors import LeftOutError, OperatorError
 from connectors.postgres.catalog import queries
 from connectors.postgres.catalog.capturable import not_logged
 from connectors.postgres.session import identifier
@@ -181,9 +181,9 @@ def refusals(table: Table, relations: Sequence[Identity], *, generated: bool) ->
             )
 
 
-def foreign(table: str, shown: str, relation: str) -> NotLoggedError:
+def foreign(table: str, shown: str, relation: str) -> LeftOutError:
     """Return the error of a table that has a foreign table for a partition."""
-    return NotLoggedError(
+    return LeftOutError(
         f"table {table}: {shown} is a foreign table: the log has no rows of it", hint=_APART.format(relation)
     )
 

@@ -72,7 +72,7 @@ class _Check(Probes[Captured]):
             yield Finding(Level.OK, "server", f"{found.shown} at {where}, user {found.user}")
 
     def _rights(self, connection: session.Connection, changes: ChangeLog, found: server.Server) -> Iterator[Finding]:
-        refusals = [refused("rights", one) for one in preconditions.rights(connection, changes, found, self._captured)]
+        refusals = self._missing(partial(preconditions.rights, connection, changes, found))
         try:
             changes.stores()
         except CdcError as exc:

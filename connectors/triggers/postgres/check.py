@@ -54,8 +54,9 @@ class _Check(Probes[Captured]):
         yield from refusals or [Finding(Level.OK, "server", f"PostgreSQL {found.shown} at {where}, user {found.user}")]
 
     def _rights(self, changes: ChangeLog) -> Iterator[Finding]:
-        refusals = [refused("rights", one) for one in changes.rights(self._captured)]
-        yield from refusals or [Finding(Level.OK, "rights", "this user may make the schema and the triggers")]
+        yield from self._missing(changes.rights) or [
+            Finding(Level.OK, "rights", "this user may make the schema and the triggers")
+        ]
         for name in changes.seldom(self._captured):
             what = (
                 "sessions with session_replication_role = replica, as those of logical replication, write to it unseen"

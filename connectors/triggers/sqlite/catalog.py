@@ -7,12 +7,13 @@ import re
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
 from cdc.config.table_patterns import LEFT_OUT, is_pattern, matches
 from cdc.model.change import Column, Table
-from cdc.model.errors import LeftOutError, NotLoggedError, OperatorError
+from cdc.model.errors import LeftOutError, OperatorError
 from connectors import captured_tables
 from connectors.triggers.sqlite.session import OLDEST, Session, literal, quoted
 from connectors.triggers.sqlite.values import affinity, column
@@ -159,7 +160,9 @@ class Catalog:
 
     def brought(self, patterns: Sequence[str]) -> list[str]:
         """Return the tables of these names, whether or not they can be captured."""
-        return [found.qualified for found in self._matched(patterns) if not isinstance(found, OperatorError)]
+        return [
+            found.qualified for found in self._matched(patterns) if not isinstance(found, captured_tables.Unmatched)
+        ]
 
     def refusals(
         self,
@@ -173,7 +176,7 @@ class Catalog:
         """Return a table as it is now; None: there is none."""
         return next((self._describe(*of) for of in self._listed() if of[0] == name), None)
 
-    def _matched(self, patterns: Sequence[str]) -> Iterator[Found | OperatorError]:
+    def _matched(self, patterns: Sequence[str]) -> Iterator[Found | captured_tables.Unmatched]:
         everything = [self._describe(*of) for of in self._listed()]
         left = captured_tables.not_left_out(everything, patterns)
         for pattern in patterns:
@@ -184,11 +187,7 @@ class Catalog:
                 matched = [found for found in matched if found.kind == "table"]
             if not matched:
                 names = [found.qualified for found in everything if found.kind == "table"]
-                near = captured_tables.did_you_mean(pattern, names, most=3)
-                what = "matches no table" if is_pattern(pattern) else "does not exist"
-                yield OperatorError(
-                    f"table {pattern} {what}", hint=near or f"tables here: {', '.join(names[:10]) or 'none'}"
-                )
+                yield captured_tables.Unmatched(pattern, partial(captured_tables.nothing_matches, pattern, names))
             yield from matched
 
     def _listed(self) -> Iterator[tuple[str, str, bool, bool]]:
@@ -336,7 +335,7 @@ def refusals(found: Found) -> Iterator[OperatorError]:
         )
     declared = {of: type_ for of, type_, _ in found.shape.columns}
     for key in found.numbers:
-        yield NotLoggedError(
+        yield LeftOutError(
             f"key column {key} of table {name} is declared ANY and holds numbers, which a topic does not tell from "
             "texts of the same digits",
             hint=f"UPDATE {found.sql} SET {quoted(key)} = CAST({quoted(key)} AS TEXT) "
