@@ -145,6 +145,32 @@ def test_what_is_tidied_up_at_once_is_published_too(caplog: pytest.LogCaptureFix
     assert caplog.text.count("an update is not published") == 1
 
 
+def test_a_row_that_moves_to_another_partition_is_no_new_message(caplog: pytest.LogCaptureFixture) -> None:
+    """PostgreSQL writes such an update as a delete and an insert; who writes those itself means another message."""
+    done = text_table("outbox", ["id", "done", "aggregatetype", "aggregateid", "type", _JSON])
+    done = replace(done, key=("id", "done"))
+    rest = _row(1)[1:]
+
+    def row(number: bytes, state: bytes) -> Row:
+        return (number, state, *rest)
+
+    bench = Bench()
+    bench.run(done)
+    bench.log.commit(insert(done, row(b"1", b"f")), insert(done, row(b"2", b"f")))
+    moved = (delete(done, (b"1", b"f")), insert(done, row(b"1", b"t")))
+    bench.log.commit(*moved, delete(done, (b"2", b"f")), insert(done, row(b"2", b"t")))
+    with caplog.at_level(logging.WARNING):
+        bench.run(done)
+    assert bench.ids() == [1, 2]
+    assert caplog.text.count("an update is not published") == 1
+    bench.log.commit(delete(done, (b"1", b"t")), insert(done, row(b"1", b"t")))
+    bench.log.commit(delete(done, (b"1", b"t")), insert(done, row(b"3", b"f")))
+    bench.log.commit(delete(done, (b"2", b"t")))
+    bench.log.commit(insert(done, row(b"2", b"f")))
+    bench.run(done)
+    assert bench.ids() == [1, 2, 1, 3, 2]
+
+
 def test_rows_that_were_there_before_are_not_published() -> None:
     """Neither by the first snapshot nor when they are read again: what a message was, the log alone tells."""
     bench = Bench()
