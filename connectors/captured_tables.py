@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from typing import Protocol, TypeAlias, TypeVar
 
 from cdc.config.findings import Finding, Level, left_out, refused
-from cdc.config.table_patterns import LEFT_OUT, matches, named
+from cdc.config.table_patterns import LEFT_OUT, is_pattern, matches, named
 from cdc.model.errors import CdcError, LeftOutError, OperatorError, RetryableError, UncapturableError
 
 log = logging.getLogger("cdc")
@@ -130,15 +130,53 @@ def back(left_out: Reasons, catalog: _Catalog, keys: Mapping[str, Sequence[str]]
         return set()
 
 
+def matched(
+    patterns: Sequence[str],
+    everything: Sequence[_F],
+    is_table: Callable[[_F], bool],
+    nothing: Callable[[str], _F | OperatorError],
+    compared: Callable[[str], str] = lambda name: name,
+) -> Iterator[tuple[str, _F | OperatorError]]:
+    """Give what each pattern names, in their order; for one that names nothing, what `nothing` makes of it.
+
+    One whose tables are all left out names something, unless nothing is left at all. `compared` gives what the server
+    compares of a name. Patterns match what `is_table`; a name matches what cannot be captured, too, which is told so.
+    """
+    without = [compared(pattern.removeprefix(LEFT_OUT)) for pattern in patterns if pattern.startswith(LEFT_OUT)]
+    names = [(compared(found.qualified), found) for found in everything]
+    left = [of for of in names if not any(matches(pattern, of[0]) for pattern in without)]
+
+    def of(pattern: str, among: Iterable[tuple[str, _F]]) -> Iterator[_F]:
+        wanted, wild = compared(pattern), is_pattern(pattern)
+        return (found for name, found in among if matches(wanted, name) and (is_table(found) or not wild))
+
+    told, hidden = False, list[str]()
+    for pattern in patterns:
+        if pattern.startswith(LEFT_OUT):
+            continue
+        there = list(of(pattern, left))
+        if not there and any(of(pattern, names)):
+            hidden.append(pattern)
+            continue
+        told = True
+        if not there:
+            yield pattern, nothing(pattern)
+        yield from ((pattern, found) for found in there)
+    for pattern in [] if told else hidden:
+        yield pattern, nothing(pattern)
+
+
 def chosen(
-    matched: Iterable[_F | OperatorError], judge: Callable[[_F], Iterator[OperatorError]], leave: Leave = refuse
+    matched: Iterable[tuple[str, _F | OperatorError]],
+    judge: Callable[[_F], Iterator[OperatorError]],
+    leave: Leave = refuse,
 ) -> list[_F]:
     """Return what was matched, once and sorted by name. Raises OperatorError for the first that cannot be captured.
 
     `leave` is called for that instead, and may leave it out.
     """
     found_by_name: dict[str, _F] = {}
-    for found in matched:
+    for _, found in matched:
         if isinstance(found, OperatorError):
             raise UncapturableError(found.message, hint=found.hint) from found
         other = found_by_name.setdefault(found.qualified, found)
@@ -157,31 +195,17 @@ def chosen(
 
 
 def refusals(
-    patterns: Sequence[str],
-    matched: Callable[[Sequence[str]], Iterable[_F | OperatorError]],
-    judge: Callable[[_F], Iterator[OperatorError]],
+    matched: Iterable[tuple[str, _F | OperatorError]], judge: Callable[[_F], Iterator[OperatorError]]
 ) -> Iterator[tuple[str, OperatorError | None]]:
     """Give every pattern or table, and each reason why it cannot be captured; None where there is none."""
     seen: set[str] = set()
-    without = [pattern for pattern in patterns if pattern.startswith(LEFT_OUT)]
-    for pattern in patterns:
-        if pattern in without:
-            continue
-        for found in matched([pattern, *without]):
-            if isinstance(found, OperatorError):
-                yield pattern, found
-            elif found.qualified not in seen:
-                seen.add(found.qualified)
-                reasons: list[OperatorError | None] = list(judge(found))
-                yield from ((found.qualified, reason) for reason in reasons or [None])
-
-
-def not_left_out(
-    found: Iterable[_F], patterns: Sequence[str], compared: Callable[[str], str] = lambda name: name
-) -> list[_F]:
-    """Return what no pattern leaves out; `compared` gives what the server compares of a name."""
-    without = [compared(pattern.removeprefix(LEFT_OUT)) for pattern in patterns if pattern.startswith(LEFT_OUT)]
-    return [one for one in found if not any(matches(pattern, compared(one.qualified)) for pattern in without)]
+    for pattern, found in matched:
+        if isinstance(found, OperatorError):
+            yield pattern, found
+        elif found.qualified not in seen:
+            seen.add(found.qualified)
+            reasons: list[OperatorError | None] = list(judge(found))
+            yield from ((found.qualified, reason) for reason in reasons or [None])
 
 
 def stops(name: str, patterns: Sequence[str], known: Collection[str]) -> bool:

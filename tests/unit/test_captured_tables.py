@@ -39,22 +39,45 @@ A, B, BAD = Table("s", "a"), Table("s", "b"), Table("r", "bad", "it has no rows"
 NOTHING = OperatorError("matches nothing")
 
 
+def _of(matched: Sequence[Table | OperatorError]) -> list[tuple[str, Table | OperatorError]]:
+    return [("*", one) for one in matched]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "names"),
+    [
+        (["s.*", "r.*"], ["s.a", "s.b", "r.bad"]),
+        (["s.b", "s.*"], ["s.b", "s.a", "s.b"]),
+        (["s.*", "r.*", "!r.bad"], ["s.a", "s.b"]),
+        (["s.a", "r.bad", "!r.*"], ["s.a"]),
+        (["r.*", "!r.bad"], ["nothing is r.*"]),
+        (["s.*", "t.*", "!t.x"], ["s.a", "s.b", "nothing is t.*"]),
+        (["!s.a"], []),
+        ([], []),
+    ],
+)
+def test_a_pattern_whose_tables_are_all_left_out_names_something(patterns: list[str], names: list[str]) -> None:
+    """A run leaves tables out by itself, too, and the others go on; a pattern that is misspelt is told all the same."""
+    found = captured_tables.matched(
+        patterns, [A, B, BAD], lambda _: True, lambda pattern: OperatorError(f"nothing is {pattern}")
+    )
+    assert [one.message if isinstance(one, OperatorError) else one.qualified for _, one in found] == names
+
+
 def test_tables_are_chosen_once_and_by_name() -> None:
-    assert captured_tables.chosen([B, A, B, Table("r", "z")], judge) == [Table("r", "z"), A, B]
+    assert captured_tables.chosen(_of([B, A, B, Table("r", "z")]), judge) == [Table("r", "z"), A, B]
 
 
 @pytest.mark.parametrize(("matched", "words"), [([A, BAD], "it has no rows"), ([BAD, NOTHING], "matches nothing")])
 def test_what_cannot_be_captured_is_refused(matched: Sequence[Table | OperatorError], words: str) -> None:
     """A pattern that names nothing comes first: it may be the mistake behind the rest."""
     with pytest.raises(OperatorError, match=words):
-        captured_tables.chosen(matched, judge)
+        captured_tables.chosen(_of(matched), judge)
 
 
 def test_every_reason_is_told_once() -> None:
-    found = {"s.*": [A, B], "*": [B, BAD], "none": [NOTHING]}
-    reasons = captured_tables.refusals(
-        list(found), lambda patterns: [one for pattern in patterns for one in found[pattern]], judge
-    )
+    found: dict[str, list[Table | OperatorError]] = {"s.*": [A, B], "*": [B, BAD], "none": [NOTHING]}
+    reasons = captured_tables.refusals([(pattern, one) for pattern, of in found.items() for one in of], judge)
     told = [(name, reason and reason.message) for name, reason in reasons]
     assert told == [("s.a", None), ("s.b", None), ("r.bad", "it has no rows"), ("none", "matches nothing")]
 

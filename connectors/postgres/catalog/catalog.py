@@ -14,7 +14,7 @@ import psycopg2.extensions
 from psycopg2 import errors, sql
 
 from cdc.config.findings import Finding
-from cdc.config.table_patterns import LEFT_OUT, is_pattern, matches
+from cdc.config.table_patterns import is_pattern
 from cdc.model.change import Column, Table
 from cdc.model.errors import OperatorError, RetryableError, raise_first
 from cdc.model.table_schema import Description
@@ -153,7 +153,7 @@ class Catalog:
 
     def brought(self, patterns: Sequence[str]) -> list[str]:
         """Return the tables of these names, whether or not they can be captured: one statement, whatever there is."""
-        return [found.qualified for found in self._matched(patterns) if not isinstance(found, OperatorError)]
+        return [found.qualified for _, found in self._matched(patterns) if not isinstance(found, OperatorError)]
 
     def end(self) -> int:
         """Return where the log ends, which may be inside a record's padding or a page's header."""
@@ -173,23 +173,17 @@ class Catalog:
                 except OperatorError as exc:
                     yield exc
 
-        return captured_tables.refusals(patterns, self._matched, judge)
+        return captured_tables.refusals(self._matched(patterns), judge)
 
-    def _matched(self, patterns: Sequence[str]) -> Iterator[FoundRelation | OperatorError]:
-        """Give what the patterns name, in their order; for one that names nothing, the error."""
+    def _matched(self, patterns: Sequence[str]) -> Iterator[tuple[str, FoundRelation | OperatorError]]:
         everything = [FoundRelation(*row) for row in self.rows("reading the catalog", queries.RELATIONS)]
-        left = captured_tables.not_left_out(everything, patterns)
-        for pattern in patterns:
-            if pattern.startswith(LEFT_OUT):
-                continue
-            matched = [f for f in left if matches(pattern, f.qualified)]
-            if is_pattern(pattern):
-                matched = [f for f in matched if f.kind in "rp"]
-            if not matched:
-                there = [] if is_pattern(pattern) else self.rows("reading the catalog", queries.NAMED, (pattern,))
-                names = [f.qualified for f in everything if f.kind in "rp"]
-                yield capturable.no_table(pattern, *there[0]) if there else capturable.nothing_matches(pattern, names)
-            yield from matched
+
+        def nothing(pattern: str) -> OperatorError:
+            there = [] if is_pattern(pattern) else self.rows("reading the catalog", queries.NAMED, (pattern,))
+            names = [found.qualified for found in everything if found.kind in "rp"]
+            return capturable.no_table(pattern, *there[0]) if there else capturable.nothing_matches(pattern, names)
+
+        return captured_tables.matched(patterns, everything, lambda found: found.kind in "rp", nothing)
 
     def find(self, schema: str, name: str, keys: Mapping[str, Sequence[str]]) -> Captured | None:
         """Return a table as it is now; None if there is none. Raises OperatorError if it can no longer be captured."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from cdc.config.table_patterns import LEFT_OUT, is_pattern, matches
+from cdc.config.table_patterns import is_pattern
 from cdc.model.change import Column, Table
 from cdc.model.errors import LeftOutError, NotLoggedError, OperatorError
 from connectors import captured_tables
@@ -159,7 +159,7 @@ class Catalog:
 
     def brought(self, patterns: Sequence[str]) -> list[str]:
         """Return the tables of these names, whether or not they can be captured."""
-        return [found.qualified for found in self._matched(patterns) if not isinstance(found, OperatorError)]
+        return [found.qualified for _, found in self._matched(patterns) if not isinstance(found, OperatorError)]
 
     def refusals(
         self,
@@ -167,29 +167,24 @@ class Catalog:
         keys: Mapping[str, Sequence[str]] = MappingProxyType({}),  # noqa: ARG002 - `captured` refuses them
     ) -> Iterator[tuple[str, OperatorError | None]]:
         """Give every pattern or table, and each reason why it cannot be captured; None where there is none."""
-        return captured_tables.refusals(patterns, self._matched, refusals)
+        return captured_tables.refusals(self._matched(patterns), refusals)
 
     def find(self, name: str) -> Found | None:
         """Return a table as it is now; None: there is none."""
         return next((self._describe(*of) for of in self._listed() if of[0] == name), None)
 
-    def _matched(self, patterns: Sequence[str]) -> Iterator[Found | OperatorError]:
+    def _matched(self, patterns: Sequence[str]) -> Iterator[tuple[str, Found | OperatorError]]:
         everything = [self._describe(*of) for of in self._listed()]
-        left = captured_tables.not_left_out(everything, patterns)
-        for pattern in patterns:
-            if pattern.startswith(LEFT_OUT):
-                continue
-            matched = [found for found in left if matches(pattern, found.qualified)]
-            if is_pattern(pattern):
-                matched = [found for found in matched if found.kind == "table"]
-            if not matched:
-                names = [found.qualified for found in everything if found.kind == "table"]
-                near = captured_tables.did_you_mean(pattern, names, most=3)
-                what = "matches no table" if is_pattern(pattern) else "does not exist"
-                yield OperatorError(
-                    f"table {pattern} {what}", hint=near or f"tables here: {', '.join(names[:10]) or 'none'}"
-                )
-            yield from matched
+
+        def nothing(pattern: str) -> OperatorError:
+            names = [found.qualified for found in everything if found.kind == "table"]
+            near = captured_tables.did_you_mean(pattern, names, most=3)
+            what = "matches no table" if is_pattern(pattern) else "does not exist"
+            return OperatorError(
+                f"table {pattern} {what}", hint=near or f"tables here: {', '.join(names[:10]) or 'none'}"
+            )
+
+        return captured_tables.matched(patterns, everything, lambda found: found.kind == "table", nothing)
 
     def _listed(self) -> Iterator[tuple[str, str, bool, bool]]:
         for schema, name, kind, _columns, without_rowid, strict in self._ask("PRAGMA table_list"):
