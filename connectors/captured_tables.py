@@ -225,8 +225,10 @@ def sorted_out(
     """
 
     def ends(name: str, refusal: OperatorError) -> bool:
+        if name == outbox:
+            return True
         if isinstance(refusal, LeftOutError):
-            return name == outbox or (name in patterns and not known)
+            return name in patterns and not known
         return stops(name, patterns, known)
 
     good, bad = list[str](), list[tuple[str, OperatorError]]()

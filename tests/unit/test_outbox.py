@@ -19,7 +19,7 @@ from cdc.model.change import Change, Column, Kind, Op, Row, Table
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.interfaces import Log
 from cdc.model.table_schema import NoneCame
-from cdc.rules.outbox import COLUMNS
+from cdc.rules.outbox import COLUMNS, refusals
 from cdc.testing import (
     POINTS,
     At,
@@ -177,7 +177,7 @@ def test_rows_that_were_there_before_are_not_published() -> None:
     bench.log.commit(insert(OUTBOX, _row(1)))
     bench.run()
     bench.log.commit(insert(OUTBOX, _row(2)))
-    bench.run(ORDERS)
+    bench.run(ORDERS, outbox=None)
     bench.run()
     assert bench.ids() == []
     bench.log.commit(insert(OUTBOX, _row(3)))
@@ -309,6 +309,20 @@ def test_a_table_that_is_no_outbox_is_refused() -> None:
     with pytest.raises(OperatorError, match="has no column aggregatetype, payload"):
         bench.run(text_table("outbox", ["id", "aggregateid", "type"]))
     assert not bench.kafka.topics
+
+
+def test_an_outbox_that_is_not_captured_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pattern brings others: nobody would miss one that is misspelt, was renamed, or cannot be captured."""
+    bench = Bench()
+    with pytest.raises(OperatorError, match=r"source.outbox: s.outbox is no captured table") as unknown:
+        bench.run(ORDERS)
+    assert "captured are s.orders" in (unknown.value.hint or "")
+    no_key = OperatorError("table s.outbox has no primary key")
+    monkeypatch.setattr(MemorySource, "left_out", lambda _: {"s.outbox": no_key}, raising=False)
+    with pytest.raises(OperatorError, match=r"table s.outbox has no primary key"):
+        bench.run(ORDERS)
+    assert not bench.kafka.topics
+    assert list(refusals(CONFIG, [ORDERS], {"s.outbox": None})) == [], "told already"
 
 
 @pytest.mark.parametrize(
