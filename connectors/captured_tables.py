@@ -137,6 +137,42 @@ def back(left_out: Collection[str], catalog: _Catalog, keys: Mapping[str, Sequen
     return {one.table.qualified for one in catalog.captured(there, keys, LeftOut([]))} if there else set()
 
 
+def matched(
+    patterns: Sequence[str],
+    everything: Sequence[_F],
+    is_table: Callable[[_F], bool],
+    nothing: Callable[[str], _F | Unmatched],
+    compared: Callable[[str], str] = lambda name: name,
+) -> Iterator[_F | Unmatched]:
+    """Give what each pattern names, in their order; for one that names nothing, what `nothing` makes of it.
+
+    One whose tables are all left out names something, unless nothing is left at all. `compared` gives what the server
+    compares of a name. Patterns match what `is_table`; a name matches what cannot be captured, too, which is told so.
+    """
+    without = [compared(pattern.removeprefix(LEFT_OUT)) for pattern in patterns if pattern.startswith(LEFT_OUT)]
+    names = [(compared(found.qualified), found) for found in everything]
+    left = [of for of in names if not any(matches(pattern, of[0]) for pattern in without)]
+
+    def of(pattern: str, among: Iterable[tuple[str, _F]]) -> Iterator[_F]:
+        wanted, wild = compared(pattern), is_pattern(pattern)
+        return (found for name, found in among if matches(wanted, name) and (is_table(found) or not wild))
+
+    told, hidden = False, list[str]()
+    for pattern in patterns:
+        if pattern.startswith(LEFT_OUT):
+            continue
+        there = list(of(pattern, left))
+        if not there and any(of(pattern, names)):
+            hidden.append(pattern)
+            continue
+        told = True
+        if not there:
+            yield nothing(pattern)
+        yield from there
+    for pattern in [] if told else hidden:
+        yield nothing(pattern)
+
+
 def chosen(
     matched: Iterable[_F | Unmatched], judge: Callable[[_F], Iterator[OperatorError]], leave: Leave = refuse
 ) -> list[_F]:
@@ -162,31 +198,17 @@ def chosen(
 
 
 def refusals(
-    patterns: Sequence[str],
-    matched: Callable[[Sequence[str]], Iterable[_F | Unmatched]],
-    judge: Callable[[_F], Iterator[OperatorError]],
+    matched: Iterable[_F | Unmatched], judge: Callable[[_F], Iterator[OperatorError]]
 ) -> Iterator[tuple[str, OperatorError | None]]:
     """Give every pattern or table, and each reason why it cannot be captured; None where there is none."""
     seen: set[str] = set()
-    without = [pattern for pattern in patterns if pattern.startswith(LEFT_OUT)]
-    for pattern in patterns:
-        if pattern in without:
-            continue
-        for found in matched([pattern, *without]):
-            if isinstance(found, Unmatched):
-                yield found.qualified, found.error()
-            elif found.qualified not in seen:
-                seen.add(found.qualified)
-                reasons: list[OperatorError | None] = list(judge(found))
-                yield from ((found.qualified, reason) for reason in reasons or [None])
-
-
-def not_left_out(
-    found: Iterable[_F], patterns: Sequence[str], compared: Callable[[str], str] = lambda name: name
-) -> list[_F]:
-    """Return what no pattern leaves out; `compared` gives what the server compares of a name."""
-    without = [compared(pattern.removeprefix(LEFT_OUT)) for pattern in patterns if pattern.startswith(LEFT_OUT)]
-    return [one for one in found if not any(matches(pattern, compared(one.qualified)) for pattern in without)]
+    for found in matched:
+        if isinstance(found, Unmatched):
+            yield found.qualified, found.error()
+        elif found.qualified not in seen:
+            seen.add(found.qualified)
+            reasons: list[OperatorError | None] = list(judge(found))
+            yield from ((found.qualified, reason) for reason in reasons or [None])
 
 
 def sorted_out(

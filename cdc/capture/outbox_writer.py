@@ -26,6 +26,8 @@ class OutboxWriter:
         self._topics: dict[str, str] = {}
         """By aggregate type."""
         self._told = False
+        self._deleted: tuple[Xid, dict[str, object]] | None = None
+        """The row that the change before this one has deleted."""
 
     def write(self, change: Change | Described, frame: Frame, xid: Xid) -> None:
         """Publish an insert. A delete is the application's way to tidy up, an update is no message.
@@ -40,12 +42,29 @@ class OutboxWriter:
                 "table %s: DDL, or a statement in the place of rows: rows of the outbox that came so are not "
                 "published; source: {on_hole: stop} stops at such a statement", self.table,
             )  # fmt: skip
-        if change.op is Op.CREATE and change.after is not None:
+        moved = self._is_moved(change, xid)
+        if change.op is Op.CREATE and change.after is not None and not moved:
             self._publish(change.table, change.after, change, frame, xid)
-        elif change.op is Op.UPDATE and not self._told:
+        elif (moved or change.op is Op.UPDATE) and not self._told:
             self._told = True
             log.warning("table %s: rows of the outbox are updated: an update is not published", self.table)
         frame.skip()
+
+    def _is_moved(self, change: Change, xid: Xid) -> bool:
+        """Whether an insert is the second half of an update, which has moved a row to another partition.
+
+        PostgreSQL writes the two into its log one behind the other. The columns by which a table is partitioned are in
+        its key, so the key is another one, and the message the same. Who deletes a message and inserts it again under
+        its key means another one.
+        """
+        deleted, self._deleted = self._deleted, None
+        if change.op is Op.DELETE and change.before is not None:
+            self._deleted = xid, _named(change.table, change.before)
+        if deleted is None or change.op is not Op.CREATE or change.after is None or deleted[0] != xid:
+            return False
+        was, now = deleted[1], _named(change.table, change.after)
+        is_same = was.get("id") is not None and was["id"] == now.get("id")
+        return is_same and any(was.get(name) != now.get(name) for name in change.table.key)
 
     def _publish(self, table: Table, row: Row, change: Change, frame: Frame, xid: Xid) -> None:
         try:
@@ -66,3 +85,7 @@ class OutboxWriter:
             except ValueError as exc:
                 raise NotRoutedError(str(exc), ("aggregatetype",)) from exc
         return self._topics[aggregate_type]
+
+
+def _named(table: Table, row: Row) -> dict[str, object]:
+    return {column.name: value for column, value in zip(table.columns, row, strict=True)}

@@ -304,7 +304,7 @@ class Pipeline:
             raise_first(self._settings.formats.refusals(tables, first=not ran_before))
             raise_first(self._settings.routes.refusals(tables, first=not ran_before))
             self._startup.learn_formats(source, tables)
-            raise_first(outbox.refusals(self._settings.outbox, tables))
+            raise_first(outbox.refusals(self._settings.outbox, tables, beside))
             if not ran_before:
                 self._startup.refuse_neighbours(identity, tables)
                 source.unused()

@@ -214,7 +214,7 @@ def _connector(path: Path, text: str | None, references: Callable[[str], str] | 
     if (kind := text_at(path, "sink", "type", text=text)) in FILE_SINKS:
         raise ConfigError(
             f"{path}: sink.type is {kind}: this connector has no topics",
-            hint="cdc run is the command for it; what it has written is in sink.path",
+            hint="cdc run CONNECTOR.yaml is the command for it; what it has written is in sink.path",
         )
     if kind not in (None, "kafka") and "${" not in kind:  # its keys would be said to be unknown
         raise ConfigError(f"{path}: sink: type: “{kind}” is not a sink", hint=_SINKS)

@@ -23,6 +23,16 @@ def pasteable(hint: str, files: Mapping[str, Path]) -> str:
     return re.sub(names, lambda found: shlex.quote(str(files[found[0]])), hint) if files else hint
 
 
+def of_table(command: str, table: str) -> str:
+    """Return a command for one table, whose name may have what a shell takes for its own."""
+    return f"{command} --table {shlex.quote(table)}"
+
+
+def rebuild(table: str) -> str:
+    """Return the command that makes a table's copies again, beside those that are there."""
+    return of_table(f"cdc rebuild {APPLY}", table)
+
+
 def grant(
     servers: str, options: Mapping[str, str], operations: Iterable[str], *topics: str, prefixed: bool = False
 ) -> str:

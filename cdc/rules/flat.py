@@ -9,7 +9,7 @@ or a foreign one. The header goes wherever the record goes, through compaction t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -82,14 +82,15 @@ class Formats:
         default: str = "",
         formats: Mapping[str, str] | None = None,
         metadata: Sequence[str] = (),
-        logged: Callable[[str], bool] = lambda _: False,
+        logs: Sequence[str] = (),
         decimals: str = "precise",
     ) -> None:
         """`formats` has formats by name or pattern of a table; the first that fits is taken.
 
-        `logged` says whether a table has a log beside its topic. `decimals`: see `RegistryConfig`.
+        `logs` has the tables that have a log beside their topic, as `sink.log.tables` names them. `decimals`: see
+        `RegistryConfig`.
         """
-        self._default, self._formats, self._logged = default, formats or {}, logged
+        self._default, self._formats, self._logs = default, formats or {}, tuple(logs)
         self._flat, self.decimals = Flat(tuple(metadata)), decimals
 
     @classmethod
@@ -98,7 +99,7 @@ class Formats:
             sink.format,
             sink.formats,
             sink.flat_metadata,
-            sink.log.has if sink.log is not None else lambda _: False,
+            sink.log.tables if sink.log is not None else (),
             sink.registry.decimals if sink.registry is not None else "precise",
         )
 
@@ -137,17 +138,18 @@ class Formats:
 
         Later a table may be gone of which the file still speaks: that is no reason to stop.
         """
-        for item in self._formats if first else ():
+        said = [("sink.formats", item) for item in self._formats] + [("sink.log.tables", item) for item in self._logs]
+        for where, item in said if first else ():
             if not any(matches(item, table.qualified) for table in tables):
                 yield OperatorError(
-                    f"sink.formats: “{item}” matches no table that is captured",
+                    f"{where}: “{item}” matches no table that is captured",
                     hint="as schema.table, with * and ?; cdc check CONNECTOR.yaml names the tables",
                 )
         for table in tables:
             flat = self.of(table.qualified)
             if flat is None:
                 continue
-            if self._logged(table.qualified):
+            if any(matches(item, table.qualified) for item in self._logs):
                 yield OperatorError(
                     f"sink.format: table {table.qualified} is flat and has a log: without deletes it tells no history",
                     hint=f"sink: {{formats: {{{table.qualified}: envelope}}}}; or take it out of sink.log.tables",

@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from cdc.config.published.outbox import OutboxConfig
 from cdc.model.change import UNCHANGED, Row, Table
-from cdc.model.errors import OperatorError
+from cdc.model.errors import CdcError, OperatorError
 from cdc.model.interfaces import Headers
 from cdc.rules.changed_values import plain
 
@@ -81,12 +82,32 @@ def _tracing(context: bytes | None) -> Headers:
     return tuple(sorted(found.items())) if _TRACEPARENT.fullmatch(found.get("traceparent", b"")) else ()
 
 
-def refusals(outbox: OutboxConfig | None, tables: Sequence[Table]) -> Iterator[OperatorError]:
-    """Give why a captured table cannot be the outbox."""
-    for table in tables if outbox is not None else ():
+def refusals(
+    outbox: OutboxConfig | None,
+    tables: Sequence[Table],
+    left_out: Mapping[str, CdcError | None] = MappingProxyType({}),
+) -> Iterator[CdcError]:
+    """Give why the outbox cannot be the one of `tables`, which are captured, or is none of them.
+
+    Nobody would notice that: no message comes, and rows of the table that was meant are events. `left_out` has the
+    tables that a source leaves out by itself, each with its reason; None: that is told already.
+    """
+    if outbox is None:
+        return
+    table = next((table for table in tables if table.qualified == outbox.table), None)
+    if table is None and outbox.table in left_out:
+        reason = left_out[outbox.table]
+        yield from () if reason is None else [reason]
+    elif table is None:
+        yield OperatorError(
+            f"source.outbox: {outbox.table} is no captured table: none of its messages would be published",
+            hint=f"captured are {', '.join(table.qualified for table in tables[:10])}; write its name as it is there; "
+            "or, without an outbox, take source.outbox out",
+        )
+    else:
         names = [column.name for column in table.columns]
         missing = [name for name in COLUMNS if name not in names]
-        if outbox is not None and table.qualified == outbox.table and missing:
+        if missing:
             yield OperatorError(
                 f"source.outbox: table {table.qualified} has no column {', '.join(missing)}",
                 hint=f"an outbox has the columns {', '.join(COLUMNS)}, as Debezium's outbox event router wants them",

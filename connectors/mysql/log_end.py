@@ -21,7 +21,9 @@ def end(config: ConnectorConfig, state: State) -> int:
         found = server.look(connection)
         if state.identity.get(LINEAGE, found.lineage) != found.lineage:
             msg = f"MySQL at {address.endpoint} is not the server that connector {config.name} has followed so far"
-            raise OperatorError(msg, hint="take the token again when the connector follows this one: cdc status")
+            raise OperatorError(
+                msg, hint="take it again when the connector follows this one: cdc status CONNECTOR.yaml"
+            )
         return server.status(connection, found)[0].commit
     finally:
         session.close(connection)

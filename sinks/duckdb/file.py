@@ -69,7 +69,7 @@ class DuckdbFile:
             who = holder[1] if holder is not None else "another reader or connector"
             return RetryableError(
                 f"file {self.path} is in use by {who}: DuckDB lets one process have it at a time",
-                hint="close it there first, or stop that connector; cdc run --wait waits for it",
+                hint="close it there first, or stop that connector; cdc run CONNECTOR.yaml --wait waits for it",
             )
         if self.path.is_dir():
             what = "it is a folder"

@@ -28,6 +28,7 @@ from cdc.encode.table_log import log_of
 from cdc.formats.reading import MAGIC
 from cdc.model.audit import DONE, Act, asked_by
 from cdc.model.errors import OperatorError
+from cdc.model.hints import of_table
 from cdc.model.state import key_to_json
 from cdc.rules.routes import Routes, without_table
 from sinks.client.schema_registry import open_reading
@@ -118,7 +119,7 @@ class _Erasure:
         if not before.records:
             self._say(
                 f"topic {self.topic} has no record of this key, not even of its delete: is it written as in "
-                f"cdc tail CONNECTOR.yaml --table {self._table} --from-beginning?"
+                f"{self._shown_by()}?"
             )
         if not before.deleted:
             raise OperatorError(
@@ -267,14 +268,17 @@ class _Erasure:
                 return True
         return False
 
+    def _shown_by(self) -> str:
+        return f"{of_table('cdc tail CONNECTOR.yaml', self._table)} --from-beginning"
+
     def _not_found(self, place: Place) -> Place:
         """Tell of a topic without the key: a row that is there under another spelling must not pass for erased."""
         alike = {m.key() for m in self._records(self.topic) if self._names(m.key(), self._key.is_like)}
         if alike:
             what = (
                 f"it has no record of this key, and {len(alike)} that differ in case, spaces or digits of the same "
-                f"value: run this with --key as cdc tail CONNECTOR.yaml --table {self._table} --from-beginning shows "
-                "it; if the row was another, nothing is left of it here"
+                f"value: run this with --key as {self._shown_by()} shows it; if the row was another, nothing is left "
+                "of it here"
             )
             return Place(place.place, "kept", what)
         return replace(place, what=f"it had no record of this key; {place.what}")

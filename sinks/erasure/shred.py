@@ -11,6 +11,7 @@ The rest, tables, logs, dead letters and all that was made of them, stays as it 
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -252,7 +253,7 @@ class _Shredding:
             yield Place(
                 f"keys of {table}", "cannot be proved",
                 f"a subject with the same value has a key there: if {self._table} was called {table} before, run this "
-                f"also with --table {table}",
+                f"also with --table {shlex.quote(table)}",
             )  # fmt: skip
 
     def _parted(self) -> tuple[list[bytes], list[bytes]]:

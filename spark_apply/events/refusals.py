@@ -23,5 +23,5 @@ def without_log(table: str, topic: str) -> OperatorError:
     return OperatorError(
         f"{table}: mode: history is made from topic {topic}, which does not exist",
         hint=f"in the connector's file, sink: {{log: {{tables: [{table}], retention: 30d}}}}; then start it again. "
-        "The history begins there; cdc snapshot start adds the rows of now",
+        "The history begins there; cdc snapshot start CONNECTOR.yaml adds the rows of now",
     )

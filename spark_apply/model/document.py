@@ -26,6 +26,7 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 
 from cdc.model.change import Kind
 from cdc.model.errors import OperatorError
+from cdc.model.hints import rebuild
 from spark_apply.model.target_table import TargetTable
 from spark_apply.model.types import spark_type
 from spark_apply.spark.names import quoted
@@ -77,7 +78,7 @@ def require_same_forms(table: TargetTable, had: Mapping[str, str], where: str) -
         before = had.get(column.name)
         if before not in (None, now[column.name]) and column.versions and before not in known:
             msg = f"{where}, column {column.name}: it is {before} and would have to be {now[column.name]}"
-            hint = f"cdc rebuild APPLY.yaml --table {table.qualified}; or undo the change of types"
+            hint = f"{rebuild(table.qualified)}; or undo the change of types"
             raise OperatorError(msg, hint=hint)
 
 

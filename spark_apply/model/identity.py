@@ -12,6 +12,7 @@ import json
 import uuid
 
 from cdc.model.errors import OperatorError
+from cdc.model.hints import rebuild
 from spark_apply.model.target_table import TargetTable, other_target
 
 _KEY = "#"
@@ -31,7 +32,7 @@ def identity_of(stamped: str, table: TargetTable, copy: str) -> str:
     """Return the identity in a stamp. Raises OperatorError for another shape or key; `copy` names it there."""
     if stamped == stamp(table, stamped):
         return _identity(stamped)
-    rebuilt = f"cdc rebuild APPLY.yaml --table {table.qualified}  # from the topics, beside it, then swapped in"
+    rebuilt = f"{rebuild(table.qualified)}  # from the topics, beside it, then swapped in"
     if not has_key(stamped, table):
         raise OperatorError(
             f"{copy} has the rows of {table.qualified} under another key than the source’s table has now "

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from cdc.model.errors import OperatorError
+from cdc.model.hints import rebuild
 from spark_apply.model.completeness import LOST, Mark
 from spark_apply.model.target_table import TargetTable
 
@@ -52,5 +53,5 @@ def refuse_lost(table: TargetTable, wanted: Iterable[str], there: Numbers, mark:
         what = "columns without the values of its rows"
     raise OperatorError(
         f"{copy} has {what}: another hand has dropped or renamed it, and rows that are there would lose its values",
-        hint=f"cdc rebuild APPLY.yaml --table {table.qualified}  # from the topics, beside it, then swapped in",
+        hint=f"{rebuild(table.qualified)}  # from the topics, beside it, then swapped in",
     )

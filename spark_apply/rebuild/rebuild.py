@@ -32,6 +32,7 @@ from pyspark.sql import SparkSession
 
 from cdc.config.config import ApplyConfig
 from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError
+from cdc.model.hints import rebuild
 from cdc.model.suggestion import did_you_mean
 from spark_apply.events.kafka.offsets import await_markers
 from spark_apply.events.kafka.topic_identity import difference, identities
@@ -148,7 +149,7 @@ class _Rebuilding:
                 try:
                     if store.position(table) is None and not _is_filled(store, table):
                         msg = f"{table.qualified} in {name}: nothing was ever applied there"
-                        raise OperatorError(msg, hint="cdc apply fills it from the topics")
+                        raise OperatorError(msg, hint="cdc apply APPLY.yaml fills it from the topics")
                     there[name] = store
                 except Exception as exc:
                     told = None if concerns_spark(exc) else _told(exc, table, name)
@@ -174,7 +175,7 @@ class _Rebuilding:
         whole = ", ".join(f"{of.table} in {of.store}" for of in self.done) or "none"
         said = "; ".join(f"{_named(of, name)}: {error.message}" for of, name, error in self.failed)
         msg = f"some copies are not rebuilt: {said}. Rebuilt are: {whole}"
-        again = f"cdc rebuild APPLY.yaml --table {table} --store {store}"
+        again = f"{rebuild(table)} --store {store}"
         raise OperatorError(msg, hint=again if store else first.hint) from first
 
 
@@ -218,7 +219,8 @@ def run_rollback(
             if until is None:
                 msg = f"{made.qualified} in {name}: there is no earlier copy to put back"
                 raise OperatorError(
-                    msg, hint="a rebuild keeps one, a rollback uses it up; cdc rebuild makes a new copy"
+                    msg,
+                    hint=f"a rebuild keeps one, a rollback uses it up; {rebuild(made.qualified)} makes a new copy",
                 )
             lost = rollback_loss(made, known.get(made.topic), until)
             if lost is not None and not lose_history:

@@ -24,7 +24,7 @@ def beside(config: ApplyConfig, name: str, known: Iterable[str], *, but: Contain
             raise ConfigError(
                 f"stores.{store}: whether a store of type {of.type} keeps copies of two names apart is not known: a "
                 "replay could write to the live ones",
-                hint="write an apply.yaml of its own, with another place, and start it with cdc apply",
+                hint="write an apply.yaml of its own, with another place, and start it: cdc apply APPLY.yaml",
             )
     live = choose(config.tables, known)
     taken = {(table.partition(".")[0], copy_of(table, settings).lower()) for table, settings in live.items()}

@@ -9,6 +9,7 @@ from typing import Final, NoReturn
 from pyspark.sql.streaming.query import StreamingQuery
 
 from cdc.model.errors import BugError, CdcError, OperatorError
+from cdc.model.hints import rebuild
 from spark_apply.spark.failures import spark_failure
 from spark_apply.spark.remedies import damaged, is_damaged, remedied, remedy
 
@@ -39,7 +40,7 @@ def opening_errors(table: str) -> Iterator[None]:
         if known is not None:
             raise remedied(f"{table}: its copies cannot be opened", said, known) from exc
         if is_damaged(exc):
-            raise damaged(table, said, f"cdc rebuild APPLY.yaml --table {table}") from exc
+            raise damaged(table, said, rebuild(table)) from exc
         hint = "nothing was applied; start again. Do two jobs write this store? Let one do it"
         raise OperatorError(f"{table}: its copies cannot be opened. {said}", hint=hint) from exc
 

@@ -326,6 +326,38 @@ def test_records_that_are_gone(tmp_path: Path, topic: Topic) -> None:
         assert len(store.effects()) == 5
 
 
+def test_the_end_of_a_transaction_is_no_record(tmp_path: Path, topic: Topic) -> None:
+    """Retention takes it with the records that were handled: nothing is missed, and a quiet topic stops no inbox."""
+    store = _sqlite(tmp_path)
+    producer = Producer({"bootstrap.servers": topic.kafka, "transactional.id": topic.name})
+    producer.init_transactions()
+
+    def write(*numbers: int) -> None:
+        producer.begin_transaction()
+        for number in numbers:
+            producer.produce(topic.name, b"%d" % number, partition=number % 2)
+        producer.flush()
+
+    write(0, 1, 2)
+    producer.commit_transaction()
+    write(90, 91)
+    producer.abort_transaction()
+    with opened(store, topic) as (connection, inbox):
+        take_all(store, connection, inbox, 3)
+        with inbox.batch(wait_s=1) as messages:
+            assert messages == ()
+            connection.rollback()  # of a block without records nothing is asked
+    for partition, end in ((0, 5), (1, 4)):
+        topic.forget(partition, end)
+    with opened(store, topic) as (connection, inbox):
+        with inbox.batch(wait_s=1) as messages:
+            assert messages == ()
+        write(3, 4)
+        producer.commit_transaction()
+        take_all(store, connection, inbox, 5)
+    assert sorted(store.effects()) == [0, 1, 2, 3, 4]
+
+
 def test_topics_that_are_made_later(tmp_path: Path, topic: Topic) -> None:
     """One that is not there yet is waited for, and its first record is given."""
     store = _sqlite(tmp_path)

@@ -141,7 +141,8 @@ def test_another_format_has_the_rows_read_again() -> None:
     ("formats", "columns", "why"),
     [
         (Formats("flat", metadata=("op",)), ["id", "__op"], "has a column __op of its own"),
-        (Formats("flat", logged=lambda name: name == "s.t"), ["id"], "is flat and has a log"),
+        (Formats("flat", logs=["s.t"]), ["id"], "is flat and has a log"),
+        (Formats(logs=["s.t", "s.u*"]), ["id"], r"sink.log.tables: “s.u\*” matches no table that is captured"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_made(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,13 @@ TAKES_AWAY = re.compile(
 )
 NAMED = re.compile(r"hint|way_out|remed|advice|close_the_gap|go_on|^drop$|^look$", re.IGNORECASE)
 ERRORS = re.compile(r"^(?!Protocol).*(Error|Problem|Finding|Accident)$")
+
+OF_A_FILE = re.compile(
+    r"\bcdc (?:apply|run|status|check|rebuild|verify|pause|resume|reload|tail|consumers|audit|erase|replay|wait|token"
+    r"|explain|(?:snapshot|view|offsets) [a-z]+)\b(?! (?:--|\{|…|FILE|CONNECTOR|APPLY|VIEWS|[a-z]+\.yaml))"
+)
+"""A command that wants a file and names none. In backquotes it is the command's name, and nothing to paste."""
+OF_A_TABLE = re.compile(r"--table \{")
 
 REVIEWED = {
     "its delete is older than delete.retention.ms": "the name of a setting, and what may have happened",
@@ -61,12 +69,14 @@ def hints(tree: ast.AST) -> Iterator[str]:
             yield from map(words, node.args[1:])
 
 
+@functools.cache
+def all_hints() -> list[tuple[str, str]]:
+    files = [file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))]
+    return [(str(file.relative_to(ROOT)), hint) for file in files for hint in hints(ast.parse(file.read_text()))]
+
+
 def found() -> Iterator[tuple[str, str]]:
-    for package in PACKAGES:
-        for file in sorted((ROOT / package).rglob("*.py")):
-            for hint in hints(ast.parse(file.read_text())):
-                if TAKES_AWAY.search(hint):
-                    yield str(file.relative_to(ROOT)), hint
+    return ((file, hint) for file, hint in all_hints() if TAKES_AWAY.search(hint))
 
 
 def test_no_hint_takes_something_away() -> None:
@@ -74,9 +84,25 @@ def test_no_hint_takes_something_away() -> None:
     assert unknown == []
 
 
+def test_a_hint_names_the_file_of_its_command() -> None:
+    """By `CONNECTOR.yaml` and the like, in whose place `cdc.model.hints.pasteable` puts the command's own file."""
+    assert [f"{file}: {hint}" for file, hint in all_hints() if OF_A_FILE.search(re.sub("`[^`]*`", "", hint))] == []
+
+
+def test_a_hint_quotes_the_name_of_its_table() -> None:
+    """A table may be called `Order Items`: `cdc.model.hints.of_table` writes it as a shell takes it."""
+    assert [f"{file}: {hint}" for file, hint in all_hints() if OF_A_TABLE.search(hint)] == []
+
+
 def test_what_was_reviewed_is_still_there() -> None:
     told = [hint for _, hint in found()]
     assert [known for known in REVIEWED if not any(known in hint for hint in told)] == []
+
+
+def test_a_command_without_its_file_or_with_a_bare_name_would_be_found() -> None:
+    (hint,) = hints(ast.parse("raise OperatorError('gone', hint=f'cdc apply; cdc rebuild APPLY.yaml --table {name}')"))
+    assert OF_A_FILE.search(hint)
+    assert OF_A_TABLE.search(hint)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from cdc.model.change import Change, Column, Kind, Op, Row, Table
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.interfaces import Log
 from cdc.model.table_schema import NoneCame
-from cdc.rules.outbox import COLUMNS
+from cdc.rules.outbox import COLUMNS, refusals
 from cdc.testing import (
     POINTS,
     At,
@@ -145,13 +145,39 @@ def test_what_is_tidied_up_at_once_is_published_too(caplog: pytest.LogCaptureFix
     assert caplog.text.count("an update is not published") == 1
 
 
+def test_a_row_that_moves_to_another_partition_is_no_new_message(caplog: pytest.LogCaptureFixture) -> None:
+    """PostgreSQL writes such an update as a delete and an insert; who writes those itself means another message."""
+    done = text_table("outbox", ["id", "done", "aggregatetype", "aggregateid", "type", _JSON])
+    done = replace(done, key=("id", "done"))
+    rest = _row(1)[1:]
+
+    def row(number: bytes, state: bytes) -> Row:
+        return (number, state, *rest)
+
+    bench = Bench()
+    bench.run(done)
+    bench.log.commit(insert(done, row(b"1", b"f")), insert(done, row(b"2", b"f")))
+    moved = (delete(done, (b"1", b"f")), insert(done, row(b"1", b"t")))
+    bench.log.commit(*moved, delete(done, (b"2", b"f")), insert(done, row(b"2", b"t")))
+    with caplog.at_level(logging.WARNING):
+        bench.run(done)
+    assert bench.ids() == [1, 2]
+    assert caplog.text.count("an update is not published") == 1
+    bench.log.commit(delete(done, (b"1", b"t")), insert(done, row(b"1", b"t")))
+    bench.log.commit(delete(done, (b"1", b"t")), insert(done, row(b"3", b"f")))
+    bench.log.commit(delete(done, (b"2", b"t")))
+    bench.log.commit(insert(done, row(b"2", b"f")))
+    bench.run(done)
+    assert bench.ids() == [1, 2, 1, 3, 2]
+
+
 def test_rows_that_were_there_before_are_not_published() -> None:
     """Neither by the first snapshot nor when they are read again: what a message was, the log alone tells."""
     bench = Bench()
     bench.log.commit(insert(OUTBOX, _row(1)))
     bench.run()
     bench.log.commit(insert(OUTBOX, _row(2)))
-    bench.run(ORDERS)
+    bench.run(ORDERS, outbox=None)
     bench.run()
     assert bench.ids() == []
     bench.log.commit(insert(OUTBOX, _row(3)))
@@ -283,6 +309,20 @@ def test_a_table_that_is_no_outbox_is_refused() -> None:
     with pytest.raises(OperatorError, match="has no column aggregatetype, payload"):
         bench.run(text_table("outbox", ["id", "aggregateid", "type"]))
     assert not bench.kafka.topics
+
+
+def test_an_outbox_that_is_not_captured_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pattern brings others: nobody would miss one that is misspelt, was renamed, or cannot be captured."""
+    bench = Bench()
+    with pytest.raises(OperatorError, match=r"source.outbox: s.outbox is no captured table") as unknown:
+        bench.run(ORDERS)
+    assert "captured are s.orders" in (unknown.value.hint or "")
+    no_key = OperatorError("table s.outbox has no primary key")
+    monkeypatch.setattr(MemorySource, "left_out", lambda _: {"s.outbox": no_key}, raising=False)
+    with pytest.raises(OperatorError, match=r"table s.outbox has no primary key"):
+        bench.run(ORDERS)
+    assert not bench.kafka.topics
+    assert list(refusals(CONFIG, [ORDERS], {"s.outbox": None})) == [], "told already"
 
 
 @pytest.mark.parametrize(

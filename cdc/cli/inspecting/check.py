@@ -91,9 +91,10 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
         wrong = rules.refusals(checked.tables, first=state is None, beside=beside)
         findings += [refused("rules", error) for error in wrong]
         findings += probed("rules", partial(_by_what_was_said, config, rules, checked.tables))
-        findings += [refused("outbox", error) for error in outbox.refusals(config.source.outbox, checked.tables)]
+        told = dict.fromkeys(beside)
+        findings += [refused("outbox", error) for error in outbox.refusals(config.source.outbox, checked.tables, told)]
         formats = Formats.of_sink(config.sink)
-        findings += [refused("format", error) for error in formats.refusals(checked.tables, first=True)]
+        findings += [refused("format", error) for error in formats.refusals(checked.tables, first=state is None)]
         routes = Routes.of_sink(config.sink, formats.text)
         findings += [refused("route", error) for error in routes.refusals(checked.tables, first=state is None)]
     if state is not None:

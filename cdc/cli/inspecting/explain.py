@@ -13,6 +13,7 @@ import orjson
 
 from cdc.config.config import load_apply
 from cdc.model.errors import OperatorError
+from cdc.model.hints import of_table
 
 _COLOURS = {"won": "green", "late": "yellow", "duplicate": "yellow", "no event": "red"}
 
@@ -36,7 +37,8 @@ def explain(file: Path, *, table: str, key: str, as_json: bool) -> None:
     if not found["records"]:
         raise OperatorError(
             f"topic {found['topic']} has no record of this key",
-            hint="it never had one, or its delete is older than delete.retention.ms; cdc tail shows keys as they are",
+            hint="it never had one, or its delete is older than delete.retention.ms; "
+            f"{of_table('cdc tail CONNECTOR.yaml', table)} --from-beginning shows keys as they are",
         )
 
 

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final
 
 import click
@@ -19,6 +20,7 @@ from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_apply, load_connector
 from cdc.model.audit import asked_by
 from cdc.model.errors import CdcError, ConfigError, OperatorError
+from cdc.model.hints import of_table
 from cdc.model.state import Key, State
 
 MAX_REPAIRED_KEYS: Final = 10_000
@@ -118,7 +120,8 @@ def ask_again(connector: ConnectorConfig, file: Path, copies: Iterable[Any]) -> 
         if copy.unchecked or len(of) > MAX_REPAIRED_KEYS:
             raise OperatorError(
                 f"{copy.table}: more than {MAX_REPAIRED_KEYS:,} rows differ, which is too many to ask for one by one",
-                hint=f"cdc snapshot start {file} --table {copy.table}  # publishes all its rows again",
+                hint=of_table(f"cdc snapshot start {quote(str(file))}", copy.table)
+                + "  # publishes all its rows again",
             )
     send = registry.part("sinks.topics.records.signals:send_command")
     for name, keys in wanted.items():

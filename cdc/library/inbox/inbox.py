@@ -29,6 +29,8 @@ locked, only if its offset is not below the mark, and that transaction moves the
   Positions of other keys go back then; offsets do not. A position by key would not tell more, because for one key
   positions increase with offsets, and it would have to be kept for every key. Nor would the ids of an outbox's
   messages: the connector publishes each once, and their set never ends.
+- **The end of a transaction** of Kafka's takes an offset that is no record's. Once all that was read before it is
+  committed, the mark goes behind it: retention takes it with the records, and it must not pass for one that was missed.
 - **A topic that is made again** begins at offset 0: by offsets alone its records would be passed over. The mark has the
   topic's id, which Kafka never gives twice. It is asked behind every fetch, so no record of the new topic is given.
 """
@@ -90,6 +92,7 @@ class Inbox:
         self._marks = Marks(connection, name)
         self._known: dict[str, str] = {}
         self._waiting: deque[Any] = deque()
+        self._ends: dict[Place, int] = {}
         self._failed: Exception | None = None
         self._open = False
         options = {key: value for key, value in kafka.items() if key != "bootstrap.servers"}
@@ -149,13 +152,36 @@ class Inbox:
         if self._waiting:
             return
         try:
-            messages, identities = self._reader.read(most, wait_s)
+            messages, identities, ends = self._reader.read(most, wait_s)
             for topic, identity in identities.items():
                 self._require_same(topic, self._known[topic], identity)
         except OperatorError as exc:
             self._failed = exc
             raise
         self._waiting.extend((message, identities[message.topic()]) for message in messages)
+        self._ends |= ends
+        if self._ends and not messages:  # none waits either, so all before these ends is committed
+            self._pass_ends()
+
+    def _pass_ends(self) -> None:
+        """Move marks behind what is no record, in a transaction of its own: a block without records need not end well.
+
+        Another member that has such a partition by now may have moved its mark further.
+        """
+        try:
+            marks = self._marks.lock(self._ends)
+            moved = {
+                place: end
+                for place, end in self._ends.items()
+                if (mark := marks.get(place)) and mark.offset < end and mark.topic_id == self._known[place[0]]
+            }
+            self._marks.move(moved)
+            self._marks.commit()
+        except BaseException:
+            self._marks.roll_back()
+            raise
+        self._ends.clear()
+        self._reader.handled(moved)
 
     def _begin(self, places: Mapping[Place, Any]) -> dict[Place, int]:
         """Say where partitions go on. Raises GapError if what comes next there is not in the topic."""

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from cdc.config.findings import Finding
-from cdc.config.table_patterns import LEFT_OUT, is_pattern, matches
+from cdc.config.table_patterns import is_pattern
 from cdc.model.change import Column, Table
 from cdc.model.errors import ChangedError, LeftOutError, OperatorError, raise_first
 from cdc.model.table_schema import Description
@@ -173,27 +173,19 @@ class Catalog:
                 except OperatorError as exc:
                     yield exc
 
-        return captured_tables.refusals(patterns, self._matched, judge)
+        return captured_tables.refusals(self._matched(patterns), judge)
 
     def _matched(self, patterns: Sequence[str]) -> Iterator[Found | captured_tables.Unmatched]:
         everything = self._tables()
+
+        def nothing(pattern: str) -> Found | captured_tables.Unmatched:
+            names = [found.qualified for found in everything]
+            meant = [name for name in names if name not in patterns]
+            hidden = None if is_pattern(pattern) else self._hidden(pattern, meant)
+            return hidden or captured_tables.Unmatched(pattern, partial(_nothing_matches, pattern, names))
+
         compared = partial(as_compared, folds=self.folds)
-        left = captured_tables.not_left_out(everything, patterns, compared)
-        for pattern in patterns:
-            if pattern.startswith(LEFT_OUT):
-                continue
-            matched = [f for f in left if matches(compared(pattern), compared(f.qualified))]
-            if is_pattern(pattern):
-                matched = [f for f in matched if f.type in _BASE]
-            others = (of for of in patterns if of.startswith(LEFT_OUT) and of != f"{LEFT_OUT}{pattern}")
-            if any(compared(of.removeprefix(LEFT_OUT)) == compared(pattern) for of in others):
-                continue  # it is left out by its name in other letters
-            if not matched:
-                names = [f.qualified for f in everything]
-                meant = [name for name in names if name not in patterns]
-                hidden = None if is_pattern(pattern) else self._hidden(pattern, meant)
-                yield hidden or captured_tables.Unmatched(pattern, partial(_nothing_matches, pattern, names))
-            yield from matched
+        return captured_tables.matched(patterns, everything, lambda found: found.type in _BASE, nothing, compared)
 
     def _hidden(self, named: str, names: Sequence[str]) -> Found | None:
         """Return what is known of a table that this user may not read, which the catalog does not show; None: no table.

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cdc.model.errors import LeftOutError, OperatorError
+from cdc.model.hints import of_table
 from connectors.postgres.session import identifier
 
 _NO_TABLES = {"S": "a sequence", "i": "an index", "I": "an index", "c": "a type"}
@@ -57,7 +58,7 @@ def not_logged(what: str, table: str, relation: str) -> LeftOutError:
     return LeftOutError(
         f"{what} is not in the log (unlogged)",
         hint=f"ALTER TABLE {relation} SET LOGGED; if no other table was captured, then also "
-        f"cdc snapshot start CONNECTOR.yaml --table {table}: the log has nothing of what was written meanwhile",
+        f"{of_table('cdc snapshot start CONNECTOR.yaml', table)}: the log has nothing of what was written meanwhile",
     )
 
 

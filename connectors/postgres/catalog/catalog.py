@@ -15,7 +15,7 @@ import psycopg2.extensions
 from psycopg2 import errors, sql
 
 from cdc.config.findings import Finding
-from cdc.config.table_patterns import LEFT_OUT, is_pattern, matches
+from cdc.config.table_patterns import is_pattern
 from cdc.model.change import Column, Table
 from cdc.model.errors import OperatorError, RetryableError, raise_first
 from cdc.model.table_schema import Description
@@ -176,28 +176,22 @@ class Catalog:
                 except OperatorError as exc:
                     yield exc
 
-        return captured_tables.refusals(patterns, self._matched, judge)
+        return captured_tables.refusals(self._matched(patterns), judge)
 
     def _matched(self, patterns: Sequence[str]) -> Iterator[FoundRelation | captured_tables.Unmatched]:
-        """Give what the patterns name, in their order; for one that names nothing, the error."""
         everything = [FoundRelation(*row) for row in self.rows("reading the catalog", queries.RELATIONS)]
-        left = captured_tables.not_left_out(everything, patterns)
-        for pattern in patterns:
-            if pattern.startswith(LEFT_OUT):
-                continue
-            matched = [f for f in left if matches(pattern, f.qualified)]
-            if is_pattern(pattern):
-                matched = [f for f in matched if f.kind in "rp"]
-            if not matched:
-                there = [] if is_pattern(pattern) else self.rows("reading the catalog", queries.NAMED, (pattern,))
-                names = [f.qualified for f in everything if f.kind in "rp"]
-                yield captured_tables.Unmatched(
-                    pattern,
-                    partial(capturable.no_table, pattern, *there[0])
-                    if there
-                    else partial(captured_tables.nothing_matches, pattern, names),
-                )
-            yield from matched
+
+        def nothing(pattern: str) -> captured_tables.Unmatched:
+            there = [] if is_pattern(pattern) else self.rows("reading the catalog", queries.NAMED, (pattern,))
+            names = [found.qualified for found in everything if found.kind in "rp"]
+            return captured_tables.Unmatched(
+                pattern,
+                partial(capturable.no_table, pattern, *there[0])
+                if there
+                else partial(captured_tables.nothing_matches, pattern, names),
+            )
+
+        return captured_tables.matched(patterns, everything, lambda found: found.kind in "rp", nothing)
 
     def find(self, schema: str, name: str, keys: Mapping[str, Sequence[str]]) -> Captured | None:
         """Return a table as it is now; None if there is none. Raises OperatorError if it can no longer be captured."""

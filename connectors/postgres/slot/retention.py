@@ -95,12 +95,12 @@ def judge(found: Retention) -> RetentionWarning | None:
         return RetentionWarning(
             HALF,
             f"{held}, more than max_wal_size, and nothing limits it: the server's disk fills if that goes on",
-            "is the connector behind (cdc status)? is a transaction left open? SELECT pid, xact_start, query FROM "
-            "pg_stat_activity WHERE xact_start < now() - interval '10 minutes'",
+            "is the connector behind (cdc status CONNECTOR.yaml)? is a transaction left open? SELECT pid, xact_start, "
+            "query FROM pg_stat_activity WHERE xact_start < now() - interval '10 minutes'",
         )
     hint = (
         f"ALTER SYSTEM SET max_slot_wal_keep_size = '{2 * found.limit_bytes // _MB}MB'; SELECT pg_reload_conf(); "
-        "and find what holds the connector back: cdc status"
+        "and find what holds the connector back: cdc status CONNECTOR.yaml"
     )
     limit = f"max_slot_wal_keep_size is {_mb(found.limit_bytes)}"
     if found.wal_status == "unreserved" or found.safe_bytes <= 0:

@@ -11,7 +11,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
-from cdc.config.table_patterns import LEFT_OUT, is_pattern, matches
 from cdc.model.change import Column, Table
 from cdc.model.errors import LeftOutError, OperatorError
 from connectors import captured_tables
@@ -170,7 +169,7 @@ class Catalog:
         keys: Mapping[str, Sequence[str]] = MappingProxyType({}),  # noqa: ARG002 - `captured` refuses them
     ) -> Iterator[tuple[str, OperatorError | None]]:
         """Give every pattern or table, and each reason why it cannot be captured; None where there is none."""
-        return captured_tables.refusals(patterns, self._matched, refusals)
+        return captured_tables.refusals(self._matched(patterns), refusals)
 
     def find(self, name: str) -> Found | None:
         """Return a table as it is now; None: there is none."""
@@ -178,17 +177,12 @@ class Catalog:
 
     def _matched(self, patterns: Sequence[str]) -> Iterator[Found | captured_tables.Unmatched]:
         everything = [self._describe(*of) for of in self._listed()]
-        left = captured_tables.not_left_out(everything, patterns)
-        for pattern in patterns:
-            if pattern.startswith(LEFT_OUT):
-                continue
-            matched = [found for found in left if matches(pattern, found.qualified)]
-            if is_pattern(pattern):
-                matched = [found for found in matched if found.kind == "table"]
-            if not matched:
-                names = [found.qualified for found in everything if found.kind == "table"]
-                yield captured_tables.Unmatched(pattern, partial(captured_tables.nothing_matches, pattern, names))
-            yield from matched
+
+        def nothing(pattern: str) -> captured_tables.Unmatched:
+            names = [found.qualified for found in everything if found.kind == "table"]
+            return captured_tables.Unmatched(pattern, partial(captured_tables.nothing_matches, pattern, names))
+
+        return captured_tables.matched(patterns, everything, lambda found: found.kind == "table", nothing)
 
     def _listed(self) -> Iterator[tuple[str, str, bool, bool]]:
         for schema, name, kind, _columns, without_rowid, strict in self._ask("PRAGMA table_list"):

@@ -2,6 +2,10 @@
 
 What is committed to Kafka is for those who watch a group's lag, and for nothing else.
 
+An offset is not always a record's: a transaction has a marker at its end, and one that was aborted gives nothing else.
+So a partition may end further behind its last record, and where is told: retention takes what is there, too, and who
+knows of the last record alone would miss what never was.
+
 Which topic a record is of, is asked behind its fetch: an id that a topic has then, it had when the record was fetched,
 because no id comes back. A topic that was deleted and made again in between has another one. (A broker that is behind
 with its metadata may answer with the older id for a moment; the next look tells.)
@@ -47,6 +51,16 @@ class Bounds(NamedTuple):
     end: int
 
 
+class Taken(NamedTuple):
+    """What was read."""
+
+    messages: list[Message]
+    identities: dict[str, str]
+    """Of topics, behind the fetch."""
+    ends: dict[Place, int]
+    """Without records: where partitions end whose records were all given, if that is not behind the last one."""
+
+
 Begin: TypeAlias = Callable[[Mapping[Place, Bounds]], Mapping[Place, int]]
 """Says from which offset on each partition is read. What it raises, `read` does."""
 
@@ -75,6 +89,7 @@ class GroupReader:
                     "group.id": group,
                     "enable.auto.commit": "true",
                     "enable.auto.offset.store": "false",
+                    "enable.partition.eof": "true",
                     "auto.offset.reset": "error",
                     "isolation.level": "read_committed",
                     "partition.assignment.strategy": "range,roundrobin",
@@ -90,12 +105,16 @@ class GroupReader:
         self._failed: CdcError | None = None
         self._passing: CdcError | None = None
         self._unproved: list[Message] = []
+        self._next: dict[Place, int] = {}
+        """Behind the last record of each partition."""
+        self._ends: dict[Place, int] = {}
+        """Where partitions end that have no record behind the last one, and yet more of the log."""
         self._to_begin: list[TopicPartition] = []
         self._topics: set[str] = set()
         self._not_there: set[str] = set()
         self._looked_s = time.monotonic()
 
-    def read(self, most: int, wait_s: float) -> tuple[list[Message], dict[str, str]]:
+    def read(self, most: int, wait_s: float) -> Taken:
         """Give committed records, and the ids that their topics had behind their fetch; nothing within `wait_s`: none.
 
         Now and then it gives ids also without records: nothing else tells of a topic that was made again and is empty.
@@ -105,13 +124,16 @@ class GroupReader:
             self._take(most, wait_s)
         if not self._unproved:
             self._tell()
-            if time.monotonic() - self._looked_s < _LOOK_S:
-                return [], {}
+            if not self._ends and time.monotonic() - self._looked_s < _LOOK_S:
+                return Taken([], {}, {})
         topics = {str(message.topic()) for message in self._unproved} or self._topics
         identities = self._identities(topics)
         self._looked_s = time.monotonic()
-        found, self._unproved = self._unproved, []
-        return found, identities
+        if self._unproved:
+            found, self._unproved = self._unproved, []
+            return Taken(found, identities, {})
+        ends, self._ends = self._ends, {}
+        return Taken([], identities, ends)
 
     def handled(self, offsets: Mapping[Place, int]) -> None:
         """Note for those who watch the group where it goes on."""
@@ -136,6 +158,9 @@ class GroupReader:
                 first = self._consumer.poll(max(0.0, min(_SLICE_S, left_s)))
                 if first is None and left_s <= 0:
                     return
+                if first is not None and _is_end(first):
+                    self._ended(first)
+                    first = None
             taken = [first, *(self._consumer.consume(most - 1, timeout=0) if most > 1 else ())]
         except KafkaException as exc:
             raise translate(exc, self._servers, "reading topics") from exc
@@ -143,8 +168,16 @@ class GroupReader:
             error = message.error()
             if error is None:
                 self._unproved.append(message)
+                self._next[str(message.topic()), message.partition() or 0] = (message.offset() or 0) + 1
+            elif _is_end(message):
+                self._ended(message)
             else:
                 self._heard(error, message)
+
+    def _ended(self, end: Message) -> None:
+        place, offset = (str(end.topic()), end.partition() or 0), end.offset() or 0
+        if offset > self._next.get(place, offset):
+            self._ends[place] = self._next[place] = offset
 
     def _heard(self, error: KafkaError, message: Message) -> None:
         topic, code = message.topic(), error.code()
@@ -192,6 +225,7 @@ class GroupReader:
         }
         offsets = self._begin(bounds)
         self._consumer.assign([TopicPartition(*place, offsets[place]) for place in bounds])
+        self._next, self._ends = dict(offsets), {}
         self._to_begin, self._topics = [], set(identities)
 
     def _bounds(self, topic: str, partition: int) -> tuple[int, int]:
@@ -226,3 +260,8 @@ class GroupReader:
         except KafkaException as exc:
             raise translate(exc, self._servers, "asking which topics these are") from exc
         return found
+
+
+def _is_end(message: Message) -> bool:
+    error = message.error()
+    return error is not None and error.code() == KafkaError._PARTITION_EOF  # noqa: SLF001 - a public name

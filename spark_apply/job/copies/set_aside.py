@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from cdc.model.errors import BugError, CdcError, ConfigError, OperatorError, RetryableError
+from cdc.model.hints import rebuild
 from spark_apply.events.kafka.client import NoAnswerError
 from spark_apply.events.kafka.topics import why_unread
 from spark_apply.events.quarantine import Quarantine
@@ -231,7 +232,7 @@ def told(exc: Exception, table: str, store: str) -> CdcError:
         return exc
     said, known = spark_failure(exc) or f"applying failed: {type(exc).__name__}", remedy(exc)
     if known is None and is_damaged(exc):
-        return damaged(f"{table} in {store}", said, f"cdc rebuild APPLY.yaml --table {table} --store {store}")
+        return damaged(f"{table} in {store}", said, f"{rebuild(table)} --store {store}")
     if known is not None:
         return remedied(f"{table} in {store}", said, known)
     return OperatorError(said, hint="the other tables go on; it is tried again, and goes on where it was")

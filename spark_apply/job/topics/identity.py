@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from cdc.config.apply_config import ApplySource
 from cdc.model.errors import OperatorError
+from cdc.model.hints import rebuild
 from spark_apply.events.kafka.client import NoAnswerError
 from spark_apply.events.kafka.topic_identity import TopicAsker, TopicNow, difference, differing
 from spark_apply.model.store import Store
@@ -47,7 +48,7 @@ def way_out(table: TargetTable) -> str:
     """Return the command for a copy of another topic; a history keeps its copy, which has more than its log."""
     if table.history:
         return f"{RESET} --lose-history  # the history keeps what it has, and goes on with what its log has now"
-    return f"cdc rebuild APPLY.yaml --table {table.qualified} && {RESET}  # from the new topic’s beginning"
+    return f"{rebuild(table.qualified)} && {RESET}  # from the new topic’s beginning"
 
 
 def require_same_topics(now: Mapping[str, TopicNow], tables: Iterable[tuple[TargetTable, Mapping[str, Store]]]) -> None:

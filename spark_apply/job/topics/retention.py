@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from cdc.config.apply_config import ApplySource
 from cdc.model.errors import OperatorError
+from cdc.model.hints import rebuild
 from spark_apply.events.kafka.client import ask_leader, client_settings, unreachable
 from spark_apply.events.kafka.offsets import offset_bounds
 from spark_apply.events.kafka.topics import existing_topics, topic_settings
@@ -180,7 +181,7 @@ def repair_command(table: TargetTable, store: str) -> str:
 
 def rebuild_command(table: TargetTable, store: str) -> str:
     """Return the command that rebuilds a copy."""
-    return f"cdc rebuild APPLY.yaml --table {table.qualified} --store {store}"
+    return f"{rebuild(table.qualified)} --store {store}"
 
 
 def span(span_ms: int) -> str:

@@ -81,7 +81,7 @@ def put_previous_back(log: DeltaLog, due: Due) -> None:
         actions = [_added(log, line) for line in files]
         if not all(map(log.is_there, actions)):
             msg = f"Delta table {log.path}: files of the copy before are gone"
-            raise OperatorError(msg, hint="did another hand VACUUM the table? cdc rebuild makes a new copy")
+            raise OperatorError(msg, hint="did another hand VACUUM the table? cdc rebuild APPLY.yaml makes new copies")
         put_back[:] = [kept]
         set_position(properties, json.loads(position))
         properties.pop(MARK, None)

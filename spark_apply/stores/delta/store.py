@@ -216,7 +216,7 @@ class DeltaStore(LakeStore):
             rows = self._spark.read.format("delta").load(self.path(table))
         except AnalysisException as exc:
             msg = f"Delta table {self.path(table)} cannot be read"
-            raise OperatorError(msg, hint="has the apply job made it? cdc apply") from exc
+            raise OperatorError(msg, hint="has the apply job made it? cdc apply APPLY.yaml") from exc
         there = set(rows.columns)
         names = zip(table.columns, stored(table).columns, strict=True)
         source_columns = [F.col(quoted(kept.name)).alias(column.name) for column, kept in names if kept.name in there]

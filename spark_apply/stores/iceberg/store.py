@@ -293,7 +293,7 @@ class IcebergStore(LakeStore):
             return self._tables.spark.table(self._copy_name(table))
         except AnalysisException as exc:
             msg = f"Iceberg table {name} cannot be read"
-            raise OperatorError(msg, hint="has the apply job made it? cdc apply") from exc
+            raise OperatorError(msg, hint="has the apply job made it? cdc apply APPLY.yaml") from exc
 
     def beside(self, table: TargetTable) -> IcebergStore:
         self._note_lost(table, table, self._columns(self._tables.loaded(table)))

@@ -10,6 +10,7 @@ from typing import Any, Final
 from opensearchpy import OpenSearch
 
 from cdc.model.errors import OperatorError
+from cdc.model.hints import rebuild
 from spark_apply.model.document import forms_of, require_same_forms
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.names import index_name
@@ -112,14 +113,14 @@ class Indexes:
         encoded = any(field_name(column.name) != column.name for column in table.columns)
         if encoded and there["_meta"].get(NAMES) != ENCODED:
             msg = f"index {alias} was made by an earlier release, which named the fields of some columns otherwise"
-            raise OperatorError(msg, hint=f"cdc rebuild APPLY.yaml --table {table.qualified}")
+            raise OperatorError(msg, hint=rebuild(table.qualified))
         for name, field in mapping(table)["properties"].items():
             if name not in had:
                 added[name] = field
             elif type_of_field(had[name]) != type_of_field(field):
                 is_, would = type_of_field(had[name]), type_of_field(field)
                 msg = f"index {alias}, column {column_name(name)}: it is {is_} and would have to be {would}"
-                raise OperatorError(msg, hint=f"cdc rebuild APPLY.yaml --table {table.qualified}")
+                raise OperatorError(msg, hint=rebuild(table.qualified))
         require_same_forms(table, there["_meta"].get(_FORMS, {}), f"index {alias}")
         return added, fields_needed(had | added)
 

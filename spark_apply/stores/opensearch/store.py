@@ -38,6 +38,7 @@ from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import StoreConfig
 from cdc.model.errors import OperatorError
+from cdc.model.hints import rebuild
 from spark_apply.model.completeness import NEW, Mark
 from spark_apply.model.document import document_id, with_document
 from spark_apply.model.foresight import Foreseen
@@ -103,7 +104,7 @@ class OpenSearchStore:
             return identity_of(self._indexes.identity(alias), table, f"index {alias}")
         except OpenSearchException as exc:
             error = as_ours(exc, f"index {alias} cannot hold {table.qualified}", alias, words=True)
-            another = f"cdc rebuild APPLY.yaml --table {table.qualified}  # another index, beside this one"
+            another = f"{rebuild(table.qualified)}  # another index, beside this one"
             hint = error.hint or (another if there else "with that put right at the server, the next try makes it")
             raise type(error)(error.message, hint=hint) from exc
 
@@ -176,7 +177,8 @@ class OpenSearchStore:
                     yield StoredRow(hit["_id"], orjson.dumps(document).decode())
         except OpenSearchException as exc:
             error = as_ours(exc, f"index {index} cannot be read", index)
-            raise type(error)(error.message, hint=error.hint or "has the apply job made it? cdc apply") from exc
+            hint = error.hint or "has the apply job made it? cdc apply APPLY.yaml"
+            raise type(error)(error.message, hint=hint) from exc
 
     def id_of(self, event_key: str, document_key: str) -> str:
         del document_key

@@ -118,7 +118,7 @@ class Copies:
         found = self.find(cur, table, role)
         if found is None:
             msg = f"PostgreSQL has no copy of {table.qualified}"
-            raise OperatorError(msg, hint="cdc apply makes it, and fills it from the topics")
+            raise OperatorError(msg, hint="cdc apply APPLY.yaml makes it, and fills it from the topics")
         return found
 
     def create(self, cur: Cursor, table: TargetTable) -> Copy:

@@ -7,6 +7,7 @@ from typing import Final
 from psycopg2 import sql
 
 from cdc.model.errors import OperatorError
+from cdc.model.hints import rebuild
 from spark_apply.events.typed import POSITION
 from spark_apply.model.lost_columns import lost_columns, refuse_lost
 from spark_apply.model.target_table import TargetTable, other_target
@@ -85,7 +86,7 @@ def refuse_altered(cur: Cursor, table: TargetTable, copy: Copy, there_as: Tables
         raise OperatorError(
             f"PostgreSQL table {table.schema}.{table.copy_name} has no primary key ({', '.join(table.key)}) any more: "
             "another hand has dropped it, made it deferrable, or given it other columns",
-            hint=f"cdc rebuild APPLY.yaml --table {table.qualified}  # from the topics, beside it, then swapped in",
+            hint=f"{rebuild(table.qualified)}  # from the topics, beside it, then swapped in",
         )
     cur.execute(_UNLOGGED, (place := there_as.rows.as_string(cur),))
     if cur.fetchone() is not None:
@@ -93,7 +94,7 @@ def refuse_altered(cur: Cursor, table: TargetTable, copy: Copy, there_as: Tables
             f"PostgreSQL table {table.schema}.{table.copy_name} is unlogged: a crash of the server would empty it, and "
             "nothing would say so",
             hint=f"ALTER TABLE {place} SET LOGGED; if the server has crashed since it is unlogged, also "
-            f"cdc rebuild APPLY.yaml --table {table.qualified}",
+            f"{rebuild(table.qualified)}",
         )
     wanted = {of.name: column_type(table, of) for of in table.columns}
     widened = [name for name, kind in wanted.items() if not _fits(there.get(name), kind)]

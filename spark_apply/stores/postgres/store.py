@@ -303,7 +303,7 @@ class PostgresStore:
         copy = self._read(table)
         if copy is None or copy.relation is None:
             msg = f"PostgreSQL table {table.schema}.{table.copy_name} cannot be read"
-            raise OperatorError(msg, hint="has the apply job made it? cdc apply")
+            raise OperatorError(msg, hint="has the apply job made it? cdc apply APPLY.yaml")
         of = self._copies.tables(table, copy, self._role)
         with self._server.reading(f"reading {table.qualified}") as (cur, many):
             yield from rows_of(cur, many, of, self._letters, ids)
@@ -321,7 +321,7 @@ class PostgresStore:
                 msg = (
                     f"PostgreSQL table {table.schema}.{table.copy_name} is being filled from the beginning of its topic"
                 )
-                raise OperatorError(msg, hint="wait until cdc status shows a position for it")
+                raise OperatorError(msg, hint="wait until cdc status APPLY.yaml shows a position for it")
             refuse_dependents(cur, of)
             kept = self._copies.find(cur, table, PREVIOUS)
             if kept is not None:

@@ -14,6 +14,7 @@ import tantivy
 
 from cdc.model.change import Kind
 from cdc.model.errors import OperatorError
+from cdc.model.hints import rebuild
 from spark_apply.model.target_table import TargetTable
 from spark_apply.model.types import spark_type
 
@@ -43,9 +44,7 @@ def require_same_values(table: TargetTable, had: Mapping[str, str], where: str) 
         known = {_field_type(kind) for kind, _ in column.versions}
         if before is not None and before != after and column.versions and before not in known:
             msg = f"{where}, column {column.name}: it is {before} and would have to be {after or 'not searchable'}"
-            raise OperatorError(
-                msg, hint=f"cdc rebuild APPLY.yaml --table {table.qualified}; or undo the change of types"
-            )
+            raise OperatorError(msg, hint=f"{rebuild(table.qualified)}; or undo the change of types")
 
 
 def _field_type(kind: Kind) -> str | None:

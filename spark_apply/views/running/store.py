@@ -20,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from cdc.config.apply_config import StoreConfig
 from cdc.model.audit import Act
 from cdc.model.errors import BugError, OperatorError
+from cdc.model.hints import rebuild
 from spark_apply.events import typed
 from spark_apply.events.latest import not_again
 from spark_apply.model.completeness import Mark, TakenIn
@@ -151,7 +152,7 @@ class ViewStore:
             was, now = (", ".join(key) for key in table.keys[-2:])
             raise OperatorError(
                 f"{table.qualified}: its key changed from ({was}) to ({now}), and views cannot follow that",
-                hint="take the views that read it out of the file; a copy of an apply job follows it, by cdc rebuild",
+                hint=f"take its views out of the file; a copy of an apply job follows it: {rebuild(table.qualified)}",
             )
         columns = [(column.name, column.kind) for column in table.columns]
         with self.state.transaction():
@@ -444,7 +445,5 @@ class ViewStore:
 
 
 def _refuse(table: TargetTable) -> NoReturn:
-    msg = f"{table.qualified}: the state of a view job is no copy of it"
-    raise OperatorError(
-        msg, hint="cdc view status VIEWS.yaml says where it stands; read a view from its topic, or from a copy of it"
-    )
+    hint = "cdc view status VIEWS.yaml says where it stands; read a view from its topic, or from a copy of it"
+    raise OperatorError(f"{table.qualified}: the state of a view job is no copy of it", hint=hint)
