@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 import orjson
@@ -69,19 +69,25 @@ class Entry:
         return cls(**{name: found[name] for name in cls.__slots__})
 
 
-def read_entries(config: ApplyConfig) -> dict[bytes, Entry]:
-    """Read what is in quarantine now, by id, oldest first."""
+def read_notes(config: ApplyConfig) -> dict[bytes, bytes]:
+    """Read what a job's topic has now, of events and of copies, by key, oldest first."""
     topic = quarantine_topic(config.source.topic_prefix, config.name)
-    found: dict[bytes, Entry] = {}
+    found: dict[bytes, bytes] = {}
     if topic not in existing_topics(config.source, [topic]):
         return found
     for message in committed_records(config.source, topic, 1):
         key, value = message.key(), message.value()
-        if isinstance(key, bytes) and not key.startswith(OF_COPIES):
+        if isinstance(key, bytes):
             found.pop(key, None)
-            if value is not None:
-                found[key] = Entry.from_json(value)
+            if isinstance(value, bytes):
+                found[key] = value
     return found
+
+
+def read_entries(config: ApplyConfig) -> dict[bytes, Entry]:
+    """Read what is in quarantine now, by id, oldest first."""
+    notes = read_notes(config).items()
+    return {key: Entry.from_json(value) for key, value in notes if not key.startswith(OF_COPIES)}
 
 
 def chosen_entries(
@@ -130,6 +136,16 @@ class Quarantine:
     def refresh(self) -> None:
         """Read what other processes have put and resolved."""
         self._entries = read_entries(self.config)
+
+    def take_from(self, job: str) -> tuple[int, int]:
+        """Take what is noted under the name that this job had; return of how many events, and of how many copies."""
+        before = Quarantine(replace(self.config, name=job))
+        notes = read_notes(before.config)
+        self.write(notes)
+        before.write(dict.fromkeys(notes))
+        self.refresh()
+        copies = sum(key.startswith(OF_COPIES) for key in notes)
+        return len(notes) - copies, copies
 
     def of(self, store: str, topic: str) -> list[Entry]:
         """Return the entries of a store and a topic."""

@@ -11,9 +11,7 @@ from typing import Any
 import orjson
 
 from cdc.config.config import ApplyConfig
-from spark_apply.events.kafka.records import committed_records
-from spark_apply.events.kafka.topics import existing_topics, quarantine_topic
-from spark_apply.events.quarantine import OF_COPIES
+from spark_apply.events.quarantine import OF_COPIES, read_notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +45,5 @@ def aside_id(topic: str, store: str) -> bytes:
 
 def read_set_aside(config: ApplyConfig) -> dict[bytes, SetAside]:
     """Read which copies are set aside now, by `SetAside.id`."""
-    topic = quarantine_topic(config.source.topic_prefix, config.name)
-    found: dict[bytes, SetAside] = {}
-    if topic not in existing_topics(config.source, [topic]):
-        return found
-    for message in committed_records(config.source, topic, 1):
-        key, value = message.key(), message.value()
-        if isinstance(key, bytes) and key.startswith(OF_COPIES):
-            found.pop(key, None)
-            if value is not None:
-                told = orjson.loads(value)
-                found[key] = SetAside(**{name: told[name] for name in SetAside.__slots__})
-    return found
+    notes = {key: orjson.loads(value) for key, value in read_notes(config).items() if key.startswith(OF_COPIES)}
+    return {key: SetAside(**{name: told[name] for name in SetAside.__slots__}) for key, told in notes.items()}

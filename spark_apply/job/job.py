@@ -241,6 +241,8 @@ class _Job:
         watcher = PositionWatcher(config.source, [route.table for route in applier.routes.values()])
         with watcher, at_work(config.checkpoint):
             checkpoint = start.checkpoint(reset=self.reset_checkpoint and not self._follows)
+            if since is None:
+                start.tell_from_beginning(checkpoint)
             publisher = WatermarkPublisher(applier, watcher, start.topics.identities)
             applier.unread = UnreadDeletes(self._spark, config.source, publisher.ends, start.held)
             asides.containing = True

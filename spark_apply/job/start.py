@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from cdc.config.config import ApplyConfig
 from cdc.model.errors import CdcError, OperatorError
 from spark_apply.events.kafka.client import UnansweredError
-from spark_apply.events.set_aside import aside_id
+from spark_apply.events.set_aside import aside_id, read_set_aside
 from spark_apply.job.batch.counts import TableCount
 from spark_apply.job.batch.microbatch import Applier
 from spark_apply.job.checkpoint import files as checkpoints
@@ -25,8 +25,12 @@ from spark_apply.job.topics.retention import MissedDeletesError, require_deletes
 from spark_apply.model.store import Offsets, RereadStore, Store
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.failures import StoreAwayError
+from spark_apply.spark.paths import located
 from spark_apply.spark.query_failures import opening_errors
 from spark_apply.spark.remedies import reaching
+
+_NAMED = 5
+"""So many copies are named that a checkpoint has or does not have."""
 
 
 @dataclass(slots=True)
@@ -169,7 +173,48 @@ class Start:
             if aside is not None:
                 self.tell(f"the checkpoint was set aside as {aside}")
             checkpoints.note_copies(self.spark, checkpoint, identities)
+            self._follow_name(checkpoint)
         return checkpoint
+
+    def _follow_name(self, checkpoint: str) -> None:
+        """Have a job that has another name go on with its quarantine: what is in it does not come again."""
+        had, name = checkpoints.noted_job(self.spark, checkpoint), self.config.name
+        if had not in (None, name):
+            events, copies = self.applier.quarantine.take_from(had)
+            self.asides.known = read_set_aside(self.config)
+            if events or copies:
+                self.tell(
+                    f"this job was called {had}: its quarantine ({events:,} events) and what it has set aside "
+                    f"({copies:,} copies) are those of {name} now"
+                )
+        if had != name:
+            checkpoints.note_job(self.spark, checkpoint, name)
+        for store, events in self.applier.quarantine.by_store().items():
+            if store not in self.config.stores:
+                self.tell(
+                    f"warning: {events:,} events are in the quarantine of a store {store}, which this file does not "
+                    "have. Where it has another name now, what still does not fit is noted under that, and "
+                    f"cdc quarantine retry APPLY.yaml --store {store} takes the old notes away"
+                )
+
+    def tell_from_beginning(self, checkpoint: str) -> None:
+        """Say that topics are read from their beginnings although copies have rows, and how that can be avoided."""
+        if checkpoints.is_begun(self.spark, checkpoint) or not any(self.held.values()):
+            return
+        why = "there is no checkpoint of these copies"
+        other = checkpoints.newest(self.spark, located(self.config.checkpoint))
+        if other is not None:
+            folder, of = other
+            had, now = _by_copy(of), _by_copy(checkpoints.copies_of(self.spark, checkpoint))
+            why = f"checkpoint {folder} is of other copies"
+            gone, come = _named(had.keys() - now.keys()), _named(now.keys() - had.keys())
+            why += f": without {come}" if come else ""
+            why += f"; with {gone}, which this file does not have" if gone else ""
+        self.tell(
+            f"the topics are read from their beginnings: {why}. No row is lost by that; until it is done, the copies "
+            "say no position. Has a table or store come, or has what apply.yaml names another name now? With the "
+            "names and the checkpoint that it had, the job goes on where it was"
+        )
 
     def _place(self) -> tuple[checkpoints.Identities, str]:
         identities = known_identities(self.spark, self.config, self.identities)
@@ -206,3 +251,13 @@ class Start:
                 continue
             return f"store {name}: its copy of {table.qualified} is older than the checkpoint {checkpoint}"
         return None
+
+
+def _by_copy(identities: checkpoints.Identities) -> dict[tuple[str, str], str]:
+    return {(table, name): identity for table, of in identities.items() for name, identity in of.items()}
+
+
+def _named(copies: Collection[tuple[str, str]]) -> str:
+    """Name copies, some of them where they are many."""
+    more = f" and {len(copies) - _NAMED} more" if len(copies) > _NAMED else ""
+    return ", ".join(f"{table} in {name}" for table, name in sorted(copies)[:_NAMED]) + more

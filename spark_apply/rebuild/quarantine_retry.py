@@ -57,6 +57,9 @@ def run_retry(
     """Apply again what is in quarantine. Raises CdcError if a store cannot be written now."""
     tell = progress or (lambda _line: None)
     asked = chosen_entries(config, store=store, table=table, key=key)
+    if store is not None and store not in config.stores:  # what the file called so once
+        Quarantine(config).resolve(asked)
+        return [Retried(entry, "gone") for entry in asked]
     if not asked:
         return []
     gone: list[Entry] = []

@@ -239,7 +239,7 @@ def test_postgresql_says_the_same(postgres18: Database) -> None:
 
         def fold(batch: Iterable[Keyed]) -> int:
             cur.executemany(insert, [_staged(*keyed) for keyed in batch])
-            cur.execute(fold_statement(KEPT.table, KEPT.rows, KEPT.stage, EVERYTHING))
+            cur.execute(fold_statement(KEPT.table, KEPT.rows, KEPT.own_rows, KEPT.stage, EVERYTHING))
             written = cur.rowcount
             cur.execute(sql.SQL("TRUNCATE {}").format(KEPT.stage))
             return written

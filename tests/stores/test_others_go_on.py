@@ -25,7 +25,7 @@ from spark_apply.model.completeness import Mark
 from spark_apply.model.store import EVERYTHING, Applied, Batch, CopyError, Due, Refused, Visibility
 from spark_apply.model.target_table import Version
 from spark_apply.rebuild.quarantine_retry import run_retry
-from spark_apply.stores.postgres import careful, copy_text, locks
+from spark_apply.stores.postgres import careful, copy_text, folding, locks, refusals
 from spark_apply.stores.postgres.locks import wait_for_locks
 from spark_apply.stores.postgres.server import LockedError, Server
 from spark_apply.stores.postgres.store import PostgresStore
@@ -355,10 +355,10 @@ def test_a_foreign_key_that_refuses_a_whole_table_ends_the_search(
     postgres18: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is over where the quarantine is full: to try a hundred thousand rows one by one, and again, takes hours."""
-    monkeypatch.setattr(careful, "_AT_ONCE", 5)
+    monkeypatch.setattr(refusals, "_AT_ONCE", 5)
     monkeypatch.setattr(careful, "_MOST_BLOCKED", 10)
     store = referring(postgres18, {"bought": [(n, 99, "c") for n in range(500)], "customers": [(7, 0, "c")]})
-    attempts, take = list[object](), careful.tables.take
+    attempts, take = list[object](), folding.take
 
     def counted(*given: Any, **how: Any) -> Applied:
         attempts.append(given)
@@ -367,7 +367,7 @@ def test_a_foreign_key_that_refuses_a_whole_table_ends_the_search(
     def full(_: object) -> None:
         raise OperatorError("the quarantine is full")
 
-    monkeypatch.setattr(careful.tables, "take", counted)
+    monkeypatch.setattr(folding, "take", counted)
     shown = {f"public.{name}": Visibility(Mark({}, None), EVERYTHING, refuse=full) for name in ("bought", "customers")}
     with pytest.raises(CopyError, match="is full") as told:
         store.fold([], shown)
@@ -380,7 +380,7 @@ def test_a_table_that_refers_to_a_later_one_is_divided_behind_it(
     postgres18: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many of its rows ask for new ones of that table: only those that ask for what is refused are refused."""
-    monkeypatch.setattr(careful, "_AT_ONCE", 5)
+    monkeypatch.setattr(refusals, "_AT_ONCE", 5)
     monkeypatch.setattr(careful, "_MOST_BLOCKED", 10)
     bought = [(n, 7 + (n == 40), "c") for n in range(60)]
     store = referring(postgres18, {"bought": bought, "customers": [(7, 0, "c"), (8, 13, "c")]})

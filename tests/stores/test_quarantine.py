@@ -16,7 +16,9 @@ from cdc.cli.main import cdc
 from cdc.config.apply_config import ApplyTable, StoreConfig
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import Phase
-from spark_apply.events.quarantine import read_entries
+from spark_apply.events.quarantine import Quarantine, read_entries, read_notes
+from spark_apply.events.set_aside import SetAside
+from spark_apply.job.job import run_apply
 from spark_apply.model.store import open_store
 from spark_apply.rebuild import rebuild
 from spark_apply.rebuild.quarantine_retry import run_retry
@@ -120,6 +122,42 @@ def test_what_the_commands_tell(setting: Setting) -> None:
 
 
 @pytest.mark.full  # the law two_jobs_on_one_target
+def test_what_has_another_name_now(setting: Setting) -> None:
+    """A job takes its quarantine along; of a store that is told, with what is left under the name that it had."""
+    table, publisher = setting.table(columns=COUNTED), setting.publisher()
+    publisher.create([table], partitions=1)
+    publisher.publish(change(table, 1, 1, 10, "c") + change(table, 2, 1 << 40, 11, "c"))
+    setting.apply()
+    before = setting.config()
+    (entry,) = read_entries(before).values()
+    behind = SetAside("copy", table.qualified, table.topic, "it was away", None, 1)
+    Quarantine(before).write({behind.id: behind.to_bytes()})
+    publisher.publish(change(table, 3, 3, 12, "c"))
+    other, told = replace(before, name="other"), list[str]()
+    assert run_apply(other, once=True, progress=told.append).tables[table.qualified]["copy"].events == 1
+    assert [line for line in told if "was called" in line] == [
+        "this job was called law: its quarantine (1 events) and what it has set aside (1 copies) are those of other now"
+    ]
+    assert list(read_entries(other).values()) == [entry]
+    assert not read_notes(before)
+
+    renamed = replace(
+        other, stores={"index": other.stores["copy"]}, tables={table.qualified: ApplyTable(stores=("index",))}
+    )
+    told.clear()
+    run_apply(renamed, once=True, progress=told.append)
+    (begins,) = (line for line in told if line.startswith("the topics are read from their beginnings"))
+    assert f"without {table.qualified} in index; with {table.qualified} in copy, which this file" in begins
+    (left,) = (line for line in told if line.startswith("warning"))
+    assert "1 events are in the quarantine of a store copy" in left
+    assert [of.store for of in read_entries(renamed).values()] == ["copy", "index"]
+    assert [of.outcome for of in run_retry(renamed, store="copy")] == ["gone"]
+    assert [of.store for of in read_entries(renamed).values()] == ["index"]
+    told.clear()
+    run_apply(renamed, once=True, progress=told.append)
+    assert not [line for line in told if "beginning" in line or "warning" in line]
+
+
 def test_a_store_with_one_writer_says_so(setting: Setting) -> None:
     table, publisher = setting.table(columns=COUNTED), setting.publisher()
     publisher.create([table], partitions=1)

@@ -5,6 +5,7 @@
 <checkpoint>/offsets/<batch>   written before a batch runs: "v1", metadata, then each source's end offsets as JSON
 <checkpoint>/commits/<batch>   written after it
 <checkpoint>/cdc-copies.json   ours: the identities of the copies that it is of
+<checkpoint>/cdc-job           ours: the name of the job, under which its quarantine is
 <checkpoint>/cdc-topics.json   ours: which topics these are offsets of (`spark_apply.job.topics.identity`)
 <checkpoint>/cdc-begun         ours: a number, the highest of which the checkpoint has that a job has begun with last
 
@@ -31,6 +32,7 @@ Identities = Mapping[str, Mapping[str, str]]
 """The identities of copies, by table, then by store."""
 
 _COPIES = "cdc-copies.json"
+_JOB = "cdc-job"
 _BEGUN = "cdc-begun"
 _VERSION = "v1"
 _FIRST_SOURCE = 2
@@ -206,6 +208,28 @@ def note_copies(spark: SparkSession, checkpoint: str, identities: Identities) ->
     if begun.get(name, 0) <= others:
         _, files, path = _opened(spark, f"{checkpoint}/{_BEGUN}")
         _write(files, path, f"{others + 1}")
+
+
+def noted_job(spark: SparkSession, checkpoint: str) -> str | None:
+    """Return the name of the job that has begun with a checkpoint last; None if it is not known."""
+    files, place = Hadoop(spark), f"{checkpoint}/{_JOB}"
+    return _judged(files, place, str.strip) if files.there(place) else None
+
+
+def note_job(spark: SparkSession, checkpoint: str, name: str) -> None:
+    """Note the name of the job that begins with a checkpoint."""
+    _, files, path = _opened(spark, f"{checkpoint}/{_JOB}")
+    _write(files, path, name)
+
+
+def copies_of(spark: SparkSession, checkpoint: str) -> Identities:
+    """Return the copies that a checkpoint is of."""
+    return _judged(Hadoop(spark), f"{checkpoint}/{_COPIES}", json.loads)
+
+
+def is_begun(spark: SparkSession, checkpoint: str) -> bool:
+    """Whether a checkpoint has a batch that was applied."""
+    return Hadoop(spark).there(f"{checkpoint}/commits")
 
 
 def noted_copies(spark: SparkSession, place: str) -> list[Identities]:

@@ -8,8 +8,8 @@ long as one of them is taken: the row that a foreign key asks for may be of a ta
 many, their table is bisected behind the others instead.
 
 Rows may exchange values that are unique, or move them along, within one transaction. One by one none of them is taken,
-so they are also tried together, with the rows of their keys taken out first (`tables.write`): the whole table before it
-is bisected, and what was refused behind that, without the rows whose values are others' even so.
+so they are also tried together, with the rows of their keys taken out first (`folding.write`): the whole table before
+it is bisected, and what was refused behind that, without the rows whose values are others' even so.
 
 A refusal is of a row if its SQLSTATE says so (`spark_apply.stores.postgres.refusals`), and of the table otherwise. The
 server's messages are not repeated, because they quote values.
@@ -29,20 +29,17 @@ from psycopg2 import sql
 from cdc.model.errors import CdcError, OperatorError
 from spark_apply.events.typed import OFFSET, PARTITION, POSITION
 from spark_apply.model.store import Applied, Batch, CopyError, Refused, Visibility
-from spark_apply.stores.postgres import tables
+from spark_apply.stores.postgres import folding, tables
 from spark_apply.stores.postgres.copy_text import CopyText
 from spark_apply.stores.postgres.history import TYPES
 from spark_apply.stores.postgres.letters import Letters
 from spark_apply.stores.postgres.locks import wait_for_locks
 from spark_apply.stores.postgres.others import may_move
-from spark_apply.stores.postgres.refusals import FOR_OTHERS, TAKEN, reason, refuses_rows
+from spark_apply.stores.postgres.refusals import FOR_OTHERS, TAKEN, UndoneError, bisect, reason, refuses_rows, savepoint
 from spark_apply.stores.postgres.server import is_locked, is_of_one_table, passes
-from spark_apply.stores.postgres.tables import COPY_BYTES, CopyState, Cursor, Tables
+from spark_apply.stores.postgres.tables import COPY_BYTES, Cursor, Tables
 from spark_apply.stores.postgres.types import pg_type
 
-_AT_ONCE = 100
-"""So many refused rows are put into quarantine together, which ends the search where it is full; those that are
-refused for the sake of others come last, but for those behind the first `_MOST_BLOCKED`."""
 _MOST_BLOCKED = 300
 """So many rows of a table that are refused for the sake of others are tried again. With more, the table is divided
 behind the others. What is refused then is due to the table: to try it again takes time that grows with the square of
@@ -60,13 +57,20 @@ class TableFold:
     of: Tables
     batch: Batch | None
     visible: Visibility
-    had: CopyState
+    had: folding.CopyState
     applied: Applied = field(default_factory=Applied)
     immediate: bool = False
     """Whether its deferred constraints are looked at row by row."""
     blocked: list[Blocked] = field(default_factory=list)
     """Rows that are refused for the sake of other rows, which may come or go later."""
     letters: Letters = field(default_factory=Letters)
+
+    def count(self, written: int | None, deleted: int | None) -> None:
+        """Count rows that were written and deleted."""
+        had = self.applied
+        self.applied = replace(
+            had, written=(had.written or 0) + (written or 0), deleted=(had.deleted or 0) + (deleted or 0)
+        )
 
 
 class DeferredError(Exception):
@@ -77,15 +81,11 @@ class DeferredError(Exception):
         self.place = place
 
 
-class _UndoneError(Exception):
-    """What was done since the savepoint is not kept."""
-
-
-class _ManyBlockedError(_UndoneError):
+class _ManyBlockedError(UndoneError):
     """More rows of a table are refused for the sake of others than are tried again."""
 
 
-class _StillTakenError(_UndoneError):
+class _StillTakenError(UndoneError):
     """Some values are others' even where rows move together."""
 
     def __init__(self, numbers: set[int]) -> None:
@@ -147,7 +147,7 @@ def _of_table(
 ) -> Iterator[None]:
     """Note a table that cannot go on in `failed`, and go on with the next one: all are found out in one pass."""
     try:
-        with _savepoint(cur):
+        with savepoint(cur):
             yield
     except psycopg2.Error as exc:
         if passes(exc) and not is_of_one_table(exc):
@@ -159,36 +159,26 @@ def _of_table(
         failed[one.of.table.qualified] = exc
 
 
-@contextmanager
-def _savepoint(cur: Cursor) -> Iterator[None]:
-    cur.execute("SAVEPOINT cdc_careful")
-    try:
-        yield
-    except (psycopg2.Error, _UndoneError):
-        cur.execute("ROLLBACK TO SAVEPOINT cdc_careful")
-        cur.execute("RELEASE SAVEPOINT cdc_careful")
-        raise
-    cur.execute("RELEASE SAVEPOINT cdc_careful")
-
-
 def _whole(cur: Cursor, one: TableFold) -> bool:
     """Fold a table in as a whole; return False if rows of it are refused."""
     try:
-        with _savepoint(cur):
-            taken = _taken(cur, one, _ALL, replacing=one.had.reload)
+        with savepoint(cur):
+            removed = _without_others(cur, one)
+            taken = _taken(cur, one, _ALL)
     except psycopg2.Error as exc:
         if not refuses_rows(exc):
             raise
-        if exc.pgcode not in TAKEN or one.had.reload or not may_move(cur, one.of):
+        if exc.pgcode not in TAKEN or not may_move(cur, one.of):
             return False
         try:
-            with _savepoint(cur):
-                taken = _taken(cur, one, _ALL, replacing=False, moving=True)
+            with savepoint(cur):
+                removed = _without_others(cur, one)
+                taken = _taken(cur, one, _ALL, moving=True)
         except psycopg2.Error as again:
             if passes(again):
                 raise
             return False
-    one.applied = replace(one.applied, written=taken.written, deleted=taken.deleted)
+    one.count(taken.written, (taken.deleted or 0) + removed)
     return True
 
 
@@ -198,26 +188,23 @@ def _by_halves(cur: Cursor, one: TableFold, *, may_wait: bool = False) -> bool:
     With `may_wait` nothing is done, and False returned, if a foreign key refuses very many: they may ask for rows of
     tables that come later.
     """
+    before = one.applied
     try:
-        with _savepoint(cur):
+        with savepoint(cur):
             _divided(cur, one, may_wait=may_wait)
     except _ManyBlockedError:
-        one.blocked = []
+        one.blocked, one.applied = [], before
         return False
     return True
 
 
 def _divided(cur: Cursor, one: TableFold, *, may_wait: bool) -> None:
-    if one.had.reload and one.visible.limit:
-        cur.execute(sql.SQL("DELETE FROM {}").format(one.of.stage))
-        tables.take(cur, one.of, one.visible.limit, came=False, distinct=True, replacing=True)
-    written = deleted = 0
+    one.count(0, _without_others(cur, one))
 
     def attempt(low: int, high: int) -> None:
-        nonlocal written, deleted
         among = sql.SQL("{} BETWEEN {} AND {}").format(sql.Identifier(_NUMBER), sql.Literal(low), sql.Literal(high))
-        taken = _taken(cur, one, among, replacing=False)
-        written, deleted = written + (taken.written or 0), deleted + (taken.deleted or 0)
+        taken = _taken(cur, one, among)
+        one.count(taken.written, taken.deleted)
 
     def refused(found: Sequence[Blocked]) -> None:
         if len(one.blocked) < _MOST_BLOCKED:
@@ -229,8 +216,7 @@ def _divided(cur: Cursor, one: TableFold, *, may_wait: bool) -> None:
 
     cur.execute(sql.SQL("SELECT count(*) FROM {}").format(_suspects(one.of)))
     ((rows,),) = cur.fetchall()
-    _bisect(cur, int(rows), attempt, refused)
-    one.applied = replace(one.applied, written=written, deleted=deleted)
+    bisect(cur, int(rows), attempt, refused)
 
 
 def _blocked_again(cur: Cursor, one: TableFold) -> None:
@@ -240,16 +226,14 @@ def _blocked_again(cur: Cursor, one: TableFold) -> None:
         if not one.of.table.history and _has_newer(cur, one, number):
             continue  # the key's newest event is what counts, and an older one could bring a row back
         try:
-            with _savepoint(cur):
-                taken = _taken(cur, one, _among([number]), replacing=False)
+            with savepoint(cur):
+                taken = _taken(cur, one, _among([number]))
         except psycopg2.Error as again:
             if not refuses_rows(again):
                 raise
             one.blocked.append((number, again))
         else:
-            written, deleted = ((one.applied.written or 0), (one.applied.deleted or 0))
-            more = written + (taken.written or 0), deleted + (taken.deleted or 0)
-            one.applied = replace(one.applied, written=more[0], deleted=more[1])
+            one.count(taken.written, taken.deleted)
     _move_together(cur, one)
 
 
@@ -258,10 +242,11 @@ def _move_together(cur: Cursor, one: TableFold) -> None:
     numbers = {number for number, exc in one.blocked if exc.pgcode in TAKEN}
     while len(numbers) > 1 and may_move(cur, one.of):
         try:
-            with _savepoint(cur):
+            with savepoint(cur):
                 _choose(cur, one, _among(numbers))
-                newest = tables.newest_of(one.of, one.visible.limit, distinct=True)
-                written = tables.write(cur, one.of, newest, one.visible.limit, moving=True)
+                newest = folding.newest_of(one.of, one.visible.limit, distinct=True)
+                limit, replacing = one.visible.limit, one.had.reload
+                written = folding.write(cur, one.of, newest, limit, replacing=replacing, moving=True)
                 if still := _not_written(cur, one, numbers):
                     raise _StillTakenError(still)
                 if one.immediate:
@@ -274,7 +259,7 @@ def _move_together(cur: Cursor, one: TableFold) -> None:
             return
         else:
             one.blocked = [each for each in one.blocked if each[0] not in numbers]
-            one.applied = replace(one.applied, written=(one.applied.written or 0) + written)
+            one.count(written, 0)
             return
 
 
@@ -284,7 +269,7 @@ def _not_written(cur: Cursor, one: TableFold, numbers: Collection[int]) -> set[i
     ).format(
         _suspects(one.of),
         _among(numbers),
-        one.of.rows,
+        one.of.own_rows,
         one.of.same_key("t", "s"),
         n=sql.Identifier(_NUMBER),
         p=sql.Identifier(POSITION),
@@ -312,34 +297,6 @@ def _refuse(cur: Cursor, one: TableFold, found: Sequence[Blocked]) -> None:
         one.visible.refuse([_place(cur, one, number, exc) for number, exc in found])
 
 
-def _bisect(
-    cur: Cursor,
-    rows: int,
-    attempt: Callable[[int, int], None],
-    refused: Callable[[Sequence[tuple[int, psycopg2.Error]]], None],
-) -> None:
-    """Do `attempt` for ranges of 1 to `rows`, ascending, that together leave out the numbers given to `refused`."""
-    todo, found = [(1, rows)] if rows else [], list[tuple[int, psycopg2.Error]]()
-    while todo:
-        low, high = todo.pop()
-        try:
-            with _savepoint(cur):
-                attempt(low, high)
-        except psycopg2.Error as exc:
-            if not refuses_rows(exc):
-                raise
-            if low == high:
-                found.append((low, exc))
-            else:
-                middle = (low + high) // 2
-                todo += [(middle + 1, high), (low, middle)]
-        if len(found) == _AT_ONCE:
-            refused(found)
-            found = []
-    if found:
-        refused(found)
-
-
 _ALL = sql.SQL("true")
 
 
@@ -354,11 +311,17 @@ def _choose(cur: Cursor, one: TableFold, some: sql.Composable) -> None:
     cur.execute(statement.format(one.of.stage, _suspects(one.of), some, n=one.of.event))
 
 
-def _taken(cur: Cursor, one: TableFold, some: sql.Composable, *, replacing: bool, moving: bool = False) -> Applied:
+def _without_others(cur: Cursor, one: TableFold) -> int:
+    """Delete the rows that a topic which was read again does not have; return their number."""
+    _choose(cur, one, _ALL)
+    return folding.remove_others(cur, one.of, one.visible.limit) if one.had.reload else 0
+
+
+def _taken(cur: Cursor, one: TableFold, some: sql.Composable, *, moving: bool = False) -> Applied:
     """Fold these of the staged rows in."""
     _choose(cur, one, some)
     limit = one.visible.limit
-    taken = tables.take(cur, one.of, limit, came=True, distinct=True, replacing=replacing, moving=moving)
+    taken = folding.take(cur, one.of, limit, came=True, distinct=True, replacing=one.had.reload, moving=moving)
     if one.immediate:
         cur.execute("SET CONSTRAINTS ALL IMMEDIATE")
     return taken
@@ -387,8 +350,8 @@ def _stage(cur: Cursor, one: TableFold) -> None:
     known = (0, 0)
     if one.batch is not None:
         _load(cur, one, one.batch)
-        known = tables.drop_known(cur, of, one.had)
-    tables.move_waiting(cur, of, one.visible.limit)
+        known = folding.drop_known(cur, of, one.had)
+    folding.move_waiting(cur, of, one.visible.limit)
     one.applied = Applied(0, 0, known[1], known[0])
     order = sql.SQL("SELECT *, row_number() OVER (ORDER BY {}, {}) AS {} FROM {}").format(
         *map(sql.Identifier, (POSITION, OFFSET, _NUMBER)), of.stage
@@ -443,4 +406,4 @@ def _load(cur: Cursor, one: TableFold, batch: Batch) -> None:
 
     cur.execute(sql.SQL("SELECT count(*) FROM {}").format(name))
     ((rows,),) = cur.fetchall()
-    _bisect(cur, int(rows), attempt, refused)
+    bisect(cur, int(rows), attempt, refused)

@@ -58,6 +58,7 @@ class Copy:
     """A hash of its columns, their types, and whether it is logged, of a live copy that is there."""
     numbers: Mapping[str, int] = field(default_factory=dict)
     """Those of its columns, as they were then."""
+    partitioned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +81,12 @@ class Copies:
         cur.execute(
             sql.SQL(
                 "SELECT number, CASE WHEN role <> 'live' OR relation = to_regclass(%s) THEN coalesce(relation, 0) END,"
-                " identity, position, mark, reload, due, replaced_at, prefix, columns, numbers FROM {},"
+                " identity, position, mark, reload, due, replaced_at, prefix, columns, numbers, partitioned FROM {},"
                 " LATERAL (SELECT hashtextextended(string_agg(concat_ws(' ', attnum, atttypid, atttypmod, attname), ','"
                 " ORDER BY attnum) || (SELECT relpersistence::text FROM pg_class WHERE oid = relation), 0) AS columns,"
-                " json_object_agg(attname, attnum) AS numbers FROM pg_attribute"
+                " json_object_agg(attname, attnum) AS numbers,"
+                " coalesce((SELECT relkind = 'p' FROM pg_class WHERE oid = relation), false) AS partitioned"
+                " FROM pg_attribute"
                 " WHERE attrelid = relation AND attnum > 0 AND NOT attisdropped) seen"
                 " WHERE schema = %s AND name = %s AND role = %s"
             ).format(_META),
@@ -104,6 +107,7 @@ class Copies:
                 replaced_at,
                 seen[0],
                 seen[1] or {},
+                seen[2],
             )
         return None
 
@@ -137,8 +141,8 @@ class Copies:
     @staticmethod
     def tables(table: TargetTable, copy: Copy, role: str = LIVE) -> Tables:
         """Return the tables of a copy."""
-        live = role == LIVE
-        return Tables(table, copy.number, (table.schema, table.copy_name) if live else (OURS, f"copy_{copy.number}"))
+        place = (table.schema, table.copy_name) if role == LIVE else (OURS, f"copy_{copy.number}")
+        return Tables(table, copy.number, place, copy.partitioned)
 
     def note(self, cur: Cursor, table: TargetTable, role: str, identity: str, mark: Mark | None) -> int:
         """Insert a new copy; returns its number."""

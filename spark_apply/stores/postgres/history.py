@@ -36,7 +36,7 @@ _FOLD: Final = """
 WITH touched AS (SELECT DISTINCT {key} FROM {stage} WHERE {position} < {limit}),
 once AS (
     SELECT DISTINCT ON ({key}, {position}) * FROM (
-        SELECT {said}, true AS _cdc_known, {derived_as_was} FROM {rows} JOIN touched USING ({key})
+        SELECT {said}, true AS _cdc_known, {derived_as_was} FROM {own} JOIN touched USING ({key})
         UNION ALL
         SELECT {said}, false, {nothing} FROM {stage} WHERE {position} < {limit}
     ) events ORDER BY {key}, {position}, _cdc_known DESC
@@ -73,14 +73,17 @@ ON CONFLICT ({key}, {position}) DO UPDATE SET {changes}
 """Positions ascend and times do not decrease, so the maximum so far is that of the run's first event."""
 
 
-def fold_statement(table: TargetTable, rows: sql.Identifier, stage: sql.Identifier, limit: str) -> sql.Composed:
+def fold_statement(
+    table: TargetTable, rows: sql.Identifier, own: sql.Composable, stage: sql.Identifier, limit: str
+) -> sql.Composed:
     """Add the events of `stage` before `limit` to the history `rows`, and update the intervals of the keys' other rows.
 
-    Unchanged rows are not written.
+    Unchanged rows are not written. `own` are the rows that it has itself, as `FROM` names them.
     """
     columns = [column.name for column in table.columns]
     return sql.SQL(_FOLD).format(
         rows=rows,
+        own=own,
         stage=stage,
         limit=sql.Literal(limit),
         key=_listed(table.key),

@@ -23,7 +23,7 @@ def rows_of(
     keys = [column for column in columns if column.name in of.table.key]
     row = sql.Identifier("t")
     key = documents(keys, of=row)
-    query = sql.SQL("SELECT {}, {} FROM {} t").format(key, documents(columns, of=row), of.rows)
+    query = sql.SQL("SELECT {}, {} FROM {} t").format(key, documents(columns, of=row), of.own_rows)
     wanted: list[sql.Composable] = [sql.Identifier(CURRENT)] if of.table.history else []
     wanted += [having(keys, key)] if ids is not None else []
     if wanted:

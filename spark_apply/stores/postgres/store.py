@@ -56,7 +56,7 @@ from spark_apply.model.store import (
 )
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.failures import StoreAwayError
-from spark_apply.stores.postgres import tables
+from spark_apply.stores.postgres import folding, tables
 from spark_apply.stores.postgres.attached import attached, put_on, take_off
 from spark_apply.stores.postgres.careful import DeferredError, TableFold, fold_carefully
 from spark_apply.stores.postgres.copies import BESIDE, LIVE, PREVIOUS, Copies, Copy
@@ -65,7 +65,7 @@ from spark_apply.stores.postgres.locks import lock_exclusively, wait_for_locks
 from spark_apply.stores.postgres.others import lost, refuse_altered, refuse_dependents, refuse_to_drop
 from spark_apply.stores.postgres.rows import rows_of
 from spark_apply.stores.postgres.server import LockedError, Server, ShortageError
-from spark_apply.stores.postgres.tables import OURS, CopyState, Cursor, Tables, columns_of
+from spark_apply.stores.postgres.tables import OURS, Cursor, Tables, columns_of
 
 
 def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSession | None) -> PostgresStore:
@@ -170,7 +170,7 @@ class PostgresStore:
                     if self._staged.get(name) != staged:
                         tables.make_stage(cur, one.of)
                         self._staged[name] = staged
-                    done[name] = tables.fold(cur, one.of, one.batch, one.visible.limit, one.had)
+                    done[name] = folding.fold(cur, one.of, one.batch, one.visible.limit, one.had)
                     reached[name] = self._note_fold(cur, copy, one)
         except BaseException:
             self._staged.clear()  # staging tables that it created are rolled back
@@ -241,7 +241,7 @@ class PostgresStore:
         before = copy.mark.complete if copy.mark else None
         late = before.late_before if before and not copy.reload and not table.history else ""
         ends = copy.mark.ends if copy.mark else {}
-        had = CopyState({}, "", reload=False) if visible.again else CopyState(ends, late, copy.reload)
+        had = folding.CopyState({}, "", reload=False) if visible.again else folding.CopyState(ends, late, copy.reload)
         of = self._copies.tables(table, copy, self._role)
         return TableFold(of, batch, visible, had, letters=self._letters), copy
 
@@ -359,7 +359,7 @@ class PostgresStore:
             new = self._copies.tables(table, made, BESIDE)
             tables.make_stage(cur, new)
             limit = complete.position if complete else EVERYTHING
-            tables.fold(cur, new, None, limit, CopyState(due.begin, "", reload=made.reload))
+            folding.fold(cur, new, None, limit, folding.CopyState(due.begin, "", reload=made.reload))
             self._copies.write(cur, made.number, made.mark, reload=False)
             kept, mark = self._copies.find(cur, table, PREVIOUS), Mark(due.begin, complete, due.topic)
 

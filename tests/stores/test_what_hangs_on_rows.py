@@ -1,0 +1,116 @@
+"""What others have hung on rows of a PostgreSQL copy stays, also where a topic is read again from its beginning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from cdc.config.apply_config import ApplyTable
+from cdc.model.change import Kind
+from spark_apply.events.projection import projected_table
+from spark_apply.model.completeness import Mark
+from spark_apply.model.store import EVERYTHING, Refused, Visibility
+from spark_apply.model.target_table import TargetTable, Version
+from spark_apply.stores.postgres.server import Server
+from spark_apply.stores.postgres.store import PostgresStore
+from tests.conftest import Database
+
+Event = tuple[int, int, str]
+"""Id, value, op."""
+
+
+class Copies:
+    """Copies of tables (id, v), and the events that wait in them."""
+
+    def __init__(self, database: Database, *names: str) -> None:
+        self.store, self._database, self._at = PostgresStore(Server(database.url, "stores.copy"), "shop"), database, 0
+        columns = (("id", Kind("int64")), ("v", Kind("int64")))
+        versions = [Version("shop", "public", name, f"shop.public.{name}", 1, ("id",), columns) for name in names]
+        self.tables = {of.table: projected_table([of], ApplyTable(stores=("copy",))) for of in versions}
+        for table in self.tables.values():
+            self.store.open(table)
+        self.told: list[Refused] = []
+
+    def read_again(self, **events: Sequence[Event]) -> None:
+        """Fold the events in, which are all that the topics have from their beginnings."""
+        for name in events:
+            self.store.set_mark(self.tables[name], Mark({}, None))
+        self.fold(**events)
+
+    def fold(self, **events: Sequence[Event]) -> None:
+        """Fold the events in."""
+        copies = self._database.rows("SELECT name, number FROM cdc_apply.copies")
+        numbers = {str(name): number for name, number in copies}
+        shown = {}
+        for name, of in events.items():
+            for id_, v, op in of:
+                self._at += 1
+                values = f"({id_}, {v}, '{self._at:09}', '{op}', 0, {self._at})"
+                self._database.execute(f"INSERT INTO cdc_apply.waiting_{numbers[name]} VALUES {values}")
+            shown[f"public.{name}"] = Visibility(Mark({0: self._at}, None), EVERYTHING, refuse=self.told.extend)
+        self.store.fold([], shown)
+
+    def table(self, name: str) -> TargetTable:
+        return self.tables[name]
+
+
+@pytest.fixture
+def copies(postgres18: Database) -> Copies:
+    return Copies(postgres18, "bought", "customers")
+
+
+def created(*ids: int) -> list[Event]:
+    return [(number, number, "c") for number in ids]
+
+
+@pytest.mark.parametrize("action", ["NO ACTION", "CASCADE", "SET NULL"])
+def test_a_foreign_key_of_another_copy(action: str, copies: Copies, postgres18: Database) -> None:
+    """The rows that refer to the copy are as they were: what is still there is written over."""
+    copies.fold(customers=created(1, 2, 3), bought=created(1, 2))
+    postgres18.execute(f"ALTER TABLE bought ADD FOREIGN KEY (v) REFERENCES customers ON DELETE {action}")
+    copies.read_again(customers=[*created(1, 2, 3, 4), (3, 3, "d"), (1, 5, "u")])
+    assert sorted(postgres18.rows("SELECT id, v FROM bought")) == [(1, 1), (2, 2)]
+    assert sorted(postgres18.rows("SELECT id, v FROM customers")) == [(1, 5), (2, 2), (4, 4)]
+    copies.read_again(customers=created(2), bought=created(2))
+    assert postgres18.rows("SELECT id, v FROM bought") == postgres18.rows("SELECT id, v FROM customers") == [(2, 2)]
+    assert not copies.told
+
+
+def test_columns_of_somebody_s_own(copies: Copies, postgres18: Database) -> None:
+    copies.fold(customers=created(1, 2))
+    postgres18.execute("ALTER TABLE customers ADD COLUMN segment text", "UPDATE customers SET segment = 'gold'")
+    copies.read_again(customers=[*created(1, 3), (1, 7, "u")])
+    assert sorted(postgres18.rows("SELECT id, v, segment FROM customers")) == [(1, 7, "gold"), (3, 3, None)]
+
+
+def test_tables_below_it(copies: Copies, postgres18: Database) -> None:
+    """Rows of a table that inherits from the copy are not the copy's: none is deleted, none is taken for it."""
+    copies.fold(customers=created(1, 2))
+    postgres18.execute(
+        "CREATE TABLE archive (why text) INHERITS (customers)", "INSERT INTO archive VALUES (2, 9), (7, 7)"
+    )
+    copies.fold(customers=[(2, 2, "d"), (7, 8, "c"), (3, 3, "c")])
+    copies.fold(customers=[(7, 9, "d")])
+    assert sorted(row.id for row in copies.store.rows(copies.table("customers"))) == ['{"id":1}', '{"id":3}']
+    copies.read_again(customers=created(1, 2))
+    assert sorted(postgres18.rows("SELECT id, v FROM ONLY customers")) == [(1, 1), (2, 2)]
+    assert sorted(postgres18.rows("SELECT id, v FROM archive")) == [(2, 9), (7, 7)]
+
+
+def test_values_that_were_exchanged_since(copies: Copies, postgres18: Database) -> None:
+    """A unique value of a row that is to be written over is another row's by now."""
+    copies.fold(customers=created(1, 2, 3))
+    postgres18.execute("ALTER TABLE customers ADD UNIQUE (v)")
+    copies.read_again(customers=[*created(1, 2), (1, 0, "u"), (2, 1, "u"), (4, 3, "c")])
+    assert sorted(postgres18.rows("SELECT id, v FROM customers")) == [(1, 0), (2, 1), (4, 3)]
+    assert not copies.told
+
+
+def test_a_row_that_is_refused_then(copies: Copies, postgres18: Database) -> None:
+    """It stays as it was, and in quarantine; the others are as their topic has them."""
+    copies.fold(customers=created(1, 2, 3))
+    postgres18.execute("ALTER TABLE customers ADD CHECK (v <> 13)")
+    copies.read_again(customers=[*created(1, 4), (2, 13, "u")])
+    assert sorted(postgres18.rows("SELECT id, v FROM customers")) == [(1, 1), (2, 2), (4, 4)]
+    assert [one.offset for one in copies.told] == [6]
