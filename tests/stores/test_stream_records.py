@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterable
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 from cdc.config.views import StreamConfig
 from spark_apply.views.planning.streams import _stream, events_of
 
 pytest_plugins = ["tests.spark.fixtures"]
 
-SCHEMA = "id STRING, n BIGINT, of STRING, at TIMESTAMP"
+SCHEMA = "id STRING, n BIGINT, of STRING, at TIMESTAMP, day DATE, local TIMESTAMP_NTZ, every ARRAY<TIMESTAMP>"
 EVENTS = {
     b'{"id":"plain","n":1,"of":{"a":1},"at":"2026-11-29T10:00:00Z"}': ("plain", 1),
     b' {"more":{"x":[{}]},"id":"others","n":null} \n': ("others", None),
@@ -32,21 +34,73 @@ NONE = (
     b'{"id":null}',
     b'{"id":"\xff"}',
     b'{"id":"one","at":"10000-01-01T00:00:00Z"}',
+    b'{"id":"one","at":1767225600000}',
+    b'{"id":"one","at":1767225600000000}',
+    b'{"id":"one","at":1780000000000000}',
+    b'{"id":"one","at":1767225600000000000}',
+    b'{"id":"one","at":1767225600.5}',
+    b'{"id":"one","at":"1767225600"}',
+    b'{"id":"one","at":"20260101"}',
+    b'{"id":"one","at":"10:05"}',
+    b'{"id":"one","at":"T10:05:00Z"}',
+    b'{"id":"one","at":"today"}',
+    b'{"id":"one","at":""}',
+    b'{"id":"one","at":true}',
+    b'{"id":"one","at":{"seconds":1767225600}}',
+    b'{"id":"one","at":{"a":1,"a":2}}',
+    b'{"id":"one","at":"2026-02-30"}',
+    b'{"id":"one","at":"' + b"2026-01-01" * 2_000_000 + b'"}',
+    b'{"id":"one","day":"20260101"}',
+    b'{"id":"one","day":"20454"}',
+    b'{"id":"one","day":20454}',
+    b'{"id":"one","day":"10:05"}',
+    b'{"id":"one","local":"10:05"}',
+    b'{"id":"one","local":"20260101"}',
+    b'{"id":"one","local":"2026-01-01T00:00:00+05:00"}',
+    b'{"id":"one","local":1767225600}',
+    b'{"id":"one","every":["2026-01-01",1767225600000000]}',
+    b'{"id":"one","every":["10:05"]}',
     b'"one"',
     b"null",
     b"",
     b"{}",
 )
+TIMES = {
+    b'"at":"2026-11-29T10:00:00.123456789Z"': "2026-11-29 10:00:00.123456",
+    b'"at":" 2026-11-29 10:00 "': "2026-11-29 10:00:00",
+    b'"at":"2026-11-29T10:00:00+02:00"': "2026-11-29 08:00:00",
+    b'"at":"2026-11-29T10:00:00 Europe/Berlin"': "2026-11-29 09:00:00",
+    b'"at":"2026-11"': "2026-11-01 00:00:00",
+    b'"at":"2026"': "2026-01-01 00:00:00",
+    b'"at":"0001-01-01T00:00:00Z"': "0001-01-01 00:00:00",
+    b'"at":1767225600': "2026-01-01 00:00:00",
+    b'"at":2026': "1970-01-01 00:33:46",
+    b'"at":0': "1970-01-01 00:00:00",
+    b'"at":-5': "1969-12-31 23:59:55",
+    b'"at":null': None,
+    b'"day":"2026-11-29"': "2026-11-29",
+    b'"day":"2026-11-29T10:00:00Z"': "2026-11-29",
+    b'"day":null': None,
+    b'"local":"2026-11-29T10:00:00"': "2026-11-29 10:00:00",
+    b'"every":["2026-01-01",null,1767225600]': "[2026-01-01 00:00:00, null, 2026-01-01 00:00:00]",
+    b'"every":[]': "[]",
+    b'"every":null': None,
+}
+"""A column with a time, and the text of its value."""
+
+
+def _read(spark: SparkSession, values: Iterable[bytes]) -> list[Row]:
+    at = dt.datetime(2026, 11, 29, tzinfo=dt.UTC)
+    rows = [(0, offset, at, value) for offset, value in enumerate(values)]
+    records = spark.createDataFrame(rows, "partition INT, offset BIGINT, timestamp TIMESTAMP, value BINARY")
+    stream = _stream("clicks", StreamConfig(topic="clicks", schema=SCHEMA, key=("id",)), None)
+    times = [F.col(name).cast("string") for name in ("at", "day", "local", "every")]
+    return events_of(records, stream).orderBy("_cdc_position").select("_cdc_key", "id", "n", *times).collect()
 
 
 @pytest.fixture(scope="module")
 def found(apply_spark: SparkSession) -> list[tuple[str | None, str, int | None]]:
-    at = dt.datetime(2026, 11, 29, tzinfo=dt.UTC)
-    rows = [(0, offset, at, value) for offset, value in enumerate((*EVENTS, *NONE))]
-    records = apply_spark.createDataFrame(rows, "partition INT, offset BIGINT, timestamp TIMESTAMP, value BINARY")
-    stream = _stream("clicks", StreamConfig(topic="clicks", schema=SCHEMA, key=("id",)), None)
-    read = events_of(records, stream).orderBy("_cdc_position").select("_cdc_key", "id", "n").collect()
-    return [(row["_cdc_key"], row["id"], row["n"]) for row in read]
+    return [(row["_cdc_key"], row["id"], row["n"]) for row in _read(apply_spark, (*EVENTS, *NONE))]
 
 
 def test_events_are_read(found: list[tuple[str | None, str, int | None]]) -> None:
@@ -55,7 +109,14 @@ def test_events_are_read(found: list[tuple[str | None, str, int | None]]) -> Non
     assert all(key is not None for key, *_ in events)
 
 
-@pytest.mark.parametrize("number", range(len(NONE)), ids=[repr(value) for value in NONE])
+def test_times_are_read(apply_spark: SparkSession) -> None:
+    rows = _read(apply_spark, (b'{"id":"one",' + of + b"}" for of in TIMES))
+    names = [of.split(b'"')[1].decode() for of in TIMES]
+    assert [row["_cdc_key"] for row in rows] == ['{"id":"one"}'] * len(TIMES)
+    assert [row[name] for name, row in zip(names, rows, strict=True)] == list(TIMES.values())
+
+
+@pytest.mark.parametrize("number", range(len(NONE)), ids=[repr(value[:60]) for value in NONE])
 def test_what_is_no_event_is_none_as_a_whole(found: list[tuple[str | None, str, int | None]], number: int) -> None:
     """Of a record with more than an object nothing is taken: it is counted, and told."""
     assert found[len(EVENTS) + number][0] is None

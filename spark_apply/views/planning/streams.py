@@ -37,6 +37,9 @@ from spark_apply.views.planning.avro_streams import AvroRecords, SchemaOf
 
 _NUMBER: Final = "_cdc_number"
 _LAST_YEAR: Final = 9999
+_SECONDS: Final = (-62_135_596_800, 253_402_300_799)
+"""From the year 1 to the year 9999: milliseconds, and what is smaller, lie behind it, but for those until 1978."""
+_BEGINS_WITH_A_YEAR: Final = r"^\s*[+-]?([0-9]{4}\s*$|[0-9]{4,6}-)"
 _EVENT: Final = "_cdc_event"
 _END: Final = "_cdc_end"
 
@@ -167,15 +170,51 @@ def _whole(row: T.StructType) -> T.StructType:
 
     Spark stops reading behind the first value, and takes the first one of an array: what follows would be passed over.
     """
-    of = {_EVENT: row, _END: T.BooleanType(), CORRUPT: T.StringType()}
+    event = T.StructType([T.StructField(field.name, _as_read(field.dataType)) for field in row.fields])
+    of = {_EVENT: event, _END: T.BooleanType(), CORRUPT: T.StringType()}
     return T.StructType([T.StructField(name, kind) for name, kind in of.items()])
+
+
+def _as_read(kind: T.DataType) -> T.DataType:
+    """Return the type that JSON is read as: of times and dates it must be seen what stands there.
+
+    Spark's reader takes every whole number for seconds, and lets one of microseconds overflow into another time; takes
+    a time of day for one of today, whenever it reads it; and a date without hyphens for a number of days.
+    """
+    if isinstance(kind, T.ArrayType):
+        return T.ArrayType(_as_read(kind.elementType))
+    return T.VariantType() if isinstance(kind, T.TimestampType | T.DateType) else kind
+
+
+def _value(found: Column, kind: T.DataType) -> Column:
+    """Return the value of a column that was read as `_as_read` says; null, too, where a time or date is none."""
+    if isinstance(kind, T.ArrayType):
+        return F.transform(found, lambda element: _value(element, kind.elementType))
+    if not isinstance(kind, T.TimestampType | T.DateType):
+        return found
+    what, text = F.schema_of_variant(found), F.try_variant_get(found, "$", "string")
+    value = F.when((what == "STRING") & text.rlike(_BEGINS_WITH_A_YEAR), text.try_cast(kind))
+    if isinstance(kind, T.TimestampType):
+        seconds = F.try_variant_get(found, "$", "bigint")
+        value = value.when((what == "BIGINT") & seconds.between(*_SECONDS), F.timestamp_seconds(seconds))
+    return value
+
+
+def _is_lost(found: Column, value: Column, kind: T.DataType) -> Column:
+    """Whether what was read is no value of its column, and not null."""
+    if isinstance(kind, T.ArrayType):
+        element = kind.elementType
+        return F.exists(found, lambda each: _is_lost(each, _value(each, element), element))
+    if not isinstance(kind, T.TimestampType | T.DateType):
+        return F.lit(False)  # noqa: FBT003 - a literal column
+    return found.isNotNull() & ~F.is_variant_null(found) & value.isNull()
 
 
 def events_of(records: DataFrame, stream: Stream) -> DataFrame:
     """Return the events of Kafka records, as of `events.kafka.stream.read_topic`; records without a value none.
 
     Returns ``_cdc_key STRING`` (the key as text, whose times have milliseconds alone; null where the record is no
-    object of these columns and nothing besides, a column of the key is null, or a time is behind the year 9999),
+    object of these columns and nothing besides, a column of the key is null, or a time is none until 9999),
     ``_cdc_position STRING``,
     ``_cdc_op STRING`` (``c``), ``_cdc_source_ms BIGINT`` (the record's timestamp), then the stream's columns.
     """
@@ -186,17 +225,19 @@ def events_of(records: DataFrame, stream: Stream) -> DataFrame:
         *("partition", "offset", at_ms.alias("at"), read[_EVENT].alias("r")),
         (read[CORRUPT].isNull() & read[_END] & F.is_valid_utf8(text)).alias("is_one"),
     )
-    key = F.struct(*(F.col(f"r.{quoted(name)}").alias(name) for name in stream.config.key))
+    found = {field.name: (F.col(f"r.{quoted(field.name)}"), field.dataType) for field in stream.row.fields}
+    values = {name: _value(*of) for name, of in found.items()}
     good = F.coalesce("is_one", F.lit(False))  # noqa: FBT003 - a value
     for name in stream.config.key:
-        good &= F.col(f"r.{quoted(name)}").isNotNull()
+        good &= values[name].isNotNull()
     for name, kind in stream.columns:
-        if kind.name in TIMES and kind.name != "date":  # a number is taken for seconds, and is milliseconds there
-            good &= F.coalesce(F.year(f"r.{quoted(name)}") <= _LAST_YEAR, F.lit(True))  # noqa: FBT003 - the same
+        good &= ~F.coalesce(_is_lost(found[name][0], values[name], found[name][1]), F.lit(False))  # noqa: FBT003 - the same
+        if kind.name in TIMES and kind.name != "date":
+            good &= F.coalesce(F.year(values[name]) <= _LAST_YEAR, F.lit(True))  # noqa: FBT003 - the same
     return parsed.select(
-        F.when(good, F.to_json(key)).alias(KEY),
+        F.when(good, F.to_json(F.struct(*(values[name].alias(name) for name in stream.config.key)))).alias(KEY),
         F.format_string("%016x.%08x.%016x", F.greatest(F.col("at"), F.lit(0)), "partition", "offset").alias(POSITION),
         F.lit("c").alias(OP),
         F.col("at").alias(SOURCE_MS),
-        *(F.col(f"r.{quoted(name)}").alias(name) for name, _ in stream.columns),
+        *(values[name].alias(name) for name, _ in stream.columns),
     )

@@ -176,7 +176,7 @@ class ViewStore:
         found = self.streams.take_in()
         for name, unreadable in found.items():
             if unreadable:
-                why = "not of its schema, no key, or a time that is a number and no text"
+                why = "not of its schema, no key, or a time that is none"
                 self.output.tell(
                     f"warning: {unreadable:,} records of stream {name} are no events of it: left out ({why})"
                 )
