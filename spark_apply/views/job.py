@@ -150,13 +150,14 @@ class _Run:
     def follow(self, *, once: bool, meter: JobMeter) -> ViewStore | None:
         """Follow the topics; return the store as it was at the end, or None where commands were refused before."""
         config, asked = self.config, _asked(self.commands)
+        versions = schema_versions(config.source)  # first, as Spark takes its time, and there may be none
         spark = open_session(config.name, config.spark)
         try:
             config = with_texts(config, asked)
             planned = plan_views(config, spark)
             state = peeked(config)
             refuse_changed(config, state, asked)
-            refuse_unfollowable(planned.views, asked, schema_versions(config.source))
+            refuse_unfollowable(planned.views, asked, versions)
         except ConfigError as exc:
             if not self.commands:
                 raise
