@@ -152,7 +152,8 @@ class Bulk:
         if status in (_UNFIT, _TOO_LARGE, _FAILED) and kind != _CLOSED:
             return Refused(action.partition, action.offset, f"OpenSearch does not take it: {kind}")
         msg = f"index {self.index} refused a document: {kind} (status {status})"
-        raise OperatorError(msg, hint="the server's log names field and reason")
+        opened = f"curl -X POST '<url>/{self.index}/_open'  # somebody has closed it; then it goes on by itself"
+        raise OperatorError(msg, hint=opened if kind == _CLOSED else "the server's log names field and reason")
 
 
 def _passes(answer: Mapping[str, Any], *, last: bool) -> bool:

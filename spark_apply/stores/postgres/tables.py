@@ -179,8 +179,8 @@ def drop(cur: Cursor, tables: Tables) -> None:
 
 def evolve(cur: Cursor, tables: Tables) -> None:
     """Add columns and widen types in ``copy`` and ``waiting``. Raises OperatorError for an impossible change."""
-    for _, change in changes(cur, tables):
-        for name in (tables.rows, tables.ours("waiting")):
+    for name in (tables.rows, tables.ours("waiting")):  # of which another hand may have altered the one
+        for _, change in _changes(tables, columns_of(cur, name)):
             cur.execute(sql.SQL("ALTER TABLE {} {}").format(name, change))
     if PARTITION not in columns_of(cur, tables.ours("waiting")):  # made by an earlier release
         places = sql.SQL("ADD COLUMN {} integer, ADD COLUMN {} bigint")
@@ -189,9 +189,13 @@ def evolve(cur: Cursor, tables: Tables) -> None:
 
 
 def changes(cur: Cursor, tables: Tables) -> list[tuple[str, sql.Composed]]:
-    """Return the changes that `evolve` makes, in words and as a clause of ALTER TABLE; raises what it raises."""
+    """Return the changes of the copy that `evolve` makes, in words and as a clause; raises what it raises."""
     check_names(tables.table)
-    there, found = columns_of(cur, tables.rows), []
+    return _changes(tables, columns_of(cur, tables.rows))
+
+
+def _changes(tables: Tables, there: dict[str, str]) -> list[tuple[str, sql.Composed]]:
+    found = []
     for column in tables.table.columns:
         wanted, has = column_type(tables.table, column), there.get(column.name)
         named, kind = sql.Identifier(column.name), sql.SQL(wanted)
