@@ -244,6 +244,9 @@ def test_what_others_do_with_the_alias(setting: Setting, opensearch: str) -> Non
     with pytest.raises(OperatorError, match="index_closed") as told:
         setting.apply()
     assert f"{alias}/_open" in (told.value.hint or "")
+    with pytest.raises(OperatorError, match="index_closed") as told:
+        setting.rows(table)
+    assert f"{alias}/_open" in (told.value.hint or "")
     client.indices.open(index=index)
     setting.apply()
     assert setting.contents(table) == setting.folded(table, records)

@@ -170,3 +170,24 @@ def test_what_stands_in_its_place(copies: Copies, postgres18: Database) -> None:
     with pytest.raises(OperatorError, match="a rebuild replaces: its partitions"):
         copies.store.beside(copies.table("customers"))
     assert not copies.told
+
+
+def test_a_key_that_gets_wider(postgres18: Database) -> None:
+    """Deleted keys are remembered in its new type, too, where no position says what is whole."""
+    store, told = PostgresStore(Server(postgres18.url, "stores.copy"), "shop"), list[Refused]()
+    shown = {"public.wide": Visibility(Mark({}, None), EVERYTHING, refuse=told.extend)}
+    for number, kind in enumerate(("int32", "int64"), 1):
+        versions = [
+            Version("shop", "public", "wide", "shop.public.wide", at, ("id",), (("id", Kind(of)), ("v", Kind("int64"))))
+            for at, of in enumerate(("int32", kind), 1)
+        ][:number]
+        store.open(projected_table(versions, ApplyTable(stores=("copy",))))
+        postgres18.execute(
+            "INSERT INTO cdc_apply.waiting_1 VALUES"
+            f" ({7 if number == 1 else 1 << 40}, 1, '{number}1', 'c', 0, 1), (7, 1, '{number}2', 'd', 0, 2),"
+            f" ({8 if number == 1 else 1 << 40}, 1, '{number}3', 'd', 0, 3)"
+        )
+        store.fold([], shown)
+    assert not told
+    assert postgres18.rows("SELECT id FROM wide") == []
+    store.close()

@@ -160,7 +160,7 @@ class OpenSearchStore:
         if other and self.due(table) is None:
             raise OperatorError(
                 f"index {alias} was made again or restored by another hand while the job runs",
-                hint="the job fills it from its topic; so does a new start",
+                hint="a job that runs fills it from its topic; so does cdc apply APPLY.yaml --reset-checkpoint",
             )
 
     def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:

@@ -231,9 +231,8 @@ class PostgresStore:
         if copy is None or copy.relation is None:
             self._behind.add(table.qualified)
             msg = f"PostgreSQL table {table.schema}.{table.copy_name} was dropped or recreated while the job wrote it"
-            raise OperatorError(
-                msg, hint="a job that runs makes it again, and fills it from its topic; so does a new start"
-            )
+            hint = "a job that runs makes it again, and fills it; so does cdc apply APPLY.yaml --reset-checkpoint"
+            raise OperatorError(msg, hint=hint)
         if self._role == LIVE:  # a rebuild may have swapped in another shape
             identity_of(copy.identity, table, f"PostgreSQL table {table.schema}.{table.copy_name}")
             self._require_line(table, copy)
