@@ -1,5 +1,7 @@
 """Finds columns that a copy had, and that another hand has dropped or renamed there, or given each other's names.
 
+And such as another hand has made there under a name that the source gives to a column of its own later.
+
 Made again they would be null in the rows that are there: reading their events again would not fill them, because those
 are no newer than the rows. So such a copy is refused, until it is made again or has its columns back.
 """
@@ -11,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from cdc.model.errors import OperatorError
 from cdc.model.hints import rebuild
 from spark_apply.model.completeness import LOST, Mark
-from spark_apply.model.target_table import TargetTable
+from spark_apply.model.target_table import TargetColumn, TargetTable
 
 Numbers = Mapping[str, int | str | None]
 """Of each column that a copy has, by what its store knows it: a number, or a name in files, that it keeps. One that is
@@ -54,4 +56,23 @@ def refuse_lost(table: TargetTable, wanted: Iterable[str], there: Numbers, mark:
     raise OperatorError(
         f"{copy} has {what}: another hand has dropped or renamed it, and rows that are there would lose its values",
         hint=f"{rebuild(table.qualified)}  # from the topics, beside it, then swapped in",
+    )
+
+
+def come_columns(table: TargetTable, there: Numbers, mark: Mark | None) -> list[TargetColumn]:
+    """Return the columns that the source has got since a copy was marked, and that the copy has all the same.
+
+    Where rows that are older than such a column have values in it, another hand has made it: `of_another_hand`.
+    """
+    had = mark.columns if mark is not None else {}
+    return [column for column in table.columns if had and column.since and column.name in there.keys() - had.keys()]
+
+
+def of_another_hand(table: TargetTable, name: str, copy: str) -> OperatorError:
+    """Return the error of a column that another hand has made, whose values would pass for the source's."""
+    return OperatorError(
+        f"{copy} has a column {name} that another hand has made, and the source has one of this name now: its values "
+        "would pass for the source's",
+        hint=f"give that column another name there, and it goes on by itself; or rename: {{{name}: …}} under "
+        f"tables.{table.qualified}, then cdc rebuild APPLY.yaml --table {table.qualified}",
     )

@@ -36,6 +36,8 @@ class Version:
     """The format of the topic's records, as the schema topic has it; empty: JSON in envelopes."""
     shared: bool = False
     """Whether the topic has other tables' events too."""
+    position: str = ""
+    """No event that sorts before it has this version; empty: not known."""
 
     @property
     def qualified(self) -> str:
@@ -54,6 +56,8 @@ class TargetColumn:
     """The source's name of the column, if it is another."""
     computed: str | None = None
     """The expression over the source's columns that computes it."""
+    since: str = ""
+    """The position of the version that brought it, of a column that the table did not have from the beginning."""
 
     @property
     def source(self) -> str | None:
@@ -144,6 +148,7 @@ def parse_version(value: bytes) -> Version:
         columns=tuple((column["name"], _kind(column)) for column in record["columns"]),
         format=record.get("format", ""),
         shared="key_table" in record,
+        position=record.get("position", ""),
     )
 
 
@@ -215,6 +220,7 @@ def target(
         )
     _check_types(types, ordered)
     kinds: dict[str, list[tuple[Kind, list[int]]]] = {}
+    since: dict[str, str] = {}
     for version in ordered:
         if version.key != newest.key and not rekeys:
             raise _refused(
@@ -230,6 +236,7 @@ def target(
                     "leave the column out in connector.yaml (source.columns), or the table here",
                 )
             history = kinds.setdefault(name, [])
+            since.setdefault(name, "" if version is ordered[0] else version.position)
             effective = TEXT if name in types else kind
             same = next((numbers for known, numbers in history if known == effective), None)
             if same is None:
@@ -243,7 +250,12 @@ def target(
         topic=newest.topic,
         key=newest.key,
         columns=tuple(
-            TargetColumn(name, _widest(newest, name, [kind for kind, _ in history], retypes=retypes), _frozen(history))
+            TargetColumn(
+                name,
+                _widest(newest, name, [kind for kind, _ in history], retypes=retypes),
+                _frozen(history),
+                since=since[name],
+            )
             for name, history in kinds.items()
         ),
         version=newest.number,

@@ -41,6 +41,8 @@ class SourceTable:
     schema: str = "public"
     version: int = 1
     topic_name: str | None = None
+    since: int = 0
+    """The commit of its first event."""
 
     @property
     def topic(self) -> str:
@@ -61,7 +63,7 @@ class SourceTable:
             "table": self.name,
             "topic": self.topic,
             "version": self.version,
-            "position": position(0),
+            "position": position(self.since),
             "key": list(self.key),
             "columns": columns,
         }

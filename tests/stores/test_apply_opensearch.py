@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -203,3 +205,49 @@ def test_an_index_whose_name_is_taken_by_another_of_ours(opensearch: str) -> Non
     assert "rebuild" not in (told.value.hint or "")
     store.open(table)
     store.close()
+
+
+def test_what_others_do_with_the_alias(setting: Setting, opensearch: str) -> None:
+    """A filter hides no document from us; a routing, and a closed index, are told with what undoes them."""
+    options = {"shards": 3, "replicas": 0}
+    setting.store = lambda _path: StoreConfig(type="opensearch", url=opensearch, options=options)
+    table, publisher, client = setting.table(), setting.publisher(), OpenSearch(opensearch)
+    publisher.create([table])
+    records = [r for n in range(12) for r in table.event("c", order(n), position(10 + n))]
+    publisher.publish(records)
+    setting.apply()
+    alias = _store(setting).index(setting.target(table))
+    (index,) = client.indices.get_alias(name=alias)
+
+    def more(at: int, status: str) -> None:
+        part = [r for n in range(6) for r in table.event("u", order(n, status), position(at + n))]
+        part += table.event("d", order(at), position(at + 9))
+        publisher.publish(part)
+        records.extend(part)
+
+    shown = {"filter": {"term": {"status.keyword": "new"}}, "search_routing": "7"}
+    client.indices.put_alias(index=index, name=alias, body=shown)
+    more(40, "sent")
+    setting.apply()
+    assert setting.contents(table) == setting.folded(table, records)
+
+    client.indices.put_alias(index=index, name=alias, body={"index_routing": "7"})
+    more(60, "paid")
+    with pytest.raises(OperatorError, match="has a routing") as told:
+        setting.apply()
+    (body,) = re.findall("-d '(.*)'", told.value.hint or "")
+    client.indices.update_aliases(body=json.loads(body))
+    setting.apply()
+
+    client.indices.close(index=index)
+    more(80, "back")
+    with pytest.raises(OperatorError, match="index_closed") as told:
+        setting.apply()
+    assert f"{alias}/_open" in (told.value.hint or "")
+    with pytest.raises(OperatorError, match="index_closed") as told:
+        setting.rows(table)
+    assert f"{alias}/_open" in (told.value.hint or "")
+    client.indices.open(index=index)
+    setting.apply()
+    assert setting.contents(table) == setting.folded(table, records)
+    assert setting.rows(table) == 12

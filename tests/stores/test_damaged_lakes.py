@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from spark_apply.model.store import Batch, open_store
 from spark_apply.model.target_table import Version
 from spark_apply.rebuild.rebuild import run_rebuild
 from spark_apply.stores.delta.log import DeltaLog
-from tests.spark.laws import Setting, order, until
+from tests.pushes import some_each_push
+from tests.spark.laws import ORDERS, Setting, order, until
 from tests.spark.records import position
 
 pytest_plugins = ["tests.spark.fixtures"]
@@ -175,3 +177,30 @@ def test_a_column_that_another_hand_narrows_while_the_job_runs(
     assert len(looks) == (1 if kind == "delta" else 0)
     assert [(row["id"], row["n"]) for row in spark.table(place).collect()] == [(1, 2**40)]
     store.close()
+
+
+@pytest.mark.parametrize("kind", some_each_push(("iceberg", "delta"), "iceberg"))
+def test_a_column_that_the_source_has_by_now(kind: str, apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
+    """Another hand has made one of that name before: its values do not pass for the source's."""
+    setting = Setting(apply_spark, kafka, tmp_path, lambda path: StoreConfig(type=kind, path=str(path)))
+    table, publisher = setting.table(), setting.publisher()
+    publisher.create([table])
+    records = [r for n in (1, 2) for r in table.event("c", order(n), position(10 + n))]
+    publisher.publish(records)
+    setting.apply()
+    spark = apply_spark.newSession()
+    open_store(setting.config().stores["copy"], name="copy", prefix=setting.prefix, spark=spark)
+    name = "copy.public.orders" if kind == "iceberg" else f"delta.`{tmp_path}/copy/public/orders`"
+    spark.sql(f"ALTER TABLE {name} ADD COLUMN segment string")
+    spark.sql(f"UPDATE {name} SET segment = 'gold'")
+    later = replace(table, columns={**ORDERS, "segment": {"kind": "string"}}, version=2, since=20)
+    publisher.versions([later])
+    more = later.event("u", {**order(1), "segment": "x"}, position(20))
+    publisher.publish(more)
+    with pytest.raises(OperatorError, match="has a column segment that another hand has made"):
+        setting.apply()
+    if kind == "delta":
+        spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    spark.sql(f"ALTER TABLE {name} RENAME COLUMN segment TO own")
+    setting.apply()
+    assert setting.contents(later) == setting.folded(later, records + more)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from cdc.config.apply_config import ApplyTable
 from cdc.model.change import Kind
+from cdc.model.errors import OperatorError
 from spark_apply.events.projection import projected_table
 from spark_apply.model.completeness import Mark
 from spark_apply.model.store import EVERYTHING, Refused, Visibility
@@ -114,3 +116,78 @@ def test_a_row_that_is_refused_then(copies: Copies, postgres18: Database) -> Non
     copies.read_again(customers=[*created(1, 4), (2, 13, "u")])
     assert sorted(postgres18.rows("SELECT id, v FROM customers")) == [(1, 1), (2, 2), (4, 4)]
     assert [one.offset for one in copies.told] == [6]
+
+
+def test_a_column_that_the_source_has_by_now(copies: Copies, postgres18: Database) -> None:
+    """Values of another hand do not pass for the source's; a column that has none in it is taken."""
+    copies.fold(customers=created(1, 2), bought=created(1))
+    for name in ("customers", "bought"):
+        postgres18.execute(f"ALTER TABLE {name} ADD COLUMN segment text")
+    postgres18.execute("UPDATE customers SET segment = 'gold'")
+    columns = (("id", Kind("int64")), ("v", Kind("int64")))
+    for name in ("customers", "bought"):
+        versions = [
+            Version("shop", "public", name, f"shop.public.{name}", 1, ("id",), columns),
+            Version("shop", "public", name, f"shop.public.{name}", 2, ("id",), (*columns, ("segment", Kind("string")))),
+        ]
+        versions[1] = replace(versions[1], position="000000009")
+        copies.tables[name] = projected_table(versions, ApplyTable(stores=("copy",)))
+    copies.store.open(copies.table("bought"))
+    copies.fold(bought=created(2))
+    with pytest.raises(OperatorError, match="has a column segment that another hand has made") as told:
+        copies.store.open(copies.table("customers"))
+    assert "rename: {segment: …} under tables.public.customers" in (told.value.hint or "")
+    postgres18.execute("ALTER TABLE customers RENAME COLUMN segment TO own")
+    copies.store.open(copies.table("customers"))
+    copies.fold(customers=[(2, 3, "u")])
+    assert sorted(postgres18.rows("SELECT id, v, own, segment FROM customers")) == [
+        (1, 1, "gold", None),
+        (2, 3, "gold", None),
+    ]
+
+
+def test_what_stands_in_its_place(copies: Copies, postgres18: Database) -> None:
+    """A view is told as one. A partitioned table is followed, and no rebuild makes a plain one of it unasked."""
+    copies.fold(customers=created(1, 2), bought=created(1, 2))
+    for kind in ("VIEW", "MATERIALIZED VIEW"):
+        postgres18.execute("ALTER TABLE bought RENAME TO old", f"CREATE {kind} bought AS SELECT * FROM old")
+        with pytest.raises(OperatorError, match=f'"bought" is a {kind.lower()}') as told:
+            copies.store.open(copies.table("bought"))
+        assert "give it another name, and the job makes the table" in (told.value.hint or "")
+        postgres18.execute(f"DROP {kind} bought", "ALTER TABLE old RENAME TO bought")
+    postgres18.execute(
+        "ALTER TABLE customers RENAME TO plain",
+        "CREATE TABLE customers (LIKE plain INCLUDING ALL) PARTITION BY HASH (id)",
+        "CREATE TABLE odd PARTITION OF customers FOR VALUES WITH (MODULUS 2, REMAINDER 0)",
+        "CREATE TABLE even PARTITION OF customers FOR VALUES WITH (MODULUS 2, REMAINDER 1)",
+        "INSERT INTO customers SELECT * FROM plain",
+    )
+    copies.store.open(copies.table("customers"))
+    copies.read_again(customers=[*created(1, 3), (1, 7, "u")])
+    copies.fold(customers=[(3, 3, "d"), (4, 4, "c")])
+    assert sorted(postgres18.rows("SELECT id, v FROM customers")) == [(1, 7), (4, 4)]
+    assert sorted(row.id for row in copies.store.rows(copies.table("customers"))) == ['{"id":1}', '{"id":4}']
+    with pytest.raises(OperatorError, match="a rebuild replaces: its partitions"):
+        copies.store.beside(copies.table("customers"))
+    assert not copies.told
+
+
+def test_a_key_that_gets_wider(postgres18: Database) -> None:
+    """Deleted keys are remembered in its new type, too, where no position says what is whole."""
+    store, told = PostgresStore(Server(postgres18.url, "stores.copy"), "shop"), list[Refused]()
+    shown = {"public.wide": Visibility(Mark({}, None), EVERYTHING, refuse=told.extend)}
+    for number, kind in enumerate(("int32", "int64"), 1):
+        versions = [
+            Version("shop", "public", "wide", "shop.public.wide", at, ("id",), (("id", Kind(of)), ("v", Kind("int64"))))
+            for at, of in enumerate(("int32", kind), 1)
+        ][:number]
+        store.open(projected_table(versions, ApplyTable(stores=("copy",))))
+        postgres18.execute(
+            "INSERT INTO cdc_apply.waiting_1 VALUES"
+            f" ({7 if number == 1 else 1 << 40}, 1, '{number}1', 'c', 0, 1), (7, 1, '{number}2', 'd', 0, 2),"
+            f" ({8 if number == 1 else 1 << 40}, 1, '{number}3', 'd', 0, 3)"
+        )
+        store.fold([], shown)
+    assert not told
+    assert postgres18.rows("SELECT id FROM wide") == []
+    store.close()

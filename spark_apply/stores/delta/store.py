@@ -103,6 +103,7 @@ class DeltaStore(LakeStore):
             create(log, table)
         identity = _identity(log, log.properties(), table)
         self._refuse_lost(table, stored(table), _columns(log), f"Delta table {log.path}")
+        self._refuse_others(self._spark, table, stored(table), _columns(log), f"Delta table {log.path}")
         evolve(log, table)
         if self.upkeep is not None:
             need(log, retention(self.upkeep))

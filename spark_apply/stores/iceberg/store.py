@@ -122,9 +122,7 @@ class IcebergStore(LakeStore):
         self._refuse_taken(table)
         if not self._tables.is_there(table):
             return Foreseen(None)
-        self._refuse_lost(
-            table, table, self._columns(self._tables.loaded(table)), f"Iceberg table {self.table_name(table)}"
-        )
+        self._refuse_altered(table)
         told = [words for words, _ in changes(self._tables, table)]
         if noted(table) != noted_of(self._tables.loaded(table)):
             told.append(f"partition by {noted(table)} from now on")
@@ -141,9 +139,7 @@ class IcebergStore(LakeStore):
         if not self._tables.is_there(table):
             create(self._tables, table)
         own = self._identity(table)
-        self._refuse_lost(
-            table, table, self._columns(self._tables.loaded(table)), f"Iceberg table {self.table_name(table)}"
-        )
+        self._refuse_altered(table)
         self._evolve(table)
         partition(self._tables.loaded(table), self._tables.java.expressions.Expressions, table)
         self._cleaned.begin(table)
@@ -153,6 +149,11 @@ class IcebergStore(LakeStore):
         self._schemas[table.qualified] = int(loaded.schema().schemaId())
         self._fits(table, self._columns(loaded))
         return own
+
+    def _refuse_altered(self, table: TargetTable) -> None:
+        there, copy = self._columns(self._tables.loaded(table)), f"Iceberg table {self.table_name(table)}"
+        self._refuse_lost(table, table, there, copy)
+        self._refuse_others(self._tables.spark, table, table, there, copy)
 
     def _identity(self, table: TargetTable) -> str:
         name = self.table_name(table)

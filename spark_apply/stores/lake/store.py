@@ -6,13 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
+from spark_apply.events.typed import POSITION
 from spark_apply.model.completeness import LOST, NEW, Mark
-from spark_apply.model.lost_columns import Numbers, known, lost_columns, refuse_lost
+from spark_apply.model.lost_columns import Numbers, come_columns, known, lost_columns, of_another_hand, refuse_lost
 from spark_apply.model.store import StoredRow
 from spark_apply.model.target_table import TargetTable
 from spark_apply.model.upkeep import CleanTimes, Upkeep
+from spark_apply.spark.names import quoted
 from spark_apply.stores.lake.columns import lake_row_type
 from spark_apply.stores.lake.rows import stored_rows
 
@@ -35,6 +38,10 @@ class LakeStore(ABC):
         """Read the whole table as it is now: the source's columns and ``_cdc_position STRING``, or a history's."""
 
     @abstractmethod
+    def table_name(self, table: TargetTable) -> str:
+        """Return the table's name, quoted for Spark's SQL."""
+
+    @abstractmethod
     def mark(self, table: TargetTable) -> Mark | None:
         """See `spark_apply.model.store.Store`."""
 
@@ -45,6 +52,16 @@ class LakeStore(ABC):
     def _refuse_lost(self, table: TargetTable, kept: TargetTable, there: Numbers, copy: str) -> None:
         """Raise OperatorError where the copy has lost columns that it had; `kept` has their names in the lake."""
         refuse_lost(kept, lake_row_type(kept).names, there, self.mark(table), copy)
+
+    def _refuse_others(
+        self, spark: SparkSession, table: TargetTable, kept: TargetTable, there: Numbers, copy: str
+    ) -> None:
+        """Raise OperatorError where another hand has made a column that the source has by now."""
+        mark = self.mark(table) if any(column.since for column in kept.columns) else None
+        for column in come_columns(kept, there, mark):
+            older = (F.col(quoted(column.name)).isNotNull()) & (F.col(POSITION) < column.since)
+            if not spark.table(self.table_name(table)).where(older).isEmpty():
+                raise of_another_hand(kept, column.name, copy)
 
     def _marked(self, table: TargetTable, mark: Mark) -> Mark:
         """Return a mark that has the numbers of the table's columns, as they were when they were looked at."""

@@ -19,7 +19,17 @@ from cdc.model.errors import OperatorError, RetryableError
 from spark_apply.events.typed import KEY, OFFSET, OP, PARTITION, POSITION
 from spark_apply.model.document import DOCUMENT, document_id
 from spark_apply.model.store import Refused
-from spark_apply.stores.opensearch.failures import BLOCKED, PASSING, as_ours, name_of, reason, type_of, waiting
+from spark_apply.stores.opensearch.failures import (
+    BLOCKED,
+    CLOSED,
+    PASSING,
+    as_ours,
+    name_of,
+    opened,
+    reason,
+    type_of,
+    waiting,
+)
 
 COMMIT_BITS, EPOCH_BITS = 52, 11
 SENT = (KEY, POSITION, OP, DOCUMENT, PARTITION, OFFSET)
@@ -32,9 +42,6 @@ _FIRST_WAIT_S = 0.1
 _SILENT_S = 0.5
 """Longer waits are told."""
 _UNFIT, _TOO_LARGE, _FAILED = 400, 413, 500
-_CLOSED = "index_closed_exception"
-"""An error of the whole index, not of one document."""
-
 
 log: Final = logging.getLogger("cdc.apply")
 
@@ -149,10 +156,11 @@ class Bulk:
         if error is None or status == STALE:
             return verb, status
         kind = error.get("type", "error")
-        if status in (_UNFIT, _TOO_LARGE, _FAILED) and kind != _CLOSED:
+        if status in (_UNFIT, _TOO_LARGE, _FAILED) and kind != CLOSED:  # of the whole index, not of one document
             return Refused(action.partition, action.offset, f"OpenSearch does not take it: {kind}")
         msg = f"index {self.index} refused a document: {kind} (status {status})"
-        raise OperatorError(msg, hint="the server's log names field and reason")
+        named = "the server's log names field and reason"
+        raise OperatorError(msg, hint=opened(self.index) if kind == CLOSED else named)
 
 
 def _passes(answer: Mapping[str, Any], *, last: bool) -> bool:

@@ -17,6 +17,7 @@ PASSING: Final = frozenset({429, 502, 503, 504})
 _NOT_ALLOWED: Final = frozenset({401, 403})
 _WORDS: Final = 300
 BLOCKED = "cluster_block_exception"
+CLOSED: Final = "index_closed_exception"
 _CAUSE: Final = re.compile(r"/\d+/([a-z /(),()-]+)")
 """The server's words for a block: ``index [x] blocked by: [TOO_MANY_REQUESTS/12/disk usage exceeded …];``."""
 _NAMES: Final = {
@@ -66,6 +67,11 @@ def waiting(what: str, cause: str, index: str) -> RetryableError:
     return RetryableError(f"{what}: {cause}", hint=f"{look}; nothing is lost, it goes on where it was")
 
 
+def opened(index: str) -> str:
+    """Return the hint for an index that somebody has closed."""
+    return f"curl -X POST '<url>/{index}/_open'  # somebody has closed it; then it goes on by itself"
+
+
 def as_ours(exc: OpenSearchException, what: str, index: str = "", *, words: bool = False) -> CdcError:
     """Return an exception of the driver as one of ours: what passes is retryable.
 
@@ -78,6 +84,8 @@ def as_ours(exc: OpenSearchException, what: str, index: str = "", *, words: bool
         return StoreAwayError(f"{what}: OpenSearch does not answer ({reason(exc)})", hint=hint)
     if isinstance(exc, TransportError) and (exc.status_code in PASSING or type_of(exc) == BLOCKED):
         return waiting(what, reason(exc), index or "_all")
+    if isinstance(exc, TransportError) and type_of(exc) == CLOSED and index:
+        return OperatorError(f"{what} ({reason(exc)})", hint=opened(index))
     refused = isinstance(exc, TransportError) and exc.status_code in _NOT_ALLOWED
     said = f": {_words_of(exc)}" if words and isinstance(exc, RequestError) else ""
     return OperatorError(f"{what} ({reason(exc)}){said}", hint="are username and password right?" if refused else None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import uuid
 from collections.abc import Mapping
 from typing import Any, Final
@@ -149,8 +150,9 @@ class Indexes:
     def standing(self, alias: str) -> str:
         """Return the id that the server has given to the index of an alias.
 
-        Raises OperatorError for one whose documents a pipeline may change or drop behind the last look at them; another
-        hand has given it one. Its default pipeline is passed by (`spark_apply.stores.opensearch.bulk`).
+        Raises OperatorError for what another hand has given it: a pipeline that may change or drop documents behind the
+        last look at them (its default one is passed by, see `spark_apply.stores.opensearch.bulk`), or a routing of the
+        alias, by which another shard than the one that has a document would get the next version, or the delete.
         """
         names = f"index.uuid,{_FINAL}"
         found = self._client.indices.get_settings(
@@ -165,13 +167,24 @@ class Indexes:
                 f'-d \'{{"{_FINAL}": "{_NONE}"}}\'  # then it goes on by itself'
             )
             raise OperatorError(msg, hint=hint)
+        _, about_alias = alone(alias, self._client.indices.get_alias(name=alias, request_timeout=ASKED_WITHIN_S))
+        if "index_routing" in about_alias["aliases"][alias]:
+            plain = {"actions": [{"add": {"index": index, "alias": alias}}]}
+            raise OperatorError(
+                f"alias {alias} has a routing: versions of a document would lie in several shards",
+                hint="give readers an alias of their own for that, and take it off here: curl -X POST '<url>/_aliases' "
+                f"-H 'Content-Type: application/json' -d '{json.dumps(plain)}'  # then it goes on by itself",
+            )
         return str(about["settings"]["index.uuid"])
 
-    def read_at_once(self, alias: str) -> int:
-        """Return how many documents of an index a request may ask for: a template, or another hand, may allow few."""
+    def read_at_once(self, alias: str) -> tuple[str, int]:
+        """Return the index of an alias, which may be shown by a filter, and how many documents to ask it for at once.
+
+        A template, or another hand, may allow few.
+        """
         names = f"index.uuid,{_WINDOW}"  # an index without any of the names is not in the answer
-        _, about = alone(alias, self._client.indices.get_settings(index=alias, name=names, flat_settings=True))
-        return min(_READ_AT_ONCE, int(about["settings"].get(_WINDOW, _READ_AT_ONCE)))
+        index, about = alone(alias, self._client.indices.get_settings(index=alias, name=names, flat_settings=True))
+        return index, min(_READ_AT_ONCE, int(about["settings"].get(_WINDOW, _READ_AT_ONCE)))
 
     def require_free(self, name: str) -> None:
         """Raise OperatorError where an index has the name of an alias that is to be made."""

@@ -161,7 +161,7 @@ class OpenSearchStore:
         if other and self.due(table) is None:
             raise OperatorError(
                 f"index {alias} was made again or restored by another hand while the job runs",
-                hint="the job fills it from its topic; so does a new start",
+                hint="a job that runs fills it from its topic; so does cdc apply APPLY.yaml --reset-checkpoint",
             )
 
     def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
@@ -169,10 +169,10 @@ class OpenSearchStore:
         asked = list(ids or ())
         try:
             self._client.indices.refresh(index=index)
-            size = self._indexes.read_at_once(index)
+            found, size = self._indexes.read_at_once(index)
             parts = [asked[at : at + size] for at in range(0, len(asked), size)]
             for query in [{"match_all": {}}] if ids is None else [{"ids": {"values": part}} for part in parts]:
-                for hit in scan(self._client, index=index, query={"query": query}, size=size):
+                for hit in scan(self._client, index=found, query={"query": query}, size=size):
                     document = {column_name(name): value for name, value in hit["_source"].items()}
                     yield StoredRow(hit["_id"], orjson.dumps(document).decode())
         except OpenSearchException as exc:

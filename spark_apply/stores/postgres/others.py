@@ -9,7 +9,8 @@ from psycopg2 import sql
 from cdc.model.errors import OperatorError
 from cdc.model.hints import rebuild
 from spark_apply.events.typed import POSITION
-from spark_apply.model.lost_columns import lost_columns, refuse_lost
+from spark_apply.model.completeness import Mark
+from spark_apply.model.lost_columns import Numbers, come_columns, lost_columns, of_another_hand, refuse_lost
 from spark_apply.model.target_table import TargetTable, other_target
 from spark_apply.stores.postgres import tables
 from spark_apply.stores.postgres.copies import Copy
@@ -29,6 +30,7 @@ SELECT string_agg(what, ', ' ORDER BY what) FROM (SELECT pg_describe_object(clas
     JOIN pg_depend ON (refclassid, refobjid) IN (('pg_class'::regclass, t.oid), ('pg_type'::regclass, reltype),
         ('pg_type'::regclass, (SELECT typarray FROM pg_type y WHERE y.oid = reltype)))
     WHERE deptype = 'n' AND (classid, objid) NOT IN (SELECT class, id FROM own)
+    UNION SELECT 'its partitions' FROM t WHERE relkind = 'p'
     UNION SELECT 'its place below ' || inhparent::regclass FROM t JOIN pg_inherits ON inhrelid = t.oid) held
 """
 """What depends on a table, or on the type of its rows, and is not part of it."""
@@ -68,6 +70,10 @@ SELECT EXISTS (SELECT FROM pg_constraint
     OR EXISTS (SELECT FROM pg_trigger WHERE tgrelid = to_regclass(%(rows)s) AND NOT tgisinternal AND tgenabled <> 'D')
     OR EXISTS (SELECT FROM pg_rewrite WHERE ev_class = to_regclass(%(rows)s) AND ev_enabled <> 'D')
 """
+_NO_TABLE: Final = """
+SELECT CASE relkind WHEN 'v' THEN 'view' WHEN 'm' THEN 'materialized view' WHEN 'f' THEN 'foreign table' ELSE 'sequence'
+END FROM pg_class WHERE oid = to_regclass(%s) AND relkind NOT IN ('r', 'p')
+"""
 _UNLOGGED: Final = "SELECT FROM pg_class WHERE oid = to_regclass(%s) AND relpersistence = 'u'"
 
 
@@ -80,15 +86,23 @@ def refuse_altered(cur: Cursor, table: TargetTable, copy: Copy, there_as: Tables
     """Raise OperatorError for a copy that has lost its key or columns, is unlogged, or that others keep narrow."""
     mark = None if copy.due or copy.relation is None else copy.mark  # of one that was restored it is of another table
     there = columns_of(cur, sql.Identifier(table.schema, table.copy_name))
+    _refuse_others(cur, table, copy.numbers, mark, there_as)
     tables.changes(cur, there_as)  # raises for what no ALTER TABLE can do
     refuse_lost(table, _wanted(table), copy.numbers, mark, f"PostgreSQL table {table.schema}.{table.copy_name}")
+    cur.execute(_NO_TABLE, (place := there_as.rows.as_string(cur),))
+    for (kind,) in cur.fetchall():
+        raise OperatorError(
+            f"PostgreSQL {place} is a {kind}: another hand has put it in the place of the copy",
+            hint="give it another name, and the job makes the table and fills it from its topic; or "
+            + other_target(table),
+        )
     if not tables.has_key(cur, there_as):
         raise OperatorError(
             f"PostgreSQL table {table.schema}.{table.copy_name} has no primary key ({', '.join(table.key)}) any more: "
             "another hand has dropped it, made it deferrable, or given it other columns",
             hint=f"{rebuild(table.qualified)}  # from the topics, beside it, then swapped in",
         )
-    cur.execute(_UNLOGGED, (place := there_as.rows.as_string(cur),))
+    cur.execute(_UNLOGGED, (place,))
     if cur.fetchone() is not None:
         raise OperatorError(
             f"PostgreSQL table {table.schema}.{table.copy_name} is unlogged: a crash of the server would empty it, and "
@@ -106,6 +120,17 @@ def refuse_altered(cur: Cursor, table: TargetTable, copy: Copy, there_as: Tables
             hint="let the job start once without it, then make it again (pg_get_viewdef, pg_get_triggerdef and \\d "
             "print what it is); or " + other_target(table),
         )
+
+
+def _refuse_others(cur: Cursor, table: TargetTable, there: Numbers, mark: Mark | None, of: Tables) -> None:
+    """Raise OperatorError where another hand has made a column that the source has by now."""
+    for column in come_columns(table, there, mark):
+        older = sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {} IS NOT NULL AND {} < {})")
+        named = sql.Identifier(column.name), sql.Identifier(POSITION)
+        cur.execute(older.format(of.own_rows, *named, sql.Literal(column.since)))
+        ((found,),) = cur.fetchall()
+        if found:
+            raise of_another_hand(table, column.name, f"PostgreSQL table {table.schema}.{table.copy_name}")
 
 
 def may_move(cur: Cursor, of: Tables) -> bool:

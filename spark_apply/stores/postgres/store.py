@@ -17,7 +17,7 @@ late, also those of deleted rows, and are left out (rows of an incremental snaps
 next commit, and are not late).
 
 While a topic is read from its beginning again, its copy shows what it had, until the topic is complete; then one
-transaction replaces its rows, and rows that the topic does not have are removed.
+transaction writes its rows over, and removes those that the topic does not have.
 
 A history (`spark_apply.stores.postgres.history`) works the same, but it takes late events too, and nothing is replaced
 when its log is read again: each event adds to it once, and the log may no longer have all that it has, or that waits.
@@ -231,9 +231,8 @@ class PostgresStore:
         if copy is None or copy.relation is None:
             self._behind.add(table.qualified)
             msg = f"PostgreSQL table {table.schema}.{table.copy_name} was dropped or recreated while the job wrote it"
-            raise OperatorError(
-                msg, hint="a job that runs makes it again, and fills it from its topic; so does a new start"
-            )
+            hint = "a job that runs makes it again, and fills it; so does cdc apply APPLY.yaml --reset-checkpoint"
+            raise OperatorError(msg, hint=hint)
         if self._role == LIVE:  # a rebuild may have swapped in another shape
             identity_of(copy.identity, table, f"PostgreSQL table {table.schema}.{table.copy_name}")
             self._require_line(table, copy)

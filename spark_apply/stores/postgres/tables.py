@@ -179,9 +179,12 @@ def drop(cur: Cursor, tables: Tables) -> None:
 
 def evolve(cur: Cursor, tables: Tables) -> None:
     """Add columns and widen types in ``copy`` and ``waiting``. Raises OperatorError for an impossible change."""
-    for _, change in changes(cur, tables):
-        for name in (tables.rows, tables.ours("waiting")):
+    for name in (tables.rows, tables.ours("waiting")):  # of which another hand may have altered the one
+        for _, change in _changes(tables, columns_of(cur, name)):
             cur.execute(sql.SQL("ALTER TABLE {} {}").format(name, change))
+    kept = {} if tables.table.history else columns_of(cur, tables.ours("gone"))
+    for _, change in _changes(tables, kept, only=tuple(kept)):
+        cur.execute(sql.SQL("ALTER TABLE {} {}").format(tables.ours("gone"), change))
     if PARTITION not in columns_of(cur, tables.ours("waiting")):  # made by an earlier release
         places = sql.SQL("ADD COLUMN {} integer, ADD COLUMN {} bigint")
         named = places.format(sql.Identifier(PARTITION), sql.Identifier(OFFSET))
@@ -189,10 +192,16 @@ def evolve(cur: Cursor, tables: Tables) -> None:
 
 
 def changes(cur: Cursor, tables: Tables) -> list[tuple[str, sql.Composed]]:
-    """Return the changes that `evolve` makes, in words and as a clause of ALTER TABLE; raises what it raises."""
+    """Return the changes of the copy that `evolve` makes, in words and as a clause; raises what it raises."""
     check_names(tables.table)
-    there, found = columns_of(cur, tables.rows), []
-    for column in tables.table.columns:
+    return _changes(tables, columns_of(cur, tables.rows))
+
+
+def _changes(
+    tables: Tables, there: dict[str, str], only: Collection[str] | None = None
+) -> list[tuple[str, sql.Composed]]:
+    found = []
+    for column in (of for of in tables.table.columns if only is None or of.name in only):
         wanted, has = column_type(tables.table, column), there.get(column.name)
         named, kind = sql.Identifier(column.name), sql.SQL(wanted)
         if has is None:
