@@ -346,7 +346,7 @@ class Pipeline:
                 self._run_session(session, state.phase, view, target)
 
     def _needs(self, table: str, *, ran_before: bool) -> bool:
-        """Whether a start does not go on without a table; also one that a file which is read again names first."""
+        """Whether a start does not go on without a table. A file that is read again must not name it first."""
         is_new = self._before is not None and self._before.settings.by_pattern(table)
         return self._without.needs(table, ran_before=ran_before and not is_new)
 
