@@ -298,7 +298,7 @@ class Pipeline:
             identity = source.connect()
             tables = self._tables = source.tables()
             ran_before = self._sink.check(tables)
-            refuse_needed(source, partial(self._without.needs, ran_before=ran_before))
+            refuse_needed(source, partial(self._needs, ran_before=ran_before))
             beside = left_out_by(source)
             raise_first(self._settings.rules.refusals(tables, first=not ran_before, beside=beside))
             raise_first(self._settings.formats.refusals(tables, first=not ran_before))
@@ -344,6 +344,11 @@ class Pipeline:
             self._without.begun(source, tables)
             with closing(session):
                 self._run_session(session, state.phase, view, target)
+
+    def _needs(self, table: str, *, ran_before: bool) -> bool:
+        """Whether a start does not go on without a table. A file that is read again must not name it first."""
+        is_new = self._before is not None and self._before.settings.by_pattern(table)
+        return self._without.needs(table, ran_before=ran_before and not is_new)
 
     def _run_session(self, session: Session, phase: Phase, view: str | None, target: int | None) -> None:
         try:

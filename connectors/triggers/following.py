@@ -21,6 +21,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final, Generic, Protocol
 
 from cdc.config.config import ConnectorConfig
@@ -113,7 +114,7 @@ class TriggerSource(ABC, Generic[C]):
         self._new_at_s = float("inf")
         self._told: set[str] = set()
         """The tables that are left out, which was said."""
-        self._may_pass: Collection[str] = ()  # as it is of `LeftOut`
+        self._may_pass: AbstractSet[str] = frozenset()  # as it is of `LeftOut`
         self._locked: set[str] = set()
         """Those that were locked, which was said."""
         self._aside: dict[str, C] = {}
@@ -366,7 +367,7 @@ class TriggerSource(ABC, Generic[C]):
         captured = {one.table.qualified for one in self._captured}
         names = {*catalog.brought(asked)} - captured
         if len(names) > _JUDGED:
-            names -= self._told.difference(self._may_pass)
+            names -= self._told - self._may_pass
         if not names:
             return []
         try:

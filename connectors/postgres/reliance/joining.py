@@ -8,7 +8,8 @@ log says nothing of tables that the publication does not carry, so the catalog i
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from psycopg2 import sql
@@ -51,7 +52,7 @@ class Joining:
         self._publication = publication
         self._patterns = [item for item in of.tables if item not in named(of.tables)]
         self._keys = of.keys
-        self._may_pass: Collection[str] = ()
+        self._may_pass: AbstractSet[str] = frozenset()
         """Tables that cannot be captured for now, also those that are named: they are judged again at each look."""
         self._waits: dict[int, str] = {}
         """The tables that were locked, by oid."""
@@ -110,11 +111,11 @@ class Joining:
         """Return the tables that can be captured by now; log those that cannot, once."""
         names = {*catalog.brought([*self._patterns, *self._may_pass])} - self._captured
         if len(names) > _JUDGED:
-            names -= self._told.difference(self._may_pass)
+            names -= self._told - self._may_pass
         if not names:
             return []
         left_out = LeftOut(self._patterns)
-        asked = sorted(names) if len(names) <= _JUDGED else [*self._patterns, *names.intersection(self._may_pass)]
+        asked = sorted(names) if len(names) <= _JUDGED else [*self._patterns, *(self._may_pass & names)]
         try:
             there = catalog.captured(asked, self._keys, left_out)
         except OperatorError:  # one of them has just been dropped
