@@ -77,8 +77,11 @@ def files_of(context: click.Context) -> dict[str, Path]:
         one = given[0] if isinstance(given, tuple) and len(given) == 1 else given
         if isinstance(one, Path) and isinstance(of.type, click.Path):
             called = (of.metavar or "").removesuffix("...")
-            found[called if called.endswith(".yaml") else _called(one)] = one
-    return {called: file for called, file in found.items() if called}
+            if called in ("", "FILE"):
+                called = _called(one)
+            if called.endswith(".yaml"):
+                found[called] = one
+    return found
 
 
 def _called(file: Path) -> str:

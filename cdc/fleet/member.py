@@ -53,8 +53,8 @@ class Member:
         self._revoked: list[Revoked] = []
         self._stop, self._hung_up = Flag(), Flag()
         self._told_s: dict[str, float] = {}
-        self._overwritten = False
-        """Whether the topic has another state of a connector that is this one's, or none any more."""
+        self._overwritten = set[str]()
+        """Connectors of which the topic has another state, or none any more: said again once they are this one's."""
         self._alone = False
         """Whether it is known, or being asked, that no other member has this one's name."""
         self._twin: OperatorError | None = None
@@ -172,9 +172,10 @@ class Member:
         for name, status in self._said.items():
             newest = found.get(f"{STATUS}{name}")
             # a member that was cut off may have written late; a topic that was made again has none of what was said
-            other = name in self._shown if newest is None else newest != status.to_bytes()
-            if other and self._roster.mine(name):
-                self._overwritten = True
+            if name in self._shown if newest is None else newest != status.to_bytes():
+                self._overwritten.add(name)
+            elif newest is not None:
+                self._overwritten.discard(name)
         said = {key.removeprefix(STATUS): value for key, value in found.items() if key.startswith(STATUS)}
         self._shown = set(said)
         read = ((name, Status.from_bytes(value)) for name, value in said.items())
@@ -233,10 +234,9 @@ class Member:
                 case Kill(name):
                     log.warning("member %s: connector %s did not stop in time, and is killed", self._name, name)
                     self._children.kill(name)
-        if self._overwritten:
-            self._overwritten = False
-            for name, status in self._said.items():
-                writer.put(name, status)
+        for name in list(filter(self._roster.mine, self._overwritten)):
+            self._overwritten.discard(name)
+            writer.put(name, self._said[name])
 
     def _say(self, writer: StatusWriter, name: str, status: Status) -> None:
         if self._said.get(name) != status:

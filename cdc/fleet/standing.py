@@ -21,7 +21,7 @@ WAITING: Final = "waiting"
 NO_MEMBER: Final = {
     "kind": "NoMember",
     "message": "no member of the fleet runs it",
-    "hint": "start a member: cdc fleet run --fleet NAME",
+    "hint": "start a member: cdc fleet run, with the same --fleet and --bootstrap-servers",
 }
 
 

@@ -70,8 +70,10 @@ def move(
     try:
         moved_on = source.verify(wanted)
     except GapError as exc:
+        earlier = exported.commit < state.commit  # then it is by intent that the source keeps no more
+        why = f"the connector stands at {place(state.offset)}, and what lies before may go" if earlier else exc.message
         raise OperatorError(
-            f"the source's log cannot be followed from {place(exported.offset)} on: {exc.message}",
+            f"the source's log cannot be followed from {place(exported.offset)} on: {why}",
             hint="offsets that were exported later may do; cdc snapshot start CONNECTOR.yaml reads everything again",
         ) from exc
     if moved_on is not None:

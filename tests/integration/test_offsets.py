@@ -38,6 +38,8 @@ def test_a_slot_has_let_go_of_it(postgres18: Database, kafka: str, prefix: str, 
     done = connector.here("offsets", "import", "FILE", str(before), "--force")
     assert done.returncode == 1
     assert "cannot be followed from" in done.stderr
+    assert "the connector stands at" in done.stderr, "that the slot has let go is no fault of it"
+    assert f"cdc snapshot start {connector.file} " in done.stderr
     assert standing(connector) == place
     done = connector.here("offsets", "import", "FILE", str(now), "--json")
     assert (done.returncode, json.loads(done.stdout)["did"]) == (0, "same")

@@ -218,6 +218,13 @@ def test_states_are_written_and_corrected() -> None:
         stage.until(lambda: stage.member._shown == {"a"})
         stage.fleet.write("status/a", None)  # as a topic that was made again has it: none
         stage.until(lambda: (said := stage.status("a")) and said.state == "streaming")
+        stage.until(lambda: stage.member._shown == {"a"})
+        stage.tell(Lost())  # the same, but the group has its places again after the topic has its entries
+        stage.until(lambda: not stage.member._roster.mine("a"))
+        stage.fleet.write("status/a", None)
+        stage.until(lambda: not stage.member._shown)
+        stage.tell(Assigned((0,), clock_s()))
+        stage.until(lambda: (said := stage.status("a")) and said.state == "streaming")
         stage.children.to_say.append(("a", Report(None, {"kind": "ConfigError", "message": "wrong", "hint": None})))
         stage.children.to_end.append(("a", 2))
         stage.until(lambda: (said := stage.status("a")) and said.state == "failed" and said.again_ms)

@@ -17,6 +17,7 @@ from cdc.config.config import ConnectorConfig, load_connector
 from cdc.model.audit import asked_by
 from cdc.model.errors import OperatorError
 from cdc.model.state import State
+from cdc.model.suggestion import did_you_mean
 from cdc.monitor.status import standing
 
 _FILE = click.argument("file", metavar="CONNECTOR.yaml", type=click.Path(path_type=Path))
@@ -62,6 +63,11 @@ def start(file: Path, tables: tuple[str, ...], *, after_gap: bool, server: str, 
             raise OperatorError(
                 f"table {name} is not one that {file} names",
                 hint=f"source.tables: {', '.join(config.source.tables)}; captured now: {', '.join(state.tables)}",
+            )
+        if name not in state.tables:
+            near = did_you_mean(name, state.tables, "")
+            click.echo(
+                f"table {name} is not captured by now, and is read only if it is then. {near}".rstrip(), err=True
             )
     _ask(config, Command(tables=tables or state.tables, after_gap=after_gap, server=server), as_json=as_json)
     if state.paused_ms:
