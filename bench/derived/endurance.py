@@ -4,14 +4,14 @@
 
 Each batch is one transaction of one row in `--changed` of the tables; it begins when the one before it is in the store.
 A line is printed ten times: seconds a batch, the resident memory of Python and of the JVM, and what of the JVM's heap
-is in use once it was collected. Then nothing is written for `--idle` seconds, over which CPU is counted. Both processes
+is in use once it was collected. Then nothing is written for `--idle` seconds: what both need meanwhile is printed. They
 are the job's alone, but for the producer, which is Python's. At the end each row is compared.
 
     python -m bench.derived.endurance --backlog 10000000 [--store postgres] [--keys 1000000]
 
 So many events (an insert of each key, then updates of random keys, of nine columns) are there when the job starts, with
 the memory that it has by default. A line for each batch: its seconds, the rows that were handed to the store by then,
-the resident memory of both processes. At the end their greatest sizes, and each row is compared.
+the resident memory of both processes. At the end CPU and their greatest sizes, and each row is compared.
 """
 
 from __future__ import annotations
@@ -99,6 +99,11 @@ class Job:
                 self._moved.notify_all()
 
 
+def _cpu_s(jvm: int) -> list[float]:
+    """Return the CPU seconds of this process and of the JVM."""
+    return [cpu_ticks(stat(pid)) / _TICKS for pid in (os.getpid(), jvm)]
+
+
 def resident_mb(pid: int) -> float:
     found = _RSS.search(Path(f"/proc/{pid}/status").read_text())
     return int(found[1]) / 1024 if found else 0.0
@@ -148,7 +153,8 @@ def caught_up(given: argparse.Namespace, folder: Path) -> None:
             backlog.updates(min(_AT_ONCE, given.backlog - begin), keys, seed=seed)
         print(f"{given.store}: a backlog of {given.backlog:,} events of {keys:,} keys")
         print(f"{'batch':>6} {'seconds':>8} {'rows':>12} {'Python MB':>10} {'JVM MB':>8}")
-        begun = last = time.monotonic()
+        before, begun = _cpu_s(at.jvm), time.monotonic()
+        last = begun
 
         def told(line: str) -> None:
             nonlocal last
@@ -161,7 +167,9 @@ def caught_up(given: argparse.Namespace, folder: Path) -> None:
 
         run_apply(at.config, once=True, progress=told)
         took, peaks = time.monotonic() - begun, [peak_kb(pid) / 1024 for pid in (os.getpid(), at.jvm)]
+        spent = [1e6 * (now - was) / given.backlog for now, was in zip(_cpu_s(at.jvm), before, strict=True)]
         print(f"all in {took:.0f} s, {given.backlog / took:,.0f} events/s (Spark was up)")
+        print(f"CPU an event: {spent[0]:.1f} µs in Python, {spent[1]:.1f} µs in the JVM")
         print(f"at most {peaks[0]:,.0f} MB in Python, {peaks[1]:,.0f} MB in the JVM")
         _compare(at.config, [of], {(of.name, key): f"status {new}" for key, new in backlog.statuses.items()})
 
@@ -204,11 +212,11 @@ def measured(given: argparse.Namespace, folder: Path) -> None:
             used = (heap.totalMemory() - heap.freeMemory()) / 1e6
             mine, theirs = resident_mb(os.getpid()), resident_mb(at.jvm)
             print(f"{job.batches:>8,} {each:>10.3f} {mine:>10,.0f} {theirs:>8,.0f} {used:>8,.0f}", flush=True)
-        ticks = [cpu_ticks(stat(pid)) for pid in (os.getpid(), at.jvm)]
+        before = _cpu_s(at.jvm)
         time.sleep(given.idle)
-        spent = [(cpu_ticks(stat(pid)) - was) / _TICKS for pid, was in zip((os.getpid(), at.jvm), ticks, strict=True)]
-        shares = [100 * cpu / given.idle for cpu in spent]
+        shares = [100 * (now - was) / given.idle for now, was in zip(_cpu_s(at.jvm), before, strict=True)]
         print(f"idle for {given.idle} s: {shares[0]:.1f}% of a core in Python, {shares[1]:.1f}% in the JVM")
+        print(f"{resident_mb(os.getpid()):,.0f} MB in Python, {resident_mb(at.jvm):,.0f} MB in the JVM")
         job.stop()
         _compare(at.config, tables, rows)
 

@@ -24,14 +24,20 @@ def java() -> Path:
         found = f"$JAVA_HOME is {home}, which has no bin/java" if home else "there is no java on the path"
         msg = f"Java {_NEEDED} or newer is needed, {found}"
         raise OperatorError(msg, hint=_HINT)
-    answer = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
-    output = answer.stderr + answer.stdout
-    version = java_major(output)
+    said = java_says(Path(program))
+    version = java_major(said)
     if version is None or version < _NEEDED:
-        first_line = output.partition("\n")[0] or f"exit code {answer.returncode}"
+        first_line = said.partition("\n")[0]
         msg = f"Java {_NEEDED} or newer is needed, {program} is: {first_line}"
         raise OperatorError(msg, hint=_HINT)
     return Path(program)
+
+
+@functools.cache
+def java_says(program: Path) -> str:
+    """Return what ``java -version`` prints; once, since a JVM is started for it."""
+    answer = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
+    return answer.stderr + answer.stdout or f"exit code {answer.returncode}"
 
 
 def java_major(output: str) -> int | None:

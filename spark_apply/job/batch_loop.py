@@ -36,7 +36,8 @@ from spark_apply.spark.query_failures import raise_failure, recorded, translated
 
 TRIGGER_MS, FILES_TRIGGER_MS = 200, 1000
 """The shortest time between two batches; the second for stores in which each batch leaves files to compact."""
-_LOOK_S = 0.1
+_LOOK_S, _ASK_S = 0.1, 1.0
+"""How often is looked what is due; and how often Spark is asked, by a call into the JVM, whether the query runs."""
 _NAMED = 10
 """So many tables of a store are named when the job starts."""
 
@@ -155,11 +156,14 @@ class BatchLoop:
 
     def _watch(self, query: StreamingQuery) -> bool:
         """Look now and then until the run is over; return whether the query ended by itself."""
-        while query.isActive:
-            if self.stop.wait(_LOOK_S) or self._is_through() or self.tables.found:
-                return False
+        asks_at = 0.0
+        while not (self.stop.wait(_LOOK_S) or self._is_through() or self.tables.found):
+            if time.monotonic() >= asks_at or self._failures:  # which end the query
+                if not query.isActive:
+                    return True
+                asks_at = time.monotonic() + _ASK_S
             self._look()
-        return not self.stop.is_set()
+        return False
 
     def _is_through(self) -> bool:
         """Whether a run with `once` is, and Spark has noted that its last batch was applied."""

@@ -56,6 +56,7 @@ SETTINGS: Mapping[str, str] = {
         "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions,io.delta.sql.DeltaSparkSessionExtension"
     ),
     "spark.databricks.delta.snapshotPartitions": "2",  # tasks for the state of a log, of 50 before
+    "spark.sql.streaming.pollingDelay": "500ms",  # after a look that found nothing: a job that has work does not wait
     "spark.sql.streaming.stopTimeout": "30s",
     "spark.hadoop.ipc.client.connect.max.retries": "3",  # HDFS that is away is told in seconds, not in 15 minutes
     "spark.hadoop.ipc.client.connect.max.retries.on.timeouts": "1",
@@ -88,6 +89,14 @@ appender.stderr.layout.pattern = %d{ISO8601} %p %c{1}: %m%n%ex{0}
 _LAUNCH = threading.Lock()
 
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
+_THROUGHPUT = (
+    "-XX:+UseParallelGC "  # throughput counts, not pauses
+    "-XX:MinHeapFreeRatio=40 -XX:MaxHeapFreeRatio=70 -XX:+UseAdaptiveSizePolicyWithSystemGC"
+)
+"""Told these ratios, which are Java's own defaults, this collector has the heap follow what is alive in it. Else it
+takes a gigabyte for the garbage of small batches, and gives back nothing of what a large one has needed."""
+_TRIM = "-XX:TrimNativeHeapInterval=60000"
+"""Give back what the compilers of a young JVM have freed; of Java before 17.0.9 it is not known, and ignored."""
 
 _INCUBATOR = b"WARNING: Using incubator modules"
 
@@ -154,10 +163,10 @@ def _is_alone(settings: Mapping[str, str]) -> bool:
 
 def java_options(asked: str) -> str:
     """Return the options of the JVM; those of the user override ours, except what is pinned."""
-    collector = "" if _COLLECTOR.search(asked) else "-XX:+UseParallelGC"  # throughput counts, not pauses
+    collector = "" if _COLLECTOR.search(asked) else _THROUGHPUT
     logs = f"-Dlog4j2.configurationFile={_logging_file()} -XX:+IgnoreUnrecognizedVMOptions"
     logs += f" -Djava.io.tmpdir={scratch.of_jvm()}"  # where Spark writes rows, too, unless it is told another folder
-    return last_options(" ".join(filter(None, (logs, collector, class_options(), asked))))
+    return last_options(" ".join(filter(None, (logs, collector, _TRIM, class_options(), asked))))
 
 
 def settings_of(submitted: Mapping[str, str], spark: Mapping[str, str]) -> dict[str, str]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from cdc.dev.java import java
 from cdc.model.errors import ConfigError
 from spark_apply.spark.pinned_settings import EXECUTOR_OPTIONS, JVM_OPTIONS, PINNED
 from spark_apply.spark.session import LOOPBACK, SETTINGS, class_path, has_other_jars, java_options, settings_of
@@ -71,10 +74,31 @@ def test_the_class_path_is_told_to_the_launcher_alone(before: str | None, monkey
 
 
 def test_a_collector_that_is_asked_for_is_the_only_one() -> None:
-    assert java_options("").count("-XX:+Use") == 1
+    assert re.findall(r"-XX:\+Use\w+GC ", java_options("")) == [
+        "-XX:+UseParallelGC ",
+        "-XX:+UseAdaptiveSizePolicyWithSystemGC ",
+    ]
     found = java_options("-XX:+UseZGC -Xss8m")
+    assert "-XX:+UseZGC" in found
     assert "ParallelGC" not in found
+    assert "FreeRatio" not in found
     assert found.endswith(f"-XX:+UseZGC -Xss8m {JVM_OPTIONS}")
+
+
+def test_java_knows_the_options_for_memory() -> None:
+    """What it does not know it ignores without a word, as it is told to for others' sake."""
+    command = [str(java()), *shlex.split(java_options("")), "-XX:+PrintFlagsFinal", "-version"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = dict(re.findall(r"(\w+) += (\w+) .*command line", said))
+    assert (
+        found.items()
+        >= {
+            "UseParallelGC": "true",
+            "MinHeapFreeRatio": "40",
+            "MaxHeapFreeRatio": "70",
+            "UseAdaptiveSizePolicyWithSystemGC": "true",
+        }.items()
+    )
 
 
 @pytest.mark.parametrize("name", [

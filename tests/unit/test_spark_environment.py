@@ -9,6 +9,7 @@ import pytest
 
 from cdc.config.apply_config import ApplySource, ApplyTable, StoreConfig
 from cdc.config.config import ApplyConfig
+from cdc.dev.java import java
 from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.model.store import require_stores
 from spark_apply.spark.jvm import environment
@@ -39,6 +40,18 @@ def test_a_java_on_which_spark_does_not_run(
     ) as told:
         require_environment({})
     assert "JAVA_HOME" in (told.value.hint or "")
+
+
+def test_one_jvm_is_started_to_ask_for_the_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\necho asked >> {tmp_path}/asked\necho 'openjdk version \"17.0.15\"' >&2\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr(environment, "java", java.__wrapped__)
+    require_environment({})
+    require_environment({})
+    assert (tmp_path / "asked").read_text() == "asked\n"
 
 
 def test_another_spark_than_pysparks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

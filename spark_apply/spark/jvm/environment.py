@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 import pyspark
 
-from cdc.dev.java import java, java_major
+from cdc.dev.java import java, java_major, java_says
 from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.spark.paths import local
 
@@ -51,8 +50,7 @@ def _require_spark_home(home: str | None) -> None:
 
 def _require_java() -> None:
     program = java()
-    said = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
-    major = java_major(said.stderr + said.stdout)
+    major = java_major(java_says(program))
     if major is not None and major > NEWEST_JAVA:
         msg = f"Spark {pyspark.__version__} does not run on Java {major} ({program}); it does on Java 17 and 21"
         raise OperatorError(msg, hint="apt-get install openjdk-17-jre-headless  # and set JAVA_HOME to it")
