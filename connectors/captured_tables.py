@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias, TypeVar
 
 from cdc.config.findings import Finding, Level, left_out, refused
 from cdc.config.table_patterns import LEFT_OUT, matches, named
-from cdc.model.errors import CdcError, LeftOutError, OperatorError, RetryableError, UncapturableError
+from cdc.model.errors import CdcError, LeftOutError, OperatorError, RetryableError, UncapturableError, raise_first
 
 log = logging.getLogger("cdc")
 
@@ -92,24 +92,20 @@ class LeftOut:
         """Those to be judged again while the others are followed, also where the file names them."""
         return frozenset(name for name, error in self.found.items() if isinstance(error, LeftOutError))
 
-    @property
-    def named(self) -> frozenset[str]:
-        """Those that the file names: whether the others go on without them, a start says."""
-        return frozenset(name for name in self.found if not self.brings(name))
-
     def for_now(self, found: Qualified, error: RetryableError) -> None:
         """Leave out a table until what is in its way has passed."""
         self.found.setdefault(found.qualified, error)
 
-    def tell(self, captured: Collection[object], *, but: Container[str] = ()) -> None:
-        """Log what was left out, `but` of these tables. Raises OperatorError if that is all there was."""
+    def refuse_all(self, captured: Collection[object]) -> None:
+        """Raise OperatorError if nothing is `captured` because all was left out."""
+        if not captured:
+            raise_first(self.found.values())
+
+    def tell(self, *, but: Container[str]) -> None:
+        """Log what is left out while others are followed, `but` these. A start says itself what it leaves out."""
         for name, error in self.found.items():
-            if not captured:
-                raise error
-            if name in but:
-                continue
-            by = "a pattern of source.tables brings it, and it" if self.brings(name) else "it"
-            log.warning("%s: %s is left out; %s", error.message, by, error.hint)
+            if name not in but:
+                log.warning("%s: it is left out; %s", error.message, error.hint)
 
 
 class _Catalog(Protocol):

@@ -27,23 +27,25 @@ def refuse_needed(source: Source, needed: Callable[[str], bool]) -> None:
     raise_first(error for name, error in out if isinstance(error, LeftOutError) and needed(name))
 
 
-def refuse_left_out(source: Source, captured: Collection[str], by_pattern: Callable[[str], bool]) -> None:
+def refuse_left_out(source: Source, captured: Collection[str]) -> None:
     """Raise if a table can no longer be captured that is: to leave it out would lose its changes.
 
-    Not those that are read again once somebody has put them right. Those and the ones that the file names are logged;
-    the source has done so with those that just a pattern brings.
+    Not those that are read again once somebody has put them right.
     """
-    out = left_out_by(source)
-    lost = [error for name, error in out.items() if name in captured]
+    lost = (error for name, error in left_out_by(source).items() if name in captured)
     raise_first(error for error in lost if not isinstance(error, LeftOutError))
-    for error in lost:
-        log.error(
-            "%s: the table is captured no more for now, its topic keeps the rows it had, and the others go on; %s",
-            error.message,
-            error.hint,
-        )
-    for name, error in out.items():
-        if name not in captured and not by_pattern(name):
+
+
+def tell_left_out(source: Source, captured: Collection[str]) -> None:
+    """Log what a start has left out, once it goes on without it. `captured` were captured before it."""
+    for name, error in left_out_by(source).items():
+        if name in captured:
+            log.error(
+                "%s: the table is captured no more for now, its topic keeps the rows it had, and the others go on; %s",
+                error.message,
+                error.hint,
+            )
+        else:
             log.warning("%s: it is left out; %s", error.message, error.hint)
 
 

@@ -133,7 +133,7 @@ class Startup:
         names = tuple(table.qualified for table in tables)
         if self._was_unlogged:
             state = _unlogged(state)
-        refuse_left_out(source, state.tables, self._settings.by_pattern)
+        refuse_left_out(source, state.tables)
         still = self._compare_outbox(_still_captured(state, names), source)
         try:
             moved = (
