@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from cdc.config.findings import Finding, Level, left_out, refused
 from cdc.config.table_patterns import LEFT_OUT, is_pattern, matches
-from cdc.model.errors import CdcError, ChangedError, LeftOutError, OperatorError, RetryableError
+from cdc.model.errors import CdcError, ChangedError, LeftOutError, OperatorError, RetryableError, raise_first
 
 log = logging.getLogger("cdc")
 
@@ -94,24 +94,20 @@ class LeftOut:
             self.may_pass.add(found.qualified)
         self.found.setdefault(found.qualified, LeftOutError(error.message, hint=hint))
 
-    @property
-    def named(self) -> frozenset[str]:
-        """Those that stand in the file."""
-        return frozenset(name for name in self.found if not self.brings(name))
-
     def for_now(self, found: Qualified, error: RetryableError) -> None:
         """Leave out a table until what is in its way has passed."""
         self.found.setdefault(found.qualified, error)
 
-    def tell(self, captured: Collection[object], *, but: Container[str] = ()) -> None:
-        """Log what was left out, `but` of these tables. Raises OperatorError if that is all there was."""
+    def refuse_all(self, captured: Collection[object]) -> None:
+        """Raise OperatorError if nothing is `captured` because all was left out."""
+        if not captured:
+            raise_first(self.found.values())
+
+    def tell(self, *, but: Container[str]) -> None:
+        """Log what is left out while others are followed, `but` these. A start says itself what it leaves out."""
         for name, error in self.found.items():
-            if not captured:
-                raise error
-            if name in but:
-                continue
-            by = "a pattern of source.tables brings it, and it" if self.brings(name) else "it"
-            log.warning("%s: %s is left out; %s", error.message, by, error.hint)
+            if name not in but:
+                log.warning("%s: it is left out; %s", error.message, error.hint)
 
 
 @contextmanager

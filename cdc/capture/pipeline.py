@@ -22,7 +22,7 @@ from cdc.capture.control import signals
 from cdc.capture.control.commands import RestartSession
 from cdc.capture.session import Session
 from cdc.capture.settings import Settings
-from cdc.capture.starting.left_out import left_out_by, refuse_needed
+from cdc.capture.starting.left_out import left_out_by, refuse_needed, tell_left_out
 from cdc.capture.starting.stand_by import StandBy
 from cdc.capture.starting.startup import Startup
 from cdc.capture.starting.without import LeavingOut, Parts, Without
@@ -325,6 +325,7 @@ class Pipeline:
                 self._meter.waits()  # for the longest transaction that is open
             before = state
             state, view = self._startup.state(source, identity, tables, before, gap=gap)
+            tell_left_out(source, before.tables if before is not None else ())
             if target is not None and before is not None and state.epoch != before.epoch:
                 target = source.current()  # the log behind a gap may be another one, which never gets there
             self._sequence = state.sequence

@@ -108,7 +108,7 @@ class MysqlSource:
         session.tell_of_weak_tls(self._address.endpoint, session.weakness(self._address))
         left_out, of = captured_tables.LeftOut(self._config.source.tables), self._config.source
         self._captured = Catalog(sql).captured(of.tables, of.keys, left_out)
-        left_out.tell(self._captured, but=left_out.named)
+        left_out.refuse_all(self._captured)
         captured_tables.tell(one.warning for one in self._captured)
         self._left_out, self._may_pass = left_out.found, left_out.may_pass
         self._compare_filters()

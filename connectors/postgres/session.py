@@ -181,7 +181,7 @@ def _verify(connection: psycopg2.extensions.connection, where: str) -> None:
     doing = f"PostgreSQL at {where}: reading the session's settings"
     try:
         with connection.cursor() as cursor:
-            for statement in settings.later(connection.server_version):
+            for statement in settings.later(connection.server_version, os.environ):
                 cursor.execute(statement)
             cursor.execute(settings.READ_BACK)
             found = dict(cursor.fetchall())

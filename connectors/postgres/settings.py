@@ -57,6 +57,9 @@ SETTINGS: Final = {**OF_VALUES, **OF_STATEMENTS, **OF_TIME}
 LATER: Final = {"transaction_timeout": ("0", 170000)}
 """Settings that only a newer server knows, by its version: in the start-up packet an older one would refuse them."""
 
+ENVIRONMENT: Final = {"PGTZ": "TimeZone", "PGDATESTYLE": "DateStyle"}
+"""Settings that libpq takes from environment variables: in the start-up packet they stand behind ours, and win."""
+
 APART: Final = {"client_encoding": "UTF8"}
 """What libpq has a parameter of its own for."""
 
@@ -79,9 +82,11 @@ def options() -> str:
     return " ".join(f"-c {name}={value}" for name, value in escaped)
 
 
-def later(version: int) -> list[str]:
+def later(version: int, environment: Mapping[str, str]) -> list[str]:
     """Return the statements that set the rest at a server of this version."""
-    return [f"SET {name} = '{value}'" for name, (value, since) in LATER.items() if version >= since]
+    rest = {name: value for name, (value, since) in LATER.items() if version >= since}
+    rest |= {name: SETTINGS[name] for variable, name in ENVIRONMENT.items() if environment.get(variable)}
+    return [f"SET {name} = '{value}'" for name, value in rest.items()]
 
 
 def differences(where: str, found: Mapping[str, str]) -> OperatorError | None:

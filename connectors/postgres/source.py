@@ -93,7 +93,7 @@ class PostgresSource:
         session.tell_of_weak_tls(session.endpoint(self._params), session.weakness(self._params))
         left_out, of = LeftOut(self._config.source.tables), self._config.source
         self._captured = self._joining.possible(catalog, catalog.captured(of.tables, of.keys, left_out), left_out)
-        left_out.tell(self._captured, but=left_out.named)
+        left_out.refuse_all(self._captured)
         captured_tables.tell(one.warning for one in self._captured)
         self._left_out = left_out.found
         self._followed = Followed(self._config, self._captured)

@@ -169,7 +169,7 @@ class TriggerSource(ABC, Generic[C]):
         found = self._log().catalog.captured(of.tables, of.keys, left_out)
         allowed, known = self._allowed(found, left_out), self._known()
         self._captured = tuple(one for one in allowed if not self._comes_later(one, known, left_out)) or allowed
-        left_out.tell(self._captured, but=left_out.named)
+        left_out.refuse_all(self._captured)
         self._left_out, self._told = left_out.found, {*left_out.found}
         self._may_pass = left_out.may_pass
         if self._may_pass or any(not pattern.startswith(LEFT_OUT) for pattern in self._patterns):
@@ -375,7 +375,7 @@ class TriggerSource(ABC, Generic[C]):
         except OperatorError:  # one of them has just been dropped
             return []
         new = self._allowed([one for one in there if one.table.qualified not in captured], left_out)
-        left_out.tell(names, but=self._told | captured)
+        left_out.tell(but=self._told | captured)
         self._told |= left_out.found.keys()
         return [*new]
 

@@ -52,6 +52,7 @@ def test_a_database_by_another_way(way: str, postgres18: Database, kafka: str, p
     else:
         url += "?service=shop"
     connector.environment["TEST_DATABASE_URL"] = url
+    connector.environment |= {"PGTZ": "Asia/Tokyo", "PGDATESTYLE": "German", "PGCLIENTENCODING": "LATIN1"}  # of a shell
     checked = connector.here("check", "FILE")
     assert checked.returncode == 0, checked.stdout
     connector.catch_up()

@@ -272,8 +272,15 @@ def test_a_session_that_is_not_set_as_asked_is_refused(name: str) -> None:
 
 
 def test_an_older_server_is_not_asked_for_what_it_does_not_know() -> None:
-    assert settings.later(160014) == []
-    assert settings.later(180004) == ["SET transaction_timeout = '0'"]
+    assert settings.later(160014, {}) == []
+    assert settings.later(180004, {}) == ["SET transaction_timeout = '0'"]
+
+
+def test_what_libpq_takes_from_the_environment_is_set_again() -> None:
+    """It stands behind what the start-up packet asks for."""
+    set_here = {"PGTZ": "Asia/Tokyo", "PGDATESTYLE": "German", "PGUSER": "cdc"}
+    assert settings.later(160014, set_here) == ["SET TimeZone = 'UTC'", "SET DateStyle = 'ISO'"]
+    assert settings.later(160014, {"PGTZ": ""}) == []
 
 
 @pytest.mark.parametrize(

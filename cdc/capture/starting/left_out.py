@@ -27,11 +27,8 @@ def refuse_needed(source: Source, needed: Callable[[str], bool]) -> None:
     raise_first(error for name, error in out if isinstance(error, LeftOutError) and needed(name))
 
 
-def tell_left_out(source: Source, captured: Collection[str], by_pattern: Callable[[str], bool]) -> None:
-    """Log the tables that can no longer be captured, or that the file names and cannot be.
-
-    The source has done so with those that just a pattern brings.
-    """
+def tell_left_out(source: Source, captured: Collection[str]) -> None:
+    """Log what a start has left out, once it goes on without it. `captured` were captured before it."""
     for name, error in left_out_by(source).items():
         if name in captured:
             log.error(
@@ -39,7 +36,7 @@ def tell_left_out(source: Source, captured: Collection[str], by_pattern: Callabl
                 error.message,
                 error.hint,
             )
-        elif not by_pattern(name):
+        else:
             log.warning("%s: it is left out; %s", error.message, error.hint)
 
 

@@ -16,7 +16,6 @@ from cdc.capture.settings import Settings
 from cdc.capture.snapshots.incremental_progress import IncrementalProgress
 from cdc.capture.starting import verdicts
 from cdc.capture.starting.descriptions import as_published
-from cdc.capture.starting.left_out import tell_left_out
 from cdc.encode.table_log import log_of
 from cdc.model.audit import Act
 from cdc.model.change import Offset, Position, Table
@@ -133,7 +132,6 @@ class Startup:
         names = tuple(table.qualified for table in tables)
         if self._was_unlogged:
             state = _unlogged(state)
-        tell_left_out(source, state.tables, self._settings.by_pattern)
         still = self._compare_outbox(_still_captured(state, names), source)
         try:
             moved = (

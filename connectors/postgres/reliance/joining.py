@@ -125,7 +125,7 @@ class Joining:
         for one in theirs:
             left_out(one.table, may_not_publish(catalog, self._publication, one.table))
         waiting = [one for one, _ in locked(catalog, self._publication, new)]  # it is being made
-        left_out.tell(names, but=self._told | self._captured)
+        left_out.tell(but=self._told | self._captured)
         self._told |= left_out.found.keys()
         return [one.table.qualified for one in new if one not in theirs and one not in waiting]
 

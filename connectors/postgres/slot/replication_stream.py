@@ -12,6 +12,7 @@ from __future__ import annotations
 import array
 import fcntl
 import logging
+import os
 import select
 import termios
 import time
@@ -114,7 +115,7 @@ class ReplicationConnection:
     def _verify(self) -> None:
         """Set what could not be asked for at the start, and read everything back, as every session does."""
         doing = f"PostgreSQL at {self._endpoint}: reading the replication session's settings"
-        for statement in settings.later(self._pg.server_version):
+        for statement in settings.later(self._pg.server_version, os.environ):
             self.query(statement, doing)
         refused = settings.differences(self._endpoint, dict(self.query(settings.READ_BACK, doing)))
         if refused is not None:
