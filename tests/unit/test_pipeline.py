@@ -180,6 +180,18 @@ def test_adding_a_table_reads_that_table_only(bench: Bench) -> None:
     assert bench.fold(B) == {"1": "n"}
 
 
+def test_a_table_that_a_start_adds_has_begun_when_its_first_window_was(bench: Bench) -> None:
+    """From then on its pace is counted: time is left until its rows are read, and not until its turn comes."""
+    bench.run(A)
+    bench.log.commit(insert(B, _row("1")))
+    begun_ms = time.time() * 1000
+    with pytest.raises(Killed):
+        bench.run(A, B, at=Faults(("snapshot.window", 2), error=Killed))
+    (read,) = bench.state().reading.values()
+    assert read["rows"] == 1
+    assert begun_ms - 1 <= read["started_at_ms"] <= time.time() * 1000
+
+
 @pytest.mark.parametrize("resumed", [False, True])
 def test_a_truncate_before_a_table_was_added_still_deletes(bench: Bench, *, resumed: bool) -> None:
     """An added table has views of its own numbers: rows of the first snapshot do not count as seen by them."""

@@ -30,6 +30,7 @@ class IncrementalProgress:
     gap: bool = False
     """What the topic said before `since` may have been untrue by then: the log had a gap."""
     started_at_ms: int = 0
+    """When its first window was begun: it may have waited for other tables. 0: not yet."""
 
     def to_json(self) -> dict[str, object]:
         return {

@@ -131,8 +131,7 @@ class IncrementalSnapshot:
         if self._current() == name:
             self._drop_job()
         self._version_at_start[name] = version
-        now_ms = time.time_ns() // 1_000_000
-        reading = IncrementalProgress(since, required=required, started_at_ms=now_ms)
+        reading = IncrementalProgress(since, required=required)
         if was is not None:
             reading = replace(reading, required=required or was.required, gap=was.gap)  # begun now: not `again`
         self._readings[name] = reading
@@ -321,6 +320,8 @@ class IncrementalSnapshot:
                 stale_keys, self._records, table, self._topic(table), since=reading.since, closed=self._closed
             )
             return
+        if not reading.started_at_ms:
+            self._readings[name] = replace(reading, started_at_ms=time.time_ns() // 1_000_000)
         self._version = self._version_of(table)
         self._job = self._executor.submit(
             self._reader.window, table, reading.after, self._rows, key=reading.key, first=self._fresh

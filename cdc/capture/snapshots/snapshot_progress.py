@@ -83,7 +83,7 @@ def tables_being_read(state: State, at_ms: int) -> dict[str, TableRead]:
         of = cast("Mapping[str, Any]", value)
         phase = "waiting" if number else "deleting" if of["read"] else "reading"
         left = max(0, (of["estimate"] or 0) - of["rows"])
-        took_s = (at_ms - of["started_at_ms"]) / 1000
+        took_s = (at_ms - (of["started_at_ms"] or at_ms)) / 1000
         eta_s = left * took_s / of["rows"] if phase == "reading" and left and of["rows"] and took_s > 0 else None
         found[name] = TableRead(phase, of["rows"], of["estimate"], required=of["required"], eta_s=eta_s)
     return found
