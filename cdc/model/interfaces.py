@@ -215,7 +215,7 @@ class Choosing(Protocol):
     """A part of a `Source` that leaves out tables that cannot be captured, and items of `tables` that match none."""
 
     def left_out(self) -> Mapping[str, CdcError]:
-        """Return them with the reason of each. Where that is a `LeftOutError`, a start says which it goes on without."""
+        """Return them with the reason of each. With a `LeftOutError` a start says which it goes on without."""
 
 
 @dataclass(frozen=True, slots=True)
