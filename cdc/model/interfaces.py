@@ -212,10 +212,10 @@ class Settling(Protocol):
 
 @runtime_checkable
 class Choosing(Protocol):
-    """A part of a `Source` that leaves out tables that a pattern brings and that cannot be captured."""
+    """A part of a `Source` that leaves out tables that cannot be captured, and items of `tables` that match none."""
 
     def left_out(self) -> Mapping[str, CdcError]:
-        """Return them with the reason of each. One that the position has as captured is not to be left out."""
+        """Return them with the reason of each. With a `LeftOutError` a start says which it goes on without."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -534,28 +534,6 @@ CASCADES: Final = (
         live=True,
     ),
     Case(
-        name="rows_that_go_with_numbered_versions",  # of a table that MariaDB versions by numbers of transactions
-        before=(
-            (
-                "CREATE TABLE outside (id INT PRIMARY KEY, n INT /*M!100300 , s BIGINT UNSIGNED GENERATED ALWAYS AS "
-                "ROW START, e BIGINT UNSIGNED GENERATED ALWAYS AS ROW END, PERIOD FOR SYSTEM_TIME (s, e) */ ) "
-                "/*M!100300 WITH SYSTEM VERSIONING */"
-            ),
-            "CREATE TABLE t (id INT PRIMARY KEY, FOREIGN KEY (id) REFERENCES outside (id) ON DELETE CASCADE)",
-            "CREATE TABLE u (id INT PRIMARY KEY, n INT, FOREIGN KEY (n) REFERENCES outside (id) ON DELETE SET NULL)",
-            "INSERT INTO outside (id, n) VALUES (1, 1), (2, 2), (3, 3), (4, 4)",
-            *("INSERT INTO t VALUES (1), (2), (3), (4)", "INSERT INTO u VALUES (1, 1), (2, 2), (3, 3), (4, 4)"),
-        ),
-        stream=(
-            "UPDATE outside SET n = 7",
-            "DELETE FROM outside WHERE id = 1",
-            "DELETE FROM outside WHERE n = 7 LIMIT 1",
-        ),
-        stopped=("DELETE FROM outside WHERE id = 4",),
-        tables=("t", "u"),
-        live=True,
-    ),
-    Case(
         name="rows_that_stay",  # though others go
         before=(
             *("CREATE TABLE outside (id INT PRIMARY KEY, n INT)", "INSERT INTO outside VALUES (1, 1), (2, 2)"),

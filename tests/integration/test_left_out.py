@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import Database, MySQLDatabase
 from tests.integration.connector import Connector
 from tests.integration.mysql_work import same as same_in_mysql
-from tests.integration.running import Running, eventually, same
+from tests.integration.running import Running, eventually, rows, same
 from tests.pushes import some_each_push
 
 _AWAY: Final = {
@@ -116,3 +116,33 @@ def test_one_that_cannot_be_captured_any_more_stops_no_other(
         do(*back.values())
     connector.catch_up()
     all_same()
+
+
+def test_one_that_comes_back_otherwise(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """Under another key, and with a hidden column under another name, which stays hidden."""
+    tables = ("keyed", "swapped")
+    postgres18.execute(
+        *(f"CREATE TABLE {name} (id int PRIMARY KEY, n int, email text)" for name in (*tables, "t")),
+        *(f"INSERT INTO {name} VALUES (1, 10, 'canary'), (2, 20, 'canary')" for name in tables),
+    )
+
+    def connector(*hidden: str) -> Connector:
+        source = {"columns": {"public.keyed": {"exclude": ["email"]}, "public.swapped": {"exclude": [*hidden]}}}
+        names = [f"public.{name}" for name in (*tables, "t")]
+        return Connector(tmp_path, prefix, postgres18.url, kafka, names, as_owner=True, source=source)
+
+    connector("email").catch_up()
+    postgres18.execute(*(f"ALTER TABLE {name} DROP CONSTRAINT {name}_pkey" for name in tables))
+    connector("email").catch_up()
+    postgres18.execute(
+        "DELETE FROM keyed WHERE id = 1; ALTER TABLE keyed ADD PRIMARY KEY (n)",
+        "ALTER TABLE swapped RENAME COLUMN email TO mail; ALTER TABLE swapped ADD COLUMN email text",
+        "ALTER TABLE swapped ADD PRIMARY KEY (id)",
+    )
+    done = connector("email").here("run", "FILE", "--until-caught-up")
+    assert (done.returncode, "table public.swapped has mail, which nobody knows" in done.stderr) == (1, True)
+    ruled = connector("email", "mail")
+    ruled.catch_up()
+    assert ruled.fold("public.keyed") == {b'{"n":20}': {"id": 2, "n": 20}}
+    assert list(ruled.fold("public.swapped").values()) == rows(postgres18, "SELECT id, n FROM swapped ORDER BY id")
+    assert b"canary" not in b"".join(of.raw_value or b"" for name in tables for of in ruled.records(f"public.{name}"))
