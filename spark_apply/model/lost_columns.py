@@ -29,18 +29,26 @@ def lost_columns(table: TargetTable, wanted: Iterable[str], there: Numbers, mark
     """Return those of the `wanted` columns that a copy does not have, though it had them when it was marked last."""
     if mark is None or mark.version == 0:
         return []
-    later = {
-        column.name
+    later = {column.name for column in _later(table, mark)}
+    return [
+        name
+        for name in wanted
+        if name not in later
+        and (
+            name not in there
+            or (there[name] not in (None, name) and mark.columns.get(name, there[name]) != there[name])
+        )
+    ]
+
+
+def _later(table: TargetTable, mark: Mark) -> list[TargetColumn]:
+    """Return the columns that the source has got since a copy was marked."""
+    return [
+        column
         for column in table.columns
         if mark.version != LOST
         and column.versions
         and all(number > mark.version for _, numbers in column.versions for number in numbers)
-    }
-    return [
-        name
-        for name in wanted
-        if (name not in there and name not in later)
-        or (there.get(name) not in (None, name) and mark.columns.get(name, there[name]) != there[name])
     ]
 
 
@@ -64,8 +72,9 @@ def come_columns(table: TargetTable, there: Numbers, mark: Mark | None) -> list[
 
     Where rows that are older than such a column have values in it, another hand has made it: `of_another_hand`.
     """
-    had = mark.columns if mark is not None else {}
-    return [column for column in table.columns if had and column.since and column.name in there.keys() - had.keys()]
+    if mark is None or mark.version == 0:
+        return []
+    return [column for column in _later(table, mark) if column.since and column.name in there]
 
 
 def of_another_hand(table: TargetTable, name: str, copy: str) -> OperatorError:

@@ -28,7 +28,7 @@ from spark_apply.model.foresight import Foreseen
 from spark_apply.model.store import open_store
 from spark_apply.rebuild.quarantine_retry import run_retry
 from spark_apply.rebuild.rebuild import run_rebuild, run_rollback
-from spark_apply.stores.postgres import locks, server, tables
+from spark_apply.stores.postgres import folding, locks, server
 from spark_apply.stores.postgres.server import Server
 from tests.conftest import Database
 from tests.spark.laws import ORDERS, Law, Setting, applied_kinds, laws_of, order, until
@@ -330,7 +330,7 @@ def test_a_transaction_that_breaks_off_is_done_again(setting: Setting, monkeypat
     publisher.create([table])
     records = table.event("c", order(1), position(5))
     publisher.publish(records)
-    fold, broken = tables.fold, list[str]()
+    fold, broken = folding.fold, list[str]()
 
     def breaking(*given: Any) -> Any:
         if not broken:
@@ -338,7 +338,7 @@ def test_a_transaction_that_breaks_off_is_done_again(setting: Setting, monkeypat
             raise RetryableError("PostgreSQL broke off")
         return fold(*given)
 
-    monkeypatch.setattr(tables, "fold", breaking)
+    monkeypatch.setattr(folding, "fold", breaking)
     setting.apply()
     assert broken
     assert setting.contents(table) == setting.folded(table, records)

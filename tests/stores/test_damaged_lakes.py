@@ -193,6 +193,9 @@ def test_a_column_that_the_source_has_by_now(kind: str, apply_spark: SparkSessio
     name = "copy.public.orders" if kind == "iceberg" else f"delta.`{tmp_path}/copy/public/orders`"
     spark.sql(f"ALTER TABLE {name} ADD COLUMN segment string")
     spark.sql(f"UPDATE {name} SET segment = 'gold'")
+    records += table.event("u", order(2, "paid"), position(15))
+    publisher.publish(records[-1:])
+    setting.apply()  # its mark knows of the column
     later = replace(table, columns={**ORDERS, "segment": {"kind": "string"}}, version=2, since=20)
     publisher.versions([later])
     more = later.event("u", {**order(1), "segment": "x"}, position(20))

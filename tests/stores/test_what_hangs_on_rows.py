@@ -50,7 +50,9 @@ class Copies:
                 self._at += 1
                 values = f"({id_}, {v}, '{self._at:09}', '{op}', 0, {self._at})"
                 self._database.execute(f"INSERT INTO cdc_apply.waiting_{numbers[name]} VALUES {values}")
-            shown[f"public.{name}"] = Visibility(Mark({0: self._at}, None), EVERYTHING, refuse=self.told.extend)
+            shown[f"public.{name}"] = Visibility(
+                Mark({0: self._at}, None, version=1), EVERYTHING, refuse=self.told.extend
+            )
         self.store.fold([], shown)
 
     def table(self, name: str) -> TargetTable:
@@ -124,6 +126,7 @@ def test_a_column_that_the_source_has_by_now(copies: Copies, postgres18: Databas
     for name in ("customers", "bought"):
         postgres18.execute(f"ALTER TABLE {name} ADD COLUMN segment text")
     postgres18.execute("UPDATE customers SET segment = 'gold'")
+    copies.fold(customers=[(1, 2, "u")], bought=[(1, 2, "u")])  # a mark that knows of the columns
     columns = (("id", Kind("int64")), ("v", Kind("int64")))
     for name in ("customers", "bought"):
         versions = [
@@ -138,10 +141,11 @@ def test_a_column_that_the_source_has_by_now(copies: Copies, postgres18: Databas
         copies.store.open(copies.table("customers"))
     assert "rename: {segment: …} under tables.public.customers" in (told.value.hint or "")
     postgres18.execute("ALTER TABLE customers RENAME COLUMN segment TO own")
-    copies.store.open(copies.table("customers"))
+    for _ in range(2):  # also where it has ended before it wrote a mark
+        copies.store.open(copies.table("customers"))
     copies.fold(customers=[(2, 3, "u")])
     assert sorted(postgres18.rows("SELECT id, v, own, segment FROM customers")) == [
-        (1, 1, "gold", None),
+        (1, 2, "gold", None),
         (2, 3, "gold", None),
     ]
 
