@@ -126,6 +126,12 @@ class TargetTable:
         """Return the key columns, by the source's names."""
         return self.projection.reads.key if self.projection else self.key
 
+    def is_wider_than(self, was: TargetTable) -> bool:
+        """Whether a column has a wider type than it had, to which a table that keeps its values is altered in place."""
+        before = {column.name: column.kind for column in was.columns}
+        pairs = [(before[column.name], column.kind) for column in self.columns if column.name in before]
+        return any(common_kind(one, other) not in {None, one} for one, other in pairs)
+
 
 def other_target(table: TargetTable) -> str:
     """Return the hint for a copy whose table cannot be altered in place: make another one, and keep this one."""

@@ -92,12 +92,12 @@ def run_views(
     begun, stop = time.monotonic(), stop or threading.Event()
     tell = progress or (lambda _line: None)
     tell(f"reading the schema topic of {config.source.topic_prefix}")
-    steps, events, last = 0, 0, None
+    steps, events, last, planned = 0, 0, None, None
     while True:
         commands, turn = _known(config), Turn()
         if commands:
             tell(f"publishing what cdc view rebuild has asked for: {', '.join(sorted(_asked(commands)))}")
-        run = _Run(config, commands, turn, tell)
+        run = _Run(config, commands, turn, tell, planned)
         with nullcontext() if once else Watch(config, frozenset(each.key for each in commands), turn, stop):
             store = run.follow(once=once, meter=meter)
         if store is not None:
@@ -105,8 +105,8 @@ def run_views(
         if run.refused is not None:
             tell(f"warning: what was asked for is not done, and the views go on as they were: {run.refused}")
             note_failed(config, commands, run.refused)
-        config = run.config
-        if stop.is_set() or turn.for_good or (run.refused is None and (once or not turn.is_set())):
+        config, planned = run.config, run.planned
+        if stop.is_set() or turn.for_good or (run.refused is None and not turn.is_set()):
             break
     seconds = time.monotonic() - begun
     found = ViewSummary(config.name, seconds, steps, events, None, {}, run.took_all, signal=turn.signal)
@@ -140,6 +140,8 @@ class _Run:
     commands: Sequence[Command]
     turn: Turn
     tell: Progress
+    planned: Planned | None
+    """The plans of the run before, where there was one: this one goes on by them if tables allow no new ones."""
     first: int = 0
     """The number of the last event that was in Kafka before."""
     refused: str | None = None
@@ -154,7 +156,7 @@ class _Run:
         spark = open_session(config.name, config.spark)
         try:
             config = with_texts(config, asked)
-            planned = plan_views(config, spark)
+            planned = self._plan(config, spark)
             state = peeked(config)
             refuse_changed(config, state, asked)
             refuse_unfollowable(planned.views, asked, versions)
@@ -168,7 +170,7 @@ class _Run:
                 self.tell(f"warning: views.{view.name}: {warning}")
         self.tell(f"views are computed by {planned.engine}")
         store = open_state(config, planned, spark, self.tell, asked)
-        store.answers, store.give_up = tuple(command.act() for command in self.commands), self.turn.turn
+        store.answers, store.turn = tuple(command.act() for command in self.commands), self.turn.turn
         self.first = store.output.sent
         try:
             of = _apply_config(config, planned, store)
@@ -179,8 +181,18 @@ class _Run:
             store.close()
         self.refused = store.refused
         if self.refused is None and not store.rebuilt:
-            self.config = config
+            self.config, self.planned = config, planned
         return store
+
+    def _plan(self, config: ViewsConfig, spark: SparkSession) -> Planned:
+        """Plan the views; those of a job that runs go on as before where a table has no column of theirs any more."""
+        try:
+            return plan_views(config, spark)
+        except ConfigError as exc:
+            if self.planned is None or self.commands:
+                raise
+            self.tell(f"warning: the views go on as they were planned before: {exc.message}")
+            return self.planned
 
 
 def open_state(

@@ -20,9 +20,11 @@ from cdc.config.views import MatchConfig, ReadConfig, ViewConfig
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import Phase
 from spark_apply.views.job import run_views
+from spark_apply.views.planning.definitions import texts_of
 from spark_apply.views.proof.verify import verify_views
 from spark_apply.views.publishing.status import view_status
 from spark_apply.views.rebuild import rebuild_views
+from spark_apply.views.running.commands import leave, new_command
 from tests.conftest import FULL
 from tests.spark.laws import forget, until
 from tests.spark.records import position
@@ -233,6 +235,65 @@ def test_a_column_that_is_dropped_stops_the_views_that_use_it(
     assert (bench.signs("ids"), bench.signs("numbers")) == ([], [])
     verified = verify_views(bench.config, only=None if FULL else "amounts")
     assert [of.agrees for of in verified] == [True] * (6 if FULL else 1)
+
+
+@pytest.mark.full  # tests/unit/test_target_table.py; tests/stores/test_views_changing.py: a column that is dropped
+@EACH
+def test_a_column_that_becomes_wider_is_followed_by_the_running_job(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str
+) -> None:
+    """`ALTER COLUMN v TYPE bigint`: the job plans its views again, in the same process. No value is beyond its type.
+
+    Where a start would be refused the views that use it are stopped, and the others go on; so they do if a rebuild is.
+    """
+    columns = {"id": {"kind": "int32"}, "g": TEXT, "v": {"kind": "int32"}, "d": {**_AMOUNT, "precision": 5}}
+    views = {
+        "rows": ViewConfig(sql="SELECT id, v, d FROM public.n", key=("id",)),
+        "best": ViewConfig(
+            sql="SELECT g, v FROM (SELECT g, v, row_number() OVER (PARTITION BY g ORDER BY v DESC, id) AS r "
+            "FROM (SELECT id, g, max(v) AS v FROM public.n GROUP BY id, g) a) t WHERE r = 1",
+            key=("g",),
+        ),
+        "over": ViewConfig(sql="SELECT v, count(*) AS n FROM view.best GROUP BY v", key=("v",)),
+        "notes": ViewConfig(sql="SELECT id, k FROM public.a", key=("id",)),
+    }
+    bench = ViewBench(kafka, tmp_path, {"n": columns, "a": TABLES["a"]}, views, engine=engine)
+    bench.transaction(("n", "c", {"id": 1, "g": "a", "v": 1, "d": "1.50"}))
+    bench.run()
+    stop, ended, told = threading.Event(), list[Any](), list[str]()
+    run = partial(run_views, bench.config, once=False, progress=told.append, stop=stop)
+    job = threading.Thread(target=lambda: ended.append(run()))
+    job.start()
+    until(lambda: any(line.startswith("following") for line in told), within_s=120)
+    wider = replace(bench.tables["n"], columns={**columns, "id": INT, "v": INT, "d": _AMOUNT}, version=2)
+    bench.tables["n"] = wider
+    bench.publisher.versions([wider])
+    bench.transaction(("n", "c", {"id": 2**40, "g": "a", "v": 2**40, "d": "1234567.25"}))
+    until(lambda: sum(line.startswith("following") for line in told) == 2, within_s=120)
+    assert [line for line in told if "planned again" in line] == [
+        "table public.n has wider columns now: the views are planned again"
+    ]
+    until(partial(_reached, bench, [], position(bench.commit + 1, 0)), within_s=120)
+    dropped = replace(bench.tables["a"], columns={"id": INT}, version=2)
+    widest = replace(wider, columns={**wider.columns, "d": {**_AMOUNT, "precision": 20}}, version=3)
+    bench.tables |= {"a": dropped, "n": widest}
+    bench.publisher.versions([dropped, widest])
+    bench.transaction(("a", "c", {"id": 1}))
+    leave(bench.config, new_command(texts_of(bench.config)))  # it is refused, and nothing ends
+    until(lambda: any("is not done" in line for line in told), within_s=120)
+    bench.transaction(("n", "c", {"id": 3, "g": "b", "v": 3, "d": "123456789012345678.25"}))
+    until(partial(_reached, bench, [], position(bench.commit + 1, 0)), within_s=120)
+    stop.set()
+    job.join(60)
+    assert "no column k" in next(line for line in told if "is not done, and the views go on as they were" in line)
+    assert set(ended[0].stopped) == {"rows", "notes"}
+    assert "column d of public.n is decimal(20,2) now" in ended[0].stopped["rows"]
+    assert [row["d"] for _, _, row in bench.events("rows")] == ["1.50", "1234567.25"]
+    assert [row["v"] for _, _, row in bench.events("best")] == [1, 2**40, 3]
+    bench.views = {name: view for name, view in views.items() if name != "notes"}
+    assert bench.run().stopped == {}
+    assert [row["d"] for _, _, row in bench.events("rows")] == ["123456789012345678.25"]
+    assert all(of.agrees for of in verify_views(bench.config))
 
 
 @EACH

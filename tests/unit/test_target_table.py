@@ -89,6 +89,26 @@ def test_what_is_made_again_has_a_type_that_holds_both(kinds: tuple[Kind, ...], 
     assert target(versions, {}, retypes=True).columns[1].kind == both
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "wider"),
+    [
+        (Kind("int32"), Kind("int64"), True),
+        (Kind("float32"), Kind("float64"), True),
+        (Kind("decimal", 5, 2), Kind("decimal", 12, 2), True),
+        (Kind("int64"), Kind("int32"), False),
+        (Kind("decimal", 12, 2), Kind("decimal", 5, 2), False),
+        (Kind("string"), Kind("string"), False),
+        (Kind("int32"), Kind("string"), False),
+    ],
+)
+def test_a_column_becomes_wider(before: Kind, after: Kind, wider: bool) -> None:
+    """A type in which no value was is none that became wider, and neither is one that a table cannot be altered to."""
+    was, now = (target([_version(1, ("id", Kind("int32")), ("v", kind))], {}) for kind in (before, after))
+    more = target([_version(1, ("id", Kind("int32")), ("v", before), ("more", after))], {})
+    assert now.is_wider_than(was) == wider
+    assert not more.is_wider_than(was)
+
+
 def test_a_changed_key_and_a_column_of_ours_are_refused() -> None:
     with pytest.raises(OperatorError, match="its key changed"):
         target([_version(1), _version(2, key=("id", "x"))], {})

@@ -1,11 +1,12 @@
-"""Refuses new definitions of views that copies cannot follow: a copy is kept by its key, in columns of its types."""
+"""Refuses what cannot be followed: copies are kept by a view's key, in columns of its types; states by tables' keys."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from cdc.model.errors import ConfigError
-from spark_apply.model.target_table import Version
+from cdc.model.errors import ConfigError, OperatorError
+from cdc.model.hints import rebuild
+from spark_apply.model.target_table import TargetTable, Version
 from spark_apply.model.types import common_kind, spark_type
 from spark_apply.views.planning.view import View
 
@@ -34,3 +35,13 @@ def refuse_unfollowable(
                     was, now = (spark_type(each).simpleString() for each in (was_kind, kind))
                     msg = f"views.{view.name}: column {name} is {now}, and {was} in what was published"
                     raise ConfigError(msg, hint=f"CAST it to {was}, or name it otherwise; or {hint}")
+
+
+def refuse_rekeyed(table: TargetTable) -> None:
+    """Raise OperatorError for a captured table that has another key now: rows under both would be in a state."""
+    if table.keys:
+        was, now = (", ".join(key) for key in table.keys[-2:])
+        raise OperatorError(
+            f"{table.qualified}: its key changed from ({was}) to ({now}), and views cannot follow that",
+            hint=f"take its views out of the file; a copy of an apply job follows it: {rebuild(table.qualified)}",
+        )

@@ -255,11 +255,14 @@ def cannot_read(planned: Planned, view: View, tables: Mapping[str, TargetTable])
 
 
 def _unchanged(now: Relation, planned: Relation) -> tuple[Relation, dict[str, str]]:
-    """Return a relation without the columns that have another type than a view was planned with, and their types."""
+    """Return a relation without the columns that have another type than a view was planned with, and their types.
+
+    A narrower one is none: what a view keeps holds its values.
+    """
     how = {
         name: spark_type(kind).simpleString()
         for name, kind in now.columns.items()
-        if name in planned.columns and common_kind(planned.columns[name], kind) is None
+        if (was := planned.columns.get(name)) is not None and common_kind(was, kind) != was
     }
     return replace(now, columns={name: kind for name, kind in now.columns.items() if name not in how}), how
 

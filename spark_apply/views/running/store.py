@@ -20,7 +20,6 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from cdc.config.apply_config import StoreConfig
 from cdc.model.audit import Act
 from cdc.model.errors import BugError, OperatorError
-from cdc.model.hints import rebuild
 from spark_apply.events import typed
 from spark_apply.events.latest import not_again
 from spark_apply.model.completeness import Mark, TakenIn
@@ -34,13 +33,14 @@ from spark_apply.views.embedded.state import ViewState, place
 from spark_apply.views.embedded.step import Step, UnitsError, ViewError
 from spark_apply.views.model.uses import TableUse, Way
 from spark_apply.views.model.values import engine_type, quoted
+from spark_apply.views.planning.followable import refuse_rekeyed
 from spark_apply.views.planning.view import View
 from spark_apply.views.publishing.output import ViewOutput, outbox_note
 from spark_apply.views.publishing.status import note_status
 from spark_apply.views.running.clock import ViewClock
 from spark_apply.views.running.running_views import FOR_GOOD, RunningViews
 from spark_apply.views.running.step import StepOfViews
-from spark_apply.views.running.stream_reader import StreamReader
+from spark_apply.views.running.stream_reader import StreamReader, told_of
 from spark_apply.views.running.table_marks import TableMarks
 
 
@@ -71,8 +71,8 @@ class ViewStore:
     """The commands that have asked for it."""
     refused: str | None = None
     """Why they cannot be: nothing of them is published."""
-    give_up: Callable[[], None] = lambda: None
-    """Called once they are refused."""
+    turn: Callable[[], None] = lambda: None
+    """Ends this run, for another one at once: called once they are refused, or a new plan follows what a table is."""
     steps: int = 0
     reached: str | None = None
     """The position that the state is at; None before the first step of this run."""
@@ -148,12 +148,7 @@ class ViewStore:
         self._asked_before = self.state.get("again")
 
     def open(self, table: TargetTable) -> str:
-        if table.keys:  # rows under both would be in the state
-            was, now = (", ".join(key) for key in table.keys[-2:])
-            raise OperatorError(
-                f"{table.qualified}: its key changed from ({was}) to ({now}), and views cannot follow that",
-                hint=f"take its views out of the file; a copy of an apply job follows it: {rebuild(table.qualified)}",
-            )
+        refuse_rekeyed(table)
         columns = [(column.name, column.kind) for column in table.columns]
         with self.state.transaction():
             self._marks.add(table)
@@ -161,11 +156,15 @@ class ViewStore:
                 if not self.state.has(use.relation):  # its topic is read again, from the beginning
                     self._marks.forget(table)
                 self.state.prepare_table(use.relation, columns, use.hidden, use.key(table.key))
+        opened = self._tables.get(table.qualified)
         self._tables[table.qualified] = table
         if self._marks.lags(table):
             self._running.note_reading(table.qualified, reading=True)  # perhaps: the next mark says so
         if self._tables.keys() == self.tables:
             self._running.compare(table.qualified, lambda view: self.cannot_read(view, self._tables))
+            if opened is not None and table.is_wider_than(opened) and not self._running.left_out:
+                self.output.tell(f"table {table.qualified} has wider columns now: the views are planned again")
+                self.turn()
         if self._tables.keys() == self.tables and (self._take_streams() or self._running.stale):
             self._begin_views()
         relations = sorted(use.relation for use in self._running.uses_of(table.qualified))
@@ -174,12 +173,8 @@ class ViewStore:
     def _take_streams(self) -> bool:
         """Take in what is new in streams; return whether there is anything."""
         found = self.streams.take_in()
-        for name, unreadable in found.items():
-            if unreadable:
-                why = "not of its schema, no key, or a time that is none"
-                self.output.tell(
-                    f"warning: {unreadable:,} records of stream {name} are no events of it: left out ({why})"
-                )
+        for line in told_of(found):
+            self.output.tell(line)
         return bool(found)
 
     def _begin_views(self) -> None:
@@ -326,7 +321,7 @@ class ViewStore:
         for name in self.rebuilt:
             self._running.stop(ViewError(name, error.message), FOR_GOOD)
         self.rebuilt = set()
-        self.give_up()
+        self.turn()
 
     def _new_step(self, limit: str, before_ms: int | None, clock_ms: int | None, stale: set[str]) -> StepOfViews:
         return Step(self.state, limit, before_ms, clock_ms, stale, search=self._search)

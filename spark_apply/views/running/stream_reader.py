@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -169,3 +169,11 @@ class StreamReader:
         """Note up to where a stream was taken in, and how many records of that were no events."""
         self._put(name, end)
         self.state.execute("UPDATE streams SET unreadable = unreadable + ? WHERE name = ?", [unreadable, name])
+
+
+def told_of(found: Mapping[str, int]) -> Iterator[str]:
+    """Yield what is told of records that could not be read, by stream how many."""
+    why = "not of its schema, no key, or a time that is none"
+    for name, unreadable in found.items():
+        if unreadable:
+            yield f"warning: {unreadable:,} records of stream {name} are no events of it: left out ({why})"
