@@ -153,7 +153,7 @@ def caught_up(given: argparse.Namespace, folder: Path) -> None:
             backlog.updates(min(_AT_ONCE, given.backlog - begin), keys, seed=seed)
         print(f"{given.store}: a backlog of {given.backlog:,} events of {keys:,} keys")
         print(f"{'batch':>6} {'seconds':>8} {'rows':>12} {'Python MB':>10} {'JVM MB':>8}")
-        before, begun = _cpu_s(at.jvm), time.monotonic()
+        used, begun = _cpu_s(at.jvm), time.monotonic()
         last = begun
 
         def told(line: str) -> None:
@@ -167,7 +167,7 @@ def caught_up(given: argparse.Namespace, folder: Path) -> None:
 
         run_apply(at.config, once=True, progress=told)
         took, peaks = time.monotonic() - begun, [peak_kb(pid) / 1024 for pid in (os.getpid(), at.jvm)]
-        spent = [1e6 * (now - was) / given.backlog for now, was in zip(_cpu_s(at.jvm), before, strict=True)]
+        spent = [1e6 * (now - was) / given.backlog for now, was in zip(_cpu_s(at.jvm), used, strict=True)]
         print(f"all in {took:.0f} s, {given.backlog / took:,.0f} events/s (Spark was up)")
         print(f"CPU an event: {spent[0]:.1f} µs in Python, {spent[1]:.1f} µs in the JVM")
         print(f"at most {peaks[0]:,.0f} MB in Python, {peaks[1]:,.0f} MB in the JVM")
@@ -209,12 +209,12 @@ def measured(given: argparse.Namespace, folder: Path) -> None:
             each = (time.monotonic() - begun) / (job.batches - before)
             at.spark._jvm.java.lang.System.gc()
             heap = at.spark._jvm.java.lang.Runtime.getRuntime()
-            used = (heap.totalMemory() - heap.freeMemory()) / 1e6
+            alive = (heap.totalMemory() - heap.freeMemory()) / 1e6
             mine, theirs = resident_mb(os.getpid()), resident_mb(at.jvm)
-            print(f"{job.batches:>8,} {each:>10.3f} {mine:>10,.0f} {theirs:>8,.0f} {used:>8,.0f}", flush=True)
-        before = _cpu_s(at.jvm)
+            print(f"{job.batches:>8,} {each:>10.3f} {mine:>10,.0f} {theirs:>8,.0f} {alive:>8,.0f}", flush=True)
+        used = _cpu_s(at.jvm)
         time.sleep(given.idle)
-        shares = [100 * (now - was) / given.idle for now, was in zip(_cpu_s(at.jvm), before, strict=True)]
+        shares = [100 * (now - was) / given.idle for now, was in zip(_cpu_s(at.jvm), used, strict=True)]
         print(f"idle for {given.idle} s: {shares[0]:.1f}% of a core in Python, {shares[1]:.1f}% in the JVM")
         print(f"{resident_mb(os.getpid()):,.0f} MB in Python, {resident_mb(at.jvm):,.0f} MB in the JVM")
         job.stop()

@@ -38,6 +38,8 @@ TRIGGER_MS, FILES_TRIGGER_MS = 200, 1000
 """The shortest time between two batches; the second for stores in which each batch leaves files to compact."""
 _LOOK_S, _ASK_S = 0.1, 1.0
 """How often is looked what is due; and how often Spark is asked, by a call into the JVM, whether the query runs."""
+_NOTED_S, _NOTED_WITHIN_S = 0.02, 5.0
+"""How often, and for how long, a job that ends asks whether Spark has noted its last batch."""
 _NAMED = 10
 """So many tables of a store are named when the job starts."""
 
@@ -157,22 +159,23 @@ class BatchLoop:
     def _watch(self, query: StreamingQuery) -> bool:
         """Look now and then until the run is over; return whether the query ended by itself."""
         asks_at = 0.0
-        while not (self.stop.wait(_LOOK_S) or self._is_through() or self.tables.found):
+        while True:
             if time.monotonic() >= asks_at or self._failures:  # which end the query
                 if not query.isActive:
-                    return True
+                    return not self.stop.is_set()
                 asks_at = time.monotonic() + _ASK_S
+            if self.stop.wait(_LOOK_S) or self._is_through() or self.tables.found:
+                return False
             self._look()
-        return False
 
     def _is_through(self) -> bool:
         """Whether a run with `once` is, and Spark has noted that its last batch was applied."""
-        return (
-            self.once
-            and self._last is not None
-            and self.publisher.has_read(self._until)
-            and checkpoints.is_committed(self.start.spark, self.at.checkpoint, self._last)
-        )
+        return self.once and self._last is not None and self.publisher.has_read(self._until) and self._is_noted()
+
+    def _is_noted(self) -> bool:
+        """Whether Spark has noted the last batch, if there is one."""
+        last = self._last
+        return last is None or checkpoints.is_committed(self.start.spark, self.at.checkpoint, last)
 
     def _look(self) -> None:
         """Do what is due between two batches."""
@@ -193,9 +196,16 @@ class BatchLoop:
                 self.figures.meter.moves()
 
     def _end(self, query: StreamingQuery | None) -> None:
-        """Stop the query; this waits for a batch that just begins, and that batch waits for the lock."""
+        """Stop the query; this waits for a batch that just begins, and that batch waits for the lock.
+
+        Spark first notes that the last batch was applied: else the next start, and its first new row with it, would
+        wait until all of that batch was read and folded in once more.
+        """
         try:
             if query is not None:
+                until = time.monotonic() + _NOTED_WITHIN_S
+                while not self._is_noted() and query.isActive and time.monotonic() < until:
+                    time.sleep(_NOTED_S)
                 query.stop()
         except Exception as exc:  # noqa: BLE001 - the caller raises the first failure
             self._failures.append(exc)
