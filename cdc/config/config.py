@@ -121,7 +121,7 @@ class ConnectorConfig:
         """Whether the file names ``schema.table`` anywhere; otherwise just patterns bring it."""
         source, sink = self.source, self.sink
         said = [*source.tables, *source.keys, *source.columns, *source.where, *sink.formats]
-        said += [route.tables for route in sink.route]
+        said += [*(sink.log.tables if sink.log is not None else ()), *(route.tables for route in sink.route)]
         said += [source.outbox.table] if source.outbox is not None else []
         return table in said
 
