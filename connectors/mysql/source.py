@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -77,8 +77,7 @@ class MysqlSource:
         """What Kafka has, and what somebody has set gtid_purged to, if that is more."""
         self._unlogged, self._looked_s = False, float("-inf")
         self._captured: tuple[Captured, ...] = ()
-        self._left_out: Mapping[str, CdcError] = {}
-        self._may_pass: Collection[str] = ()  # as it is of `LeftOut`
+        self._left_out = captured_tables.LeftOut(())
         self._followed = Followed(config.source, ())
         self._grouper = Grouper(self._followed.wanted)
         self._file = fast_path.File("", b"", 0)
@@ -106,11 +105,11 @@ class MysqlSource:
                 raise refusal
             log.warning("MySQL at %s may be a replica: if so, %s", self._address.endpoint, server.NOT_HANDED_ON)
         session.tell_of_weak_tls(self._address.endpoint, session.weakness(self._address))
-        left_out, of = captured_tables.LeftOut(self._config.source.tables), self._config.source
+        of = self._config.source
+        left_out = self._left_out = captured_tables.LeftOut(of.tables)
         self._captured = Catalog(sql).captured(of.tables, of.keys, left_out)
         left_out.refuse_all(self._captured)
         captured_tables.tell(one.warning for one in self._captured)
-        self._left_out, self._may_pass = left_out.found, left_out.may_pass
         self._compare_filters()
         for warning in filters.warnings(sql, self._server):
             log.warning("MySQL at %s: %s", self._address.endpoint, warning)
@@ -133,7 +132,7 @@ class MysqlSource:
 
     def _compare(self) -> None:
         self._compare_filters()
-        self._followed.new |= captured_tables.back(self._may_pass, self._catalog(), self._config.source.keys)
+        self._followed.new |= captured_tables.back(self._left_out.may_pass, self._catalog(), self._config.source.keys)
         read_to = self._place.read_to
         self._ends.look(read_to, continuity.end_of_log(self._connected(), self._server, read_to, self._place.gtids))
 
@@ -141,7 +140,7 @@ class MysqlSource:
         return tuple(captured.table for captured in self._captured)
 
     def left_out(self) -> Mapping[str, CdcError]:
-        return self._left_out
+        return self._left_out.found
 
     def unused(self) -> None:
         self.made_at(server.status(self._connected(), self._server)[0])  # whether the log is sent to this user at all

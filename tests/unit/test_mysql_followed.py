@@ -96,7 +96,7 @@ def test_rows_of_a_table_that_is_gone_by_now(caplog: pytest.LogCaptureFixture) -
 
 
 def test_a_key_that_is_gone_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the next statement; then it goes on, and else it says what to do, and stays before the statement."""
+    """By the next statement; then it goes on, and else the next session does, without the table."""
     of, refused = followed(ID), OperatorError("d.t has no primary key", hint="add one")
     table(of, told(ID))
     answers: list[Any] = [refused, refused, captured(ID, marks=("2",))]
@@ -115,7 +115,7 @@ def test_a_key_that_is_gone_may_come_back(monkeypatch: pytest.MonkeyPatch) -> No
     (read,) = of.of_statement(Altered(NAME), AT, lambda: catalog)
     assert (type(read), read.table.marks) == (Change, ("2",))
     answers[:] = [refused]
-    with pytest.raises(OperatorError, match="no primary key"):
+    with pytest.raises(ChangedError, match="no primary key"):
         list(of.of_statement(Altered(NAME), AT, lambda: catalog))
     assert 5.0 <= now_s[0] < 6.0
 

@@ -17,7 +17,6 @@ from cdc.config.table_patterns import chooses
 from cdc.model.change import Change, Described, Op, Table
 from cdc.model.errors import ChangedError, OperatorError, VerdictError
 from cdc.model.table_schema import Description, stale_reason
-from connectors.captured_tables import looking_again
 from connectors.mysql.binlog import events
 from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.catalog.catalog import Captured, Catalog, recalled, unreadable_key
@@ -426,14 +425,13 @@ class Followed:
         Nothing is published meanwhile. If it still has none, the next session goes on without it.
         """
         until_s = time.monotonic() + _AGAIN_S
-        with looking_again():
-            while True:
-                try:
-                    return catalog().find(table.schema, table.name, self._config.keys)
-                except OperatorError:
-                    if time.monotonic() >= until_s:
-                        raise
-                time.sleep(_PAUSE_S)
+        while True:
+            try:
+                return catalog().find(table.schema, table.name, self._config.keys)
+            except OperatorError as exc:
+                if time.monotonic() >= until_s:
+                    raise ChangedError(f"{exc.message}: looking again") from exc
+            time.sleep(_PAUSE_S)
 
     def _take_up(self, name: Name, catalog: Callable[[], Catalog]) -> None:
         """Note a table that is new, and of a name that is to be captured; one that cannot be is left out."""
