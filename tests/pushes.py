@@ -35,11 +35,11 @@ SAMPLE_S: Final = 60.0
 _FILES: Final = {
     "faults": "controls late_requests several_brokers",
     "integration": """
-        acknowledged_records_lost bad_input check compiled dead_letters dev_servers etcd_clusters keys live_snapshot
-        mysql_ddl mysql_fail_over mysql_hidden_columns mysql_large mysql_parity mysql_refusals mysql_replicas
-        mysql_silence mysql_triggers mysql_verdicts outbox patterns pause postgres_recovery postgres_transactions
-        postgres_triggers postgres_upkeep publications reload routes rows schema_changes second_copies security
-        topics_lost verdicts
+        acknowledged_records_lost bad_input check compiled dead_letters dev_servers etcd_clusters keys left_out
+        live_snapshot mysql_ddl mysql_fail_over mysql_hidden_columns mysql_large mysql_parity mysql_refusals
+        mysql_replicas mysql_silence mysql_triggers mysql_verdicts outbox patterns pause postgres_recovery
+        postgres_transactions postgres_triggers postgres_upkeep publications reload routes rows schema_changes
+        second_copies security topics_lost verdicts
     """,
     "stores": """
         apply_delta apply_iceberg apply_metrics apply_opensearch apply_postgres apply_tantivy checkpoint cluster

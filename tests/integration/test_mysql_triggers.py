@@ -279,6 +279,7 @@ def test_what_could_not_be_written_down_is_noticed_even_when_all_is_as_it_was(sh
         assert shop.fold() == shop.rows(), away
 
 
+@pytest.mark.full  # that of SQLite
 def test_what_cannot_be_captured_any_more_stops_no_other(shop: MysqlShop) -> None:
     laws.what_cannot_be_captured_any_more_stops_no_other(
         shop,

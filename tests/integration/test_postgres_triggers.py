@@ -299,6 +299,7 @@ def test_a_table_that_may_not_be_read_stops_no_other(shop: PostgresShop) -> None
         shop.do("DROP SCHEMA IF EXISTS cdc_c CASCADE; DROP TABLE other", f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
+@pytest.mark.full  # that of SQLite
 def test_what_cannot_be_captured_any_more_stops_no_other(shop: PostgresShop) -> None:
     laws.what_cannot_be_captured_any_more_stops_no_other(
         shop,
