@@ -217,7 +217,7 @@ def open_state(
         if not output.knows_state:
             tell("the state is not the one that the topics are of: it is made again from the topics")
             output.begin_again()
-        read = (spark, config.source, state, planned.streams)
+        read = (spark, config.source, state, planned.streams, tell)
         given = (state, output, planned.views, planned.uses, folder)
         how = partial(cannot_read, planned)
         store: ViewStore

@@ -40,7 +40,7 @@ from spark_apply.views.publishing.status import note_status
 from spark_apply.views.running.clock import ViewClock
 from spark_apply.views.running.running_views import FOR_GOOD, RunningViews
 from spark_apply.views.running.step import StepOfViews
-from spark_apply.views.running.stream_reader import StreamReader, told_of
+from spark_apply.views.running.stream_reader import StreamReader
 from spark_apply.views.running.table_marks import TableMarks
 
 
@@ -165,17 +165,10 @@ class ViewStore:
             if opened is not None and table.is_wider_than(opened) and not self._running.left_out:
                 self.output.tell(f"table {table.qualified} has wider columns now: the views are planned again")
                 self.turn()
-        if self._tables.keys() == self.tables and (self._take_streams() or self._running.stale):
+        if self._tables.keys() == self.tables and (self.streams.take_in() or self._running.stale):
             self._begin_views()
         relations = sorted(use.relation for use in self._running.uses_of(table.qualified))
         return "/".join([self.state.get("identity") or "", *relations])
-
-    def _take_streams(self) -> bool:
-        """Take in what is new in streams; return whether there is anything."""
-        found = self.streams.take_in()
-        for line in told_of(found):
-            self.output.tell(line)
-        return bool(found)
 
     def _begin_views(self) -> None:
         """Compute views that are new or changed at the position where the state is, whether or not events follow."""
@@ -248,7 +241,7 @@ class ViewStore:
         if before_ms is not None and clock_ms is not None and clock_ms < before_ms:
             self._running.stale |= {view.name for view in self.views if view.plan.uses_clock}
         again = self._running.is_due
-        again |= self._take_streams()
+        again |= self.streams.take_in()
         if (limit, clock_ms) == (before, before_ms) and not again and not self._running.has_stale:
             return
         self._step(limit, before_ms, clock_ms)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -34,6 +34,7 @@ class StreamReader:
     source: ApplySource
     state: ViewState
     streams: Mapping[str, Stream]
+    tell: Callable[[str], None]
     _asker: TopicAsker = field(init=False)
 
     def __post_init__(self) -> None:
@@ -90,6 +91,7 @@ class StreamReader:
             hint = "on_loss: go_on under the stream keeps what was read, and reads the topic from its beginning"
             raise OperatorError(msg, hint=hint)
         if how is not None:
+            self.tell(f"warning: streams.{name}: topic {topic}: {how}; it is read too, from its beginning")
             with self.state.transaction():
                 self.state.execute("UPDATE streams SET topic = ? WHERE name = ?", [f"{topic} {now}", name])
                 self._put(name, {})
@@ -102,6 +104,7 @@ class StreamReader:
                 msg, hint="raise the topic's retention; on_loss: go_on under the stream goes on without them"
             )
         if lost:
+            self.tell(f"warning: streams.{name}: {lost:,} records of topic {topic} were removed before they were read")
             with self.state.transaction():
                 self._put(
                     name, {partition: max(offset, first.get(partition, 0)) for partition, offset in known.items()}
@@ -124,25 +127,28 @@ class StreamReader:
         counts = dict(self.state.rows("SELECT name, unreadable FROM streams"))
         return {name: counts.get(name, 0) for name in self.streams}
 
-    def take_in(self) -> dict[str, int]:
-        """Add what is new to the events that wait; return by stream how many records could not be read.
+    def take_in(self) -> bool:
+        """Add what is new to the events that wait; return whether any wait. Tells of records that could not be read.
 
-        A stream for which no event waits is not in the result. Raises OperatorError if a topic is not what was read.
+        Raises OperatorError if a topic is not what was read.
         """
-        found: dict[str, int] = {}
+        waits = False
         topics = sorted({stream.config.topic for stream in self.streams.values()})
         ends = ends_by_topic(self.source, topics) if topics else {}
         for name, stream in self.streams.items():
-            end = ends[stream.config.topic]
+            end, unreadable = ends[stream.config.topic], 0
             if self._offsets(name) != end:
-                first = self._compare(name, stream)
+                waits, first = True, self._compare(name, stream)
                 share = max(AT_ONCE // max(len(end), 1), 1)
                 while (begin := self._offsets(name)) != end:
                     upto = {at: min(last, begin.get(at, first.get(at, 0)) + share) for at, last in end.items()}
-                    found[name] = found.get(name, 0) + self._take(name, stream, begin, upto)
+                    unreadable += self._take(name, stream, begin, upto)
             elif self._waits(stream):
-                found[name] = 0  # read before a step that did not come about
-        return found
+                waits = True  # read before a step that did not come about
+            if unreadable:
+                why = "not of its schema, no key, or a time that is none"
+                self.tell(f"warning: {unreadable:,} records of stream {name} are no events of it: left out ({why})")
+        return waits
 
     def _waits(self, stream: Stream) -> bool:
         """Whether events of a stream wait that no step has taken."""
@@ -169,11 +175,3 @@ class StreamReader:
         """Note up to where a stream was taken in, and how many records of that were no events."""
         self._put(name, end)
         self.state.execute("UPDATE streams SET unreadable = unreadable + ? WHERE name = ?", [unreadable, name])
-
-
-def told_of(found: Mapping[str, int]) -> Iterator[str]:
-    """Yield what is told of records that could not be read, by stream how many."""
-    why = "not of its schema, no key, or a time that is none"
-    for name, unreadable in found.items():
-        if unreadable:
-            yield f"warning: {unreadable:,} records of stream {name} are no events of it: left out ({why})"
