@@ -41,6 +41,7 @@ REVIEWED = {
     "needs DELETE on the topic": "the name of a right at Kafka",
     "cdc fleet remove {}, in that fleet": "an entry is taken out; topics, position and slot stay, `add` goes on there",
     "was it deleted": "a question about what has happened",
+    "so does cdc apply APPLY.yaml --reset-checkpoint": "topics are read again from their beginnings; no row is lost",
 }
 """What remains, and why it is safe. The texts between braces are values."""
 
