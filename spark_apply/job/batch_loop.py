@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
@@ -177,6 +178,12 @@ class BatchLoop:
         last = self._last
         return last is None or checkpoints.is_committed(self.start.spark, self.at.checkpoint, last)
 
+    def _await_note(self, query: StreamingQuery) -> None:
+        """Wait until Spark has noted the last batch, or the query has ended, for some seconds."""
+        until = time.monotonic() + _NOTED_WITHIN_S
+        while not self._is_noted() and query.isActive and time.monotonic() < until:
+            time.sleep(_NOTED_S)
+
     def _look(self) -> None:
         """Do what is due between two batches."""
         self.figures.meter.moves()
@@ -203,9 +210,8 @@ class BatchLoop:
         """
         try:
             if query is not None:
-                until = time.monotonic() + _NOTED_WITHIN_S
-                while not self._is_noted() and query.isActive and time.monotonic() < until:
-                    time.sleep(_NOTED_S)
+                with suppress(Exception):  # a checkpoint that cannot be read now is not waited for
+                    self._await_note(query)
                 query.stop()
         except Exception as exc:  # noqa: BLE001 - the caller raises the first failure
             self._failures.append(exc)

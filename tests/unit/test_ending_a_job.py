@@ -8,28 +8,28 @@ from typing import Any
 
 import pytest
 
+from cdc.model.errors import OperatorError
 from cdc.model.meter import NO_JOB_METER
 from spark_apply.job.batch_loop import BatchLoop
 from spark_apply.job.checkpoint import files as checkpoints
 from spark_apply.job.pace import JobFigures
 
 
-@pytest.mark.parametrize("ends", [False, True])
-def test_spark_has_noted_the_last_batch_before_its_query_is_stopped(
-    monkeypatch: pytest.MonkeyPatch, *, ends: bool
-) -> None:
-    """A batch that is not noted is applied again by the next start, ahead of what is new; one that failed never is."""
+@pytest.mark.parametrize("then", ["it is noted", "the query has ended", "it cannot be asked"])
+def test_spark_has_noted_the_last_batch_before_its_query_is_stopped(monkeypatch: pytest.MonkeyPatch, then: str) -> None:
+    """A batch that is not noted is applied again by the next start, ahead of what is new."""
     told: list[str] = []
-    answers = iter([False, False, not ends])
 
     def noted(_spark: object, checkpoint: str, batch: int) -> bool:
         told.append(f"{checkpoint} {batch}")
-        return next(answers)
+        if len(told) == 4 and then == "it cannot be asked":
+            raise OperatorError("the disk is away")
+        return len(told) == 4 and then == "it is noted"
 
     class Query:
         @property
         def isActive(self) -> bool:  # noqa: N802 - Spark's name
-            return not (ends and len(told) == 4)
+            return len(told) < 4
 
         def stop(self) -> None:
             told.append("stopped")
