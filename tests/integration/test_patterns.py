@@ -228,6 +228,19 @@ def test_a_table_that_another_user_must_publish(
     connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.*"])
     connector.catch_up()  # the owner has run what `cdc check` prints
     assert connector.fold("public.u") == {b'{"id":1}': {"id": 1}}
+    postgres18.execute(
+        "CREATE TABLE new (id int PRIMARY KEY)", "INSERT INTO new VALUES (2)", "INSERT INTO t VALUES (3)",
+        "BEGIN; ALTER TABLE u RENAME TO old; ALTER TABLE new RENAME TO u; COMMIT",
+    )  # fmt: skip
+    with monkeypatch.context() as alone:
+        alone.setattr(Connector, "put_right", lambda _: None)
+        done = connector.here("run", "FILE", "--until-caught-up")
+        assert done.returncode == 0, done.stderr
+        assert "this user may not put it there: the table is captured no more for now" in done.stderr
+        assert len(connector.fold("public.t")) == 3
+    connector.catch_up()
+    assert connector.fold("public.u") == {b'{"id":2}': {"id": 2}}
+    assert connector.fold("public.old") == {b'{"id":1}': {"id": 1}}
 
 
 def test_a_table_that_is_dropped_between_two_looks(postgres18: Database, prefix: str) -> None:
