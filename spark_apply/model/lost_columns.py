@@ -83,5 +83,5 @@ def of_another_hand(table: TargetTable, name: str, copy: str) -> OperatorError:
         f"{copy} has a column {name} that another hand has made, and the source has one of this name now: its values "
         "would pass for the source's",
         hint=f"give that column another name there, and it goes on by itself; or rename: {{{name}: …}} under "
-        f"tables.{table.qualified}, then cdc rebuild APPLY.yaml --table {table.qualified}",
+        f"tables.{table.qualified}, then {rebuild(table.qualified)}",
     )
