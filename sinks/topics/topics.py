@@ -30,6 +30,8 @@ LARGEST_RECORD: Final = 32 * 1024 * 1024
 log = logging.getLogger("cdc")
 
 _OFFSETS_MS: Final = 5_000
+_FETCH, _OF_3_7 = 1, 16
+"""A request, and its version by which a broker shows that it is of Kafka 3.7 or later."""
 NEW_NAME: Final = "give the connector another name and another sink.topic_prefix (a fresh snapshot into new topics)"
 
 
@@ -410,7 +412,7 @@ class Topics:
     def _unwritable(self, topic: Wanted, found: Existing) -> Iterator[OperatorError]:
         """Refuse a topic that takes no record: transactions fail at it, of all tables and for ever."""
         in_sync = int(found.settings.get("min.insync.replicas", 1))
-        if in_sync > found.replicas > 0:
+        if in_sync > found.replicas > 0 and not self._asks_for_no_more_than_there_are():
             yield topic.refused(
                 f"topic {topic.name} has min.insync.replicas={in_sync}, and {found.replicas} replicas: nothing can be "
                 "written to it",
@@ -420,6 +422,13 @@ class Topics:
             yield topic.refused(
                 f"topic {topic.name}: this user may not WRITE to it", hint=self._grant(topic.name, "Write")
             )
+
+    def _asks_for_no_more_than_there_are(self) -> bool:
+        """Whether brokers take records that all replicas have, also where those are fewer than `min.insync.replicas`.
+
+        As from Kafka 3.7 (KAFKA-15583): a topic of one replica is usual where a cluster's default is two.
+        """
+        return bool(self._admin.api_versions()[_FETCH][1] >= _OF_3_7)
 
     def _alter(self, topic: str, setting: str) -> str:
         return (

@@ -321,7 +321,7 @@ def narrow(tmp_path: Path) -> Iterator[tuple[Database, str]]:
     def short(folder: Path) -> Launch:
         launch = dev_kafka.prepare(folder)
         with (folder / "server.properties").open("a") as file:
-            file.write("transaction.max.timeout.ms=60000\nsocket.request.max.bytes=10000000\nmin.insync.replicas=2\n")
+            file.write("transaction.max.timeout.ms=60000\nsocket.request.max.bytes=10000000\n")
         return launch
 
     servers = [Server("small", tmp_path / "small", small), Server("short", tmp_path / "short", short)]
@@ -344,9 +344,6 @@ def test_servers_set_otherwise(narrow: tuple[Database, str], prefix: str, tmp_pa
     told = {(f["level"], f["message"].partition(":")[0]): f["fix"] or "" for f in checked(connector, 1)}
     assert "max_replication_slots = 11" in told["error", "max_replication_slots"]
     assert "transaction.max.timeout.ms=900000" in told["error", "transaction.max.timeout.ms is 60000"]
-    assert (
-        "min.insync.replicas=1" in told["error", f"topic {prefix}.public.t has min.insync.replicas=2, and 1 replicas"]
-    )
     assert "wal_sender_timeout = '60s'" in told["warning", "wal_sender_timeout is 5000 ms"]
     assert ("warning", "socket.request.max.bytes is 10000000") in told
     assert told["warning", "replication factor 1"].startswith("there is one broker")

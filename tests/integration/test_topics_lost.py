@@ -32,6 +32,7 @@ from tests.conftest import Database
 from tests.integration.connector import Connector
 from tests.integration.running import Running, eventually, same
 from tests.integration.test_verdicts import refused
+from tests.servers import kafka_versions
 
 LOST = {
     "deleted": "was deleted",
@@ -259,7 +260,6 @@ def test_a_table_taken_out_and_in_again(postgres18: Database, kafka: str, prefix
 DEMANDS = {
     "retention": ("", "delete.retention.ms", "86400000", str(7 * 24 * 3600 * 1000)),
     "policy": ("", "cleanup.policy", "compact,delete", "compact"),
-    "insync": ("", "min.insync.replicas", "2", "1"),
     "logged": ("log.", "retention.ms", "1000", "-1"),
 }
 """By table: which of its topics somebody has set otherwise, how, and what is right."""
@@ -278,6 +278,8 @@ def test_one_tables_topic_stops_no_other(
     connector.catch_up()
     for name, (of, setting, value, _) in DEMANDS.items():
         topics.set(f"{prefix}.{of}public.{name}", setting, value)
+    if not kafka_versions.asked():  # before 3.7 it would take no record
+        topics.set(f"{prefix}.public.kept", "min.insync.replicas", "2")
     topics.make_again(f"{prefix}.public.partitions", 1)
     for name in ("kept", *wrong):
         postgres18.execute(f"DELETE FROM {name} WHERE id = 1", f"UPDATE {name} SET v = 'new' WHERE id = 2")

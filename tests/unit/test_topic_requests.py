@@ -19,9 +19,13 @@ _EXISTS, _POLICY, _REPLICAS, _FORBIDDEN, _BUSY, _QUOTA, _UNKNOWN = 36, 44, 38, 2
 
 
 class Controller:
-    """Takes no request that makes more than 10,000 changes, as KRaft's; `quota`: so many topics a request."""
+    """Takes no request that makes more than 10,000 changes, as KRaft's; `quota`: so many topics a request.
 
-    def __init__(self, refuses: dict[str, int] | None = None, quota: int | None = None) -> None:
+    `fetches` is its newest version of that request.
+    """
+
+    def __init__(self, refuses: dict[str, int] | None = None, quota: int | None = None, fetches: int = 15) -> None:
+        self.fetches = fetches
         self.refuses = refuses or {}
         self.quota = quota
         self.made: list[str] = []
@@ -39,6 +43,9 @@ class Controller:
 
     def list_topics(self) -> list[str]:
         return []
+
+    def api_versions(self) -> dict[int, tuple[int, int]]:
+        return {0: (0, 99), 1: (0, self.fetches)}
 
     def describe_topics(self, names: list[str]) -> list[dict[str, Any]]:
         return [{"name": name, "error_code": self.refuses.get(name, _UNKNOWN)} for name in names]
@@ -160,6 +167,15 @@ def test_what_a_topic_is_refused_for(
     (of_log,) = topics._refusals([replace(wanted, name="p.log.public.t")], {"p.log.public.t": found})
     assert isinstance(of_log, TopicError)
     assert (of_log.topic, "topic p.log.public.t" in of_log.message) == ("p.public.t", True)
+
+
+@pytest.mark.parametrize(("fetches", "refused"), [(15, True), (16, False), (17, False)])
+def test_fewer_replicas_than_a_cluster_asks_for(*, fetches: int, refused: bool) -> None:
+    """A broker before 3.7 takes no record then; a later one does, and such a topic once stopped each later start."""
+    topics, wanted = topics_at(Controller(fetches=fetches)), Wanted.events("p.public.t", 1)
+    topics.smallest_limit = 1_000_000
+    found = Existing(1, 1, frozenset(), {**RIGHT, "min.insync.replicas": "2"})
+    assert bool(list(topics._refusals([wanted], {wanted.name: found}))) is refused
 
 
 @pytest.mark.parametrize("allowed", [(), ("WRITE", "DESCRIBE", "DESCRIBE_CONFIGS")])
