@@ -349,7 +349,7 @@ class Pipeline:
     def _needs(self, table: str, *, ran_before: bool) -> bool:
         """Whether a start does not go on without a table. A file that is read again must not name it first."""
         is_new = self._before is not None and self._before.settings.by_pattern(table)
-        return self._without.needs(table, ran_before=ran_before and not is_new)
+        return self._without.needs(table, ran_before=ran_before and not is_new and self._without.has_captured())
 
     def _run_session(self, session: Session, phase: Phase, view: str | None, target: int | None) -> None:
         try:

@@ -193,6 +193,16 @@ def test_an_older_copy_is_refused(shop: Shop, tmp_path: Path) -> None:
         shop.run()
 
 
+def test_a_first_start_that_was_cut_off_is_a_first_start(tmp_path: Path) -> None:
+    """Its topics are there, and nothing was captured: a name that is misspelt is refused, and not left out."""
+    shop = Shop(tmp_path, ORDERS)
+    with pytest.raises(Killed):
+        shop.run(Faults(("sink.commit", 1), error=Killed))
+    shop.tables = ("main.orders", "main.itmes")
+    with pytest.raises(OperatorError, match=r"main\.itmes does not exist"):
+        shop.run()
+
+
 @pytest.mark.parametrize("point", ["sink.write", "sink.commit", "sink.commit.answer", "sink.commit.delayed"])
 def test_killed_at_any_step_each_event_comes_once(tmp_path: Path, point: str) -> None:
     """And the application writes meanwhile: in the snapshot, between its chunks, behind it."""

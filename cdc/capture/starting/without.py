@@ -102,6 +102,11 @@ class Without:
         named = outbox.table if outbox is not None else None
         return is_needed(table, outbox=named, by_pattern=of.by_pattern, ran_before=ran_before)
 
+    def has_captured(self) -> bool:
+        """Whether tables were captured before. A first start may have got no further than its topics."""
+        captured = self._captured()
+        return captured is None or bool(captured)
+
     def was_so(self, error: CdcError, tables: Sequence[Table]) -> bool:
         """Whether this is about topics that were no better before the file was read again."""
         refused = self._refused(error, tables) if isinstance(error, TopicError) else {}

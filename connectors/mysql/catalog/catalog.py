@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -418,6 +418,14 @@ def _nothing_matches(pattern: str, names: Sequence[str]) -> OperatorError:
         f"tables: there is no table {pattern}, or it may not be read",
         hint=near or "SHOW TABLES; is SELECT granted on it to the connector's user?",
     )
+
+
+def comes_back(table: Table, catalog: Callable[[], Catalog], within_s: float) -> bool:
+    """Tell whether there is a table of this name again, or in a moment: what was renamed is often replaced."""
+    until_s = time.monotonic() + within_s
+    while not (found := catalog().exists(table.schema, table.name)) and time.monotonic() < until_s:
+        time.sleep(_PAUSE_S)
+    return found
 
 
 def recalled(name: tuple[str, str], description: Description) -> Table:

@@ -19,7 +19,7 @@ from cdc.model.errors import ChangedError, OperatorError, VerdictError
 from cdc.model.table_schema import Description, stale_reason
 from connectors.mysql.binlog import events
 from connectors.mysql.binlog.positions import BinlogPosition
-from connectors.mysql.catalog.catalog import Captured, Catalog, recalled, unreadable_key
+from connectors.mysql.catalog.catalog import Captured, Catalog, comes_back, recalled, unreadable_key
 from connectors.mysql.catalog.foreign_keys import ForeignKey
 from connectors.mysql.catalog.names import as_compared
 from connectors.mysql.rows import holes, own_columns, partial_images, row_images
@@ -350,8 +350,9 @@ class Followed:
         for name in sorted(taken):
             yield from self._others(name, at, catalog, said="another table has taken its name in the log at %s")
         for old in sorted(now.keys() - set(taken)):
-            if old in self._now and not self._matches(now[old]) and not self._is_there(old, catalog):
-                was, is_ = self._now[old].qualified, ".".join(now[old])
+            table = self._captured(old)
+            if table is not None and not self._matches(now[old]) and not comes_back(table, catalog, _AGAIN_S):
+                was, is_ = table.qualified, ".".join(now[old])
                 raise VerdictError(
                     f"table renamed: {was} is {is_} now, which source.tables does not name: what is written to it "
                     "since is not captured",
@@ -363,20 +364,15 @@ class Followed:
         for new in sorted(set(now.values()) - set(taken)):
             self._take_up(new, catalog)
 
-    def _is_there(self, name: Name, catalog: Callable[[], Catalog]) -> bool:
-        """Tell whether there is a table of this name again, or in a moment: what was renamed is often replaced."""
-        table = self._now[name]
-        until_s = time.monotonic() + _AGAIN_S
-        while not (found := catalog().exists(table.schema, table.name)) and time.monotonic() < until_s:
-            time.sleep(_PAUSE_S)
-        return found
+    def _captured(self, name: Name) -> Table | None:
+        """Return a table of which rows are in a topic; also one that was captured, and has gone while we were away."""
+        if name in self._now or name not in self._known or not self._matches(name):
+            return self._now.get(name)
+        return recalled(name, self._known[name])
 
     def _emptied(self, name: Name, at: BinlogPosition) -> Iterator[Change]:
-        """Delete the rows of a table in its topic; also of one that was captured, and has gone while we were away."""
-        table = self._now.get(name)
-        if table is None and name in self._known and self._matches(name):
-            table = recalled(name, self._known[name])
-        if table is not None:
+        """Delete the rows of a table in its topic."""
+        if (table := self._captured(name)) is not None:
             yield Change(Op.TRUNCATE, table, None, None, (at.offset, 0))
 
     def _others(
