@@ -88,12 +88,11 @@ appender.stderr.layout.pattern = %d{ISO8601} %p %c{1}: %m%n%ex{0}
 
 _LAUNCH = threading.Lock()
 
-_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
-_THROUGHPUT = (
-    "-XX:+UseParallelGC "  # throughput counts, not pauses
-    "-XX:MinHeapFreeRatio=40 -XX:MaxHeapFreeRatio=70 -XX:+UseAdaptiveSizePolicyWithSystemGC"
-)
-"""Told these ratios, which are Java's own defaults, this collector has the heap follow what is alive in it. Else it
+_COLLECTOR = re.compile(r"-XX:\+Use(Epsilon|G1|Parallel|Serial|Shenandoah|Z)GC\b")
+_HEAP_FREE = re.compile(r"-XX:M(in|ax)HeapFreeRatio=")
+_THROUGHPUT = "-XX:+UseParallelGC"  # that counts, not pauses
+_FOLLOWS = "-XX:MinHeapFreeRatio=40 -XX:MaxHeapFreeRatio=70 -XX:+UseAdaptiveSizePolicyWithSystemGC"
+"""Told these ratios, which are Java's own defaults, that collector has the heap follow what is alive in it. Else it
 takes a gigabyte for the garbage of small batches, and gives back nothing of what a large one has needed."""
 _TRIM = "-XX:TrimNativeHeapInterval=60000"
 """Give back what the compilers of a young JVM have freed; of Java before 17.0.9 it is not known, and ignored."""
@@ -163,10 +162,10 @@ def _is_alone(settings: Mapping[str, str]) -> bool:
 
 def java_options(asked: str) -> str:
     """Return the options of the JVM; those of the user override ours, except what is pinned."""
-    collector = "" if _COLLECTOR.search(asked) else _THROUGHPUT
+    collector = [] if _COLLECTOR.search(asked) else [_THROUGHPUT, "" if _HEAP_FREE.search(asked) else _FOLLOWS]
     logs = f"-Dlog4j2.configurationFile={_logging_file()} -XX:+IgnoreUnrecognizedVMOptions"
     logs += f" -Djava.io.tmpdir={scratch.of_jvm()}"  # where Spark writes rows, too, unless it is told another folder
-    return last_options(" ".join(filter(None, (logs, collector, _TRIM, class_options(), asked))))
+    return last_options(" ".join(filter(None, (logs, *collector, _TRIM, class_options(), asked))))
 
 
 def settings_of(submitted: Mapping[str, str], spark: Mapping[str, str]) -> dict[str, str]:

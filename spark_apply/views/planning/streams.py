@@ -192,12 +192,24 @@ def _value(found: Column, kind: T.DataType) -> Column:
         return F.transform(found, lambda element: _value(element, kind.elementType))
     if not isinstance(kind, T.TimestampType | T.DateType):
         return found
+    found = _without_parts(found)
     what, text = F.schema_of_variant(found), F.try_variant_get(found, "$", "string")
     value = F.when((what == "STRING") & text.rlike(_BEGINS_WITH_A_YEAR), text.try_cast(kind))
     if isinstance(kind, T.TimestampType):
         seconds = F.try_variant_get(found, "$", "bigint")
         value = value.when((what == "BIGINT") & seconds.between(*_SECONDS), F.timestamp_seconds(seconds))
     return value
+
+
+def _without_parts(found: Column) -> Column:
+    """Return a variant, or null where it is an object or an array.
+
+    Spark asks for the types, or the text, of such a one by a call for each level, and JSON may have a thousand: where
+    a thread's stack is too small for them, the JVM ends.
+    """
+    kinds = ("array<variant>", "map<string,variant>")
+    parts = [F.try_variant_get(found, "$", kind).isNotNull() for kind in kinds]
+    return F.when(~(parts[0] | parts[1]), found)
 
 
 def _is_lost(found: Column, value: Column, kind: T.DataType) -> Column:
