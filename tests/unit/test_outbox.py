@@ -11,12 +11,13 @@ from pathlib import Path
 import orjson
 import pytest
 
+from cdc.capture import pipeline
 from cdc.capture.pipeline import Pipeline, Settings
 from cdc.config.config import load_connector
 from cdc.config.published.outbox import OutboxConfig
 from cdc.config.source_config import SourceConfig
 from cdc.model.change import Change, Column, Kind, Op, Row, Table
-from cdc.model.errors import ConfigError, OperatorError
+from cdc.model.errors import ChangedError, ConfigError, OperatorError
 from cdc.model.interfaces import Log
 from cdc.model.table_schema import NoneCame
 from cdc.rules.outbox import COLUMNS, refusals
@@ -335,6 +336,34 @@ def test_an_outbox_that_is_not_captured_is_refused(monkeypatch: pytest.MonkeyPat
         bench.run(ORDERS)
     assert not bench.kafka.topics
     assert list(refusals(CONFIG, [ORDERS], {"s.outbox": None})) == [], "told already"
+
+
+def test_an_outbox_that_is_made_again_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By DROP and CREATE in a migration: a session that begins in between looks again, where a pattern brings it."""
+    monkeypatch.setattr(pipeline, "RETRY_FIRST_S", 0.0)
+    bench, sessions = Bench(), 0
+    bench.run()
+    bench.log.commit(insert(ORDERS, (b"1", b"a")))
+
+    def at(point: str) -> None:
+        if point == "source.change" and sessions == 1:
+            raise ChangedError("table s.outbox was dropped")
+        if point == "source.idle":
+            running.stop()
+
+    def open_source() -> MemorySource:
+        nonlocal sessions
+        sessions += 1
+        return MemorySource(bench.log, [ORDERS] if sessions == 2 else [OUTBOX, ORDERS], at=at)
+
+    running = Pipeline(
+        Settings(connector="c", prefix="p", chunk_rows=1, outbox=CONFIG, by_pattern=lambda _: True),
+        open_source=open_source,
+        open_snapshotter=lambda: MemorySnapshotter(bench.log, rows_each=1, at=at),
+        sink=MemorySink(bench.kafka, "c", "p", at=at),
+    )
+    running.run()
+    assert sessions == 3
 
 
 @pytest.mark.parametrize(
