@@ -7,13 +7,16 @@ import logging
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import orjson
 import pytest
 
 from cdc.capture import pipeline
 from cdc.capture.pipeline import Pipeline, Settings
-from cdc.config.config import load_connector
+from cdc.config.config import ConnectorConfig, load_connector
+from cdc.config.kafka_config import KafkaConfig
 from cdc.config.published.outbox import OutboxConfig
 from cdc.config.source_config import SourceConfig
 from cdc.model.change import Change, Column, Kind, Op, Row, Table
@@ -38,6 +41,9 @@ from cdc.testing import (
     truncate,
     update,
 )
+from connectors.captured_tables import LeftOut
+from connectors.postgres.catalog.catalog import Captured
+from connectors.triggers.postgres.source import PostgresTriggers
 from tests.pushes import some_each_push
 from tests.text_tables import text_column, text_table
 
@@ -364,6 +370,19 @@ def test_an_outbox_that_is_made_again_is_waited_for(monkeypatch: pytest.MonkeyPa
     )
     running.run()
     assert sessions == 3
+
+
+def test_an_outbox_that_came_while_nothing_ran_is_there_from_the_start() -> None:
+    """By triggers others wait until the connector runs: but without its outbox none begins."""
+    of = SourceConfig(type="triggers", url="postgresql://h/d", tables=("s.*",), outbox=CONFIG)
+    sink = KafkaConfig(bootstrap_servers="h:1", topic_prefix="p")
+    source = PostgresTriggers(ConnectorConfig(name="c", source=of, sink=sink))
+    later = [
+        table.name
+        for table in (OUTBOX, ORDERS)
+        if source._comes_later(cast("Captured", SimpleNamespace(table=table)), {"s.before"}, LeftOut(of.tables))
+    ]
+    assert later == ["orders"]
 
 
 @pytest.mark.parametrize(
