@@ -165,7 +165,7 @@ class TriggerSource(ABC, Generic[C]):
         """Set how long a statement waits for a lock from now on."""
 
     def _choose(self) -> None:
-        left_out, of = LeftOut(self._config.source.tables), self._config.source
+        left_out = LeftOut((of := self._config.source).tables, of.outbox)
         found = self._log().catalog.captured(of.tables, of.keys, left_out)
         allowed, known = self._allowed(found, left_out), self._known()
         self._captured = tuple(one for one in allowed if not self._comes_later(one, known, left_out)) or allowed
