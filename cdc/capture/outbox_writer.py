@@ -70,7 +70,7 @@ class OutboxWriter:
             log.warning(
                 "table %s: a row was deleted and inserted again under another key, or an update has moved it to "
                 "another partition: which, the log does not tell, so it is published; with REPLICA IDENTITY FULL of "
-                "the partitions it tells, and an update publishes nothing", self.table,
+                "the table and its partitions it tells, and an update publishes nothing", self.table,
             )  # fmt: skip
         return is_moved and all(was.get(name) == now.get(name) for name in COLUMNS)
 
