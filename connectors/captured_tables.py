@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from cdc.config.findings import Finding, Level, left_out, refused
+from cdc.config.published.outbox import OutboxConfig
 from cdc.config.table_patterns import LEFT_OUT, is_pattern, matches
 from cdc.model.errors import CdcError, ChangedError, LeftOutError, OperatorError, RetryableError, raise_first
 
@@ -75,8 +76,9 @@ def refuse(_found: Qualified, error: OperatorError) -> None:
 class LeftOut:
     """Leaves out what cannot be captured: whether the others go on without what the file names, a start says."""
 
-    def __init__(self, items: Sequence[str]) -> None:
+    def __init__(self, items: Sequence[str], outbox: OutboxConfig | None = None) -> None:
         self._items = frozenset(items)
+        self._outbox = outbox.table if outbox is not None else None
         self.found: dict[str, CdcError] = {}
         """The errors of those that were left out, by ``schema.table``, or by the pattern that matches nothing."""
         self.may_pass: set[str] = set()
@@ -88,7 +90,7 @@ class LeftOut:
 
     def __call__(self, found: Qualified, error: OperatorError) -> None:
         brought, hint = self.brings(found.qualified), error.hint
-        if brought:
+        if brought and found.qualified != self._outbox:  # which the file must not leave out
             hint = f'{error.hint}; or say that it is left out: source.tables: […, "!{found.qualified}"]'
         if isinstance(error, LeftOutError) or not (brought or is_pattern(found.qualified)):
             self.may_pass.add(found.qualified)
@@ -211,7 +213,6 @@ def sorted_out(
     refusals: Iterable[tuple[str, OperatorError | None]],
     patterns: Sequence[str],
     known: Collection[str],
-    outbox: str | None = None,
 ) -> tuple[list[str], list[Finding]]:
     """Return the tables that can be captured, and what `cdc check` finds of the others.
 
@@ -225,7 +226,7 @@ def sorted_out(
             good.append(name)
     return good, [
         refused(f"table {name}", refusal)
-        if name == outbox or (name in patterns and not known) or not good
+        if (name in patterns and not known) or not good
         else left_out(f"table {name}", refusal, named=name in patterns)
         for name, refusal in bad
     ]

@@ -8,9 +8,9 @@ from cdc.config.published.outbox import OutboxConfig
 from cdc.encode.dead_letters import DeadLetters, PoisonRecord, UnwritableError
 from cdc.encode.envelope.frame import Frame
 from cdc.encode.envelope.table_encoder import TableEncoder
-from cdc.model.change import Change, Described, Op, Row, Table, Xid
+from cdc.model.change import UNCHANGED, Change, Described, Op, Row, Table, Xid
 from cdc.model.interfaces import Sink
-from cdc.rules.outbox import NotRoutedError, route
+from cdc.rules.outbox import COLUMNS, NotRoutedError, route
 
 log = logging.getLogger("cdc")
 
@@ -25,7 +25,7 @@ class OutboxWriter:
         self._letters = letters
         self._topics: dict[str, str] = {}
         """By aggregate type."""
-        self._told = False
+        self._told = self._told_unsure = False
         self._deleted: tuple[Xid, dict[str, object]] | None = None
         """The row that the change before this one has deleted."""
 
@@ -54,8 +54,9 @@ class OutboxWriter:
         """Whether an insert is the second half of an update, which has moved a row to another partition.
 
         PostgreSQL writes the two into its log one behind the other. The columns by which a table is partitioned are in
-        its key, so the key is another one, and the message the same. Who deletes a message and inserts it again under
-        its key means another one.
+        its key, so the key is another one, and the message the same. Who deletes a message and inserts it again may
+        mean another one: where the old row is not known whole the two cannot be told apart, and twice is better than
+        not at all.
         """
         deleted, self._deleted = self._deleted, None
         if change.op is Op.DELETE and change.before is not None:
@@ -63,8 +64,15 @@ class OutboxWriter:
         if deleted is None or change.op is not Op.CREATE or change.after is None or deleted[0] != xid:
             return False
         was, now = deleted[1], _named(change.table, change.after)
-        is_same = was.get("id") is not None and was["id"] == now.get("id")
-        return is_same and any(was.get(name) != now.get(name) for name in change.table.key)
+        is_moved = was.get("id") == now.get("id") and any(was.get(name) != now.get(name) for name in change.table.key)
+        if is_moved and UNCHANGED in was.values() and not self._told_unsure:
+            self._told_unsure = True
+            log.warning(
+                "table %s: a row was deleted and inserted again under another key, or an update has moved it to "
+                "another partition: which, the log does not tell, so it is published; with REPLICA IDENTITY FULL of "
+                "the table and its partitions it tells, and an update publishes nothing", self.table,
+            )  # fmt: skip
+        return is_moved and all(was.get(name) == now.get(name) for name in COLUMNS)
 
     def _publish(self, table: Table, row: Row, change: Change, frame: Frame, xid: Xid) -> None:
         try:

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 
 from cdc.config.published.outbox import OutboxConfig
 from cdc.model.change import UNCHANGED, Row, Table
-from cdc.model.errors import CdcError, OperatorError
+from cdc.model.errors import CdcError, LeftOutError, OperatorError
 from cdc.model.interfaces import Headers
 from cdc.rules.changed_values import plain
 
@@ -99,7 +99,7 @@ def refusals(
         reason = left_out[outbox.table]
         yield from () if reason is None else [reason]
     elif table is None:
-        yield OperatorError(
+        yield LeftOutError(  # it may be in the middle of being made again
             f"source.outbox: {outbox.table} is no captured table: none of its messages would be published",
             hint=f"captured are {', '.join(table.qualified for table in tables[:10])}; write its name as it is there; "
             "or, without an outbox, take source.outbox out",

@@ -106,7 +106,7 @@ class MysqlSource:
             log.warning("MySQL at %s may be a replica: if so, %s", self._address.endpoint, server.NOT_HANDED_ON)
         session.tell_of_weak_tls(self._address.endpoint, session.weakness(self._address))
         of = self._config.source
-        left_out = self._left_out = captured_tables.LeftOut(of.tables)
+        left_out = self._left_out = captured_tables.LeftOut(of.tables, of.outbox)
         self._captured = Catalog(sql).captured(of.tables, of.keys, left_out)
         left_out.refuse_all(self._captured)
         captured_tables.tell(one.warning for one in self._captured)

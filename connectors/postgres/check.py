@@ -166,8 +166,7 @@ class _Check:
     def _captured(self, catalog: Catalog) -> Iterator[Finding]:
         known, of = self._state.tables if self._state is not None else (), self._config.source
         refusals = catalog.refusals(of.tables, of.keys)
-        outbox = of.outbox.table if of.outbox is not None else None
-        good, found = captured_tables.sorted_out(refusals, of.tables, known, outbox)
+        good, found = captured_tables.sorted_out(refusals, of.tables, known)
         yield from found
         there = captured_tables.all_of(good, lambda names: catalog.captured(names, of.keys))
         without = self._without(catalog, there)

@@ -91,7 +91,7 @@ class PostgresSource:
         self.database, self._version = found.database, found.version
         raise_first(server.refusals(found, session.endpoint(self._params)))
         session.tell_of_weak_tls(session.endpoint(self._params), session.weakness(self._params))
-        left_out, of = LeftOut(self._config.source.tables), self._config.source
+        left_out = LeftOut((of := self._config.source).tables, of.outbox)
         self._captured = self._joining.possible(catalog, catalog.captured(of.tables, of.keys, left_out), left_out)
         left_out.refuse_all(self._captured)
         captured_tables.tell(one.warning for one in self._captured)

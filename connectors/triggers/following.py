@@ -165,7 +165,7 @@ class TriggerSource(ABC, Generic[C]):
         """Set how long a statement waits for a lock from now on."""
 
     def _choose(self) -> None:
-        left_out, of = LeftOut(self._config.source.tables), self._config.source
+        left_out = LeftOut((of := self._config.source).tables, of.outbox)
         found = self._log().catalog.captured(of.tables, of.keys, left_out)
         allowed, known = self._allowed(found, left_out), self._known()
         self._captured = tuple(one for one in allowed if not self._comes_later(one, known, left_out)) or allowed
@@ -178,10 +178,10 @@ class TriggerSource(ABC, Generic[C]):
     def _comes_later(self, one: C, known: Collection[str], left_out: LeftOut) -> bool:
         """Tell whether to take up a table while the others are followed: it came while nothing ran, and may be locked.
 
-        One that a rule names is here from the start: a rule of a table that is not captured is refused.
+        One that a rule names is here from the start, and so is the outbox: what names no captured table is refused.
         """
         name, of = one.table.qualified, self._config.source
-        ruled = any(matches(item, name) for item in (*of.columns, *of.where))
+        ruled = any(matches(item, name) for item in (*of.columns, *of.where, *([of.outbox.table] if of.outbox else ())))
         return bool(known) and name not in known and left_out.brings(name) and not ruled
 
     def _allowed(self, found: Sequence[C], left_out: LeftOut) -> tuple[C, ...]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from cdc.config.findings import Level
+from cdc.config.published.outbox import OutboxConfig
 from cdc.model.errors import LeftOutError, OperatorError
 from connectors import captured_tables
 
@@ -148,6 +149,16 @@ def test_those_that_may_pass_can_be_captured_again() -> None:
     assert catalog.asked == [[A.qualified]], "one that is gone keeps no other out"
 
 
+def test_no_hint_leaves_out_the_outbox() -> None:
+    """The file is refused then: its outbox is not captured."""
+    left_out = captured_tables.LeftOut(["s.*"], OutboxConfig(table="s.b"))
+    for table in (A, B):
+        left_out(table, OperatorError("it has no key", hint="ADD"))
+    assert [error.hint for error in left_out.found.values()] == [
+        'ADD; or say that it is left out: source.tables: […, "!s.a"]', "ADD",
+    ]  # fmt: skip
+
+
 class _Granted:
     """A catalog of which all that is there may be read by now."""
 
@@ -162,17 +173,15 @@ class _Granted:
         return [Kept(A)]
 
 
-@pytest.mark.parametrize(
-    ("known", "ended"), [((), ["s.a", "s.outbox"]), (("s.t",), ["s.outbox"]), (("s.t", "s.a", "s.b"), ["s.outbox"])]
-)
+@pytest.mark.parametrize(("known", "ended"), [((), ["s.a"]), (("s.t",), []), (("s.t", "s.a", "s.b"), [])])
 @pytest.mark.parametrize("kind", [LeftOutError, OperatorError])
 def test_what_is_in_no_log_ends_a_first_start_alone(
     known: Sequence[str], ended: list[str], kind: type[OperatorError]
 ) -> None:
-    """If the file names it; but an outbox ends each, for no reading brings its messages."""
-    names = ["s.a", "s.b", "s.outbox"]
+    """If the file names it."""
+    names = ["s.a", "s.b"]
     refusals = [("s.t", None), *((name, kind("it cannot be captured now")) for name in names)]
-    good, findings = captured_tables.sorted_out(refusals, ["s.a", "s.*"], known, "s.outbox")
+    good, findings = captured_tables.sorted_out(refusals, ["s.a", "s.*"], known)
     assert good == ["s.t"]
     assert [finding.about for finding in findings] == [f"table {name}" for name in names]
     assert [f.about.removeprefix("table ") for f in findings if f.level is Level.ERROR] == ended

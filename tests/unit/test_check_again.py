@@ -13,13 +13,14 @@ import pytest
 from cdc.cli.inspecting import check, token
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig
-from cdc.config.findings import Checked, Finding, Level
+from cdc.config.findings import Checked, Finding, Level, left_out, refused
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.published.column_rules import ColumnRules
+from cdc.config.published.outbox import OutboxConfig
 from cdc.config.source_config import SourceConfig
 from cdc.encode.schema_record import schema_record
 from cdc.model.change import Position, Table
-from cdc.model.errors import RetryableError, VerdictError
+from cdc.model.errors import OperatorError, RetryableError, VerdictError
 from cdc.model.state import Phase, State
 from cdc.rules.capture_rules import CaptureRules
 from tests.text_tables import text_table
@@ -99,6 +100,24 @@ def test_a_rule_of_a_table_that_is_gone_is_refused_as_a_run_does(
     monkeypatch.setattr(registry, "check", lambda _: lambda *_, **__: checked)
     found = [finding.what for finding in check._findings(replace(CONFIG, source=source)) if finding.about == "rules"]
     assert found == ([] if is_out else ["source.columns: public.p is no captured table"])
+
+
+def test_an_outbox_that_a_run_leaves_out_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever leaves it out, the run ends; other tables it does without, and what is just told of it ends no run."""
+    source = replace(CONFIG.source, tables=("public.*",), outbox=OutboxConfig(table="public.outbox"))
+    why = OperatorError("it may not be published", hint="ALTER PUBLICATION")
+    out = [left_out(f"table public.{name}", why, named=name == "t") for name in ("outbox", "t", "u")]
+    told = Finding(Level.WARNING, "table public.outbox", "its rows are read again")
+    checked = Checked((*out, told), (Table("public", "v", (), ("id",)),))
+    parts = {
+        "sinks.check:position": lambda *_: AT,
+        "sinks.check:topic_of": lambda *_: lambda table: f"c.{table.qualified}",
+    }
+    monkeypatch.setattr(registry, "part", lambda name: parts.get(name, lambda *_, **__: []))
+    monkeypatch.setattr(registry, "check", lambda _: lambda *_, **__: checked)
+    found = check._findings(replace(CONFIG, source=source))
+    assert [of for of in found if of.level is Level.ERROR] == [refused("table public.outbox", why)]
+    assert found.count(told) == 1
 
 
 @pytest.mark.parametrize("captured", [True, False])

@@ -84,7 +84,7 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
             now: State | None = position(config.sink, config.name)
             if now is not None and now != state:
                 state, checked = now, look_at_source(config, now, known=True)
-    findings = [*checked.findings, *findings]
+    findings = [*(_needed(config, finding) for finding in checked.findings), *findings]
     if checked.tables:
         rules = CaptureRules.of_source(config.source)
         beside = {of.about.removeprefix("table ") for of in checked.findings if of.level is not Level.OK}
@@ -109,6 +109,14 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
     if known:
         findings = _as_a_run_takes_them(config, findings, checked.tables, captured)
     return list({_told(finding): finding for finding in findings}.values())
+
+
+def _needed(config: ConnectorConfig, finding: Finding) -> Finding:
+    """Return the finding that a table is left out as an error where it is the outbox: a run ends without it."""
+    outbox = config.source.outbox
+    if outbox is None or finding.error is None or finding.about != f"table {outbox.table}":
+        return finding
+    return refused(finding.about, finding.error)
 
 
 def _by_what_was_said(config: ConnectorConfig, rules: CaptureRules, tables: Sequence[Table]) -> Iterator[Finding]:
