@@ -579,10 +579,10 @@ def test_status_and_token_and_check_of_one_that_has_run(shop: PostgresShop) -> N
     laws.a_long_name_is_refused(shop)
 
 
-def test_rows_too_wide_for_two_images(postgres18: Database) -> None:
+def test_rows_too_wide_for_two_images(postgres18: Database, caplog: pytest.LogCaptureFixture) -> None:
     """The application's statement does not fail where a change's row would be too big; what is missed is read again.
 
-    A table with too many columns for a change table is left out, where a pattern brings it.
+    A table with too many columns for a change table is left out.
     """
     many, too_many = (", ".join(f"c{n} bigint NOT NULL DEFAULT 9" for n in range(most)) for most in (600, 900))
     shop = PostgresShop(
@@ -596,5 +596,6 @@ def test_rows_too_wide_for_two_images(postgres18: Database) -> None:
     assert shop.fold() == shop.rows()
     assert shop.state().tables == ("public.orders",)
     shop.tables = ("public.orders", "public.wide")
-    with pytest.raises(OperatorError, match="wide has 901 columns, and a change table can be made for 797 at most"):
-        shop.run()
+    shop.run()  # it has run before: the others go on
+    assert shop.state().tables == ("public.orders",)
+    assert "wide has 901 columns, and a change table can be made for 797 at most" in caplog.text
