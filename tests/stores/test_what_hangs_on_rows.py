@@ -12,8 +12,9 @@ from cdc.model.change import Kind
 from cdc.model.errors import OperatorError
 from spark_apply.events.projection import projected_table
 from spark_apply.model.completeness import Mark
-from spark_apply.model.store import EVERYTHING, Refused, Visibility
+from spark_apply.model.store import EVERYTHING, CopyError, Refused, Visibility
 from spark_apply.model.target_table import TargetTable, Version
+from spark_apply.stores.postgres import careful
 from spark_apply.stores.postgres.server import Server
 from spark_apply.stores.postgres.store import PostgresStore
 from tests.conftest import Database
@@ -86,6 +87,53 @@ def test_columns_of_somebody_s_own(copies: Copies, postgres18: Database) -> None
     postgres18.execute("ALTER TABLE customers ADD COLUMN segment text", "UPDATE customers SET segment = 'gold'")
     copies.read_again(customers=[*created(1, 3), (1, 7, "u")])
     assert sorted(postgres18.rows("SELECT id, v, segment FROM customers")) == [(1, 7, "gold"), (3, 3, None)]
+
+
+@pytest.mark.parametrize("action", ["NO ACTION", "CASCADE", "RESTRICT"])
+def test_a_foreign_key_to_the_copy_itself(action: str, copies: Copies, postgres18: Database) -> None:
+    """It is looked at once the rows are as their topic has them; nothing cascades to one that refers elsewhere now."""
+    copies.fold(customers=[(1, 1, "c"), (2, 1, "c"), (5, 2, "c")])
+    postgres18.execute(
+        f"ALTER TABLE customers ADD FOREIGN KEY (v) REFERENCES customers ON DELETE {action}",
+        "ALTER TABLE customers ADD COLUMN segment text",
+        "UPDATE customers SET segment = 'gold'",
+    )
+    copies.read_again(customers=[*created(1, 3), (2, 1, "c"), (5, 2, "c"), (2, 3, "u"), (1, 1, "d")])
+    kept = [(2, 3, "gold"), (3, 3, None), (5, 2, "gold")]
+    assert sorted(postgres18.rows("SELECT id, v, segment FROM customers")) == kept
+    postgres18.execute("ALTER TABLE customers ADD CHECK (v <> 13)")
+    copies.read_again(customers=[(3, 4, "u"), (4, 4, "c"), (5, 4, "c"), (9, 13, "c")])
+    assert sorted(postgres18.rows("SELECT id, v FROM customers")) == [(3, 4), (4, 4), (5, 4)]
+    assert [one.offset for one in copies.told] == [13]
+
+
+@pytest.mark.parametrize("action", ["NO ACTION", "RESTRICT"])
+@pytest.mark.parametrize("rows", [1, 9])
+def test_copies_that_refer_to_each_other(
+    action: str, rows: int, copies: Copies, postgres18: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that its topic has no more goes once no row of the other copy refers to it, which waits for a new one."""
+    monkeypatch.setattr(careful, "_MOST_BLOCKED", 5)
+    copies.fold(customers=created(1, 2), bought=[(n, 1, "c") for n in range(rows)])
+    postgres18.execute(f"ALTER TABLE bought ADD FOREIGN KEY (v) REFERENCES customers ON DELETE {action}")
+    copies.read_again(customers=created(2, 4), bought=[(n, 4, "c") for n in range(rows)])
+    assert sorted(postgres18.rows("SELECT id, v FROM customers")) == [(2, 2), (4, 4)]
+    assert sorted(postgres18.rows("SELECT id, v FROM bought")) == [(n, 4) for n in range(rows)]
+    with pytest.raises(CopyError) as told:
+        copies.read_again(customers=created(2, 5), bought=[*((n, 4, "c") for n in range(rows)), (77, 5, "c")])
+    assert list(told.value.errors) == ["public.customers"]
+    assert not copies.told
+
+
+def test_a_rule_that_notes_what_goes(copies: Copies, postgres18: Database) -> None:
+    copies.fold(customers=created(1, 2))
+    postgres18.execute(
+        "CREATE TABLE went (id bigint)",
+        "CREATE RULE noted AS ON DELETE TO customers DO ALSO INSERT INTO went VALUES (OLD.id)",
+    )
+    copies.read_again(customers=created(1))
+    assert postgres18.rows("SELECT id FROM customers") == [(1,)]
+    assert not copies.told
 
 
 def test_tables_below_it(copies: Copies, postgres18: Database) -> None:
