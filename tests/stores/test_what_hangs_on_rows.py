@@ -125,6 +125,41 @@ def test_copies_that_refer_to_each_other(
     assert not copies.told
 
 
+def test_triggers_that_leave_rows_as_they_were(copies: Copies, postgres18: Database) -> None:
+    """None passes for one that is written because it was newer, and none stays in silence that is to go."""
+    copies.fold(customers=created(1, 2, 3))
+    postgres18.execute(
+        "UPDATE customers SET _cdc_position = '000000005'",  # as late, or as the event that is written over it
+        "CREATE FUNCTION nope() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$BEGIN IF OLD.id = 2 THEN RETURN NULL; END IF; RETURN coalesce(NEW, OLD); END$$",
+        "CREATE TRIGGER nope BEFORE UPDATE ON customers FOR EACH ROW EXECUTE FUNCTION nope()",
+    )
+    copies.read_again(customers=[(1, 10, "c"), (2, 20, "c")])
+    assert sorted(postgres18.rows("SELECT id, v FROM customers")) == [(1, 10), (2, 2)]
+    assert [(one.offset, "(27000)" in one.reason) for one in copies.told] == [(5, True)]
+    copies.told.clear()
+    postgres18.execute(
+        "DROP TRIGGER nope ON customers",
+        "CREATE TRIGGER nope BEFORE DELETE ON customers FOR EACH ROW EXECUTE FUNCTION nope()",
+    )
+    with pytest.raises(CopyError, match="a trigger, a rule or a policy leaves a row out"):
+        copies.read_again(customers=created(1))
+    assert sorted(postgres18.rows("SELECT id, v FROM customers")) == [(1, 10), (2, 2)]
+    assert not copies.told
+
+
+def test_a_trigger_that_leaves_what_is_the_same(copies: Copies, postgres18: Database) -> None:
+    copies.fold(customers=created(1, 2))
+    postgres18.execute(
+        "UPDATE customers SET _cdc_position = '00000000' || id + 2",
+        "CREATE TRIGGER same BEFORE UPDATE ON customers FOR EACH ROW EXECUTE FUNCTION"
+        " suppress_redundant_updates_trigger()",
+    )
+    copies.read_again(customers=[(1, 1, "c"), (2, 2, "c"), (5, 5, "c")])
+    assert sorted(postgres18.rows("SELECT id, v FROM customers")) == [(1, 1), (2, 2), (5, 5)]
+    assert not copies.told
+
+
 def test_a_rule_that_notes_what_goes(copies: Copies, postgres18: Database) -> None:
     copies.fold(customers=created(1, 2))
     postgres18.execute(

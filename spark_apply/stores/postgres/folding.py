@@ -77,7 +77,10 @@ def remove_others(cur: Cursor, tables: Tables, limit: str) -> int:
         return 0
     others = _others(tables, newest_of(tables, limit, distinct=True))
     cur.execute(sql.SQL("DELETE FROM {}").format(others))
-    return cur.rowcount
+    removed = cur.rowcount
+    if _count(cur, others):
+        cur.execute(_LEFT_OUT)
+    return removed
 
 
 def _others(tables: Tables, newest: sql.Composed) -> sql.Composed:
@@ -201,8 +204,10 @@ def _show(cur: Cursor, tables: Tables, newest: sql.Composed, limit: str, how: Ho
             ).format(gone, newest, k=tables.key, p=position, op=op)
         )
     written = write(cur, tables, newest, limit, how)
+    if how.removing and _count(cur, _others(tables, newest)):
+        cur.execute(_LEFT_OUT)
     if written + deletes < events or (deletes and not how.replacing and deleted < deletes):
-        _require_all(cur, tables, newest, _still(tables, limit))
+        _require_all(cur, tables, newest, _still(tables, limit), replacing=how.replacing)
     return written, deleted + removed, events - deletes - written
 
 
@@ -258,17 +263,23 @@ def _still(tables: Tables, limit: str) -> sql.Composable:
     )
 
 
-def _require_all(cur: Cursor, tables: Tables, newest: sql.Composed, still: sql.Composable) -> None:
+def _require_all(cur: Cursor, tables: Tables, newest: sql.Composed, still: sql.Composable, *, replacing: bool) -> None:
     """Have the server raise an error of the row's if one is not as its newest event says, which no statement told.
 
     A trigger that returns NULL, a rule or a policy of somebody else's leaves rows out in silence. Rows that were not
-    written because the copy has something newer are as they must be.
+    written because the copy has something newer are as they must be. With `replacing` there are none, and only those
+    that say the same already, which a trigger may leave as they are (``suppress_redundant_updates_trigger``).
     """
     position, op = sql.Identifier(POSITION), sql.Identifier(OP)
+
+    def said(row: str) -> sql.Composed:
+        return sql.SQL(", ").join(sql.Identifier(row, name) for name in _names(tables))
+
+    as_new = sql.SQL("ROW ({t})::text = ROW ({n})::text" if replacing else "t.{p} >= n.{p}")
     cur.execute(
         sql.SQL(
             "SELECT EXISTS (SELECT FROM ({n}) n WHERE {op} <> 'd' AND {still} AND NOT EXISTS"
-            " (SELECT FROM {t} t WHERE {key} AND t.{p} >= n.{p})) OR EXISTS"
+            " (SELECT FROM {t} t WHERE {key} AND {as_new})) OR EXISTS"
             " (SELECT FROM ({n}) n JOIN {t} t ON {key} AND {text}"
             " WHERE n.{op} = 'd' AND (t.{p} IS NULL OR t.{p} < n.{p}))"
         ).format(
@@ -276,6 +287,7 @@ def _require_all(cur: Cursor, tables: Tables, newest: sql.Composed, still: sql.C
             t=tables.own_rows,
             op=op,
             p=position,
+            as_new=as_new.format(p=position, t=said("t"), n=said("n")),
             still=still,
             key=tables.same_key("t", "n"),
             text=same_text(tables.table, "t", "n"),
