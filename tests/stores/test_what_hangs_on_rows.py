@@ -12,8 +12,9 @@ from cdc.model.change import Kind
 from cdc.model.errors import OperatorError
 from spark_apply.events.projection import projected_table
 from spark_apply.model.completeness import Mark
-from spark_apply.model.store import EVERYTHING, Refused, Visibility
+from spark_apply.model.store import EVERYTHING, CopyError, Refused, Visibility
 from spark_apply.model.target_table import TargetTable, Version
+from spark_apply.stores.postgres import careful
 from spark_apply.stores.postgres.server import Server
 from spark_apply.stores.postgres.store import PostgresStore
 from tests.conftest import Database
@@ -86,6 +87,88 @@ def test_columns_of_somebody_s_own(copies: Copies, postgres18: Database) -> None
     postgres18.execute("ALTER TABLE customers ADD COLUMN segment text", "UPDATE customers SET segment = 'gold'")
     copies.read_again(customers=[*created(1, 3), (1, 7, "u")])
     assert sorted(postgres18.rows("SELECT id, v, segment FROM customers")) == [(1, 7, "gold"), (3, 3, None)]
+
+
+@pytest.mark.parametrize("action", ["NO ACTION", "CASCADE", "RESTRICT"])
+def test_a_foreign_key_to_the_copy_itself(action: str, copies: Copies, postgres18: Database) -> None:
+    """It is looked at once the rows are as their topic has them; nothing cascades to one that refers elsewhere now."""
+    copies.fold(customers=[(1, 1, "c"), (2, 1, "c"), (5, 2, "c")])
+    postgres18.execute(
+        f"ALTER TABLE customers ADD FOREIGN KEY (v) REFERENCES customers ON DELETE {action}",
+        "ALTER TABLE customers ADD COLUMN segment text",
+        "UPDATE customers SET segment = 'gold'",
+    )
+    copies.read_again(customers=[*created(1, 3), (2, 1, "c"), (5, 2, "c"), (2, 3, "u"), (1, 1, "d")])
+    kept = [(2, 3, "gold"), (3, 3, None), (5, 2, "gold")]
+    assert sorted(postgres18.rows("SELECT id, v, segment FROM customers")) == kept
+    postgres18.execute("ALTER TABLE customers ADD CHECK (v <> 13)")
+    copies.read_again(customers=[(3, 4, "u"), (4, 4, "c"), (5, 4, "c"), (9, 13, "c")])
+    assert sorted(postgres18.rows("SELECT id, v FROM customers")) == [(3, 4), (4, 4), (5, 4)]
+    assert [one.offset for one in copies.told] == [13]
+
+
+@pytest.mark.parametrize("action", ["NO ACTION", "RESTRICT"])
+@pytest.mark.parametrize("rows", [1, 9])
+def test_copies_that_refer_to_each_other(
+    action: str, rows: int, copies: Copies, postgres18: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that its topic has no more goes once no row of the other copy refers to it, which waits for a new one."""
+    monkeypatch.setattr(careful, "_MOST_BLOCKED", 5)
+    copies.fold(customers=created(1, 2), bought=[(n, 1, "c") for n in range(rows)])
+    postgres18.execute(f"ALTER TABLE bought ADD FOREIGN KEY (v) REFERENCES customers ON DELETE {action}")
+    copies.read_again(customers=created(2, 4), bought=[(n, 4, "c") for n in range(rows)])
+    assert sorted(postgres18.rows("SELECT id, v FROM customers")) == [(2, 2), (4, 4)]
+    assert sorted(postgres18.rows("SELECT id, v FROM bought")) == [(n, 4) for n in range(rows)]
+    with pytest.raises(CopyError) as told:
+        copies.read_again(customers=created(2, 5), bought=[*((n, 4, "c") for n in range(rows)), (77, 5, "c")])
+    assert list(told.value.errors) == ["public.customers"]
+    assert not copies.told
+
+
+def test_triggers_that_leave_rows_as_they_were(copies: Copies, postgres18: Database) -> None:
+    """None passes for one that is written because it was newer, and none stays in silence that is to go."""
+    copies.fold(customers=created(1, 2, 3))
+    postgres18.execute(
+        "UPDATE customers SET _cdc_position = '000000005'",  # as late, or as the event that is written over it
+        "CREATE FUNCTION nope() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$BEGIN IF OLD.id = 2 THEN RETURN NULL; END IF; RETURN coalesce(NEW, OLD); END$$",
+        "CREATE TRIGGER nope BEFORE UPDATE ON customers FOR EACH ROW EXECUTE FUNCTION nope()",
+    )
+    copies.read_again(customers=[(1, 10, "c"), (2, 20, "c")])
+    assert sorted(postgres18.rows("SELECT id, v FROM customers")) == [(1, 10), (2, 2)]
+    assert [(one.offset, "(27000)" in one.reason) for one in copies.told] == [(5, True)]
+    copies.told.clear()
+    postgres18.execute(
+        "DROP TRIGGER nope ON customers",
+        "CREATE TRIGGER nope BEFORE DELETE ON customers FOR EACH ROW EXECUTE FUNCTION nope()",
+    )
+    with pytest.raises(CopyError, match="a trigger, a rule or a policy leaves a row out"):
+        copies.read_again(customers=created(1))
+    assert sorted(postgres18.rows("SELECT id, v FROM customers")) == [(1, 10), (2, 2)]
+    assert not copies.told
+
+
+def test_a_trigger_that_leaves_what_is_the_same(copies: Copies, postgres18: Database) -> None:
+    copies.fold(customers=created(1, 2))
+    postgres18.execute(
+        "UPDATE customers SET _cdc_position = '00000000' || id + 2",
+        "CREATE TRIGGER same BEFORE UPDATE ON customers FOR EACH ROW EXECUTE FUNCTION"
+        " suppress_redundant_updates_trigger()",
+    )
+    copies.read_again(customers=[(1, 1, "c"), (2, 2, "c"), (5, 5, "c")])
+    assert sorted(postgres18.rows("SELECT id, v FROM customers")) == [(1, 1), (2, 2), (5, 5)]
+    assert not copies.told
+
+
+def test_a_rule_that_notes_what_goes(copies: Copies, postgres18: Database) -> None:
+    copies.fold(customers=created(1, 2))
+    postgres18.execute(
+        "CREATE TABLE went (id bigint)",
+        "CREATE RULE noted AS ON DELETE TO customers DO ALSO INSERT INTO went VALUES (OLD.id)",
+    )
+    copies.read_again(customers=created(1))
+    assert postgres18.rows("SELECT id FROM customers") == [(1,)]
+    assert not copies.told
 
 
 def test_tables_below_it(copies: Copies, postgres18: Database) -> None:

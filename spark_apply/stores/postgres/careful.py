@@ -5,7 +5,8 @@ savepoint. A table is folded in whole if it can be. Those that cannot are tried 
 key between two copies asks for an order. What is left is bisected, in the order of the positions, so that the newest
 event of a key wins as it does in one statement. Rows that are refused for the sake of other rows are tried again for as
 long as one of them is taken: the row that a foreign key asks for may be of a table that came later. Where they are very
-many, their table is bisected behind the others instead.
+many, their table is bisected behind the others instead. So it is with the rows that a topic which was read again has no
+more, while others refer to them: to delete them is tried again.
 
 Rows may exchange values that are unique, or move them along, within one transaction. One by one none of them is taken,
 so they are also tried together, with the rows of their keys taken out first (`folding.write`): the whole table before
@@ -63,7 +64,14 @@ class TableFold:
     """Whether its deferred constraints are looked at row by row."""
     blocked: list[Blocked] = field(default_factory=list)
     """Rows that are refused for the sake of other rows, which may come or go later."""
+    kept: psycopg2.Error | None = None
+    """Why rows that a topic which was read again does not have are still there: others refer to them, so far."""
     letters: Letters = field(default_factory=Letters)
+
+    @property
+    def waiting(self) -> int:
+        """Return how much of it is refused for the sake of other rows."""
+        return len(self.blocked) + (self.kept is not None)
 
     def count(self, written: int | None, deleted: int | None) -> None:
         """Count rows that were written and deleted."""
@@ -121,12 +129,16 @@ def fold_carefully(cur: Cursor, folds: Sequence[TableFold], translated: Callable
     for one in later:
         with _of_table(cur, one, translated, failed):
             _by_halves(cur, one)
-    tried = sum(len(one.blocked) for one in left) + 1
-    while not failed and 0 < (now := sum(len(one.blocked) for one in left)) < tried:
+    tried = sum(one.waiting for one in left) + 1
+    while not failed and 0 < (now := sum(one.waiting for one in left)) < tried:
         tried = now
         for one in going_on(left):
             with _of_table(cur, one, translated, failed):
                 _blocked_again(cur, one)
+    for one in [] if failed else left:
+        with _of_table(cur, one, translated, failed):
+            if one.kept is not None:
+                raise one.kept
     for one in [] if failed else left:
         with _of_table(cur, one, translated, failed):
             _refuse(cur, one, one.blocked)
@@ -163,8 +175,7 @@ def _whole(cur: Cursor, one: TableFold) -> bool:
     """Fold a table in as a whole; return False if rows of it are refused."""
     try:
         with savepoint(cur):
-            removed = _without_others(cur, one)
-            taken = _taken(cur, one, _ALL)
+            taken = _taken(cur, one, _ALL, removing=one.had.reload)
     except psycopg2.Error as exc:
         if not refuses_rows(exc):
             raise
@@ -172,13 +183,12 @@ def _whole(cur: Cursor, one: TableFold) -> bool:
             return False
         try:
             with savepoint(cur):
-                removed = _without_others(cur, one)
-                taken = _taken(cur, one, _ALL, moving=True)
+                taken = _taken(cur, one, _ALL, removing=one.had.reload, moving=True)
         except psycopg2.Error as again:
             if passes(again):
                 raise
             return False
-    one.count(taken.written, (taken.deleted or 0) + removed)
+    one.count(taken.written, taken.deleted)
     return True
 
 
@@ -199,7 +209,8 @@ def _by_halves(cur: Cursor, one: TableFold, *, may_wait: bool = False) -> bool:
 
 
 def _divided(cur: Cursor, one: TableFold, *, may_wait: bool) -> None:
-    one.count(0, _without_others(cur, one))
+    if one.had.reload:
+        _remove_others(cur, one)
 
     def attempt(low: int, high: int) -> None:
         among = sql.SQL("{} BETWEEN {} AND {}").format(sql.Identifier(_NUMBER), sql.Literal(low), sql.Literal(high))
@@ -222,6 +233,8 @@ def _divided(cur: Cursor, one: TableFold, *, may_wait: bool) -> None:
 def _blocked_again(cur: Cursor, one: TableFold) -> None:
     """Try the rows again that were refused for the sake of others, now that these have come or gone."""
     blocked, one.blocked = one.blocked, []
+    if one.kept is not None:
+        _remove_others(cur, one)
     for number, _ in blocked:
         if not one.of.table.history and _has_newer(cur, one, number):
             continue  # the key's newest event is what counts, and an older one could bring a row back
@@ -245,8 +258,8 @@ def _move_together(cur: Cursor, one: TableFold) -> None:
             with savepoint(cur):
                 _choose(cur, one, _among(numbers))
                 newest = folding.newest_of(one.of, one.visible.limit, distinct=True)
-                limit, replacing = one.visible.limit, one.had.reload
-                written = folding.write(cur, one.of, newest, limit, replacing=replacing, moving=True)
+                how = folding.How(replacing=one.had.reload, moving=True)
+                written = folding.write(cur, one.of, newest, one.visible.limit, how)
                 if still := _not_written(cur, one, numbers):
                     raise _StillTakenError(still)
                 if one.immediate:
@@ -311,17 +324,30 @@ def _choose(cur: Cursor, one: TableFold, some: sql.Composable) -> None:
     cur.execute(statement.format(one.of.stage, _suspects(one.of), some, n=one.of.event))
 
 
-def _without_others(cur: Cursor, one: TableFold) -> int:
-    """Delete the rows that a topic which was read again does not have; return their number."""
-    _choose(cur, one, _ALL)
-    return folding.remove_others(cur, one.of, one.visible.limit) if one.had.reload else 0
+def _remove_others(cur: Cursor, one: TableFold) -> None:
+    """Delete the rows that a topic which was read again does not have, unless rows that may yet go refer to them."""
+    one.kept = None
+    try:
+        with savepoint(cur):
+            _choose(cur, one, _ALL)
+            removed = folding.remove_others(cur, one.of, one.visible.limit)
+            if one.immediate:
+                cur.execute("SET CONSTRAINTS ALL IMMEDIATE")
+    except psycopg2.Error as exc:
+        if exc.pgcode not in FOR_OTHERS:
+            raise
+        one.kept = exc
+    else:
+        one.count(0, removed)
 
 
-def _taken(cur: Cursor, one: TableFold, some: sql.Composable, *, moving: bool = False) -> Applied:
+def _taken(
+    cur: Cursor, one: TableFold, some: sql.Composable, *, removing: bool = False, moving: bool = False
+) -> Applied:
     """Fold these of the staged rows in."""
     _choose(cur, one, some)
-    limit = one.visible.limit
-    taken = folding.take(cur, one.of, limit, came=True, distinct=True, replacing=one.had.reload, moving=moving)
+    how = folding.How(one.had.reload, removing, moving)
+    taken = folding.take(cur, one.of, one.visible.limit, came=True, distinct=True, how=how)
     if one.immediate:
         cur.execute("SET CONSTRAINTS ALL IMMEDIATE")
     return taken
@@ -352,6 +378,8 @@ def _stage(cur: Cursor, one: TableFold) -> None:
         _load(cur, one, one.batch)
         known = folding.drop_known(cur, of, one.had)
     folding.move_waiting(cur, of, one.visible.limit)
+    if one.had.reload:
+        folding.forget_deletes(cur, of, one.visible.limit)
     one.applied = Applied(0, 0, known[1], known[0])
     order = sql.SQL("SELECT *, row_number() OVER (ORDER BY {}, {}) AS {} FROM {}").format(
         *map(sql.Identifier, (POSITION, OFFSET, _NUMBER)), of.stage

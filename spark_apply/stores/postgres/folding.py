@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from psycopg2 import sql
@@ -26,6 +26,20 @@ class CopyState:
     """Whether its rows are replaced by what is folded in next."""
 
 
+@dataclass(frozen=True, slots=True)
+class How:
+    """How rows are written."""
+
+    replacing: bool
+    """Whether all are, also where the copy has a newer version."""
+    removing: bool = False
+    """Whether rows that the events, which are a whole topic's, do not have are deleted by the same statement: a foreign
+    key to the table itself is looked at behind both."""
+    moving: bool = False
+    """Whether the rows of their keys are taken out first, by the same statement, so that these may exchange values that
+    are unique. A row whose value is another's even so is left out, and not told."""
+
+
 def fold(cur: Cursor, tables: Tables, batch: Batch | None, limit: str, had: CopyState) -> Applied:
     """Take in `batch` and show what lies before `limit`; a history also takes late events, and each event once."""
     known = (0, 0)
@@ -39,11 +53,18 @@ def fold(cur: Cursor, tables: Tables, batch: Batch | None, limit: str, had: Copy
     moved = move_waiting(cur, tables, limit)
     if batch is None and not moved and not had.reload:
         return Applied(0, 0, 0, 0)
-    removed = remove_others(cur, tables, limit) if had.reload else 0
-    shown = take(cur, tables, limit, came=batch is not None, distinct=bool(moved), replacing=had.reload)
+    if had.reload:
+        forget_deletes(cur, tables, limit)
+    how = How(replacing=had.reload, removing=had.reload)
+    shown = take(cur, tables, limit, came=batch is not None, distinct=bool(moved), how=how)
     duplicate, stale = known
-    deleted = None if shown.deleted is None else shown.deleted + removed
-    return Applied(shown.written, deleted, None if shown.stale is None else stale + shown.stale, duplicate)
+    return Applied(shown.written, shown.deleted, None if shown.stale is None else stale + shown.stale, duplicate)
+
+
+def forget_deletes(cur: Cursor, tables: Tables, limit: str) -> None:
+    """Forget the deletes of a topic that is read again, where its events are shown."""
+    if limit != "" and not tables.table.history:
+        cur.execute(sql.SQL("TRUNCATE {}").format(tables.ours("gone")))
 
 
 def remove_others(cur: Cursor, tables: Tables, limit: str) -> int:
@@ -54,26 +75,36 @@ def remove_others(cur: Cursor, tables: Tables, limit: str) -> int:
     """
     if limit == "" or tables.table.history:
         return 0
-    cur.execute(
-        sql.SQL("DELETE FROM {} t WHERE NOT EXISTS (SELECT FROM ({}) n WHERE n.{} <> 'd' AND {})").format(
-            tables.own_rows,
-            newest_of(tables, limit, distinct=True),
-            sql.Identifier(OP),
-            tables.same_key("t", "n"),
-        )
-    )
+    others = _others(tables, newest_of(tables, limit, distinct=True))
+    cur.execute(sql.SQL("DELETE FROM {}").format(others))
     removed = cur.rowcount
-    cur.execute(sql.SQL("TRUNCATE {}").format(tables.ours("gone")))
+    if _count(cur, others):
+        cur.execute(_LEFT_OUT)
     return removed
 
 
-def take(
-    cur: Cursor, tables: Tables, limit: str, *, came: bool, distinct: bool, replacing: bool, moving: bool = False
-) -> Applied:
+def _others(tables: Tables, newest: sql.Composed) -> sql.Composed:
+    """Return the rows that `newest`, which is of a whole topic, does not have: a table and a condition."""
+    return sql.SQL("{} t WHERE NOT EXISTS (SELECT FROM ({}) n WHERE n.{} <> 'd' AND {})").format(
+        tables.own_rows, newest, sql.Identifier(OP), tables.same_key("t", "n")
+    )
+
+
+def _count(cur: Cursor, rows: sql.Composed) -> int:
+    cur.execute(sql.SQL("SELECT count(*) FROM {}").format(rows))
+    ((found,),) = cur.fetchall()
+    return int(found)
+
+
+def _has_rules(cur: Cursor, tables: Tables) -> bool:
+    cur.execute("SELECT FROM pg_class WHERE oid = to_regclass(%s) AND relhasrules", (tables.rows.as_string(cur),))
+    return cur.fetchone() is not None
+
+
+def take(cur: Cursor, tables: Tables, limit: str, *, came: bool, distinct: bool, how: How) -> Applied:
     """Fold in what the stage holds: show what lies before `limit`, and keep the rest waiting.
 
-    `came`: there may be events behind the limit; `distinct`: there may be several events of a key before it;
-    `replacing`, `moving`: see `write`.
+    `came`: there may be events behind the limit; `distinct`: there may be several events of a key before it.
     """
     if came and limit != EVERYTHING:
         _hold_back(cur, tables, limit)
@@ -83,7 +114,7 @@ def take(
         cur.execute(fold_statement(tables.table, tables.rows, tables.own_rows, tables.stage, limit))
         return Applied(cur.rowcount, 0)
     newest = newest_of(tables, limit, distinct=distinct)
-    return Applied(*_show(cur, tables, newest, replacing=replacing, limit=limit, moving=moving))
+    return Applied(*_show(cur, tables, newest, limit, how))
 
 
 def drop_known(cur: Cursor, tables: Tables, had: CopyState) -> tuple[int, int]:
@@ -143,17 +174,20 @@ def newest_of(tables: Tables, limit: str, *, distinct: bool) -> sql.Composed:
     return newest_events(Stage(tables.table, tables.stage, tables.columns, tables.key), limit, distinct=distinct)
 
 
-def _show(
-    cur: Cursor, tables: Tables, newest: sql.Composed, *, replacing: bool, limit: str, moving: bool
-) -> tuple[int, int, int]:
+def _show(cur: Cursor, tables: Tables, newest: sql.Composed, limit: str, how: How) -> tuple[int, int, int]:
     """Fold `newest` in, which ends at `limit`; return rows written, rows deleted, and events that the copy had."""
     table, position, op, gone = tables.table, sql.Identifier(POSITION), sql.Identifier(OP), tables.ours("gone")
     cur.execute(
         sql.SQL("SELECT count(*), count(*) FILTER (WHERE {} = 'd') FROM ({}) n").format(op, newest),
     )
     ((events, deletes),) = cur.fetchall()
-    deleted = 0
-    if deletes:
+    deleted = removed = 0
+    if how.removing and _has_rules(cur, tables):  # which PostgreSQL takes in no WITH
+        removed, how = remove_others(cur, tables, limit), replace(how, removing=False)
+    elif how.removing:
+        removed = _count(cur, _others(tables, newest))
+        how = replace(how, removing=removed > 0)
+    if deletes and not how.removing:
         cur.execute(
             sql.SQL(
                 "DELETE FROM {} t USING ({}) n WHERE n.{op} = 'd' AND {} AND {} AND (t.{p} IS NULL OR t.{p} < n.{p})"
@@ -169,31 +203,35 @@ def _show(
                 " ON CONFLICT ({k}) DO UPDATE SET ({k}, {p}) = ROW (excluded.*) WHERE g.{p} < excluded.{p}"
             ).format(gone, newest, k=tables.key, p=position, op=op)
         )
-    written = write(cur, tables, newest, limit, replacing=replacing, moving=moving)
-    if written + deletes < events or (deletes and not replacing and deleted < deletes):
-        _require_all(cur, tables, newest, _still(tables, limit))
-    return written, deleted, events - deletes - written
+    written = write(cur, tables, newest, limit, how)
+    if how.removing and _count(cur, _others(tables, newest)):
+        cur.execute(_LEFT_OUT)
+    if written + deletes < events or (deletes and not how.replacing and deleted < deletes):
+        _require_all(cur, tables, newest, _still(tables, limit), replacing=how.replacing)
+    return written, deleted + removed, events - deletes - written
 
 
-def write(cur: Cursor, tables: Tables, newest: sql.Composed, limit: str, *, replacing: bool, moving: bool) -> int:
-    """Write the rows of `newest` that the copy has not in a newer version; with `replacing` all. Return their number.
-
-    With `moving`, the rows of their keys are taken out first, by the same statement, so that these may exchange values
-    that are unique. A row whose value is another's even so is left out, and not told.
-    """
-    names = [*(column.name for column in tables.table.columns), POSITION]
-    taken_out = (
-        "WITH moved AS (DELETE FROM {own} t USING ({newest}) n WHERE n.{op} <> 'd' AND {same}"
-        " AND ({all} OR t.{p} IS NULL OR t.{p} < n.{p}) RETURNING 1) "
-    )
+def write(cur: Cursor, tables: Tables, newest: sql.Composed, limit: str, how: How) -> int:
+    """Write the rows of `newest` that the copy has not in a newer version. Return their number."""
+    first = list[str]()
     shown = "INSERT INTO {rows} AS t ({c}) SELECT {c} FROM ({newest}) n WHERE {op} <> 'd' AND {still}"
-    first = " AND (SELECT count(*) FROM moved) >= 0 ON CONFLICT DO NOTHING"
-    over = " ON CONFLICT ({key}) DO UPDATE SET {update} WHERE {all} OR t.{p} IS NULL OR t.{p} < excluded.{p}"
+    if how.removing:
+        first.append("gone AS (DELETE FROM {others} RETURNING 1)")
+        shown += " AND (SELECT count(*) FROM gone) >= 0"
+    if how.moving:
+        first.append(
+            "moved AS (DELETE FROM {own} t USING ({newest}) n WHERE n.{op} <> 'd' AND {same}"
+            " AND ({all} OR t.{p} IS NULL OR t.{p} < n.{p}) RETURNING 1)"
+        )
+        shown += " AND (SELECT count(*) FROM moved) >= 0 ON CONFLICT DO NOTHING"
+    else:
+        shown += " ON CONFLICT ({key}) DO UPDATE SET {update} WHERE {all} OR t.{p} IS NULL OR t.{p} < excluded.{p}"
     cur.execute(
-        sql.SQL(taken_out + shown + first if moving else shown + over).format(
+        sql.SQL(f"WITH {', '.join(first)} {shown}" if first else shown).format(
             rows=tables.rows,
             own=tables.own_rows,
-            all=sql.Literal(replacing),
+            others=_others(tables, newest),
+            all=sql.Literal(how.replacing),
             newest=newest,
             c=tables.columns,
             op=sql.Identifier(OP),
@@ -201,10 +239,16 @@ def write(cur: Cursor, tables: Tables, newest: sql.Composed, limit: str, *, repl
             still=_still(tables, limit),
             same=tables.same_key("t", "n"),
             key=tables.key,
-            update=sql.SQL(", ").join(sql.SQL("{c} = excluded.{c}").format(c=sql.Identifier(name)) for name in names),
+            update=sql.SQL(", ").join(
+                sql.SQL("{c} = excluded.{c}").format(c=sql.Identifier(name)) for name in _names(tables)
+            ),
         )
     )
     return cur.rowcount
+
+
+def _names(tables: Tables) -> list[str]:
+    return [*(column.name for column in tables.table.columns), POSITION]
 
 
 def _still(tables: Tables, limit: str) -> sql.Composable:
@@ -219,17 +263,23 @@ def _still(tables: Tables, limit: str) -> sql.Composable:
     )
 
 
-def _require_all(cur: Cursor, tables: Tables, newest: sql.Composed, still: sql.Composable) -> None:
+def _require_all(cur: Cursor, tables: Tables, newest: sql.Composed, still: sql.Composable, *, replacing: bool) -> None:
     """Have the server raise an error of the row's if one is not as its newest event says, which no statement told.
 
     A trigger that returns NULL, a rule or a policy of somebody else's leaves rows out in silence. Rows that were not
-    written because the copy has something newer are as they must be.
+    written because the copy has something newer are as they must be. With `replacing` there are none, and only those
+    that say the same already, which a trigger may leave as they are (``suppress_redundant_updates_trigger``).
     """
     position, op = sql.Identifier(POSITION), sql.Identifier(OP)
+
+    def said(row: str) -> sql.Composed:
+        return sql.SQL(", ").join(sql.Identifier(row, name) for name in _names(tables))
+
+    as_new = sql.SQL("ROW ({t})::text = ROW ({n})::text" if replacing else "t.{p} >= n.{p}")
     cur.execute(
         sql.SQL(
             "SELECT EXISTS (SELECT FROM ({n}) n WHERE {op} <> 'd' AND {still} AND NOT EXISTS"
-            " (SELECT FROM {t} t WHERE {key} AND t.{p} >= n.{p})) OR EXISTS"
+            " (SELECT FROM {t} t WHERE {key} AND {as_new})) OR EXISTS"
             " (SELECT FROM ({n}) n JOIN {t} t ON {key} AND {text}"
             " WHERE n.{op} = 'd' AND (t.{p} IS NULL OR t.{p} < n.{p}))"
         ).format(
@@ -237,6 +287,7 @@ def _require_all(cur: Cursor, tables: Tables, newest: sql.Composed, still: sql.C
             t=tables.own_rows,
             op=op,
             p=position,
+            as_new=as_new.format(p=position, t=said("t"), n=said("n")),
             still=still,
             key=tables.same_key("t", "n"),
             text=same_text(tables.table, "t", "n"),

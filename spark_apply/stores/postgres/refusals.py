@@ -20,8 +20,9 @@ See https://www.postgresql.org/docs/current/errcodes-appendix.html.
 """
 TAKEN: Final = ("23505", "23P01")
 """A unique or an exclusion constraint finds the row's value in another row."""
-FOR_OTHERS: Final = ("23503", *TAKEN)
-"""SQLSTATEs of what may be right once other rows have come or gone: those, and a foreign key's."""
+FOR_OTHERS: Final = ("23001", "23503", *TAKEN)
+"""SQLSTATEs of what may be right once other rows have come or gone: those, and a foreign key's
+(the one of ``RESTRICT`` since PostgreSQL 18)."""
 
 _AT_ONCE = 100
 """So many refused rows are put into quarantine together, which ends the search where it is full."""
