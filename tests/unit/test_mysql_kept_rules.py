@@ -133,4 +133,4 @@ def test_a_table_is_left_out_that_the_file_names_in_other_letters(monkeypatch: p
     no_connection: Any = None
     assert Catalog(no_connection).brought(("Shop.Orders", "shop.t", "!shop.orders")) == ["shop.t"]
     matched = Catalog(no_connection)._matched(("Shop.Orders", "shop.t", "!shop.orders"))
-    assert list(matched) == [("shop.t", found[1])]
+    assert list(matched) == [found[1]]
