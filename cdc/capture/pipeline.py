@@ -298,8 +298,9 @@ class Pipeline:
             identity = source.connect()
             tables = self._tables = source.tables()
             ran_before = self._sink.check(tables)
-            refuse_needed(source, partial(self._needs, ran_before=ran_before))
             beside = left_out_by(source)
+            captured_before = ran_before and (not beside or self._without.has_captured())
+            refuse_needed(source, partial(self._needs, ran_before=captured_before))
             raise_first(self._settings.rules.refusals(tables, first=not ran_before, beside=beside))
             raise_first(self._settings.formats.refusals(tables, first=not ran_before))
             raise_first(self._settings.routes.refusals(tables, first=not ran_before))
@@ -349,7 +350,7 @@ class Pipeline:
     def _needs(self, table: str, *, ran_before: bool) -> bool:
         """Whether a start does not go on without a table. A file that is read again must not name it first."""
         is_new = self._before is not None and self._before.settings.by_pattern(table)
-        return self._without.needs(table, ran_before=ran_before and not is_new and self._without.has_captured())
+        return self._without.needs(table, ran_before=ran_before and not is_new)
 
     def _run_session(self, session: Session, phase: Phase, view: str | None, target: int | None) -> None:
         try:

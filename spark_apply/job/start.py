@@ -193,8 +193,9 @@ class Start:
             if store not in self.config.stores:
                 self.tell(
                     f"warning: {events:,} events are in the quarantine of a store {store}, which this file does not "
-                    "have. Where it has another name now, what still does not fit is noted under that, and "
-                    f"cdc quarantine retry APPLY.yaml --store {store} takes the old notes away"
+                    f"have; cdc quarantine list APPLY.yaml --store {store} shows them. Where it has another name now, "
+                    "what still does not fit is noted under that once all is read (of a history, what its log still "
+                    f"has); then cdc quarantine retry APPLY.yaml --store {store} takes the old notes away"
                 )
 
     def tell_from_beginning(self, checkpoint: str) -> None:

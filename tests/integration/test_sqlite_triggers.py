@@ -26,7 +26,7 @@ from cdc.config.kafka_config import KafkaConfig
 from cdc.config.published.column_rules import ColumnRules
 from cdc.config.source_config import SourceConfig
 from cdc.model.errors import ConfigError, GapError, OperatorError
-from cdc.testing import Faults, Killed
+from cdc.testing import Faults, Killed, MemorySink
 from connectors.triggers import check, lag, log_end
 from connectors.triggers.source import open_source
 from connectors.triggers.sqlite.catalog import Catalog
@@ -201,6 +201,24 @@ def test_a_first_start_that_was_cut_off_is_a_first_start(tmp_path: Path) -> None
     shop.tables = ("main.orders", "main.itmes")
     with pytest.raises(OperatorError, match=r"main\.itmes does not exist"):
         shop.run()
+
+
+def test_the_position_is_asked_for_once_however_many_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether something was captured before is read from Kafka at each start."""
+    shop = Shop(tmp_path, ORDERS, *(f"CREATE VIEW v{n} AS SELECT 1" for n in range(9)))
+    asked, peek = list[int](), MemorySink.peek
+    monkeypatch.setattr(MemorySink, "peek", lambda sink: asked.append(1) or peek(sink))
+    shop.run()
+    asked.clear()
+    shop.tables = ("main.orders", "main.v0")
+    shop.run()
+    of_one = len(asked)
+    asked.clear()
+    shop.tables = ("main.orders", *(f"main.v{n}" for n in range(9)))
+    shop.run()
+    assert 0 < len(asked) == of_one
 
 
 @pytest.mark.parametrize("point", ["sink.write", "sink.commit", "sink.commit.answer", "sink.commit.delayed"])

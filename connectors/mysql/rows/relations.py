@@ -353,11 +353,13 @@ class Followed:
             table = self._captured(old)
             if table is not None and not self._matches(now[old]) and not comes_back(table, catalog, _AGAIN_S):
                 was, is_ = table.qualified, ".".join(now[old])
+                is_named = was in self._config.tables
+                left = f"take {was} out of it" if is_named else f'say that it is left out: "!{was}"'
                 raise VerdictError(
                     f"table renamed: {was} is {is_} now, which source.tables does not name: what is written to it "
                     "since is not captured",
                     hint=f"in source.tables write {is_} in place of {was}: it is read into a topic of its own; or "
-                    f"take the name back: RENAME TABLE {is_} TO {was}",
+                    f"{left}; or take the name back: RENAME TABLE {is_} TO {was}",
                 )
             yield from self._emptied(old, at)
             yield from self._look(old, at, catalog)
