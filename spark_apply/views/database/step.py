@@ -18,7 +18,7 @@ import psycopg2
 import psycopg2.errors
 
 from cdc.model.errors import BugError, OperatorError
-from spark_apply.stores.postgres.server import passes
+from spark_apply.stores.postgres.session.server import passes
 from spark_apply.views.database import fold, sides
 from spark_apply.views.database.names import asks_for, base, filled, temporary
 from spark_apply.views.database.publishing import publish

@@ -12,8 +12,8 @@ Rows may exchange values that are unique, or move them along, within one transac
 so they are also tried together, with the rows of their keys taken out first (`folding.write`): the whole table before
 it is bisected, and what was refused behind that, without the rows whose values are others' even so.
 
-A refusal is of a row if its SQLSTATE says so (`spark_apply.stores.postgres.refusals`), and of the table otherwise. The
-server's messages are not repeated, because they quote values.
+A refusal is of a row if its SQLSTATE says so (`refused_rows`), and of the table otherwise. The server's messages are
+not repeated, because they quote values.
 """
 
 from __future__ import annotations
@@ -30,16 +30,23 @@ from psycopg2 import sql
 from cdc.model.errors import CdcError, OperatorError
 from spark_apply.events.typed import OFFSET, PARTITION, POSITION
 from spark_apply.model.store import Applied, Batch, CopyError, Refused, Visibility
-from spark_apply.stores.postgres import folding, tables
-from spark_apply.stores.postgres.copy_text import CopyText
-from spark_apply.stores.postgres.history import TYPES
-from spark_apply.stores.postgres.letters import Letters
-from spark_apply.stores.postgres.locks import wait_for_locks
-from spark_apply.stores.postgres.others import may_move
-from spark_apply.stores.postgres.refusals import FOR_OTHERS, TAKEN, UndoneError, bisect, reason, refuses_rows, savepoint
-from spark_apply.stores.postgres.server import is_locked, is_of_one_table, passes
-from spark_apply.stores.postgres.tables import COPY_BYTES, Cursor, Tables
-from spark_apply.stores.postgres.types import pg_type
+from spark_apply.stores.postgres.batch import folding
+from spark_apply.stores.postgres.batch.copy_text import CopyText
+from spark_apply.stores.postgres.batch.refused_rows import (
+    FOR_OTHERS,
+    TAKEN,
+    UndoneError,
+    bisect,
+    reason,
+    refuses_rows,
+    savepoint,
+)
+from spark_apply.stores.postgres.copies import tables
+from spark_apply.stores.postgres.copies.altered import may_move
+from spark_apply.stores.postgres.copies.tables import COPY_BYTES, Tables
+from spark_apply.stores.postgres.session.server import Cursor, is_locked, is_of_one_table, passes, wait_for_locks
+from spark_apply.stores.postgres.values.encoding import Letters
+from spark_apply.stores.postgres.values.types import pg_type
 
 _MOST_BLOCKED = 300
 """So many rows of a table that are refused for the sake of others are tried again. With more, the table is divided
@@ -394,7 +401,7 @@ def _load(cur: Cursor, one: TableFold, batch: Batch) -> None:
     of, text = one.of, CopyText(batch, partial(one.letters.missing, cur))
     types = {
         **{column.name: pg_type(column) for column in of.table.columns},
-        **{name: TYPES[name] for name in (POSITION, *of.said)},
+        **{name: tables.OWN_TYPES[name] for name in (POSITION, *of.said)},
         PARTITION: "integer",
         OFFSET: "bigint",
     }
