@@ -48,7 +48,7 @@ from spark_apply.views.embedded.held import hold, hold_wrong, is_held, is_one_un
 from spark_apply.views.embedded.step import ViewError
 from spark_apply.views.model.values import engine_type, quoted, text
 from spark_apply.views.planning.view import View
-from spark_apply.views.sql.expressions.dialects import stand_in
+from spark_apply.views.sql.expressions.engines.dialects import stand_in
 from spark_apply.views.sql.view_plan import Computed, Node, found_by
 
 _CHANGED: Final = ("changed", "before_changed", "after_changed", "both_changed")

@@ -32,7 +32,7 @@ from spark_apply.views.embedded.step import ViewError
 from spark_apply.views.model.uses import Way
 from spark_apply.views.model.values import quoted, text
 from spark_apply.views.planning.view import View
-from spark_apply.views.sql.expressions.dialects import SAME
+from spark_apply.views.sql.expressions.engines.dialects import SAME
 from spark_apply.views.sql.view_plan import Node
 
 _CHANGED: Final = ("changed", "before_changed", "after_changed", "both_changed")
