@@ -36,11 +36,11 @@ from spark_apply.views.cluster.containment import (
     within,
 )
 from spark_apply.views.cluster.folding import fold, moved_on, rows_schema
-from spark_apply.views.cluster.kept import MOST_OVER, Change, Kept, opened
+from spark_apply.views.cluster.kept_rows import MOST_OVER, Change, Kept, opened
 from spark_apply.views.cluster.publishing import A_SLICE, SIGN, Differences, differing
-from spark_apply.views.cluster.running import Running
+from spark_apply.views.cluster.step_parts import Running
 from spark_apply.views.cluster.values import arrow, collected, frame, schema_of, some
-from spark_apply.views.cluster.waiting import done
+from spark_apply.views.cluster.waiting_events import done
 from spark_apply.views.embedded import step as in_file
 from spark_apply.views.embedded.containment import WHOLE, WHY, Range, Search
 from spark_apply.views.embedded.fold import SourceTable
