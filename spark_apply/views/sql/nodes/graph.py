@@ -51,7 +51,6 @@ class Graph:
         self.nodes: list[Node] = []
         self.warnings: dict[str, None] = {}
         self.reads: set[str] = set()
-        self._inputs: dict[str, Input] = {}
         self._of_blocks: list[tuple[Block, Input]] = []
 
     def branches(self, query: exp.Expr, ctes: Ctes, *, top: bool = False, named: bool = True) -> tuple[Block, ...]:
