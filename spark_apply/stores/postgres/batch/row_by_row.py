@@ -112,43 +112,34 @@ def fold_carefully(cur: Cursor, folds: Sequence[TableFold], translated: Callable
     """Fold the tables in. Raises CopyError for all that cannot go on, DeferredError to be called again with that."""
     failed: dict[str, CdcError] = {}
 
-    def going_on(some: Sequence[TableFold]) -> list[TableFold]:
-        return [one for one in some if one.of.table.qualified not in failed]
+    def each(some: Sequence[TableFold], step: Callable[[TableFold], object]) -> list[TableFold]:
+        """Take a step for each table that goes on; return those of which it says False."""
+        left = []
+        for one in some:
+            if one.of.table.qualified not in failed:
+                with _of_table(cur, one, translated, failed):
+                    if step(one) is False:
+                        left.append(one)
+        return left
 
-    for one in folds:
-        with _of_table(cur, one, translated, failed):
-            _stage(cur, one)
-    left, tried = going_on(sorted(folds, key=lambda one: one.immediate)), len(folds) + 1
+    each(folds, lambda one: _stage(cur, one))
+    left, tried = [one for one in folds if one.of.table.qualified not in failed], len(folds) + 1
+    left.sort(key=lambda one: one.immediate)
     while left and len(left) < tried:
-        tried, refused = len(left), list[TableFold]()
-        for one in left:
-            with _of_table(cur, one, translated, failed):
-                if not _whole(cur, one):
-                    refused.append(one)
-        left = refused
+        tried, left = len(left), each(left, lambda one: _whole(cur, one))
     if failed:  # nothing of this is kept, and rows that are refused without another table may be taken with it
         raise CopyError(failed)
-    later = list[TableFold]()
-    for one in left:
-        with _of_table(cur, one, translated, failed):
-            if not _by_halves(cur, one, may_wait=len(left) > 1):
-                later.append(one)
-    for one in later:
-        with _of_table(cur, one, translated, failed):
-            _by_halves(cur, one)
+    several = len(left) > 1
+    later = each(left, lambda one: _by_halves(cur, one, may_wait=several))
+    each(later, lambda one: _by_halves(cur, one))
     tried = sum(one.waiting for one in left) + 1
     while not failed and 0 < (now := sum(one.waiting for one in left)) < tried:
         tried = now
-        for one in going_on(left):
-            with _of_table(cur, one, translated, failed):
-                _blocked_again(cur, one)
-    for one in [] if failed else left:
-        with _of_table(cur, one, translated, failed):
-            if one.kept is not None:
-                raise one.kept
-    for one in [] if failed else left:
-        with _of_table(cur, one, translated, failed):
-            _refuse(cur, one, one.blocked)
+        each(left, lambda one: _blocked_again(cur, one))
+    if not failed:
+        each(left, _require_gone)
+    if not failed:
+        each(left, lambda one: _refuse(cur, one, one.blocked))
     if failed:
         raise CopyError(failed)
     try:
@@ -255,6 +246,11 @@ def _blocked_again(cur: Cursor, one: TableFold) -> None:
         else:
             one.count(taken.written, taken.deleted)
     _move_together(cur, one)
+
+
+def _require_gone(one: TableFold) -> None:
+    if one.kept is not None:
+        raise one.kept
 
 
 def _move_together(cur: Cursor, one: TableFold) -> None:
