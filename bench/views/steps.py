@@ -23,11 +23,11 @@ from cdc.dev.servers.launch import family
 from cdc.dev.stack import DevServers
 from cdc.model.change import Kind
 from spark_apply.spark.session import open_session
-from spark_apply.views.cluster.kept import Kept
+from spark_apply.views.cluster.kept_rows import Kept
 from spark_apply.views.cluster.lake import Lake
-from spark_apply.views.cluster.running import Running
 from spark_apply.views.cluster.state import ClusterState
 from spark_apply.views.cluster.step import ClusterStep
+from spark_apply.views.cluster.step_parts import Running
 from spark_apply.views.database.names import waiting
 from spark_apply.views.database.state import DatabaseState
 from spark_apply.views.database.step import DatabaseStep

@@ -205,7 +205,7 @@ def load_connector(path: Path, *, references: Callable[[str], str] | None = None
     return _connector(path, None, references)
 
 
-def parse_connector(text: str, where: Path, *, references: Callable[[str], str] | None = None) -> ConnectorConfig:
+def parse_connector(text: str, where: Path, *, references: Callable[[str], str]) -> ConnectorConfig:
     """Read the same from a text, which messages call `where`. Raises ConfigError."""
     return _connector(where, text, references)
 

@@ -45,7 +45,6 @@ class EtcdSource:
     database = ""
 
     def __init__(self, config: ConnectorConfig) -> None:
-        self._config = config
         self._address = address(config.source.url)
         of = config.source
         self._captured = captured({name: prefix for name, prefix in of.prefixes.items() if of.captures(name)})

@@ -28,7 +28,7 @@ _LOST: Final = 2013
 """The client library's number of a lost connection."""
 
 
-def all_rows(connection: session.Connection, doing: str, statement: str, documents: Sequence[int] = ()) -> list[Row]:
+def all_rows(connection: session.Connection, doing: str, statement: str, documents: Sequence[int]) -> list[Row]:
     """Read the rows, as bytes; see `stream_rows`."""
     return [row for rows, _ in stream_rows(connection, doing, statement, documents) for row in rows]
 

@@ -196,7 +196,7 @@ class _Run:
 
 
 def open_state(
-    config: ViewsConfig, planned: Planned, spark: SparkSession, tell: Progress, rebuilt: Collection[str] = ()
+    config: ViewsConfig, planned: Planned, spark: SparkSession, tell: Progress, rebuilt: Collection[str]
 ) -> ViewStore:
     """Open the state, fence other copies off, and publish what a killed job has left; `rebuilt` are computed whole."""
     folder = Path(config.state)

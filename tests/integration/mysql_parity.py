@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,14 @@ import pymysql
 
 from cdc.model.change import Value
 from connectors.mysql.binlog import parser, transaction_payload
-from connectors.mysql.binlog.events import Event, FormatDescription, Rows, TableMap, TransactionPayload
+from connectors.mysql.binlog.events import (
+    Event,
+    FormatDescription,
+    Rows,
+    TableColumn,
+    TableMap,
+    TransactionPayload,
+)
 from connectors.mysql.rows import row_images
 from connectors.mysql.session_settings import SETTINGS, assigned
 from connectors.mysql.values import mapping
@@ -425,6 +432,47 @@ def columns(cursor: Any, table: str) -> list[mapping.TableColumn]:
     ]
 
 
+def completed(told: TableMap, catalog: Sequence[TableColumn]) -> TableMap | None:
+    """Fill what the log does not say of a type from what the catalog says; None if that is of another table's shape."""
+    if len(told.columns) != len(catalog):
+        return None
+    columns = []
+    for logged, known in zip(told.columns, catalog, strict=True):
+        if not _same_shape(logged, known):
+            return None
+        columns.append(
+            logged._replace(
+                name=known.name if logged.name is None else logged.name,
+                unsigned=known.unsigned if logged.unsigned is None else logged.unsigned,
+                charset=known.charset if logged.charset is None else logged.charset,
+                labels=known.labels if logged.labels is None else logged.labels,
+                geometry=known.geometry if logged.geometry is None else logged.geometry,
+                dimension=known.dimension if logged.dimension is None else logged.dimension,
+                visible=known.visible if logged.visible is None else logged.visible,
+                declared=known.declared,
+            )
+        )
+    return told._replace(columns=tuple(columns))
+
+
+def _same_shape(logged: TableColumn, known: TableColumn) -> bool:
+    """Tell whether the two may be one column: type, sizes, and what both say."""
+    return (
+        logged.type == known.type
+        and logged.meta == known.meta
+        and logged.nullable == known.nullable
+        and all(
+            mine is None or theirs is None or mine == theirs
+            for mine, theirs in (
+                (logged.name, known.name),
+                (logged.unsigned, known.unsigned),
+                (logged.charset, known.charset),
+                (logged.labels, known.labels),
+            )
+        )
+    )
+
+
 def _logged(
     server: Server, start: tuple[str, int], catalog: Callable[[str], list[mapping.TableColumn]], database: str
 ) -> tuple[dict[tuple[str, int], Value], dict[str, TableMap]]:
@@ -434,7 +482,7 @@ def _logged(
     for event in events(server, start):
         if isinstance(event, TableMap) and event.schema == database:
             maps[event.table] = event
-            whole = mapping.completed(event, catalog(event.table)) or event
+            whole = completed(event, catalog(event.table)) or event
             by_id[event.table_id] = whole, row_images.Reader(whole)
         elif isinstance(event, Rows) and event.table_id in by_id:
             told, read = by_id[event.table_id]
@@ -458,7 +506,7 @@ def _compare(  # noqa: PLR0917
     if table not in maps:
         return
     _, known = catalog(table)
-    joined = mapping.completed(maps[table], catalog(table))
+    joined = completed(maps[table], catalog(table))
     told = maps[table].columns[1]
     if joined is None:
         parity.shapes.append((case.type, repr(told), repr(known)))

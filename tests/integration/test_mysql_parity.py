@@ -186,24 +186,6 @@ def test_a_minimal_image_says_what_it_has_not(servers: Callable[[str], str], nam
     ]
 
 
-@ANY
-def test_a_log_without_names_is_completed_from_the_catalog(servers: Callable[[str], str], name: str) -> None:
-    with _log(servers(name)) as log:
-        try:
-            found = log.of(
-                "INSERT INTO t VALUES (1, 'b', 'é', 'é')", setup=(TABLE, "SET GLOBAL binlog_row_metadata = MINIMAL")
-            )
-            catalog = log.table("t")
-        finally:
-            log.of("SET GLOBAL binlog_row_metadata = FULL")
-    (told,) = [event for event in found if isinstance(event, TableMap)]
-    assert not told.has_metadata
-    completed = mapping.completed(told, catalog)
-    assert completed is not None
-    (event,) = [event for event in found if isinstance(event, Rows)]
-    assert row_images.Reader(completed)(event) == [(None, (b"1", b"b", "é".encode(), "é".encode()))]
-
-
 XA = ("XA START 'a', 'b', 7", "INSERT INTO t (id) VALUES (1)", "XA END 'a', 'b', 7", "XA PREPARE 'a', 'b', 7")
 
 

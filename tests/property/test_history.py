@@ -21,8 +21,8 @@ from spark_apply.events.intervals import Event, Interval, intervals
 from spark_apply.events.typed import row_type
 from spark_apply.model.store import EVERYTHING
 from spark_apply.model.target_table import TargetColumn, TargetTable
-from spark_apply.stores.postgres import tables
-from spark_apply.stores.postgres.history import fold_statement
+from spark_apply.stores.postgres.batch.history import fold_statement
+from spark_apply.stores.postgres.copies import tables
 from tests.conftest import FULL, Database
 
 pytest_plugins = ["tests.spark.fixtures"]

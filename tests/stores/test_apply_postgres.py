@@ -28,8 +28,9 @@ from spark_apply.model.foresight import Foreseen
 from spark_apply.model.store import open_store
 from spark_apply.rebuild.quarantine_retry import run_retry
 from spark_apply.rebuild.rebuild import run_rebuild, run_rollback
-from spark_apply.stores.postgres import folding, locks, server
-from spark_apply.stores.postgres.server import Server
+from spark_apply.stores.postgres.batch import folding
+from spark_apply.stores.postgres.session import locks, server
+from spark_apply.stores.postgres.session.server import Server
 from tests.conftest import Database
 from tests.spark.laws import ORDERS, Law, Setting, applied_kinds, laws_of, order, until
 from tests.spark.records import Record, SourceTable, position

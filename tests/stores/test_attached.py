@@ -17,9 +17,9 @@ from spark_apply.events.projection import projected_table
 from spark_apply.model.completeness import Mark
 from spark_apply.model.store import EVERYTHING, CopyError, Due, Visibility
 from spark_apply.model.target_table import TargetTable, Version
-from spark_apply.stores.postgres import locks
-from spark_apply.stores.postgres.attached import attached as attached_to
-from spark_apply.stores.postgres.server import Server
+from spark_apply.stores.postgres.copies.attached import attached as attached_to
+from spark_apply.stores.postgres.session import locks
+from spark_apply.stores.postgres.session.server import Server
 from spark_apply.stores.postgres.store import PostgresStore
 from tests.conftest import Database
 from tests.stores.test_others_go_on import user

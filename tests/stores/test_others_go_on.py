@@ -25,9 +25,9 @@ from spark_apply.model.completeness import Mark
 from spark_apply.model.store import EVERYTHING, Applied, Batch, CopyError, Due, Refused, Visibility
 from spark_apply.model.target_table import Version
 from spark_apply.rebuild.quarantine_retry import run_retry
-from spark_apply.stores.postgres import careful, copy_text, folding, locks, refusals
-from spark_apply.stores.postgres.locks import wait_for_locks
-from spark_apply.stores.postgres.server import LockedError, Server
+from spark_apply.stores.postgres.batch import copy_text, folding, refused_rows, row_by_row
+from spark_apply.stores.postgres.session import server as session
+from spark_apply.stores.postgres.session.server import LockedError, Server, wait_for_locks
 from spark_apply.stores.postgres.store import PostgresStore
 from tests.conftest import Database
 from tests.spark.laws import Setting, order, until
@@ -55,7 +55,7 @@ def user(database: Database) -> Iterator[str]:
 
 def test_a_lock_of_somebody_is_waited_for_only_so_long(postgres18: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """By what writes a copy, and by what reads it; the hint shows who has it."""
-    monkeypatch.setattr(locks, "_FOLDING_MS", 200)
+    monkeypatch.setattr(session, "_LOCK_MS", 200)
     postgres18.execute("CREATE TABLE public.locked (n int)")
     holder, server = postgres18.connect(), Server(postgres18.url, "stores.copy")
     holder.cursor().execute("BEGIN; LOCK TABLE public.locked IN ACCESS EXCLUSIVE MODE")
@@ -83,8 +83,8 @@ def test_a_lock_of_somebody_is_waited_for_only_so_long(postgres18: Database, mon
 
 def test_all_tables_that_cannot_go_on_are_found_at_once(postgres18: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """One lock is waited for, the next ones hardly, and none again: the other tables of the batch wait for that."""
-    monkeypatch.setattr(locks, "_FOLDING_MS", 400)
-    monkeypatch.setattr(locks, "_AGAIN_MS", 20)
+    monkeypatch.setattr(session, "_LOCK_MS", 400)
+    monkeypatch.setattr(session, "_LOCK_AGAIN_MS", 20)
     store = PostgresStore(Server(postgres18.url, "stores.copy"), "shop")
     columns = (("id", Kind("int64")), ("v", Kind("string")), ("n", Kind("decimal", 10, 2)))
     tables = {
@@ -355,8 +355,8 @@ def test_a_foreign_key_that_refuses_a_whole_table_ends_the_search(
     postgres18: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is over where the quarantine is full: to try a hundred thousand rows one by one, and again, takes hours."""
-    monkeypatch.setattr(refusals, "_AT_ONCE", 5)
-    monkeypatch.setattr(careful, "_MOST_BLOCKED", 10)
+    monkeypatch.setattr(refused_rows, "_AT_ONCE", 5)
+    monkeypatch.setattr(row_by_row, "_MOST_BLOCKED", 10)
     store = referring(postgres18, {"bought": [(n, 99, "c") for n in range(500)], "customers": [(7, 0, "c")]})
     attempts, take = list[object](), folding.take
 
@@ -380,8 +380,8 @@ def test_a_table_that_refers_to_a_later_one_is_divided_behind_it(
     postgres18: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many of its rows ask for new ones of that table: only those that ask for what is refused are refused."""
-    monkeypatch.setattr(refusals, "_AT_ONCE", 5)
-    monkeypatch.setattr(careful, "_MOST_BLOCKED", 10)
+    monkeypatch.setattr(refused_rows, "_AT_ONCE", 5)
+    monkeypatch.setattr(row_by_row, "_MOST_BLOCKED", 10)
     bought = [(n, 7 + (n == 40), "c") for n in range(60)]
     store = referring(postgres18, {"bought": bought, "customers": [(7, 0, "c"), (8, 13, "c")]})
     told: dict[str, list[Refused]] = {"bought": [], "customers": []}
@@ -398,7 +398,7 @@ def test_targets_in_postgresql(
     *, apply_spark: SparkSession, kafka: str, postgres18: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lock that is held, rights that are revoked, a schema that is renamed, a column that is altered."""
-    monkeypatch.setattr(locks, "_FOLDING_MS", 500)
+    monkeypatch.setattr(session, "_LOCK_MS", 500)
     with user(postgres18) as url:
         setting = Setting(apply_spark, kafka, tmp_path, lambda _: StoreConfig(type="postgres", url=url))
         names = ("fine", "locked", "revoked", "strict", "retyped")

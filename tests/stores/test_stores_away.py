@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from cdc.config.apply_config import ApplyTable, StoreConfig
 from cdc.model.state import Phase
 from spark_apply.events.set_aside import read_set_aside
-from spark_apply.stores.postgres import server
+from spark_apply.stores.postgres.session import server
 from tests.conftest import Database
 from tests.faults.proxy import Proxy
 from tests.spark.laws import Setting, order, until

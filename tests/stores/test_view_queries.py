@@ -15,7 +15,7 @@ from cdc.config.views import ViewConfig
 from cdc.model.errors import ConfigError
 from spark_apply.views.planning.output_types import output_columns
 from spark_apply.views.planning.planned import planned_view
-from spark_apply.views.sql.expressions.dialects import stand_in
+from spark_apply.views.sql.expressions.engines.dialects import stand_in
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.view_plan import Division, Relation
 from tests.stores.test_view_functions import COLUMNS, lines, made_rows, same

@@ -13,13 +13,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T  # noqa: N812 - the name everyone uses
 
 from spark_apply.spark.names import quoted as spark_quoted
-from spark_apply.views.cluster.kept import Kept
+from spark_apply.views.cluster.kept_rows import Kept
 from spark_apply.views.cluster.lake import Lake
-from spark_apply.views.cluster.running import Running
 from spark_apply.views.cluster.state import ClusterState
 from spark_apply.views.cluster.step import ClusterStep
+from spark_apply.views.cluster.step_parts import Running
 from spark_apply.views.cluster.values import frame, schema_of
-from spark_apply.views.cluster.waiting import wait
+from spark_apply.views.cluster.waiting_events import wait
 from spark_apply.views.embedded.fold import SourceTable
 from spark_apply.views.embedded.state import KEY, OP, POSITION, SOURCE_MS, ViewState, place
 from spark_apply.views.embedded.step import Step

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T  # noqa: N812 - the name everyone uses
 
-from spark_apply.views.cluster.kept import Change, Kept, opened
+from spark_apply.views.cluster.kept_rows import Change, Kept, opened
 from spark_apply.views.cluster.lake import ROWS, Lake
 from spark_apply.views.cluster.state import ClusterState
 from spark_apply.views.cluster.values import arrow

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 import spark_apply.views.embedded.step
 from cdc.config.views import ReadConfig, ViewConfig
 from cdc.model.errors import CdcError
-from spark_apply.views.cluster.kept import Kept
+from spark_apply.views.cluster.kept_rows import Kept
 from spark_apply.views.proof.verify import verify_views
 from spark_apply.views.publishing.status import view_status
 from tests.conftest import FULL

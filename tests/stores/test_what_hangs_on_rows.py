@@ -14,8 +14,8 @@ from spark_apply.events.projection import projected_table
 from spark_apply.model.completeness import Mark
 from spark_apply.model.store import EVERYTHING, CopyError, Refused, Visibility
 from spark_apply.model.target_table import TargetTable, Version
-from spark_apply.stores.postgres import careful
-from spark_apply.stores.postgres.server import Server
+from spark_apply.stores.postgres.batch import row_by_row
+from spark_apply.stores.postgres.session.server import Server
 from spark_apply.stores.postgres.store import PostgresStore
 from tests.conftest import Database
 
@@ -113,7 +113,7 @@ def test_copies_that_refer_to_each_other(
     action: str, rows: int, copies: Copies, postgres18: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row that its topic has no more goes once no row of the other copy refers to it, which waits for a new one."""
-    monkeypatch.setattr(careful, "_MOST_BLOCKED", 5)
+    monkeypatch.setattr(row_by_row, "_MOST_BLOCKED", 5)
     copies.fold(customers=created(1, 2), bought=[(n, 1, "c") for n in range(rows)])
     postgres18.execute(f"ALTER TABLE bought ADD FOREIGN KEY (v) REFERENCES customers ON DELETE {action}")
     copies.read_again(customers=created(2, 4), bought=[(n, 4, "c") for n in range(rows)])

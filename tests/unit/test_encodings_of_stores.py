@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from spark_apply.model.store import Refused
-from spark_apply.stores.postgres import copy_text, letters
-from spark_apply.stores.postgres.copy_text import CopyText
+from spark_apply.stores.postgres.batch import copy_text
+from spark_apply.stores.postgres.batch.copy_text import CopyText
+from spark_apply.stores.postgres.values import encoding
 
 LINES = "1\tä\tx\t7\t100\n2\t☂\tx\t7\t101\n3\tz\t€\t7\t102\n4\ta\0\tx\t7\t103\n"
 LATER = "5\tö\tx\t7\t104\n"
@@ -49,10 +50,10 @@ def test_a_letter_is_asked_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(text.decode())
         return not set("☂€") & set(text.decode())
 
-    monkeypatch.setattr(letters, "_takes", takes)
+    monkeypatch.setattr(encoding, "_takes", takes)
     connection = SimpleNamespace(get_parameter_status=lambda _name: "LATIN1")
     cur: Any = SimpleNamespace(connection=connection)
-    has = letters.Letters()
+    has = encoding.Letters()
     assert has.missing(cur, ("ä☂ö\n" * 1000).encode()) == {"☂"}
     assert len(asked) <= 5
     asked.clear()

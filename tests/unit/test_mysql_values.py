@@ -10,9 +10,8 @@ import pytest
 from cdc.model.change import Kind
 from cdc.model.errors import OperatorError
 from connectors.mysql.binlog import table_map
-from connectors.mysql.binlog.events import TableColumn, TableMap
+from connectors.mysql.binlog.events import TableColumn
 from connectors.mysql.values import mapping
-from tests.encoders.mysql import header
 
 CATALOG = [
     # COLUMN_TYPE, CHARACTER_SET_NAME, type, meta, printed, kind
@@ -68,26 +67,6 @@ def test_a_column_of_the_catalog_is_as_the_log_tells_it(  # noqa: PLR0917
     assert (told.name, told.type, told.meta, told.nullable, told.visible) == ("v", kind, meta, True, True)
     column = mapping.column(told)
     assert (column.name, column.type, column.kind) == ("v", printed, expected)
-
-
-def test_a_log_without_metadata_is_completed_from_the_catalog() -> None:
-    """What it tells is kept, what it leaves out is added; another shape is refused."""
-    catalog = [
-        mapping.from_catalog("id", "bigint unsigned", None, nullable=False),
-        mapping.from_catalog("e", "enum('x','y')", "utf8mb4", nullable=True),
-        mapping.from_catalog("u", "uuid", None, nullable=True),
-    ]
-    bare = tuple(TableColumn(None, known.type, known.meta, known.nullable) for known in catalog)
-    told = TableMap(header(19), 1, 0, "s", "t", bare, None)
-    assert not told.has_metadata
-    completed = mapping.completed(told, catalog)
-    assert completed is not None
-    assert completed.columns == tuple(catalog)
-    assert completed.has_metadata
-    assert mapping.completed(told, catalog[:2]) is None
-    assert mapping.completed(told._replace(columns=(bare[0]._replace(nullable=True), *bare[1:])), catalog) is None
-    assert mapping.completed(told._replace(columns=(bare[0]._replace(unsigned=False), *bare[1:])), catalog) is None
-    assert mapping.completed(told._replace(columns=(bare[0]._replace(name="other"), *bare[1:])), catalog) is None
 
 
 def test_a_column_without_a_name_is_refused_with_the_option_to_set() -> None:

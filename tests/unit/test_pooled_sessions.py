@@ -9,7 +9,7 @@ import psycopg2
 import pytest
 
 from cdc.model.errors import OperatorError
-from spark_apply.stores.postgres.server import Server
+from spark_apply.stores.postgres.session.server import Server
 
 URL = "postgresql://app:secret@127.0.0.1:6432/warehouse"
 

@@ -21,7 +21,7 @@ from spark_apply.spark.failures import StoreAwayError
 from spark_apply.spark.query_failures import opening_errors
 from spark_apply.spark.remedies import reaching
 from spark_apply.stores.opensearch.failures import translated
-from spark_apply.stores.postgres import server
+from spark_apply.stores.postgres.session import server
 from tests.unit.test_set_aside import AWAY, asides
 
 

@@ -15,7 +15,7 @@ from cdc.model.errors import ConfigError
 from spark_apply.views.model.uses import uses_of
 from spark_apply.views.planning import output_types
 from spark_apply.views.planning.forms import plan_config
-from spark_apply.views.sql.expressions.dialects import stand_in
+from spark_apply.views.sql.expressions.engines.dialects import stand_in
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.view_plan import Relation
 from tests.views.shapes import RELATIONS, SHAPES

@@ -12,7 +12,7 @@ import psycopg2.extensions
 import pytest
 
 from cdc.model.change import Kind
-from spark_apply.stores.postgres.server import Server
+from spark_apply.stores.postgres.session.server import Server
 from spark_apply.views.database.names import waiting
 from spark_apply.views.database.state import DatabaseState
 from spark_apply.views.database.step import DatabaseStep

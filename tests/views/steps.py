@@ -10,11 +10,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from spark_apply.views.cluster.containment import LONGEST_S
-from spark_apply.views.cluster.kept import Kept
+from spark_apply.views.cluster.kept_rows import Kept
 from spark_apply.views.cluster.lake import Lake
-from spark_apply.views.cluster.running import Running
 from spark_apply.views.cluster.state import ClusterState
 from spark_apply.views.cluster.step import ClusterStep
+from spark_apply.views.cluster.step_parts import Running
 from spark_apply.views.embedded.containment import Search
 from spark_apply.views.embedded.fold import SourceTable
 from spark_apply.views.embedded.state import ViewState, place

@@ -101,7 +101,7 @@ def of_topics(recorded: Mapping[str, TopicFacts], found: Mapping[str, TopicFacts
 
 
 def of_records(
-    occupied: Sequence[str], published: Iterable[bytes], connector: str, recorded: Container[str] = ()
+    occupied: Sequence[str], published: Iterable[bytes], connector: str, recorded: Container[str]
 ) -> Iterator[VerdictError]:
     """Refuse topics with records when this connector has no position; the schema topic may name their owner.
 

@@ -5,19 +5,16 @@ The program is the machine's own if there is one on the path that is new enough,
 
 from __future__ import annotations
 
-import http
-import http.client
 import re
 import shutil
 import subprocess
 from collections.abc import Mapping
-from contextlib import closing, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from cdc.dev import debs
-from cdc.dev.servers.process import Launch, Settings
+from cdc.dev.servers.process import Launch, Settings, answers
 from cdc.model.errors import OperatorError
 
 _VERSION: Final = re.compile(r"etcd Version: (?P<major>\d+)\.(?P<minor>\d+)\.(?P<patch>\d+)")
@@ -44,7 +41,7 @@ def prepare(folder: Path, *, options: Mapping[str, str] = MappingProxyType({})) 
     }
     return Launch(
         argv=(*_program(settings), *(f"--{name}={value}" for name, value in placed.items())),
-        ready=lambda _pid: _is_ready(port),
+        ready=lambda _pid: answers(port, "/health"),
         url=f"etcd://127.0.0.1:{port}",
     )
 
@@ -75,15 +72,3 @@ def _version(argv: tuple[str, ...]) -> str | None:
     if found is None or tuple(int(part) for part in found.groups()) < _OLDEST:
         return None
     return f"etcd {'.'.join(found.groups())}"
-
-
-def _is_ready(port: int) -> bool:
-    """Whether the member answers and has a leader."""
-    with (
-        suppress(OSError, http.client.HTTPException),
-        closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5)) as connection,
-    ):
-        connection.request("GET", "/health")
-        with connection.getresponse() as answer:
-            return answer.status == http.HTTPStatus.OK
-    return False

@@ -11,19 +11,17 @@ stops, and connectors register their schemas again.
 from __future__ import annotations
 
 import base64
-import http
-import http.client
 import os
 import shutil
 import socket
 import struct
 import uuid
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from cdc.dev import jars
 from cdc.dev.java import console_logging, java
-from cdc.dev.servers.process import Launch, Settings, run_once
+from cdc.dev.servers.process import Launch, Settings, answers, run_once
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -157,17 +155,6 @@ def prepare_registry(folder: Path) -> Launch:
             *(str(java()), *_REGISTRY_HEAP, *_QUICK.split()),
             *("-Dquarkus.http.host=127.0.0.1", f"-Dquarkus.http.port={port}", "-jar", str(runner)),
         ),
-        ready=lambda _pid: _registry_answers(port),
+        ready=lambda _pid: answers(port, f"{_REGISTRY_API}/subjects"),
         url=f"http://127.0.0.1:{port}{_REGISTRY_API}",
     )
-
-
-def _registry_answers(port: int) -> bool:
-    with (
-        suppress(OSError, http.client.HTTPException),
-        closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5)) as connection,
-    ):
-        connection.request("GET", f"{_REGISTRY_API}/subjects")
-        with connection.getresponse() as answer:
-            return answer.status == http.HTTPStatus.OK
-    return False

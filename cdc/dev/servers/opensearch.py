@@ -7,16 +7,13 @@ on SIGTERM.
 
 from __future__ import annotations
 
-import http
-import http.client
 import json
 import shutil
-from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from cdc.dev import jars
 from cdc.dev.java import console_logging, java
-from cdc.dev.servers.process import Launch, Settings
+from cdc.dev.servers.process import Launch, Settings, answers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,7 +61,7 @@ def prepare(folder: Path) -> Launch:
     )
     return Launch(
         argv=(str(java()), *options, "-cp", class_path, "org.opensearch.bootstrap.OpenSearch"),
-        ready=lambda _pid: _is_ready(port),
+        ready=lambda _pid: answers(port, "/_cluster/health?wait_for_status=yellow&timeout=1s"),
         url=f"http://127.0.0.1:{port}",
         refuses_root=True,
     )
@@ -100,15 +97,3 @@ def _lay_out_configuration(configuration: Path, *, data: Path, port: int, transp
     }
     (configuration / "opensearch.yml").write_text(json.dumps(options, indent=1))  # JSON is YAML
     (configuration / "log4j2.properties").write_text(console_logging("INFO", logger="%c{1.}"))
-
-
-def _is_ready(port: int) -> bool:
-    """Whether the node answers and all primary shards are back."""
-    with (
-        suppress(OSError, http.client.HTTPException),
-        closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5)) as connection,
-    ):
-        connection.request("GET", "/_cluster/health?wait_for_status=yellow&timeout=1s")
-        with connection.getresponse() as answer:
-            return answer.status == http.HTTPStatus.OK
-    return False

@@ -9,6 +9,8 @@ The folder is the only state: an object in another process, or a later one, find
 
 from __future__ import annotations
 
+import http
+import http.client
 import json
 import os
 import random
@@ -18,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
@@ -242,6 +244,18 @@ def write_private(path: Path, text: str) -> None:
     with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
     unfinished.replace(path)
+
+
+def answers(port: int, path: str) -> bool:
+    """Whether a server on this machine answers a path by HTTP with 200."""
+    with (
+        suppress(OSError, http.client.HTTPException),
+        closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5)) as connection,
+    ):
+        connection.request("GET", path)
+        with connection.getresponse() as answer:
+            return answer.status == http.HTTPStatus.OK
+    return False
 
 
 def free_port() -> int:

@@ -42,7 +42,7 @@ def row_writer(columns: Sequence[tuple[bytes, Encode]]) -> Write:
     return _made(taken, columns, values)
 
 
-def key_writer(columns: Sequence[tuple[bytes, Encode]], indexes: Sequence[int], *, end: bytes = b"}") -> Write:
+def key_writer(columns: Sequence[tuple[bytes, Encode]], indexes: Sequence[int], *, end: bytes) -> Write:
     """Make the function that writes a row's key; `indexes` says where its columns stand. It raises for a null.
 
     `end` is what stands behind the last value.

@@ -320,64 +320,63 @@ def refused_by_server(where: str, words: str, *, server_id: int, connector: str,
     """Explain the server's error 1236, which stands for a dozen reasons, by its words."""
     told = " ".join(words.split())[:300]
     low = told.lower()
-    if "same server_uuid" in low or "same server_id" in low or "same server-id" in low:
+
+    def says(*words: str) -> bool:
+        return any(each in low for each in words)
+
+    if says("same server_uuid", "same server_id", "same server-id"):
         # MySQL goes by the uuid, which only another copy has; MariaDB by the number, in the same words
-        kind = FencedError if "same server_uuid" in low and not mariadb else OperatorError
+        kind = FencedError if says("same server_uuid") and not mariadb else OperatorError
         return kind(
             f"duplicate server_id: another replica has connected to {where} with {server_id}, which is the server_id "
             f"of connector {connector}",
             hint="SHOW REPLICAS (MariaDB: SHOW REPLICA HOSTS) names those who are connected; set another "
             "source.server_id here, or run one copy of the connector",
         )
-    if "auto_position" in low:  # asked for by GTIDs, as another server's position is
+    if says("auto_position"):  # asked for by GTIDs, as another server's position is
         return RetryableError(
             f"{where}: gtid_mode was switched while the log was read: {told}",
             hint="nothing is lost: the connector goes on by file and offset; if it comes again: "
             "cdc snapshot start CONNECTOR.yaml --after-gap",
         )
-    if "anonymous transaction" in low or "gtid-transaction" in low:
+    if says("anonymous transaction", "gtid-transaction"):
         return GapError(
             f"gtid_mode was switched before all was read: {where} does not send, in the mode that it has now, what was "
             f"written in another: {told}",
             hint="SET GLOBAL gtid_mode = ON_PERMISSIVE (from OFF: OFF_PERMISSIVE), in which both kinds are sent, until "
             f"the connector has caught up, before the next step; else {CLOSE_THE_GAP}",
         )
-    if (
-        "could not find first log" in low
-        or "purged" in low
-        or "could not find gtid" in low
-        or "not in the master" in low
-    ):
+    if says("could not find first log", "purged", "could not find gtid", "not in the master"):
         return GapError(f"binlog purged: {where} has removed log that the position needs: {told}", hint=CLOSE_THE_GAP)
-    if "could not find next log" in low:
+    if says("could not find next log"):
         return GapError(
             f"binlog reset: {where} has no file any more behind the one that was read: RESET BINARY LOGS AND GTIDS "
             f"(RESET MASTER), or its index of files was changed: {told}",
             hint=CLOSE_THE_GAP,
         )
-    if "> file size" in low or "more gtids than" in low or "has more gtid" in low or "impossible position" in low:
+    if says("> file size", "more gtids than", "has more gtid", "impossible position"):
         return GapError(
             f"server behind the position: {where} does not have what Kafka has: an older copy was restored, the binlog "
             f"was reset, or a crash has lost its end: {told}",
             hint=CLOSE_THE_GAP,
             may_pass=True,  # a replica behind a name of several servers comes up to it
         )
-    if any(words in low for words in _DIVERGED):
+    if says(*_DIVERGED):
         return GapError(
             f"another server under the same name: {where} does not have in its log what the position ends with: {told}",
             hint=f"let source.url name a server that has it; or {CLOSE_THE_GAP}",
             may_pass=True,
         )
-    unreadable_now = any(words in low for words in _UNREADABLE)
-    if unreadable_now or any(words in low for words in _DAMAGED):
+    unreadable_now = says(*_UNREADABLE)
+    if unreadable_now or says(*_DAMAGED):
         return GapError(
             f"binlog damaged: {where} cannot read its own log where the position needs it: {told}",
             hint=f"{_LOOK_AT_SERVER if unreadable_now else ''}{CLOSE_THE_GAP}",
             may_pass=unreadable_now,
         )
-    if "server-id" in low or "server_id" in low:
+    if says("server-id", "server_id"):
         return OperatorError(f"{where} does not send its log: {told}", hint="SET GLOBAL server_id = 1")
-    if "not open" in low:
+    if says("not open"):
         return UnloggedError(f"binlog off: {where} writes none", hint="start the server with --log-bin")
     return OperatorError(f"{where} does not send its log: {told}", hint="cdc check CONNECTOR.yaml")
 

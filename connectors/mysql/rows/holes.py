@@ -180,19 +180,16 @@ class Holes:
     def cascaded(self, table: Table, parent: str, at: BinlogPosition) -> Change:
         """Give what follows of rows of `parent` that took rows of this table along: no session can help it."""
         what = f"rows of {parent} in the log at {at} changed its rows by a foreign key, which this server does not log"
-        self._tell(table.qualified, "FOREIGN KEY", f"{what}: all rows are read again", hole=False)
-        return Change(Op.READ, table, None, None, (at.offset, 0))
+        return self._again(table, at, "FOREIGN KEY", what, hole=False)
 
     def parted(self, table: Table, at: BinlogPosition) -> Change:
         """Give what follows of DDL before which rows of another table may have taken rows of this one along."""
         what = f"a foreign key to it, or of it, had another name or was there before the statement in the log at {at}"
-        self._tell(table.qualified, "DDL OF A FOREIGN KEY", f"{what}: all rows are read again", hole=False)
-        return Change(Op.READ, table, None, None, (at.offset, 0))
+        return self._again(table, at, "DDL OF A FOREIGN KEY", what, hole=False)
 
     def unkeyed(self, table: Table, at: BinlogPosition, why: str) -> Change:
         """Give what follows of rows that were written while their table had no key, or other types, as it has now."""
-        self._tell(table.qualified, why, f"rows in the log at {at} {why}: all rows are read again", hole=False)
-        return Change(Op.READ, table, None, None, (at.offset, 0))
+        return self._again(table, at, why, f"rows in the log at {at} {why}", hole=False)
 
     def unnamed(self, table: Table, at: BinlogPosition) -> Change:
         """Give what follows of rows whose columns have no names in the log: today's may not be those of then."""
@@ -204,8 +201,7 @@ class Holes:
                 "cdc snapshot start CONNECTOR.yaml --after-gap; or source.on_hole: reread",
             )
         what = f"the log at {at} has no names of its columns, as binlog_row_metadata is not FULL"
-        self._tell(table.qualified, "NO NAMES", f"{what}: all rows are read again")
-        return Change(Op.READ, table, None, None, (at.offset, 0))
+        return self._again(table, at, "NO NAMES", what)
 
     def undecodable(self, table: Table, at: BinlogPosition, why: ValueError) -> Change:
         """Give what follows of a value that is none of its column's: the log keeps it, whatever becomes of the row.
@@ -217,8 +213,7 @@ class Holes:
                 f"table {table.qualified}, the log at {at}: {why}",
                 hint="source.on_hole: reread, which takes what the server says of such a row; or leave the table out",
             )
-        self._tell(table.qualified, "NO LETTER", f"the log at {at}: {why}: all rows are read again")
-        return Change(Op.READ, table, None, None, (at.offset, 0))
+        return self._again(table, at, "NO LETTER", f"the log at {at}: {why}")
 
     def rolled_back(self, table: Table, at: BinlogPosition) -> Change:
         """Give what follows of a transaction of which a part was rolled back, and nobody can tell which."""
@@ -229,8 +224,12 @@ class Holes:
                 hint="ALTER TABLE … ENGINE=InnoDB for the tables without transactions; then "
                 "cdc snapshot start CONNECTOR.yaml --after-gap; or source.on_hole: reread",
             )
-        what = f"the transaction at {at} was rolled back in part, and nobody can tell which: all rows are read again"
-        self._tell(table.qualified, "ROLLBACK", what)
+        what = f"the transaction at {at} was rolled back in part, and nobody can tell which"
+        return self._again(table, at, "ROLLBACK", what)
+
+    def _again(self, table: Table, at: BinlogPosition, reason: str, what: str, *, hole: bool = True) -> Change:
+        """Say why all rows of a table are read again, in the place of what the log does not tell."""
+        self._tell(table.qualified, reason, f"{what}: all rows are read again", hole=hole)
         return Change(Op.READ, table, None, None, (at.offset, 0))
 
     def _tell(self, tables: str, reason: str, said: str, *, hole: bool = True) -> None:

@@ -45,12 +45,12 @@ def small(name: str) -> str:
     return name.lower()
 
 
-def column_moves(clauses: Iterable[Sequence[Token]], *, whole: bool = True) -> ColumnMoves:
-    """Read the clauses of an ALTER TABLE; `whole`: nothing of the statement is missing."""
+def column_moves(clauses: Iterable[Sequence[Token]]) -> ColumnMoves:
+    """Read the clauses of an ALTER TABLE."""
     renamed: list[tuple[str, str]] = []
     added: list[str] = []
     dropped: list[str] = []
-    sure = whole
+    sure = True
     for clause in clauses:
         first = clause[0] if clause else Token("")
         second = clause[1] if len(clause) > 1 else Token("")

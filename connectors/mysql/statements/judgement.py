@@ -193,14 +193,14 @@ def _begins(tokens: Sequence[Token]) -> Judgement:
     return ChangesRows(tokens[0].text.upper(), None)
 
 
-def _depths(tokens: Sequence[Token], begin: int = 0) -> Iterator[tuple[int, int]]:
+def _depths(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
     """Give each token's number and how many brackets are open around it."""
     depth = 0
-    for at in range(begin, len(tokens)):
-        if tokens[at] == Token(")"):
+    for at, token in enumerate(tokens):
+        if token == Token(")"):
             depth -= 1
         yield at, depth
-        if tokens[at] == Token("("):
+        if token == Token("("):
             depth += 1
 
 

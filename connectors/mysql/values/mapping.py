@@ -380,51 +380,6 @@ def strange_times(told: TableMap, catalog: Sequence[TableColumn]) -> bool:
     return any(column.type in of and column.name not in old for column in told.columns)
 
 
-def completed(told: TableMap, catalog: Sequence[TableColumn]) -> TableMap | None:
-    """Fill what the log left out from what the catalog says now; None if that is of another table's shape.
-
-    A log without names (binlog_row_metadata=MINIMAL) says nothing of a rename: the caller must know that `catalog` is
-    of the same time.
-    """
-    if len(told.columns) != len(catalog):
-        return None
-    columns = []
-    for logged, known in zip(told.columns, catalog, strict=True):
-        if not _same_shape(logged, known):
-            return None
-        columns.append(
-            logged._replace(
-                name=known.name if logged.name is None else logged.name,
-                unsigned=known.unsigned if logged.unsigned is None else logged.unsigned,
-                charset=known.charset if logged.charset is None else logged.charset,
-                labels=known.labels if logged.labels is None else logged.labels,
-                geometry=known.geometry if logged.geometry is None else logged.geometry,
-                dimension=known.dimension if logged.dimension is None else logged.dimension,
-                visible=known.visible if logged.visible is None else logged.visible,
-                declared=known.declared,
-            )
-        )
-    return told._replace(columns=tuple(columns))
-
-
-def _same_shape(logged: TableColumn, known: TableColumn) -> bool:
-    """Tell whether the two may be one column: type, sizes, and what both say."""
-    return (
-        logged.type == known.type
-        and logged.meta == known.meta
-        and logged.nullable == known.nullable
-        and all(
-            mine is None or theirs is None or mine == theirs
-            for mine, theirs in (
-                (logged.name, known.name),
-                (logged.unsigned, known.unsigned),
-                (logged.charset, known.charset),
-                (logged.labels, known.labels),
-            )
-        )
-    )
-
-
 def select_expression(told: TableColumn) -> str | None:
     """Return what a SELECT must name for the text to be as the log's; None where the column itself does.
 

@@ -8,10 +8,11 @@ from psycopg2 import sql
 
 from spark_apply.events.history import CURRENT
 from spark_apply.model.store import StoredRow
-from spark_apply.stores.postgres.keys import asked, having
-from spark_apply.stores.postgres.letters import Letters
-from spark_apply.stores.postgres.tables import Cursor, Tables, columns_of
-from spark_apply.stores.postgres.types import documents
+from spark_apply.stores.postgres.copies.tables import Tables, columns_of
+from spark_apply.stores.postgres.session.server import Cursor
+from spark_apply.stores.postgres.values.encoding import Letters
+from spark_apply.stores.postgres.values.keys import asked, having
+from spark_apply.stores.postgres.values.types import documents
 
 
 def rows_of(

@@ -19,8 +19,8 @@ next commit, and are not late).
 While a topic is read from its beginning again, its copy shows what it had, until the topic is complete; then one
 transaction writes its rows over, and removes those that the topic does not have.
 
-A history (`spark_apply.stores.postgres.history`) works the same, but it takes late events too, and nothing is replaced
-when its log is read again: each event adds to it once, and the log may no longer have all that it has, or that waits.
+A history (`batch.history`) works the same, but it takes late events too, and nothing is replaced when its log is read
+again: each event adds to it once, and the log may no longer have all that it has, or that waits.
 
 See https://www.postgresql.org/docs/current/sql-insert.html#SQL-ON-CONFLICT.
 """
@@ -56,16 +56,17 @@ from spark_apply.model.store import (
 )
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.failures import StoreAwayError
-from spark_apply.stores.postgres import folding, tables
-from spark_apply.stores.postgres.attached import attached, put_on, take_off
-from spark_apply.stores.postgres.careful import DeferredError, TableFold, fold_carefully
-from spark_apply.stores.postgres.copies import BESIDE, LIVE, PREVIOUS, Copies, Copy
-from spark_apply.stores.postgres.letters import Letters
-from spark_apply.stores.postgres.locks import lock_exclusively, wait_for_locks
-from spark_apply.stores.postgres.others import lost, refuse_altered, refuse_dependents, refuse_to_drop
+from spark_apply.stores.postgres.batch import folding
+from spark_apply.stores.postgres.batch.row_by_row import DeferredError, TableFold, fold_carefully
+from spark_apply.stores.postgres.copies import tables
+from spark_apply.stores.postgres.copies.altered import lost, refuse_altered, refuse_dependents, refuse_to_drop
+from spark_apply.stores.postgres.copies.attached import attached, put_on, take_off
+from spark_apply.stores.postgres.copies.catalog import BESIDE, LIVE, PREVIOUS, Copies, Copy
+from spark_apply.stores.postgres.copies.tables import OURS, Tables, columns_of
 from spark_apply.stores.postgres.rows import rows_of
-from spark_apply.stores.postgres.server import LockedError, Server, ShortageError
-from spark_apply.stores.postgres.tables import OURS, Cursor, Tables, columns_of
+from spark_apply.stores.postgres.session.locks import lock_exclusively
+from spark_apply.stores.postgres.session.server import Cursor, LockedError, Server, ShortageError, wait_for_locks
+from spark_apply.stores.postgres.values.encoding import Letters
 
 
 def open_store(config: StoreConfig, *, name: str, prefix: str, spark: SparkSession | None) -> PostgresStore:

@@ -18,8 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
 
 from spark_apply.spark import names
-from spark_apply.views.cluster.kept import MOST_OVER, Change, Kept
-from spark_apply.views.cluster.reading import (
+from spark_apply.views.cluster.counted_events import (
     AT,
     BEGUN,
     NEW,
@@ -30,9 +29,10 @@ from spark_apply.views.cluster.reading import (
     newest,
     versions,
 )
-from spark_apply.views.cluster.running import Running
+from spark_apply.views.cluster.kept_rows import MOST_OVER, Change, Kept
+from spark_apply.views.cluster.step_parts import Running
 from spark_apply.views.cluster.values import arrow, collected, frame, nothing, schema_of, some
-from spark_apply.views.cluster.waiting import in_lake, waiting
+from spark_apply.views.cluster.waiting_events import in_lake, waiting
 from spark_apply.views.embedded.fold import SourceTable, count_late, counted_to, find_changes, taken, unchanged
 from spark_apply.views.embedded.state import OP, POSITION, place
 from spark_apply.views.model.uses import ARRIVAL, FROM_POSITION, TO_POSITION, VALID_FROM, VALID_TO, Way

@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 from spark_apply.spark import names
-from spark_apply.views.cluster.kept import MOST_OVER, Change, Kept
-from spark_apply.views.cluster.running import Running
+from spark_apply.views.cluster.kept_rows import MOST_OVER, Change, Kept
+from spark_apply.views.cluster.step_parts import Running
 from spark_apply.views.cluster.values import arrow, collected, frame, json_object, schema_of, some
 from spark_apply.views.embedded.held import hold, is_held, unit_name
 from spark_apply.views.embedded.state import place

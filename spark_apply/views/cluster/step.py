@@ -36,11 +36,11 @@ from spark_apply.views.cluster.containment import (
     within,
 )
 from spark_apply.views.cluster.folding import fold, moved_on, rows_schema
-from spark_apply.views.cluster.kept import MOST_OVER, Change, Kept, opened
+from spark_apply.views.cluster.kept_rows import MOST_OVER, Change, Kept, opened
 from spark_apply.views.cluster.publishing import A_SLICE, SIGN, Differences, differing
-from spark_apply.views.cluster.running import Running
+from spark_apply.views.cluster.step_parts import Running
 from spark_apply.views.cluster.values import arrow, collected, frame, schema_of, some
-from spark_apply.views.cluster.waiting import done
+from spark_apply.views.cluster.waiting_events import done
 from spark_apply.views.embedded import step as in_file
 from spark_apply.views.embedded.containment import WHOLE, WHY, Range, Search
 from spark_apply.views.embedded.fold import SourceTable
@@ -48,7 +48,7 @@ from spark_apply.views.embedded.held import hold, hold_wrong, is_held, is_one_un
 from spark_apply.views.embedded.step import ViewError
 from spark_apply.views.model.values import engine_type, quoted, text
 from spark_apply.views.planning.view import View
-from spark_apply.views.sql.expressions.dialects import stand_in
+from spark_apply.views.sql.expressions.engines.dialects import stand_in
 from spark_apply.views.sql.view_plan import Computed, Node, found_by
 
 _CHANGED: Final = ("changed", "before_changed", "after_changed", "both_changed")

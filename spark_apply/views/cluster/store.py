@@ -16,12 +16,12 @@ from spark_apply.model.completeness import Mark
 from spark_apply.model.store import Batch
 from spark_apply.model.target_table import TargetTable
 from spark_apply.views.cluster.containment import LONGEST_S
-from spark_apply.views.cluster.kept import MOST_OVER, Kept
+from spark_apply.views.cluster.kept_rows import MOST_OVER, Kept
 from spark_apply.views.cluster.lake import ROWS, Lake
-from spark_apply.views.cluster.running import Running
 from spark_apply.views.cluster.state import ClusterState
 from spark_apply.views.cluster.step import ClusterStep
-from spark_apply.views.cluster.waiting import wait
+from spark_apply.views.cluster.step_parts import Running
+from spark_apply.views.cluster.waiting_events import wait
 from spark_apply.views.embedded.containment import Search
 from spark_apply.views.planning.view import View
 from spark_apply.views.running.step import StepOfViews

@@ -12,10 +12,10 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 from spark_apply.events.kafka.stream import read_topic
 from spark_apply.events.typed import KEY
-from spark_apply.views.cluster.kept import MOST_OVER
+from spark_apply.views.cluster.kept_rows import MOST_OVER
 from spark_apply.views.cluster.lake import Lake
 from spark_apply.views.cluster.state import ClusterState
-from spark_apply.views.cluster.waiting import wait
+from spark_apply.views.cluster.waiting_events import wait
 from spark_apply.views.planning.streams import Stream, events_of
 from spark_apply.views.running.stream_reader import Offsets, StreamReader
 

@@ -19,8 +19,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from spark_apply.events.typed import KEY, OFFSET, OP, PARTITION, POSITION, SOURCE_MS
 from spark_apply.model.store import Batch, Refused
 from spark_apply.spark.names import quoted as spark_quoted
-from spark_apply.stores.postgres.refusals import reason
-from spark_apply.stores.postgres.types import copy_line, copy_text, escaped
+from spark_apply.stores.postgres.batch.refused_rows import reason
+from spark_apply.stores.postgres.values.types import copy_line, copy_text, escaped
 from spark_apply.views.database.state import DatabaseState
 from spark_apply.views.database.values import kept
 from spark_apply.views.model.values import quoted

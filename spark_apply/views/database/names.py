@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Final
 
 from spark_apply.views.model.values import quoted
-from spark_apply.views.sql.expressions.dialects import PLACEHOLDER
-from spark_apply.views.sql.expressions.postgres import LONGEST_NAME
+from spark_apply.views.sql.expressions.engines.dialects import PLACEHOLDER
+from spark_apply.views.sql.expressions.engines.postgres import LONGEST_NAME
 
 ERROR_FUNCTION: Final = (
     "CREATE OR REPLACE FUNCTION cdc_error(text) RETURNS text LANGUAGE plpgsql STABLE AS "

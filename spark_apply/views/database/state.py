@@ -28,8 +28,7 @@ import psycopg2.errors
 import pyarrow as pa
 
 from cdc.model.errors import BugError, FencedError, OperatorError
-from spark_apply.stores.postgres.server import Server
-from spark_apply.stores.postgres.tables import Cursor
+from spark_apply.stores.postgres.session.server import Cursor, Server
 from spark_apply.views.database.names import ERROR_FUNCTION, base, is_of_relation, schema_of, short, waiting
 from spark_apply.views.database.values import declared, kept, shown_type
 from spark_apply.views.embedded.state import KEY, OP, POSITION, SOURCE_MS, ViewState

@@ -18,7 +18,7 @@ import psycopg2
 import psycopg2.errors
 
 from cdc.model.errors import BugError, OperatorError
-from spark_apply.stores.postgres.server import passes
+from spark_apply.stores.postgres.session.server import passes
 from spark_apply.views.database import fold, sides
 from spark_apply.views.database.names import asks_for, base, filled, temporary
 from spark_apply.views.database.publishing import publish
@@ -32,7 +32,7 @@ from spark_apply.views.embedded.step import ViewError
 from spark_apply.views.model.uses import Way
 from spark_apply.views.model.values import quoted, text
 from spark_apply.views.planning.view import View
-from spark_apply.views.sql.expressions.dialects import SAME
+from spark_apply.views.sql.expressions.engines.dialects import SAME
 from spark_apply.views.sql.view_plan import Node
 
 _CHANGED: Final = ("changed", "before_changed", "after_changed", "both_changed")

@@ -16,7 +16,7 @@ from cdc.model.change import Kind
 from spark_apply.views.model.values import Columns, quoted, text
 from spark_apply.views.model.values import engine_type as embedded_type
 from spark_apply.views.planning.view import View
-from spark_apply.views.sql.expressions.postgres import SYSTEM_COLUMNS
+from spark_apply.views.sql.expressions.engines.postgres import SYSTEM_COLUMNS
 
 _TYPES: Final = {
     "VARCHAR": "text",

@@ -30,7 +30,7 @@ def plan_pattern(
     uses: Mapping[str, TableUse],
     *,
     divided: Division,
-    engine: str = "duckdb",
+    engine: str,
 ) -> tuple[ViewPlan, str]:
     """Return how a pattern is kept up to date, and the SELECT that it is. Raises ConfigError."""
     relation = _relation(name, pattern.of, relations)

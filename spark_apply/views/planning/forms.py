@@ -11,7 +11,7 @@ from spark_apply.views.model.uses import TableUse
 from spark_apply.views.pattern.plan import plan_pattern
 from spark_apply.views.planning.kept_in_postgres import refuse_elsewhere
 from spark_apply.views.search.plan import Match, match_of, plan_match
-from spark_apply.views.sql.expressions.dialects import POSTGRES
+from spark_apply.views.sql.expressions.engines.dialects import POSTGRES
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.reading.written import tables_named
 from spark_apply.views.sql.view_plan import Division, Relation, ViewPlan

@@ -8,7 +8,7 @@ from typing import Final
 from cdc.config.views import ViewConfig
 from cdc.model.errors import ConfigError
 from spark_apply.views.model.uses import TableUse, Way
-from spark_apply.views.sql.expressions.postgres import LONGEST_NAME, SYSTEM_COLUMNS
+from spark_apply.views.sql.expressions.engines.postgres import LONGEST_NAME, SYSTEM_COLUMNS
 from spark_apply.views.sql.view_plan import Relation, ViewPlan
 
 _WAY_OUT: Final = "say `engine: duckdb`, or write the view into a views.yaml of its own, with that engine"

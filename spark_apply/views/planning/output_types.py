@@ -21,7 +21,7 @@ from spark_apply.spark.names import quoted
 from spark_apply.spark.steadiness import differs_each_time
 from spark_apply.views.model.uses import TableUse
 from spark_apply.views.model.values import Columns, may_be_published
-from spark_apply.views.sql.expressions.in_spark import as_spark
+from spark_apply.views.sql.expressions.engines.spark import as_spark
 from spark_apply.views.sql.reading.lookups import as_read
 from spark_apply.views.sql.reading.written import Written
 

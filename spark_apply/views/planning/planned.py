@@ -27,7 +27,7 @@ from spark_apply.views.planning.kept_in_postgres import refuse_columns
 from spark_apply.views.planning.output_types import output_columns
 from spark_apply.views.planning.streams import Stream, require_times, require_topics, streams_of
 from spark_apply.views.planning.view import View, relation_of
-from spark_apply.views.sql.expressions.dialects import POSTGRES
+from spark_apply.views.sql.expressions.engines.dialects import POSTGRES
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.view_plan import Relation
 

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 from spark_apply.events.typed import OP, POSITION
 from spark_apply.spark.names import quoted
-from spark_apply.views.cluster.reading import AT, BEGUN, NEW, WAS, committed, late_positions, newest, versions
+from spark_apply.views.cluster.counted_events import AT, BEGUN, NEW, WAS, committed, late_positions, newest, versions
 from spark_apply.views.model.uses import ARRIVAL, TableUse, Way
 
 

@@ -13,7 +13,7 @@ from cdc.config.views import MatchConfig
 from cdc.model.errors import ConfigError
 from spark_apply.views.search.kept import KeptSearches
 from spark_apply.views.search.query import read_search
-from spark_apply.views.sql.expressions.dialects import DIALECTS, Dialect
+from spark_apply.views.sql.expressions.engines.dialects import DIALECTS, Dialect
 from spark_apply.views.sql.expressions.types import type_of
 from spark_apply.views.sql.reading.names import find
 from spark_apply.views.sql.reading.written import did_you_mean

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from sqlglot.errors import SqlglotError
 
 from spark_apply.views.model.uses import TableUse
-from spark_apply.views.sql.expressions.dialects import written_for
+from spark_apply.views.sql.expressions.engines.dialects import written_for
 from spark_apply.views.sql.expressions.types import INTERVALS, NULL, is_sketch
 from spark_apply.views.sql.nodes.graph import Graph
 from spark_apply.views.sql.nodes.node import Branch, Made, alike, node_of

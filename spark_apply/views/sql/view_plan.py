@@ -15,8 +15,8 @@ What an engine must have when it runs a node's statements, by relation R (a capt
     changed."R"   the distinct values of `Relation.change_columns` of rows that differ
     units."N"     of node N: the distinct units to recompute, filled from `Node.touched` and `Node.due`
 
-Spark's statements read temporary views in their place (`spark_apply.views.sql.expressions.dialects.stand_in`), and of
-the rows of ``before``, ``after`` and ``both`` those that differ from views of their own: no table is searched for them.
+Spark's statements read temporary views in their place (`expressions.engines.dialects.stand_in`), and of the rows of
+``before``, ``after`` and ``both`` those that differ from views of their own: no table is searched for them.
 
 Of a node the tables before, after and both have its unit columns that are no output columns, then its columns, as
 `Node.restricted` gives them, and `changed` its unit columns, NULL among the values. A node without units is recomputed,

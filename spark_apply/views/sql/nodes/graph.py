@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from spark_apply.views.sql.expressions.carried import carried
-from spark_apply.views.sql.expressions.checked import checked
-from spark_apply.views.sql.expressions.dialects import SPARK, current
+from spark_apply.views.sql.expressions.engines.dialects import SPARK, current
+from spark_apply.views.sql.expressions.for_engine import carried
+from spark_apply.views.sql.expressions.for_spark import checked
 from spark_apply.views.sql.expressions.types import type_of
 from spark_apply.views.sql.nodes.node import alike, node_of
 from spark_apply.views.sql.nodes.sketched import growing, has_sketches, over_sketches
@@ -51,7 +51,6 @@ class Graph:
         self.nodes: list[Node] = []
         self.warnings: dict[str, None] = {}
         self.reads: set[str] = set()
-        self._inputs: dict[str, Input] = {}
         self._of_blocks: list[tuple[Block, Input]] = []
 
     def branches(self, query: exp.Expr, ctes: Ctes, *, top: bool = False, named: bool = True) -> tuple[Block, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from spark_apply.views.sql.expressions.carrier import cast
-from spark_apply.views.sql.expressions.dialects import SPARK, current
+from spark_apply.views.sql.expressions.engines.dialects import SPARK, current
 from spark_apply.views.sql.expressions.types import FLOATS, common_type, is_number, is_sketch
 from spark_apply.views.sql.reading.blocks import Block, aliases
 from spark_apply.views.sql.reading.written import Written, as_written

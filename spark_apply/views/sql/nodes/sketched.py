@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
-from spark_apply.views.sql.expressions.approximate import AS, SKETCHED, check_approximate, lg_k_of, values_of
 from spark_apply.views.sql.expressions.carrier import integer, shown
+from spark_apply.views.sql.expressions.rules.approximate import AS, SKETCHED, check_approximate, lg_k_of, values_of
 from spark_apply.views.sql.expressions.types import is_sketch
 from spark_apply.views.sql.nodes.node import Branch
 from spark_apply.views.sql.reading.blocks import Block, Input, Side, Source, column

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from spark_apply.views.sql.expressions.carrier import cast
-from spark_apply.views.sql.expressions.dialects import POSTGRES, current
+from spark_apply.views.sql.expressions.engines.dialects import POSTGRES, current
 from spark_apply.views.sql.expressions.types import NULL
 from spark_apply.views.sql.nodes.node import Branch, Made
 from spark_apply.views.sql.reading.blocks import Block, Side, column, unlike

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from sqlglot import exp
 
 from spark_apply.views.sql.expressions.carrier import cast
-from spark_apply.views.sql.expressions.dialects import DUCKDB, SPARK, current
+from spark_apply.views.sql.expressions.engines.dialects import DUCKDB, SPARK, current
 from spark_apply.views.sql.reading.blocks import CLOCK, Block, Side, Source, column
 
 BEFORE, AFTER, BOTH, CHANGED, UNITS = "before", "after", "both", "changed", "units"

@@ -13,7 +13,7 @@ from typing import Final
 
 from sqlglot import exp
 
-from spark_apply.views.sql.expressions.dialects import current
+from spark_apply.views.sql.expressions.engines.dialects import current
 from spark_apply.views.sql.reading.blocks import CLOCK, Block, aliases, has_clock
 from spark_apply.views.sql.reading.written import Written, as_written
 from spark_apply.views.sql.statements import block as to

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 
 from sqlglot import exp
 
-from spark_apply.views.sql.expressions.dialects import POSTGRES, current
+from spark_apply.views.sql.expressions.engines.dialects import POSTGRES, current
 from spark_apply.views.sql.reading.blocks import Block, Source, aliases, has_clock, without_clock
 from spark_apply.views.sql.statements import block as to
 

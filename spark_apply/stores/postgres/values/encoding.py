@@ -13,7 +13,7 @@ from typing import Final
 
 import psycopg2.errors
 
-from spark_apply.stores.postgres.tables import Cursor
+from spark_apply.stores.postgres.session.server import Cursor
 
 _ASCII: Final = bytes(range(128))
 

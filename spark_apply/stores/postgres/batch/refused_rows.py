@@ -10,8 +10,7 @@ from typing import Final
 import psycopg2
 import psycopg2.errors
 
-from spark_apply.stores.postgres.server import passes
-from spark_apply.stores.postgres.tables import Cursor
+from spark_apply.stores.postgres.session.server import Cursor, passes
 
 _OF_ROWS: Final = ("09", "21", "22", "23", "27", "2F", "38", "39", "44", "54", "P0", "XX")
 """SQLSTATE classes by which a server refuses a row: its values, its size, a constraint, a trigger, a function.

@@ -12,8 +12,8 @@ Rows may exchange values that are unique, or move them along, within one transac
 so they are also tried together, with the rows of their keys taken out first (`folding.write`): the whole table before
 it is bisected, and what was refused behind that, without the rows whose values are others' even so.
 
-A refusal is of a row if its SQLSTATE says so (`spark_apply.stores.postgres.refusals`), and of the table otherwise. The
-server's messages are not repeated, because they quote values.
+A refusal is of a row if its SQLSTATE says so (`refused_rows`), and of the table otherwise. The server's messages are
+not repeated, because they quote values.
 """
 
 from __future__ import annotations
@@ -30,16 +30,23 @@ from psycopg2 import sql
 from cdc.model.errors import CdcError, OperatorError
 from spark_apply.events.typed import OFFSET, PARTITION, POSITION
 from spark_apply.model.store import Applied, Batch, CopyError, Refused, Visibility
-from spark_apply.stores.postgres import folding, tables
-from spark_apply.stores.postgres.copy_text import CopyText
-from spark_apply.stores.postgres.history import TYPES
-from spark_apply.stores.postgres.letters import Letters
-from spark_apply.stores.postgres.locks import wait_for_locks
-from spark_apply.stores.postgres.others import may_move
-from spark_apply.stores.postgres.refusals import FOR_OTHERS, TAKEN, UndoneError, bisect, reason, refuses_rows, savepoint
-from spark_apply.stores.postgres.server import is_locked, is_of_one_table, passes
-from spark_apply.stores.postgres.tables import COPY_BYTES, Cursor, Tables
-from spark_apply.stores.postgres.types import pg_type
+from spark_apply.stores.postgres.batch import folding
+from spark_apply.stores.postgres.batch.copy_text import CopyText
+from spark_apply.stores.postgres.batch.refused_rows import (
+    FOR_OTHERS,
+    TAKEN,
+    UndoneError,
+    bisect,
+    reason,
+    refuses_rows,
+    savepoint,
+)
+from spark_apply.stores.postgres.copies import tables
+from spark_apply.stores.postgres.copies.altered import may_move
+from spark_apply.stores.postgres.copies.tables import COPY_BYTES, Tables
+from spark_apply.stores.postgres.session.server import Cursor, is_locked, is_of_one_table, passes, wait_for_locks
+from spark_apply.stores.postgres.values.encoding import Letters
+from spark_apply.stores.postgres.values.types import pg_type
 
 _MOST_BLOCKED = 300
 """So many rows of a table that are refused for the sake of others are tried again. With more, the table is divided
@@ -105,43 +112,34 @@ def fold_carefully(cur: Cursor, folds: Sequence[TableFold], translated: Callable
     """Fold the tables in. Raises CopyError for all that cannot go on, DeferredError to be called again with that."""
     failed: dict[str, CdcError] = {}
 
-    def going_on(some: Sequence[TableFold]) -> list[TableFold]:
-        return [one for one in some if one.of.table.qualified not in failed]
+    def each(some: Sequence[TableFold], step: Callable[[TableFold], object]) -> list[TableFold]:
+        """Take a step for each table that goes on; return those of which it says False."""
+        left = []
+        for one in some:
+            if one.of.table.qualified not in failed:
+                with _of_table(cur, one, translated, failed):
+                    if step(one) is False:
+                        left.append(one)
+        return left
 
-    for one in folds:
-        with _of_table(cur, one, translated, failed):
-            _stage(cur, one)
-    left, tried = going_on(sorted(folds, key=lambda one: one.immediate)), len(folds) + 1
+    each(folds, lambda one: _stage(cur, one))
+    left, tried = [one for one in folds if one.of.table.qualified not in failed], len(folds) + 1
+    left.sort(key=lambda one: one.immediate)
     while left and len(left) < tried:
-        tried, refused = len(left), list[TableFold]()
-        for one in left:
-            with _of_table(cur, one, translated, failed):
-                if not _whole(cur, one):
-                    refused.append(one)
-        left = refused
+        tried, left = len(left), each(left, lambda one: _whole(cur, one))
     if failed:  # nothing of this is kept, and rows that are refused without another table may be taken with it
         raise CopyError(failed)
-    later = list[TableFold]()
-    for one in left:
-        with _of_table(cur, one, translated, failed):
-            if not _by_halves(cur, one, may_wait=len(left) > 1):
-                later.append(one)
-    for one in later:
-        with _of_table(cur, one, translated, failed):
-            _by_halves(cur, one)
+    several = len(left) > 1
+    later = each(left, lambda one: _by_halves(cur, one, may_wait=several))
+    each(later, lambda one: _by_halves(cur, one))
     tried = sum(one.waiting for one in left) + 1
     while not failed and 0 < (now := sum(one.waiting for one in left)) < tried:
         tried = now
-        for one in going_on(left):
-            with _of_table(cur, one, translated, failed):
-                _blocked_again(cur, one)
-    for one in [] if failed else left:
-        with _of_table(cur, one, translated, failed):
-            if one.kept is not None:
-                raise one.kept
-    for one in [] if failed else left:
-        with _of_table(cur, one, translated, failed):
-            _refuse(cur, one, one.blocked)
+        each(left, lambda one: _blocked_again(cur, one))
+    if not failed:
+        each(left, _require_gone)
+    if not failed:
+        each(left, lambda one: _refuse(cur, one, one.blocked))
     if failed:
         raise CopyError(failed)
     try:
@@ -248,6 +246,11 @@ def _blocked_again(cur: Cursor, one: TableFold) -> None:
         else:
             one.count(taken.written, taken.deleted)
     _move_together(cur, one)
+
+
+def _require_gone(one: TableFold) -> None:
+    if one.kept is not None:
+        raise one.kept
 
 
 def _move_together(cur: Cursor, one: TableFold) -> None:
@@ -394,7 +397,7 @@ def _load(cur: Cursor, one: TableFold, batch: Batch) -> None:
     of, text = one.of, CopyText(batch, partial(one.letters.missing, cur))
     types = {
         **{column.name: pg_type(column) for column in of.table.columns},
-        **{name: TYPES[name] for name in (POSITION, *of.said)},
+        **{name: tables.OWN_TYPES[name] for name in (POSITION, *of.said)},
         PARTITION: "integer",
         OFFSET: "bigint",
     }

@@ -19,7 +19,7 @@ from typing import Final
 from sqlglot import exp
 
 from spark_apply.views.sql.expressions.carrier import Carrier, call, case, integer
-from spark_apply.views.sql.expressions.dialects import PLACEHOLDER
+from spark_apply.views.sql.expressions.engines.dialects import PLACEHOLDER
 from spark_apply.views.sql.expressions.types import FLOATS, INTEGERS, NULL
 
 _PLAIN: Final = (

@@ -14,21 +14,11 @@ from typing import Final
 from psycopg2 import errors, sql
 
 from cdc.model.errors import OperatorError
-from spark_apply.stores.postgres.tables import Cursor
+from spark_apply.stores.postgres.session.server import Cursor
 
 _TRY_MS: Final = 1_500  # above deadlock_timeout, after which an autovacuum is cancelled
-_FOLDING_MS: Final = 5_000
-_AGAIN_MS: Final = 200
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 8.0
 _WITHIN_S = 60.0
-
-
-def wait_for_locks(cur: Cursor, *, again: bool = False) -> None:
-    """Bound how long what follows in the transaction waits for a lock: another session may keep a table for hours.
-
-    `again`: one was waited for in vain already. All tables wait meanwhile, so no other is waited for as long.
-    """
-    cur.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(_AGAIN_MS if again else _FOLDING_MS)))
 
 
 def lock_exclusively(cur: Cursor, relations: Sequence[sql.Identifier], doing: str, then: Callable[[], None]) -> None:

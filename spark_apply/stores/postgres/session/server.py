@@ -14,8 +14,8 @@ from psycopg2 import sql
 from cdc.machine.hosts import is_local
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
 from spark_apply.spark.failures import StoreAwayError
-from spark_apply.stores.postgres.locks import wait_for_locks
-from spark_apply.stores.postgres.tables import Cursor
+
+Cursor = psycopg2.extensions.cursor
 
 _AWAY_S = 10.0
 """So long the server may not answer before its copies are set aside; from then on it is asked once at a time."""
@@ -24,6 +24,8 @@ _POOLER_LOOKS = 5
 _LAST_PORT = 65_535
 _LINGERS_S = 5.0
 _ROWS_AT_ONCE = 2_000
+_LOCK_MS = 5_000
+_LOCK_AGAIN_MS = 200
 _SETTINGS = {
     "DateStyle": "ISO",
     "TimeZone": "UTC",
@@ -252,6 +254,14 @@ class Server:
         undo = _UNDO if doing == _APPLYING and code in _ALTERED else None
         missing = "grant what is missing to this user" if code == "42501" else undo
         return OperatorError(f"{self._where}: {doing}: {reason}", hint=missing)
+
+
+def wait_for_locks(cur: Cursor, *, again: bool = False) -> None:
+    """Bound how long what follows in the transaction waits for a lock: another session may keep a table for hours.
+
+    `again`: one was waited for in vain already. All tables wait meanwhile, so no other is waited for as long.
+    """
+    cur.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(_LOCK_AGAIN_MS if again else _LOCK_MS)))
 
 
 def is_locked(exc: psycopg2.Error) -> bool:

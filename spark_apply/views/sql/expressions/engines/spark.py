@@ -9,8 +9,8 @@ from typing import Final
 
 from sqlglot import exp
 
-from spark_apply.views.sql.expressions.approximate import lg_k_of, most_of, quantile_of
 from spark_apply.views.sql.expressions.carrier import call, case, integer
+from spark_apply.views.sql.expressions.rules.approximate import lg_k_of, most_of, quantile_of
 from spark_apply.views.sql.reading.written import HllSketchAgg, HllSketchEstimate, Written
 
 _OURS: Final = (exp.ApproxDistinct, exp.ApproxQuantile, exp.ApproxTopK, HllSketchAgg, HllSketchEstimate)

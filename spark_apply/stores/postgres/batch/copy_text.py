@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 from spark_apply.events.typed import KEY, OFFSET, OP, PARTITION, POSITION, SOURCE_MS
 from spark_apply.model.store import Batch, Refused
-from spark_apply.stores.postgres.types import copy_instant, copy_line, copy_text
+from spark_apply.stores.postgres.values.types import copy_instant, copy_line, copy_text
 
 _SLICE = 250_000
 """The number of rows in memory at a time."""

@@ -12,11 +12,12 @@ from spark_apply.events.typed import POSITION
 from spark_apply.model.completeness import Mark
 from spark_apply.model.lost_columns import Numbers, come_columns, lost_columns, of_another_hand, refuse_lost
 from spark_apply.model.target_table import TargetTable, other_target
-from spark_apply.stores.postgres import tables
-from spark_apply.stores.postgres.copies import Copy
-from spark_apply.stores.postgres.keys import column_type
-from spark_apply.stores.postgres.tables import Cursor, Tables, columns_of
-from spark_apply.stores.postgres.types import holds
+from spark_apply.stores.postgres.copies import tables
+from spark_apply.stores.postgres.copies.catalog import Copy
+from spark_apply.stores.postgres.copies.tables import Tables, columns_of
+from spark_apply.stores.postgres.session.server import Cursor
+from spark_apply.stores.postgres.values.keys import column_type
+from spark_apply.stores.postgres.values.types import holds
 
 _HELD: Final = """
 WITH t AS (SELECT * FROM pg_class WHERE oid = to_regclass(%s)), own (class, id) AS (

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import psycopg2.extensions
 from psycopg2 import sql
 
 from cdc.model.errors import ConfigError, OperatorError
-from spark_apply.events.history import AT, DERIVED
+from spark_apply.events.history import AT, CURRENT, DERIVED, FROM_POSITION, TO_POSITION, VALID_FROM, VALID_TO
 from spark_apply.events.typed import OFFSET, OP, PARTITION, POSITION
 from spark_apply.model.target_table import TargetTable, other_target
-from spark_apply.stores.postgres.history import TYPES
-from spark_apply.stores.postgres.keys import column_type
-from spark_apply.stores.postgres.types import holds, widens
+from spark_apply.stores.postgres.session.server import Cursor
+from spark_apply.stores.postgres.values.keys import column_type
+from spark_apply.stores.postgres.values.types import holds, widens
 
 OURS = "cdc_apply"
 """The schema of the tables that are not for readers."""
@@ -23,6 +22,19 @@ MAX_NAME_BYTES = 63
 COPY_BYTES = 1 << 20
 _FILLFACTOR = 85
 """Leaves room in each page for newer versions of its rows, which then need no new index entries (HOT)."""
+
+_TIME: Final = "timestamp with time zone"
+OWN_TYPES: Final[Mapping[str, str]] = {
+    POSITION: 'text COLLATE "C"',
+    OP: "text",
+    AT: _TIME,
+    FROM_POSITION: 'text COLLATE "C"',
+    TO_POSITION: 'text COLLATE "C"',
+    VALID_FROM: _TIME,
+    VALID_TO: _TIME,
+    CURRENT: "boolean",
+}
+"""The types of our own columns."""
 
 _PLACE = sql.SQL("{} integer, {} bigint").format(sql.Identifier(PARTITION), sql.Identifier(OFFSET))
 """The columns that say where the record of an event lies."""
@@ -38,8 +50,6 @@ UNION ALL SELECT format('ALTER %%I SET (%%s)', attname, array_to_string(attoptio
     WHERE attoptions IS NOT NULL
 """
 """Where a table is kept, with which options, and with which statistics."""
-
-Cursor = psycopg2.extensions.cursor
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +264,7 @@ def _fields(table: TargetTable) -> list[sql.Composed]:
 
 
 def _ours(names: Collection[str]) -> list[sql.Composed]:
-    return [sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(TYPES[name])) for name in names]
+    return [sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(OWN_TYPES[name])) for name in names]
 
 
 def _listed(names: Collection[str]) -> sql.Composed:

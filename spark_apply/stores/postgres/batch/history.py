@@ -5,7 +5,7 @@ A history's table has the columns that are listed there, in that order, and the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
 from psycopg2 import sql
@@ -13,20 +13,7 @@ from psycopg2 import sql
 from spark_apply.events.history import AT, CURRENT, DERIVED, FROM_POSITION, SAID, TO_POSITION, VALID_FROM, VALID_TO
 from spark_apply.events.typed import OP, POSITION
 from spark_apply.model.target_table import TargetColumn, TargetTable
-from spark_apply.stores.postgres.types import pg_type
-
-_TIME: Final = "timestamp with time zone"
-TYPES: Final[Mapping[str, str]] = {
-    POSITION: 'text COLLATE "C"',
-    OP: "text",
-    AT: _TIME,
-    FROM_POSITION: 'text COLLATE "C"',
-    TO_POSITION: 'text COLLATE "C"',
-    VALID_FROM: _TIME,
-    VALID_TO: _TIME,
-    CURRENT: "boolean",
-}
-"""The types of our own columns."""
+from spark_apply.stores.postgres.values.types import pg_type
 
 _WAS: Final = {name: f"{name}_was" for name in DERIVED}
 _AS_TEXT: Final = ("json", "numeric")

@@ -19,10 +19,10 @@ from typing import Final
 
 from sqlglot import exp
 
-from spark_apply.views.sql.expressions.aggregates import AGGREGATES, Aggregate
 from spark_apply.views.sql.expressions.carrier import Carrier, Rules, Typed, call, case, integer, shown
-from spark_apply.views.sql.expressions.casts import CASTS
 from spark_apply.views.sql.expressions.guards import only_where
+from spark_apply.views.sql.expressions.rules.aggregates import AGGREGATES, Aggregate
+from spark_apply.views.sql.expressions.rules.casts import CASTS
 from spark_apply.views.sql.expressions.types import FLOATS, INSTANTS, NULL, SKETCH, is_number
 from spark_apply.views.sql.reading.written import HllSketchAgg, HllSketchEstimate, HllUnionAgg, Written
 

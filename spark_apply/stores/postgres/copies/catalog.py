@@ -15,8 +15,9 @@ from spark_apply.model.identity import stamp
 from spark_apply.model.kept_mark import kept_mark
 from spark_apply.model.store import Due
 from spark_apply.model.target_table import TargetTable, other_target
-from spark_apply.stores.postgres import tables
-from spark_apply.stores.postgres.tables import OURS, Cursor, Tables, check_names, columns_of
+from spark_apply.stores.postgres.copies import tables
+from spark_apply.stores.postgres.copies.tables import OURS, Tables, check_names, columns_of
+from spark_apply.stores.postgres.session.server import Cursor
 
 LIVE, BESIDE, PREVIOUS = "live", "beside", "previous"
 """The roles of a table's copies."""

@@ -9,10 +9,10 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
 
 from spark_apply.spark import names
-from spark_apply.views.cluster.kept import aligned
+from spark_apply.views.cluster.kept_rows import aligned
 from spark_apply.views.cluster.lake import WAITING, Lake
-from spark_apply.views.cluster.running import Running
 from spark_apply.views.cluster.state import ClusterState
+from spark_apply.views.cluster.step_parts import Running
 from spark_apply.views.cluster.values import frame, schema_of
 from spark_apply.views.embedded.fold import SourceTable, taken
 from spark_apply.views.embedded.state import KEY, OP, POSITION, SOURCE_MS, place

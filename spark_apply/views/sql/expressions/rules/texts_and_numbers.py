@@ -7,8 +7,8 @@ from typing import Final
 from sqlglot import exp
 
 from spark_apply.views.sql.expressions.carrier import Carrier, Rules, Typed, call, case, cast, integer
-from spark_apply.views.sql.expressions.casts import CASTS
 from spark_apply.views.sql.expressions.guards import where_known
+from spark_apply.views.sql.expressions.rules.casts import CASTS
 from spark_apply.views.sql.expressions.types import FLOATS, INTEGERS, NULL, decimal, is_decimal, precision_scale
 from spark_apply.views.sql.reading.blocks import operand
 

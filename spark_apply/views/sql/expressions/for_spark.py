@@ -11,7 +11,6 @@ from typing import Final
 
 from sqlglot import exp
 
-from spark_apply.views.sql.expressions.approximate import check_approximate
 from spark_apply.views.sql.expressions.carrier import (
     NEVER,
     NEVER_BY_NAME,
@@ -24,7 +23,8 @@ from spark_apply.views.sql.expressions.carrier import (
     several,
     shown,
 )
-from spark_apply.views.sql.expressions.in_spark import as_spark
+from spark_apply.views.sql.expressions.engines.spark import as_spark
+from spark_apply.views.sql.expressions.rules.approximate import check_approximate
 from spark_apply.views.sql.reading.blocks import Block
 from spark_apply.views.sql.reading.written import (
     ABBREVIATED,

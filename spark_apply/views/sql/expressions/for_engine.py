@@ -11,17 +11,17 @@ from typing import Final
 
 from sqlglot import exp
 
-from spark_apply.views.sql.expressions.aggregates import AGGREGATES
-from spark_apply.views.sql.expressions.approximate import APPROXIMATE, AS, OURS
 from spark_apply.views.sql.expressions.carrier import Carrier, Rule, shown
-from spark_apply.views.sql.expressions.casts import CASTS
-from spark_apply.views.sql.expressions.dialects import POSTGRES, current
-from spark_apply.views.sql.expressions.functions import FUNCTIONS
+from spark_apply.views.sql.expressions.engines.dialects import POSTGRES, current
+from spark_apply.views.sql.expressions.engines.postgres import LONGEST_NAME, in_postgres, refusal
 from spark_apply.views.sql.expressions.guards import guarded
-from spark_apply.views.sql.expressions.instants import INSTANT_FUNCTIONS
-from spark_apply.views.sql.expressions.letters import LETTERS
-from spark_apply.views.sql.expressions.operators import OPERATORS
-from spark_apply.views.sql.expressions.postgres import LONGEST_NAME, in_postgres, refusal
+from spark_apply.views.sql.expressions.rules.aggregates import AGGREGATES
+from spark_apply.views.sql.expressions.rules.approximate import APPROXIMATE, AS, OURS
+from spark_apply.views.sql.expressions.rules.casts import CASTS
+from spark_apply.views.sql.expressions.rules.dates_and_times import INSTANT_FUNCTIONS
+from spark_apply.views.sql.expressions.rules.letter_case import LETTERS
+from spark_apply.views.sql.expressions.rules.operators import OPERATORS
+from spark_apply.views.sql.expressions.rules.texts_and_numbers import FUNCTIONS
 from spark_apply.views.sql.reading.blocks import Block
 from spark_apply.views.sql.reading.written import Written, kept_as
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from psycopg2 import sql
 
-from spark_apply.stores.postgres.tables import Cursor
+from spark_apply.stores.postgres.session.server import Cursor
 
 Pairs = list[tuple[str, str]]
 """What takes something away, and what makes it."""

@@ -15,7 +15,7 @@ from psycopg2 import sql
 from spark_apply.events.typed import OP, POSITION
 from spark_apply.model.target_table import TargetColumn, TargetTable
 from spark_apply.model.types import ONE_TEXT
-from spark_apply.stores.postgres.types import pg_type
+from spark_apply.stores.postgres.values.types import pg_type
 
 _BY_TEXT: Final = ("integer", "bigint", "text", "boolean", "date", "timestamp without time zone")
 """Types of which each value has one text in the key of an event."""

@@ -9,10 +9,11 @@ from psycopg2 import sql
 
 from spark_apply.events.typed import OFFSET, OP, PARTITION, POSITION
 from spark_apply.model.store import EVERYTHING, Applied, Batch, Offsets
-from spark_apply.stores.postgres.copy_text import CopyText
-from spark_apply.stores.postgres.history import fold_statement
-from spark_apply.stores.postgres.keys import Stage, newest_events, same_text
-from spark_apply.stores.postgres.tables import COPY_BYTES, Cursor, Tables
+from spark_apply.stores.postgres.batch.copy_text import CopyText
+from spark_apply.stores.postgres.batch.history import fold_statement
+from spark_apply.stores.postgres.copies.tables import COPY_BYTES, Tables
+from spark_apply.stores.postgres.session.server import Cursor
+from spark_apply.stores.postgres.values.keys import Stage, newest_events, same_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,4 +302,4 @@ def _require_all(cur: Cursor, tables: Tables, newest: sql.Composed, still: sql.C
 _LEFT_OUT: Final = (
     "DO $$BEGIN RAISE EXCEPTION 'a trigger, a rule or a policy leaves a row out' USING ERRCODE = '27000'; END$$"
 )
-"""It is an error of the row, for which the batch is searched: see `spark_apply.stores.postgres.careful`."""
+"""It is an error of the row, for which the batch is searched: see `spark_apply.stores.postgres.batch.row_by_row`."""
