@@ -118,3 +118,15 @@ def test_a_change_is_hidden_iff_the_view_of_its_key_saw_it(
     for key, view in zip(keys, model, strict=True):
         row = tuple(dict(zip(table.key, key, strict=True))[column.name] for column in table.columns)
         assert handover.hides(insert(table, row), xid) == (bool(view) and xid in seen[view or 0])
+
+
+def test_keys_that_bound_a_gap_do_not_divide_it() -> None:
+    """A sample may have them: a range between a key and itself would be a session that has nothing to read."""
+    table = TABLES[0]
+    keys, order = _keys(table), key_order(table)
+    progress = TableProgress(estimate=KEYS, order=order).read(after=None, upto=keys[4], view=1, rows=5)
+    progress = progress.read(after=keys[9], upto=None, view=1, rows=KEYS - 10)
+    plan = list(split_ranges(table, Relation(1), progress, sample=[keys[4], keys[9]], workers=3))
+    assert [(piece.after, piece.upto) for piece in plan] == [(keys[4], keys[9])]
+    plan = list(split_ranges(table, Relation(1), progress, sample=keys[4:10], workers=2))
+    assert [(piece.after, piece.upto) for piece in plan] == [(keys[4], keys[7]), (keys[7], keys[9])]
