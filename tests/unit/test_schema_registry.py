@@ -27,7 +27,7 @@ from cdc.formats.wires import RegisteredWires
 from cdc.model.change import Kind, Row, Table
 from cdc.model.errors import ConfigError, OperatorError, RetryableError
 from cdc.rules.flat import Formats
-from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, insert
+from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, insert, truncate
 from cdc.testing.log import View
 from sinks.client import schema_registry
 from sinks.client.schema_registry import SchemaRegistry, check
@@ -59,13 +59,13 @@ class Bench:
         self.config = RegistryConfig(url=server.url, **options)
 
     def run(self, *tables: Table, form: str = "avro") -> None:
-        formats, client = Formats(form), SchemaRegistry(self.config)
+        formats, client, reader = Formats(form), SchemaRegistry(self.config), SchemaRegistry(self.config)
         wires = RegisteredWires(formats, registry=client, subjects=self.config.subjects)
         Pipeline(
             Settings(connector="c", prefix="p", formats=formats, wires=wires),
             open_source=lambda: MemorySource(self.log, tables or [TABLE]),
             open_snapshotter=lambda: MemorySnapshotter(self.log),
-            sink=MemorySink(self.kafka, "c", "p", reading=Reading(client.schema)),
+            sink=MemorySink(self.kafka, "c", "p", reading=Reading(reader.schema, forget=reader.forget)),
         ).run(until_caught_up=True)
 
     def readable(self, form: str) -> dict[str, bool]:
@@ -323,6 +323,29 @@ def test_another_schema_under_our_subject(server: ScriptedRegistry) -> None:
         bench.run()
     assert bench.kafka.topics == {}
     Bench(server, subjects="topic-record").run()
+
+
+def test_an_id_that_another_schema_has_meanwhile_makes_no_row_foreign(server: ScriptedRegistry) -> None:
+    """The registry is restored behind a look at the id: rows that are read again stay, and are taken for no others'."""
+    bench, asked, looks = Bench(server), server.answer, list[str]()
+    bench.log.commit(insert(TABLE, (b"1", b"a")))
+    bench.run()
+    bench.log.commit(truncate(TABLE), insert(TABLE, (b"2", b"a")))
+    bench.log.commit(insert(WIDER, (b"3", b"a", b"b")))
+
+    def answer(command: str, path: str, body: Any, login: str | None) -> tuple[int, Any]:
+        told = asked(command, path, body, login)
+        looks.extend([path] if path.startswith("/schemas/ids/2") else [])
+        if len(looks) == 2:  # after the start's: the topic is read for the truncate, and its schema is known from here
+            server.answer = asked  # type: ignore[method-assign]
+            del server.schemas[2], server.subjects["p.s.t-value"]
+        return told
+
+    server.answer = answer  # type: ignore[method-assign]
+    bench.run(WIDER)
+    assert server.answer == asked
+    assert sorted(server.schemas) == [1, 2], "the same ids again"
+    assert bench.readable("avro") == {"2": True, "3": True}
 
 
 @pytest.mark.parametrize("more", [True, False], ids=["and a change comes", "and none comes"])
