@@ -48,7 +48,7 @@ class Registry(Protocol):
         """Whether the registry still has the ids that it gave since `forget`. Raises as `register`."""
 
     def takes(self) -> bool:
-        """Whether it would take by now a schema that it has refused; that is told once. Raises as `register`."""
+        """Whether it would take by now a schema that it has refused; each is told of once. Raises as `register`."""
 
     def schema(self, number: int) -> tuple[str, str] | None:
         """Return the type and text of a schema; None: the registry does not know it. Raises as `register`."""

@@ -56,6 +56,8 @@ class SchemaRegistry:
         """The last schema of each subject, and its id, since `forget`."""
         self._refused: dict[str, tuple[str, str, Sequence[str]]] = {}
         """The schemas that it did not take, by subject, with what they were asked by."""
+        self._told = set[tuple[str, str]]()
+        """Subjects and texts of those of which it was told that it takes them by now."""
         self._looked_at, self._answered_s = 0, 0.0
 
     def forget(self) -> None:
@@ -85,6 +87,8 @@ class SchemaRegistry:
     def takes(self) -> bool:
         """Whether it would take by now what it has refused: see `cdc.formats.wires.Registry`."""
         for subject, (text, type_, ours) in self._refused.copy().items():
+            if (subject, text) in self._told:  # what it says beforehand is not what it does
+                continue
             asking = SchemaRegistry(self._config, self._key, learns=False)
             try:
                 asking.register(subject, text, type_=type_, ours=ours)
@@ -92,7 +96,7 @@ class SchemaRegistry:
                 continue
             finally:
                 asking.forget()
-            self._refused.pop(subject, None)
+            self._told.add((subject, text))
             return True
         return False
 

@@ -26,7 +26,7 @@ from cdc.formats.reading import Reading
 from cdc.formats.registry_watch import RegistryWatch
 from cdc.formats.wires import RegisteredWires
 from cdc.model.change import Kind, Row, Table
-from cdc.model.errors import ConfigError, OperatorError, RetryableError
+from cdc.model.errors import ConfigError, OperatorError, RetryableError, TopicError
 from cdc.model.interfaces import Source
 from cdc.rules.flat import Formats
 from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, insert, truncate
@@ -155,6 +155,24 @@ def test_a_refused_schema_stops_no_other_table(
     bench.log.commit(insert(text_table("t", ["id", "note", "more", "most"]), (b"3", b"a", b"b", b"c")))
     with pytest.raises(OperatorError, match="not compatible"):  # there is no other
         bench.run(text_table("t", ["id", "note", "more", "most"]), form=form)
+
+
+def test_what_was_refused_is_told_to_be_taken_once(server: ScriptedRegistry) -> None:
+    """Also by a registry that cannot be asked beforehand: it must not have a session begin again each minute."""
+    registry, of = SchemaRegistry(RegistryConfig(url=server.url)), '{"type":"record","name":"%s","fields":[]}'
+    server.keep("s", {"schema": of % "old"})
+    server.refuses = "not compatible"
+
+    def refused() -> None:
+        with pytest.raises(TopicError, match="not compatible"):
+            registry.register("s", of % "new", type_="AVRO", ours=["old", "new"])
+
+    refused()
+    assert not registry.takes()
+    server.forbids = {"compatibility"}
+    assert registry.takes()
+    refused()
+    assert not registry.takes()
 
 
 def test_a_refused_schema_stops_before_the_event(server: ScriptedRegistry) -> None:
