@@ -76,6 +76,9 @@ class _Registry:
     def same(self) -> bool:
         return True
 
+    def takes(self) -> bool:
+        return False
+
     def schema(self, number: int) -> tuple[str, str] | None: ...
 
     def newest(self, subject: str) -> str | None:  # noqa: ARG002 - the seam's

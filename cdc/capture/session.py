@@ -225,7 +225,8 @@ class Session:
     def _look_at_topics(self, *, whole: bool = False) -> None:
         """Restart the session if a topic has been deleted or changed: a start compares all with what is recorded."""
         if self._settings.wires is not None and self._settings.wires.moved():
-            log.warning("the schema registry has other ids than it gave: the session starts again to compare")
+            log.warning("the schema registry has other ids than it gave, or takes what it has refused: the session "
+                        "starts again to compare")  # fmt: skip
             raise RestartSession
         if self._sink.moved(whole=whole):
             log.warning("a topic has been deleted, made again or given partitions, has lost records, or is right "

@@ -79,7 +79,7 @@ def files_of(context: click.Context) -> dict[str, Path]:
             called = (of.metavar or "").removesuffix("...")
             if called in ("", "FILE"):
                 called = _called(one)
-            if called.endswith(".yaml"):
+            if called.endswith((".yaml", ".json")):
                 found[called] = one
     return found
 

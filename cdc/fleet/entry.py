@@ -19,7 +19,7 @@ import orjson
 import yaml
 
 from cdc.config.config import ConnectorConfig, load_connector, parse_connector
-from cdc.config.yaml.references import expand
+from cdc.config.yaml.references import ELSEWHERE, expand
 from cdc.fleet.clash import Held, clashes, held_by
 from cdc.fleet.secrets import literal_secrets
 from cdc.model.errors import CdcError, ConfigError
@@ -29,8 +29,6 @@ STATUS: Final = "status/"
 _VERSION: Final = 1
 _MOST_PLACE: Final = 100_000
 _REFERENCE: Final = re.compile(r"\$?\$\{[^}]*\}")
-_ELSEWHERE: Final = "a-reference-that-is-resolved-elsewhere"
-"""As long as a secret must be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +138,7 @@ def _unresolved(value: str) -> str:
         except ConfigError as exc:
             if "is not a reference" in exc.message:
                 raise
-            return _ELSEWHERE
+            return ELSEWHERE
 
     return _REFERENCE.sub(replace, value)
 

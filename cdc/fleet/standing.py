@@ -23,6 +23,11 @@ NO_MEMBER: Final = {
     "message": "no member of the fleet runs it",
     "hint": "start a member: cdc fleet run, with the same --fleet and --bootstrap-servers",
 }
+NOT_YET: Final = {
+    "kind": "NoMember",
+    "message": "no member of the fleet has it yet",
+    "hint": "none is missing: the group gives its places to those that are there, which takes some seconds",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +83,7 @@ def standing(
         error_before = said.error if said else None
         row = {**_NOTHING, "state": WAITING, "member": member, "place": entry.place, "last_error": error_before}
         if member is None:
-            row["last_error"] = error_before or NO_MEMBER
+            row["last_error"] = error_before or (NOT_YET if members else NO_MEMBER)
         elif said is not None and said.member == member:
             row |= {"state": said.state, "since_ms": said.since_ms, "again_ms": said.again_ms}
         found[name] = row

@@ -7,7 +7,9 @@
 | anything else | JSON |
 
 A record of which nobody knows the schema any more is given as it is: it may have been a row. One whose schema is there
-and is no connector's, or whose bytes are not of it, is `FOREIGN`, which no JSON is.
+and is no connector's, or whose bytes are not of it, is `FOREIGN`, which no JSON is. Before it is called that the
+registry is asked again, once for each schema: one that was made again may have given the id to another schema since,
+and a row that was taken for foreign would be taken out of its topic.
 """
 
 from __future__ import annotations
@@ -42,10 +44,12 @@ class Reading:
         """`schema_of` is asked once for each schema, until it is to `forget`; None: there is no registry."""
         self._schema_of, self._forget = schema_of, forget
         self._readers: dict[int, avro.Read | None] = {}
+        self._asked_again: set[int] = set()
 
     def forget(self) -> None:
         """Forget all schemas: a registry that was made again has others under their ids."""
         self._readers.clear()
+        self._asked_again.clear()
         self._forget()
 
     def event(self, value: bytes | None, headers: Iterable[Any] | None) -> bytes | None:
@@ -55,14 +59,23 @@ class Reading:
     def json(self, data: bytes) -> bytes:
         """Return the JSON of a key or value."""
         if data[:1] == MAGIC and self._schema_of is not None:
-            return self._registered(data, self._schema_of) if len(data) > HEAD else FOREIGN
+            return self._by_its_schema(data, self._schema_of) if len(data) > HEAD else FOREIGN
         if data.startswith(CONNECT):
             at = data.find(_PAYLOAD)
             return data[at + len(_PAYLOAD) : -1] if at > 0 else data
         return data
 
-    def _registered(self, data: bytes, schema_of: SchemaOf) -> bytes:
+    def _by_its_schema(self, data: bytes, schema_of: SchemaOf) -> bytes:
         number = int.from_bytes(data[1:HEAD], "big")
+        found = self._registered(number, data, schema_of)
+        if found is FOREIGN and number not in self._asked_again:
+            self._asked_again.add(number)
+            self._readers.clear()
+            self._forget()
+            found = self._registered(number, data, schema_of)
+        return found
+
+    def _registered(self, number: int, data: bytes, schema_of: SchemaOf) -> bytes:
         if number not in self._readers:
             found = schema_of(number)
             if found is None:

@@ -33,7 +33,7 @@ from cdc.formats.schema_text import is_of
 from cdc.formats.tables import event_schema, key_schema, places, row_schema
 from cdc.formats.typed import typed
 from cdc.model.change import Column, Table
-from cdc.model.errors import BugError, OperatorError
+from cdc.model.errors import BugError, OperatorError, TopicError
 from cdc.model.wire import Wire
 from cdc.rules.flat import Formats
 
@@ -47,6 +47,9 @@ class Registry(Protocol):
     def same(self) -> bool:
         """Whether the registry still has the ids that it gave since `forget`. Raises as `register`."""
 
+    def takes(self) -> bool:
+        """Whether it would take by now a schema that it has refused; each is told of once. Raises as `register`."""
+
     def schema(self, number: int) -> tuple[str, str] | None:
         """Return the type and text of a schema; None: the registry does not know it. Raises as `register`."""
 
@@ -56,8 +59,8 @@ class Registry(Protocol):
     def register(self, subject: str, text: str, *, type_: str, ours: Sequence[str]) -> int:
         """Return the id of a schema under a subject, where it is registered unless it is there.
 
-        Schemas that have one of the names `ours` are the connector's own. Raises OperatorError if the registry refuses
-        it, or another schema is there, and RetryableError if the registry cannot be asked.
+        Schemas that have one of the names `ours` are the connector's own. Raises TopicError if the registry refuses
+        it, or another schema is there, OperatorError if it takes none, and RetryableError if it cannot be asked.
         """
 
 
@@ -78,7 +81,7 @@ class RegisteredWires:
         self._topics.clear()
         if self._registry is not None:
             self._registry.forget()
-            self._watch = RegistryWatch(self._registry.same)
+            self._watch = RegistryWatch(self._registry.same, self._registry.takes)
 
     def moved(self) -> bool:
         return self._watch is not None and self._watch.moved()
@@ -97,7 +100,10 @@ class RegisteredWires:
             if at not in self._made:
                 self._made[at] = self._make(table, topic, numbers)
         except OperatorError as exc:
-            raise OperatorError(f"table {table.qualified}: {exc.message}", hint=exc.hint) from None
+            said = f"table {table.qualified}: {exc.message}"
+            if isinstance(exc, TopicError):
+                raise TopicError(said, hint=exc.hint or "", topic=topic) from None
+            raise OperatorError(said, hint=exc.hint) from None
         return self._made[at]
 
     def _make(self, table: Table, topic: str, numbers: Mapping[str, Any] | None) -> Wire | None:
@@ -108,10 +114,11 @@ class RegisteredWires:
         precise = encoding in PRECISE and self._formats.decimals == "precise"
         name = schema.full_name(topic) if encoding in PRECISE else topic
         if self._subjects == "record" and self._topics.setdefault(name, topic) != topic:
-            raise OperatorError(
+            raise TopicError(
                 f"records of topic {topic} would be called {name}, as those of topic {self._topics[name]} are: they "
                 "would share their subjects at the registry",
                 hint="sink.registry.subjects: topic, or topic-record; or another topic for one of them: sink.route",
+                topic=topic,
             )
         row = row_schema(table, name, precise=precise, metadata=flat.metadata if flat is not None else ())
         key = key_schema(table, name)

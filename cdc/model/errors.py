@@ -6,7 +6,7 @@
     │   ├── VerdictError      position or topics do not go with what was found  exit 4
     │   │   └── GapError          log after the position is gone
     │   ├── LeftOutError      a table cannot be captured for now: the other tables go on
-    │   ├── TopicError        a table's topic is not as it must be: the other tables go on
+    │   ├── TopicError        a table's topic, or its schema at a registry, is not right: the others go on
     │   ├── UnloggedError a server writes no log: what is written now never comes
     │   ├── TooLargeError a record above the broker's limit; may be a dead letter instead
     │   └── FencedError   another copy of the connector has taken over     exit 3
@@ -90,7 +90,7 @@ class LeftOutError(OperatorError):
 
 
 class TopicError(OperatorError):
-    """A topic of a table is not as it must be, which nothing else depends on: the other tables go on.
+    """A topic of a table is not as it must be, or a registry does not take its schema: the other tables go on.
 
     What the table changes meanwhile is not published. Once its topic is right, its rows are read into it, and those
     that are gone are deleted.

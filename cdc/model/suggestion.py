@@ -9,9 +9,14 @@ from cdc.model.errors import OperatorError
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Return a hint with the known name that is nearest to an unknown one, or else `otherwise`."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"did you mean {near[0]}?" if near and near[0] != name else otherwise
+    """Return a hint with the known name that is nearest to an unknown one, or else `otherwise`.
+
+    Nearest is one that differs in capital letters alone, or by a schema before it.
+    """
+    spelt, others = name.casefold(), {of.casefold(): of for of in known}
+    found = sorted(of for of in others if of == spelt or of.endswith(f".{spelt}"))
+    near = found or difflib.get_close_matches(spelt, others, n=1)
+    return f"did you mean {others[near[0]]}?" if near and others[near[0]] != name else otherwise
 
 
 def not_described(connector: str, tables: Collection[str], known: Collection[str]) -> OperatorError:

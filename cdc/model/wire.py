@@ -50,7 +50,10 @@ class Wires(Protocol):
         """
 
     def moved(self) -> bool:
-        """Whether the registry no longer has the ids that it gave in this session. Waits for nothing."""
+        """Whether the registry no longer has the ids that it gave in this session, or takes what it has refused.
+
+        Waits for nothing.
+        """
 
     def lost(self, record: Mapping[str, Any]) -> bool:
         """Whether the registry has something else, or nothing, under the id of values of a schema topic's record.
@@ -61,6 +64,6 @@ class Wires(Protocol):
     def of(self, table: Table, topic: str, numbers: Mapping[str, Any] | None = None) -> Wire | None:
         """Return the format of a table; None: plain JSON. `numbers` are those that the schema topic has.
 
-        A registry learns its schemas now, before the first event that needs them. Raises OperatorError if it refuses
-        them, and RetryableError if it cannot be asked.
+        A registry learns its schemas now, before the first event that needs them. Raises TopicError if it refuses
+        them, OperatorError if it takes none, and RetryableError if it cannot be asked.
         """

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from cdc.model.errors import ConfigError
+from cdc.model.hints import CONNECTOR
 from cdc.model.state import State
 
 _FORMAT: Final = 1
@@ -50,9 +51,12 @@ class Exported:
         return {**body, "checksum": _checksum(body)}
 
     @classmethod
-    def from_json(cls, text: bytes, *, where: str) -> Exported:
-        """Read a file. Raises ConfigError for one that is damaged, was edited, or is of a newer version."""
-        hint = "cdc offsets export FILE > offsets.json"
+    def from_json(cls, text: bytes, *, where: str, of: str = CONNECTOR) -> Exported:
+        """Read a file. Raises ConfigError for one that is damaged, was edited, or is of a newer version.
+
+        `of` is what hints call the file that it is for.
+        """
+        hint = f"cdc offsets export {of} > offsets-now.json"
         try:
             body = orjson.loads(text)
             version, checksum = body["cdc_offsets"], body.pop("checksum")

@@ -90,7 +90,7 @@ def move(
     if kind == "same":
         return Move(kind, means, state.sequence)
     if not force:
-        raise OperatorError(means, hint="cdc offsets import … --force does it all the same")
+        raise OperatorError(means, hint="cdc offsets import CONNECTOR.yaml OFFSETS.json --force  # does it anyway")
     sink.create(())  # the audit's topic, of a connector that an older release has run
     fenced = sink.fence()
     if fenced is None or fenced.sequence != state.sequence:

@@ -20,7 +20,7 @@ def merged(texts: Sequence[bytes]) -> bytes:
     ended = False
     for text in texts:
         name, new = b"", False
-        for line in text.splitlines():
+        for line in text.removesuffix(b"\n").split(b"\n"):  # a label may have any other end of a line
             if line.startswith(_BEGINS):
                 name = line[len(_BEGINS) :].partition(b" ")[0]
                 new = name not in heads

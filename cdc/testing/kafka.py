@@ -200,6 +200,7 @@ class MemorySink:
 
     def fence(self) -> State | None:
         self.close()
+        self._reading.forget()
         self._at("sink.fence")
         self._epoch = self._kafka.fence(self._producer)
         self.epochs += 1

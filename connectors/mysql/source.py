@@ -208,7 +208,7 @@ class MysqlSource:
         place = self._place
         asked = place.resume(offset, gtids=self._server.gtids, mariadb=self._server.mariadb)
         place.gtids = self._by_hand or place.gtids
-        self._by_gtid = self._server.gtids
+        self._by_gtid, self._followed.since = self._server.gtids, place.sift
         # What ends before `done` was published, even if it was prepared before the part that is read again.
         self._grouper = Grouper(self._followed.wanted, settled=max(place.settled, place.done))
         self._offsets, self._ends = FileOffsets(whole=place.by_file), FileEnds(self.made_at)

@@ -19,7 +19,7 @@ from cdc.config.published.record_format import RegistryConfig
 from cdc.formats.meanings import meant_otherwise, swapped
 from cdc.formats.proto import proto_text
 from cdc.formats.reading import PLAIN, Reading, SchemaOf
-from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
+from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError, TopicError
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
@@ -54,6 +54,10 @@ class SchemaRegistry:
         self._client = self._new_client()
         self._given: dict[str, tuple[Schema, int]] = {}
         """The last schema of each subject, and its id, since `forget`."""
+        self._refused: dict[str, tuple[str, str, Sequence[str]]] = {}
+        """The schemas that it did not take, by subject, with what they were asked by."""
+        self._told = set[tuple[str, str]]()
+        """Subjects and texts of those of which it was told that it takes them by now."""
         self._looked_at, self._answered_s = 0, 0.0
 
     def forget(self) -> None:
@@ -80,8 +84,32 @@ class SchemaRegistry:
         finally:
             client.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
+    def takes(self) -> bool:
+        """Whether it would take by now what it has refused: see `cdc.formats.wires.Registry`."""
+        for subject, (text, type_, ours) in self._refused.copy().items():
+            if (subject, text) in self._told:  # what it says beforehand is not what it does
+                continue
+            asking = SchemaRegistry(self._config, self._key, learns=False)
+            try:
+                asking.register(subject, text, type_=type_, ours=ours)
+            except TopicError:
+                continue
+            finally:
+                asking.forget()
+            self._told.add((subject, text))
+            return True
+        return False
+
     def register(self, subject: str, text: str, *, type_: str, ours: Sequence[str]) -> int:
         """Return the id of a schema under a subject: see `cdc.formats.wires.Registry`."""
+        self._refused.pop(subject, None)
+        try:
+            return self._register(subject, text, type_, ours)
+        except TopicError:
+            self._refused[subject] = (text, type_, ours)
+            raise
+
+    def _register(self, subject: str, text: str, type_: str, ours: Sequence[str]) -> int:
         from confluent_kafka.schema_registry import Schema  # noqa: PLC0415 - an extra, and slow to load
 
         schema = Schema(text, type_)
@@ -216,10 +244,12 @@ class SchemaRegistry:
                 "who may read and register this subject",
             )
         if status == _REFUSED:
-            return OperatorError(
+            return TopicError(
                 f"{where}: subject {what} does not take the table's schema; no event is written with it: {reason}",
-                hint="change the table back; or another format for it (sink.formats); or let the subject take it: its "
-                f"compatibility is at {self._config.url}/config/{what}; then start the connector again",
+                hint=f"let the subject take it: its compatibility is at {self._config.url}/config/{what}, or else the "
+                f"registry's at {self._config.url}/config; or another format for this table (sink.formats); or, while "
+                "no row of it has been written since, change the table back; then start the connector again",
+                topic=what,
             )
         if status == _INVALID:
             return OperatorError(
@@ -257,37 +287,40 @@ class SchemaRegistry:
             return None
 
     def _refuse_others(self, subject: str, text: str, type_: str, wanted: str, ours: Sequence[str]) -> None:
-        """Raise OperatorError if a subject's newest schema is not the connector's."""
+        """Raise TopicError if a subject's newest schema is not the connector's."""
         name = _name_of(text)
         if type_ == wanted and name in ours:
             return
-        raise OperatorError(
+        raise TopicError(
             f"schema registry at {self._config.url}: subject {subject} has another schema: “{name}” ({type_})",
             hint="whose is it? sink.registry.subjects: topic-record, or another topic_prefix, gives another subject",
+            topic=subject,
         )
 
     def _refuse_swapped(self, subject: str, before: str, now: Schema) -> None:
-        """Raise OperatorError if a field would stand for another column than before: readers could not tell."""
+        """Raise TopicError if a field would stand for another column than before: readers could not tell."""
         for field, column in swapped(now.schema_type or "AVRO", before, now.schema_str or ""):
-            raise OperatorError(
+            raise TopicError(
                 f"schema registry at {self._config.url}: subject {subject}: its field {field} is column “{column}”, "
                 "and another column wants that name now: readers would take the one for the other: no event is written",
                 hint="Avro has no such name: call the other column otherwise, or leave one of them out "
                 "(source.columns: exclude), or another format for this table (sink.formats)",
+                topic=subject,
             )
 
     def _refuse_another_meaning(self, subject: str, before: str, now: Schema) -> None:
-        """Raise OperatorError if bytes would stand for another value than before, unless the subject takes anything."""
+        """Raise TopicError if bytes would stand for another value than before, unless the subject takes anything."""
         for field, was, means in meant_otherwise(now.schema_type or "AVRO", before, now.schema_str or ""):
             if self._takes_anything(subject):
                 return
-            raise OperatorError(
+            raise TopicError(
                 f"schema registry at {self._config.url}: subject {subject}: its field {field} is {was}, and would be "
                 f"{means}: a reader that has a schema of its own would take the one's bytes for the other's, which the "
                 "registry does not see: no event is written",
                 hint="change the column back; or, if all readers go by the schema that a record names, let the subject "
                 f"take anything (compatibility NONE at {self._config.url}/config/{subject}) until the connector has "
                 "started again",
+                topic=subject,
             )
 
     def _takes_anything(self, subject: str) -> bool:

@@ -28,7 +28,7 @@ from spark_apply.spark.paths import located
 from spark_apply.spark.remedies import reaching
 from spark_apply.spark.session import open_session
 
-_EXPORT: Final = "cdc offsets export APPLY.yaml > offsets.json"
+_EXPORT: Final = "cdc offsets export APPLY.yaml > offsets-now.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def import_offsets(config: ApplyConfig, exported: Exported, *, force: bool) -> M
         if kind == "same":
             return Moved(kind, means, None)
         if not force:
-            raise OperatorError(means, hint="cdc offsets import … --force does it all the same")
+            raise OperatorError(means, hint="cdc offsets import APPLY.yaml OFFSETS.json --force  # does it anyway")
         if not sure:
             means += "; whether the job is at work could not be told here"
         folder, _ = checkpoints.newest(spark, located(config.checkpoint)) or ("", {})

@@ -372,9 +372,14 @@ def test_pandas_and_polars(shop: Shop) -> None:
             assert len(make()) == 2
 
 
-def test_names_that_are_not_there(shop: Shop) -> None:
+def test_names_that_are_not_there(shop: Shop, tmp_path: Path) -> None:
     with pytest.raises(cdc.OperatorError, match=r"has not described public\.absent"):
         cdc.table(shop.file, "public.absent")
     with pytest.raises(cdc.OperatorError, match=r"has not described public\.absent"):
         cdc.follow(shop.file, tables=["public.absent", "public.orders"])
+    never = tmp_path / "never.yaml"
+    never.write_text(json.dumps({**json.loads(shop.file.read_text()), "name": "never"}))
+    for ask in (lambda: cdc.table(never, "public.orders"), lambda: cdc.follow(never)):
+        with pytest.raises(cdc.OperatorError, match=r"has no topic never\.schema: no connector .* has run there"):
+            ask()
     assert "TEST_DATABASE_URL" in os.environ

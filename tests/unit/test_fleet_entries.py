@@ -23,6 +23,7 @@ source:
   columns: {public.orders: {hash: {columns: [phone], salt: "${file:/run/secrets/salt}"}, mask: [password]}}
 sink:
   bootstrap_servers: ${env:KAFKA}
+  partitions: ${PARTITIONS}
   options: {sasl.username: shop, sasl.password: "${file:/run/secrets/kafka}", ssl.key.location: /etc/key.pem}
 """
 

@@ -24,7 +24,7 @@ from cdc.fleet.entry import Entry, read_entries
 from cdc.fleet.member import Member
 from cdc.fleet.report import Report
 from cdc.fleet.seams import Assigned, GroupMember, Lost, Revoked, clock_s
-from cdc.fleet.standing import NO_MEMBER, Status, standing
+from cdc.fleet.standing import NO_MEMBER, NOT_YET, Status, standing
 from cdc.model.errors import OperatorError, RetryableError, VerdictError
 from cdc.testing.fleet import MemoryBrokers, MemoryFleet, MemoryMembership
 
@@ -328,7 +328,8 @@ def test_what_status_shows() -> None:
         "wrong": ("failed", None),
     }
     assert rows["b"]["last_error"] == error
-    assert rows["d"]["last_error"] == NO_MEMBER
+    assert rows["d"]["last_error"] == NOT_YET
+    assert standing(entries, said, [])["d"]["last_error"] == NO_MEMBER
     assert rows["wrong"]["last_error"]["message"] == "entry wrong is no record of this release"
 
 

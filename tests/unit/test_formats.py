@@ -64,6 +64,9 @@ class MemoryRegistry:
     def same(self) -> bool:
         return True
 
+    def takes(self) -> bool:
+        return False
+
     def schema(self, number: int) -> tuple[str, str] | None:
         return self.schemas.get(number)
 

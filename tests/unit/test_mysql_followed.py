@@ -10,6 +10,7 @@ import pytest
 from cdc.config.source_config import SourceConfig
 from cdc.model.change import Change, Described, Op, Table
 from cdc.model.errors import ChangedError, OperatorError
+from cdc.model.table_schema import Description
 from connectors.mysql.binlog import events, table_map
 from connectors.mysql.binlog.events import TableColumn
 from connectors.mysql.binlog.positions import BinlogPosition
@@ -167,3 +168,15 @@ def test_columns_that_no_statement_made(caplog: pytest.LogCaptureFixture) -> Non
     caplog.clear()
     assert (marks(), marks()) == (("2",), ("2",))
     assert caplog.text.count("without a statement on it") == 1
+
+
+def test_columns_of_before_a_first_start_tell_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """It reads its file from the beginning, with all that tables went through: `ALTER TABLE` stands there, too."""
+    config = SourceConfig(type="mysql", url="mysql://x", tables=("d.t",))
+    catalog: Any = SimpleNamespace(find=lambda *_: captured(ID, NOTE))
+    of = Followed(config, (captured(ID, NOTE),), catalog=lambda: catalog)
+    of.recall({NAME: [Description.of(captured(ID, NOTE).table)]})
+    of.since = AT.commit + 1
+    assert [c.name for c in table(of, told(ID)).columns] == ["id"], "what was not in the set yet is published"
+    assert of.table(told(ID, NOTE), BinlogPosition(AT.file, AT.offset + 1))
+    assert not caplog.text

@@ -41,6 +41,7 @@ from cdc.machine.stop_signals import HangUps, stopping
 from cdc.model.errors import FencedError, OperatorError
 from cdc.model.hints import in_hints, pasteable
 from cdc.model.state import Phase, State
+from cdc.model.suggestion import did_you_mean
 from cdc.monitor.status import source_ms_of
 from cdc.telemetry import server_watch
 from spark_apply.job.batch.counts import TableCount
@@ -62,6 +63,11 @@ from spark_apply.views.running.commands import Turn
         (["offsets", "show", "c.yaml"], "cdc offsets show FILE", "cdc offsets show FILE"),
         (["offsets", "import", "CONNECTOR", "o.json"], "cdc run CONNECTOR.yaml", "cdc run CONNECTOR"),
         (["offsets", "import", "stores", "CONNECTOR"], "cdc apply APPLY.yaml", "cdc apply stores"),
+        (
+            ["offsets", "import", "stores", "my o.json"],
+            "cdc offsets import APPLY.yaml OFFSETS.json --force",
+            "cdc offsets import stores 'my o.json' --force",
+        ),
         (["offsets", "import", "stores", "CONNECTOR"], "cdc run CONNECTOR.yaml", "cdc run CONNECTOR.yaml"),
         (["offsets"], "cdc run CONNECTOR.yaml", "cdc run CONNECTOR.yaml"),
         (["walk", "c.yaml"], "cdc run CONNECTOR.yaml", "cdc run CONNECTOR.yaml"),
@@ -84,6 +90,23 @@ def test_a_hint_names_the_files_that_the_command_was_given(
     for name in ("CONNECTOR", "stores", "views"):
         Path(name).write_text(f"name: x\n{name}: {{}}\n")
     assert pasteable(hint, files_given(command_line, words)) == shown
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("public.A", "public.a"),
+        ("orders", "shop.Orders"),
+        ("shop.ordres", "shop.Orders"),
+        ("x", ""),
+        ("public.a", ""),
+    ],
+)
+def test_a_name_that_somebody_may_have_meant(name: str, meant: str) -> None:
+    """Capital letters and a schema are forgotten more often than letters are mistaken."""
+    assert did_you_mean(name, ["public.w", "public.a", "shop.Orders"], "") == (
+        f"did you mean {meant}?" if meant else ""
+    )
 
 
 def test_hints_within_what_a_command_shows_name_its_file_once() -> None:

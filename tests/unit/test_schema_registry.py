@@ -5,9 +5,10 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from cdc.capture.pipeline import Pipeline, Settings
+from cdc.capture.pipeline import Pipeline, Report, Settings
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.published.record_format import RegistryConfig
 from cdc.formats.meanings import meant_otherwise
@@ -25,9 +26,10 @@ from cdc.formats.reading import Reading
 from cdc.formats.registry_watch import RegistryWatch
 from cdc.formats.wires import RegisteredWires
 from cdc.model.change import Kind, Row, Table
-from cdc.model.errors import ConfigError, OperatorError, RetryableError
+from cdc.model.errors import ConfigError, OperatorError, RetryableError, TopicError
+from cdc.model.interfaces import Source
 from cdc.rules.flat import Formats
-from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, insert
+from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, insert, truncate
 from cdc.testing.log import View
 from sinks.client import schema_registry
 from sinks.client.schema_registry import SchemaRegistry, check
@@ -59,14 +61,23 @@ class Bench:
         self.config = RegistryConfig(url=server.url, **options)
 
     def run(self, *tables: Table, form: str = "avro") -> None:
-        formats, client = Formats(form), SchemaRegistry(self.config)
+        self.pipeline(*tables, form=form).run(until_caught_up=True)
+
+    def pipeline(self, *tables: Table, form: str = "avro", **more: Any) -> Pipeline:
+        formats, client, reader = Formats(form), SchemaRegistry(self.config), SchemaRegistry(self.config)
         wires = RegisteredWires(formats, registry=client, subjects=self.config.subjects)
-        Pipeline(
-            Settings(connector="c", prefix="p", formats=formats, wires=wires),
-            open_source=lambda: MemorySource(self.log, tables or [TABLE]),
+
+        def opened(without: Collection[str] = ()) -> Source:
+            return MemorySource(self.log, [of for of in tables or [TABLE] if of.qualified not in without])
+
+        return Pipeline(
+            Settings(connector="c", prefix="p", formats=formats, wires=wires, idle_position_s=0.0),
+            open_source=opened,
+            leaving_out=lambda names: partial(opened, names),
             open_snapshotter=lambda: MemorySnapshotter(self.log),
-            sink=MemorySink(self.kafka, "c", "p", reading=Reading(client.schema)),
-        ).run(until_caught_up=True)
+            sink=MemorySink(self.kafka, "c", "p", reading=Reading(reader.schema, forget=reader.forget)),
+            **more,
+        )
 
     def readable(self, form: str) -> dict[str, bool]:
         """Return whether each row in the topic, by its id, has the column `more`; each has its schema."""
@@ -113,6 +124,55 @@ def test_a_consumer_reads_it(server: ScriptedRegistry) -> None:
 def test_subjects(server: ScriptedRegistry, subjects: str, expected: set[str]) -> None:
     Bench(server, subjects=subjects).run()
     assert set(server.subjects) == expected
+
+
+@pytest.mark.parametrize("form", ["avro", "flat json-schema"])
+def test_a_refused_schema_stops_no_other_table(
+    server: ScriptedRegistry, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """The table is left out; once the registry takes its schema it is read again by the connector that runs."""
+    monkeypatch.setattr("cdc.formats.wires.RegistryWatch", partial(RegistryWatch, every_s=0.0))
+    bench, other, seen = Bench(server), text_table("u", ["id"]), list[tuple[str, ...]]()
+    bench.log.commit(insert(TABLE, (b"1", b"a")), insert(other, (b"1",)))
+    bench.run(TABLE, other, form=form)
+    server.refuses = "not compatible"
+    bench.log.commit(insert(WIDER, (b"2", b"a", b"b")), insert(other, (b"2",)))
+
+    def step(report: Report) -> None:
+        if seen[-1:] != [report.state.tables]:
+            seen.append(report.state.tables)
+        if report.state.tables == ("s.u",) and len(bench.kafka.committed("p.s.u")) == 2:
+            assert bench.readable(form) == {"1": False}
+            server.refuses = None
+        elif len(seen) > 1 and len(bench.readable(form)) == 2:
+            pipeline.stop()
+
+    pipeline = bench.pipeline(WIDER, other, form=form, observe=step)
+    pipeline.run()
+    assert seen[-2:] == [("s.u",), ("s.t", "s.u")]
+    assert bench.readable(form) == {"1": True, "2": True}
+    server.refuses = "not compatible"
+    bench.log.commit(insert(text_table("t", ["id", "note", "more", "most"]), (b"3", b"a", b"b", b"c")))
+    with pytest.raises(OperatorError, match="not compatible"):  # there is no other
+        bench.run(text_table("t", ["id", "note", "more", "most"]), form=form)
+
+
+def test_what_was_refused_is_told_to_be_taken_once(server: ScriptedRegistry) -> None:
+    """Also by a registry that cannot be asked beforehand: it must not have a session begin again each minute."""
+    registry, of = SchemaRegistry(RegistryConfig(url=server.url)), '{"type":"record","name":"%s","fields":[]}'
+    server.keep("s", {"schema": of % "old"})
+    server.refuses = "not compatible"
+
+    def refused() -> None:
+        with pytest.raises(TopicError, match="not compatible"):
+            registry.register("s", of % "new", type_="AVRO", ours=["old", "new"])
+
+    refused()
+    assert not registry.takes()
+    server.forbids = {"compatibility"}
+    assert registry.takes()
+    refused()
+    assert not registry.takes()
 
 
 def test_a_refused_schema_stops_before_the_event(server: ScriptedRegistry) -> None:
@@ -323,6 +383,29 @@ def test_another_schema_under_our_subject(server: ScriptedRegistry) -> None:
         bench.run()
     assert bench.kafka.topics == {}
     Bench(server, subjects="topic-record").run()
+
+
+def test_an_id_that_another_schema_has_meanwhile_makes_no_row_foreign(server: ScriptedRegistry) -> None:
+    """The registry is restored behind a look at the id: rows that are read again stay, and are taken for no others'."""
+    bench, asked, looks = Bench(server), server.answer, list[str]()
+    bench.log.commit(insert(TABLE, (b"1", b"a")))
+    bench.run()
+    bench.log.commit(truncate(TABLE), insert(TABLE, (b"2", b"a")))
+    bench.log.commit(insert(WIDER, (b"3", b"a", b"b")))
+
+    def answer(command: str, path: str, body: Any, login: str | None) -> tuple[int, Any]:
+        told = asked(command, path, body, login)
+        looks.extend([path] if path.startswith("/schemas/ids/2") else [])
+        if len(looks) == 2:  # after the start's: the topic is read for the truncate, and its schema is known from here
+            server.answer = asked  # type: ignore[method-assign]
+            del server.schemas[2], server.subjects["p.s.t-value"]
+        return told
+
+    server.answer = answer  # type: ignore[method-assign]
+    bench.run(WIDER)
+    assert server.answer == asked
+    assert sorted(server.schemas) == [1, 2], "the same ids again"
+    assert bench.readable("avro") == {"2": True, "3": True}
 
 
 @pytest.mark.parametrize("more", [True, False], ids=["and a change comes", "and none comes"])

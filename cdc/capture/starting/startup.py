@@ -19,7 +19,7 @@ from cdc.capture.starting.descriptions import as_published
 from cdc.encode.table_log import log_of
 from cdc.model.audit import Act
 from cdc.model.change import Offset, Position, Table
-from cdc.model.errors import GapError, OperatorError, UnloggedError, raise_first
+from cdc.model.errors import GapError, TopicError, UnloggedError, raise_first, raise_of_topics
 from cdc.model.interfaces import LINEAGE, Comparing, Renaming, Sink, Source
 from cdc.model.ledger import Loss, loss, to_record
 from cdc.model.state import UNLOGGED, Phase, State
@@ -341,7 +341,7 @@ class Startup:
         self._sink.log("audit", connector.encode(), act.to_bytes(connector=connector, position=position))
 
     def learn_formats(self, source: Source, tables: Sequence[Table]) -> None:
-        """Have a registry learn tables' schemas, before anything is made. Raises OperatorError if it refuses.
+        """Have a registry learn tables' schemas, before anything is made. Raises TopicError for those it refuses.
 
         Not those of a table that has changed since it was described: the log tells first of what it was in between, and
         a subject has its versions in that order.
@@ -350,14 +350,14 @@ class Startup:
         if wires is None:
             return
         wires.begin(source.name, source.database)
+        refused = list[TopicError]()
         for table, shown, numbers, changed in as_published(self._sink.schemas(), tables, rules, self._settings.outbox):
             if not changed:
                 try:
                     wires.of(shown, self._sink.topic(table), numbers)
-                except OperatorError as exc:
-                    if table.qualified in exc.message:
-                        raise
-                    raise OperatorError(f"table {table.qualified}: {exc.message}", hint=exc.hint) from exc
+                except TopicError as exc:
+                    refused.append(exc)
+        raise_of_topics(refused)
 
     def refuse_neighbours(self, identity: Mapping[str, str], tables: Sequence[Table]) -> None:
         """Raise OperatorError if a topic is another connector's, or this one has run under another prefix."""

@@ -147,7 +147,7 @@ def _by_registry(config: ConnectorConfig, checked: Checked) -> Iterator[Finding]
         except OperatorError as exc:
             found = refused("registry", exc)
             if changed:
-                what = f"{exc.message}; the connector stops where the log has come to this change"
+                what = f"{exc.message}; nothing of the table is written behind this change in the log"
                 found = replace(found, level=Level.WARNING, what=what)
             yield found
 

@@ -21,6 +21,7 @@ from cdc.config.config import ConnectorConfig, describes_apply, load_apply, load
 from cdc.config.views import describes_views
 from cdc.model.audit import asked_by
 from cdc.model.errors import ConfigError, OperatorError
+from cdc.model.hints import APPLY, CONNECTOR
 from cdc.model.interfaces import Shared
 from cdc.monitor.status import connector_status, standing
 from cdc.offsets.exported import Exported, of_state
@@ -90,8 +91,9 @@ def import_(file: Path, exported_file: Path, *, force: bool, as_json: bool) -> N
         text = sys.stdin.buffer.read() if str(exported_file) == "-" else exported_file.read_bytes()
     except OSError as exc:
         raise ConfigError(f"{exported_file}: cannot be read: {exc.strerror}") from exc
-    exported = Exported.from_json(text, where=str(exported_file))
-    if _is_of_apply(file):
+    of_apply = _is_of_apply(file)
+    exported = Exported.from_json(text, where=str(exported_file), of=APPLY if of_apply else CONNECTOR)
+    if of_apply:
         config = load_apply(file)
         moved = _job().import_offsets(config, exported, force=force)
         kind, means, more = moved.kind, moved.means, {"kept": moved.kept}

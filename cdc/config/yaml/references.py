@@ -13,6 +13,8 @@ from urllib.parse import quote
 
 from cdc.model.errors import ConfigError
 
+ELSEWHERE: Final = "a-reference-that-is-resolved-elsewhere"
+"""Stands for what a reference holds on another machine; as long as a secret must be."""
 _REFERENCE: Final = re.compile(r"\$?\$\{([^}]*)(\}?)")
 _VARIABLE: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-((?:(?!\$\{).)*))?", re.DOTALL)
 _LOGIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(?:\$\{[^}]*\}|[^/?#@$]|\$(?!\{))*@")

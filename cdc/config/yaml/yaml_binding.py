@@ -6,6 +6,7 @@ replaced inside string values, after parsing.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import re
@@ -19,7 +20,7 @@ from typing import Any, Final, TypeVar, cast
 import yaml
 
 from cdc.config.yaml.misspelt import meant
-from cdc.config.yaml.references import expand
+from cdc.config.yaml.references import ELSEWHERE, expand
 from cdc.model.errors import ConfigError
 
 T = TypeVar("T")
@@ -154,6 +155,10 @@ def _beside(path: Path) -> str:
     return f"{folder.absolute()} has {', '.join(there[:_SHOWN]) or 'no YAML file'}"
 
 
+class _ElsewhereError(Exception):
+    """A number, or true or false, is in a reference that is resolved elsewhere."""
+
+
 class _Binder:
     """Binds nodes of one file to types; holds what its errors need."""
 
@@ -201,7 +206,8 @@ class _Binder:
             if key in values:
                 raise self._error(key_node, _join(at, written), f"given twice (as {key})", "keep one of them")
             field = fields[key]
-            values[key] = self.bind(child, field.metadata.get(BOUND_AS, hints[field.name]), _join(at, key))
+            with contextlib.suppress(_ElsewhereError):  # its default stands in for it
+                values[key] = self.bind(child, field.metadata.get(BOUND_AS, hints[field.name]), _join(at, key))
         for name in _required(cls):
             if name not in values:
                 hint = f"{name}: {_shape(fields[name].metadata.get(BOUND_AS, hints[fields[name].name]))}"
@@ -262,6 +268,8 @@ class _Binder:
         value = self._construct(node, at)
         if isinstance(value, str) and "${" in value:
             held = self._expand(node, value, at).strip()
+            if held == ELSEWHERE:
+                raise _ElsewhereError
             if wanted in _NUMBER and _NUMBER[wanted].fullmatch(held) and len(held) < _MOST_DIGITS:
                 return wanted(held)
             if wanted is bool and held in _TRUTHS:

@@ -91,6 +91,7 @@ class Followed:
         self._described: dict[object, tuple[Table, RowReader]] = {}
         self._last: dict[Name, tuple[events.TableMap, tuple[Table, RowReader]]] = {}
         """Holds what was found last, since looking up a description takes as long as reading a row."""
+        self.since = 0  # what is logged before this commit position may be of before the connector's time
         self.new: set[str] = set()
         """Tables that the log has told of, and that are to be captured once everything before is in Kafka."""
         for one in captured:
@@ -151,13 +152,14 @@ class Followed:
         """Describe it; if it has not the columns that are known, and no statement said so, as the catalog has it now.
 
         Who writes its rows compares that with what was published, and has the table read again. Where the log is behind
-        the catalog there is nothing new: a statement that changed the columns is still to come.
+        the catalog (also `since`) there is nothing new: a statement that changed the columns is still to come.
         """
-        known = self._known.get(name)
-        found = self._describe(told, name, at)
+        known, found = self._known.get(name), self._describe(told, name, at)
         if self._catalog is None or known is None or self._known[name].columns == known.columns:
             return found
         self._known[name] = known
+        if at.commit < self.since:
+            return found
         if any([*self._look(name, at, self._catalog)]):
             log.warning("table %s: other columns in the log at %s, without a statement on it", found[0].qualified, at)
         return self._describe(told, name, at)

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from confluent_kafka.admin import AdminClient
 
 from cdc.config.kafka_config import KafkaConfig
-from cdc.model.errors import GapError, RetryableError
+from cdc.model.errors import GapError, OperatorError, RetryableError
 from cdc.rules.routes import Routes
 from sinks.client.failures import DRIVER_ERRORS, NO_GROUP, translate
 from sinks.client.options import QUICK
@@ -38,11 +38,23 @@ Place = tuple[str, int]
 
 
 def descriptions(config: KafkaConfig) -> list[bytes]:
-    """Return all committed records of the schema topic, in order. Raises RetryableError where Kafka does not answer."""
-    found = read_to_end(
-        config.bootstrap_servers, config.options, schema_topic(config.prefix), "read_committed", open_too=False
-    )
-    return [value for message in found if (value := message.value()) is not None]
+    """Return all committed records of the schema topic, in order.
+
+    Raises OperatorError where there is no such topic, RetryableError where Kafka does not answer.
+    """
+    topic = schema_topic(config.prefix)
+    found = read_to_end(config.bootstrap_servers, config.options, topic, "read_committed", open_too=False)
+    try:
+        return [value for message in found if (value := message.value()) is not None]
+    except RetryableError as exc:
+        cause = exc.__cause__
+        if not isinstance(cause, KafkaException) or cause.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise
+        raise OperatorError(
+            f"Kafka at {config.bootstrap_servers} has no topic {topic}: no connector of topic prefix {config.prefix} "
+            "has run there",
+            hint="cdc run CONNECTOR.yaml; or are sink.topic_prefix, or sink.bootstrap_servers, those of another one?",
+        ) from exc
 
 
 class Descriptions:
