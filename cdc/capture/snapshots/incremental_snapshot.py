@@ -257,7 +257,7 @@ class IncrementalSnapshot:
         self._readings[name] = replace(
             reading,
             after=window.after or reading.after,
-            key=window.table.key_as_text,
+            key=window.table.key_order,
             rows=reading.rows + len(window.rows),
             estimate=window.estimate,
             read=window.after is None,
