@@ -110,7 +110,7 @@ class EtcdSnapshotter:
         of = self._captured.get(table.qualified)
         if of is None:
             return None
-        behind = after[0] if after is not None and of.table.key_as_text == key else None
+        behind = after[0] if after is not None and of.table.key_order == key else None
         with self._session() as gateway:
             read: list[Row] = []
             revision, count, is_last, limit = 0, 0, False, min(_FIRST_ROWS, rows)

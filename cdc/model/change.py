@@ -69,6 +69,8 @@ class Column:
     equality: str = field(default="", compare=False)
     """When the server takes two texts of the column for equal: ``exact``, if all characters are the same; ``padded``,
     the same without spaces at the end; empty: in other cases too, or it is not known."""
+    collation: str = field(default="", compare=False)
+    """What orders its texts, in the source's terms; empty where it is not told, or is the source's default."""
     unknown: bool = field(default=False, compare=False)
     """Its type was dropped before its values were read from the log: they are the server's text, whatever it was."""
     changed: bool = field(default=False, compare=False)
@@ -101,6 +103,12 @@ class Table:
     def key_as_text(self) -> str:
         """Names and types of the key columns: keys of tables with the same text can be compared."""
         return ", ".join(f"{column.name} {column.type}" for column in (self.columns[i] for i in self.key_indexes))
+
+    @property
+    def key_order(self) -> str:
+        """The same with their collations: tables with the same text have the same order of keys."""
+        collations = " ".join(self.columns[i].collation for i in self.key_indexes).rstrip()
+        return f"{self.key_as_text}; {collations}" if collations else self.key_as_text
 
     @property
     def key_indexes(self) -> tuple[int, ...]:

@@ -288,7 +288,7 @@ class Snapshotter(Protocol):
     def window(self, table: Table, after: Key | None, rows: int, *, key: str, first: bool) -> Window | None:
         """Read about `rows` rows behind the key `after`, under a new view; None if the table is gone.
 
-        Reads from the beginning if the table's `key_as_text` is no longer `key`. Called on another thread than the
+        Reads from the beginning if the table's `key_order` is no longer `key`. Called on another thread than the
         rest. `first`: wait until the view sees every transaction that began before the call; the log may not have it,
         or had its events before keys were noted.
         """

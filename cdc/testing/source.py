@@ -316,7 +316,7 @@ class MemorySnapshotter:
         self._at("snapshot.window")
         if first:
             self._log.reveal_before(self._log.end)
-        if table.key_as_text != key:
+        if table.key_order != key:
             after = None
         view = self._log.view()
         found = sorted(item for item in self._log.rows(table, view).items() if after is None or item[0] > after)[:rows]

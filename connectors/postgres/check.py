@@ -6,7 +6,7 @@ transaction that is rolled back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -169,11 +169,12 @@ class _Check:
         good, found = captured_tables.sorted_out(refusals, of.tables, known)
         yield from found
         there = captured_tables.all_of(good, lambda names: catalog.captured(names, of.keys))
-        without = self._without(catalog, there)
+        without = self._without(catalog, there, known)
         oids = []
         for captured in there:
             if captured.oid in without and len(without) < len(there):
-                yield left_out(f"table {captured.table.qualified}", without[captured.oid])
+                name = captured.table.qualified
+                yield left_out(f"table {name}", without[captured.oid], named=name in of.tables)
                 continue
             self._tables += (captured.table,)
             self._all += (captured,)
@@ -187,12 +188,15 @@ class _Check:
         for refusal in lock_room.refusals(catalog.rows, self._oids):
             yield Finding(Level.WARNING if read else Level.ERROR, "server", refusal.message, refusal.hint)
 
-    def _without(self, catalog: Catalog, there: Sequence[Captured]) -> dict[int, CdcError]:
-        """Say of the tables that a run leaves out, by oid, why they cannot join the publication."""
+    def _without(self, catalog: Catalog, there: Sequence[Captured], known: Collection[str]) -> dict[int, CdcError]:
+        """Say of the tables that a run leaves out, by oid, why they cannot join the publication.
+
+        Where none is `known`, which were captured before, it stops at those that are named.
+        """
         name, of = self._names.publication, captured_tables.LeftOut(self._config.source.tables)
         brought = [one for one in there if of.brings(one.table.qualified)]
         locked = joining.locked(catalog, name, brought)
-        theirs = joining.unpublishable(catalog, name, brought)
+        theirs = joining.unpublishable(catalog, name, there if known else brought)
         return {
             **{one.oid: joining.is_locked(one.table, pid) for one, pid in locked},
             **{one.oid: joining.may_not_publish(catalog, name, one.table) for one in theirs},

@@ -132,7 +132,7 @@ class MysqlSnapshotter:
 
     def window(self, table: Table, after: Key | None, rows: int, *, key: str, first: bool) -> Window | None:
         def statement(now: Captured) -> str:
-            behind = after if now.table.key_as_text == key else None
+            behind = after if now.table.key_order == key else None
             return selects.window_statement(now.table, Relation(now.columns), after=behind, rows=rows)
 
         return self._under_a_view(table, statement, rows=rows, first=first)

@@ -56,7 +56,7 @@ class PostgresWindows:
         """See `cdc.model.interfaces.Snapshotter.window`."""
 
         def statement(now: Table, relation: Relation) -> sql.Composable:
-            return window_statement(now, relation, after=after if now.key_as_text == key else None, rows=rows)
+            return window_statement(now, relation, after=after if now.key_order == key else None, rows=rows)
 
         return self._under_a_view(table, statement, rows=rows, first=first)
 

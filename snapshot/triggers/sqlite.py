@@ -123,7 +123,7 @@ class SqliteSnapshotter:
             if found is None:
                 return None
             now = found.table
-            if now.key_as_text != key:
+            if now.key_order != key:
                 after = None
             order = [_by_index(found, name) for name in now.key]
             marks, parameters = ([], []) if after is None else _parameters(now, after)

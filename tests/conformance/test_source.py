@@ -441,7 +441,7 @@ def test_windows_agree_with_the_log(story: Story) -> None:
         before.do(Put("a", 30, "open"))
         if origin.waits:
             before.commit()
-        window = reader.window(table, None, 1_000, key=table.key_as_text, first=False)
+        window = reader.window(table, None, 1_000, key=table.key_order, first=False)
         found = reader.rows(table, [origin.key("a", 30), origin.key("a", 999)], first=False)
         single = reader.row(table, origin.key("a", 30))
         if not origin.waits:

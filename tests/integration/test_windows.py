@@ -1,4 +1,4 @@
-"""Windows of a table, read by a session whose server goes away."""
+"""Windows of a table, read by a session whose server goes away, and of a table whose key gets another order."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import psycopg2
 import psycopg2.extensions
 import pytest
 
+from cdc.config import registry
 from cdc.config.config import ConnectorConfig
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.source_config import SourceConfig
@@ -15,7 +16,8 @@ from cdc.model.errors import RetryableError
 from connectors.postgres import session
 from connectors.postgres.catalog.catalog import Catalog
 from snapshot.postgres.windows import PostgresWindows
-from tests.conftest import Database
+from tests.conftest import Database, MySQLDatabase
+from tests.pushes import some_each_push
 
 
 class Cut(psycopg2.extensions.connection):
@@ -52,8 +54,43 @@ def test_a_server_that_goes_away_as_a_view_ends_is_asked_again(
     with monkeypatch.context() as patch:
         patch.setattr(session, "connect", cut)
         with pytest.raises(RetryableError, match=r"reading table public\.t"):
-            windows.read(found.table, None, 10, key=found.table.key_as_text, first=False)
-    window = windows.read(found.table, None, 10, key=found.table.key_as_text, first=False)
+            windows.read(found.table, None, 10, key=found.table.key_order, first=False)
+    window = windows.read(found.table, None, 10, key=found.table.key_order, first=False)
     windows.close()
     assert window is not None
     assert len(window.rows) == 5
+
+
+_ORDERS = {  # PostgreSQL's is of the same order here, where it has no other collation: that is not relied on
+    "postgres18": ("text", 'ALTER TABLE t ALTER id TYPE text COLLATE "C"'),
+    "mysql": ("varchar(9) COLLATE utf8mb4_general_ci", "ALTER TABLE t MODIFY id varchar(9) COLLATE utf8mb4_bin"),
+    "mariadb": ("varchar(9) COLLATE utf8mb4_general_ci", "ALTER TABLE t MODIFY id varchar(9) COLLATE utf8mb4_bin"),
+}
+
+
+@pytest.mark.parametrize("server", some_each_push(_ORDERS, "postgres18"))
+def test_behind_a_key_of_another_order_a_table_is_read_from_its_beginning(
+    server: str, request: pytest.FixtureRequest
+) -> None:
+    """A row that was not read yet may stand before that key now."""
+    database: Database | MySQLDatabase = request.getfixturevalue(server)
+    type_, alter = _ORDERS[server]
+    kind, schema = ("postgres", "public") if server == "postgres18" else ("mysql", database.name)
+    database.execute(f"CREATE TABLE t (id {type_} PRIMARY KEY)", "INSERT INTO t VALUES ('a'), ('B'), ('c'), ('D')")
+    config = ConnectorConfig(
+        name="windows",
+        source=SourceConfig(type=kind, url=database.url, tables=(f"{schema}.t",)),
+        sink=KafkaConfig(bootstrap_servers="127.0.0.1:9", topic_prefix="windows"),
+    )
+    source, reader = registry.source(config)(), registry.snapshotter(config)()
+    source.connect()
+    (table,) = source.tables()
+    source.close()
+    first = reader.window(table, None, 3, key=table.key_order, first=False)
+    assert first is not None
+    assert [id_ for (id_,) in first.rows] == ([b"B", b"D", b"a"] if kind == "postgres" else [b"a", b"B", b"c"])
+    database.execute(alter)
+    read = reader.window(table, first.after, 3, key=first.table.key_order, first=False)
+    reader.close()
+    assert read is not None
+    assert [id_ for (id_,) in read.rows] == [b"B", b"D", b"a"]

@@ -17,7 +17,8 @@ from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.catalog.catalog import Captured
 from connectors.mysql.rows import relations
 from connectors.mysql.rows.relations import Followed
-from connectors.mysql.statements.ddl import Altered, Emptied, Filled, Granted
+from connectors.mysql.statements.ddl import Altered, Dropped, Emptied, Filled, Granted
+from connectors.mysql.statements.judgement import Judgement
 from connectors.mysql.values import mapping
 from tests.encoders.mysql import header
 
@@ -119,6 +120,22 @@ def test_a_key_that_is_gone_may_come_back(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(ChangedError, match="no primary key"):
         list(of.of_statement(Altered(NAME), AT, lambda: catalog))
     assert 5.0 <= now_s[0] < 6.0
+
+
+@pytest.mark.parametrize("said", [Emptied((NAME,), dropped=True), Dropped("d")])
+def test_a_table_that_is_dropped_is_told(said: Judgement, caplog: pytest.LogCaptureFixture) -> None:
+    """Its rows are deleted; one that is made again by then is not gone."""
+    of = followed(ID)
+    table(of, told(ID))
+    here: list[Captured] = []
+    catalog: Any = SimpleNamespace(find=lambda *_: here[0] if here else None)
+    (emptied,) = of.of_statement(said, AT, lambda: catalog)
+    assert isinstance(emptied, Change)
+    assert emptied.op is Op.TRUNCATE
+    assert caplog.text.count("table d.t: it was dropped, and its rows are deleted in its topic") == 1
+    here.append(captured(ID, marks=("2",)))
+    assert len(list(of.of_statement(Emptied((NAME,), dropped=True), AT, lambda: catalog))) == 2
+    assert caplog.text.count("it was dropped") == 1
 
 
 def test_after_a_grant_what_may_be_read_is_compared() -> None:

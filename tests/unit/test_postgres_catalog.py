@@ -41,7 +41,7 @@ class Answering(Catalog):
             return [(n, "public", f"t{n}", "r", "d", "p", True, False, False, "us") for n in (7, 8)]
         self.asked.append(parameters[0])
         names, types, typmods, in_identity = (list(of) for of in zip(*COLUMNS, strict=True))
-        of = ("1,1", names, types, typmods, in_identity, [False, False], [True, False], [False, False])
+        of = ("1,1", names, types, typmods, in_identity, [False, False], [True, False], [False, False], ["", ""])
         return [(n, "d", ["id"], ["id"], [["id"]], self.files, *of) for n in parameters[0] if n in {7, 8}]
 
     def met(self, number: int, commit: int | None) -> str:

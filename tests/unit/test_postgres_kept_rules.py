@@ -50,6 +50,9 @@ def _start(
             found = {oid: now[oid] for oid in oids if oid in now}
             return {oid: (("s", own), above and ("s", above)) for oid, (own, above) in found.items()}
 
+        def exists(self, schema: str, name: str) -> bool:
+            return any((schema, name) == ("s", own) for own, _ in now.values())
+
     owed = {**ledger.partitions(then, followed.has_rules), **ledger.aside(then)}
     return ledger.to_aside(followed.compare(ledger.numbers(then), cast("Catalog", Now()), owed).left)
 

@@ -26,6 +26,14 @@ class Incremental:
         self.keys: dict[bytes, tuple[str, Any, bool]] = {}
         self._takes = takes
 
+    def add(self, name: str, since: str, *, required: bool) -> bool:
+        assert (since, required) == ("end", True)
+        self.tables.append(name)
+        return True
+
+    def is_reading(self, name: str) -> bool:
+        return name in self.tables
+
     def add_again(self, name: str, since: str) -> None:
         assert since == "now"
         self.tables.append(name)
@@ -76,6 +84,18 @@ def test_a_table_is_asked_for_at_once_and_counted_once() -> None:
     of.add(U, None)
     of.add(U, None)
     assert (of.commit(), incremental.tables, written) == ((6, ()), ["s.u", "s.u"], [])
+
+
+def test_why_a_table_is_read_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A start finds a change that the log tells of again, before the table is read."""
+    incremental = Incremental()
+    of, _ = made(incremental)
+    for reason in ("rewritten", "rewritten", "renamed"):
+        of.resnapshot(T, reason)
+    assert incremental.tables == ["s.t"] * 3
+    incremental.tables.clear()  # it has been read
+    of.resnapshot(T, "renamed")
+    assert [record.args for record in caplog.records] == [("s.t", of) for of in ("rewritten", "renamed", "renamed")]
 
 
 def test_many_keys_are_a_table() -> None:

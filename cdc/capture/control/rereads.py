@@ -51,6 +51,8 @@ class Rereads:
         """The keys of rows that have changed without events since the last commit, by table."""
         self._named: set[str] = set()
         """The tables that were asked for since the last commit, whole or in part."""
+        self._told: dict[str, str] = {}
+        """Why tables are read again, as was told last."""
         self._before = state.asked
         self._count = state.rereads
 
@@ -71,10 +73,13 @@ class Rereads:
 
     def resnapshot(self, table: Table, reason: str) -> None:
         """Snapshot a table incrementally: the topic's rows are not the source's, though no event said so."""
-        if self.first_of == table.qualified:
-            self._incremental.note_version(table.qualified)  # its first rows have shown the change it is read for
-        elif self._incremental.add(table.qualified, self._log_end(), required=True):
-            log.warning("table %s: %s: its rows are read again", table.qualified, reason)
+        name = table.qualified
+        is_told = self._told.get(name) == reason and self._incremental.is_reading(name)
+        if self.first_of == name:
+            self._incremental.note_version(name)  # its first rows have shown the change it is read for
+        elif self._incremental.add(name, self._log_end(), required=True) and not is_told:
+            self._told[name] = reason
+            log.warning("table %s: %s: its rows are read again", name, reason)
 
     def emptied(self, table: Table) -> None:
         """Have a truncated table read: the many keys that are not there any more get their deletes at the end."""

@@ -18,7 +18,7 @@ class IncrementalProgress:
     after: Key | None = None
     """The last key read."""
     key: str = ""
-    """Which key that is one of: `Table.key_as_text`."""
+    """Which key that is one of: `Table.key_order`."""
     rows: int = 0
     estimate: int | None = None
     read: bool = False

@@ -110,6 +110,10 @@ class IncrementalSnapshot:
     def __bool__(self) -> bool:
         return bool(self._readings or self._requested)
 
+    def is_reading(self, name: str) -> bool:
+        """Whether a table is read, or waits for others that are."""
+        return name in self._readings
+
     def state(self) -> dict[str, dict[str, object]]:
         """Give the position record's part."""
         return {name: reading.to_json() for name, reading in self._readings.items()}
@@ -257,7 +261,7 @@ class IncrementalSnapshot:
         self._readings[name] = replace(
             reading,
             after=window.after or reading.after,
-            key=window.table.key_as_text,
+            key=window.table.key_order,
             rows=reading.rows + len(window.rows),
             estimate=window.estimate,
             read=window.after is None,

@@ -75,12 +75,13 @@ class PublishedTables:
         Raises RetryableError when the table is altered or dropped meanwhile.
         """
         table, after, rows = self._sources[name], None, FIRST_ROWS
+        key = table.key_order
         while True:
-            window = self._reader.window(table, after, rows, key=table.key_as_text, first=False)
+            window = self._reader.window(table, after, rows, key=key, first=False)
             yield self._part(table, window)
             if window is None or window.after is None:
                 return
-            after = window.after
+            after, key = window.after, window.table.key_order
             rows = next_window_rows(window, WINDOW_ROWS) or rows
 
     def find(self, name: str, keys: Sequence[Key]) -> Iterator[PublishedWindow]:

@@ -317,7 +317,7 @@ class Catalog:
         filled, nullable, generated = set[str](), set[str](), set[str]()
         row_end = None
         rows = session.rows(self._connection, "reading the catalog", _COLUMNS, parameters)
-        for name_, type_, charset, null, extra_, default, made_of, collation in rows:
+        for name_, type_, charset, null, extra_, default, made_of, collation_ in rows:
             name, extra = name_.decode(), extra_.decode().upper()
             one = mapping.from_catalog(
                 name,
@@ -327,8 +327,9 @@ class Catalog:
                 visible="INVISIBLE" not in extra,
             )
             told.append(one)
-            equality = equality_of(None if collation is None else collation.decode())
-            columns.append(replace(mapping.column(one), equality=equality))
+            collation = None if collation_ is None else collation_.decode()
+            equality = equality_of(collation)
+            columns.append(replace(mapping.column(one), equality=equality, collation=collation or ""))
             if made_of in _OF_VERSIONS and one.type == table_map.LONGLONG:
                 raise _versioned_by_transactions(found)
             row_end = name if made_of == _ROW_END else row_end

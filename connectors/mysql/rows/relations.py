@@ -299,12 +299,13 @@ class Followed:
                 for name in map(self._name, tables):
                     yield from self._emptied(name, at)
                     yield from self._look(name, at, catalog) if dropped else ()
+                    if dropped and (name in self._gone or name not in self._now) and (table := self._captured(name)):
+                        log.warning("table %s: it was dropped, and its rows are deleted in its topic", table.qualified)
             case Dropped(database):
                 of = as_compared(database, folds=self._folds)
                 self.kept.dropped(of)
-                for name in [name for name in {**self._known, **self._now} if name[0] == of]:
-                    self._gone.add(name)
-                    yield from self._emptied(name, at)
+                gone = tuple(name for name in {**self._known, **self._now} if name[0] == of)
+                yield from self._of_ddl(Emptied(gone, dropped=True), at, catalog)
             case Renamed(pairs):
                 yield from self._renamed([(self._name(old), self._name(new)) for old, new in pairs], at, catalog)
             case Altered(name, values):

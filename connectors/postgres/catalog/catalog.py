@@ -339,7 +339,7 @@ class Catalog:
         found = {}
         rows = self.rows("reading the catalog", queries.TODAY, (list(oids), self._carries_generated_columns()))
         for oid, identity, primary_key, identity_key, unique, files, made, *columns in rows:
-            names, types, typmods, in_identity, filled, not_null, loose = (of or () for of in columns)
+            names, types, typmods, in_identity, filled, not_null, loose, collations = (of or () for of in columns)
             found[oid] = Today(
                 identity=identity,
                 columns=tuple(map(RelationColumn, names, types, typmods, in_identity)),
@@ -350,6 +350,7 @@ class Catalog:
                 filled=frozenset(compress(names, filled)),
                 nullable=frozenset(names) - set(compress(names, not_null)),
                 loose=frozenset(compress(names, loose)),
+                collations=dict(zip(names, collations, strict=True)),
             )
         self.learn_types(c.type_oid for today in found.values() for c in today.columns)
         return found

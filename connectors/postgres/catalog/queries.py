@@ -114,8 +114,10 @@ CROSS JOIN LATERAL (
            ) ORDER BY a.attnum),
            array_agg(EXISTS (
                SELECT FROM pg_collation o WHERE o.oid = a.attcollation AND NOT o.collisdeterministic
-           ) ORDER BY a.attnum)
+           ) ORDER BY a.attnum),
+           array_agg(CASE WHEN a.attcollation <> t.typcollation THEN a.attcollation::text ELSE '' END ORDER BY a.attnum)
     FROM pg_attribute a
+    JOIN pg_type t ON t.oid = a.atttypid
     LEFT JOIN pg_index ri ON ri.indrelid = root.oid
          AND CASE root.relreplident WHEN 'd' THEN ri.indisprimary WHEN 'i' THEN ri.indisreplident ELSE false END
     WHERE a.attrelid = root.oid AND a.attnum > 0 AND NOT a.attisdropped

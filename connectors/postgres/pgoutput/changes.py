@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from cdc.model.change import UNCHANGED, Change, Op, Row, Table, Value
@@ -33,6 +33,8 @@ class Today:
     """Sets of columns that no two rows share at any time, not even within a transaction."""
     loose: frozenset[str] = frozenset()
     """Columns whose collation takes different texts for equal (it is not deterministic)."""
+    collations: Mapping[str, str] = field(default_factory=dict)
+    """The number of each column's collation, where that is not the type's own."""
 
 
 def table_of(
@@ -51,10 +53,14 @@ def table_of(
     current = today is not None and _shape(today.columns) == _shape(relation.columns)
     filled = today.filled if today is not None and current else frozenset()
     loose = today.loose if today is not None else frozenset()
+    collations = today.collations if today is not None else {}
     columns = tuple(
-        replace(made, filled=made.name in filled, equality="" if made.name in loose else made.equality)
-        if made.name in filled or made.name in loose
-        else made
+        replace(
+            made,
+            filled=made.name in filled,
+            equality="" if made.name in loose else made.equality,
+            collation=collations.get(made.name, ""),
+        )
         for made in (column(c.name, c.type_oid, c.typmod, types) for c in relation.columns)
     )
     table = Table(relation.schema, relation.name, columns, ())

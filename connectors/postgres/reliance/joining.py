@@ -1,4 +1,4 @@
-"""Says which tables of a pattern join the publication: those that are there at a start, and those that come later.
+"""Says which tables join the publication: those that are there at a start, and those of a pattern that come later.
 
 A table joins by a statement that waits for those who alter, vacuum or index it, and all other tables would wait with
 it. So one that just a pattern brings is left out while it is locked, and looked at again while the log is followed. The
@@ -62,15 +62,16 @@ class Joining:
         self._new_at_s = float("inf")
 
     def possible(self, catalog: Catalog, captured: Sequence[Captured], left_out: LeftOut) -> tuple[Captured, ...]:
-        """Leave out tables that a pattern alone brings, and that cannot join the publication now.
+        """Leave out tables that cannot join the publication now, as somebody else must put them there.
 
-        A table that somebody makes or alters stops no other. Those that are named are errors later, or waited for.
+        A table that somebody makes or alters stops no other, if a pattern alone brings it. One that is named, and
+        locked, is waited for later.
         """
-        by_pattern = [one for one in captured if left_out.brings(one.table.qualified)]
-        theirs = unpublishable(catalog, self._publication, by_pattern)
+        theirs = unpublishable(catalog, self._publication, captured)
         for one in theirs:
             left_out(one.table, may_not_publish(catalog, self._publication, one.table))
-        held = self._held(catalog, [one for one in by_pattern if one not in theirs])
+        brought = [one for one in captured if one not in theirs and left_out.brings(one.table.qualified)]
+        held = self._held(catalog, brought)
         for one, pid in held:
             left_out.for_now(one.table, is_locked(one.table, pid))
         self._waits = {one.oid: one.table.qualified for one, _ in held}

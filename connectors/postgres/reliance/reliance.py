@@ -18,7 +18,7 @@ from connectors.postgres.catalog.relations import Became, Followed
 from connectors.postgres.lsn import at_record_end
 from connectors.postgres.pgoutput.messages import Relation
 from connectors.postgres.reliance import ledger
-from connectors.postgres.reliance.joining import Joining
+from connectors.postgres.reliance.joining import Joining, unpublishable
 from connectors.postgres.slot import continuity, slot
 from connectors.postgres.slot.replication_stream import ReplicationConnection
 
@@ -180,7 +180,8 @@ class Reliance:
         ]
         self._look_at_s = begun_s + max(_LOOK_S, (time.monotonic() - begun_s) * _LOOK_SHARE)
         if refusals and self._refused:
-            if isinstance(refusals[0], LeftOutError):  # the next session captures the others
+            theirs = unpublishable(catalog, publication, self._captured)
+            if theirs or isinstance(refusals[0], LeftOutError):  # the next session captures the others
                 raise ChangedError(f"{refusals[0].message}: looking again")
             self._followed.require_same(catalog)
             raise refusals[0]
