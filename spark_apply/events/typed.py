@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import operator
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
@@ -94,10 +93,16 @@ def _misfits(table: TargetTable) -> Column:
         elif any(may_misfit(kind) for kind, _ in column.versions):
             misfit[column.name] = is_null & text.isNotNull()
     found = F.array_compact(F.array(*(F.when(is_one, F.lit(name)) for name, is_one in misfit.items())))
-    how_many = functools.reduce(operator.add, (is_one.cast("int") for is_one in misfit.values()), F.lit(0))
+    how_many = _sum([is_one.cast("int") for is_one in misfit.values()])
     # Few rows have any, and Spark interprets functions of arrays. `is_null` comes first above, and so always: only
     # then does Spark parse a text once, for this and for the row.
     return F.when(how_many > 0, found).otherwise(F.array()).cast("array<string>").alias(MISFITS)
+
+
+def _sum(numbers: Sequence[Column]) -> Column:
+    """Add numbers, half to half: Spark goes down an expression by recursion, and a table can have 1,600 columns."""
+    middle = len(numbers) // 2
+    return _sum(numbers[:middle]) + _sum(numbers[middle:]) if middle else next(iter(numbers), F.lit(0))
 
 
 @functools.lru_cache

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import orjson
@@ -52,7 +53,7 @@ class CanonicalForm:
         self._of_document = [
             (_parsed if source[column.source].name in _JSON else None)
             if column.source is not None and column.source in texts
-            else _lenient(_number(spark_type(column.kind)))
+            else _lenient(_number(column.kind, spark_type(column.kind)))
             for column in columns
         ]
 
@@ -103,7 +104,7 @@ def _lenient(convert: Convert | None) -> Convert | None:
 
 
 def _of_event(kind: Kind, stored: T.DataType) -> Convert | None:
-    number = _number(stored)
+    number = _number(kind, stored)
     if number is not None and kind.name != "array":
         return number
     if kind.name in ("boolean", "int16", "int32", "int64", "uint64", "string", "decimal", "bytes"):
@@ -117,15 +118,17 @@ def _of_event(kind: Kind, stored: T.DataType) -> Convert | None:
     return convert
 
 
-def _number(stored: T.DataType) -> Convert | None:
+def _number(kind: Kind, stored: T.DataType) -> Convert | None:
     """Return what gives equal numbers equal JSON; None if they have it already."""
     if isinstance(stored, T.ArrayType):
-        item = _number(stored.elementType)
+        item = _number(kind, stored.elementType)
         if item is None:
             return None
         return lambda values: (
             [value if value is None else item(value) for value in values] if isinstance(values, list) else values
         )
+    if kind.name == "decimal" and isinstance(stored, T.StringType):
+        return _digits
     if isinstance(stored, T.FloatType):
         return _single
     return _double if isinstance(stored, T.DoubleType) else None
@@ -139,6 +142,10 @@ def _single(value: Any) -> Any:  # noqa: ANN401 - JSON
 
 def _double(value: Any) -> Any:  # noqa: ANN401 - JSON
     return value if isinstance(value, str) else float(value) + 0.0
+
+
+def _digits(text: Any) -> Any:  # noqa: ANN401 - JSON
+    return f"{Decimal(text):f}" if "e" in text else text  # SQLite's exponents, which PostgreSQL writes out
 
 
 def _parsed(text: str) -> Any:  # noqa: ANN401 - JSON

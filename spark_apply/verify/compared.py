@@ -14,6 +14,7 @@ from cdc.model.change import Table
 from cdc.model.state import Key, State
 from spark_apply.events.projected import SourceImage, documents
 from spark_apply.events.quarantine import Entry
+from spark_apply.events.set_aside import SetAside
 from spark_apply.model.store import Store
 from spark_apply.model.target_table import TargetTable
 from spark_apply.verify.canonical_row import CanonicalForm, Values
@@ -55,7 +56,7 @@ class ComparedCopy:
     quarantined: list[str] = field(default_factory=list)
     """Of the keys that differ, those with an event in quarantine."""
     not_compared: str | None = None
-    """Why the copy was not compared: there can be none as table and file are now."""
+    """Why the copy was not compared: there can be none as table and file are now, it cannot be read, is set aside."""
 
     @property
     def differences(self) -> list[Difference]:
@@ -85,7 +86,7 @@ class ComparedCopy:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a comparison reads besides rows: topics, the connector's position, the quarantine."""
+    """What a comparison reads besides rows: topics, the connector's position, what a job could not apply."""
 
     topics: ApplySource
     published: PublishedTables
@@ -93,6 +94,7 @@ class Context:
     """The connector's position."""
     tell: Callable[[str], None]
     quarantined: Callable[[], Collection[Entry]]
+    set_aside: Callable[[], Mapping[bytes, SetAside]] = dict
 
 
 @dataclass(frozen=True, slots=True)

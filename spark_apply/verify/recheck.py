@@ -50,6 +50,10 @@ STILL_S = 300.0
 _LOOK_S = 0.2
 
 
+class StandstillError(OperatorError):
+    """Connector or job is not at work: of no copy it can be told whether a row that differs is wrong."""
+
+
 class Recheck:
     """Reads again the keys that differed at first."""
 
@@ -130,7 +134,7 @@ class Recheck:
         table, made = self._of.table.qualified, self._of.target
         for state in _until_still(self._context.standing, lambda state: state.sequence):
             if state is None:
-                raise OperatorError(
+                raise StandstillError(
                     f"rows of {table} differ, and the connector does not follow the source: "
                     "whether the copy is wrong or only behind cannot be told",
                     hint="start it, and verify again: cdc run CONNECTOR.yaml",
@@ -141,7 +145,7 @@ class Recheck:
         ends = written_ends(self._context.topics, made.topic)
         for mark in _until_still(lambda: self._store.mark(made), lambda mark: mark):
             if mark is None:
-                raise OperatorError(
+                raise StandstillError(
                     f"rows of {table} differ, and store {self._name} is behind the topics and does not move: "
                     "whether the copy is wrong or only behind cannot be told",
                     hint="start the job, and verify again: cdc apply APPLY.yaml",

@@ -7,6 +7,7 @@ order that leaves one explanation: `spark_apply.verify.recheck` has the argument
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from itertools import islice
 
 import orjson
@@ -20,13 +21,16 @@ from spark_apply.events.expressions import resolved
 from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.events.quarantine import read_entries
 from spark_apply.events.selection import fitting, stops_all
+from spark_apply.events.set_aside import aside_id, read_set_aside
+from spark_apply.job.copies.set_aside import told
 from spark_apply.model.store import Store, open_store, require_stores
 from spark_apply.model.target_table import TargetTable
+from spark_apply.spark.failures import StoreAwayError, concerns_spark
 from spark_apply.spark.session import open_session
 from spark_apply.verify.canonical_row import CanonicalForm
 from spark_apply.verify.compared import ComparedCopy, ComparedTable, Context
 from spark_apply.verify.differences import CopiedRow, RowComparison, SourceRow
-from spark_apply.verify.recheck import Recheck
+from spark_apply.verify.recheck import Recheck, StandstillError
 
 AT_ONCE = 5_000
 """So many keys are read again together."""
@@ -48,16 +52,18 @@ def verify(
 ) -> list[ComparedCopy]:
     """Compare all copies that `config` keeps of the tables of `published`, or only those of `table`, or in `store`.
 
-    `standing` reads the connector's position. A table that no copy can be made of is told, unless it is all there is.
+    `standing` reads the connector's position. A copy that cannot be compared is told, unless it is all there is.
     Raises ConfigError for an unknown table or store, and OperatorError when
     connector or job make no progress while rows differ.
     """
     require_stores(config)
     tell = progress or (lambda _line: None)
-    context = Context(config.source, published, standing, tell, lambda: read_entries(config).values())
+    context = Context(
+        config.source, published, standing, tell, lambda: read_entries(config).values(), lambda: read_set_aside(config)
+    )
     chosen, errors = _choose(config, published, table, store)
     if not chosen:
-        raise next(iter(errors.values()))[1]
+        raise next(iter(errors.values()))
     tell("starting Spark")
     spark = open_session(config.name, config.spark)
     names = sorted({follower for _, followers, _ in chosen.values() for follower in followers})
@@ -73,25 +79,24 @@ def verify(
             except CdcError as exc:
                 if stops_all(config, name, exc):
                     raise
-                errors[name] = (followers, exc)
+                errors |= {(name, one): exc for one in followers}
                 continue
             form = CanonicalForm(made, {column.name: column.kind for column in here.columns}, texts=texts)
             compared = ComparedTable(here, made, form, {follower: stores[follower] for follower in followers}, spark)
-            copies += _compare(context, compared)
+            copies += _compare(context, compared, errors)
     finally:
         for opened in stores.values():
             opened.close()
     if not copies:
-        raise next(iter(errors.values()))[1]
-    left = [(name, one, exc.message) for name, (followers, exc) in sorted(errors.items()) for one in followers]
-    return copies + [ComparedCopy(name, one, not_compared=why) for name, one, why in left]
+        raise next(iter(errors.values()))
+    return copies + [ComparedCopy(*at, not_compared=errors[at].message) for at in sorted(errors)]
 
 
 _Chosen = dict[str, tuple[TargetTable, tuple[str, ...], tuple[str, ...]]]
 """By table: the table that its copies hold, the stores that have one, and the columns kept as text."""
 
-_Errors = dict[str, tuple[tuple[str, ...], CdcError]]
-"""By table: the stores that have no copy of it to compare, and why."""
+_Errors = dict[tuple[str, str], CdcError]
+"""By table and store: why its copy is not compared."""
 
 
 def _choose(
@@ -110,7 +115,7 @@ def _choose(
         stores = tuple(one for one in settings.stores if store in (None, one))
         if name in published.tables and table in (None, name) and stores:
             if name in judged.errors:
-                errors[name] = (stores, judged.errors[name])
+                errors |= {(name, one): judged.errors[name] for one in stores}
             else:
                 chosen[name] = (judged.made[name], stores, tuple(settings.types))
     if not chosen and not errors:
@@ -138,28 +143,49 @@ def _require(name: str, known: Iterable[str], what: str, why: str) -> None:
         raise ConfigError(f"{what} {name}: {why}", hint=hint)
 
 
-def _compare(context: Context, of: ComparedTable) -> Iterator[ComparedCopy]:
-    name, form, tell = of.table.qualified, of.form, context.tell
+def _compare(context: Context, of: ComparedTable, errors: _Errors) -> list[ComparedCopy]:
+    """Compare the copies of a table. What goes wrong with one is put into `errors`, and the others are compared."""
+    name, compared = of.table.qualified, list[ComparedCopy]()
     with RowComparison() as differences:
         rows = unwritable = 0
         for part in context.published.read(name):
             rows += differences.add_source(_source_rows(of, part.rows))
             unwritable += part.unwritable
-            tell(f"{name}: {rows:,} rows of the source read")
-        for store_name, store in of.stores.items():
-            differences.begin_copy()
-            differences.add_copy(_counted(_copied(form, store, of.target), tell, f"{name}: rows of {store_name} read"))
-            copy = ComparedCopy(name, store_name, rows, unwritable=unwritable)
-            again = Recheck(context, of, store_name)
-            candidates = differences.candidates()
-            while batch := list(islice(candidates, AT_ONCE)):
-                if len(copy.differences) >= NAMED:
-                    copy.unchecked += len(batch)
-                    copy.unsettled += sum(candidate.text is not None for candidate in batch)
-                else:
-                    again.recheck(copy, batch)
-            copy.quarantined += _quarantined(context, copy)
-            yield copy
+            context.tell(f"{name}: {rows:,} rows of the source read")
+        for store in of.stores:
+            away = (exc for (_, one), exc in errors.items() if one == store and isinstance(exc, StoreAwayError))
+            copy = ComparedCopy(name, store, rows, unwritable=unwritable)
+            error: CdcError | None = next(away, None)
+            try:
+                if error is None:
+                    _compare_copy(context, of, copy, differences)
+            except Exception as exc:
+                if concerns_spark(exc) or isinstance(exc, StandstillError):
+                    raise
+                error = told(exc, name, store)
+            if error is None:
+                compared.append(copy)
+            else:
+                errors[name, store] = error
+    return compared
+
+
+def _compare_copy(context: Context, of: ComparedTable, copy: ComparedCopy, differences: RowComparison) -> None:
+    store = of.stores[copy.store]
+    differences.begin_copy()
+    copied = _copied(of.form, store, of.target)
+    differences.add_copy(_counted(copied, context.tell, f"{copy.table}: rows of {copy.store} read"))
+    again = Recheck(context, of, copy.store)
+    with closing(differences.candidates()) as candidates:
+        while batch := list(islice(candidates, AT_ONCE)):
+            if aside := context.set_aside().get(aside_id(of.target.topic, copy.store)):
+                raise OperatorError(f"it is set aside: {aside.reason}", hint=aside.hint)  # it is waited for in vain
+            if len(copy.differences) >= NAMED:
+                copy.unchecked += len(batch)
+                copy.unsettled += sum(candidate.text is not None for candidate in batch)
+            else:
+                again.recheck(copy, batch)
+    copy.quarantined += _quarantined(context, copy)
 
 
 def _quarantined(context: Context, copy: ComparedCopy) -> list[str]:

@@ -16,10 +16,12 @@ import pytest
 from cdc.capture.snapshots.published_rows import PublishedTables
 from cdc.config.apply_config import ApplySource
 from cdc.model.change import Change, Kind, Op
+from cdc.model.errors import CdcError, OperatorError
 from cdc.model.state import Phase, State
 from cdc.testing import MemoryLog, MemorySnapshotter, delete, insert, update
 from cdc.testing.log import key_of
 from spark_apply.events.kafka.records import keys_between
+from spark_apply.events.set_aside import SetAside
 from spark_apply.model.completeness import Mark
 from spark_apply.model.store import StoredRow
 from spark_apply.model.target_table import TargetColumn, TargetTable
@@ -124,6 +126,13 @@ class World:
         return Mark({0: self.applied}, None)
 
 
+class Gone:
+    """A store whose copy cannot be read."""
+
+    def rows(self, _table: TargetTable, _ids: Collection[str] | None = None) -> Iterator[StoredRow]:
+        raise OperatorError("its folder is gone")
+
+
 def _key(name: str) -> str:
     return f'{{"id":"{name}"}}'
 
@@ -144,10 +153,14 @@ def verified(seed: int, monkeypatch: pytest.MonkeyPatch) -> ComparedCopy:
         reader = MemorySnapshotter(world.log, at=world.turn)
         with PublishedTables([TABLE], reader, prefix="p") as published:
             topics = ApplySource(bootstrap_servers="nowhere", topic_prefix="p")
-            context = Context(topics, published, world.standing, lambda _line: None, tuple)
-            store: Any = world
+            left = SetAside("left", TABLE.qualified, TARGET.topic, "its disk is full", "free it", 1)
+            context = Context(topics, published, world.standing, lambda _line: None, tuple, lambda: {left.id: left})
+            stores: dict[str, Any] = {"gone": Gone(), "left": world, "copy": world}
             spark: Any = None  # the table has no expressions
-            (copy,) = _compare(context, ComparedTable(TABLE, TARGET, FORM, {"copy": store}, spark))
+            told: dict[tuple[str, str], CdcError] = {}
+            (copy,) = _compare(context, ComparedTable(TABLE, TARGET, FORM, stores, spark), told)
+    reasons = {store: error.message for (_, store), error in told.items()}
+    assert reasons == {"gone": "its folder is gone", "left": "it is set aside: its disk is full"}
     return copy
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import orjson
 import psycopg2.errors
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -145,8 +146,9 @@ def test_a_letter_that_a_database_does_not_have(
     table = projected_table([version], ApplyTable(stores=("copy",)))
     postgres18.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
     other = Database(f"{postgres18.url.rpartition('/')[0]}/{name}?client_encoding=UTF8", name)
-    letters = [*taken, *lost]
+    letters = [*taken, *lost, "\0"]
     lines = "".join(f"{n}\t{letter}\t{position(10 + n)}\tc\t0\t{n}\n" for n, letter in enumerate(letters))
+    lines += "".join(f"\\N\t{letter}\t{position(80)}\td\t0\t{80 + n}\n" for n, letter in enumerate((*lost, "\0")))
     monkeypatch.setattr(copy_text, "_chunks", lambda _batch: iter([memoryview(lines.encode())]))
     refused: list[Refused] = []
     shown = {table.qualified: Visibility(Mark({}, None), EVERYTHING, refuse=refused.extend)}
@@ -156,11 +158,12 @@ def test_a_letter_that_a_database_does_not_have(
         store.open(table)
         store.fold([batch], shown)
         assert other.rows("SELECT v FROM orders ORDER BY id") == [(letter,) for letter in taken]
-        assert [letters[of.offset] for of in refused] == [*lost]
-        asked = [f'{{"v":"{letter}"}}' for letter in letters]  # as `cdc verify` does
+        assert [letters[of.offset] for of in refused] == [*lost, "\0"]
+        asked = [orjson.dumps({"v": letter}).decode() for letter in letters]  # as `cdc verify` does
         assert sorted(row.id for row in store.rows(table, asked)) == sorted(asked[: len(taken)])
         assert {of.reason for of in refused} == {
-            "PostgreSQL cannot store a character that its encoding does not have: v"
+            "PostgreSQL cannot store a character that its encoding does not have: v",
+            "PostgreSQL cannot store the character U+0000: v",
         }
     finally:
         store.close()

@@ -256,14 +256,20 @@ def test_an_expression_that_fails_for_a_row_stops_the_job_without_its_value(appl
 
 
 def test_an_iceberg_table_is_partitioned_and_so_again(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
-    """Also by what changes: a row that moves to another partition is in one alone. New partitions come in place."""
+    """Also by what changes: a row that moves to another partition is in one alone. New partitions come in place.
+
+    A partition's field has a name of its own, and a value need not be the name of a folder.
+    """
     setting = Setting(apply_spark, kafka, tmp_path, lambda path: StoreConfig(type="iceberg", path=str(path)))
-    table, publisher = setting.table(columns={**ORDERS, "at": {"kind": "timestamptz"}}), setting.publisher()
+    table, publisher = (
+        setting.table(columns={**ORDERS, "at": {"kind": "timestamptz"}, "at_day": {"kind": "string"}}),
+        setting.publisher(),
+    )
     publisher.create([table], partitions=1)
     job = Shaped(setting, table)
 
     def write(op: str, number: int, status: str, at: int) -> None:
-        row = {**order(number, status), "at": f"2026-01-{number + 10}T00:00:00Z"}
+        row = {**order(number, status), "at": f"2026-01-{number + 10}T00:00:00Z", "at_day": "Sunday"}
         publisher.publish(table.event(op, row, position(at)))
 
     def partitions() -> set[str]:
@@ -274,12 +280,20 @@ def test_an_iceberg_table_is_partitioned_and_so_again(apply_spark: SparkSession,
 
     write("c", 1, "new", 10)
     run_apply(job.config(partition_by=("status", "days(at)")), once=True)
-    assert partitions() == {"status=new/at_day=2026-01-11"}
+    assert partitions() == {"status=new/at_day_=2026-01-11"}
     write("u", 1, "paid", 11)
     run_apply(job.config(partition_by=("status", "days(at)")), once=True)
-    assert "status=paid/at_day=2026-01-11" in partitions()
+    assert "status=paid/at_day_=2026-01-11" in partitions()
     write("u", 1, "sent", 12)
     run_apply(job.config(partition_by=("bucket(4, id)",)), once=True)
     assert any("id_bucket" in name for name in partitions())
     (row,) = job.contents().values()
     assert row["status"] == "sent"
+    write("u", 1, "long" * 99, 13)
+    assert not run_apply(job.config(partition_by=("status", "days(at)")), once=True).aside
+    (row,) = job.contents().values()
+    assert (row["status"], row["at_day"]) == ("long" * 99, "Sunday")
+    publisher.versions([setting.table(columns={**table.columns, "id_bucket_4": {"kind": "int64"}}, version=2)])
+    with pytest.raises(OperatorError, match="column id_bucket_4: a field of its partitions has this name") as told:
+        run_apply(job.config(), once=True)
+    assert "rename: {id_bucket_4: …} under tables.public.orders" in (told.value.hint or "")

@@ -12,7 +12,7 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 from cdc.model.change import Kind
 from spark_apply.events.envelope import parse
 from spark_apply.events.projected import columns_read, project
-from spark_apply.events.typed import _key, texts
+from spark_apply.events.typed import MISFITS, _key, _sum, texts, typed
 from spark_apply.job.batch.survey import ALSO, marked
 from spark_apply.model.target_table import TargetTable, Version, parse_version, target
 from spark_apply.stores.lake.columns import lake_row_type
@@ -166,3 +166,26 @@ def _object(value: bytes) -> dict[str, object]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def test_a_sum_is_not_deep(apply_spark: SparkSession) -> None:
+    """Spark goes down it by recursion."""
+    text, depth, deepest = str(_sum([F.lit(1)] * 1_600)), 0, 0
+    assert text.count("1") == 1_600
+    for letter in text:
+        depth += (letter == "(") - (letter == ")")
+        deepest = max(deepest, depth)
+    assert deepest < 20
+
+
+@pytest.mark.full  # test_a_sum_is_not_deep
+def test_a_table_of_a_thousand_columns(apply_spark: SparkSession) -> None:
+    """What is asked of each of them does not fill the stack of Spark's planner."""
+    wide = SourceTable("c", "wide", {"id": {"kind": "int32"}, **{f"c{n}": {"kind": "int32"} for n in range(1_000)}})
+    made = target([parse_version(wide.schema_record()[1])], {})
+    values = {"id": 1, **{f"c{n}": n for n in range(1_000)}, "c900": "x"}
+    event = ('{"id":1}', position(1), "c", 0, 0, 0, 1, json.dumps(values))
+    kinds = "key string, position string, op string, partition int, offset bigint, source_ms bigint"
+    rows = apply_spark.createDataFrame([event], f"{kinds}, schema_version int, after string")
+    (row,) = typed(rows, made).select(MISFITS, "c899").collect()
+    assert tuple(row) == (["c900"], 899)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import astuple
-from typing import Any
+from typing import Any, Final
+
+from pyspark.sql import types as T  # noqa: N812 - the name everyone uses
 
 from spark_apply.model.target_table import Partition, TargetTable
+from spark_apply.model.types import spark_type
 
-_NOTED = "cdc.partitioned-by"
+_NOTED: Final = "cdc.partitioned-by"
+_IN_PATHS: Final = "write.object-storage.partitioned-paths"
+_SUFFIXES: Final = {"bucket": "bucket_{}", "truncate": "trunc_{}"}
 
 
 def partition(loaded: Any, expressions: Any, table: TargetTable) -> None:  # noqa: ANN401 - Java's Table, Expressions
@@ -17,14 +23,20 @@ def partition(loaded: Any, expressions: Any, table: TargetTable) -> None:  # noq
     if had == wanted:
         return
     transaction = loaded.newTransaction()
-    spec = transaction.updateSpec()
+    spec, columns = transaction.updateSpec(), {str(field.name()) for field in loaded.schema().columns()}
     for one in json.loads(had):
         spec.removeField(_term(expressions, Partition(*one)))
     for one in table.partition_by:
-        spec.addField(_term(expressions, one))
+        spec.addField(_name(one, columns), _term(expressions, one))
     spec.commit()
     transaction.updateProperties().set(_NOTED, wanted).commit()
     transaction.commitTransaction()
+
+
+def fields_of(loaded: Any) -> set[str]:  # noqa: ANN401 - Java's Table
+    """Return the names that fields of partitions have, or had, and no column: Iceberg takes none of such a name."""
+    columns = {str(field.name()) for field in loaded.schema().columns()}
+    return {str(field.name()) for spec in loaded.specs().values() for field in spec.fields()} - columns
 
 
 def noted(table: TargetTable) -> str:
@@ -35,6 +47,30 @@ def noted(table: TargetTable) -> str:
 def noted_of(loaded: Any) -> str:  # noqa: ANN401 - Java's Table
     """Return the partitioning that the table's property names."""
     return str(loaded.properties().get(_NOTED) or "[]")
+
+
+def lie_by_hash(loaded: Any, table: TargetTable) -> bool:  # noqa: ANN401 - Java's Table
+    """Have files lie in folders by a hash from now on; return whether partitions' texts were the names of folders.
+
+    A long text is no name of a folder, and its row would stop the table.
+    """
+    whole = {one.column for one in table.partition_by if one.function in (None, "truncate")}
+    kinds = [spark_type(column.kind) for column in table.columns if column.name in whole]
+    texts = any(isinstance(kind, T.StringType | T.BinaryType) for kind in kinds)
+    if not texts or loaded.properties().get(_IN_PATHS) == "false":
+        return False
+    loaded.updateProperties().set(_IN_PATHS, "false").set("write.object-storage.enabled", "true").commit()
+    return True
+
+
+def _name(by: Partition, columns: Collection[str]) -> str:
+    """Return the name that Iceberg itself gives a partition's field, or one like it that no column has."""
+    if by.function is None:
+        return by.column
+    name = f"{by.column}_{_SUFFIXES.get(by.function, by.function.removesuffix('s')).format(by.width)}"
+    while name in columns:
+        name += "_"
+    return name
 
 
 def _term(expressions: Any, by: Partition) -> Any:  # noqa: ANN401 - Java's org.apache.iceberg.expressions.Term

@@ -26,7 +26,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, DataFrameWriterV2, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
@@ -48,7 +49,7 @@ from spark_apply.stores.iceberg.columns import NOT_READ, TAKEN, changes, create
 from spark_apply.stores.iceberg.copies import MAIN, begin_beside, put_previous_back, replaced_at, swap_in
 from spark_apply.stores.iceberg.maintenance import compact, expire, unneeded, worn
 from spark_apply.stores.iceberg.marks import has_no_rows, mark_in_folder, mark_of, position_at, standing
-from spark_apply.stores.iceberg.partitions import noted, noted_of, partition
+from spark_apply.stores.iceberg.partitions import fields_of, lie_by_hash, noted, noted_of, partition
 from spark_apply.stores.iceberg.tables import IcebergTables
 from spark_apply.stores.lake.columns import refuse_taken
 from spark_apply.stores.lake.history import Head, HistoryTable, add_versions
@@ -58,6 +59,7 @@ from spark_apply.stores.lake.properties import APPLIED, CAUGHT_UP, IDENTITY, MAR
 from spark_apply.stores.lake.store import LakeStore
 
 _SUMMARY = f"spark.sql.iceberg.snapshot-property.{APPLIED}"
+_NO_FOLDER = "Mkdirs failed"
 _CATALOG = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
@@ -131,7 +133,9 @@ class IcebergStore(LakeStore):
     def _refuse_taken(self, table: TargetTable) -> None:
         name = f"Iceberg table {self.table_name(table)}"
         refuse_taken(table, TAKEN, name)
-        if not self._tables.is_there(table):
+        if self._tables.is_there(table):
+            refuse_taken(table, fields_of(self._tables.loaded(table)), name, "a field of its partitions")
+        else:
             refuse_taken(table, NOT_READ, name)
 
     def open(self, table: TargetTable) -> str:
@@ -210,6 +214,10 @@ class IcebergStore(LakeStore):
             else:
                 others = [field.name for field in self._others(spark, batch.table)]
                 merge(batch.table, name, batch.rows, batch.keys, others)
+        except (PySparkException, Py4JJavaError) as exc:
+            if _NO_FOLDER not in str(exc) or not lie_by_hash(self._tables.loaded(batch.table), batch.table):
+                raise
+            return self.apply(batch)  # once: they do now
         finally:
             spark.conf.unset(_SUMMARY)
         self._positions[batch.table.qualified] = max(before or "", batch.position)

@@ -39,8 +39,10 @@ def column_changes(
             raise OperatorError(msg, hint=other_target(table))
 
 
-def refuse_taken(table: TargetTable, taken: Collection[str], copy: str) -> None:
-    """Raise OperatorError for columns whose names the format has for its own, which each MERGE reads.
+def refuse_taken(
+    table: TargetTable, taken: Collection[str], copy: str, by: str = "a column of the format's own"
+) -> None:
+    """Raise OperatorError for columns whose names `by` has: the format's own columns, which each MERGE reads, say.
 
     The first load of a copy, which only adds rows, would pass, and nothing after it.
     """
@@ -48,7 +50,7 @@ def refuse_taken(table: TargetTable, taken: Collection[str], copy: str) -> None:
     if names:
         shaped = f"rename: {{{names[0]}: …}} under tables.{table.qualified}, or columns: […] without it"
         away = "leave it out in connector.yaml (source.columns)" if table.history else shaped
-        msg = f"{copy}, column {', '.join(names)}: the table format has a column of its own of this name"
+        msg = f"{copy}, column {', '.join(names)}: {by} has this name"
         raise OperatorError(msg, hint=f"{away}; where a copy is there already, also target: {table.copy_name}_2")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
+from typing import Final
 
 from psycopg2 import sql
 
@@ -13,6 +15,9 @@ from spark_apply.stores.postgres.session.server import Cursor
 from spark_apply.stores.postgres.values.encoding import Letters
 from spark_apply.stores.postgres.values.keys import asked, having
 from spark_apply.stores.postgres.values.types import documents
+
+_HAS_NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000").search
+"""Whether a JSON text has U+0000, which no row in PostgreSQL has."""
 
 
 def rows_of(
@@ -30,7 +35,7 @@ def rows_of(
     if wanted:
         query = sql.SQL("{} WHERE {}").format(query, sql.SQL(" AND ").join(wanted))
     missing = letters.missing(cur, "".join(ids or ()).encode())
-    there = None if ids is None else [id_ for id_ in ids if missing.isdisjoint(id_)]
+    there = None if ids is None else [id_ for id_ in ids if missing.isdisjoint(id_) and not _HAS_NUL(id_)]
     many.execute(query, None if there is None else (asked(there, keys),))
     for id_, document in many:
         yield StoredRow(id_, document)

@@ -32,6 +32,7 @@ class CopyText:
         """The rows that were left out, because PostgreSQL cannot store a character, as U+0000."""
         self._missing = missing
         self._columns = [column.name for column in batch.table.columns]
+        self._keeps_deletes = batch.table.history
         self._chunks = _chunks(batch)
         self._chunk = memoryview(b"")
 
@@ -63,11 +64,13 @@ class CopyText:
         return b"".join(line + b"\n" for line in lines if not self._refuse(line, has))
 
     def _refuse(self, line: bytes, has: Callable[[str], object]) -> bool:
-        """Note a line that is not taken; return whether it is one."""
+        """Note a line that is not taken; return whether it is one. A delete of such a key finds no row, and is done."""
         text = line.decode()
         if not has(text):
             return False
         *cells, partition, offset = text.split("\t")
+        if cells[-1] == "d" and not self._keeps_deletes:
+            return True
         named = [name for name, cell in zip(self._columns, cells, strict=False) if has(cell)]
         what = "the character U+0000" if _NUL in text else "a character that its encoding does not have"
         reason = f"PostgreSQL cannot store {what}: {', '.join(named)}"

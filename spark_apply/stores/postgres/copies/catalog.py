@@ -77,7 +77,8 @@ class Copies:
             cur.execute(_TABLES)
 
     def find(self, cur: Cursor, table: TargetTable, role: str = LIVE) -> Copy | None:
-        """Find a copy; its `relation` is None if its table does not exist."""
+        """Find a copy; its `relation` is None if its table does not exist. Raises OperatorError for names too long."""
+        check_names(table)
         place = sql.Identifier(table.schema, table.copy_name).as_string(cur)
         cur.execute(
             sql.SQL(
@@ -114,6 +115,7 @@ class Copies:
 
     def known(self, cur: Cursor, table: TargetTable, role: str = LIVE) -> Copy | None:
         """Do what `find` does, also if ``cdc_apply.copies`` does not exist."""
+        check_names(table)
         cur.execute("SELECT to_regclass('cdc_apply.copies') IS NULL")
         ((missing,),) = cur.fetchall()
         return None if missing else self.find(cur, table, role)
@@ -128,7 +130,6 @@ class Copies:
 
     def create(self, cur: Cursor, table: TargetTable) -> Copy:
         """Create a live copy without rows. Raises OperatorError if something else has created a table of that name."""
-        check_names(table)
         if columns_of(cur, sql.Identifier(table.schema, table.copy_name)):
             raise self.foreign(table)
         self.remove(cur, table, LIVE)

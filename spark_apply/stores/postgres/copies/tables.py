@@ -8,7 +8,7 @@ from typing import Final
 
 from psycopg2 import sql
 
-from cdc.model.errors import ConfigError, OperatorError
+from cdc.model.errors import OperatorError
 from spark_apply.events.history import AT, CURRENT, DERIVED, FROM_POSITION, TO_POSITION, VALID_FROM, VALID_TO
 from spark_apply.events.typed import OFFSET, OP, PARTITION, POSITION
 from spark_apply.model.target_table import TargetTable, other_target
@@ -106,7 +106,6 @@ class Tables:
 def create(cur: Cursor, tables: Tables, like: sql.Identifier | None) -> None:
     """Create an empty copy at ``cdc_apply.copy_<number>``, with the indexes and constraints of `like`, if given."""
     table = tables.table
-    check_names(table)
     rows, events = tables.ours("copy"), sql.SQL(", ").join([*_fields(table), *_ours(tables.said), _PLACE])
     key = sql.SQL("{}, {}").format(tables.key, sql.Identifier(POSITION)) if table.history else tables.key
     if like is None:
@@ -174,11 +173,26 @@ def has_key(cur: Cursor, tables: Tables) -> bool:
 
 
 def check_names(table: TargetTable) -> None:
-    """Raise ConfigError for names that PostgreSQL would cut off."""
+    """Raise OperatorError for names that PostgreSQL would cut off, and take for others."""
     for name in (table.schema, table.copy_name, *(column.name for column in table.columns)):
         if len(name.encode()) > MAX_NAME_BYTES:
             msg = f"{table.qualified}: the name “{name}” is longer than PostgreSQL's {MAX_NAME_BYTES} bytes"
-            raise ConfigError(msg, hint="leave this table out of the store")
+            raise OperatorError(msg, hint=_shorter(table, name))
+
+
+def _shorter(table: TargetTable, name: str) -> str:
+    """Return the hint for a name that is too long."""
+    at = f"under tables.{table.qualified}"
+    if name == table.schema:
+        return "leave this table out of the store"
+    column = next((of for of in table.columns if of.name == name), None)
+    if column is None:
+        return f"target: … {at}, a shorter name"
+    if table.history:
+        return "leave it out in connector.yaml (source.columns)"
+    if column.computed:
+        return f"another name {at}.computed"
+    return f"rename: {{{column.source}: …}} {at}, or columns: […] without it"
 
 
 def drop(cur: Cursor, tables: Tables) -> None:
@@ -203,7 +217,6 @@ def evolve(cur: Cursor, tables: Tables) -> None:
 
 def changes(cur: Cursor, tables: Tables) -> list[tuple[str, sql.Composed]]:
     """Return the changes of the copy that `evolve` makes, in words and as a clause; raises what it raises."""
-    check_names(tables.table)
     return _changes(tables, columns_of(cur, tables.rows))
 
 
