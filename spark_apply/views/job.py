@@ -32,7 +32,7 @@ from spark_apply.views.embedded.state import ViewState
 from spark_apply.views.model.uses import Way, followed
 from spark_apply.views.planning.definitions import Text, refuse_changed, texts_of, with_texts
 from spark_apply.views.planning.followable import refuse_unfollowable
-from spark_apply.views.planning.planned import Planned, cannot_read, plan_views
+from spark_apply.views.planning.planned import Planned, compare, plan_views
 from spark_apply.views.publishing.output import ViewOutput
 from spark_apply.views.publishing.status import peeked, sink_config
 from spark_apply.views.running.commands import Command, Turn, Watch, note_failed, waiting
@@ -219,7 +219,7 @@ def open_state(
             output.begin_again()
         read = (spark, config.source, state, planned.streams, tell)
         given = (state, output, planned.views, planned.uses, folder)
-        how = partial(cannot_read, planned)
+        how = partial(compare, planned)
         store: ViewStore
         if isinstance(state, ClusterState):
             store = ClusterStore(*given, ClusterStreamReader(*read, lake=lake), how, lake=lake)
