@@ -16,12 +16,13 @@ from cdc.config import registry
 from cdc.config.apply_config import StoreConfig
 from cdc.config.config import ApplyConfig
 from cdc.config.views import ViewsConfig
-from cdc.model.errors import ConfigError, RetryableError
+from cdc.model.errors import ConfigError, OperatorError, RetryableError
 from cdc.model.meter import NO_JOB_METER, JobMeter
 from spark_apply.events.kafka.client import NoAnswerError
 from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.job.away import Away
 from spark_apply.job.job import run_apply
+from spark_apply.job.topics.identity import OtherTopicError
 from spark_apply.job.watermarks.progress import origin_of
 from spark_apply.spark.session import open_session
 from spark_apply.views.cluster.lake import Lake
@@ -45,6 +46,11 @@ STORE = "views"
 """The name of the state among the stores of an apply job: entries of the quarantine have it."""
 
 Progress = Callable[[str], None]
+
+_MADE_AGAIN = (
+    "start it again: all topics are read again, and only what differs is published. If that ends so, too, a table is "
+    "looked up as it was: move {state} elsewhere, keep it, and start then; versions that its log has no more are gone"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +205,8 @@ class _Run:
             self.took_all = run_apply(
                 of, once=once, waits=False, meter=meter, progress=self.tell, stop=self.turn
             ).took_all
+        except OtherTopicError as exc:
+            raise OperatorError(exc.message, hint=_MADE_AGAIN.format(state=config.state)) from exc
         finally:
             store.close()
             self.refused = store.refused

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 import spark_apply.views.rebuild
@@ -288,6 +288,7 @@ def test_a_column_that_becomes_wider_is_followed_by_the_running_job(
         rows = {key: row for _, (key,), row in bench.events(of)}
         assert [rows[key]["y"] for key in (1, 2)] == [None, "two"], "the row that was there has the column, too"
     assert len(bench.events("named")) == 2
+    assert not any("it is stopped" in line for line in told), "nobody has to do anything"
     dropped = replace(bench.tables["a"], columns={"id": INT}, version=2)
     widest = replace(wider, columns={**wider.columns, "d": {**_AMOUNT, "precision": 20}}, version=3)
     bench.tables |= {"a": dropped, "n": widest}
@@ -314,7 +315,10 @@ def test_a_column_that_becomes_wider_is_followed_by_the_running_job(
 def test_a_topic_of_a_view_that_is_deleted_is_filled_again(
     apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str
 ) -> None:
-    """The state says that its rows were published: what the broker has is compared with what was recorded of it."""
+    """The state says that its rows were published: what the broker has is compared with what was recorded of it.
+
+    So it is with a topic of a table: what that one has no more is gone from the views, and nothing else is published.
+    """
     views = {"kept": ViewConfig(sql="SELECT id FROM public.x", key=("id",)), "lost": _COUNTS}
     bench = ViewBench(kafka, tmp_path, {"x": TABLES["x"]}, views, engine=engine)
     bench.transaction(("x", "c", {"id": 1, "g": "a", "v": 1}), ("x", "c", {"id": 2, "g": "b", "v": 1}))
@@ -330,6 +334,20 @@ def test_a_topic_of_a_view_that_is_deleted_is_filled_again(
     bench.transaction(("x", "d", {"id": 1}))
     bench.run()
     assert (bench.signs("kept"), bench.signs("lost")) == (["-1"], ["-a"])
+    assert bench.run().events == 0
+    bench.transaction(("x", "c", {"id": 3, "g": "c", "v": 1}))
+    bench.run()
+    assert (bench.signs("kept"), bench.signs("lost")) == (["+3"], ["+c"])
+    table = bench.tables["x"]
+    admin.delete_topics([table.topic])[table.topic].result(30)
+    until(lambda: table.topic not in admin.list_topics(timeout=60).topics)
+    made = NewTopic(table.topic, 3, 1, config={"cleanup.policy": "compact"})
+    admin.create_topics([made])[table.topic].result(30)
+    bench.transaction(("x", "r", {"id": 2, "g": "b", "v": 1}), ("x", "r", {"id": 4, "g": "b", "v": 1}))
+    told: list[str] = []
+    run_views(bench.config, once=True, progress=told.append)
+    assert any("made again: all topics are read again from their beginnings" in line for line in told)
+    assert (bench.signs("kept"), bench.signs("lost")) == (["+4", "-3"], ["-c", "~b"])
     assert bench.run().events == 0
 
 

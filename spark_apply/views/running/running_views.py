@@ -96,14 +96,14 @@ class RunningViews:
     def _may_begin(self, view: View) -> bool:
         return not any(use.table in self.reading and use.relation in view.plan.reads for use in self.uses)
 
-    def stop(self, error: ViewError, wait_s: float | None = None) -> None:
+    def stop(self, error: ViewError, wait_s: float | None = None, *, told: bool = True) -> None:
         """Stop a view for so long; without `wait_s` for twice as long as before."""
         before = self._stopped.get(error.view)
         if wait_s is None:
             wait_s = min(2 * before.wait_s, _LONGEST_WAIT_S) if before is not None else _FIRST_WAIT_S
         self._stopped[error.view] = _Stopped(error, wait_s, time.monotonic() + wait_s)
         self.stale.add(error.view)
-        if before is None or before.error.message != error.message:
+        if told and (before is None or before.error.message != error.message):
             self.tell(f"warning: {error.message}; it is stopped, the others go on")
 
     def computed(self, views: Sequence[View]) -> None:
@@ -128,11 +128,11 @@ class RunningViews:
                 self.stop(ViewError(view.name, f"view {view.name}: table {table} is left out: {why}"), FOR_GOOD)
                 self._stopped[view.name].left_out = True
 
-    def compare(self, table: str, cannot_read: Mapping[str, str | None]) -> None:
+    def compare(self, table: str, cannot_read: Mapping[str, str | None], *, told: bool = True) -> None:
         """Stop views that use what a table has no more, for good, and have them tried again once it is there again.
 
-        `cannot_read` says by view why it cannot be computed. Tables may have changed since the views were planned, even
-        before the job has opened them.
+        `cannot_read` says by view why it cannot be computed; that is not `told` where views are planned again at once.
+        Tables may have changed since the views were planned, even before the job has opened them.
         """
         for view in self.views:
             stopped = self._stopped.get(view.name)
@@ -140,7 +140,8 @@ class RunningViews:
                 continue
             why = cannot_read[view.name]
             if why is not None and stopped is None:
-                self.stop(ViewError(view.name, f"view {view.name}: table {table} has changed: {why}"), FOR_GOOD)
+                error = ViewError(view.name, f"view {view.name}: table {table} has changed: {why}")
+                self.stop(error, FOR_GOOD, told=told)
                 self._stopped[view.name].changed = True
             elif why is None and stopped is not None and self._left() & set(view.plan.reads):
                 stopped.changed, stopped.left_out = False, True  # it is tried when the table goes on, with its rows

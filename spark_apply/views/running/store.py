@@ -163,9 +163,11 @@ class ViewStore:
             self._running.note_reading(table.qualified, reading=True)  # perhaps: the next mark says so
         if self._tables.keys() == self.tables:
             found = {view.name: self.compare(view, self._tables) for view in self.views}
-            self._running.compare(table.qualified, {name: of.cannot_read for name, of in found.items()})
             more = opened is not None and (table.is_wider_than(opened) or any(of.more for of in found.values()))
-            if more and not self._running.left_out:
+            turns = more and not self._running.left_out
+            cannot_read = {name: of.cannot_read for name, of in found.items()}
+            self._running.compare(table.qualified, cannot_read, told=not turns)
+            if turns:
                 self.output.tell(f"table {table.qualified} has more or wider columns: the views are planned again")
                 self.turn()
         if self._tables.keys() == self.tables and (self.streams.take_in() or self._running.stale):
