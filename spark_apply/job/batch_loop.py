@@ -31,6 +31,7 @@ from spark_apply.job.start import Start
 from spark_apply.job.topics.retention import recovery_command
 from spark_apply.job.watermarks.publisher import WatermarkPublisher
 from spark_apply.model.completeness import Ends
+from spark_apply.model.store import FedStore
 from spark_apply.model.upkeep import Maintained
 from spark_apply.spark.failures import waited_for_kafka
 from spark_apply.spark.query_failures import raise_failure, recorded, translated
@@ -38,7 +39,8 @@ from spark_apply.spark.query_failures import raise_failure, recorded, translated
 TRIGGER_MS, FILES_TRIGGER_MS = 200, 1000
 """The shortest time between two batches; the second for stores in which each batch leaves files to compact."""
 _LOOK_S, _ASK_S = 0.1, 1.0
-"""How often is looked what is due; and how often Spark is asked, by a call into the JVM, whether the query runs."""
+"""How often is looked what is due; and how often is asked for more: Spark, by a call into the JVM, whether the query
+runs, and stores whether something has come that is not of their tables."""
 _NOTED_S, _NOTED_WITHIN_S = 0.02, 5.0
 """How often, and for how long, a job that ends asks whether Spark has noted its last batch."""
 _NAMED = 10
@@ -161,13 +163,14 @@ class BatchLoop:
         """Look now and then until the run is over; return whether the query ended by itself."""
         asks_at = 0.0
         while True:
-            if time.monotonic() >= asks_at or self._failures:  # which end the query
+            asks = time.monotonic() >= asks_at
+            if asks or self._failures:  # which end the query
                 if not query.isActive:
                     return not self.stop.is_set()
                 asks_at = time.monotonic() + _ASK_S
             if self.stop.wait(_LOOK_S) or self._is_through() or self.tables.found:
                 return False
-            self._look()
+            self._look(asks=asks)
 
     def _is_through(self) -> bool:
         """Whether a run with `once` is, and Spark has noted that its last batch was applied."""
@@ -184,8 +187,8 @@ class BatchLoop:
         while not self._is_noted() and query.isActive and time.monotonic() < until:
             time.sleep(_NOTED_S)
 
-    def _look(self) -> None:
-        """Do what is due between two batches."""
+    def _look(self, *, asks: bool) -> None:
+        """Do what is due between two batches; `asks`: and what is looked at by asking."""
         self.figures.meter.moves()
         if self._idle.acquire(blocking=False):  # otherwise a batch is running, which does the same
             try:
@@ -193,7 +196,7 @@ class BatchLoop:
                 self.start.asides.containing = True
                 self.swaps.look()
                 self.asides.look()
-                self.publisher.publish_pending()
+                self.publisher.publish_pending(self._fed() if asks else ())
                 if not self.once:
                     self.tables.look()
                 self.maintenance.look()
@@ -201,6 +204,10 @@ class BatchLoop:
             finally:
                 self._idle.release()
                 self.figures.meter.moves()
+
+    def _fed(self) -> list[str]:
+        """Return the stores that go on though nothing has come of their tables."""
+        return [name for name, store in self.start.stores.items() if isinstance(store, FedStore) and store.has_more()]
 
     def _end(self, query: StreamingQuery | None) -> None:
         """Stop the query; this waits for a batch that just begins, and that batch waits for the lock.

@@ -26,6 +26,7 @@ from spark_apply.events.kafka.client import NoAnswerError
 from spark_apply.events.kafka.offsets import await_markers, ends_by_topic
 from spark_apply.events.quarantine import Quarantine
 from spark_apply.events.set_aside import read_set_aside
+from spark_apply.job.away import Away
 from spark_apply.job.batch.counts import TableCount
 from spark_apply.job.batch.microbatch import Applier
 from spark_apply.job.batch_loop import BatchLoop
@@ -47,9 +48,6 @@ from spark_apply.spark.at_work import at_work
 from spark_apply.spark.session import open_session
 
 Progress = Callable[[str], None]
-
-_TOLD_EVERY_S = 300.0
-"""So often a job that waits for Kafka says so again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +164,10 @@ class _Job:
     """What all copies have that went on until new tables came, or in an earlier run; None in a job's first round."""
     _follows: bool = False
     """Whether a round has begun to follow the topics: from then on Kafka is waited for, if the job `waits`."""
-    _said: str = ""
-    """Why the job waits for Kafka, as it has been told."""
-    _said_at: float = 0.0
-    """When, on the monotonic clock."""
+    _away: Away = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._away = Away(self.tell, self.meter)
 
     def run(self) -> ApplySummary:
         """Follow the topics round by round, and sum up."""
@@ -199,14 +197,8 @@ class _Job:
         except NoAnswerError as exc:
             if not (self.waits and self._follows):
                 raise
-            now = time.monotonic()
-            if exc.message != self._said or now > self._said_at + _TOLD_EVERY_S:
-                self.tell(f"warning: {exc.message}. The job waits, and asks again: nothing is applied meanwhile")
-                self._said_at = now
-            self._said, self._batches = exc.message, self._start.applier.batches
-            self.meter.moves()
-            self.meter.retries(exc)
-            return not self.stop.wait(1)
+            self._batches = self._start.applier.batches
+            return not self._away.wait(exc, self.stop)
         if held is None:
             return False
         self._held, self._follows, self._batches = held, True, self._start.applier.batches
@@ -234,7 +226,7 @@ class _Job:
         """Follow the topics until the job ends, or new tables have come; then return what the copies have."""
         config, start, applier, asides = self.config, self._start, self._start.applier, self._start.asides
         topics = sorted({*applier.routes, *(topic for (topic, _), of in asides.copies.items() if not of.for_good)})
-        if self._said:  # asked here, since Spark would wait for minutes
+        if self._away.said:  # asked here, since Spark would wait for minutes
             ends_by_topic(config.source, topics)
         self._behind = self.once and not await_markers(config.source, topics)
         since = self.begin if self._held is None else self._held
@@ -249,7 +241,7 @@ class _Job:
             for key in list(asides):
                 asides.note(*key)
             loop = self._loop(publisher, Place(checkpoint, start.topics, since, self._held))
-            self._said = ""
+            self._away.said = ""
             try:
                 held = loop.run(topics)
             finally:

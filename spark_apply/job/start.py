@@ -20,7 +20,7 @@ from spark_apply.job.copies.chosen import Chosen, Unusable, usable_targets
 from spark_apply.job.copies.route import Route
 from spark_apply.job.copies.set_aside import AsideCopies, of_all
 from spark_apply.job.topics.compacted_deletes import Buried, require_deletes_read
-from spark_apply.job.topics.identity import FollowedTopics, require_same_topics
+from spark_apply.job.topics.identity import FollowedTopics, OtherTopicError, require_same_topics
 from spark_apply.job.topics.retention import MissedDeletesError, require_deletes
 from spark_apply.model.store import Offsets, RereadStore, Store
 from spark_apply.model.target_table import TargetTable
@@ -116,7 +116,7 @@ class Start:
             raise
 
     def _read_again(self, copies: Sequence[tuple[TargetTable, str]], unread: Buried) -> dict[tuple[str, str], CdcError]:
-        """Have stores that can do so read their topics again where deletes are gone which they had not read.
+        """Have stores that can do so read their topics again where one is another, or deletes are gone from it.
 
         Returns the errors of copies of which that cannot be found out.
         """
@@ -127,9 +127,10 @@ class Start:
                 continue
             try:
                 with self._asking(name), reaching(f"{made.qualified} in {name}"):
+                    self.require_same(made, name, store)
                     require_deletes(self.config.source, [(made, {name: store})])
                     require_deletes_read(self.spark, self.config.source, made, name, store, found=unread)
-            except MissedDeletesError as exc:
+            except (MissedDeletesError, OtherTopicError) as exc:
                 self.tell(f"warning: {exc.message}: all topics are read again from their beginnings")
                 store.read_again()
                 again.add(name)
@@ -159,7 +160,7 @@ class Start:
         return {}
 
     def require_same(self, table: TargetTable, name: str, store: Store) -> None:
-        """Raise OperatorError for a copy of another topic than there was at the start."""
+        """Raise OtherTopicError for a copy of another topic than there was at the start."""
         require_same_topics(self.topics.begun, [(table, {name: store})])
 
     def checkpoint(self, *, reset: bool) -> str:

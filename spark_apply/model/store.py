@@ -264,6 +264,14 @@ class JoiningStore(Protocol):
         """Go on without a table, by its qualified name, until a batch shows as much of it as of the others."""
 
 
+@runtime_checkable
+class FedStore(Protocol):
+    """A `WholeStore` that goes on by more than its tables: by what it reads itself, or tries again."""
+
+    def has_more(self) -> bool:
+        """Whether it is to be folded though nothing has come of its tables; asked each second, between two batches."""
+
+
 def is_whole(store: Store) -> TypeGuard[WholeStore]:
     """Whether a store takes whole micro-batches, by `WholeStore.fold`, and never `Store.apply`."""
     return bool(getattr(store, "whole", False))

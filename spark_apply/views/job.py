@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -16,10 +16,13 @@ from cdc.config import registry
 from cdc.config.apply_config import StoreConfig
 from cdc.config.config import ApplyConfig
 from cdc.config.views import ViewsConfig
-from cdc.model.errors import ConfigError
+from cdc.model.errors import ConfigError, OperatorError, RetryableError
 from cdc.model.meter import NO_JOB_METER, JobMeter
+from spark_apply.events.kafka.client import NoAnswerError
 from spark_apply.events.kafka.schema_topic import schema_versions
+from spark_apply.job.away import Away
 from spark_apply.job.job import run_apply
+from spark_apply.job.topics.identity import OtherTopicError
 from spark_apply.job.watermarks.progress import origin_of
 from spark_apply.spark.session import open_session
 from spark_apply.views.cluster.lake import Lake
@@ -32,7 +35,7 @@ from spark_apply.views.embedded.state import ViewState
 from spark_apply.views.model.uses import Way, followed
 from spark_apply.views.planning.definitions import Text, refuse_changed, texts_of, with_texts
 from spark_apply.views.planning.followable import refuse_unfollowable
-from spark_apply.views.planning.planned import Planned, cannot_read, plan_views
+from spark_apply.views.planning.planned import Planned, compare, plan_views
 from spark_apply.views.publishing.output import ViewOutput
 from spark_apply.views.publishing.status import peeked, sink_config
 from spark_apply.views.running.commands import Command, Turn, Watch, note_failed, waiting
@@ -43,6 +46,11 @@ STORE = "views"
 """The name of the state among the stores of an apply job: entries of the quarantine have it."""
 
 Progress = Callable[[str], None]
+
+_MADE_AGAIN = (
+    "start it again: all topics are read again, and only what differs is published. If that ends so, too, a table is "
+    "looked up as it was: move {state} elsewhere, keep it, and start then; versions that its log has no more are gone"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,32 +95,29 @@ def run_views(
 ) -> ViewSummary:
     """Follow the topics into the views: with `once` all that is committed now, else until SIGINT, SIGTERM or `stop`.
 
-    Everything that can be refused is refused before a topic or the state is touched. Raises CdcError.
+    Everything that can be refused is refused before a topic or the state is touched. A job that follows waits for
+    brokers that are away, and goes on where it was. Raises CdcError.
     """
     begun, stop = time.monotonic(), stop or threading.Event()
     tell = progress or (lambda _line: None)
     tell(f"reading the schema topic of {config.source.topic_prefix}")
-    steps, events, last, planned = 0, 0, None, None
+    away, opened, planned = Away(tell, meter), False, None
+    found = ViewSummary(config.name, 0.0, 0, 0, None, {})
     while True:
-        commands, turn = _known(config), Turn()
-        if commands:
-            tell(f"publishing what cdc view rebuild has asked for: {', '.join(sorted(_asked(commands)))}")
-        run = _Run(config, commands, turn, tell, planned)
-        with nullcontext() if once else Watch(config, frozenset(each.key for each in commands), turn, stop):
-            store = run.follow(once=once, meter=meter)
-        if store is not None:
-            steps, events, last = steps + store.steps, events + store.output.sent - run.first, store
-        if run.refused is not None:
-            tell(f"warning: what was asked for is not done, and the views go on as they were: {run.refused}")
-            note_failed(config, commands, run.refused)
+        run = _Run(config, tell, planned)
+        try:
+            run.follow(once=once, meter=meter, stop=stop)
+        except (NoAnswerError, RetryableError) as exc:
+            opened |= run.store is not None
+            if once or not opened:
+                raise
+            over = run.turn.for_good or away.wait(exc, stop)
+        else:
+            over = stop.is_set() or run.turn.for_good or (run.refused is None and not run.turn.is_set())
+        found = run.added_to(found)
+        if over:
+            return replace(found, seconds=time.monotonic() - begun)
         config, planned = run.config, run.planned
-        if stop.is_set() or turn.for_good or (run.refused is None and not turn.is_set()):
-            break
-    seconds = time.monotonic() - begun
-    found = ViewSummary(config.name, seconds, steps, events, None, {}, run.took_all, signal=turn.signal)
-    if last is None:
-        return found
-    return replace(found, position=last.reached, stopped=last.stopped, reading=last.reading)
 
 
 def _known(config: ViewsConfig) -> list[Command]:
@@ -137,11 +142,13 @@ class _Run:
 
     config: ViewsConfig
     """The file; once the commands are done, with what they have asked for."""
-    commands: Sequence[Command]
-    turn: Turn
     tell: Progress
     planned: Planned | None
     """The plans of the run before, where there was one: this one goes on by them if tables allow no new ones."""
+    commands: Sequence[Command] = ()
+    turn: Turn = field(default_factory=Turn)
+    store: ViewStore | None = None
+    """None as long as it is not open."""
     first: int = 0
     """The number of the last event that was in Kafka before."""
     refused: str | None = None
@@ -149,8 +156,29 @@ class _Run:
     took_all: bool = False
     """With `once`: whether all that was there is taken."""
 
-    def follow(self, *, once: bool, meter: JobMeter) -> ViewStore | None:
-        """Follow the topics; return the store as it was at the end, or None where commands were refused before."""
+    def follow(self, *, once: bool, meter: JobMeter, stop: threading.Event) -> None:
+        """Do what commands ask for, and follow the topics until the run is to end, or is to be taken up by another."""
+        self.commands = _known(self.config)
+        if self.commands:
+            self.tell(f"publishing what cdc view rebuild has asked for: {', '.join(sorted(_asked(self.commands)))}")
+        known = frozenset(command.key for command in self.commands)
+        with nullcontext() if once else Watch(self.config, known, self.turn, stop):
+            self._follow(once=once, meter=meter)
+        if self.refused is not None:
+            self.tell(f"warning: what was asked for is not done, and the views go on as they were: {self.refused}")
+            note_failed(self.config, self.commands, self.refused)
+
+    def added_to(self, found: ViewSummary) -> ViewSummary:
+        """Return what this run has done beside what was found of those before."""
+        found, store = replace(found, took_all=self.took_all, signal=self.turn.signal), self.store
+        if store is None:
+            return found
+        steps, events = found.steps + store.steps, found.events + store.output.sent - self.first
+        position = store.reached or found.position
+        stopped, reading = store.stopped, store.reading
+        return replace(found, steps=steps, events=events, position=position, stopped=stopped, reading=reading)
+
+    def _follow(self, *, once: bool, meter: JobMeter) -> None:
         config, asked = self.config, _asked(self.commands)
         versions = schema_versions(config.source)  # first, as Spark takes its time, and there may be none
         spark = open_session(config.name, config.spark)
@@ -164,12 +192,12 @@ class _Run:
             if not self.commands:
                 raise
             self.refused = exc.message
-            return None
+            return
         for view in planned.views:
             for warning in view.plan.warnings:
                 self.tell(f"warning: views.{view.name}: {warning}")
         self.tell(f"views are computed by {planned.engine}")
-        store = open_state(config, planned, spark, self.tell, asked)
+        self.store = store = open_state(config, planned, spark, self.tell, asked)
         store.answers, store.turn = tuple(command.act() for command in self.commands), self.turn.turn
         self.first = store.output.sent
         try:
@@ -177,12 +205,13 @@ class _Run:
             self.took_all = run_apply(
                 of, once=once, waits=False, meter=meter, progress=self.tell, stop=self.turn
             ).took_all
+        except OtherTopicError as exc:
+            raise OperatorError(exc.message, hint=_MADE_AGAIN.format(state=config.state)) from exc
         finally:
             store.close()
-        self.refused = store.refused
-        if self.refused is None and not store.rebuilt:
-            self.config, self.planned = config, planned
-        return store
+            self.refused = store.refused
+            if self.refused is None and not store.rebuilt:
+                self.config, self.planned = config, planned
 
     def _plan(self, config: ViewsConfig, spark: SparkSession) -> Planned:
         """Plan the views; those of a job that runs go on as before where a table has no column of theirs any more."""
@@ -219,7 +248,7 @@ def open_state(
             output.begin_again()
         read = (spark, config.source, state, planned.streams, tell)
         given = (state, output, planned.views, planned.uses, folder)
-        how = partial(cannot_read, planned)
+        how = partial(compare, planned)
         store: ViewStore
         if isinstance(state, ClusterState):
             store = ClusterStore(*given, ClusterStreamReader(*read, lake=lake), how, lake=lake)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +161,56 @@ def test_streams_that_others_write(
     run_views(bench.config, once=True, progress=told.append)
     assert sum("it was deleted and made again; it is read too, from its beginning" in line for line in told) == 1
     assert [row["n"] for _, _, row in bench.events("outcome")] == [4], "what was read of the topic before stays"
+
+
+@pytest.mark.full  # tests/unit/test_watermarks.py
+@EITHER
+def test_events_are_taken_while_the_connector_is_down(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str
+) -> None:
+    """At the position where the tables are, and at the clock: no deadline passes."""
+    bench = ViewBench(kafka, tmp_path, {"s": TABLES["s"]}, {}, engine=engine)
+    topic = f"{bench.prefix}-taps"
+    bench.streams = {
+        "taps": StreamConfig(topic=topic, schema="id STRING, n BIGINT, at TIMESTAMP", key=("id",), time="at")
+    }
+    bench.views = {
+        "every": ViewConfig(sql="SELECT id, n FROM stream.taps", key=("id",)),
+        "joined": ViewConfig(
+            sql="SELECT s.id, count(t.id) AS n FROM public.s s LEFT JOIN stream.taps t ON t.n = s.id GROUP BY s.id",
+            key=("id",),
+        ),
+        "over": ViewConfig(sql="SELECT id FROM stream.taps WHERE at + INTERVAL 1 MINUTE <= clock()", key=("id",)),
+    }
+    admin = AdminClient({"bootstrap.servers": kafka})
+    admin.create_topics([NewTopic(topic, 2, 1, config=_KEPT)])[topic].result(30)
+    producer = Producer({"bootstrap.servers": kafka})
+
+    def tap(key: str, n: int, clock: str) -> None:
+        producer.produce(topic, json.dumps({"id": key, "n": n, "at": f"2026-01-01T{clock}:00Z"}))
+        producer.flush(30)
+
+    bench.transaction(("s", "c", {"id": 1, "at": at("10:00")}), at_ms=at("10:00") // 1000)
+    assert bench.run().stopped == {}
+    bench.signs("joined")
+    stop, ended, told = threading.Event(), list[Any](), list[str]()
+    run = partial(run_views, bench.config, once=False, progress=told.append, stop=stop)
+    job = threading.Thread(target=lambda: ended.append(run()))
+    job.start()
+    until(lambda: any(line.startswith("following") for line in told), within_s=120)
+    before = view_status(bench.config)["position"]
+    for key, n, clock in (("a", 1, "09:58"), ("b", 2, "10:01"), ("c", 1, "10:02")):
+        seen = len(bench.whole_events("every"))
+        tap(key, n, clock)
+        until(lambda seen=seen: len(bench.whole_events("every")) > seen, within_s=120)  # type: ignore[misc]
+    stop.set()
+    job.join(120)
+    assert view_status(bench.config)["position"] == before
+    assert bench.signs("every") == ["+a", "+b", "+c"]
+    assert [row["n"] for _, _, row in bench.events("joined")] == [1, 2]
+    assert bench.signs("over") == ["+a"]
+    assert all(of.agrees for of in verify_views(bench.config))
+    assert bench.run().events == 0
 
 
 _FIRST: Any = {

@@ -13,16 +13,17 @@ from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException
 
 from cdc.config.apply_config import ApplySource
-from cdc.model.errors import CdcError
+from cdc.model.errors import CdcError, RetryableError
 from cdc.model.meter import NO_JOB_METER, JobState
 from cdc.telemetry.apply_meter import ApplyMeter
 from cdc.telemetry.json_log import Place
 from spark_apply.events.kafka.client import NoAnswerError, unreachable
 from spark_apply.events.kafka.topics import why_unread
-from spark_apply.job import job
+from spark_apply.job import away, job
 from spark_apply.job.batch_loop import BatchLoop
 from spark_apply.job.copies.set_aside import AsideCopies
 from spark_apply.job.pace import JobFigures
+from spark_apply.views import job as view_job
 
 SOURCE = ApplySource(bootstrap_servers="k:1", topic_prefix="shop")
 LATE = PySparkException(
@@ -75,11 +76,11 @@ def test_a_partition_without_a_leader_is_no_broker_that_is_away() -> None:
 def rounds(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Give a job that has followed topics, and whose brokers are away; it waits no second."""
 
-    def away(_self: object) -> None:
+    def gone(_self: object) -> None:
         raise NoAnswerError("nobody answers")
 
     def made(lines: list[str], meter: Any, *, waits: bool, follows: bool) -> Any:
-        monkeypatch.setattr(job._Job, "_choose", away)
+        monkeypatch.setattr(job._Job, "_choose", gone)
         config: Any = SimpleNamespace(name="j", source=SOURCE)
         one = job._Job(config, False, False, False, None, lines.append, threading.Event(), meter, waits)
         one._follows, one._start = follows, SimpleNamespace(applier=SimpleNamespace(batches=3))  # type: ignore[assignment]
@@ -101,7 +102,7 @@ def test_a_job_that_waits_is_not_ready_and_says_so_again(rounds: Any, monkeypatc
     assert meter.started().ok
     (counted,) = [of for family in meter.figures.collect() for of in family.samples if "errors_total" in of.name]
     assert (counted.labels["kind"], counted.value) == ("NoAnswerError", 2)
-    monkeypatch.setattr(job, "_TOLD_EVERY_S", -1.0)
+    monkeypatch.setattr(away, "_TOLD_EVERY_S", -1.0)
     assert waiting._round()
     assert len(lines) == 2
 
@@ -130,6 +131,38 @@ def test_a_job_that_has_applied_nothing_waits_too_once_its_query_was_begun(
     assert loop.follows is begun
 
 
-def test_a_view_job_does_not_wait(rounds: Any) -> None:
+def test_a_view_job_waits_around_it(rounds: Any) -> None:
+    """Its state is opened again, too, as another copy of it may have gone on meanwhile."""
     with pytest.raises(CdcError, match="nobody answers"):
         rounds([], NO_JOB_METER, waits=False, follows=True)._round()
+
+
+@pytest.mark.parametrize("error", [NoAnswerError("nobody answers"), RetryableError("the producer was lost")])
+@pytest.mark.parametrize(("opened", "once"), [(True, False), (False, False), (True, True)])
+def test_a_view_job_waits_once_its_state_was_open(
+    monkeypatch: pytest.MonkeyPatch, error: CdcError, *, opened: bool, once: bool
+) -> None:
+    """What its runs have done is summed up; who runs it once is told at once."""
+    runs, lines = list[Any](), list[str]()
+    store: Any = SimpleNamespace(
+        steps=2, output=SimpleNamespace(sent=5), reached="at", stopped={}, reading=frozenset(), close=lambda: None
+    )
+
+    def follow(run: Any, **_: object) -> None:
+        runs.append(run)
+        run.store = store if opened else None
+        if len(runs) < 3:
+            raise error
+
+    monkeypatch.setattr(view_job._Run, "follow", follow)
+    stop: Any = SimpleNamespace(is_set=lambda: False, wait=lambda _: False)
+    config: Any = SimpleNamespace(name="j", source=SOURCE)
+    if once or not opened:
+        with pytest.raises(CdcError, match=error.message):
+            view_job.run_views(config, once=once, progress=lines.append, stop=stop)
+        return
+    found = view_job.run_views(config, once=False, progress=lines.append, stop=stop)
+    assert (len(runs), found.steps, found.events, found.position) == (3, 6, 15, "at")
+    assert [line for line in lines if error.message in line] == [
+        f"warning: {error.message}. The job waits, and asks again: nothing is applied meanwhile"
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spark_apply.views.embedded.step import ViewError
 from spark_apply.views.model.uses import TableUse
 from spark_apply.views.planning.view import View
 from spark_apply.views.running.running_views import RunningViews
@@ -14,16 +15,33 @@ def test_a_view_whose_table_is_left_out_waits_for_it_when_its_column_is_back() -
     sql, relations = "SELECT id, g FROM public.t", {"public.t": relation("public.t", ["id"], id="int64", g="string")}
     view = View(plan_view("v", sql, ["id"], relations), (), sql)
     running = RunningViews((view,), [TableUse("public.t")], lambda _: None)
-    running.compare("public.t", lambda _: "there is no column g")
+    running.compare("public.t", {"v": "there is no column g"})
     assert running.going_on(0) == []
     running.leave_out("public.t", "it is captured no more")
-    running.compare("public.t", lambda _: None)
+    running.compare("public.t", {"v": None})
     running.try_soon()
-    assert (running.going_on(0), running.is_due) == ([], False)
+    assert (running.going_on(0), running.is_due(0)) == ([], False)
     running.take_back("public.t")
-    assert (running.going_on(0), running.is_due) == ([view], True)
+    assert (running.going_on(0), running.is_due(0)) == ([view], True)
     running.computed([view])
-    assert running.reasons == {}
-    running.compare("public.t", lambda _: "there is no column g")
-    running.compare("public.t", lambda _: None)
+    assert (running.reasons, running.is_due(0)) == ({}, False)
+    running.compare("public.t", {"v": "there is no column g"})
+    running.compare("public.t", {"v": None})
     assert running.going_on(0) == [view]
+
+
+def test_a_view_that_waits_for_another_one_is_not_due() -> None:
+    """Else a step would be taken, and published, at each look, for as long as the other one is stopped."""
+    relations = {"public.t": relation("public.t", ["id"], id="int64", g="string")}
+    first = View(plan_view("a", "SELECT id, g FROM public.t", ["id"], relations), (), "")
+    relations["view.a"] = relation("view.a", ["id"], id="int64", g="string")
+    second = View(plan_view("b", "SELECT id, g FROM view.a", ["id"], relations), (), "")
+    running = RunningViews((first, second), [TableUse("public.t")], lambda _: None)
+    running.stop(ViewError("b", "view b: a division by zero"), 0.0)
+    assert running.is_due(0)
+    running.stop(ViewError("a", "view a: a division by zero"), 60.0)
+    assert not running.is_due(0)
+    running.stop(ViewError("a", "view a: a division by zero"), 0.0)
+    assert running.is_due(0)
+    running.note_reading("public.t", reading=True)
+    assert not running.is_due(0)

@@ -100,6 +100,20 @@ def test_a_table_of_which_nothing_comes_is_told_once() -> None:
     assert told == [("17", False, False), ("17", True, False), ("17", False, True)]
 
 
+def test_a_store_that_is_fed_otherwise_is_folded_where_it_is() -> None:
+    """Its tables have nothing new, and the connector says nothing: it goes on at the position that it has."""
+    barriers, store = Barriers(), Together()
+    made = publisher(barriers, store)
+    barriers.add(Barrier("shop", frozenset({"public.orders"}), COMMITTED, 1, {TOPIC: {0: 5}}))
+    made.publish_pending()
+    made.publish_pending()
+    made.publish_pending(["another"])
+    assert [shown.limit for shown in store.shown] == [COMMITTED]
+    made.publish_pending(["copy"])
+    assert [shown.limit for shown in store.shown] == [COMMITTED, COMMITTED]
+    assert store.shown[0].mark == store.shown[1].mark
+
+
 class Absent(Store):
     """A store at whose address nobody answers any more."""
 

@@ -29,6 +29,10 @@ Answer = TypeVar("Answer")
 RESET = "cdc apply APPLY.yaml --reset-checkpoint"
 
 
+class OtherTopicError(OperatorError):
+    """A topic is not the one that was read under its name."""
+
+
 def held_topic(store: Store, table: TargetTable) -> str:
     """Return the identity of the topic that a copy was made of; empty if it is not known."""
     due = store.due(table)
@@ -52,13 +56,13 @@ def way_out(table: TargetTable) -> str:
 
 
 def require_same_topics(now: Mapping[str, TopicNow], tables: Iterable[tuple[TargetTable, Mapping[str, Store]]]) -> None:
-    """Raise OperatorError for the first copy that was made of another topic."""
+    """Raise OtherTopicError for the first copy that was made of another topic."""
     for table, stores in tables:
         topic = now.get(table.topic)
         for name, store in stores.items() if topic is not None else ():
             why = of_another_topic(table, name, store, topic.identity) if topic is not None else None
             if why is not None:
-                raise OperatorError(why, hint=way_out(table))
+                raise OtherTopicError(why, hint=way_out(table))
 
 
 def patiently(ask: Callable[[], Answer]) -> Answer:
@@ -73,10 +77,10 @@ def patiently(ask: Callable[[], Answer]) -> Answer:
             time.sleep(1)
 
 
-def of_another(checkpoint: str, topic: str, how: str) -> OperatorError:
+def of_another(checkpoint: str, topic: str, how: str) -> OtherTopicError:
     """Return the error of a checkpoint whose offsets are those of another topic."""
     msg = f"checkpoint {checkpoint} has offsets of another topic {topic}: {how}"
-    return OperatorError(msg, hint=f"{RESET}  # the topics are read from their beginning")
+    return OtherTopicError(msg, hint=f"{RESET}  # the topics are read from their beginning")
 
 
 @dataclass(slots=True)
@@ -99,7 +103,7 @@ class FollowedTopics:
         return {name: topic.identity for name, topic in self.begun.items()}
 
     def require(self) -> None:
-        """Raise OperatorError if a topic is another by now; wait for brokers that do not answer, up to two minutes.
+        """Raise OtherTopicError if a topic is another by now; wait for brokers that do not answer, up to two minutes.
 
         Asked after a batch was read and before it counts: what a batch has of a new topic is newer events of the same
         table, but its offsets must not be taken for those of the old one.
@@ -112,12 +116,12 @@ class FollowedTopics:
         for topic, how in differing(self.identities, now).items():
             table = self.tables[topic]
             msg = f"topic {topic} of {table.qualified} is another one than the job has followed: {how}"
-            raise OperatorError(msg, hint=way_out(table))
+            raise OtherTopicError(msg, hint=way_out(table))
 
     def compare(self, noted: Mapping[str, tuple[str, int]], checkpoint: str) -> list[str]:
         """Compare with what a checkpoint has noted; return what is worth telling.
 
-        Raises OperatorError if its offsets are those of other topics.
+        Raises OtherTopicError if its offsets are those of other topics.
         """
         known = {name: identity for name, (identity, _) in noted.items()}
         for topic, how in differing(known, self.identities).items():

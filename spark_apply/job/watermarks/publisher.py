@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from cdc.model.errors import OperatorError
@@ -157,18 +157,18 @@ class WatermarkPublisher:
         route.stores[store].set_mark(route.table, mark)
         self._watcher.barriers.news.set()
 
-    def publish_pending(self) -> None:
+    def publish_pending(self, fed: Collection[str] = ()) -> None:
         """Write marks that advance without a batch: the position of an idle source.
 
-        Raises the error that ended the watcher.
+        Stores that are `fed` otherwise are folded where they are. Raises the error that ended the watcher.
         """
         if self._watcher.failure is not None:
             raise self._watcher.failure
-        if self._watcher.barriers.news.is_set():
-            self._publish()
+        if fed or self._watcher.barriers.news.is_set():
+            self._publish(fed)
 
-    def _publish(self) -> None:
-        """Write the changed marks."""
+    def _publish(self, fed: Collection[str] = ()) -> None:
+        """Write the changed marks, and fold stores that are `fed`."""
         self._watcher.barriers.news.clear()
         together: dict[str, dict[Key, Visibility]] = {}
         for (topic, name), mark in self._due(self._ends).items():
@@ -179,7 +179,7 @@ class WatermarkPublisher:
             if is_whole(route.stores[name]):
                 visible = self.visible(route, mark)
                 about = visible.reading, visible.gone
-                if same and about == self._told.get((topic, name), _FINE):
+                if same and about == self._told.get((topic, name), _FINE) and name not in fed:
                     continue
                 together.setdefault(name, {})[topic, name] = visible
                 self._told[topic, name] = about

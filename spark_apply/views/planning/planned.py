@@ -222,14 +222,24 @@ def _relation(table: TargetTable) -> Relation:
     return Relation(table.qualified, {column.name: column.kind for column in now}, table.key)
 
 
-def cannot_read(planned: Planned, view: View, tables: Mapping[str, TargetTable]) -> str | None:
-    """Say why a view cannot be computed from tables as they are now; None where it can."""
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What it means for a view that tables are not as they were when it was planned."""
+
+    cannot_read: str | None = None
+    """Why it cannot be computed from them any more; None where it can."""
+    more: tuple[str, ...] = ()
+    """Columns that it would have besides, if it were planned now: its `*` takes them."""
+
+
+def compare(planned: Planned, view: View, tables: Mapping[str, TargetTable]) -> Changed:
+    """Compare a view's plan with tables as they are now."""
     relations, retyped = dict[str, Relation](), dict[str, str]()
     for name, of in tables.items():
         relations[name], how = _unchanged(_relation(of), planned.relations[name])
         retyped |= {column: f"column {column} of {name} is {kind} now" for column, kind in how.items()}
         if how.keys() & set(of.key) and name in {use.table for use in _read_by(planned, view)}:
-            return f"{retyped[min(how.keys() & set(of.key))]}; {_START_AGAIN}"
+            return Changed(f"{retyped[min(how.keys() & set(of.key))]}; {_START_AGAIN}")
     for stream in planned.streams.values():
         relations[stream.use.relation] = Relation(stream.use.relation, dict(stream.columns), stream.config.key)
     for table, use in view.uses.items():
@@ -240,18 +250,19 @@ def cannot_read(planned: Planned, view: View, tables: Mapping[str, TargetTable])
         _check_uses(view.name, view.uses, relations)
         if view.match is not None:
             view.match.check(relations)
-        else:
-            divided = view.plan.divided
-            plan = plan_view(
-                view.name, view.sql, view.plan.key, relations, uses=view.uses, divided=divided, engine=planned.engine
-            )
-            gone = [name for name in view.last.columns if name not in plan.nodes[-1].columns]
-            if gone:  # of SELECT *
-                return retyped.get(gone[0], f"there is no column {gone[0]} any more") + f"; {_START_AGAIN}"
+            return Changed()
+        divided = view.plan.divided
+        plan = plan_view(
+            view.name, view.sql, view.plan.key, relations, uses=view.uses, divided=divided, engine=planned.engine
+        )
     except ConfigError as exc:
         told = [words for column, words in retyped.items() if re.search(rf"\b{re.escape(column)}\b", exc.message)]
-        return f"{told[0]}; {_START_AGAIN}" if told else exc.message
-    return None
+        return Changed(f"{told[0]}; {_START_AGAIN}" if told else exc.message)
+    was, now = view.last.columns, plan.nodes[-1].columns
+    gone = [name for name in was if name not in now]
+    if gone:  # of SELECT *
+        return Changed(retyped.get(gone[0], f"there is no column {gone[0]} any more") + f"; {_START_AGAIN}")
+    return Changed(more=tuple(name for name in now if name not in was))
 
 
 def _unchanged(now: Relation, planned: Relation) -> tuple[Relation, dict[str, str]]:

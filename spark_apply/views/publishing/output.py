@@ -34,6 +34,7 @@ from cdc.model.errors import FencedError, OperatorError, RetryableError, raise_f
 from cdc.model.interfaces import Sink
 from cdc.model.ledger import loss, to_record
 from cdc.model.state import Phase, State
+from spark_apply.events.kafka.client import NoAnswerError
 from spark_apply.job.watermarks.progress import ORIGIN
 from spark_apply.views.embedded.state import ViewState
 from spark_apply.views.planning.definitions import Definition, Text
@@ -242,7 +243,7 @@ class ViewOutput:
                 self._fenced = exc
             except RetryableError as exc:
                 if time.monotonic() > until:
-                    raise OperatorError(exc.message, hint=exc.hint or "start again: it goes on where it was") from exc
+                    raise NoAnswerError(exc.message, hint=exc.hint or "start again: it goes on where it was") from exc
                 self.tell(f"warning: the views' topics cannot be written, trying again: {exc.message}")
                 time.sleep(wait_s)
                 wait_s = min(2 * wait_s, 10.0)

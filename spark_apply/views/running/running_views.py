@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cdc.config.views import VIEW_SCHEMA
@@ -67,15 +67,9 @@ class RunningViews:
                 found[view.name] = f"view {view.name}: it reads {others[0]}, which is stopped"
         return found
 
-    @property
-    def has_stale(self) -> bool:
-        """Whether a view is to be computed whole that is not stopped, and waits for no table."""
-        return any(self._may_begin(view) for view in self.views if view.name in self.stale - self._stopped.keys())
-
-    @property
-    def is_due(self) -> bool:
-        """Whether it is time to try a stopped view again."""
-        return any(stopped.due_at <= time.monotonic() for stopped in self._stopped.values())
+    def is_due(self, clock_ms: int | None) -> bool:
+        """Whether a view is computed now that was not at the last step: a new one, or one that is tried again."""
+        return any(view.name in self.stale for view in self.going_on(clock_ms))
 
     def going_on(self, clock_ms: int | None) -> list[View]:
         """Return the views that are computed now, in the order of what they read."""
@@ -102,14 +96,14 @@ class RunningViews:
     def _may_begin(self, view: View) -> bool:
         return not any(use.table in self.reading and use.relation in view.plan.reads for use in self.uses)
 
-    def stop(self, error: ViewError, wait_s: float | None = None) -> None:
+    def stop(self, error: ViewError, wait_s: float | None = None, *, told: bool = True) -> None:
         """Stop a view for so long; without `wait_s` for twice as long as before."""
         before = self._stopped.get(error.view)
         if wait_s is None:
             wait_s = min(2 * before.wait_s, _LONGEST_WAIT_S) if before is not None else _FIRST_WAIT_S
         self._stopped[error.view] = _Stopped(error, wait_s, time.monotonic() + wait_s)
         self.stale.add(error.view)
-        if before is None or before.error.message != error.message:
+        if told and (before is None or before.error.message != error.message):
             self.tell(f"warning: {error.message}; it is stopped, the others go on")
 
     def computed(self, views: Sequence[View]) -> None:
@@ -134,18 +128,20 @@ class RunningViews:
                 self.stop(ViewError(view.name, f"view {view.name}: table {table} is left out: {why}"), FOR_GOOD)
                 self._stopped[view.name].left_out = True
 
-    def compare(self, table: str, cannot_read: Callable[[View], str | None]) -> None:
+    def compare(self, table: str, cannot_read: Mapping[str, str | None], *, told: bool = True) -> None:
         """Stop views that use what a table has no more, for good, and have them tried again once it is there again.
 
+        `cannot_read` says by view why it cannot be computed; that is not `told` where views are planned again at once.
         Tables may have changed since the views were planned, even before the job has opened them.
         """
         for view in self.views:
             stopped = self._stopped.get(view.name)
             if stopped is not None and not stopped.changed:
                 continue
-            why = cannot_read(view)
+            why = cannot_read[view.name]
             if why is not None and stopped is None:
-                self.stop(ViewError(view.name, f"view {view.name}: table {table} has changed: {why}"), FOR_GOOD)
+                error = ViewError(view.name, f"view {view.name}: table {table} has changed: {why}")
+                self.stop(error, FOR_GOOD, told=told)
                 self._stopped[view.name].changed = True
             elif why is None and stopped is not None and self._left() & set(view.plan.reads):
                 stopped.changed, stopped.left_out = False, True  # it is tried when the table goes on, with its rows

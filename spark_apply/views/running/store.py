@@ -34,6 +34,7 @@ from spark_apply.views.embedded.step import Step, UnitsError, ViewError
 from spark_apply.views.model.uses import TableUse, Way
 from spark_apply.views.model.values import engine_type, quoted
 from spark_apply.views.planning.followable import refuse_rekeyed
+from spark_apply.views.planning.planned import Changed
 from spark_apply.views.planning.view import View
 from spark_apply.views.publishing.output import ViewOutput, outbox_note
 from spark_apply.views.publishing.status import note_status
@@ -62,8 +63,8 @@ class ViewStore:
     folder: Path
     """Where others find what is known of the views."""
     streams: StreamReader
-    cannot_read: Callable[[View, Mapping[str, TargetTable]], str | None]
-    """Says why a view cannot be computed from tables as they are; None where it can."""
+    compare: Callable[[View, Mapping[str, TargetTable]], Changed]
+    """Compares a view with tables as they are."""
     whole: bool = True
     rebuilt: set[str] = field(default_factory=set)
     """Views that are to be computed whole, and published as a whole with the step that does it."""
@@ -161,9 +162,13 @@ class ViewStore:
         if self._marks.lags(table):
             self._running.note_reading(table.qualified, reading=True)  # perhaps: the next mark says so
         if self._tables.keys() == self.tables:
-            self._running.compare(table.qualified, lambda view: self.cannot_read(view, self._tables))
-            if opened is not None and table.is_wider_than(opened) and not self._running.left_out:
-                self.output.tell(f"table {table.qualified} has wider columns now: the views are planned again")
+            found = {view.name: self.compare(view, self._tables) for view in self.views}
+            more = opened is not None and (table.is_wider_than(opened) or any(of.more for of in found.values()))
+            turns = more and not self._running.left_out
+            cannot_read = {name: of.cannot_read for name, of in found.items()}
+            self._running.compare(table.qualified, cannot_read, told=not turns)
+            if turns:
+                self.output.tell(f"table {table.qualified} has more or wider columns: the views are planned again")
                 self.turn()
         if self._tables.keys() == self.tables and (self.streams.take_in() or self._running.stale):
             self._begin_views()
@@ -240,13 +245,20 @@ class ViewStore:
         clock_ms = self._clock.next(self._source_ms(), before_ms, moved=limit > max(before, self.output.position))
         if before_ms is not None and clock_ms is not None and clock_ms < before_ms:
             self._running.stale |= {view.name for view in self.views if view.plan.uses_clock}
-        again = self._running.is_due
+        again = self._running.is_due(clock_ms)
         again |= self.streams.take_in()
-        if (limit, clock_ms) == (before, before_ms) and not again and not self._running.has_stale:
+        if (limit, clock_ms) == (before, before_ms) and not again:
             return
         self._step(limit, before_ms, clock_ms)
         self.output.flush()
         self._note_status()
+
+    def has_more(self) -> bool:
+        """Whether events of streams have come, or a view is to be tried again, while the connector says nothing.
+
+        The position and the clock stay as they are: what is published is right at it, and no deadline passes.
+        """
+        return self._running.is_due(clock_ms=0) or self.streams.have_more()  # a clock that is not known is none there
 
     def _position(self) -> str:
         return self.state.get("position") or ""

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import ApplySource
 from cdc.model.errors import OperatorError
+from spark_apply.events.kafka.client import NoAnswerError
 from spark_apply.events.kafka.offsets import ends_by_topic, offset_ranges
 from spark_apply.events.kafka.stream import read_topic
 from spark_apply.events.kafka.topic_identity import TopicAsker, difference
@@ -132,9 +133,7 @@ class StreamReader:
 
         Raises OperatorError if a topic is not what was read.
         """
-        waits = False
-        topics = sorted({stream.config.topic for stream in self.streams.values()})
-        ends = ends_by_topic(self.source, topics) if topics else {}
+        waits, ends = False, self._ends()
         for name, stream in self.streams.items():
             end, unreadable = ends[stream.config.topic], 0
             if self._offsets(name) != end:
@@ -149,6 +148,18 @@ class StreamReader:
                 why = "not of its schema, no key, or a time that is none"
                 self.tell(f"warning: {unreadable:,} records of stream {name} are no events of it: left out ({why})")
         return waits
+
+    def have_more(self) -> bool:
+        """Whether there are events that no step has taken, as far as brokers answer: others wait for them."""
+        try:
+            ends = self._ends()
+        except NoAnswerError:
+            return False
+        return any(self._offsets(name) != ends[of.config.topic] or self._waits(of) for name, of in self.streams.items())
+
+    def _ends(self) -> dict[str, dict[int, int]]:
+        topics = sorted({stream.config.topic for stream in self.streams.values()})
+        return ends_by_topic(self.source, topics) if topics else {}
 
     def _waits(self, stream: Stream) -> bool:
         """Whether events of a stream wait that no step has taken."""
