@@ -53,8 +53,12 @@ class Reading:
         self._forget()
 
     def event(self, value: bytes | None, headers: Iterable[Any] | None) -> bytes | None:
-        """Return a record's value as the event that it stands for; see `cdc.rules.flat.as_event`."""
-        return as_event(None if value is None else self.json(value), headers)
+        """Return a record's value as the event that it stands for; see `cdc.rules.flat.as_event`.
+
+        One that nobody can read stays what it is, so that it is told what it is.
+        """
+        json = None if value is None else self.json(value)
+        return json if json is FOREIGN or (json is not None and json[:1] == MAGIC) else as_event(json, headers)
 
     def json(self, data: bytes) -> bytes:
         """Return the JSON of a key or value."""

@@ -55,6 +55,18 @@ def looked(monkeypatch: pytest.MonkeyPatch, positions: list[State | Exception], 
     return [finding for finding in check._findings(CONFIG) if finding.about == "position"]
 
 
+def test_the_topic_of_a_table_that_is_left_out_is_not_said_to_be_made() -> None:
+    """Nor that it is there; the others' topics are told of."""
+    config = replace(CONFIG, source=SourceConfig(type="postgres", url="postgresql://h/d", tables=("public.*",)))
+    tables = [text_table(name, ["id"], schema="public") for name in ("a", "b", "+" * 260)]
+    topics = [Finding(Level.OK, f"topic c.public.{name}", "will be made at the start") for name in "ab"]
+    wrong = [refused("rules", OperatorError(f"table {of.qualified}: no such column")) for of in tables[1:]]
+    found = check._as_a_run_takes_them(config, [*topics, *wrong], tables, set())
+    assert [(of.level, of.about) for of in found] == [
+        (Level.OK, "topic c.public.a"), (Level.WARNING, "rules"), (Level.WARNING, "rules"),
+    ]  # fmt: skip
+
+
 def test_a_position_that_has_moved_on_meanwhile_is_no_slot_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     (found,) = looked(monkeypatch, [AT, replace(AT, commit=9)], 9)
     assert found.level is Level.OK

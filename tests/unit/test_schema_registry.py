@@ -21,14 +21,15 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from cdc.capture.pipeline import Pipeline, Report, Settings
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.published.record_format import RegistryConfig
+from cdc.encode.topic_contents.foreign import FOREIGN
 from cdc.formats.meanings import meant_otherwise
-from cdc.formats.reading import Reading
+from cdc.formats.reading import PLAIN, Reading
 from cdc.formats.registry_watch import RegistryWatch
 from cdc.formats.wires import RegisteredWires
-from cdc.model.change import Kind, Row, Table
+from cdc.model.change import Kind, Position, Row, Table
 from cdc.model.errors import ConfigError, OperatorError, RetryableError, TopicError
 from cdc.model.interfaces import Source
-from cdc.rules.flat import Formats
+from cdc.rules.flat import Flat, Formats
 from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, insert, truncate
 from cdc.testing.log import View
 from sinks.client import schema_registry
@@ -155,6 +156,15 @@ def test_a_refused_schema_stops_no_other_table(
     bench.log.commit(insert(text_table("t", ["id", "note", "more", "most"]), (b"3", b"a", b"b", b"c")))
     with pytest.raises(OperatorError, match="not compatible"):  # there is no other
         bench.run(text_table("t", ["id", "note", "more", "most"]), form=form)
+
+
+def test_a_flat_record_whose_schema_is_lost_is_told_as_that() -> None:
+    """Also to a connector whose file has another format by now, and no registry: nobody else has written it."""
+    record, header = b"\0\0\0\0\x05\x02a", Flat().header(b"c", Position(1, 2, 3).text, 1)
+    for reading in (Reading(lambda _: None), PLAIN):
+        assert reading.event(record, [header]) == record
+    of_others = Reading(lambda _: ("AVRO", '"int"'))
+    assert of_others.event(record, [header]) is FOREIGN
 
 
 def test_what_was_refused_is_told_to_be_taken_once(server: ScriptedRegistry) -> None:

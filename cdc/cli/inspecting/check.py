@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -30,7 +30,7 @@ from cdc.config.table_patterns import named
 from cdc.encode.schema_versions import SchemaVersions
 from cdc.formats.wires import wires_of
 from cdc.model.change import Table
-from cdc.model.errors import CdcError, OperatorError, TopicError
+from cdc.model.errors import CdcError, ConfigError, OperatorError, TopicError
 from cdc.model.hints import CONNECTOR, pasteable
 from cdc.model.state import State
 from cdc.rules import outbox
@@ -184,6 +184,19 @@ def _as_a_run_takes_them(
                 found.append(as_left_out(finding))
                 continue
         found.append(finding)
+    if not left:
+        return found
+    out = _topics(topic, [table for table in tables if table.qualified in left])
+    out -= _topics(topic, [table for table in tables if table.qualified not in left])
+    return [of for of in found if of.level is not Level.OK or of.about not in out]
+
+
+def _topics(topic: Callable[[Table], str], tables: Sequence[Table]) -> set[str]:
+    """Return what findings of tables' topics are about; there is none of a table for whose name Kafka has no room."""
+    found = set[str]()
+    for table in tables:
+        with suppress(ConfigError):
+            found.add(f"topic {topic(table)}")
     return found
 
 
