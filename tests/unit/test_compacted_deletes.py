@@ -16,6 +16,7 @@ from spark_apply.events.kafka.client import UnansweredError, unreachable
 from spark_apply.job import start as starting
 from spark_apply.job.start import Start
 from spark_apply.job.topics.compacted_deletes import buried_keys
+from spark_apply.job.topics.identity import OtherTopicError
 from spark_apply.job.topics.retention import MissedDeletesError
 from spark_apply.model.target_table import TargetTable
 from tests.unit.test_watermarks import TABLE
@@ -95,6 +96,11 @@ class Judged:
     found: dict[str, CdcError]
     looked_at: list[str] = field(default_factory=list)
 
+    def same(self, _topics: Any, tables: list[tuple[TargetTable, Any]]) -> None:
+        for table, _ in tables:
+            if isinstance(self.found.get(table.name), OtherTopicError):
+                raise self.found[table.name]
+
     def offsets(self, _source: Any, copies: list[tuple[TargetTable, Any]]) -> None:
         for table, _ in copies:
             self.looked_at.append(table.name)
@@ -107,6 +113,7 @@ class Judged:
 
 
 MISSED, AWAY = MissedDeletesError("rows may stay"), OperatorError("topic b cannot be read")
+ANOTHER = OtherTopicError("it was made again")
 
 
 @pytest.mark.parametrize(
@@ -116,6 +123,7 @@ MISSED, AWAY = MissedDeletesError("rows may stay"), OperatorError("topic b canno
         ({"b": AWAY}, 0, ["b"], ["a", "b", "c"]),
         ({"a": MISSED, "c": MISSED}, 1, [], ["a"]),
         ({"b": AWAY, "c": MISSED}, 1, ["b"], ["a", "b", "c"]),
+        ({"b": ANOTHER, "c": MISSED}, 1, [], ["a"]),
     ],
 )
 def test_one_topic_that_cannot_be_looked_through_is_of_its_table(
@@ -129,10 +137,12 @@ def test_one_topic_that_cannot_be_looked_through_is_of_its_table(
     judged, views, copy = Judged(found), Rereading(), object()
     monkeypatch.setattr(starting, "require_deletes", judged.offsets)
     monkeypatch.setattr(starting, "require_deletes_read", judged.records)
+    monkeypatch.setattr(starting, "require_same_topics", judged.same)
     told: list[str] = []
     stores = cast("Any", {"views": views, "copy": copy})
     nothing = cast("Any", None)
     start = Start(cast("Any", FILE), nothing, stores, told.append, nothing, nothing)
+    start.topics = cast("Any", SimpleNamespace(begun={}))
     tables = [replace(TABLE, name=name) for name in ("a", "b", "c")]
     copies = [(table, "views") for table in tables]
     others = [(replace(TABLE, name="d"), "copy"), (replace(TABLE, name="e", history=True), "views")]

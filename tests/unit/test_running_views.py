@@ -45,3 +45,12 @@ def test_a_view_that_waits_for_another_one_is_not_due() -> None:
     assert running.is_due(0)
     running.note_reading("public.t", reading=True)
     assert not running.is_due(0)
+
+
+def test_a_view_that_is_planned_again_at_once_is_not_told_of() -> None:
+    sql, relations, lines = "SELECT id, g FROM public.t", {}, list[str]()
+    relations["public.t"] = relation("public.t", ["id"], id="int64", g="string")
+    view = View(plan_view("v", sql, ["id"], relations), (), sql)
+    running = RunningViews((view,), [TableUse("public.t")], lines.append)
+    running.compare("public.t", {"v": "column g of public.t is bigint now"}, told=False)
+    assert (running.going_on(0), lines) == ([], [])

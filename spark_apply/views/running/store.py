@@ -258,7 +258,7 @@ class ViewStore:
 
         The position and the clock stay as they are: what is published is right at it, and no deadline passes.
         """
-        return self._running.is_due(clock_ms=0) or self.streams.have_more()  # a clock that is not known is none there
+        return self._running.is_due(clock_ms=0) or self.streams.have_more()  # the fold asks by the clock that there is
 
     def _position(self) -> str:
         return self.state.get("position") or ""
