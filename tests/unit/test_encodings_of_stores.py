@@ -31,7 +31,7 @@ def test_what_a_database_cannot_store(lost: str, refused: list[Refused], monkeyp
     chunks = [memoryview(text.encode()) for text in (LINES, LATER)]
     monkeypatch.setattr(copy_text, "_chunks", lambda _batch: iter(chunks))
     columns = tuple(SimpleNamespace(name=name) for name in ("id", "v", "w"))
-    batch: Any = SimpleNamespace(table=SimpleNamespace(columns=columns))
+    batch: Any = SimpleNamespace(table=SimpleNamespace(columns=columns, history=False))
     at_once = CopyText(batch)
     assert b"".join(iter(lambda: at_once.read(5), b"")).decode() == LINES.replace("4\ta\0\tx\t7\t103\n", "") + LATER
     assert at_once.refused == [NUL]

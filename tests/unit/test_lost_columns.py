@@ -104,7 +104,7 @@ def test_a_name_that_a_table_format_has_for_itself_is_refused_before_anything_is
             IcebergStore("lake", None).open(_table(("id", name)))
         monkeypatch.setattr(IcebergTables, "is_there", lambda *_: False)
     stores = {"iceberg": IcebergStore("lake", None), "delta": DeltaStore("/lake", None)}
-    with pytest.raises(OperatorError, match=f"column {name}: the table format has a column of its own") as told:
+    with pytest.raises(OperatorError, match=f"column {name}: a column of the format's own has this name") as told:
         stores[store].open(_table(("id", name)))
     assert f"rename: {{{name}: …}} under tables.public.orders" in str(told.value.hint)
     renamed = projected_table([VERSION_OF_FILE], ApplyTable(stores=("lake",), rename={"_file": "file"}))
