@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
+from typing import Final
 
 from psycopg2 import sql
 
@@ -12,6 +14,9 @@ from spark_apply.stores.postgres.keys import asked, having
 from spark_apply.stores.postgres.letters import Letters
 from spark_apply.stores.postgres.tables import Cursor, Tables, columns_of
 from spark_apply.stores.postgres.types import documents
+
+_has_nul: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000").search
+"""Whether a JSON text has U+0000: no text in PostgreSQL has it, and it takes no JSON with it."""
 
 
 def rows_of(
@@ -29,7 +34,7 @@ def rows_of(
     if wanted:
         query = sql.SQL("{} WHERE {}").format(query, sql.SQL(" AND ").join(wanted))
     missing = letters.missing(cur, "".join(ids or ()).encode())
-    there = None if ids is None else [id_ for id_ in ids if missing.isdisjoint(id_)]
+    there = None if ids is None else [id_ for id_ in ids if missing.isdisjoint(id_) and not _has_nul(id_)]
     many.execute(query, None if there is None else (asked(there, keys),))
     for id_, document in many:
         yield StoredRow(id_, document)
