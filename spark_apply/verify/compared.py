@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import orjson
@@ -11,10 +11,12 @@ from pyspark.sql import SparkSession
 from cdc.capture.snapshots.published_rows import PublishedRow, PublishedTables
 from cdc.config.apply_config import ApplySource
 from cdc.model.change import Table
+from cdc.model.errors import CdcError, OperatorError
 from cdc.model.state import Key, State
 from spark_apply.events.projected import SourceImage, documents
 from spark_apply.events.quarantine import Entry
-from spark_apply.model.store import Store
+from spark_apply.events.set_aside import SetAside
+from spark_apply.model.store import Store, StoredRow
 from spark_apply.model.target_table import TargetTable
 from spark_apply.verify.canonical_row import CanonicalForm, Values
 
@@ -55,7 +57,7 @@ class ComparedCopy:
     quarantined: list[str] = field(default_factory=list)
     """Of the keys that differ, those with an event in quarantine."""
     not_compared: str | None = None
-    """Why the copy was not compared: there can be none as table and file are now."""
+    """Why the copy was not compared: it cannot be read, is set aside, or can be none as table and file are now."""
 
     @property
     def differences(self) -> list[Difference]:
@@ -83,6 +85,18 @@ class ComparedCopy:
         }
 
 
+class CopyError(OperatorError):
+    """One copy cannot be compared; the others can."""
+
+
+def copied_rows(store: Store, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:
+    """Yield the rows of a copy. Raises CopyError with what the store says."""
+    try:
+        yield from store.rows(table, ids)
+    except CdcError as exc:
+        raise CopyError(exc.message, hint=exc.hint) from exc
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What a comparison reads besides rows: topics, the connector's position, the quarantine."""
@@ -93,6 +107,7 @@ class Context:
     """The connector's position."""
     tell: Callable[[str], None]
     quarantined: Callable[[], Collection[Entry]]
+    aside: Callable[[], Collection[SetAside]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ a comparison by buckets, without reading either side twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from typing import NamedTuple, Self
 
 import orjson
@@ -67,7 +67,7 @@ class RowComparison:
         """Add rows of the store. Returns how many."""
         return self._db.run_for_each("INSERT INTO copy VALUES (?, ?, ?)", rows)
 
-    def candidates(self) -> Iterator[Candidate]:
+    def candidates(self) -> Generator[Candidate]:
         """Yield the keys whose rows differ, or that have more than one row in the store; in order."""
         found = self._db.rows(
             "SELECT key, max(text), json_group_array(id) FILTER (WHERE copied) FROM ("

@@ -40,7 +40,7 @@ from spark_apply.events.kafka.records import keys_between
 from spark_apply.model.completeness import position_of
 from spark_apply.model.store import is_whole
 from spark_apply.verify.canonical_row import Values
-from spark_apply.verify.compared import ComparedCopy, ComparedTable, Context, Difference
+from spark_apply.verify.compared import ComparedCopy, ComparedTable, Context, CopyError, Difference, copied_rows
 from spark_apply.verify.differences import Candidate
 from spark_apply.verify.key_text import key_text
 
@@ -109,7 +109,7 @@ class Recheck:
         ids = {id_ for one in left.values() for id_ in one.ids}
         ids |= {self._store.id_of(event_key.decode(), key) for event_key, key in event_keys.items()}
         there: dict[str, list[Values]] = {}
-        for stored in self._store.rows(made, ids):
+        for stored in copied_rows(self._store, made, ids):
             values = form.of_document(stored.document)
             there.setdefault(form.key_of(values), []).append(values)
         ends = committed_ends(topics, made.topic)
@@ -128,6 +128,7 @@ class Recheck:
     def _await(self, end: int) -> None:
         """Wait until the store holds every transaction below `end`. Raises OperatorError when there is no progress."""
         table, made = self._of.table.qualified, self._of.target
+        self._require_moving()
         for state in _until_still(self._context.standing, lambda state: state.sequence):
             if state is None:
                 raise OperatorError(
@@ -141,7 +142,7 @@ class Recheck:
         ends = written_ends(self._context.topics, made.topic)
         for mark in _until_still(lambda: self._store.mark(made), lambda mark: mark):
             if mark is None:
-                raise OperatorError(
+                raise CopyError(
                     f"rows of {table} differ, and store {self._name} is behind the topics and does not move: "
                     "whether the copy is wrong or only behind cannot be told",
                     hint="start the job, and verify again: cdc apply APPLY.yaml",
@@ -149,6 +150,15 @@ class Recheck:
             shown = mark.complete is not None and mark.complete.position >= position_of(state)
             if mark.holds(ends) and (shown or not is_whole(self._store)):
                 break
+
+    def _require_moving(self) -> None:
+        """Raise CopyError for a copy that is behind its topic and set aside: it is not waited for."""
+        table, mark = self._of.table.qualified, self._store.mark(self._of.target)
+        if mark is not None and mark.holds(written_ends(self._context.topics, self._of.target.topic)):
+            return
+        for aside in self._context.aside():
+            if (aside.table, aside.store) == (table, self._name):
+                raise CopyError(f"its rows differ, and it is set aside: {aside.reason}", hint=aside.hint)
 
 
 def _until_still(look: Callable[[], Any], progress: Callable[[Any], object]) -> Iterator[Any]:

@@ -7,6 +7,7 @@ order that leaves one explanation: `spark_apply.verify.recheck` has the argument
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from itertools import islice
 
 import orjson
@@ -20,11 +21,12 @@ from spark_apply.events.expressions import resolved
 from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.events.quarantine import read_entries
 from spark_apply.events.selection import fitting, stops_all
+from spark_apply.events.set_aside import read_set_aside
 from spark_apply.model.store import Store, open_store, require_stores
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.session import open_session
 from spark_apply.verify.canonical_row import CanonicalForm
-from spark_apply.verify.compared import ComparedCopy, ComparedTable, Context
+from spark_apply.verify.compared import ComparedCopy, ComparedTable, Context, CopyError, copied_rows
 from spark_apply.verify.differences import CopiedRow, RowComparison, SourceRow
 from spark_apply.verify.recheck import Recheck
 
@@ -48,16 +50,23 @@ def verify(
 ) -> list[ComparedCopy]:
     """Compare all copies that `config` keeps of the tables of `published`, or only those of `table`, or in `store`.
 
-    `standing` reads the connector's position. A table that no copy can be made of is told, unless it is all there is.
-    Raises ConfigError for an unknown table or store, and OperatorError when
+    `standing` reads the connector's position. A table that no copy can be made of, and a copy that cannot be compared,
+    is told, unless it is all there is. Raises ConfigError for an unknown table or store, and OperatorError when
     connector or job make no progress while rows differ.
     """
     require_stores(config)
     tell = progress or (lambda _line: None)
-    context = Context(config.source, published, standing, tell, lambda: read_entries(config).values())
+    context = Context(
+        config.source,
+        published,
+        standing,
+        tell,
+        quarantined=lambda: read_entries(config).values(),
+        aside=lambda: read_set_aside(config).values(),
+    )
     chosen, errors = _choose(config, published, table, store)
     if not chosen:
-        raise next(iter(errors.values()))[1]
+        raise next(iter(errors.values()))
     tell("starting Spark")
     spark = open_session(config.name, config.spark)
     names = sorted({follower for _, followers, _ in chosen.values() for follower in followers})
@@ -73,25 +82,28 @@ def verify(
             except CdcError as exc:
                 if stops_all(config, name, exc):
                     raise
-                errors[name] = (followers, exc)
+                errors |= dict.fromkeys(((name, follower) for follower in followers), exc)
                 continue
             form = CanonicalForm(made, {column.name: column.kind for column in here.columns}, texts=texts)
             compared = ComparedTable(here, made, form, {follower: stores[follower] for follower in followers}, spark)
-            copies += _compare(context, compared)
+            copies += _compare(context, compared, errors)
     finally:
         for opened in stores.values():
             opened.close()
     if not copies:
-        raise next(iter(errors.values()))[1]
-    left = [(name, one, exc.message) for name, (followers, exc) in sorted(errors.items()) for one in followers]
-    return copies + [ComparedCopy(name, one, not_compared=why) for name, one, why in left]
+        raise next(iter(errors.values()))
+    return copies + [ComparedCopy(*copy, not_compared=exc.message) for copy, exc in sorted(errors.items(), key=_place)]
+
+
+def _place(error: tuple[tuple[str, str], CdcError]) -> tuple[str, str]:
+    return error[0]
 
 
 _Chosen = dict[str, tuple[TargetTable, tuple[str, ...], tuple[str, ...]]]
 """By table: the table that its copies hold, the stores that have one, and the columns kept as text."""
 
-_Errors = dict[str, tuple[tuple[str, ...], CdcError]]
-"""By table: the stores that have no copy of it to compare, and why."""
+_Errors = dict[tuple[str, str], CdcError]
+"""By table and store: why there is no copy to compare, or none that can be."""
 
 
 def _choose(
@@ -110,7 +122,7 @@ def _choose(
         stores = tuple(one for one in settings.stores if store in (None, one))
         if name in published.tables and table in (None, name) and stores:
             if name in judged.errors:
-                errors[name] = (stores, judged.errors[name])
+                errors |= dict.fromkeys(((name, one) for one in stores), judged.errors[name])
             else:
                 chosen[name] = (judged.made[name], stores, tuple(settings.types))
     if not chosen and not errors:
@@ -138,28 +150,37 @@ def _require(name: str, known: Iterable[str], what: str, why: str) -> None:
         raise ConfigError(f"{what} {name}: {why}", hint=hint)
 
 
-def _compare(context: Context, of: ComparedTable) -> Iterator[ComparedCopy]:
-    name, form, tell = of.table.qualified, of.form, context.tell
+def _compare(context: Context, of: ComparedTable, errors: _Errors) -> Iterator[ComparedCopy]:
+    name, tell = of.table.qualified, context.tell
     with RowComparison() as differences:
         rows = unwritable = 0
         for part in context.published.read(name):
             rows += differences.add_source(_source_rows(of, part.rows))
             unwritable += part.unwritable
             tell(f"{name}: {rows:,} rows of the source read")
-        for store_name, store in of.stores.items():
-            differences.begin_copy()
-            differences.add_copy(_counted(_copied(form, store, of.target), tell, f"{name}: rows of {store_name} read"))
+        for store_name in of.stores:
             copy = ComparedCopy(name, store_name, rows, unwritable=unwritable)
-            again = Recheck(context, of, store_name)
-            candidates = differences.candidates()
-            while batch := list(islice(candidates, AT_ONCE)):
-                if len(copy.differences) >= NAMED:
-                    copy.unchecked += len(batch)
-                    copy.unsettled += sum(candidate.text is not None for candidate in batch)
-                else:
-                    again.recheck(copy, batch)
-            copy.quarantined += _quarantined(context, copy)
-            yield copy
+            try:
+                _compare_one(context, of, copy, differences)
+            except CopyError as exc:
+                errors[name, store_name] = exc
+            else:
+                yield copy
+
+
+def _compare_one(context: Context, of: ComparedTable, copy: ComparedCopy, differences: RowComparison) -> None:
+    differences.begin_copy()
+    rows = _copied(of.form, of.stores[copy.store], of.target)
+    differences.add_copy(_counted(rows, context.tell, f"{copy.table}: rows of {copy.store} read"))
+    again = Recheck(context, of, copy.store)
+    with closing(differences.candidates()) as candidates:
+        while batch := list(islice(candidates, AT_ONCE)):
+            if len(copy.differences) >= NAMED:
+                copy.unchecked += len(batch)
+                copy.unsettled += sum(candidate.text is not None for candidate in batch)
+            else:
+                again.recheck(copy, batch)
+    copy.quarantined += _quarantined(context, copy)
 
 
 def _quarantined(context: Context, copy: ComparedCopy) -> list[str]:
@@ -182,7 +203,7 @@ def _source_rows(of: ComparedTable, rows: Sequence[PublishedRow]) -> Iterator[So
 
 
 def _copied(form: CanonicalForm, store: Store, table: TargetTable) -> Iterator[CopiedRow]:
-    for row in store.rows(table):
+    for row in copied_rows(store, table):
         values = form.of_document(row.document)
         yield CopiedRow(form.key_of(values), form.digest(values), row.id)
 

@@ -16,10 +16,12 @@ import pytest
 from cdc.capture.snapshots.published_rows import PublishedTables
 from cdc.config.apply_config import ApplySource
 from cdc.model.change import Change, Kind, Op
+from cdc.model.errors import CdcError, OperatorError, RetryableError
 from cdc.model.state import Phase, State
 from cdc.testing import MemoryLog, MemorySnapshotter, delete, insert, update
 from cdc.testing.log import key_of
 from spark_apply.events.kafka.records import keys_between
+from spark_apply.events.set_aside import SetAside
 from spark_apply.model.completeness import Mark
 from spark_apply.model.store import StoredRow
 from spark_apply.model.target_table import TargetColumn, TargetTable
@@ -132,7 +134,33 @@ def _document(name: str, value: str) -> str:
     return f'{{"id":"{name}","v":"{value}"}}'
 
 
-def verified(seed: int, monkeypatch: pytest.MonkeyPatch) -> ComparedCopy:
+ASIDE = SetAside("aside", TABLE.qualified, "p.s.t", "a column has another type", "cdc rebuild APPLY.yaml", 0)
+
+
+class Unmoved:
+    """A store whose copies are as they were, and behind; or that says what is wrong with it."""
+
+    def __init__(self, error: CdcError | None = None) -> None:
+        self._error = error
+
+    def rows(self, _table: TargetTable, _ids: Collection[str] | None = None) -> Iterator[StoredRow]:
+        if self._error is not None:
+            raise self._error
+        yield StoredRow(_key("kept"), _document("kept", "of long ago"))
+
+    def id_of(self, event_key: str, _document_key: str) -> str:
+        return event_key
+
+    def mark(self, _table: TargetTable) -> Mark:
+        return Mark({0: 0}, None)
+
+
+def verified(
+    seed: int,
+    monkeypatch: pytest.MonkeyPatch,
+    others: dict[str, Unmoved] | None = None,
+    errors: dict[tuple[str, str], CdcError] | None = None,
+) -> ComparedCopy:
     world = World(seed)
     with monkeypatch.context() as patch:
         patch.setattr(recheck, "_LOOK_S", 0)
@@ -144,10 +172,12 @@ def verified(seed: int, monkeypatch: pytest.MonkeyPatch) -> ComparedCopy:
         reader = MemorySnapshotter(world.log, at=world.turn)
         with PublishedTables([TABLE], reader, prefix="p") as published:
             topics = ApplySource(bootstrap_servers="nowhere", topic_prefix="p")
-            context = Context(topics, published, world.standing, lambda _line: None, tuple)
-            store: Any = world
+            context = Context(topics, published, world.standing, lambda _line: None, tuple, lambda: [ASIDE])
             spark: Any = None  # the table has no expressions
-            (copy,) = _compare(context, ComparedTable(TABLE, TARGET, FORM, {"copy": store}, spark))
+            stores: Any = {**(others or {}), "copy": world}
+            (copy,) = _compare(
+                context, ComparedTable(TABLE, TARGET, FORM, stores, spark), {} if errors is None else errors
+            )
     return copy
 
 
@@ -168,6 +198,19 @@ def test_exactly_what_is_damaged_is_reported(monkeypatch: pytest.MonkeyPatch) ->
         assert right(copy), (seed, copy)
         settled += not copy.undecided
     assert settled > LIVES / 2
+
+
+def test_what_cannot_be_compared_keeps_no_other_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy that was never made, a server that is away, a copy that is set aside: told, and not waited for."""
+    gone, away = OperatorError("there is no such table", hint="x"), RetryableError("nobody answers")
+    errors: dict[tuple[str, str], CdcError] = {}
+    copy = verified(7, monkeypatch, {"gone": Unmoved(gone), "aside": Unmoved(), "away": Unmoved(away)}, errors)
+    assert right(copy)
+    assert {store: error.message for (_, store), error in errors.items()} == {
+        "gone": gone.message,
+        "aside": f"its rows differ, and it is set aside: {ASIDE.reason}",
+        "away": away.message,
+    }
 
 
 def wrong(monkeypatch: pytest.MonkeyPatch) -> bool:
