@@ -100,6 +100,7 @@ class PostgresStore:
         """Tables whose copies have not what was written, which was told: they go on from what they have once opened."""
 
     def foresee(self, table: TargetTable) -> Foreseen:
+        tables.check_names(table)
         with self._server.transaction(f"looking at {table.qualified}") as cur:
             copy = self._copies.known(cur, table, self._role)
             there = columns_of(cur, sql.Identifier(table.schema, table.copy_name))
