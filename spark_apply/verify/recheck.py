@@ -142,7 +142,7 @@ class Recheck:
         ends = written_ends(self._context.topics, made.topic)
         for mark in _until_still(lambda: self._store.mark(made), lambda mark: mark):
             if mark is None:
-                raise CopyError(
+                raise OperatorError(
                     f"rows of {table} differ, and store {self._name} is behind the topics and does not move: "
                     "whether the copy is wrong or only behind cannot be told",
                     hint="start the job, and verify again: cdc apply APPLY.yaml",
