@@ -62,7 +62,7 @@ EXITS: Final[Mapping[str, str]] = {
     "ended by Ctrl-C or SIGTERM before that. 1: the job stopped, a table "
     "is set aside, or (`--plan`) "
     "it "
-    "would not start.",
+    "would not start, or set a table aside.",
     "rebuild": "0: every copy asked for was swapped or put back. 1: one was refused or failed; those before it are "
     "swapped.",
     "view run": "0: stopped by SIGTERM or Ctrl-C, or (`--once`) everything was taken. 130, 143: with `--once`, "

@@ -91,6 +91,22 @@ def test_a_standby_is_left_for_another_server(postgres18: Database) -> None:
     there.close()
 
 
+@pytest.mark.parametrize("by_url", [True, False])
+def test_backslashes_and_quotes_of_values_are_theirs(postgres18: Database, *, by_url: bool) -> None:
+    """`standard_conforming_strings` is off for the session, or for the database: nothing of a value is read as SQL."""
+    off = "standard_conforming_strings"
+    if not by_url:
+        postgres18.execute(f"ALTER DATABASE {postgres18.name} SET {off} = off")
+    there = Server(postgres18.url + (f"?options=-c%20{off}%3Doff" if by_url else ""), "stores.copy")
+    values = ["a\\b", 'say \\"hi\\"', "it's", "\\'; DROP TABLE t; --"]
+    with there.transaction("asking") as cur, there.reading("asking") as (other, _):
+        for value in values:
+            for one in (cur, other):
+                one.execute("SELECT %s::text", (value,))
+                assert one.fetchall() == [(value,)]
+    there.close()
+
+
 @pytest.mark.parametrize("law", laws_of("postgres"))
 def test_law(law: Law, setting: Setting) -> None:
     law(setting)
@@ -126,6 +142,11 @@ def _found_by_id(setting: Setting, table: SourceTable) -> None:
         keyed = replace(made, key=key)
         by_key = sorted(store.rows(keyed))
         assert sorted(store.rows(keyed, [by_key[1].id])) == [row for row in by_key if row.id == by_key[1].id]
+    texts = replace(made, key=("c_string",))
+    ids = [row.id for row in store.rows(texts)] + [r'{"c_string":"\\u0000"}']
+    there = sorted(store.rows(texts, ids))
+    assert there
+    assert sorted(store.rows(texts, [*ids, r'{"c_string":"k\u0000"}'])) == there, "a key that no text here can have"
     store.close()
 
 

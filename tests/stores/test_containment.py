@@ -584,11 +584,18 @@ def test_what_a_pattern_brings_stops_no_other_table(warehouse: Setting, postgres
         OperatorError, match=r"some copies are not rebuilt: .*Rebuilt are: public\.fine in copy, public"
     ):
         run("rebuild", file)
-    published = cast("PublishedTables", Held(tables["fine"], [order(1, "50")], also=[tables["unlike"]]))
+    also = [tables["twin"], tables["unlike"]]
+    published = cast("PublishedTables", Held(tables["fine"], [order(1, "50")], also=also))
     standing = State(connector=setting.prefix, identity={}, phase=Phase.STREAM, epoch=1, commit=60)
     assert run("apply", file, "--once")[0] == 1
-    fine, unlike = verify(load_apply(file), published, lambda: standing)
+    postgres18.execute("ALTER TABLE twins RENAME TO away")
+    fine, twin, unlike = verify(load_apply(file), published, lambda: standing)
     assert (fine.table, fine.agrees, fine.rows) == ("public.fine", True, 1)
+    assert (twin.table, twin.agrees, twin.not_compared) == (
+        "public.twin",
+        False,
+        "PostgreSQL table public.twins cannot be read",
+    )
     assert (unlike.table, unlike.agrees) == ("public.unlike", False)
     assert [
         line for line in report([unlike.as_json()]) if "public.unlike in copy was not compared: tables.public" in line

@@ -52,7 +52,8 @@ def apply(
     """Keep the derived stores of FILE (apply.yaml) equal to the source's tables.
 
     Reads the connector's topics from Kafka and follows them until Ctrl-C. May be stopped, killed and started again at
-    any time. SIGHUP changes nothing: FILE is read at the start. With --plan, exit code 1 says that it would not start.
+    any time. SIGHUP changes nothing: FILE is read at the start. With --plan, exit code 1 says that it would not
+    start, or set a table aside.
     """
     place = Place()
     stop = Flag()
@@ -161,7 +162,12 @@ def _plan_lines(plan: dict[str, Any]) -> Iterator[str]:
         yield from (problem["what"], f"  {problem['hint']}")
     if plan["checkpoint"]:
         yield f"checkpoint: {plan['checkpoint']}"
-    yield "it would start" if plan["starts"] else "it would not start"
+    if plan["starts"]:
+        yield "it would start"
+    elif plan["problems"] or all(copy["action"] == "refused" for copy in plan["copies"]):
+        yield "it would not start"
+    else:
+        yield "it would start, and set aside what is refused"
 
 
 _COUNTS = ("written", "deleted", "stale", "duplicate", "quarantined")

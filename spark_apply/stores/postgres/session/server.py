@@ -26,6 +26,7 @@ _LINGERS_S = 5.0
 _ROWS_AT_ONCE = 2_000
 _LOCK_MS = 5_000
 _LOCK_AGAIN_MS = 200
+_STRINGS = "standard_conforming_strings"
 _SETTINGS = {
     "DateStyle": "ISO",
     "TimeZone": "UTC",
@@ -35,7 +36,7 @@ _SETTINGS = {
     "array_nulls": "on",  # off, a null in an array of texts is the text NULL
     "default_transaction_isolation": "read committed",  # what follows a lock sees what was done before it
     "default_transaction_read_only": "off",
-    "standard_conforming_strings": "on",
+    _STRINGS: "on",
     "statement_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
@@ -179,7 +180,7 @@ class Server:
         until = time.monotonic() + (0 if self._away else _AWAY_S)
         while True:
             try:
-                connection: psycopg2.extensions.connection = psycopg2.connect(**self._parameters)
+                connection = self._opened()
             except psycopg2.OperationalError as exc:
                 text = " ".join(str(exc).split())
                 lasting = (
@@ -196,6 +197,19 @@ class Server:
                 self._away = False
                 self._require_a_session(connection)
                 return self._pinned(connection)
+
+    def _opened(self) -> psycopg2.extensions.connection:
+        """Connect so that values are quoted as they are read: the driver learns just once how, while it connects."""
+        connection: psycopg2.extensions.connection = psycopg2.connect(**self._parameters)
+        if connection.get_parameter_status(_STRINGS) == "off":
+            connection.close()
+            options = f"{self._parameters.get('options', '')} -c {_STRINGS}=on"
+            connection = psycopg2.connect(**{**self._parameters, "options": options})
+        if connection.get_parameter_status(_STRINGS) == "off":
+            connection.close()
+            msg = f"PostgreSQL of {self._where}: {_STRINGS} stays off: a pooler in between drops what is asked for"
+            raise OperatorError(msg, hint=f"for the role of the store's url: ALTER ROLE ROLE SET {_STRINGS} = on")
+        return connection
 
     def _require_a_session(self, connection: psycopg2.extensions.connection) -> None:
         """Raise OperatorError behind a pooler that gives each transaction another session, before one is changed.
