@@ -75,7 +75,9 @@ def test_verify_names_what_is_in_quarantine() -> None:
     copy.differing = [Difference('{"id":1}', (b"1",), ("total",)), Difference('{"id":2}', (b"2",), ("total",))]
     copy.missing, copy.extra = [Difference('{"id":3}', (b"3",))], [Difference('{"id":4}', None)]
     others = [replace(ENTRY, key='{"id":2}', store="search"), replace(ENTRY, key='{"id":3}')]
-    context = Context(cast("Any", None), cast("Any", _Published()), cast("Any", None), print, lambda: [ENTRY, *others])
+    context = Context(
+        cast("Any", None), cast("Any", _Published()), cast("Any", None), print, lambda: [ENTRY, *others], tuple
+    )
     copy.quarantined += _quarantined(context, copy)
     assert copy.quarantined == ['{"id":1}', '{"id":3}']
     assert list(report([copy.as_json()]))[2:] == [
