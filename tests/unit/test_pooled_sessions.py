@@ -36,6 +36,9 @@ class Client:
     def info(self) -> Any:
         return SimpleNamespace(backend_pid=self._held() if self._pooler.mode == "none" else 4711)
 
+    def get_parameter_status(self, _name: str) -> str:
+        return "on"
+
     def cursor(self) -> Client:
         return self
 

@@ -207,7 +207,9 @@ class Server:
             connection = psycopg2.connect(**{**self._parameters, "options": options})
         if connection.get_parameter_status(_STRINGS) == "off":
             connection.close()
-            msg = f"PostgreSQL of {self._where}: {_STRINGS} stays off: a pooler in between drops what is asked for"
+            msg = (
+                f"PostgreSQL of {self._where}: standard_conforming_strings stays off: a pooler drops what is asked for"
+            )
             raise OperatorError(msg, hint=f"for the role of the store's url: ALTER ROLE ROLE SET {_STRINGS} = on")
         return connection
 
