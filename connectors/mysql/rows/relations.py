@@ -302,8 +302,7 @@ class Followed:
                     if dropped and (name in self._gone or name not in self._now) and (table := self._captured(name)):
                         log.warning("table %s: it was dropped, and its rows are deleted in its topic", table.qualified)
             case Dropped(database):
-                of = as_compared(database, folds=self._folds)
-                self.kept.dropped(of)
+                self.kept.dropped(of := as_compared(database, folds=self._folds))
                 gone = tuple(name for name in {**self._known, **self._now} if name[0] == of)
                 yield from self._of_ddl(Emptied(gone, dropped=True), at, catalog)
             case Renamed(pairs):
