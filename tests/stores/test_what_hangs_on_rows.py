@@ -12,7 +12,7 @@ from cdc.model.change import Kind
 from cdc.model.errors import OperatorError
 from spark_apply.events.projection import projected_table
 from spark_apply.model.completeness import Mark
-from spark_apply.model.store import EVERYTHING, CopyError, Due, Refused, Visibility
+from spark_apply.model.store import EVERYTHING, CopyError, Refused, Visibility
 from spark_apply.model.target_table import TargetTable, Version
 from spark_apply.stores.postgres.batch import row_by_row
 from spark_apply.stores.postgres.session.server import Server
@@ -30,7 +30,6 @@ class Copies:
         self.store, self._database, self._at = PostgresStore(Server(database.url, "stores.copy"), "shop"), database, 0
         columns = (("id", Kind("int64")), ("v", Kind("int64")))
         versions = [Version("shop", "public", name, f"shop.public.{name}", 1, ("id",), columns) for name in names]
-        self.versions = {of.table: [of] for of in versions}
         self.tables = {of.table: projected_table([of], ApplyTable(stores=("copy",))) for of in versions}
         for table in self.tables.values():
             self.store.open(table)
@@ -44,27 +43,18 @@ class Copies:
 
     def fold(self, **events: Sequence[Event]) -> None:
         """Fold the events in."""
-        copies = self._database.rows("SELECT name, number FROM cdc_apply.copies WHERE role = 'live'")
+        copies = self._database.rows("SELECT name, number FROM cdc_apply.copies")
         numbers = {str(name): number for name, number in copies}
         shown = {}
         for name, of in events.items():
-            self._wait(numbers[name], of)
+            for id_, v, op in of:
+                self._at += 1
+                values = f"({id_}, {v}, '{self._at:09}', '{op}', 0, {self._at})"
+                self._database.execute(f"INSERT INTO cdc_apply.waiting_{numbers[name]} VALUES {values}")
             shown[f"public.{name}"] = Visibility(
                 Mark({0: self._at}, None, version=1), EVERYTHING, refuse=self.told.extend
             )
         self.store.fold([], shown)
-
-    def exchange(self, table: TargetTable, events: Sequence[Event]) -> None:
-        """Swap in a copy of these events, as a rebuild does."""
-        ((number,),) = self._database.rows("SELECT number FROM cdc_apply.copies WHERE role = 'beside'")
-        self._wait(number, events)
-        self.store.swap(table, Due("rebuilt", {0: 99}))
-
-    def _wait(self, number: object, events: Sequence[Event]) -> None:
-        for id_, v, op in events:
-            self._at += 1
-            values = f"({id_}, {v}, '{self._at:09}', '{op}', 0, {self._at})"
-            self._database.execute(f"INSERT INTO cdc_apply.waiting_{number} VALUES {values}")
 
     def table(self, name: str) -> TargetTable:
         return self.tables[name]
@@ -288,42 +278,6 @@ def test_a_key_that_gets_wider(postgres18: Database) -> None:
     assert not told
     assert postgres18.rows("SELECT id FROM wide") == []
     store.close()
-
-
-def test_columns_of_somebody_s_own_go_along_with_the_name(copies: Copies, postgres18: Database) -> None:
-    """A rebuild and its rollback keep their values, as they are by then."""
-    copies.fold(customers=created(1, 2, 3))
-    postgres18.execute(
-        "ALTER TABLE customers ADD COLUMN segment text, ADD COLUMN note json, ADD COLUMN double bigint"
-        " GENERATED ALWAYS AS (v * 2) STORED, ADD COLUMN at timestamptz NOT NULL DEFAULT '2026-01-01Z'",
-        "UPDATE customers SET segment = 'gold', note = '{}', at = '2020-01-01Z' WHERE id < 3",
-    )
-    table = copies.table("customers")
-    own = "SELECT id, segment, note::text, double, extract(year FROM at)::int FROM customers ORDER BY id"
-    copies.store.beside(table)
-    postgres18.execute("UPDATE customers SET segment = 'late' WHERE id = 2", "ALTER TABLE customers ADD COLUMN x int")
-    postgres18.execute("UPDATE customers SET x = id")
-    copies.exchange(table, [*created(1, 3, 4), (2, 5, "c")])
-    kept = [(1, "gold", "{}", 2, 2020), (2, "late", "{}", 10, 2020), (3, None, None, 6, 2026), (4, None, None, 8, 2026)]
-    assert postgres18.rows(own) == kept
-    assert postgres18.rows("SELECT id, x FROM customers ORDER BY id") == [(1, 1), (2, 2), (3, 3), (4, None)]
-    postgres18.execute("UPDATE customers SET segment = 'silver', x = 7 WHERE id = 1")
-    copies.store.roll_back(table, Due("back", {0: 99}))
-    assert postgres18.rows("SELECT id, v, segment, x FROM customers ORDER BY id")[0] == (1, 1, "silver", 7)
-
-
-def test_columns_that_are_left_out_by_a_rebuild_stay_out(copies: Copies, postgres18: Database) -> None:
-    """They are no one else's: the new copy has them without values, and a rollback brings these back."""
-    copies.fold(customers=created(1))
-    fewer = projected_table(copies.versions["customers"], ApplyTable(stores=("copy",), columns=("id",)))
-    copies.store.beside(fewer)
-    ((number,),) = postgres18.rows("SELECT number FROM cdc_apply.copies WHERE role = 'beside'")
-    event = "(id, _cdc_position, _cdc_op, _cdc_partition, _cdc_offset) VALUES (1, '000000009', 'c', 0, 9)"
-    postgres18.execute(f"INSERT INTO cdc_apply.waiting_{number} {event}")
-    copies.store.swap(fewer, Due("rebuilt", {0: 99}))
-    assert postgres18.rows("SELECT id, v FROM customers") == [(1, None)]
-    copies.store.roll_back(fewer, Due("back", {0: 99}))
-    assert postgres18.rows("SELECT id, v FROM customers") == [(1, 1)]
 
 
 def test_a_name_that_postgresql_would_cut_off(postgres18: Database) -> None:

@@ -60,7 +60,7 @@ from spark_apply.stores.postgres.batch import folding
 from spark_apply.stores.postgres.batch.row_by_row import DeferredError, TableFold, fold_carefully
 from spark_apply.stores.postgres.copies import tables
 from spark_apply.stores.postgres.copies.altered import lost, refuse_altered, refuse_dependents, refuse_to_drop
-from spark_apply.stores.postgres.copies.attached import attached, carry_values, put_on, take_off
+from spark_apply.stores.postgres.copies.attached import attached, put_on, take_off
 from spark_apply.stores.postgres.copies.catalog import BESIDE, LIVE, PREVIOUS, Copies, Copy
 from spark_apply.stores.postgres.copies.tables import OURS, Tables, columns_of
 from spark_apply.stores.postgres.rows import rows_of
@@ -361,7 +361,6 @@ class PostgresStore:
             limit = complete.position if complete else EVERYTHING
             folding.fold(cur, new, None, limit, folding.CopyState(due.begin, "", reload=made.reload))
             self._copies.write(cur, made.number, made.mark, reload=False)
-            carry_values(cur, self._copies.tables(table, live, self._role), new)  # most of them before readers wait
             kept, mark = self._copies.find(cur, table, PREVIOUS), Mark(due.begin, complete, due.topic)
 
             def exchange() -> None:
@@ -380,7 +379,6 @@ class PostgresStore:
         pairs, beside = attached(cur, had.rows), self._copies.tables(of, other, role)
         take_off(cur, had.rows)
         take_off(cur, beside.rows)
-        carry_values(cur, had, beside)
         self._copies.set_aside(cur, of, live, role)
         self._copies.put_in_place(cur, of, other, mark, due)
         put_on(cur, pairs)

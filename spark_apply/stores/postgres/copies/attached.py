@@ -11,13 +11,10 @@ of the table by its name means the new one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from psycopg2 import sql
 
-from spark_apply.events.typed import POSITION
-from spark_apply.stores.postgres.copies.tables import Tables, has_key
 from spark_apply.stores.postgres.session.server import Cursor
 
 Pairs = list[tuple[str, str]]
@@ -100,17 +97,6 @@ _PART: Final = """, (SELECT format(' (%s)', string_agg(format('%I', attname), ',
     WHERE attrelid = prrelid AND attnum = ANY (prattrs::int2[]) HAVING count(*) > 0),
     ' WHERE (' || pg_get_expr(prqual, prrelid) || ')'"""
 
-_OWN: Final = """
-SELECT a.attname, CASE WHEN o.attname IS NULL THEN format('ALTER TABLE %%s ADD %%I %%s', %(other)s, a.attname,
-    format_type(a.atttypid, a.atttypmod)) END
-FROM pg_attribute a LEFT JOIN pg_attribute o ON o.attname = a.attname AND o.attrelid = to_regclass(%(other)s)
-WHERE a.attrelid = to_regclass(%(live)s) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
-    AND a.attidentity = '' AND a.atttypid = coalesce(o.atttypid, a.atttypid) AND NOT starts_with(a.attname, '_cdc_')
-    AND a.attname <> ALL (ARRAY(SELECT attname FROM pg_attribute WHERE attrelid = ANY (%(ours)s::regclass[])))
-ORDER BY a.attnum
-"""
-"""Columns that others have made, and what makes those that the other copy has not."""
-
 
 def attached(cur: Cursor, table: sql.Identifier) -> Pairs:
     """Return what others have attached to a table."""
@@ -129,35 +115,6 @@ def take_off(cur: Cursor, table: sql.Identifier) -> None:
 def put_on(cur: Cursor, pairs: Pairs) -> None:
     """Attach what the copy had that has just been replaced, to the one that has its name now."""
     _run(cur, [made for _, made in pairs])
-
-
-def carry_values(cur: Cursor, live: Tables, other: Tables) -> None:
-    """Give the other copy's rows the live one's values of columns that are not ours, which no event has.
-
-    What the server makes by itself stays. So does a column of an earlier shape, which one of the copies has as ours.
-    """
-    ours = [of.ours("waiting").as_string(cur) for of in (live, other)]
-    cur.execute(_OWN, {"live": live.rows.as_string(cur), "other": other.rows.as_string(cur), "ours": ours})
-    found = cur.fetchall()
-    if not found or not (has_key(cur, live) and has_key(cur, other)):
-        return
-    _run(cur, [made for _, made in found if made])
-    own = [name for name, _ in found]
-    key = (*live.table.key, POSITION) if live.table.history else live.table.key
-    cur.execute(
-        sql.SQL("UPDATE {} t SET {} FROM {} o WHERE {} AND ROW ({t})::text <> ROW ({o})::text").format(
-            other.rows,
-            _joined("{0} = o.{0}", own, ", "),
-            live.own_rows,
-            _joined("t.{0} = o.{0}", key, " AND "),
-            t=_joined("t.{}", own, ", "),
-            o=_joined("o.{}", own, ", "),
-        )
-    )
-
-
-def _joined(part: str, names: Iterable[str], by: str) -> sql.Composed:
-    return sql.SQL(by).join(sql.SQL(part).format(sql.Identifier(name)) for name in names)
 
 
 def _run(cur: Cursor, statements: list[str]) -> None:
