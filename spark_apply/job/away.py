@@ -29,7 +29,8 @@ class Away:
         """Wait a moment before brokers are asked again; return whether the job is to stop."""
         now = time.monotonic()
         if error.message != self.said or now > self._said_at + _TOLD_EVERY_S:
-            self.tell(f"warning: {error.message}. The job waits, and asks again: nothing is applied meanwhile")
+            hint = f"; {error.hint}" if error.hint else ""
+            self.tell(f"warning: {error.message}. The job waits, and asks again: nothing is applied meanwhile{hint}")
             self._said_at = now
         self.said = error.message
         self.meter.moves()

@@ -20,7 +20,7 @@ from spark_apply.job.copies.chosen import Chosen, Unusable, usable_targets
 from spark_apply.job.copies.route import Route
 from spark_apply.job.copies.set_aside import AsideCopies, of_all
 from spark_apply.job.topics.compacted_deletes import Buried, require_deletes_read
-from spark_apply.job.topics.identity import FollowedTopics, OtherTopicError, require_same_topics
+from spark_apply.job.topics.identity import FollowedTopics, require_same_topics
 from spark_apply.job.topics.retention import MissedDeletesError, require_deletes
 from spark_apply.model.store import Offsets, RereadStore, Store
 from spark_apply.model.target_table import TargetTable
@@ -116,10 +116,15 @@ class Start:
             raise
 
     def _read_again(self, copies: Sequence[tuple[TargetTable, str]], unread: Buried) -> dict[tuple[str, str], CdcError]:
-        """Have stores that can do so read their topics again where one is another, or deletes are gone from it.
+        """Have stores that can do so read their topics again where deletes are gone which they had not read.
 
-        Returns the errors of copies of which that cannot be found out.
+        Returns the errors of copies of which that cannot be found out. Raises OtherTopicError before such a store
+        forgets of which topics it is: nothing else says that what is known of another one's rows is not of these.
         """
+        for made, name in copies:
+            if isinstance(self.stores[name], RereadStore):
+                with self._asking(name), reaching(f"{made.qualified} in {name}"):
+                    self.require_same(made, name, self.stores[name])
         again, failed = set[str](), dict[tuple[str, str], CdcError]()
         for made, name in copies:
             store = self.stores[name]
@@ -127,10 +132,9 @@ class Start:
                 continue
             try:
                 with self._asking(name), reaching(f"{made.qualified} in {name}"):
-                    self.require_same(made, name, store)
                     require_deletes(self.config.source, [(made, {name: store})])
                     require_deletes_read(self.spark, self.config.source, made, name, store, found=unread)
-            except (MissedDeletesError, OtherTopicError) as exc:
+            except MissedDeletesError as exc:
                 self.tell(f"warning: {exc.message}: all topics are read again from their beginnings")
                 store.read_again()
                 again.add(name)

@@ -29,6 +29,7 @@ from spark_apply.views.cluster.lake import Lake
 from spark_apply.views.cluster.state import ClusterState
 from spark_apply.views.cluster.store import ClusterStore
 from spark_apply.views.cluster.stream_reader import ClusterStreamReader
+from spark_apply.views.database.names import schema_of
 from spark_apply.views.database.state import DatabaseState
 from spark_apply.views.database.store import DatabaseStore
 from spark_apply.views.embedded.state import ViewState
@@ -48,9 +49,11 @@ STORE = "views"
 Progress = Callable[[str], None]
 
 _MADE_AGAIN = (
-    "start it again: all topics are read again, and only what differs is published. If that ends so, too, a table is "
-    "looked up as it was: move {state} elsewhere, keep it, and start then; versions that its log has no more are gone"
+    "first have the connector read the table again: its next start does, if it has not; cdc status of the connector's "
+    "file says when it is through. Then {aside}, keep it, and start this job: its state is made again from the topics, "
+    "and only what differs is published. Versions of rows as they were that their log has no more are gone"
 )
+"""A State that the connector has committed before it knew of the new topic says that the table is whole: it is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +209,9 @@ class _Run:
                 of, once=once, waits=False, meter=meter, progress=self.tell, stop=self.turn
             ).took_all
         except OtherTopicError as exc:
-            raise OperatorError(exc.message, hint=_MADE_AGAIN.format(state=config.state)) from exc
+            place = f"rename the schema {schema_of(config.name)} of the store" if config.store else None
+            aside = place or f"move the folder {config.state} elsewhere"
+            raise OperatorError(exc.message, hint=_MADE_AGAIN.format(aside=aside)) from exc
         finally:
             store.close()
             self.refused = store.refused

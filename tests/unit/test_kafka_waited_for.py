@@ -17,7 +17,7 @@ from cdc.model.errors import CdcError, RetryableError
 from cdc.model.meter import NO_JOB_METER, JobState
 from cdc.telemetry.apply_meter import ApplyMeter
 from cdc.telemetry.json_log import Place
-from spark_apply.events.kafka.client import NoAnswerError, unreachable
+from spark_apply.events.kafka.client import ForbiddenError, NoAnswerError, unreachable
 from spark_apply.events.kafka.topics import why_unread
 from spark_apply.job import away, job
 from spark_apply.job.batch_loop import BatchLoop
@@ -72,12 +72,40 @@ def test_a_partition_without_a_leader_is_no_broker_that_is_away() -> None:
     assert found.message == "Kafka at k:1: a partition has no leader (LEADER_NOT_AVAILABLE)"
 
 
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (KafkaError.SASL_AUTHENTICATION_FAILED, "refuses the login"),
+        (KafkaError.UNSUPPORTED_SASL_MECHANISM, "refuses the login"),
+        (KafkaError._AUTHENTICATION, "refuses the login"),
+        (KafkaError._SSL, "no trusted TLS connection"),
+        (KafkaError._INVALID_ARG, "does not take source.options"),
+    ],
+)
+def test_a_login_that_is_refused_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, code: int, said: str) -> None:
+    """By a job whose password was changed while it runs: it ends, and says what to correct."""
+    runs = list[Any]()
+    store: Any = SimpleNamespace(steps=0, output=SimpleNamespace(sent=0), reached="", stopped={}, reading=frozenset())
+
+    def follow(run: Any, **_: object) -> None:
+        runs.append(run)
+        run.store = store
+        raise unreachable(SOURCE, KafkaException(KafkaError(code)))
+
+    monkeypatch.setattr(view_job._Run, "follow", follow)
+    stop: Any = SimpleNamespace(is_set=lambda: len(runs) > 5, wait=lambda _: len(runs) > 5)
+    config: Any = SimpleNamespace(name="j", source=SOURCE)
+    with pytest.raises(ForbiddenError, match=said) as ended:
+        view_job.run_views(config, once=False, progress=print, stop=stop)
+    assert (len(runs), "source.options" in f"{ended.value}") == (1, True)
+
+
 @pytest.fixture
 def rounds(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Give a job that has followed topics, and whose brokers are away; it waits no second."""
 
     def gone(_self: object) -> None:
-        raise NoAnswerError("nobody answers")
+        raise NoAnswerError("nobody answers", hint="is it up?")
 
     def made(lines: list[str], meter: Any, *, waits: bool, follows: bool) -> Any:
         monkeypatch.setattr(job._Job, "_choose", gone)
@@ -97,7 +125,8 @@ def test_a_job_that_waits_is_not_ready_and_says_so_again(rounds: Any, monkeypatc
     waiting = rounds(lines, meter, waits=True, follows=True)
     assert waiting._round()
     assert waiting._round()
-    assert lines == ["warning: nobody answers. The job waits, and asks again: nothing is applied meanwhile"]
+    told = "warning: nobody answers. The job waits, and asks again: nothing is applied meanwhile; is it up?"
+    assert lines == [told]
     assert not meter.ready().ok
     assert meter.started().ok
     (counted,) = [of for family in meter.figures.collect() for of in family.samples if "errors_total" in of.name]

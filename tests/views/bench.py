@@ -57,7 +57,7 @@ class Stores:
 
 def most_over(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     """Let so many rows lie over a table of the lake."""
-    for module in ("kept", "folding", "publishing", "step", "store", "stream_reader"):
+    for module in ("kept_rows", "folding", "publishing", "step", "store", "stream_reader"):
         monkeypatch.setattr(f"spark_apply.views.cluster.{module}.MOST_OVER", rows)
 
 

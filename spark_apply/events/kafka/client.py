@@ -26,6 +26,13 @@ _NO_LEADER = {
 }
 
 _FORBIDDEN = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
+_LOGINS = {
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.UNSUPPORTED_SASL_MECHANISM,
+    KafkaError.ILLEGAL_SASL_STATE,
+    KafkaError._AUTHENTICATION,  # noqa: SLF001 - the client's own
+}
+_UNTRUSTED, _UNFIT = KafkaError._SSL, KafkaError._INVALID_ARG  # noqa: SLF001
 NO_GROUP = KafkaError.GROUP_AUTHORIZATION_FAILED
 """A reader that is given its partitions takes no part in the group that the client wants named, and needs no right to
 it: records come all the same."""
@@ -53,11 +60,11 @@ class NoAnswerError(UnansweredError):
 
 
 class ForbiddenError(UnansweredError):
-    """This user may not ask: it does not pass by itself."""
+    """This user may not ask, or cannot log in: it does not pass by itself."""
 
 
 def unreachable(source: ApplySource, exc: KafkaException) -> UnansweredError:
-    """Translate the client's error; a right that is missing is no broker that does not answer, and does not pass."""
+    """Translate the client's error; a right or a login that is refused is an answer, and does not pass."""
     error = exc.args[0] if exc.args and isinstance(exc.args[0], KafkaError) else None
     reason = type(exc).__name__ if error is None else error.name()
     if error is not None and error.code() in _FORBIDDEN:
@@ -65,6 +72,15 @@ def unreachable(source: ApplySource, exc: KafkaException) -> UnansweredError:
             f"Kafka at {source.bootstrap_servers} refuses the user of source.options what the job asks for ({reason})",
             hint="docs/operations.md, “Rights in Kafka”, has what it needs; kafka-acls.sh --list shows what it has",
         )
+    if error is not None and error.code() in _LOGINS:
+        msg = f"Kafka at {source.bootstrap_servers} refuses the login ({reason})"
+        return ForbiddenError(msg, hint="correct source.options: sasl.username, sasl.password, sasl.mechanisms")
+    if error is not None and error.code() == _UNTRUSTED:
+        msg = f"Kafka at {source.bootstrap_servers}: no trusted TLS connection ({reason})"
+        return ForbiddenError(msg, hint="correct source.options: security.protocol, ssl.ca.location")
+    if error is not None and error.code() == _UNFIT:
+        msg = f"Kafka at {source.bootstrap_servers} cannot be asked: its client does not take source.options ({reason})"
+        return ForbiddenError(msg, hint="docs/apply-reference.md has the properties that are taken")
     if error is not None and error.code() in _NO_LEADER:
         return leaderless(f"Kafka at {source.bootstrap_servers}: a partition has no leader ({reason})")
     msg = f"Kafka at {source.bootstrap_servers} does not answer ({reason})"
