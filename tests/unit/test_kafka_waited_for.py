@@ -72,13 +72,18 @@ def test_a_partition_without_a_leader_is_no_broker_that_is_away() -> None:
     assert found.message == "Kafka at k:1: a partition has no leader (LEADER_NOT_AVAILABLE)"
 
 
+def test_a_handshake_that_is_cut_may_pass() -> None:
+    found = unreachable(SOURCE, KafkaException(KafkaError(KafkaError._SSL)))
+    assert isinstance(found, NoAnswerError)
+    assert found.message == "Kafka at k:1: no trusted TLS connection (_SSL)"
+
+
 @pytest.mark.parametrize(
     ("code", "said"),
     [
         (KafkaError.SASL_AUTHENTICATION_FAILED, "refuses the login"),
         (KafkaError.UNSUPPORTED_SASL_MECHANISM, "refuses the login"),
         (KafkaError._AUTHENTICATION, "refuses the login"),
-        (KafkaError._SSL, "no trusted TLS connection"),
         (KafkaError._INVALID_ARG, "does not take source.options"),
     ],
 )

@@ -77,7 +77,7 @@ def unreachable(source: ApplySource, exc: KafkaException) -> UnansweredError:
         return ForbiddenError(msg, hint="correct source.options: sasl.username, sasl.password, sasl.mechanisms")
     if error is not None and error.code() == _UNTRUSTED:
         msg = f"Kafka at {source.bootstrap_servers}: no trusted TLS connection ({reason})"
-        return ForbiddenError(msg, hint="correct source.options: security.protocol, ssl.ca.location")
+        return NoAnswerError(msg, hint="if it does not pass: source.options, security.protocol and ssl.ca.location")
     if error is not None and error.code() == _UNFIT:
         msg = f"Kafka at {source.bootstrap_servers} cannot be asked: its client does not take source.options ({reason})"
         return ForbiddenError(msg, hint="docs/apply-reference.md has the properties that are taken")
