@@ -18,6 +18,7 @@ from cdc.config.config import ApplyConfig
 from cdc.config.views import ViewsConfig
 from cdc.model.errors import ConfigError, OperatorError, RetryableError
 from cdc.model.meter import NO_JOB_METER, JobMeter
+from cdc.model.state import State
 from spark_apply.events.kafka.client import NoAnswerError
 from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.job.away import Away
@@ -104,15 +105,14 @@ def run_views(
     begun, stop = time.monotonic(), stop or threading.Event()
     tell = progress or (lambda _line: None)
     tell(f"reading the schema topic of {config.source.topic_prefix}")
-    away, opened, planned = Away(tell, meter), False, None
+    away, before, planned = Away(tell, meter), None, None
     found = ViewSummary(config.name, 0.0, 0, 0, None, {})
     while True:
-        run = _Run(config, tell, planned)
+        run = _Run(config, tell, planned, before)
         try:
             run.follow(once=once, meter=meter, stop=stop)
         except (NoAnswerError, RetryableError) as exc:
-            opened |= run.store is not None
-            if once or not opened:
+            if once or (run.store or before) is None:
                 raise
             over = run.turn.for_good or away.wait(exc, stop)
         else:
@@ -120,7 +120,7 @@ def run_views(
         found = run.added_to(found)
         if over:
             return replace(found, seconds=time.monotonic() - begun)
-        config, planned = run.config, run.planned
+        config, planned, before = run.config, run.planned, run.store or before
 
 
 def _known(config: ViewsConfig) -> list[Command]:
@@ -148,6 +148,8 @@ class _Run:
     tell: Progress
     planned: Planned | None
     """The plans of the run before, where there was one: this one goes on by them if tables allow no new ones."""
+    before: ViewStore | None = None
+    """The state as a run before has left it: another copy of the job that went on since is not fenced off."""
     commands: Sequence[Command] = ()
     turn: Turn = field(default_factory=Turn)
     store: ViewStore | None = None
@@ -200,7 +202,7 @@ class _Run:
             for warning in view.plan.warnings:
                 self.tell(f"warning: views.{view.name}: {warning}")
         self.tell(f"views are computed by {planned.engine}")
-        self.store = store = open_state(config, planned, spark, self.tell, asked)
+        self.store = store = open_state(config, planned, spark, self.tell, asked, before=self.before, stand=state)
         store.answers, store.turn = tuple(command.act() for command in self.commands), self.turn.turn
         self.first = store.output.sent
         try:
@@ -230,11 +232,22 @@ class _Run:
 
 
 def open_state(
-    config: ViewsConfig, planned: Planned, spark: SparkSession, tell: Progress, rebuilt: Collection[str]
+    config: ViewsConfig,
+    planned: Planned,
+    spark: SparkSession,
+    tell: Progress,
+    rebuilt: Collection[str],
+    *,
+    before: ViewStore | None,
+    stand: State | None,
 ) -> ViewStore:
-    """Open the state, fence other copies off, and publish what a killed job has left; `rebuilt` are computed whole."""
+    """Open the state, fence other copies off, and publish what a killed job has left; `rebuilt` are computed whole.
+
+    With `before`, the state as this process has had it, a copy that has published since is not fenced off: `stand` is
+    what is in Kafka. Then FencedError is raised.
+    """
     folder = Path(config.state)
-    state = _state_of(config, planned.engine)
+    state = _state_of(config, planned.engine, before)
     lake = Lake(spark, config.tables or str(folder / "tables"))
     if state.set_aside is not None:
         tell(f"warning: the state could not be used; it is kept as {state.set_aside}, and made again from the topics")
@@ -244,6 +257,8 @@ def open_state(
     sink = registry.sink(sink_config(config), config.name)
     output = ViewOutput(sink, config.name, prefix, state, planned.views, tell, origin, texts_of(config))
     try:
+        if before is not None and state.set_aside is None:
+            output.require_own(stand)
         output.begin()
         if isinstance(state, ClusterState) and not lake.has(state.named()):
             tell(f"the tables in {lake.place} cannot be used: they are made again from the topics")
@@ -271,9 +286,11 @@ def open_state(
     return store
 
 
-def _state_of(config: ViewsConfig, engine: str) -> ViewState:
+def _state_of(config: ViewsConfig, engine: str, before: ViewStore | None) -> ViewState:
     if engine == "postgres":
-        return DatabaseState(config.store or "", job=config.name, prefix=config.source.topic_prefix)
+        was = before.state.owner if before is not None and isinstance(before.state, DatabaseState) else None
+        prefix = config.source.topic_prefix
+        return DatabaseState(config.store or "", job=config.name, prefix=prefix, goes_on_as=was)
     return (ClusterState if engine == "spark" else ViewState)(Path(config.state), memory=config.memory)
 
 

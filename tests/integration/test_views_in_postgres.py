@@ -250,7 +250,10 @@ def test_a_schema_has_one_writer_and_is_ours(postgres18: Database, servers: Call
     second = DatabaseState(postgres18.url, job="shop-views", prefix="shop")
     with pytest.raises(FencedError, match="another copy of this view job"), first.transaction():
         first.put(position="1")
+    with pytest.raises(FencedError, match="another copy of this view job"):  # it comes back, and leaves it to the other
+        DatabaseState(postgres18.url, job="shop-views", prefix="shop", goes_on_as=first.owner)
     second.put(position="2")
+    second = DatabaseState(postgres18.url, job="shop-views", prefix="shop", goes_on_as=second.owner)
     with pytest.raises(FencedError):
         first.rows("SELECT 1")
     assert second.get("position") == "2"

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from spark_apply.views.embedded.state import ViewState
 from spark_apply.views.embedded.step import ViewError
 from spark_apply.views.model.uses import TableUse
 from spark_apply.views.planning.view import View
 from spark_apply.views.running.running_views import RunningViews
+from spark_apply.views.running.store import ViewStore
 from spark_apply.views.sql.plan import plan_view
 from tests.views.engine import relation
 
@@ -54,3 +60,37 @@ def test_a_view_that_is_planned_again_at_once_is_not_told_of() -> None:
     running = RunningViews((view,), [TableUse("public.t")], lines.append)
     running.compare("public.t", {"v": "column g of public.t is bigint now"}, told=False)
     assert (running.going_on(0), lines) == ([], [])
+
+
+def test_a_column_of_a_table_is_taken_while_another_one_is_left_out() -> None:
+    """By the views that go on; what reads both tables is planned again once both are there."""
+    lines, relations = list[str](), {f"public.{n}": relation(f"public.{n}", ["id"], id="int64") for n in "abc"}
+    one = View(plan_view("one", "SELECT * FROM public.a", ["id"], relations), (), "")
+    sql = "SELECT b.id FROM public.b JOIN public.c ON b.id = c.id"
+    two = View(plan_view("two", sql, ["id"], relations), (), sql)
+    running = RunningViews((one, two), [TableUse(name) for name in relations], lines.append)
+    running.leave_out("public.b", "its disk is full")
+    assert running.is_to_be_planned("public.a")
+    del lines[:]
+    assert not running.is_to_be_planned("public.b")
+    assert not running.is_to_be_planned("public.c")
+    assert lines == []
+    assert running.take_back("public.b")
+    assert lines == [f"table public.{n} has more or wider columns: the views are planned again" for n in "bc"]
+    assert not running.take_back("public.b")
+
+
+def test_a_view_that_waits_for_the_clock_is_nothing_to_fold_for(tmp_path: Path) -> None:
+    """As the fold sees it: else there would be one each second, as long as nobody knows the source's time."""
+    relations = {"public.t": relation("public.t", ["id"], id="int64", at="timestamptz")}
+    view = View(plan_view("v", "SELECT id FROM public.t WHERE at <= clock()", ["id"], relations), (), "")
+    output: Any = SimpleNamespace(tell=print)
+    streams: Any = SimpleNamespace(have_more=lambda: False)
+    state = ViewState(tmp_path, memory="200MB")
+    compare: Any = None
+    store = ViewStore(state, output, (view,), (TableUse("public.t"),), tmp_path, streams, compare)
+    store._running.stale.add("v")
+    assert not store.has_more()
+    state.put(clock_ms=5)
+    assert store.has_more()
+    state.close()

@@ -109,6 +109,31 @@ def test_a_step_of_another_copy_is_not_taken_for_ones_own(
     assert len(tries) == 1 + goes_on
 
 
+@pytest.mark.parametrize(
+    ("stand", "goes_on"),
+    [
+        (_stand(5, "mine"), True),
+        (_stand(4, "before"), True),
+        (_stand(3, "long before"), True),
+        (None, True),
+        (_stand(5, "another's"), False),
+        (_stand(6, "another's"), False),
+    ],
+)
+def test_who_comes_back_does_not_fence_who_went_on(stand: State | None, goes_on: bool) -> None:
+    """A stand of before the state's is none of another copy: the topics were cut, and the state is made again."""
+    sink: Any = _Sink(stand)
+    values = {"step": "5", "token": "mine", "outbox": '{"step": 5, "token": "mine", "after": "before"}'}
+    state: Any = SimpleNamespace(get=values.get)
+    output = ViewOutput(sink, "job", "p", state, (), lambda _: None, "shop")
+    if goes_on:
+        output.require_own(stand)
+    else:
+        with pytest.raises(FencedError, match="another copy of view job job has published"):
+            output.require_own(stand)
+    assert sink.fenced == 0
+
+
 class _Topic:
     """A view's topic, with what others have written into it."""
 

@@ -74,7 +74,7 @@ _BEGIN: Final = (
 class DatabaseState(ViewState):
     """The schema. Not thread-safe. Raises OperatorError for a database that cannot be used."""
 
-    def __init__(self, url: str, *, job: str, prefix: str) -> None:
+    def __init__(self, url: str, *, job: str, prefix: str, goes_on_as: str | None = None) -> None:
         self.set_aside = None
         self.schema = schema_of(job)
         self.made_again = False
@@ -83,16 +83,20 @@ class DatabaseState(ViewState):
         """Whether a text may be too long for an index: else what is beyond a limit of the server is a row."""
         self._server = Server(url, "store", by_transaction=True)
         self._cursor: Cursor | None = None
-        self._owner = ""
+        self.owner = goes_on_as or uuid.uuid4().hex
+        """What the row names that each transaction locks; a process that opens the state once more has it still."""
         try:
             with self._server.transaction("opening the state of views") as cursor:
-                self._take_over(cursor, f"{prefix} {job}")
+                self._take_over(cursor, f"{prefix} {job}", again=goes_on_as is not None)
         except BaseException:
             self.close()
             raise
 
-    def _take_over(self, cursor: Cursor, job: str) -> None:
-        """Make what is missing, and become the owner: another copy of the job finds that out before it writes."""
+    def _take_over(self, cursor: Cursor, job: str, *, again: bool) -> None:
+        """Make what is missing, and become the owner: another copy of the job finds that out before it writes.
+
+        One that was it goes on `again`. Raises FencedError where another copy has become it since.
+        """
         cursor.execute("SELECT current_setting('server_version_num')::int, current_setting('server_encoding')")
         ((version, encoding),) = cursor.fetchall()
         if version < LEAST_VERSION:
@@ -120,6 +124,8 @@ class DatabaseState(ViewState):
             prefix, _, name = known["job"].partition(" ")
             msg = f"store: the schema {self.schema} is of the view job {name} over the topics of {prefix}"
             raise OperatorError(msg, hint="give this view job another name, or another database")
+        if again and known.get("owner") != self.owner:
+            raise _taken_over()
         if known["shape"] != SHAPE:
             self.made_again = True
             for name in there:
@@ -127,9 +133,8 @@ class DatabaseState(ViewState):
                     cursor.execute(f"DROP TABLE {quoted(name)}")
             self._make(cursor, job)
         self.has_indexes_of_texts = _NO_TEXTS not in known
-        self._owner = uuid.uuid4().hex
         cursor.execute("DELETE FROM meta WHERE name = 'owner'")
-        cursor.execute("INSERT INTO meta VALUES ('owner', %s)", (self._owner,))
+        cursor.execute("INSERT INTO meta VALUES ('owner', %s)", (self.owner,))
 
     def _make(self, cursor: Cursor, job: str) -> None:
         for statement in (*_TABLES.strip().split(";\n"), ERROR_FUNCTION):
@@ -150,9 +155,8 @@ class DatabaseState(ViewState):
         with self._server.transaction("keeping the state of views") as cursor:
             cursor.execute(_BEGIN, (quoted(self.schema),))
             cursor.execute("SELECT value FROM meta WHERE name = 'owner' FOR UPDATE")
-            if cursor.fetchall() != [(self._owner,)]:
-                msg = "another copy of this view job was started, and goes on in place of this one"
-                raise FencedError(msg, hint="let one copy run; nothing is lost")
+            if cursor.fetchall() != [(self.owner,)]:
+                raise _taken_over()
             self._cursor = cursor
             try:
                 yield
@@ -359,3 +363,8 @@ def _cell(value: object) -> str:
     if value is None:
         return "\\N"
     return str(value).replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+
+
+def _taken_over() -> FencedError:
+    msg = "another copy of this view job was started, and goes on in place of this one"
+    return FencedError(msg, hint="let one copy run; nothing is lost")

@@ -84,6 +84,15 @@ class ViewOutput:
     _defined: dict[str, str] = field(default_factory=dict)
     """By view, its definition as it was recorded last."""
 
+    def require_own(self, stand: State | None) -> None:
+        """Raise FencedError if another copy has published since this state did: it is not fenced off by this one.
+
+        `stand` is what is in Kafka. For a process that opens its state once more; one that was started takes over.
+        """
+        self._last = stand
+        if self.sent_step >= int(self.state.get("step") or 0) and not self.knows_state:
+            raise self._published_since()
+
     def begin(self) -> State | None:
         """Make the topics that are missing, fence off any other copy, and return where it stood.
 
@@ -232,10 +241,7 @@ class ViewOutput:
                     if any(facts.cut for facts in self.sink.found().values()):
                         raise self._moved()
                     if not self.knows_state:
-                        raise FencedError(
-                            f"another copy of view job {self.job} has published in the meantime",
-                            hint="let one of them run: this one makes its state again at its next start",
-                        )
+                        raise self._published_since()
                 self._clear = False
                 self._flush()
                 self._clear = True
@@ -252,6 +258,12 @@ class ViewOutput:
         with self.state.transaction():
             self.state.execute("DELETE FROM outbox")
             self.state.put(outbox=None)
+
+    def _published_since(self) -> FencedError:
+        return FencedError(
+            f"another copy of view job {self.job} has published in the meantime",
+            hint="let one of them run: this one makes its state again at its next start",
+        )
 
     def _moved(self) -> OperatorError:
         return OperatorError(

@@ -47,6 +47,8 @@ class RunningViews:
     """Tables that are being read again: a view that is computed whole waits, as new columns may have no values yet."""
     stale: set[str] = field(default_factory=set)
     """Views that are to be computed whole."""
+    _put_off: set[str] = field(default_factory=set)
+    """Tables that have more or wider columns, which no view takes as long as another table is left out."""
     _stopped: dict[str, _Stopped] = field(default_factory=dict)
     """By view, those that are stopped."""
 
@@ -148,15 +150,36 @@ class RunningViews:
             elif why is None and stopped is not None:
                 stopped.try_again()
 
-    def take_back(self, table: str) -> None:
-        """Have views tried again that were stopped for a table which goes on."""
-        self.left_out.discard(table)
+    def is_to_be_planned(self, table: str) -> bool:
+        """Whether views are planned again since a table has more or wider columns, as they are if one of them goes on.
+
+        Where none does that reads it, this is put off until one does.
+        """
+        self._put_off.add(table)
+        return self._plans()
+
+    def _plans(self) -> bool:
+        left, due = self._left(), set[str]()
+        for table in sorted(self._put_off):
+            relations = {use.relation for use in self.uses_of(table)}
+            if any(relations & set(view.plan.reads) and not left & set(view.plan.reads) for view in self.views):
+                self.tell(f"table {table} has more or wider columns: the views are planned again")
+                due.add(table)
+        self._put_off -= due
+        return bool(due)
+
+    def take_back(self, table: str) -> bool:
+        """Have views tried again that were stopped for a table which goes on; return whether they are planned again."""
+        if table not in self.left_out:
+            return False
+        self.left_out.remove(table)
         relations = {use.relation for use in self.uses_of(table)}
         left = self._left()
         for view in self.views:
             reads, stopped = set(view.plan.reads), self._stopped.get(view.name)
             if stopped is not None and stopped.left_out and relations & reads and not left & reads:
                 stopped.try_again()
+        return self._plans()
 
     def _left(self) -> set[str]:
         """Return the relations of tables that are left out."""

@@ -164,11 +164,10 @@ class ViewStore:
         if self._tables.keys() == self.tables:
             found = {view.name: self.compare(view, self._tables) for view in self.views}
             more = opened is not None and (table.is_wider_than(opened) or any(of.more for of in found.values()))
-            turns = more and not self._running.left_out
+            turns = more and self._running.is_to_be_planned(table.qualified)
             cannot_read = {name: of.cannot_read for name, of in found.items()}
             self._running.compare(table.qualified, cannot_read, told=not turns)
             if turns:
-                self.output.tell(f"table {table.qualified} has more or wider columns: the views are planned again")
                 self.turn()
         if self._tables.keys() == self.tables and (self.streams.take_in() or self._running.stale):
             self._begin_views()
@@ -191,6 +190,7 @@ class ViewStore:
 
     def fold(self, batches: Collection[Batch], visibility: Mapping[str, Visibility]) -> dict[str, Applied]:
         self.output.flush()
+        before = self._position()
         with self.state.transaction():
             for batch in batches:
                 self._take_in(batch)
@@ -200,8 +200,8 @@ class ViewStore:
                 self._running.note_reading(name, reading=visible.reading)
                 if visible.gone:
                     self._running.leave_out(name, visible.gone)
-                elif name in self._running.left_out and visible.limit >= self._position():
-                    self._running.take_back(name)
+                elif visible.limit >= before and self._running.take_back(name):
+                    self.turn()
         self._go_on()
         return {batch.table.qualified: Applied() for batch in batches}
 
@@ -258,7 +258,8 @@ class ViewStore:
 
         The position and the clock stay as they are: what is published is right at it, and no deadline passes.
         """
-        return self._running.is_due(clock_ms=0) or self.streams.have_more()  # the fold asks by the clock that there is
+        kept_ms = self._kept_ms()  # or the source's, as the fold takes it where none is kept
+        return self._running.is_due(self._source_ms() if kept_ms is None else kept_ms) or self.streams.have_more()
 
     def _position(self) -> str:
         return self.state.get("position") or ""
