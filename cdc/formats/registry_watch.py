@@ -56,11 +56,14 @@ class RegistryWatch:
         return False
 
     def _run(self) -> None:
-        try:
-            if self._takes():
-                self._moved = True
-            elif not self._same():
-                time.sleep(self._again_s)
-                self._moved = not self._same()
-        except CdcError as exc:  # while no table changes it may be away
-            log.debug("the schema registry cannot be looked at: %s", exc)
+        for look in (self._is_another, self._takes):  # what hinders the one look is nothing to the other
+            try:
+                self._moved |= look()
+            except CdcError as exc:  # while no table changes it may be away
+                log.debug("the schema registry cannot be looked at: %s", exc)
+
+    def _is_another(self) -> bool:
+        if self._same():
+            return False
+        time.sleep(self._again_s)
+        return not self._same()

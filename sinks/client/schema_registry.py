@@ -87,27 +87,31 @@ class SchemaRegistry:
     def takes(self) -> bool:
         """Whether it would take by now what it has refused: see `cdc.formats.wires.Registry`."""
         for subject, (text, type_, ours) in self._refused.copy().items():
-            if (subject, text) in self._told:  # what it says beforehand is not what it does
-                continue
             asking = SchemaRegistry(self._config, self._key, learns=False)
             try:
                 asking.register(subject, text, type_=type_, ours=ours)
             except TopicError:
+                self._told.discard((subject, text))
+                continue
+            except OperatorError:  # of this subject: others may be asked about
                 continue
             finally:
                 asking.forget()
-            self._told.add((subject, text))
-            return True
+            if (subject, text) not in self._told:  # what it says beforehand may not be what it does
+                self._told.add((subject, text))
+                return True
         return False
 
     def register(self, subject: str, text: str, *, type_: str, ours: Sequence[str]) -> int:
         """Return the id of a schema under a subject: see `cdc.formats.wires.Registry`."""
         self._refused.pop(subject, None)
         try:
-            return self._register(subject, text, type_, ours)
+            number = self._register(subject, text, type_, ours)
         except TopicError:
             self._refused[subject] = (text, type_, ours)
             raise
+        self._told.discard((subject, text))
+        return number
 
     def _register(self, subject: str, text: str, type_: str, ours: Sequence[str]) -> int:
         from confluent_kafka.schema_registry import Schema  # noqa: PLC0415 - an extra, and slow to load

@@ -53,6 +53,9 @@ def _start(
         def exists(self, schema: str, name: str) -> bool:
             return any((schema, name) == ("s", own) for own, _ in now.values())
 
+        def relation(self, schema: str, name: str) -> tuple[int, bool] | None:
+            return (0, False) if self.exists(schema, name) else None
+
     owed = {**ledger.partitions(then, followed.has_rules), **ledger.aside(then)}
     return ledger.to_aside(followed.compare(ledger.numbers(then), cast("Catalog", Now()), owed).left)
 

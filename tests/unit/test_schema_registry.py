@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Collection, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -183,6 +184,32 @@ def test_what_was_refused_is_told_to_be_taken_once(server: ScriptedRegistry) -> 
     assert registry.takes()
     refused()
     assert not registry.takes()
+    server.forbids = set()
+    assert not registry.takes()  # it is refused beforehand, too: from now on it is told again
+    server.refuses = None
+    assert registry.takes()
+
+
+def test_a_subject_that_cannot_be_asked_about_hides_nothing(server: ScriptedRegistry) -> None:
+    """Neither another subject, whose schema would be taken by now, nor ids that are others than were given."""
+    registry, of = SchemaRegistry(RegistryConfig(url=server.url)), '{"type":"record","name":"%s","fields":[]}'
+    given = registry.register("c", of % "c", type_="AVRO", ours=["c"])
+    server.refuses = "not compatible"
+    for subject in ("a", "b"):
+        server.keep(subject, {"schema": of % "old"})
+        with pytest.raises(TopicError, match="not compatible"):
+            registry.register(subject, of % "new", type_="AVRO", ours=["old", "new"])
+    server.refuses, answer = None, server.answer
+
+    def denied(command: str, path: str, body: Any, login: str) -> Any:
+        return (403, {"error_code": 40301, "message": "no"}) if "/a/" in path else answer(command, path, body, login)
+
+    server.answer = denied  # type: ignore[method-assign]
+    assert registry.takes()
+    watch = RegistryWatch(registry.same, registry.takes, every_s=0, again_s=0)
+    server.schemas[given] = {"schema": of % "of another"}
+    server.mode = "READONLY"
+    assert any(watch.moved() or time.sleep(0.02) for _ in range(500))
 
 
 def test_a_refused_schema_stops_before_the_event(server: ScriptedRegistry) -> None:

@@ -177,7 +177,7 @@ class Followed:
             elif ".".join(now) != name:
                 schema, _, table = name.partition(".")
                 error = self._renamed((schema, table), now)
-                if isinstance(error, OperatorError) and not catalog.exists(schema, table):
+                if isinstance(error, OperatorError) and catalog.relation(schema, table) is None:
                     raise error  # else another table has the name, and is captured or left out under it
                 what = f"it is {'.'.join(now)} by now, which has a topic of its own or is left out, and {_KEPT}"
             else:
