@@ -252,7 +252,8 @@ class SchemaRegistry:
                 f"{where}: subject {what} does not take the table's schema; no event is written with it: {reason}",
                 hint=f"let the subject take it: its compatibility is at {self._config.url}/config/{what}, or else the "
                 f"registry's at {self._config.url}/config; or another format for this table (sink.formats); or, while "
-                "no row of it has been written since, change the table back; then start the connector again",
+                "no row of it has been written since, change the table back. A connector that runs asks again each "
+                "minute; start one that has ended, or whose file you have changed",
                 topic=what,
             )
         if status == _INVALID:
