@@ -37,6 +37,11 @@ JVM_OPTIONS: Final = " ".join(
 )
 """The last options of each JVM: of two of the same name, the last one holds."""
 
+STACK: Final = "-Xss1900k"
+"""Of each thread: Spark goes down nested JSON, and nested expressions, by calls, and a JVM whose stack is too small
+ends. With its default of 1 MB that is at about 1,000 levels, as many as JSON may have; from 2 MB on, Linux may take
+whole huge pages for each thread."""
+
 DRIVER_OPTIONS: Final = "spark.driver.extraJavaOptions"
 EXECUTOR_OPTIONS: Final = "spark.executor.extraJavaOptions"
 
@@ -88,9 +93,9 @@ def taken(found: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in found.items() if not is_pinned(name)}
 
 
-def last_options(asked: str) -> str:
-    """Return the options of a JVM with ours behind them."""
-    return f"{asked} {JVM_OPTIONS}".strip()
+def jvm_options(asked: str) -> str:
+    """Return the options of a JVM: a stack that a user may choose, what is asked, and behind it what is ours alone."""
+    return f"{STACK} {asked}".strip() + f" {JVM_OPTIONS}"
 
 
 def pin(session: SparkSession, settings: Mapping[str, str]) -> SparkSession:

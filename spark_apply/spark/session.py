@@ -30,7 +30,7 @@ from spark_apply.spark.pinned_settings import (
     DRIVER_OPTIONS,
     EXECUTOR_OPTIONS,
     PINNED,
-    last_options,
+    jvm_options,
     pin,
     refuse_pinned,
     taken,
@@ -165,7 +165,7 @@ def java_options(asked: str) -> str:
     collector = [] if _COLLECTOR.search(asked) else [_THROUGHPUT, "" if _HEAP_FREE.search(asked) else _FOLLOWS]
     logs = f"-Dlog4j2.configurationFile={_logging_file()} -XX:+IgnoreUnrecognizedVMOptions"
     logs += f" -Djava.io.tmpdir={scratch.of_jvm()}"  # where Spark writes rows, too, unless it is told another folder
-    return last_options(" ".join(filter(None, (logs, *collector, _TRIM, class_options(), asked))))
+    return jvm_options(" ".join(filter(None, (logs, *collector, _TRIM, class_options(), asked))))
 
 
 def settings_of(submitted: Mapping[str, str], spark: Mapping[str, str]) -> dict[str, str]:
@@ -177,7 +177,7 @@ def settings_of(submitted: Mapping[str, str], spark: Mapping[str, str]) -> dict[
     asked = {**taken(submitted), **spark}
     alone = asked.get("spark.master", SETTINGS["spark.master"]).startswith("local")
     settings = {**SETTINGS, **(LOOPBACK if alone else {}), **asked, **PINNED}
-    settings[EXECUTOR_OPTIONS] = last_options(asked.get(EXECUTOR_OPTIONS, ""))
+    settings[EXECUTOR_OPTIONS] = jvm_options(asked.get(EXECUTOR_OPTIONS, ""))
     extensions = f"{SETTINGS[_EXTENSIONS]},{asked.get(_EXTENSIONS, '')}".split(",")
     settings[_EXTENSIONS] = ",".join(dict.fromkeys(filter(None, map(str.strip, extensions))))
     return settings

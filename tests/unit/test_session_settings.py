@@ -12,14 +12,14 @@ import pytest
 
 from cdc.dev.java import java
 from cdc.model.errors import ConfigError
-from spark_apply.spark.pinned_settings import EXECUTOR_OPTIONS, JVM_OPTIONS, PINNED
+from spark_apply.spark.pinned_settings import EXECUTOR_OPTIONS, JVM_OPTIONS, PINNED, STACK
 from spark_apply.spark.session import LOOPBACK, SETTINGS, class_path, has_other_jars, java_options, settings_of
 
 ICEBERG = SETTINGS["spark.sql.extensions"]
 
 
 def test_alone_all_is_ours_and_on_loopback() -> None:
-    assert settings_of({}, {}) == {**SETTINGS, **LOOPBACK, **PINNED, EXECUTOR_OPTIONS: JVM_OPTIONS}
+    assert settings_of({}, {}) == {**SETTINGS, **LOOPBACK, **PINNED, EXECUTOR_OPTIONS: f"{STACK} {JVM_OPTIONS}"}
 
 
 def test_the_file_wins_over_spark_submit_and_that_over_us() -> None:
@@ -97,6 +97,7 @@ def test_java_knows_the_options_for_memory() -> None:
             "MinHeapFreeRatio": "40",
             "MaxHeapFreeRatio": "70",
             "UseAdaptiveSizePolicyWithSystemGC": "true",
+            "ThreadStackSize": "1900",
         }.items()
     )
 
@@ -125,7 +126,7 @@ def test_what_costs_or_saves_time_alone_is_taken(name: str) -> None:
 
 def test_options_of_executors_are_kept_and_ours_hold() -> None:
     found = settings_of({EXECUTOR_OPTIONS: "-Xss8m -Duser.timezone=Asia/Kathmandu"}, {})[EXECUTOR_OPTIONS]
-    assert found == f"-Xss8m -Duser.timezone=Asia/Kathmandu {JVM_OPTIONS}"
+    assert found == f"{STACK} -Xss8m -Duser.timezone=Asia/Kathmandu {JVM_OPTIONS}"
 
 
 @pytest.mark.parametrize("found", [java_options("-Xss8m"), settings_of({}, {})[EXECUTOR_OPTIONS]])

@@ -29,7 +29,7 @@ from spark_apply.events.kafka.stream import read_topic
 from spark_apply.events.kafka.topics import all_topics, existing_topics
 from spark_apply.events.typed import KEY, OP, POSITION, SOURCE_MS
 from spark_apply.model.types import kind_of
-from spark_apply.spark.json_reader import CORRUPT, read_json
+from spark_apply.spark.json_reader import CORRUPT, LEVELS_OF_VARIANTS, read_json
 from spark_apply.spark.names import quoted
 from spark_apply.views.model.uses import TIMES, TableUse, Way
 from spark_apply.views.model.values import Columns
@@ -204,8 +204,8 @@ def _value(found: Column, kind: T.DataType) -> Column:
 def _without_parts(found: Column) -> Column:
     """Return a variant, or null where it is an object or an array.
 
-    Spark asks for the types, or the text, of such a one by a call for each level, and JSON may have a thousand: where
-    a thread's stack is too small for them, the JVM ends.
+    Spark asks for the types, or the text, of such a one by a call for each level, as it makes it: where a thread's
+    stack is too small for them, the JVM ends.
     """
     kinds = ("array<variant>", "map<string,variant>")
     parts = [F.try_variant_get(found, "$", kind).isNotNull() for kind in kinds]
@@ -226,13 +226,15 @@ def events_of(records: DataFrame, stream: Stream) -> DataFrame:
     """Return the events of Kafka records, as of `events.kafka.stream.read_topic`; records without a value none.
 
     Returns ``_cdc_key STRING`` (the key as text, whose times have milliseconds alone; null where the record is no
-    object of these columns and nothing besides, a column of the key is null, or a time is none until 9999),
+    object of these columns and nothing besides, is nested deeper than `LEVELS_OF_VARIANTS`, a column of the key is
+    null, or a time is none until 9999),
     ``_cdc_position STRING``,
     ``_cdc_op STRING`` (``c``), ``_cdc_source_ms BIGINT`` (the record's timestamp), then the stream's columns.
     """
     at_ms = F.unix_millis("timestamp")
     text = F.col("value").cast("string") if stream.avro is None else stream.avro.as_json(records)
-    read = read_json(F.concat(F.lit(f'{{"{_EVENT}":'), text, F.lit(f',"{_END}":true}}')), _whole(stream.row))
+    whole = F.concat(F.lit(f'{{"{_EVENT}":'), text, F.lit(f',"{_END}":true}}'))
+    read = read_json(whole, _whole(stream.row), levels=LEVELS_OF_VARIANTS)
     parsed = records.where(F.col("value").isNotNull()).select(
         *("partition", "offset", at_ms.alias("at"), read[_EVENT].alias("r")),
         (read[CORRUPT].isNull() & read[_END] & F.is_valid_utf8(text)).alias("is_one"),
