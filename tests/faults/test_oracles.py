@@ -134,6 +134,18 @@ def test_out_of_order() -> None:
     assert found.lost == 2, "and the fold ends with the older rows"
 
 
+@pytest.mark.parametrize(
+    ("table", "length", "breaks"), [("small", 3_000, 1), ("small", 10_001, 0), ("churn", 10_001, 1)]
+)
+def test_rows_that_come_behind_a_truncate(table: str, length: int, breaks: int) -> None:
+    """Of a long topic its deletes follow in parts; of others a row that is there cannot come."""
+    judge = Judge(total=TOTAL)
+    for record in (event(table, 10, number, "u" if number else "r", {"id": 1}) for number in range(length)):
+        judge.feed(*record)
+    judge.feed(*event(table, 20, 1, "c", {"id": 1}))
+    assert judge.found.order_breaks == breaks
+
+
 def test_half_a_transaction_seen() -> None:
     """A reader at a published position holds a part of what the position covers."""
     judge = Judge(total=TOTAL)
