@@ -1,4 +1,8 @@
-"""Prints the figures that docs/adr quotes: `make bench-decisions`. Medians of three, on servers of its own."""
+"""Prints the figures that docs/adr quotes: `make bench-decisions`. Medians of three, on servers of its own.
+
+With `--wide 3000000` only how a connector goes on with one wide value that the log left out, on a table of so many rows
+and a server that waits ten seconds for an answer. It takes 10 kB of disk a row.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+import click
 from psycopg2 import extensions
 
 from bench.capture.databases import postgres_and_kafka
@@ -72,13 +77,13 @@ def connector(folder: Path, name: str, kafka: str) -> Callable[[], tuple[float, 
     return run
 
 
-def runs(database: extensions.connection, folder: Path, kafka: str) -> None:
-    """ADR 0003 and 0004: time a truncate, and updates without their TOASTed value."""
+def show(what: str, figures: Sequence[tuple[float, float]]) -> None:
+    seconds, peak = (statistics.median(column) for column in zip(*figures, strict=True))
+    print(f"  {what:<58}{seconds:>6.1f} s {peak:>6.0f} MB", flush=True)
 
-    def show(what: str, figures: list[tuple[float, float]]) -> None:
-        seconds, peak = (statistics.median(column) for column in zip(*figures, strict=True))
-        print(f"  {what:<58}{seconds:>6.1f} s {peak:>6.0f} MB")
 
+def truncates(database: extensions.connection, folder: Path, kafka: str) -> None:
+    """ADR 0003: time a truncate."""
     print("one cdc run --until-caught-up, its start included")
     fill = f"INSERT INTO emptied SELECT g, 'name ' || g FROM generate_series(1, {KEYS}) g"
     execute(database, "CREATE TABLE emptied (id bigint PRIMARY KEY, name text)", fill)
@@ -92,28 +97,51 @@ def runs(database: extensions.connection, folder: Path, kafka: str) -> None:
         execute(database, fill)
         run()
     show(f"a truncate of {KEYS:,} keys", figures)
+
+
+def unchanged_wide_values(database: extensions.connection, folder: Path, kafka: str, rows: int, changed: int) -> None:
+    """ADR 0004: time updates without their TOASTed value: one, one of which the source cannot tell, and `changed`."""
+    step = min(rows, WIDE)
     execute(
         database,
+        "ALTER SYSTEM SET wal_sender_timeout = '10s'",
+        "SELECT pg_reload_conf()",
         "CREATE TABLE wide (id bigint PRIMARY KEY, n integer, body text)",
         "ALTER TABLE wide ALTER COLUMN body SET STORAGE EXTERNAL",
-        f"INSERT INTO wide SELECT g, 0, repeat(md5(g::text), 100) FROM generate_series(1, {WIDE}) g",
+        *(
+            "INSERT INTO wide SELECT g, 0, repeat(md5(g::text), 100)"
+            f" FROM generate_series({first}, {first + step - 1}) g"
+            for first in range(1, rows, step)
+        ),
     )
     run = connector(folder, "wide", kafka)
     run()
-    for what, where in (("1 update", "WHERE id = 7"), (f"{WIDE:,} updates", "")):
+    show(f"nothing to do, {rows:,} rows in the topic", [run() for _ in range(3)])
+    one = "UPDATE wide SET n = n + 1 WHERE id = 7"
+    cases = {"1 update without its wide value": one, "1 update in a savepoint": f"BEGIN; SAVEPOINT a; {one}; COMMIT"}
+    if changed:
+        cases[f"{changed:,} updates"] = f"UPDATE wide SET n = n + 1 WHERE id <= {changed}"
+    for what, statement in cases.items():
         figures = []
         for _ in range(3):
-            execute(database, f"UPDATE wide SET n = n + 1 {where}")
+            execute(database, statement)
             figures.append(run())
-        show(f"{what} without the wide value, {WIDE:,} rows in the topic", figures)
+        show(what, figures)
 
 
-def main() -> None:
+@click.command()
+@click.option("--wide", type=int, help="Only unchanged wide values, in a table of so many rows.")
+def main(*, wide: int | None) -> None:
+    """Print the figures that docs/adr quotes."""
     with tempfile.TemporaryDirectory(prefix="cdc-bench-") as name:
         folder = Path(name)
         with postgres_and_kafka(folder) as (database, kafka):
+            if wide is not None:
+                unchanged_wide_values(database, folder, kafka, wide, 0)
+                return
             copy_orders(database)
-            runs(database, folder, kafka)
+            truncates(database, folder, kafka)
+            unchanged_wide_values(database, folder, kafka, WIDE, WIDE)
 
 
 if __name__ == "__main__":
