@@ -51,10 +51,10 @@ def test_what_is_looked_for_is_all_that_was_not_seen(numbers: set[int], most: in
 @given(NUMBERS, st.integers(0, 70))
 def test_ranges_from_a_number_on(numbers: set[int], begin: int) -> None:
     """As a page after the first reads them."""
-    found = {
-        n for first, last in Numbers(sorted(numbers)).ranges_from(begin) for n in range(max(first, begin), last + 1)
-    }
+    made = Numbers(sorted(numbers))
+    found = {n for first, last in made.ranges_from(begin) for n in range(max(first, begin), last + 1)}
     assert found == {number for number in numbers if number >= begin}
+    assert held(made.above(begin)) == {number for number in numbers if number > begin}
 
 
 def test_names_as_innodb_has_them() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection, Sequence
+from itertools import islice
 from typing import Final
 
 from connectors.triggers.mysql.looks import Ask
@@ -22,7 +23,8 @@ _DELETING_S: Final = 0.5
 def forget(ask: Ask, names: Names, upto: int, change_tables: Collection[int]) -> bool:
     """Delete rounds up to one, with their changes, some at a time; return whether all are gone.
 
-    The row of the last round stays, to be compared with the position.
+    Of a round that was not finished, the numbers that are left stand in its row: the next time goes on behind them. The
+    row of the last round stays, to be compared with the position.
     """
     until_s = time.monotonic() + _DELETING_S
     rounds = names.of("rounds")
@@ -30,7 +32,8 @@ def forget(ask: Ask, names: Names, upto: int, change_tables: Collection[int]) ->
     for (text,) in ask(pending, upto, upto):
         for shapes, numbers in ask(f"SELECT shapes, numbers FROM {rounds} WHERE round = %s", int(text)):
             tables = [int(shape) for shape in json.loads(shapes) if int(shape) in change_tables]
-            if not _changes(ask, names, tables, Numbers.parse(numbers), until_s):
+            if left := _changes(ask, names, tables, Numbers.parse(numbers), until_s):
+                ask(f"UPDATE {rounds} SET numbers = %s WHERE round = %s", left.text, int(text))
                 return False
         if int(text) < upto:
             ask(f"DELETE FROM {rounds} WHERE round = %s", int(text))
@@ -39,18 +42,14 @@ def forget(ask: Ask, names: Names, upto: int, change_tables: Collection[int]) ->
     return True
 
 
-def _changes(ask: Ask, names: Names, tables: Sequence[int], numbers: Numbers, until_s: float) -> bool:
-    batch: list[int] = []
-    for first, last in numbers.ranges():
-        for one in range(first, last + 1):
-            batch.append(one)
-            if len(batch) == _AT_ONCE:
-                _delete(ask, names, tables, batch)
-                batch = []
-                if time.monotonic() > until_s:
-                    return False
-    _delete(ask, names, tables, batch)
-    return True
+def _changes(ask: Ask, names: Names, tables: Sequence[int], numbers: Numbers, until_s: float) -> Numbers:
+    """Delete changes in the order of their numbers until it is time; return the numbers that are left."""
+    each = (number for first, last in numbers.ranges() for number in range(first, last + 1))
+    while batch := list(islice(each, _AT_ONCE)):
+        _delete(ask, names, tables, batch)
+        if time.monotonic() > until_s:
+            return numbers.above(batch[-1])
+    return Numbers()
 
 
 def _delete(ask: Ask, names: Names, tables: Sequence[int], numbers: Sequence[int]) -> None:
@@ -59,10 +58,9 @@ def _delete(ask: Ask, names: Names, tables: Sequence[int], numbers: Sequence[int
     Of a list that has many of a table's rows (seq IN), the servers read the whole table, and wait for each row in it
     that a transaction has not committed yet.
     """
-    if numbers:
-        first, *others = map(str, numbers)
-        listed = " UNION ALL SELECT ".join([f"SELECT {first} AS seq", *others])
-        for shape in tables:
-            table = names.of(names.change_table(shape))
-            by_key = f"{table} FORCE INDEX (PRIMARY) ON {table}.seq = n.seq"
-            ask(f"DELETE {table} FROM ({listed}) AS n STRAIGHT_JOIN {by_key}")
+    first, *others = map(str, numbers)
+    listed = " UNION ALL SELECT ".join([f"SELECT {first} AS seq", *others])
+    for shape in tables:
+        table = names.of(names.change_table(shape))
+        by_key = f"{table} FORCE INDEX (PRIMARY) ON {table}.seq = n.seq"
+        ask(f"DELETE {table} FROM ({listed}) AS n STRAIGHT_JOIN {by_key}")

@@ -86,6 +86,10 @@ class Numbers:
         at = bisect_left(self._lasts, number)
         return zip(self._firsts[at:], self._lasts[at:], strict=True)
 
+    def above(self, number: int) -> Numbers:
+        """Return those that are greater than a number."""
+        return self._of((max(first, number + 1), last) for first, last in self.ranges_from(number + 1))
+
     @property
     def last(self) -> int:
         """Return the greatest; 0 where there is none."""
