@@ -16,7 +16,7 @@ import pytest
 import connectors.triggers.postgres.change_log
 from cdc.capture.control.signals import Command
 from cdc.config.findings import Level
-from cdc.model.errors import OperatorError
+from cdc.model.errors import OperatorError, VerdictError
 from connectors.triggers import check
 from connectors.triggers.postgres.change_log import ROOM
 from connectors.triggers.source import open_source
@@ -386,6 +386,27 @@ def test_check_says_what_is_missing(postgres18: Database) -> None:
         assert shop.fold() == shop.rows()
     finally:
         shop.do("DROP SCHEMA IF EXISTS cdc_c CASCADE", f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_a_database_that_was_renamed_is_followed(shop: PostgresShop, caplog: pytest.LogCaptureFixture) -> None:
+    """Under its new name; a copy of it is another one as long as the first is there."""
+    server, first = shop.login.rpartition("/")[0], shop.database
+    admin, other = Database(f"{server}/postgres", "postgres"), Database(f"{server}/{first.name}_b", f"{first.name}_b")
+    admin.execute(f"CREATE DATABASE {other.name} TEMPLATE {first.name}")
+    shop.login = other.url
+    with pytest.raises(VerdictError, match="another source"):
+        shop.run()
+    assert check.check(shop.config, shop.state()).identity != shop.state().identity
+    admin.execute(f"DROP DATABASE {other.name}", f"ALTER DATABASE {first.name} RENAME TO {other.name}")
+    try:
+        other.execute("UPDATE orders SET status = 'renamed' WHERE id = 1", "DELETE FROM orders WHERE id = 2")
+        assert check.check(shop.config, shop.state()).identity == shop.state().identity
+        shop.run()
+        shop.database = other
+        assert shop.fold() == shop.rows()
+        assert f"database {first.name} is called {other.name} by now" in caplog.text
+    finally:
+        admin.execute(f"ALTER DATABASE {other.name} RENAME TO {first.name}")
 
 
 TAMPERED = {

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+import psycopg2
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
+from psycopg2.extras import LogicalReplicationConnection
 
 from cdc.dev.servers import postgres
 from cdc.dev.servers.process import Launch, Server, free_port
@@ -46,6 +48,15 @@ def _answers_as_standby(launch: Launch, folder: Path) -> Launch:
         return False
 
     return replace(launch, ready=ready)
+
+
+@contextlib.contextmanager
+def held_slot(database: Database, slot: str) -> Iterator[None]:
+    """Somebody reads it inside the block."""
+    with contextlib.closing(psycopg2.connect(database.url, connection_factory=LogicalReplicationConnection)) as reading:
+        reading.cursor().start_replication(slot, options={"proto_version": "1", "publication_names": slot})
+        assert database.rows(f"SELECT active FROM pg_replication_slots WHERE slot_name = '{slot}'") == [(True,)]
+        yield
 
 
 class Primary:
@@ -116,7 +127,10 @@ def test_fail_over_to_a_standby_that_has_it_all(primary: Primary, kafka: str, pr
         too_early = standby.as_standby()
         place = (urlsplit(of).netloc.rpartition("@")[2] for of in (database.url, too_early.url))
         connector.environment["TEST_DATABASE_URL"] = connector.environment["TEST_DATABASE_URL"].replace(*place)
-        refused(connector, "is a standby", "point source.url at the primary")
+        with held_slot(
+            too_early, f"cdc_{prefix}"
+        ):  # as by the worker that copies slots; it is no copy of the connector
+            refused(connector, "is a standby", "point source.url at the primary")
         findings = json.loads(connector.here("check", "FILE", "--json").stdout)["findings"]
         assert [of["fix"] for of in findings if of["level"] == "error"] == ["point source.url at the primary"]
         taken_over = standby.promoted()

@@ -58,7 +58,9 @@ def refusals_by_triggers(server: Server, where: str) -> Iterator[CdcError]:
 
 def _standby(where: str) -> RetryableError:
     """Return the error of a standby, which may be the next primary: one that has run waits for that."""
-    return RetryableError(f"PostgreSQL at {where} is a standby", hint="point source.url at the primary")
+    of_several = "source.url: …?target_session_attrs=read-write, which takes the one of its hosts that is the primary"
+    hint = of_several if "," in where else "point source.url at the primary"
+    return RetryableError(f"PostgreSQL at {where} is a standby", hint=hint)
 
 
 def _too_old(server: Server, where: str) -> OperatorError:

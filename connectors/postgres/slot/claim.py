@@ -45,8 +45,9 @@ AND (l.classid::int8 << 32 | l.objid::int8) = %s
 _ACTIVE: Final = """
 SELECT 'process ' || s.active_pid || coalesce(' from ' || host(a.client_addr), '') FROM pg_replication_slots s
 LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid
-WHERE s.slot_name = %s AND s.plugin = 'pgoutput' AND s.active AND s.active_pid IS NOT NULL
+WHERE s.slot_name = %s AND s.plugin = 'pgoutput' AND s.active AND s.active_pid IS NOT NULL AND NOT pg_is_in_recovery()
 """
+"""Who reads the slot. A standby's is not the connector's, which follows none: its server may be copying the slot."""
 
 
 _END: Final = """

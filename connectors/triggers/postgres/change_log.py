@@ -116,6 +116,10 @@ class ChangeLog:
         """Set how long statements wait for a lock."""
         self._do(f"SET lock_timeout = {seconds * 1000:.0f}")
 
+    def has_database(self, name: str) -> bool:
+        """Whether there is a database of this name."""
+        return bool(self._ask("SELECT 1 FROM pg_database WHERE datname = %s", name))
+
     def clock_ms(self) -> int:
         """Return the server's time."""
         ((now_ms,),) = self._ask("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8")
