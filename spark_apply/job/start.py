@@ -20,7 +20,7 @@ from spark_apply.job.copies.chosen import Chosen, Unusable, usable_targets
 from spark_apply.job.copies.route import Route
 from spark_apply.job.copies.set_aside import AsideCopies, of_all
 from spark_apply.job.topics.compacted_deletes import Buried, require_deletes_read
-from spark_apply.job.topics.identity import FollowedTopics, require_same_topics
+from spark_apply.job.topics.identity import FollowedTopics, OtherTopicError, require_same_topics
 from spark_apply.job.topics.retention import MissedDeletesError, require_deletes
 from spark_apply.model.store import Offsets, RereadStore, Store
 from spark_apply.model.target_table import TargetTable
@@ -52,6 +52,8 @@ class Start:
     """Copies that an earlier run has set aside: what they have not read is looked through when they are caught up."""
     _away: dict[str, StoreAwayError] = field(default_factory=dict)
     """By store: it has not answered."""
+    _remade: dict[str, OtherTopicError] = field(default_factory=dict)
+    """By store that reads topics again: one of these is another than it has read."""
 
     def open(self, chosen: Chosen, unusable: Mapping[str, Unusable], *, lose_history: bool) -> None:
         """Open all copies. Raises the first error if none can go on."""
@@ -59,6 +61,7 @@ class Start:
         copies = [(made, name) for table, made in targets.items() for name in chosen[table][0].stores]
         self.topics = FollowedTopics(self.config.source, {made.topic: made for made in targets.values()})
         self.topics.begin()
+        copies = self._without_remade(copies)
         unread: Buried = {}
         failed = self._read_again(copies, unread)
         missed = self._missed_deletes([copy for copy in copies if not (lose_history and copy[0].history)]) | failed
@@ -118,13 +121,8 @@ class Start:
     def _read_again(self, copies: Sequence[tuple[TargetTable, str]], unread: Buried) -> dict[tuple[str, str], CdcError]:
         """Have stores that can do so read their topics again where deletes are gone which they had not read.
 
-        Returns the errors of copies of which that cannot be found out. Raises OtherTopicError before such a store
-        forgets of which topics it is: nothing else says that what is known of another one's rows is not of these.
+        Returns the errors of copies of which that cannot be found out.
         """
-        for made, name in copies:
-            if isinstance(self.stores[name], RereadStore):
-                with self._asking(name), reaching(f"{made.qualified} in {name}"):
-                    self.require_same(made, name, self.stores[name])
         again, failed = set[str](), dict[tuple[str, str], CdcError]()
         for made, name in copies:
             store = self.stores[name]
@@ -135,8 +133,7 @@ class Start:
                     require_deletes(self.config.source, [(made, {name: store})])
                     require_deletes_read(self.spark, self.config.source, made, name, store, found=unread)
             except MissedDeletesError as exc:
-                self.tell(f"warning: {exc.message}: all topics are read again from their beginnings")
-                store.read_again()
+                self._have_read_again(name, store, exc.message)
                 again.add(name)
             except UnansweredError:
                 raise
@@ -144,10 +141,46 @@ class Start:
                 failed[made.qualified, name] = exc
         return failed
 
+    def _have_read_again(self, name: str, store: RereadStore, why: str) -> None:
+        """Have a store read all its topics again from their beginnings.
+
+        Raises OtherTopicError before a store of which a topic was made again forgets of which topics it is: nothing
+        else says that what is known of another one's rows is not of this one.
+        """
+        if name in self._remade:
+            raise self._remade[name]
+        self.tell(f"warning: {why}: all topics are read again from their beginnings")
+        store.read_again()
+
+    def _without_remade(self, copies: Sequence[tuple[TargetTable, str]]) -> list[tuple[TargetTable, str]]:
+        """Set aside what a store that reads topics again has of another topic, until it is made again as a whole.
+
+        A position of before the new topic says that this one is whole, and it is not: so nothing is read of it, as
+        if it were not there, and the checkpoint is one without it. The others, which are returned, go on.
+        """
+        kept = list[tuple[TargetTable, str]]()
+        for made, name in copies:
+            store = self.stores[name]
+            if not isinstance(store, RereadStore):
+                kept.append((made, name))
+                continue
+            try:
+                with self._asking(name), reaching(f"{made.qualified} in {name}"):
+                    self.require_same(made, name, self.stores[name])
+            except OtherTopicError as exc:
+                self._remade[name] = error = OtherTopicError(exc.message, hint=store.way_out)
+                self.asides.refused(made.topic, name, made.qualified, self.stores[name], error, for_good=True)
+                self.tell(f"what reads {made.qualified} waits for its operator: {store.way_out}")
+                self.topics.begun.pop(made.topic, None)
+            else:
+                kept.append((made, name))
+        return kept
+
     def _missed_deletes(self, copies: Sequence[tuple[TargetTable, str]]) -> dict[tuple[str, str], CdcError]:
         try:
             every = [(made, {name: self.stores[name]}) for made, name in copies]
-            require_same_topics(self.topics.begun, every)
+            others = [of for of in every if not any(isinstance(store, RereadStore) for store in of[1].values())]
+            require_same_topics(self.topics.begun, others)
             require_deletes(self.config.source, every, self.held)
         except UnansweredError:
             raise
@@ -237,9 +270,8 @@ class Start:
         why = self._is_unfit(checkpoint, [(table, name) for table, name, _ in copies]) if copies else None
         if why is None:
             return False
-        self.tell(f"warning: {why}: all topics are read again from their beginnings")
-        for store in {name: store for _, name, store in copies}.values():
-            store.read_again()
+        for name, store in {name: store for _, name, store in copies}.items():
+            self._have_read_again(name, store, why)
         for table, name, _ in copies:
             self.identities[table.qualified][name] = self.stores[name].open(table)
         return True

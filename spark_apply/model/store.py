@@ -252,6 +252,9 @@ class FilledStore(Store, Protocol):
 class RereadStore(Protocol):
     """A store that is not asked for its rows, and can be made again from the topics by itself."""
 
+    way_out: str
+    """What to do where a topic is another one than was read."""
+
     def read_again(self) -> None:
         """Have this start read all topics from their beginnings: what they have no more goes. Called before `open`."""
 

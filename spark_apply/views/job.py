@@ -211,9 +211,7 @@ class _Run:
                 of, once=once, waits=False, meter=meter, progress=self.tell, stop=self.turn
             ).took_all
         except OtherTopicError as exc:
-            place = f"rename the schema {schema_of(config.name)} of the store" if config.store else None
-            aside = place or f"move the folder {config.state} elsewhere"
-            raise OperatorError(exc.message, hint=_MADE_AGAIN.format(aside=aside)) from exc
+            raise OperatorError(exc.message, hint=store.way_out) from exc
         finally:
             store.close()
             self.refused = store.refused
@@ -277,7 +275,7 @@ def open_state(
             store = DatabaseStore(*given, StreamReader(*read), how)
         else:
             store = ViewStore(*given, StreamReader(*read), how)
-        store.rebuilt = set(rebuilt)
+        store.rebuilt, store.way_out = set(rebuilt), _MADE_AGAIN.format(aside=_aside(config))
         store.begin()
     except BaseException:
         output.sink.close()
@@ -292,6 +290,13 @@ def _state_of(config: ViewsConfig, engine: str, before: ViewStore | None) -> Vie
         prefix = config.source.topic_prefix
         return DatabaseState(config.store or "", job=config.name, prefix=prefix, goes_on_as=was)
     return (ClusterState if engine == "spark" else ViewState)(Path(config.state), memory=config.memory)
+
+
+def _aside(config: ViewsConfig) -> str:
+    """Say how somebody puts the state aside."""
+    if config.store:
+        return f"rename the schema {schema_of(config.name)} of the store"
+    return f"move the folder {config.state} elsewhere"
 
 
 def _apply_config(config: ViewsConfig, planned: Planned, store: ViewStore) -> ApplyConfig:

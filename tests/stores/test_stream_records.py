@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import datetime as dt
+import uuid
 from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
+from cdc.config.apply_config import ApplySource
 from cdc.config.views import StreamConfig
+from spark_apply.events.kafka import offsets, topics
+from spark_apply.events.kafka.offsets import ends_by_topic
 from spark_apply.views.planning.streams import _stream, events_of
+from spark_apply.views.running.stream_reader import StreamReader
+from tests.spark.laws import until
 
 pytest_plugins = ["tests.spark.fixtures"]
 
@@ -127,3 +137,32 @@ def test_times_are_read(apply_spark: SparkSession) -> None:
 def test_what_is_no_event_is_none_as_a_whole(found: list[tuple[str | None, str, int | None]], number: int) -> None:
     """Of a record with more than an object nothing is taken: it is counted, and told."""
     assert found[len(EVENTS) + number][0] is None
+
+
+def test_where_streams_end_is_asked_by_the_connection_that_is_there(
+    kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each second: as other readers are told it, without records that are not committed, and without new clients."""
+    topic, source = f"clicks-{uuid.uuid4().hex[:8]}", ApplySource(bootstrap_servers=kafka, topic_prefix="shop")
+    admin = AdminClient({"bootstrap.servers": kafka})
+    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
+    nothing: Any = None
+    stream: Any = SimpleNamespace(config=SimpleNamespace(topic=topic))
+    reader = StreamReader(nothing, source, nothing, {"clicks": stream}, print)
+    producer = Producer({"bootstrap.servers": kafka, "transactional.id": topic})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"{}", partition=0)
+    producer.commit_transaction(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"{}", partition=0)
+    producer.produce(topic, b"{}", partition=1)
+    producer.flush(30)
+    ends = ends_by_topic(source, [topic])
+    with monkeypatch.context() as patch:
+        for module, client in ((offsets, "Consumer"), (topics, "AdminClient")):
+            patch.setattr(module, client, lambda _settings: pytest.fail("another client"))
+        assert reader._ends() == ends == {topic: {0: 2, 1: 0}}
+        admin.delete_topics([topic])[topic].result(30)
+        until(lambda: reader._ends() == {topic: {}})
+    producer.abort_transaction(30)

@@ -14,6 +14,7 @@ from cdc.config.apply_config import ApplySource
 from cdc.model.errors import CdcError, OperatorError
 from spark_apply.events.kafka.client import UnansweredError, unreachable
 from spark_apply.job import start as starting
+from spark_apply.job.copies.set_aside import AsideCopies
 from spark_apply.job.start import Start
 from spark_apply.job.topics.compacted_deletes import buried_keys
 from spark_apply.job.topics.identity import OtherTopicError
@@ -84,6 +85,12 @@ class Rereading:
     """A store that is made again from the topics, and counts how often that was asked for."""
 
     asked: int = 0
+    way_out: str = "move the state"
+    left_out: list[str] = field(default_factory=list)
+
+    def leave_out(self, table: str, why: str) -> None:
+        assert "it was made again" in why
+        self.left_out.append(table)
 
     def read_again(self) -> None:
         self.asked += 1
@@ -95,13 +102,15 @@ class Judged:
 
     found: dict[str, CdcError]
     looked_at: list[str] = field(default_factory=list)
+    compared: list[str] = field(default_factory=list)
 
     def same(self, _topics: Any, tables: list[tuple[TargetTable, Any]]) -> None:
         for table, _ in tables:
+            self.compared.append(table.name)
             if isinstance(self.found.get(table.name), OtherTopicError):
                 raise self.found[table.name]
 
-    def offsets(self, _source: Any, copies: list[tuple[TargetTable, Any]]) -> None:
+    def offsets(self, _source: Any, copies: list[tuple[TargetTable, Any]], _held: Any = None) -> None:
         for table, _ in copies:
             self.looked_at.append(table.name)
             if isinstance(self.found.get(table.name), MissedDeletesError):
@@ -154,17 +163,29 @@ def test_one_topic_that_cannot_be_looked_through_is_of_its_table(
 def test_a_state_of_another_topic_is_never_made_again_by_itself(
     monkeypatch: pytest.MonkeyPatch, *, history: bool
 ) -> None:
-    """Whatever is the matter with its other tables: a position of before the new topic says that it is whole."""
+    """Whatever is the matter with its other tables: a position of before the new topic says that it is whole.
+
+    Without that, it goes on without what reads the table.
+    """
     judged, views, nothing = Judged({"a": MISSED, "b": ANOTHER}), Rereading(), cast("Any", None)
     monkeypatch.setattr(starting, "require_deletes", judged.offsets)
     monkeypatch.setattr(starting, "require_same_topics", judged.same)
-    start = Start(cast("Any", FILE), nothing, cast("Any", {"views": views}), print, nothing, nothing)
+    told: list[str] = []
+    asides = AsideCopies({}, nothing, told.append, once=True)
+    start = Start(cast("Any", FILE), nothing, cast("Any", {"views": views}), told.append, asides, nothing)
     start.topics = cast("Any", SimpleNamespace(begun={}))
+    first, second = replace(TABLE, name="a"), replace(TABLE, name="b", history=history)
+    assert start._without_remade([(first, "views"), (second, "views")]) == [(first, "views")]
+    assert views.left_out == [second.qualified]
+    (aside,) = asides.copies.values()
+    assert (aside.for_good, aside.error.hint) == (True, "move the state")
+    assert told == [f"what reads {second.qualified} waits for its operator: move the state"]
     with pytest.raises(OtherTopicError):
-        start._read_again(
-            [(replace(TABLE, name="a"), "views"), (replace(TABLE, name="b", history=history), "views")], {}
-        )
-    assert (views.asked, judged.looked_at) == (0, [])
+        start._read_again([(first, "views")], {})
+    assert (views.asked, judged.looked_at) == (0, ["a"])
+    judged.found.clear()
+    start._missed_deletes([(first, "views")])
+    assert judged.compared == ["a", "b"], "each is asked once"
 
 
 @pytest.mark.parametrize("code", [KafkaError._TRANSPORT, KafkaError.TOPIC_AUTHORIZATION_FAILED])

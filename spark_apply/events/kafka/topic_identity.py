@@ -1,15 +1,19 @@
-"""Asks Kafka which topics these are: a topic that was deleted and made again has the name and not the identity."""
+"""Asks Kafka which topics these are, and where they end, by one connection that is kept.
+
+A topic that was deleted and made again has the name and not the identity.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from cdc.config.apply_config import ApplySource
-from spark_apply.events.kafka.client import client_settings, unreachable
+from spark_apply.events.kafka.client import ask_leader, client_settings, unreachable
+from spark_apply.events.kafka.topics import partition_counts
 
 _ANSWER_WITHIN_S = 10.0
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -50,6 +54,23 @@ class TopicAsker:
                 found[name] = TopicNow(f"{cluster or ''}/{'' if number == _NO_ID else number}", len(topic.partitions))
         except KafkaException as exc:
             raise unreachable(self._source, exc) from exc
+        return found
+
+    def ends(self, names: Sequence[str]) -> dict[str, dict[int, int]]:
+        """Return by topic what `spark_apply.events.kafka.offsets.committed_ends` gives. Raises OperatorError."""
+        try:
+            return ask_leader(lambda: self._ends(names))
+        except KafkaException as exc:
+            raise unreachable(self._source, exc) from exc
+
+    def _ends(self, names: Sequence[str]) -> dict[str, dict[int, int]]:
+        counts, found = partition_counts(self._admin, names), {name: dict[int, int]() for name in names}
+        end = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        latest = {TopicPartition(name, at): end for name, of in counts.items() for at in range(of)}
+        committed = IsolationLevel.READ_COMMITTED
+        asked = self._admin.list_offsets(latest, isolation_level=committed, request_timeout=_ANSWER_WITHIN_S)
+        for place, future in asked.items():
+            found[place.topic][place.partition] = future.result().offset
         return found
 
 

@@ -75,6 +75,8 @@ class ViewStore:
     turn: Callable[[], None] = lambda: None
     """Ends this run, for another one at once: called once they are refused, or a new plan follows what a table is."""
     steps: int = 0
+    way_out: str = ""
+    """What to do where a topic of a table is another one than was read."""
     reached: str | None = None
     """The position that the state is at; None before the first step of this run."""
     _tables: dict[str, TargetTable] = field(default_factory=dict)
@@ -381,7 +383,6 @@ class ViewStore:
         note_status(self.folder, noted, self.streams.unreadable(), engine=self.engine)
 
     def _count(self, view: View) -> int:
-        """Return how many rows a view has."""
         return self.state.count(view.relation)
 
     def _known(self, name: str) -> tuple[Mark | None, bool]:
@@ -395,16 +396,15 @@ class ViewStore:
         return self._marks.of(table)[0]
 
     def set_mark(self, table: TargetTable, mark: Mark) -> None:
-        name = table.qualified
         with self.state.transaction():
             if not mark.ends:  # the topic is read from its beginning
-                for use in self._running.uses_of(name):
+                for use in self._running.uses_of(table.qualified):
                     self.state.clear_waiting(use.relation)
                     self.state.execute("DELETE FROM late WHERE relation = ?", [use.relation])  # they come again
                 self._marks.reload(table, due=True)
                 if self.state.get("again") == self._asked_before:
                     self.state.put(again=None)
-                self._limits[name] = ""
+                self._limits[table.qualified] = ""
             self._marks.write(table, mark)
 
     def rows(self, table: TargetTable, ids: Collection[str] | None = None) -> Iterator[StoredRow]:

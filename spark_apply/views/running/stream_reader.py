@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from cdc.config.apply_config import ApplySource
 from cdc.model.errors import OperatorError
 from spark_apply.events.kafka.client import NoAnswerError
-from spark_apply.events.kafka.offsets import ends_by_topic, offset_ranges
+from spark_apply.events.kafka.offsets import offset_ranges
 from spark_apply.events.kafka.stream import read_topic
 from spark_apply.events.kafka.topic_identity import TopicAsker, difference
 from spark_apply.events.typed import KEY, OP, POSITION, SOURCE_MS
@@ -159,7 +159,7 @@ class StreamReader:
 
     def _ends(self) -> dict[str, dict[int, int]]:
         topics = sorted({stream.config.topic for stream in self.streams.values()})
-        return ends_by_topic(self.source, topics) if topics else {}
+        return self._asker.ends(topics) if topics else {}
 
     def _waits(self, stream: Stream) -> bool:
         """Whether events of a stream wait that no step has taken."""
