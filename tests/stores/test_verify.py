@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from cdc.cli.main import cdc
 from cdc.config.config import load_apply, load_connector
+from cdc.model.errors import OperatorError
 from cdc.monitor.figures import MonitorFigures
 from cdc.monitor.watched import WatchedJob
 from sinks.topics.records.verified import keep_verified, read_verified
@@ -237,8 +238,8 @@ def test_types_that_change_are_rebuilt_and_verified(
             "DELETE FROM altered WHERE id = 7",
         )
         running.await_line("its rows are read again")
-        aside = run_apply(load_apply(stage.file), once=True).aside
-        assert {store for of in aside.values() for store in of} == {"lake", "search"}
+        with pytest.raises(OperatorError, match=r"no copy can go on. public\.altered in lake: .* in search: .*would"):
+            run_apply(load_apply(stage.file), once=True)
         assert len(run_rebuild(load_apply(stage.file))) == 2
         with applying(stage.file):
             stage.complete()
