@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from cdc.config.kafka_config import KafkaConfig, check_clients
 from cdc.config.requirement import require
@@ -70,8 +69,6 @@ class ApplyTable:
     """The copies' name, if it is not the table's."""
     partition_by: tuple[str, ...] = ()
     """Partition fields: columns of the copy, or ``days(at)``, ``bucket(16, id)``, …"""
-    retypes: ClassVar[bool] = False
-    """Whether a column whose type changes to one that no copy can be altered to gets a type that holds both."""
 
     def __post_init__(self) -> None:
         history = self.mode == "history"

@@ -26,8 +26,7 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 
 from cdc.model.change import Kind
 from cdc.model.errors import OperatorError
-from cdc.model.hints import rebuild
-from spark_apply.model.target_table import TargetTable
+from spark_apply.model.target_table import TargetTable, narrower, rebuilt
 from spark_apply.model.types import spark_type
 from spark_apply.spark.names import quoted
 
@@ -69,17 +68,16 @@ def forms_of(table: TargetTable) -> dict[str, str]:
 def require_same_forms(table: TargetTable, had: Mapping[str, str], where: str) -> None:
     """Raise OperatorError if documents that are there have a column's values in another form than new ones would.
 
-    A column that the source has given another type has its old kind among its versions; one that `types` keeps as text,
-    or does no more, has not: the old documents would stay as they were. `had` has what is known of the forms.
+    Those of a column that has become wider are as new ones: its old kind is among its versions, and a table could be
+    altered to the new one. `had` has what is known of the forms.
     """
     now = forms_of(table)
     for column in table.columns:
-        known = {spark_type(kind).simpleString() for kind, _ in column.versions}
+        known = {spark_type(kind).simpleString() for kind in narrower(column)}
         before = had.get(column.name)
         if before not in (None, now[column.name]) and column.versions and before not in known:
             msg = f"{where}, column {column.name}: it is {before} and would have to be {now[column.name]}"
-            hint = f"{rebuild(table.qualified)}; or undo the change of types"
-            raise OperatorError(msg, hint=hint)
+            raise OperatorError(msg, hint=rebuilt(table))
 
 
 def readable(value: Column, kind: Kind, stored_as: T.DataType) -> Column:

@@ -12,8 +12,7 @@ import json
 import uuid
 
 from cdc.model.errors import OperatorError
-from cdc.model.hints import rebuild
-from spark_apply.model.target_table import TargetTable, other_target
+from spark_apply.model.target_table import TargetTable, other_target, rebuilt
 
 _KEY = "#"
 
@@ -32,16 +31,15 @@ def identity_of(stamped: str, table: TargetTable, copy: str) -> str:
     """Return the identity in a stamp. Raises OperatorError for another shape or key; `copy` names it there."""
     if stamped == stamp(table, stamped):
         return _identity(stamped)
-    rebuilt = f"{rebuild(table.qualified)}  # from the topics, beside it, then swapped in"
     if not has_key(stamped, table):
         raise OperatorError(
             f"{copy} has the rows of {table.qualified} under another key than the source’s table has now "
             f"({', '.join(table.source_key)})",
-            hint=other_target(table) if table.history else rebuilt,
+            hint=other_target(table) if table.history else rebuilt(table),
         )
     raise OperatorError(
         f"{copy} holds {table.qualified} in another shape than the job’s file asks for",
-        hint=f"{rebuilt}; or undo the change of columns, rename, where or computed",
+        hint=f"{rebuilt(table)}; or undo the change of columns, rename, where or computed",
     )
 
 

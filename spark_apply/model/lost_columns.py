@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from cdc.model.errors import OperatorError
 from cdc.model.hints import rebuild
 from spark_apply.model.completeness import LOST, Mark
-from spark_apply.model.target_table import TargetColumn, TargetTable
+from spark_apply.model.target_table import TargetColumn, TargetTable, rebuilt
 
 Numbers = Mapping[str, int | str | None]
 """Of each column that a copy has, by what its store knows it: a number, or a name in files, that it keeps. One that is
@@ -63,7 +63,7 @@ def refuse_lost(table: TargetTable, wanted: Iterable[str], there: Numbers, mark:
         what = "columns without the values of its rows"
     raise OperatorError(
         f"{copy} has {what}: another hand has dropped or renamed it, and rows that are there would lose its values",
-        hint=f"{rebuild(table.qualified)}  # from the topics, beside it, then swapped in",
+        hint=rebuilt(table),
     )
 
 

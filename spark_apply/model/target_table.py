@@ -12,6 +12,7 @@ from cdc.config.apply_config import ApplyTable
 from cdc.encode.table_log import log_of
 from cdc.model.change import Kind
 from cdc.model.errors import ConfigError, OperatorError
+from cdc.model.hints import rebuild
 from cdc.model.suggestion import did_you_mean
 from spark_apply.model.types import TEXT, common_kind, joint_kind, spark_type
 
@@ -133,6 +134,16 @@ class TargetTable:
         return any(common_kind(one, other) not in {None, one} for one, other in pairs)
 
 
+def narrower(column: TargetColumn) -> list[Kind]:
+    """Return the kinds that a column had, and from which a table can be altered to the present one."""
+    return [kind for kind, _ in column.versions if common_kind(kind, column.kind) is not None]
+
+
+def rebuilt(table: TargetTable) -> str:
+    """Return the hint for a copy that cannot be altered in place: make it again, and swap it in."""
+    return f"{rebuild(table.qualified)}  # from the topics, beside it, then swapped in"
+
+
 def other_target(table: TargetTable) -> str:
     """Return the hint for a copy whose table cannot be altered in place: make another one, and keep this one."""
     return (
@@ -205,15 +216,13 @@ def _matches(table: str, pattern: str) -> bool:
     return re.fullmatch(fnmatch.translate(pattern.replace("[", "[[]")), table) is not None
 
 
-def target(
-    versions: Sequence[Version], types: Mapping[str, str], *, retypes: bool = False, rekeys: bool = False
-) -> TargetTable:
+def target(versions: Sequence[Version], types: Mapping[str, str], *, rekeys: bool = False) -> TargetTable:
     """Return the derived table that all `versions` of one source table fit into.
 
-    With `retypes` a column whose type has changed has one that holds all values, and be it text: for what is made
-    again, not altered. With `rekeys` it has the newest of several keys: for readers that leave out events under the
+    A column whose type has changed has one that holds all values, and be it text: a copy that cannot be altered to it
+    is made again. With `rekeys` the table has the newest of several keys: for readers that leave out events under the
     others, whose rows have come again. Raises ConfigError for `types` of an unknown column and OperatorError for a
-    change that cannot be made in place.
+    change that nothing can follow.
     """
     ordered = sorted(versions, key=lambda version: version.number)
     newest = ordered[-1]
@@ -258,7 +267,7 @@ def target(
         columns=tuple(
             TargetColumn(
                 name,
-                _widest(newest, name, [kind for kind, _ in history], retypes=retypes),
+                _widest(newest, name, [kind for kind, _ in history]),
                 _frozen(history),
                 since=since[name],
             )
@@ -283,7 +292,7 @@ def refuse_formats(versions: Sequence[Version], *, who: str = "an apply job", wh
 def derived(versions: Sequence[Version], settings: ApplyTable, *, rekeys: bool = False) -> TargetTable:
     """Return `target` with the settings of apply.yaml: a history reads the log topic. Raises what `target` does."""
     refuse_formats(versions)
-    made = target(versions, settings.types, retypes=settings.retypes, rekeys=rekeys)
+    made = target(versions, settings.types, rekeys=rekeys)
     if settings.mode != "history":
         return made
     known = [column.name for column in made.columns]
@@ -313,20 +322,22 @@ def _check_types(types: Mapping[str, str], versions: Sequence[Version]) -> None:
             raise ConfigError(msg, hint=did_you_mean(name, columns, f"columns: {', '.join(columns)}"))
 
 
-def _widest(table: Version, name: str, kinds: Sequence[Kind], *, retypes: bool) -> Kind:
+def _widest(table: Version, name: str, kinds: Sequence[Kind]) -> Kind:
+    """Return the kind that holds all values of a column.
+
+    Raises OperatorError for a key's, if no copy can be altered to it: one value would have two texts in keys, and the
+    delete of the old one would come behind the row that has the new one.
+    """
     widest = kinds[0]
     for kind in kinds[1:]:
-        both = common_kind(widest, kind) or (joint_kind(widest, kind) if retypes else None)
-        if both is None:
-            what = (
-                f"column {name} changed from {spark_type(widest).simpleString()} to {spark_type(kind).simpleString()}"
-            )
+        if name in table.key and common_kind(widest, kind) is None:
+            was, now = spark_type(widest).simpleString(), spark_type(kind).simpleString()
             hint = (
                 f"types: {{{name}: string}} and target: {table.table}_2 under tables.{table.qualified} make another "
                 "table beside it, filled from the topics; the present one stays as it is"
             )
-            raise _refused(table, what, hint)
-        widest = both
+            raise _refused(table, f"column {name} of its key changed from {was} to {now}", hint)
+        widest = joint_kind(widest, kind)
     return widest
 
 

@@ -119,8 +119,13 @@ def common_kind(one: Kind, other: Kind) -> Kind | None:
 
 
 def joint_kind(one: Kind, other: Kind) -> Kind:
-    """Return a kind that holds all values of both, to which no table may be altered: a decimal, or else text."""
-    first, second = (_digits(kind) for kind in (one, other))
+    """Return a kind that holds all values of both: that of `common_kind`, or else a decimal, or else text.
+
+    What is no common kind is for what is made again: no table may be altered to it.
+    """
+    common, first, second = common_kind(one, other), _digits(one), _digits(other)
+    if common is not None:
+        return common
     if first is None or second is None:
         return TEXT
     scale = max(first[1], second[1])
@@ -139,12 +144,14 @@ def _digits(kind: Kind) -> tuple[int, int] | None:
 def value(kind: Kind, text: Column, *, stored_as: T.DataType, key: bool = False) -> Column:
     """Convert `text` (JSON of a value, strings without quotes) to `stored_as`; null for null and for a misfit."""
     parse = _PARSERS.get(kind.name)
-    if kind.name == "decimal" and _decimal(kind) is not None:
+    if isinstance(stored_as, T.StringType):
+        return _time_of_day(text) if kind.name == "time_micros" else text
+    if kind.name == "decimal":
         return _decimal_value(text, stored_as)
     if kind.name == "array" and isinstance(stored_as, T.ArrayType) and kind.element is not None:
         return _array(kind.element, text, stored_as.elementType)
-    if parse is None or isinstance(stored_as, T.StringType):
-        return _time_of_day(text) if kind.name == "time_micros" else text
+    if parse is None:
+        return text
     parsed = parse(text).try_cast(stored_as) if kind.name.startswith(("int", "uint", "float")) else parse(text)
     if kind.name not in _INFINITE or key:
         return parsed

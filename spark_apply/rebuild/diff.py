@@ -95,14 +95,22 @@ def _hashed(rows: DataFrame, table: TargetTable) -> DataFrame:
     """Return key columns, named by number, and ``row BIGINT``: a hash of all columns."""
     if table.history:
         rows = rows.where(CURRENT)
-    there = set(rows.columns)
-    columns = {
-        field.name: (F.col(quoted(field.name)) if field.name in there else F.lit(None)).cast(field.dataType)
-        for field in row_type(table)
-    }
+    there = {field.name: field.dataType for field in rows.schema}
+    columns = {field.name: _cast(field, there.get(field.name)) for field in row_type(table)}
     keys = (columns[name].alias(f"key{number}") for number, name in enumerate(table.key))
     parts = (part for field in row_type(table) for part in _parts(columns[field.name], field.dataType))
     return rows.select(*keys, F.xxhash64(*parts).alias("row"))
+
+
+def _cast(field: T.StructField, there: T.DataType | None) -> Column:
+    """Return a column with the type that it has in the new copy; null where a live one has a value that is none."""
+    if there is None:
+        return F.lit(None).cast(field.dataType)
+    found = F.col(quoted(field.name))
+    if there.simpleString() == field.dataType.simpleString():
+        return found
+    nested = any(isinstance(of, T.ArrayType | T.StructType) for of in (there, field.dataType))
+    return (F.lit(None) if nested else found.try_cast("string").try_cast(field.dataType)).cast(field.dataType)
 
 
 def _parts(value: Column, kind: T.DataType) -> tuple[Column, Column]:

@@ -1,8 +1,8 @@
 """Converts rows of a source and of a store to one canonical form, a list of document values, to compare them. Pure.
 
 It has the columns that both the source and the copy have: a column that the source dropped stays in the store as it
-was. Numbers are compared with the precision that the copy stores. A column that ``types: {column: string}`` keeps as
-text is parsed as JSON, unless events have it as a string.
+was. Numbers are compared with the precision that the copy stores. A column that the copy keeps as text, be it for
+``types: {column: string}`` or for the types that it had, is parsed as JSON, unless events have it as a string.
 """
 
 from __future__ import annotations
@@ -39,21 +39,20 @@ class CanonicalForm:
     def __init__(self, table: TargetTable, source: Mapping[str, Kind], *, texts: Sequence[str] = ()) -> None:
         """`source` gives the present kinds of the source's columns, `texts` the columns that `types` keeps as text."""
         columns = [column for column in table.columns if column.computed or column.source in source]
+        kept = {*texts, *(c.source for c in columns if c.source and _became_text(source[c.source], c.kind))}
         self.columns = tuple(column.name for column in columns)
         self.key = table.key
         self.names = {column.source: column.name for column in columns if column.source}
         """The copy's column names by the source's."""
         self._sources = tuple(column.source or "" for column in columns)
         self._of_event = [
-            None
-            if column.source is None or column.source in texts
-            else _of_event(source[column.source], spark_type(column.kind))
+            None if column.source is None or column.source in kept else _of_event(source[column.source], column.kind)
             for column in columns
         ]
         self._of_document = [
             (_parsed if source[column.source].name in _JSON else None)
-            if column.source is not None and column.source in texts
-            else _lenient(_number(column.kind, spark_type(column.kind)))
+            if column.source is not None and column.source in kept
+            else _lenient(_of_copy(source.get(column.source or "", column.kind), column.kind))
             for column in columns
         ]
 
@@ -103,7 +102,23 @@ def _lenient(convert: Convert | None) -> Convert | None:
     return converted
 
 
-def _of_event(kind: Kind, stored: T.DataType) -> Convert | None:
+def _became_text(kind: Kind, kept: Kind) -> bool:
+    """Whether a column has texts of all the types that it had; a time of day is a text of its own."""
+    return kept.name == TEXT.name and kind.name not in (TEXT.name, "time_micros")
+
+
+def _has_other_digits(kind: Kind, kept: Kind) -> bool:
+    return isinstance(spark_type(kept), T.DecimalType) and (kind.name, kind.scale) != (kept.name, kept.scale)
+
+
+def _of_copy(kind: Kind, kept: Kind) -> Convert | None:
+    return _exact if _has_other_digits(kind, kept) else _number(kept, spark_type(kept))
+
+
+def _of_event(kind: Kind, kept: Kind) -> Convert | None:
+    stored = spark_type(kept)
+    if _has_other_digits(kind, kept):
+        return _exact
     number = _number(kind, stored)
     if number is not None and kind.name != "array":
         return number
@@ -142,6 +157,11 @@ def _single(value: Any) -> Any:  # noqa: ANN401 - JSON
 
 def _double(value: Any) -> Any:  # noqa: ANN401 - JSON
     return value if isinstance(value, str) else float(value) + 0.0
+
+
+def _exact(number: Any) -> Any:  # noqa: ANN401 - JSON
+    digits = f"{Decimal(number):f}"
+    return digits.rstrip("0").rstrip(".") if "." in digits else digits
 
 
 def _digits(text: Any) -> Any:  # noqa: ANN401 - JSON

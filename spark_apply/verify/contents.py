@@ -11,7 +11,10 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any, cast
+
+from pyspark.sql import types as T  # noqa: N812 - the name everyone uses
 
 from cdc.model.change import Kind
 from spark_apply.model.store import Store
@@ -44,9 +47,11 @@ def expected(table: TargetTable, after: Mapping[str, Any], version: int) -> dict
     row = {}
     for column in table.columns:
         kind = next((kind for kind, numbers in column.versions if version in numbers), TEXT)
-        row[column.name] = document_value(
-            kind, after.get(column.name), kept_as_text=spark_type(column.kind) == spark_type(TEXT)
-        )
+        stored = spark_type(column.kind)
+        value = document_value(kind, after.get(column.name), kept_as_text=stored == spark_type(TEXT))
+        if value is not None and column.kind.name == "decimal" and isinstance(stored, T.DecimalType):
+            value = f"{Decimal(value):.{stored.scale}f}"
+        row[column.name] = value
     return row
 
 

@@ -283,6 +283,32 @@ def test_a_history_is_complete_and_made_anew(setting: Setting) -> None:
     assert _said(_rows(setting, config)) == _expected(events + later)
 
 
+@pytest.mark.full  # a_type_that_changes_is_followed_by_a_rebuild
+def test_a_type_that_changes_is_followed_by_a_rebuild_of_all_versions(setting: Setting) -> None:
+    """Versions of before and of after have one type; a rollback has those of before with theirs."""
+    was, publisher, config = setting.table(), setting.publisher(), _config(setting)
+    publisher.create([was], logs={was.name})
+    before = was.event("c", order(2), position(18)) + was.event("u", order(2, "paid"), position(19))
+    publisher.stand(Phase.STREAM, 20, [was], logged(before))
+    setting.apply(config)
+    now = setting.table(columns={**ORDERS, "total": {"kind": "decimal", "precision": 12, "scale": 4}}, version=2)
+    publisher.versions([now])
+    after = now.event("u", {**order(2, "sent"), "total": "0.0625"}, position(25))
+    publisher.stand(Phase.STREAM, 30, [now], logged(after))
+    with pytest.raises(OperatorError, match=r"total: it is .* would"):
+        setting.apply(config)
+    for _ in range(2):
+        run_rebuild(config)
+        assert setting.apply(config).aside == {}
+        rows = sorted(_rows(setting, config), key=lambda row: row["_cdc_position"])
+        assert [str(row["total"]) for row in rows] == ["2.5000", "2.5000", "0.0625"]
+        assert [row["status"] for row in rows if row["_cdc_is_current"]] == ["sent"]
+        run_rollback(config)
+        with pytest.raises(OperatorError, match=r"total: it is .* would"):
+            setting.apply(config)
+        assert [str(row["total"]) for row in _rows(setting, config)] == ["2.50", "2.50"]
+
+
 def _prospect(config: ApplyConfig) -> RebuildLoss:
     """What the plan says of a rebuild."""
     (copy,) = run_plan(config).copies

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from cdc.cli.main import cdc
 from cdc.config.config import load_apply, load_connector
+from cdc.model.errors import OperatorError
 from cdc.monitor.figures import MonitorFigures
 from cdc.monitor.watched import WatchedJob
 from sinks.topics.records.verified import keep_verified, read_verified
@@ -20,6 +21,7 @@ from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.job.job import run_apply
 from spark_apply.model.store import connect
 from spark_apply.model.target_table import TargetTable, target
+from spark_apply.rebuild.rebuild import run_rebuild
 from spark_apply.stores.iceberg.store import IcebergStore
 from spark_apply.stores.tantivy.documents import FIELD_KEY, FIELD_ROW
 from spark_apply.stores.tantivy.store import TantivyStore
@@ -74,9 +76,10 @@ def _watched(file: Path) -> None:
 class Stage:
     """A connector, a job, and `cdc verify` in this process."""
 
-    def __init__(self, database: Database, kafka: str, prefix: str, folder: Path, capsys: Any) -> None:
-        tables = ["public.t", "public.kinds", "public.private"]
-        self.connector = Connector(folder, prefix, database.url, kafka, tables, source=RULES)
+    def __init__(self, database: Database, kafka: str, prefix: str, folder: Path, capsys: Any, *tables: str) -> None:
+        rules = {} if tables else RULES
+        tables = tables or ("public.t", "public.kinds", "public.private")
+        self.connector = Connector(folder, prefix, database.url, kafka, list(tables), source=rules)
         self.file = folder / "apply.yaml"
         stores = {"lake": "iceberg", "search": "tantivy"}
         config = {
@@ -84,9 +87,8 @@ class Stage:
             "source": {"bootstrap_servers": kafka, "topic_prefix": prefix},
             "stores": {name: {"type": kind, "path": str(folder / name)} for name, kind in stores.items()},
             "tables": {
-                "public.t": {"stores": list(stores)},
-                "public.kinds": {"stores": list(stores), "types": {"kept": "string"}},
-                "public.private": {"stores": list(stores)},
+                table: {"stores": list(stores), **({"types": {"kept": "string"}} if table == "public.kinds" else {})}
+                for table in tables
             },
             "checkpoint": str(folder / "checkpoint"),
         }
@@ -201,3 +203,46 @@ def test_no_false_alarm_every_difference_named_and_mended(
     again = [e for e in stage.connector.events("public.t") if e["source"]["snapshot"] == "incremental"]
     told = sorted((e["op"], (e["after"] or e["before"])["id"]) for e in again)
     assert told == [("d", -3), ("r", -2), ("r", -1)]
+
+
+@pytest.mark.full  # a_type_that_changes_is_followed_by_a_rebuild, and test_a_column_whose_type_has_changed
+def test_types_that_change_are_rebuilt_and_verified(
+    *,
+    postgres18: Database,
+    kafka: str,
+    prefix: str,
+    tmp_path: Path,
+    apply_spark: SparkSession,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The source reads the rows again under their new types; the copies have them beside those of before."""
+    postgres18.execute(
+        "CREATE TABLE altered (id bigint PRIMARY KEY, more numeric(10,2), fewer numeric(12,4), whole int, words int,"
+        " day date, at timestamp, many int[], flag boolean, back text)",
+        "INSERT INTO altered SELECT x, x / 4.0, x / 16.0, x, x, date '2024-02-29' + x, timestamp '2024-02-29' +"
+        " x * interval '1.5 s', ARRAY[x, NULL], x % 2 = 0, x FROM generate_series(1, 20) x",
+        "INSERT INTO altered (id) VALUES (99)",
+    )
+    stage = Stage(postgres18, kafka, prefix, tmp_path, capsys, "public.altered")
+    monkeypatch.setenv("TEST_DATABASE_URL", stage.connector.environment["TEST_DATABASE_URL"])
+    with Running(stage.connector) as running:
+        running.await_following()
+        run_apply(load_apply(stage.file), once=True)
+        postgres18.execute(
+            "ALTER TABLE altered ALTER more TYPE numeric(12,4), ALTER fewer TYPE numeric(10,2),"
+            " ALTER whole TYPE numeric(8,3), ALTER words TYPE text USING words || ' words', ALTER day TYPE timestamp,"
+            " ALTER at TYPE timestamptz USING at AT TIME ZONE 'UTC', ALTER many TYPE bigint[],"
+            " ALTER flag TYPE int USING flag::int, ALTER back TYPE int USING back::int",
+            "UPDATE altered SET more = 0.0625 WHERE id < 5",
+            "DELETE FROM altered WHERE id = 7",
+        )
+        running.await_line("its rows are read again")
+        with pytest.raises(OperatorError, match=r"no copy can go on. public\.altered in lake: .* in search: .*would"):
+            run_apply(load_apply(stage.file), once=True)
+        assert len(run_rebuild(load_apply(stage.file))) == 2
+        with applying(stage.file):
+            stage.complete()
+            code, report = stage.verify()
+        assert (code, report["agree"]) == (0, True), report
+        assert [(copy["rows"], copy["equal"]) for copy in report["copies"]] == [(20, 20), (20, 20)]

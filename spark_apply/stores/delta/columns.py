@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column
@@ -19,12 +19,12 @@ from spark_apply.model.identity import stamp
 from spark_apply.model.target_table import TargetTable, other_target
 from spark_apply.spark.names import quoted
 from spark_apply.stores.delta.log import DeltaLog, Properties
-from spark_apply.stores.lake.columns import column_changes, lake_row_type
+from spark_apply.stores.lake.columns import Change, column_changes, lake_row_type, made_again, without
 from spark_apply.stores.lake.properties import IDENTITY, MARK
 
 VECTORS = "delta.enableDeletionVectors"
 _MAPPING, _WIDENING = "delta.columnMapping.mode", "delta.enableTypeWidening"
-_IN_FILES = "delta.columnMapping.physicalName"
+_IN_FILES, _CHANGED = "delta.columnMapping.physicalName", "delta.typeChanges"
 _NEEDS_MAPPING = re.compile(r"[ ,;{}()\n\t=]")
 TAKEN: Final = ("__delta_internal_is_row_deleted", "_metadata", "_row_id_", "_tmp_metadata_row_index")
 """Names of columns that Delta has for its own in a MERGE."""
@@ -53,9 +53,9 @@ def create(log: DeltaLog, table: TargetTable) -> None:
         raise OperatorError(msg, hint=f"give the store another path; or {other_target(table)}") from exc
 
 
-def evolve(log: DeltaLog, table: TargetTable) -> None:
-    """Add and widen columns. Raises OperatorError for one that cannot be altered in place."""
-    for field, before in changes(log, table):
+def evolve(log: DeltaLog, table: TargetTable, *, but: Iterable[T.StructField] = ()) -> None:
+    """Add and widen columns, `but` these. Raises OperatorError for one that cannot be altered in place."""
+    for field, before in changes(log, table, but=but):
         kind = field.dataType.simpleString()
         if before is None:
             if _NEEDS_MAPPING.search(field.name):
@@ -66,10 +66,37 @@ def evolve(log: DeltaLog, table: TargetTable) -> None:
             log.spark.sql(f"ALTER TABLE {log.name} ALTER COLUMN {quoted(field.name)} TYPE {kind}")
 
 
-def changes(log: DeltaLog, table: TargetTable) -> Iterator[tuple[T.StructField, T.DataType | None]]:
+def changes(log: DeltaLog, table: TargetTable, *, but: Iterable[T.StructField] = ()) -> Iterator[Change]:
     """Yield the columns that are missing or too narrow, and raise, as `column_changes` does."""
-    there, wanted = log.spark.read.format("delta").load(log.path).schema, lake_row_type(stored(table))
-    return column_changes(there, wanted, table, f"Delta table {log.path}")
+    wanted = without(lake_row_type(stored(table)), but)
+    return column_changes(_there(log), wanted, table, f"Delta table {log.path}")
+
+
+def others(log: DeltaLog, table: TargetTable) -> list[T.StructField]:
+    """Return the columns that a copy beside the live one must have otherwise."""
+    return made_again(_there(log), lake_row_type(stored(table)))
+
+
+def _there(log: DeltaLog) -> T.StructType:
+    return log.spark.read.format("delta").load(log.path).schema
+
+
+def with_types(schema: str, types: Mapping[str, Any]) -> str:
+    """Return a schema, in JSON, in which columns have these types, and no note of how they came to others."""
+    found = json.loads(schema)
+    for field in found["fields"]:
+        if field["name"] in types:
+            field["type"] = types[field["name"]]
+            field["metadata"].pop(_CHANGED, None)
+    return json.dumps(found)
+
+
+def with_columns(schema: str, other: str) -> str:
+    """Return a schema, in JSON, in which columns of other types than in `other` are as they are there."""
+    found, wanted = json.loads(schema), {field["name"]: field for field in json.loads(other)["fields"]}
+    fields = [(field, wanted.get(field["name"], field)) for field in found["fields"]]
+    found["fields"] = [had if had["type"] == there["type"] else there for had, there in fields]
+    return json.dumps(found)
 
 
 def need(log: DeltaLog, wanted: Properties) -> None:

@@ -80,10 +80,13 @@ class DeltaLog:
         """Make an action from its JSON."""
         return self._delta.actions.Action.fromJson(json.dumps(about))
 
-    def commit(self, change: Callable[[Any, Properties], Iterable[Any]]) -> None:
+    def commit(
+        self, change: Callable[[Any, Properties], Iterable[Any]], *, schema: Callable[[str], str] | None = None
+    ) -> None:
         """Commit the actions that `change` returns for a state, and the properties, which it modifies.
 
-        After a conflict, `change` is called again with the new state.
+        `schema`, which is called behind it, gives another schema for the one that is there; both are JSON. After a
+        conflict, both are called again with the new state.
         """
         for number in range(1, _TRIES + 1):
             transaction = self._java.startTransaction()
@@ -91,7 +94,9 @@ class DeltaLog:
             properties = metadata["metaData"]["configuration"]
             before = dict(properties)
             actions = list(change(transaction.snapshot(), properties))
-            transaction.updateMetadata(self.action(metadata), False)  # noqa: FBT003 - keeps the schema as it is
+            if schema is not None:
+                metadata["metaData"]["schemaString"] = schema(metadata["metaData"]["schemaString"])
+            transaction.updateMetadata(self.action(metadata), False)  # noqa: FBT003 - no defaults of the session
             if actions:
                 transaction.readWholeTable()  # so that a file added meanwhile is a conflict
             try:
@@ -103,12 +108,18 @@ class DeltaLog:
             else:
                 return
 
-    def create_like(self, other: DeltaLog, properties: Mapping[str, str], without: Iterable[str]) -> None:
-        """Create an empty table with the columns of `other`, also their names in files, and its properties."""
+    def create_like(
+        self, other: DeltaLog, schema: Callable[[str], str], properties: Mapping[str, str], without: Iterable[str]
+    ) -> None:
+        """Create an empty table with the columns of `other`, also their names in files, and its properties.
+
+        `schema` is as in `commit`.
+        """
         transaction = self._java.startTransaction()
         metadata = _metadata(other.snapshot())
         kept = {key: value for key, value in metadata["metaData"]["configuration"].items() if key not in without}
         metadata["metaData"]["configuration"] = {**kept, **properties}
+        metadata["metaData"]["schemaString"] = schema(metadata["metaData"]["schemaString"])
         transaction.updateMetadataForNewTable(self.action(metadata))
         transaction.commit(self._sequence([]), self._manual)
 

@@ -44,7 +44,17 @@ from spark_apply.model.upkeep import HOUR_MS, Upkeep, upkeep_of
 from spark_apply.spark.names import folder_name, quoted
 from spark_apply.spark.paths import located
 from spark_apply.spark.session import open_session
-from spark_apply.stores.delta.columns import TAKEN, changes, columns, create, evolve, names_in_files, need, stored
+from spark_apply.stores.delta.columns import (
+    TAKEN,
+    changes,
+    columns,
+    create,
+    evolve,
+    names_in_files,
+    need,
+    others,
+    stored,
+)
 from spark_apply.stores.delta.copies import begin_beside, previous_files, put_previous_back, replaced_at, swap_in
 from spark_apply.stores.delta.log import LOG, DeltaLog, Properties, delta_name, properties_in_folder
 from spark_apply.stores.delta.maintenance import clean, compact_if_worn, retention
@@ -226,8 +236,9 @@ class DeltaStore(LakeStore):
     def beside(self, table: TargetTable) -> DeltaStore:
         log = self._log(table)
         self._note_lost(table, stored(table), _columns(log))
-        evolve(log, table)
-        copy = self._beside[table.qualified] = begin_beside(log)
+        remade = others(log, table)
+        evolve(log, table, but=remade)
+        copy = self._beside[table.qualified] = begin_beside(log, remade)
         made = DeltaStore(self._folder, self._spark, copy=copy)
         made._positions[table.qualified] = None
         return made

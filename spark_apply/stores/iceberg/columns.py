@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from pyspark.sql import types as T  # noqa: N812 - the name everyone uses
+
+from cdc.model.errors import OperatorError
 from spark_apply.model.completeness import NEW
 from spark_apply.model.identity import stamp
-from spark_apply.model.target_table import TargetTable
+from spark_apply.model.target_table import TargetTable, other_target
 from spark_apply.spark.names import quoted
+from spark_apply.stores.iceberg.partitions import partitioned_by
 from spark_apply.stores.iceberg.tables import IcebergTables
-from spark_apply.stores.lake.columns import column_changes, lake_row_type
+from spark_apply.stores.lake.columns import column_changes, lake_row_type, made_again, without
 from spark_apply.stores.lake.properties import IDENTITY, MARK
 from spark_apply.stores.lake.rows import no_rows
 
@@ -25,6 +29,7 @@ _PROPERTIES = {
 }
 TAKEN: Final = ("_file", "_partition", "_pos", "_row_id", "_spec_id")
 """Names of the format's own columns that a MERGE reads. See https://iceberg.apache.org/spec/#reserved-field-ids."""
+_BESIDE: Final = "_cdc_beside_"
 NOT_READ: Final = ("_deleted", "_last_updated_sequence_number")
 """Those of which a copy can be written, and is, but `SELECT *` of Spark ends with an error."""
 
@@ -39,14 +44,62 @@ def create(tables: IcebergTables, table: TargetTable) -> None:
     writer.create()
 
 
-def changes(tables: IcebergTables, table: TargetTable) -> Iterator[tuple[str, str]]:
-    """Yield the needed changes, in words and as SQL. Raises OperatorError for one that is impossible in place."""
-    name = tables.name(table)
+def changes(
+    tables: IcebergTables, table: TargetTable, *, but: Iterable[T.StructField] = ()
+) -> Iterator[tuple[str, str]]:
+    """Yield the needed changes, in words and as SQL, `but` those of some columns.
+
+    Raises OperatorError for one that is impossible in place.
+    """
+    name, wanted = tables.name(table), without(lake_row_type(table), but)
     there = tables.spark.table(name).schema
-    for field, before in column_changes(there, lake_row_type(table), table, f"Iceberg table {name}"):
+    for field, before in column_changes(there, wanted, table, f"Iceberg table {name}"):
         kind = field.dataType.simpleString()
         if before is None:
             yield f"add column {field.name} {kind}", f"ALTER TABLE {name} ADD COLUMN {quoted(field.name)} {kind}"
         else:
             told = f"widen column {field.name} from {before.simpleString()} to {kind}"
             yield told, f"ALTER TABLE {name} ALTER COLUMN {quoted(field.name)} TYPE {kind}"
+
+
+def others(tables: IcebergTables, table: TargetTable) -> list[T.StructField]:
+    """Return the columns that a copy beside the live one must have otherwise.
+
+    Raises OperatorError for one by which the table is partitioned: its partitions are of the type that it has.
+    """
+    found = made_again(tables.spark.table(tables.name(table)).schema, lake_row_type(table))
+    taken = partitioned_by(tables.loaded(table)) if found else frozenset()
+    for field in found:
+        if field.name in taken:
+            msg = f"Iceberg table {tables.name(table)}, column {field.name}: it partitions the table, with another type"
+            raise OperatorError(msg, hint=other_target(table))
+    return found
+
+
+def add_beside(tables: IcebergTables, table: TargetTable, others: Sequence[T.StructField]) -> dict[str, str]:
+    """Add empty columns that take the place of `others` in a swap; return their names by those of the others."""
+    name = tables.name(table)
+    left = [quoted(of) for of in tables.spark.table(name).schema.names if of.startswith(_BESIDE)]
+    if left:  # of a rebuild that did not end
+        tables.spark.sql(f"ALTER TABLE {name} DROP COLUMNS ({', '.join(left)})")
+    new = {field.name: f"{_BESIDE}{field.name}" for field in others}
+    added = ", ".join(f"{quoted(new[field.name])} {field.dataType.simpleString()}" for field in others)
+    if added:
+        tables.spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({added})")
+    return new
+
+
+def with_beside(schema: str) -> str:
+    """Return a schema, in JSON, in which the columns of `add_beside` have taken the place of others."""
+    found = json.loads(schema)
+    taking = {of["name"]: of for of in found["fields"] if of["name"].startswith(_BESIDE)}
+    kept = [of for of in found["fields"] if of["name"] not in taking]
+    fields = [{**taking.get(f"{_BESIDE}{of['name']}", of), "name": of["name"]} for of in kept]
+    return json.dumps({**found, "fields": fields})
+
+
+def with_columns(schema: str, other: str) -> str:
+    """Return a schema, in JSON, in which columns that are others than those of their names in `other` are those."""
+    found, there = json.loads(schema), {field["name"]: field for field in json.loads(other)["fields"]}
+    fields = [(field, there.get(field["name"], field)) for field in found["fields"]]
+    return json.dumps({**found, "fields": [had if had["id"] == was["id"] else was for had, was in fields]})

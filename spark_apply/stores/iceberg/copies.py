@@ -6,13 +6,16 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from cdc.model.errors import OperatorError
 from spark_apply.model.identity import stamp
 from spark_apply.model.store import Due
 from spark_apply.model.target_table import TargetTable
+from spark_apply.stores.iceberg.columns import with_beside, with_columns
 from spark_apply.stores.iceberg.tables import IcebergTables
 from spark_apply.stores.lake.properties import APPLIED, DUE, IDENTITY, PREVIOUS_IDENTITY, REPLACED_AT
 
@@ -48,18 +51,42 @@ def swap_in(tables: IcebergTables, table: TargetTable, branch: str, due: Due) ->
         if beside is None:
             msg = f"Iceberg table {tables.name(table)}: another rebuild has taken the place of this one"
             raise OperatorError(msg, hint="the live table is as it was; let one rebuild run at a time")
-        transaction = loaded.newTransaction()
-        now = dt.datetime.now(dt.UTC).isoformat()
         had = loaded.properties()[IDENTITY]
-        properties = transaction.updateProperties().set(DUE, due.to_json()).set(REPLACED_AT, now)
-        properties.set(IDENTITY, stamp(table, had)).set(PREVIOUS_IDENTITY, had).commit()
-        names, live = transaction.manageSnapshots(), loaded.currentSnapshot().snapshotId()
-        kept = loaded.refs().get(_PREVIOUS)
-        names = names.createTag(_PREVIOUS, live) if kept is None else names.replaceTag(_PREVIOUS, live)
-        names.replaceBranch(MAIN, beside.snapshotId()).removeBranch(branch).commit()
-        transaction.commitTransaction()
+        now = dt.datetime.now(dt.UTC).isoformat()
+        properties = {DUE: due.to_json(), REPLACED_AT: now, IDENTITY: stamp(table, had), PREVIOUS_IDENTITY: had}
+        tag = tables.java.SnapshotRef.tagBuilder(loaded.currentSnapshot().snapshotId()).build()
+        schema = with_beside(schema_of(tables, loaded.schema()))
+
+        def also(of: Any) -> Any:  # noqa: ANN401 - Java's TableMetadata.Builder
+            return of.setProperties(properties).setRef(_PREVIOUS, tag).removeRef(branch)
+
+        _exchange(tables, loaded, beside, schema, also)
 
     tables.commit(table, change)
+
+
+def _exchange(
+    tables: IcebergTables,
+    loaded: Any,  # noqa: ANN401 - Java's org.apache.iceberg.Table
+    live: Any,  # noqa: ANN401 - Java's SnapshotRef
+    schema: str,
+    also: Callable[[Any], Any],
+) -> None:
+    """Make a snapshot the live copy in one commit, with a schema and what `also` changes of the metadata.
+
+    Iceberg's own changes of a schema never give a column an old number again, by which its files know it.
+    """
+    operations = loaded.operations()
+    before = operations.current()
+    change = tables.java.TableMetadata.buildFrom(before)
+    if json.loads(schema) != json.loads(schema_of(tables, loaded.schema())):
+        change = change.setCurrentSchema(tables.java.SchemaParser.fromJson(schema), before.lastColumnId())
+    operations.commit(before, also(change.setBranchSnapshot(live.snapshotId(), MAIN)).build())
+
+
+def schema_of(tables: IcebergTables, schema: Any) -> str:  # noqa: ANN401 - Java's org.apache.iceberg.Schema
+    """Return a schema as JSON: all in one call of the JVM."""
+    return str(tables.java.SchemaParser.toJson(schema))
 
 
 def replaced_at(loaded: Any) -> dt.datetime | None:  # noqa: ANN401 - Java's org.apache.iceberg.Table
@@ -73,12 +100,10 @@ def put_previous_back(tables: IcebergTables, table: TargetTable, due: Due) -> No
     """Make the previous copy the live one."""
 
     def change(loaded: Any) -> None:  # noqa: ANN401 - Java's org.apache.iceberg.Table
-        transaction = loaded.newTransaction()
-        properties = transaction.updateProperties().set(DUE, due.to_json())
-        had = loaded.properties()
-        properties.set(IDENTITY, had.get(PREVIOUS_IDENTITY) or had[IDENTITY]).commit()
-        names = transaction.manageSnapshots().replaceBranch(MAIN, loaded.refs()[_PREVIOUS].snapshotId())
-        names.removeTag(_PREVIOUS).commit()
-        transaction.commitTransaction()
+        had, previous = loaded.properties(), loaded.refs()[_PREVIOUS]
+        properties = {DUE: due.to_json(), IDENTITY: had.get(PREVIOUS_IDENTITY) or had[IDENTITY]}
+        was = loaded.schemas()[loaded.snapshot(previous.snapshotId()).schemaId()]
+        schema = with_columns(*(schema_of(tables, of) for of in (loaded.schema(), was)))
+        _exchange(tables, loaded, previous, schema, lambda of: of.setProperties(properties).removeRef(_PREVIOUS))
 
     tables.commit(table, change)

@@ -39,6 +39,12 @@ def fields_of(loaded: Any) -> set[str]:  # noqa: ANN401 - Java's Table
     return {str(field.name()) for spec in loaded.specs().values() for field in spec.fields()} - columns
 
 
+def partitioned_by(loaded: Any) -> set[str]:  # noqa: ANN401 - Java's Table
+    """Return the columns of which partitions are made, or were."""
+    schema = loaded.schema()
+    return {str(schema.findColumnName(field.sourceId())) for spec in loaded.specs().values() for field in spec.fields()}
+
+
 def noted(table: TargetTable) -> str:
     """Return the property value for this partitioning."""
     return json.dumps([astuple(one) for one in table.partition_by])

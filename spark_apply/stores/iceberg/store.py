@@ -22,7 +22,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -45,8 +46,8 @@ from spark_apply.model.upkeep import HOUR_MS, Upkeep, upkeep_of
 from spark_apply.spark.names import folder_name, quoted
 from spark_apply.spark.paths import local, located
 from spark_apply.spark.session import open_session
-from spark_apply.stores.iceberg.columns import NOT_READ, TAKEN, changes, create
-from spark_apply.stores.iceberg.copies import MAIN, begin_beside, put_previous_back, replaced_at, swap_in
+from spark_apply.stores.iceberg.columns import NOT_READ, TAKEN, add_beside, changes, create, others
+from spark_apply.stores.iceberg.copies import MAIN, begin_beside, put_previous_back, replaced_at, schema_of, swap_in
 from spark_apply.stores.iceberg.maintenance import compact, expire, unneeded, worn
 from spark_apply.stores.iceberg.marks import has_no_rows, mark_in_folder, mark_of, position_at, standing
 from spark_apply.stores.iceberg.partitions import fields_of, lie_by_hash, noted, noted_of, partition
@@ -119,6 +120,8 @@ class IcebergStore(LakeStore):
         """By table, the head and what was due when this job looked last."""
         self._schemas: dict[str, int] = {}
         """By table, the number of the schema whose columns fit it."""
+        self._names: dict[str, dict[str, str]] = {}
+        """By table of a copy beside the live one, the columns that have another name until the swap."""
 
     def foresee(self, table: TargetTable) -> Foreseen:
         self._refuse_taken(table)
@@ -166,13 +169,12 @@ class IcebergStore(LakeStore):
         }
         return own_identity(properties.get(IDENTITY), table, f"Iceberg table {name}")
 
-    def _evolve(self, table: TargetTable) -> None:
-        for _, statement in list(changes(self._tables, table)):  # all of them, or none
+    def _evolve(self, table: TargetTable, *, but: Iterable[T.StructField] = ()) -> None:
+        for _, statement in list(changes(self._tables, table, but=but)):  # all of them, or none
             self._tables.spark.sql(statement)
 
     def _columns(self, loaded: Any) -> dict[str, int | str | None]:  # noqa: ANN401 - Java's org.apache.iceberg.Table
-        text = self._tables.java.SchemaParser.toJson(loaded.schema())  # all in one call of the JVM
-        return {field["name"]: field["id"] for field in json.loads(text)["fields"]}
+        return {of["name"]: of["id"] for of in json.loads(schema_of(self._tables, loaded.schema()))["fields"]}
 
     def _require_line(self, table: TargetTable, loaded: Any) -> None:  # noqa: ANN401 - Java's org.apache.iceberg.Table
         """Raise RetryableError where the head does not come from the one that was seen last: it was rolled back.
@@ -205,15 +207,18 @@ class IcebergStore(LakeStore):
             self._require_line(batch.table, loaded)
             self._require_types(batch.table, loaded)
         before, head = self._before(batch.table)
+        kept, rows = (
+            self._stored(batch.table),
+            batch.rows.withColumnsRenamed(self._names.get(batch.table.qualified, {})),
+        )
         spark.conf.set(_SUMMARY, max(before or "", batch.position))
         try:
             if batch.table.history:
-                add_versions(batch.rows, self._history(batch.table))
+                add_versions(rows, self._history(kept))
             elif before is None and has_no_rows(head):  # nothing to merge with: no join, no delete files
-                self._add(batch.table, batch.rows, head)
+                self._add(kept, rows, head)
             else:
-                others = [field.name for field in self._others(spark, batch.table)]
-                merge(batch.table, name, batch.rows, batch.keys, others)
+                merge(kept, name, rows, batch.keys, [field.name for field in self._others(spark, kept)])
         except (PySparkException, Py4JJavaError) as exc:
             if _NO_FOLDER not in str(exc) or not lie_by_hash(self._tables.loaded(batch.table), batch.table):
                 raise
@@ -225,7 +230,8 @@ class IcebergStore(LakeStore):
 
     def fill(self, table: TargetTable, rows: DataFrame) -> None:
         rows.sparkSession.catalog.refreshTable(self.table_name(table))
-        self._add(table, rows, self._head(self._tables.loaded(table)))
+        rows = rows.withColumnsRenamed(self._names.get(table.qualified, {}))
+        self._add(self._stored(table), rows, self._head(self._tables.loaded(table)))
 
     def filled(self, table: TargetTable, position: str) -> None:
         self._tables.commit(table, lambda of: of.newAppend().set(APPLIED, position).toBranch(self._branch).commit())
@@ -244,6 +250,13 @@ class IcebergStore(LakeStore):
         """Return the columns of an earlier shape of the table."""
         columns = {*(column.name for column in table.columns), POSITION}
         return [field for field in spark.table(self._copy_name(table)).schema if field.name not in columns]
+
+    def _stored(self, table: TargetTable) -> TargetTable:
+        """Return the table with the names that its columns have in this copy."""
+        names = self._names.get(table.qualified, {})
+        columns = tuple(replace(column, name=names.get(column.name, column.name)) for column in table.columns)
+        key, untracked = (tuple(names.get(name, name) for name in of) for of in (table.key, table.untracked))
+        return replace(table, columns=columns, key=key, untracked=untracked) if names else table
 
     def _history(self, table: TargetTable) -> HistoryTable:
         name = self._copy_name(table)
@@ -299,17 +312,22 @@ class IcebergStore(LakeStore):
         name = self.table_name(table)
         try:
             self._tables.spark.catalog.refreshTable(name)
-            return self._tables.spark.table(self._copy_name(table))
+            rows = self._tables.spark.table(self._copy_name(table))
         except AnalysisException as exc:
             msg = f"Iceberg table {name} cannot be read"
             raise OperatorError(msg, hint="has the apply job made it? cdc apply APPLY.yaml") from exc
+        names = self._names.get(table.qualified, {})
+        return rows.drop(*names).withColumnsRenamed({beside: name for name, beside in names.items()})
 
     def beside(self, table: TargetTable) -> IcebergStore:
         self._note_lost(table, table, self._columns(self._tables.loaded(table)))
-        self._evolve(table)
+        remade = others(self._tables, table)
+        self._evolve(table, but=remade)
+        names = add_beside(self._tables, table, remade)
         branch = self._beside[table.qualified] = begin_beside(self._tables, table)
         copy = IcebergStore(self._catalog, self._tables.spark, branch=branch)
         copy._positions[table.qualified] = None
+        copy._names[table.qualified] = names
         return copy
 
     def swap(self, table: TargetTable, due: Due) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from pyspark.sql import types as T  # noqa: N812 - the name everyone uses
 
 from cdc.model.errors import OperatorError
 from spark_apply.events.history import history_type
 from spark_apply.events.typed import POSITION, row_type
-from spark_apply.model.target_table import TargetTable, other_target
+from spark_apply.model.target_table import TargetTable, rebuilt
 
 
 def lake_row_type(table: TargetTable) -> T.StructType:
@@ -19,24 +19,40 @@ def lake_row_type(table: TargetTable) -> T.StructType:
     return T.StructType([*row_type(table), T.StructField(POSITION, T.StringType())])
 
 
-def column_changes(
-    there: T.StructType, wanted: T.StructType, table: TargetTable, copy: str
-) -> Iterator[tuple[T.StructField, T.DataType | None]]:
-    """Yield the columns that are missing or too narrow, each with the type that it has; `copy` names the lake table.
+Change = tuple[T.StructField, T.DataType | None]
+"""A column as it must be, and the type that it has; None: it is missing."""
+
+
+def column_changes(there: T.StructType, wanted: T.StructType, table: TargetTable, copy: str) -> Iterator[Change]:
+    """Yield the columns that are missing or too narrow; `copy` names the lake table.
 
     Raises OperatorError for one that cannot be altered in place.
     """
+    for field, before in _changes(there, wanted):
+        if before is not None and not widens(before, field.dataType):
+            found, kind = before.simpleString(), field.dataType.simpleString()
+            msg = f"{copy}, column {field.name}: it is {found} and would have to be {kind}"
+            raise OperatorError(msg, hint=rebuilt(table))
+        yield field, before
+
+
+def made_again(there: T.StructType, wanted: T.StructType) -> list[T.StructField]:
+    """Return the columns that a copy beside the live one must have otherwise: those that cannot be altered in place."""
+    return [of for of, before in _changes(there, wanted) if before is not None and not widens(before, of.dataType)]
+
+
+def _changes(there: T.StructType, wanted: T.StructType) -> Iterator[Change]:
     had = {field.name: field.dataType for field in there}
     for field in wanted:
         before = had.get(field.name)
-        if before == field.dataType or (before is not None and holds(before, field.dataType)):
-            continue
-        if before is None or widens(before, field.dataType):
+        if before is None or (before != field.dataType and not holds(before, field.dataType)):
             yield field, before
-        else:
-            found, kind = before.simpleString(), field.dataType.simpleString()
-            msg = f"{copy}, column {field.name}: it is {found} and would have to be {kind}"
-            raise OperatorError(msg, hint=other_target(table))
+
+
+def without(of: T.StructType, fields: Iterable[T.StructField]) -> T.StructType:
+    """Return the columns of `of` that have other names than `fields`."""
+    names = {field.name for field in fields}
+    return T.StructType([field for field in of if field.name not in names])
 
 
 def refuse_taken(

@@ -328,7 +328,7 @@ class PostgresStore:
                 refuse_to_drop(cur, self._copies.tables(table, kept, PREVIOUS))
             if lost(table, live):  # should the rebuild not end, the live copy has empty ones
                 self._copies.write(cur, live.number, live.mark and replace(live.mark, version=LOST))
-            tables.evolve(cur, of)
+            tables.evolve(cur, of, but=tables.others(cur, of, of.rows))
             self._copies.remove(cur, table, BESIDE)
             shown = live.mark.complete if live.mark and has_key(live.identity, table) else None  # else of other rows
             mark = Mark({}, shown)

@@ -14,8 +14,7 @@ import tantivy
 
 from cdc.model.change import Kind
 from cdc.model.errors import OperatorError
-from cdc.model.hints import rebuild
-from spark_apply.model.target_table import TargetTable
+from spark_apply.model.target_table import TargetTable, narrower, rebuilt
 from spark_apply.model.types import spark_type
 
 FIELD_KEY, FIELD_ROW, FIELD_TEXT = "_cdc_key", "_cdc_row", "_cdc_text"
@@ -35,16 +34,15 @@ def fields_of(table: TargetTable) -> dict[str, str]:
 def require_same_values(table: TargetTable, had: Mapping[str, str], where: str) -> None:
     """Raise OperatorError if rows of the index have a column's values in another form than new ones would.
 
-    A column that the source has given another type has its old kind among its versions; one that `types` keeps as text,
-    or does no more, has not: the old rows would stay as they were.
+    Those of a column that has become wider are as new ones, as for `spark_apply.model.document.require_same_forms`.
     """
     now = fields_of(table)
     for column in table.columns:
         before, after = had.get(column.name), now.get(column.name)
-        known = {_field_type(kind) for kind, _ in column.versions}
+        known = {_field_type(kind) for kind in narrower(column)}
         if before is not None and before != after and column.versions and before not in known:
             msg = f"{where}, column {column.name}: it is {before} and would have to be {after or 'not searchable'}"
-            raise OperatorError(msg, hint=f"{rebuild(table.qualified)}; or undo the change of types")
+            raise OperatorError(msg, hint=rebuilt(table))
 
 
 def _field_type(kind: Kind) -> str | None:

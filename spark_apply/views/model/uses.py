@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import ClassVar, Final
+from typing import Final
 
 from cdc.config.apply_config import ApplyTable
 from cdc.config.views import ReadConfig
@@ -141,13 +141,6 @@ def uses_of(reads: Mapping[str, ReadConfig]) -> dict[str, TableUse]:
     return found
 
 
-@dataclass(frozen=True)
-class FollowedTable(ApplyTable):
-    """How an apply job follows a table for views: their state can be made again, so columns may change their types."""
-
-    retypes: ClassVar[bool] = True
-
-
 def followed(use: TableUse, *stores: str) -> ApplyTable:
     """Return how a captured table is followed for views."""
-    return FollowedTable(stores=stores, mode="history" if use.way is Way.HISTORY else "latest")
+    return ApplyTable(stores=stores, mode="history" if use.way is Way.HISTORY else "latest")

@@ -92,7 +92,7 @@ def _captured_relations(captured: Mapping[str, Sequence[Version]]) -> tuple[dict
     relations, unusable = dict[str, Relation](), dict[str, CdcError]()
     for name, of in captured.items():
         try:
-            relations[name] = _relation(target(of, {}, retypes=True))
+            relations[name] = _relation(target(of, {}))
         except CdcError as exc:
             unusable[name] = exc
     return relations, unusable

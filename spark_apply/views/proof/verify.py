@@ -213,7 +213,7 @@ class _Look:
 
     def _rows(self, table: str, before: Column) -> DataFrame:
         """Return a table's newest rows, by the events that meet a condition."""
-        made = target(schema_versions(self.config.source)[table], {}, retypes=True)
+        made = target(schema_versions(self.config.source)[table], {})
         rows = project(latest(self._events(made).where(F.col("valid") & before)), made).where(F.col(OP) != "d")
         return rows.select(*(F.col(quoted(column.name)) for column in made.columns))
 

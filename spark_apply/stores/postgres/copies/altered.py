@@ -11,7 +11,7 @@ from cdc.model.hints import rebuild
 from spark_apply.events.typed import POSITION
 from spark_apply.model.completeness import Mark
 from spark_apply.model.lost_columns import Numbers, come_columns, lost_columns, of_another_hand, refuse_lost
-from spark_apply.model.target_table import TargetTable, other_target
+from spark_apply.model.target_table import TargetTable, other_target, rebuilt
 from spark_apply.stores.postgres.copies import tables
 from spark_apply.stores.postgres.copies.catalog import Copy
 from spark_apply.stores.postgres.copies.tables import Tables, columns_of
@@ -101,7 +101,7 @@ def refuse_altered(cur: Cursor, table: TargetTable, copy: Copy, there_as: Tables
         raise OperatorError(
             f"PostgreSQL table {table.schema}.{table.copy_name} has no primary key ({', '.join(table.key)}) any more: "
             "another hand has dropped it, made it deferrable, or given it other columns",
-            hint=f"{rebuild(table.qualified)}  # from the topics, beside it, then swapped in",
+            hint=rebuilt(table),
         )
     cur.execute(_UNLOGGED, (place,))
     if cur.fetchone() is not None:

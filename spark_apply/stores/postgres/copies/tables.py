@@ -6,12 +6,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import psycopg2
 from psycopg2 import sql
 
 from cdc.model.errors import OperatorError
 from spark_apply.events.history import AT, CURRENT, DERIVED, FROM_POSITION, TO_POSITION, VALID_FROM, VALID_TO
 from spark_apply.events.typed import OFFSET, OP, PARTITION, POSITION
-from spark_apply.model.target_table import TargetTable, other_target
+from spark_apply.model.target_table import TargetTable, other_target, rebuilt
 from spark_apply.stores.postgres.session.server import Cursor
 from spark_apply.stores.postgres.values.keys import column_type
 from spark_apply.stores.postgres.values.types import holds, widens
@@ -115,6 +116,7 @@ def create(cur: Cursor, tables: Tables, like: sql.Identifier | None) -> None:
         shape = sql.SQL("LIKE {} INCLUDING ALL").format(like)
     cur.execute(sql.SQL("CREATE TABLE {} ({}) WITH (fillfactor = {})").format(rows, shape, sql.Literal(_FILLFACTOR)))
     if like is not None:
+        _give_types(cur, tables, rows)
         _store_like(cur, rows, like)
         _give_key(cur, rows, (*table.key, POSITION) if table.history else table.key)
     cur.execute(sql.SQL("CREATE TABLE {} ({})").format(tables.ours("waiting"), events))
@@ -127,6 +129,20 @@ def create(cur: Cursor, tables: Tables, like: sql.Identifier | None) -> None:
         )
     )
     cur.execute(sql.SQL("CREATE UNIQUE INDEX ON {} ({})").format(tables.ours("gone"), tables.key))
+
+
+def _give_types(cur: Cursor, tables: Tables, rows: sql.Identifier) -> None:
+    """Give a copy without rows the types that it needs: the table that it is like has others."""
+    for name, kind in others(cur, tables, rows).items():
+        change = sql.SQL("ALTER TABLE {0} ALTER COLUMN {1} TYPE {2} USING NULL::{2}")
+        try:
+            cur.execute(change.format(rows, sql.Identifier(name), sql.SQL(kind)))
+        except psycopg2.ProgrammingError as exc:  # a default, a constraint or an index that is of the other type
+            said = exc.diag.message_primary
+            msg = f"{tables.table.qualified}: column {name} of its copy would have to be {kind}, and others keep it"
+            raise OperatorError(
+                f"{msg}: {said}", hint=f"take that off the column; or {other_target(tables.table)}"
+            ) from exc
 
 
 def _store_like(cur: Cursor, table: sql.Identifier, other: sql.Identifier) -> None:
@@ -201,13 +217,17 @@ def drop(cur: Cursor, tables: Tables) -> None:
         cur.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(tables.ours(kind)))
 
 
-def evolve(cur: Cursor, tables: Tables) -> None:
-    """Add columns and widen types in ``copy`` and ``waiting``. Raises OperatorError for an impossible change."""
+def evolve(cur: Cursor, tables: Tables, *, but: Collection[str] = ()) -> None:
+    """Add columns and widen types in ``copy`` and ``waiting``, `but` those of some columns.
+
+    Raises OperatorError for an impossible change.
+    """
+    names = {column.name for column in tables.table.columns}.difference(but)
     for name in (tables.rows, tables.ours("waiting")):  # of which another hand may have altered the one
-        for _, change in _changes(tables, columns_of(cur, name)):
+        for _, change in _changes(tables, columns_of(cur, name), only=names):
             cur.execute(sql.SQL("ALTER TABLE {} {}").format(name, change))
     kept = {} if tables.table.history else columns_of(cur, tables.ours("gone"))
-    for _, change in _changes(tables, kept, only=tuple(kept)):
+    for _, change in _changes(tables, kept, only=names.intersection(kept)):
         cur.execute(sql.SQL("ALTER TABLE {} {}").format(tables.ours("gone"), change))
     if PARTITION not in columns_of(cur, tables.ours("waiting")):  # made by an earlier release
         places = sql.SQL("ADD COLUMN {} integer, ADD COLUMN {} bigint")
@@ -234,10 +254,20 @@ def _changes(
         elif has != wanted and widens(has, wanted):
             retype = sql.SQL("ALTER COLUMN {0} TYPE {1} USING {0}::{1}").format(named, kind)
             found.append((f"widen column {column.name} from {has} to {wanted}", retype))
-        elif has != wanted and not holds(has, wanted):
+        elif _is_other(has, wanted):
             msg = f"PostgreSQL table {'.'.join(tables.place)}, column {column.name}: it is {has} and would be {wanted}"
-            raise OperatorError(msg, hint=other_target(tables.table))
+            raise OperatorError(msg, hint=rebuilt(tables.table))
     return found
+
+
+def others(cur: Cursor, tables: Tables, name: sql.Identifier) -> dict[str, str]:
+    """Return the columns of which a copy like this table must have other types, which are none to alter it to."""
+    wanted, there = {of.name: column_type(tables.table, of) for of in tables.table.columns}, columns_of(cur, name)
+    return {of: kind for of, kind in wanted.items() if (has := there.get(of)) is not None and _is_other(has, kind)}
+
+
+def _is_other(has: str, wanted: str) -> bool:
+    return has != wanted and not widens(has, wanted) and not holds(has, wanted)
 
 
 def columns_of(cur: Cursor, name: sql.Identifier) -> dict[str, str]:
