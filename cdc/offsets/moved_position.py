@@ -60,8 +60,8 @@ def move(
             hint="cdc run CONNECTOR.yaml",
         )
     if isinstance(source, Renaming):
-        state = replace(state, identity=source.renamed(state.identity, state.offset))
-        exported = replace(exported, identity=source.renamed(exported.identity, state.offset))
+        state = replace(state, identity=source.renamed(state.identity))
+        exported = replace(exported, identity=source.renamed(exported.identity))
     raise_first(verdicts.of_config(state, config))
     raise_first(verdicts.of_source(state, identity))
     raise_first(refusals(state, exported))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
@@ -57,16 +57,6 @@ class ChangeTables(Protocol[C]):
 
     def install(self, wanted: Sequence[C], captured: Sequence[C]) -> None:
         """Make the triggers of tables, in place of theirs; those of others do nothing any more."""
-
-
-def moved(
-    then: Mapping[str, str], now: Mapping[str, str], of: str, *, same: bool, is_there: Callable[[str], bool]
-) -> bool:
-    """Tell whether what an identity calls `of` has another name by now; `same`: it has the position's change tables.
-
-    A copy has them, too: it is another one as long as there is one under the old name.
-    """
-    return same and then != now and {**then, of: now[of]} == now and not is_there(then[of])
 
 
 class Look(Protocol):

@@ -25,7 +25,7 @@ from cdc.config.findings import Level
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.published.column_rules import ColumnRules
 from cdc.config.source_config import SourceConfig
-from cdc.model.errors import ConfigError, GapError, OperatorError, VerdictError
+from cdc.model.errors import ConfigError, GapError, OperatorError
 from cdc.testing import Faults, Killed, MemorySink
 from connectors.triggers import check, lag, log_end
 from connectors.triggers.source import open_source
@@ -190,33 +190,6 @@ def test_an_older_copy_is_refused(shop: Shop, tmp_path: Path) -> None:
         shop.run()
     shop.do("UPDATE orders SET status = 'other'", "UPDATE orders SET status = 'more'")
     with pytest.raises(GapError, match=r"another file|deleted"):
-        shop.run()
-
-
-def test_a_file_that_was_moved_is_followed(shop: Shop, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Under its new name; a copy is another file as long as the first is there, and so is one without our changes."""
-    shop.do("PRAGMA wal_checkpoint(TRUNCATE)")
-    first = shop.path
-    shop.path = tmp_path / "moved" / "shop 2.db"
-    shop.path.parent.mkdir()
-    shutil.copy(first, shop.path)
-    shop.do("UPDATE orders SET status = 'in the copy' WHERE id = 1")
-    with pytest.raises(VerdictError, match="another source"):
-        shop.run()
-    assert check.check(shop.config, shop.state()).identity != shop.state().identity
-    first.replace(shop.path)
-    shop.do("UPDATE orders SET status = 'moved' WHERE id = 1; DELETE FROM orders WHERE id = 2")
-    assert check.check(shop.config, shop.state()).identity == shop.state().identity
-    shop.run()
-    assert shop.fold() == as_events(shop)
-    assert f"{first} is called {shop.path} by now" in caplog.text
-    caplog.clear()
-    shop.run()
-    assert "by now" not in caplog.text
-    shop.path.unlink()
-    shop.path = tmp_path / "of somebody else.db"
-    shop.do("PRAGMA journal_mode = WAL; CREATE TABLE orders (id INTEGER PRIMARY KEY)")
-    with pytest.raises(VerdictError, match="another source"):
         shop.run()
 
 

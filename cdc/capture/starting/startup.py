@@ -57,7 +57,7 @@ class Startup:
             state = self._create(source, identity, tables)
         raise_first(verdicts.of_config(state, self._settings.config))
         if isinstance(source, Renaming):
-            state = replace(state, identity=source.renamed(state.identity, state.offset))
+            state = replace(state, identity=source.renamed(state.identity))
         elsewhere = self._goes_elsewhere(state, identity)
         raise_first(verdicts.of_source(state, identity) if elsewhere is None else ())
         raise_first(verdicts.of_topics(self._sink.recorded(), self._sink.found()))

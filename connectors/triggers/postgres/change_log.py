@@ -95,8 +95,8 @@ class ChangeLog:
         there = {name for _, name in self._ask(TABLES, schema)}
         if not {"changes", "log", "missed", "number", "shapes"} <= there:
             return None
-        made = f"{triggers.literal(self.names.changes)}::regclass::oid::int8"
-        rows = self._ask(f"SELECT id FROM {self.names.of('log')} WHERE made = {made}")
+        table, both = triggers.made(self.names)
+        rows = self._ask(f"SELECT id FROM {self.names.of('log')} WHERE made IN ({table}, {both})")  # earlier: the table
         return str(rows[0][0]) if rows else None
 
     def exists(self) -> bool:
@@ -115,10 +115,6 @@ class ChangeLog:
     def wait_for_locks(self, seconds: float) -> None:
         """Set how long statements wait for a lock."""
         self._do(f"SET lock_timeout = {seconds * 1000:.0f}")
-
-    def has_database(self, name: str) -> bool:
-        """Whether there is a database of this name."""
-        return bool(self._ask("SELECT 1 FROM pg_database WHERE datname = %s", name))
 
     def clock_ms(self) -> int:
         """Return the server's time."""

@@ -15,7 +15,7 @@ from connectors.postgres import session
 from connectors.postgres.catalog import server
 from connectors.postgres.catalog.catalog import Captured
 from connectors.triggers.postgres.change_log import ROOM, ChangeLog
-from connectors.triggers.postgres.source import Look, identity, is_renamed
+from connectors.triggers.postgres.source import Look
 from connectors.triggers.probes import Probes, described
 
 
@@ -49,9 +49,7 @@ class _Check(Probes[Captured]):
     def _server(self, changes: ChangeLog) -> Iterator[Finding]:
         where = session.endpoint(self._params)
         found = server.look(changes.catalog)
-        self._identity = identity(changes, found.database)
-        if (state := self._state) is not None and is_renamed(changes, state.identity, self._identity, state.offset):
-            self._identity = dict(state.identity)
+        self._identity = {"database": found.database, "schema": changes.names.schema}
         refusals = [refused("server", one) for one in server.refusals_by_triggers(found, where)]
         yield from refusals or [Finding(Level.OK, "server", f"PostgreSQL {found.shown} at {where}, user {found.user}")]
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import psycopg2.extensions
 
@@ -19,26 +17,11 @@ from connectors.postgres import session
 from connectors.postgres.catalog import server
 from connectors.postgres.catalog.catalog import Captured
 from connectors.postgres.reliance import ledger
-from connectors.triggers.change_tables import moved
 from connectors.triggers.following import LONGEST_S, SHORTEST_S, TriggerSource
 from connectors.triggers.postgres.change_log import ROOM, ChangeLog
 from connectors.triggers.postgres.rounds import Place, Rounds
 from connectors.triggers.postgres.standing import differs
 from connectors.triggers.postgres.triggers import LONGEST
-
-log = logging.getLogger("cdc")
-
-DATABASE: Final = "database"
-
-
-def identity(changes: ChangeLog, database: str) -> dict[str, str]:
-    """Return what a position belongs to."""
-    return {DATABASE: database, "schema": changes.names.schema}
-
-
-def is_renamed(changes: ChangeLog, then: Mapping[str, str], now: Mapping[str, str], at: Offset) -> bool:
-    """Tell whether the database of a position is called otherwise by now."""
-    return moved(then, now, DATABASE, same=changes.identity() == at.get("log", ""), is_there=changes.has_database)
 
 
 class PostgresTriggers(TriggerSource[Captured]):
@@ -69,14 +52,7 @@ class PostgresTriggers(TriggerSource[Captured]):
         raise_first(server.refusals_by_triggers(found, session.endpoint(self._params)))
         session.tell_of_weak_tls(session.endpoint(self._params), session.weakness(self._params))
         self._choose()
-        return identity(changes, found.database)
-
-    def renamed(self, then: Mapping[str, str], at: Offset) -> Mapping[str, str]:
-        now = identity(self._log(), self.database)
-        if not is_renamed(self._log(), then, now, at):
-            return then
-        log.warning("database %s is called %s by now", then[DATABASE], self.database)
-        return now
+        return {"database": found.database, "schema": changes.names.schema}
 
     def _rights(self, captured: Sequence[Captured]) -> Iterator[OperatorError]:
         return self._log().rights(captured)

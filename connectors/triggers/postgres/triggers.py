@@ -101,6 +101,16 @@ def literal(text: str) -> str:
     return f"E'{escaped}'" if "\\" in text else f"'{escaped}'"
 
 
+def made(names: Names) -> tuple[str, str]:
+    """Return what the schema is known by, as SQL: a table's number, and that one with the number of its database.
+
+    A dump brings another table. What CREATE DATABASE … TEMPLATE has copied is the same in another database, and
+    positions do not tell: transactions are numbered for all databases of a server together.
+    """
+    table = f"{literal(names.changes)}::regclass::oid::bigint"
+    return table, f"(SELECT oid::bigint << 32 | {table} FROM pg_database WHERE datname = current_database())"
+
+
 def schema(names: Names, log: str, first: int) -> Iterator[str]:
     """Give the statements that make the schema and what all tables share. `first`: the first number."""
     yield f"CREATE SCHEMA {quoted(names.schema)}"
@@ -114,7 +124,7 @@ def schema(names: Names, log: str, first: int) -> Iterator[str]:
     yield f"CREATE TABLE {names.of('shapes')} (shape integer PRIMARY KEY, described text NOT NULL)"
     yield f"CREATE TABLE {names.of('missed')} (shape integer NOT NULL)"
     yield f"CREATE TABLE {names.of('log')} (id text NOT NULL, made bigint NOT NULL)"
-    yield f"INSERT INTO {names.of('log')} VALUES ({literal(log)}, {literal(names.changes)}::regclass::oid::bigint)"
+    yield f"INSERT INTO {names.of('log')} VALUES ({literal(log)}, {made(names)[1]})"
     for function in shared_functions(names).values():
         yield function.statement
     for table in GUARDED:

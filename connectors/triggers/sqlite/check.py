@@ -17,7 +17,7 @@ from connectors.triggers.probes import Probes, described
 from connectors.triggers.sqlite.catalog import Found, refuse_file, refuse_library
 from connectors.triggers.sqlite.change_log import ChangeLog
 from connectors.triggers.sqlite.session import Session, path_of
-from connectors.triggers.sqlite.source import compared, identity, is_moved, unseen
+from connectors.triggers.sqlite.source import compared, unseen
 
 
 def check(config: ConnectorConfig, state: State | None, *, known: bool = True) -> Checked:
@@ -31,7 +31,7 @@ class _Check(Probes[Found]):
     def __init__(self, config: ConnectorConfig, state: State | None, *, known: bool) -> None:
         super().__init__(config, state, known=known)
         self._path = path_of(config.source.url)
-        self._identity = identity(self._path)
+        self._identity = {"file": str(self._path.resolve())}
 
     def run(self) -> Checked:
         try:
@@ -40,8 +40,6 @@ class _Check(Probes[Found]):
             return self._checked([refused("file", exc)])
         with closing(session):
             changes = ChangeLog(session, self._config.name)
-            if (state := self._state) is not None and is_moved(changes, state.identity, self._identity, state.offset):
-                self._identity = dict(state.identity)
             findings = [
                 *probed("file", lambda: self._file(session)),
                 *probed("tables", lambda: self._tables(changes.catalog)),

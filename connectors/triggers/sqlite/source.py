@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 from cdc.config.config import ConnectorConfig
@@ -13,7 +12,7 @@ from cdc.model.change import Change, Coordinates, Idle, Message, Offset, Op, Row
 from cdc.model.errors import BugError, ChangedError, OperatorError, RetryableError, raise_first
 from cdc.model.interfaces import Start
 from cdc.model.state import State
-from connectors.triggers.change_tables import Look, Standing, moved
+from connectors.triggers.change_tables import Look, Standing
 from connectors.triggers.following import TriggerSource
 from connectors.triggers.sqlite import values
 from connectors.triggers.sqlite.catalog import Found, refuse_file, refuse_library
@@ -25,32 +24,11 @@ log = logging.getLogger("cdc")
 
 WHERE: Final = b'"change":%d'
 """An event's place: the number of its row in the change table."""
-FILE: Final = "file"
 _POLL_S: Final = 0.05
 _IDLE_S: Final = 0.5
 _SMALL: Final = 1_000
 """So many rows are given in a list."""
 _NEVER: Final = -1
-
-
-def identity(path: Path) -> dict[str, str]:
-    """Return what a position belongs to."""
-    return {FILE: str(path.resolve())}
-
-
-def is_moved(changes: ChangeLog, then: Mapping[str, str], now: Mapping[str, str], at: Offset) -> bool:
-    """Tell whether the file of a position is called otherwise by now."""
-    return moved(then, now, FILE, same=changes.identity() == at.get("log", ""), is_there=_is_there)
-
-
-def _is_there(path: str) -> bool:
-    try:
-        Path(path).stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        pass  # it may be
-    return True
 
 
 class SqliteSource(TriggerSource[Found]):
@@ -79,14 +57,7 @@ class SqliteSource(TriggerSource[Found]):
         raise_first(refuse_file(session))
         self._choose()
         self._warn()
-        return identity(self._path)
-
-    def renamed(self, then: Mapping[str, str], at: Offset) -> Mapping[str, str]:
-        now = identity(self._path)
-        if not is_moved(self._log(), then, now, at):
-            return then
-        log.warning("file %s is called %s by now", then[FILE], now[FILE])
-        return now
+        return {"file": str(self._path.resolve())}
 
     def _warn(self) -> None:
         """Say once what triggers cannot see of the tables as they are now."""
