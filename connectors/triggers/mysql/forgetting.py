@@ -18,6 +18,8 @@ from connectors.triggers.mysql.triggers import Names
 
 _AT_ONCE: Final = 500
 _DELETING_S: Final = 0.5
+_LEAST: Final = 20
+"""For as many ranges that a round's row holds, and is written again with, at least one change is deleted."""
 
 
 def forget(ask: Ask, names: Names, upto: int, change_tables: Collection[int]) -> bool:
@@ -45,9 +47,11 @@ def forget(ask: Ask, names: Names, upto: int, change_tables: Collection[int]) ->
 def _changes(ask: Ask, names: Names, tables: Sequence[int], numbers: Numbers, until_s: float) -> Numbers:
     """Delete changes in the order of their numbers until it is time; return the numbers that are left."""
     each = (number for first, last in numbers.ranges() for number in range(first, last + 1))
+    deleted = 0
     while batch := list(islice(each, _AT_ONCE)):
         _delete(ask, names, tables, batch)
-        if time.monotonic() > until_s:
+        deleted += len(batch)
+        if time.monotonic() > until_s and deleted >= len(numbers) // _LEAST:
             return numbers.above(batch[-1])
     return Numbers()
 
