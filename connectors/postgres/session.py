@@ -60,6 +60,9 @@ SHORTER: Final = (
     "byte of a bytea is two characters"
 )
 GO_ON: Final = "nothing is lost: the connector goes on where it was; if it comes again, look into the server's log"
+TO_THE_PRIMARY: Final = (
+    "point source.url at the primary; with several hosts: …?target_session_attrs=read-write, which takes the primary"
+)
 _LOOK: Final = "cdc check CONNECTOR.yaml tells what the server lets the connector do; the server's log says more"
 
 log = logging.getLogger("cdc")
@@ -73,6 +76,7 @@ _PARAMETERS: Final = (
 )  # fmt: skip
 """Those of libpq's that a URL may need."""
 _LAST_PORT: Final = 65_535
+_IN_RECOVERY = re.compile(r"recovery is in progress|during recovery")
 _TOO_LONG = re.compile(r"invalid memory alloc request size|string buffer exceeds|out of memory$")
 
 
@@ -222,6 +226,8 @@ def is_too_long(code: str, reason: str) -> bool:
 
 def of_sqlstate(code: str, reason: str, doing: str) -> CdcError:
     """Return what the server's code for an error means to us; without a code the connection was lost."""
+    if _IN_RECOVERY.search(reason):  # of several codes, one of them for a fault of the server's own
+        return RetryableError(f"{doing}: {reason}: the server is a standby", hint=TO_THE_PRIMARY)
     if is_too_long(code, reason):
         said = f"{doing}: {reason}: a row is longer as text than the 1 GB that PostgreSQL can send, or is damaged"
         return OperatorError(said, hint=SHORTER)

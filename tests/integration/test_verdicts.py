@@ -20,6 +20,7 @@ from psycopg2.extras import LogicalReplicationConnection
 
 from cdc.dev.servers import postgres
 from cdc.dev.servers.process import Launch, Server, free_port
+from connectors.postgres.session import TO_THE_PRIMARY
 from sinks.topics.names import position_topic, schema_topic
 from tests.conftest import Database
 from tests.integration.connector import Connector
@@ -52,7 +53,7 @@ def _answers_as_standby(launch: Launch, folder: Path) -> Launch:
 
 @contextlib.contextmanager
 def held_slot(database: Database, slot: str) -> Iterator[None]:
-    """Somebody reads it inside the block."""
+    """Somebody has it inside the block, as the process of a standby that copies it: no copy of the connector."""
     with contextlib.closing(psycopg2.connect(database.url, connection_factory=LogicalReplicationConnection)) as reading:
         reading.cursor().start_replication(slot, options={"proto_version": "1", "publication_names": slot})
         assert database.rows(f"SELECT active FROM pg_replication_slots WHERE slot_name = '{slot}'") == [(True,)]
@@ -127,12 +128,12 @@ def test_fail_over_to_a_standby_that_has_it_all(primary: Primary, kafka: str, pr
         too_early = standby.as_standby()
         place = (urlsplit(of).netloc.rpartition("@")[2] for of in (database.url, too_early.url))
         connector.environment["TEST_DATABASE_URL"] = connector.environment["TEST_DATABASE_URL"].replace(*place)
-        with held_slot(
-            too_early, f"cdc_{prefix}"
-        ):  # as by the worker that copies slots; it is no copy of the connector
+        with held_slot(too_early, f"cdc_{prefix}"):
             refused(connector, "is a standby", "point source.url at the primary")
+        assert "the server is a standby" in connector.here("token", "FILE").stderr
+        assert "the server is a standby" in connector.here("status", "FILE").stdout
         findings = json.loads(connector.here("check", "FILE", "--json").stdout)["findings"]
-        assert [of["fix"] for of in findings if of["level"] == "error"] == ["point source.url at the primary"]
+        assert [of["fix"] for of in findings if of["level"] == "error"] == [TO_THE_PRIMARY]
         taken_over = standby.promoted()
         connector.moved(taken_over.url)
         taken_over.execute("INSERT INTO t VALUES (3)")

@@ -88,16 +88,6 @@ def test_a_server_that_is_a_standby_may_be_the_primary_in_a_moment() -> None:
     assert refusals.keys() == {RetryableError, OperatorError}
 
 
-@pytest.mark.parametrize(
-    ("where", "helps"), [("h:1/db", "at the primary"), ("one,other:1,2/db", "target_session_attrs=read-write")]
-)
-def test_a_standby_among_several_hosts_is_passed_over(where: str, helps: str) -> None:
-    """The primary may be among them, so who is told to point at it has done that."""
-    found = server.Server("db", 180000, "18", "logical", standby=True, user="u", may_replicate=True)
-    (refusal,) = server.refusals(found, where)
-    assert helps in (refusal.hint or "")
-
-
 @pytest.mark.parametrize(("kind", "helps"), [("r", "ALTER TABLE public.t SET LOGGED"), ("p", "make it again")])
 def test_what_has_an_unlogged_table_logged(kind: str, helps: str) -> None:
     """Up to PostgreSQL 17, SET LOGGED of a partitioned table succeeds and leaves it unlogged."""

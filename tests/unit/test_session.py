@@ -11,7 +11,7 @@ from psycopg2 import errors
 from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError
 from connectors.postgres import session, settings
 from connectors.postgres.refused_logins import meaning
-from connectors.postgres.session import connect, endpoint, identifier, parameters, translate
+from connectors.postgres.session import connect, endpoint, identifier, of_sqlstate, parameters, translate
 
 SECRET = "s3cr3t"
 
@@ -227,6 +227,22 @@ def test_an_error_of_a_statement_goes_by_its_class(
     assert error.message.startswith("doing it: what the server said" if quoted else "doing it: the server cannot read")
     assert SECRET not in str(error)
     assert ("grant" in (error.hint or "")) == (code == "42501")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("55000", "recovery is in progress"),  # cdc status asks where the log ends
+        ("XX000", "cannot assign TransactionIds during recovery"),  # cdc token writes a message
+        ("25006", "cannot execute INSERT during recovery"),
+    ],
+)
+def test_what_a_standby_refuses_is_told_as_that(code: str, said: str) -> None:
+    """Whatever it was asked for; with several hosts in its URL who is told to point at the primary has done that."""
+    error = of_sqlstate(code, said, "doing it")
+    assert type(error) is RetryableError
+    assert error.message == f"doing it: {said}: the server is a standby"
+    assert "target_session_attrs=read-write" in (error.hint or "")
 
 
 def test_names_are_quoted_only_where_sql_needs_it() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from cdc.model.errors import CdcError, OperatorError, RetryableError
 from connectors.postgres.catalog.catalog import OLDEST, Catalog
-from connectors.postgres.session import identifier
+from connectors.postgres.session import TO_THE_PRIMARY, identifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,7 @@ def refusals_by_triggers(server: Server, where: str) -> Iterator[CdcError]:
 
 def _standby(where: str) -> RetryableError:
     """Return the error of a standby, which may be the next primary: one that has run waits for that."""
-    of_several = "source.url: …?target_session_attrs=read-write, which takes the one of its hosts that is the primary"
-    hint = of_several if "," in where else "point source.url at the primary"
-    return RetryableError(f"PostgreSQL at {where} is a standby", hint=hint)
+    return RetryableError(f"PostgreSQL at {where} is a standby", hint=TO_THE_PRIMARY)
 
 
 def _too_old(server: Server, where: str) -> OperatorError:
