@@ -166,7 +166,7 @@ OUTPUTS: Final[Mapping[str, str]] = {
     "`left`).",
     "verify": "`agree`, `copies[table, store, rows, equal, differing, missing, extra, undecided, quarantined, "
     "unchecked, "
-    "unwritable, not_compared]`, `asked` (with `--repair`: table to count).",
+    "unwritable, not_compared, hint]`, `asked` (with `--repair`: table to count).",
     "dev up": "name of the server to its URL.",
     "dev down": "`stopped`: names of servers.",
     "dev status": "name of the server to its URL, null where it is stopped.",

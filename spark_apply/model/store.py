@@ -193,7 +193,8 @@ class Store(Protocol):
         """Create an empty copy beside the live one, which no reader sees; remove what an earlier one has left.
 
         It supports `apply`, `position` and `rows`, is closed with this store, and has the live copy's identity, so the
-        checkpoint of the live copy stays valid for it. `table` is of the newest version.
+        checkpoint of the live copy stays valid for it. `table` is of the newest version; where `open` refuses the live
+        copy for the types of its columns, this one has those of `table`.
         """
 
     def swap(self, table: TargetTable, due: Due) -> None:

@@ -57,6 +57,8 @@ class ComparedCopy:
     """Of the keys that differ, those with an event in quarantine."""
     not_compared: str | None = None
     """Why the copy was not compared: there can be none as table and file are now, it cannot be read, is set aside."""
+    hint: str | None = None
+    """What helps against that."""
 
     @property
     def differences(self) -> list[Difference]:
@@ -81,6 +83,7 @@ class ComparedCopy:
             "unchecked": self.unchecked,
             "unwritable": self.unwritable,
             "not_compared": self.not_compared,
+            "hint": self.hint,
         }
 
 

@@ -89,7 +89,7 @@ def verify(
             opened.close()
     if not copies:
         raise next(iter(errors.values()))
-    return copies + [ComparedCopy(*at, not_compared=errors[at].message) for at in sorted(errors)]
+    return copies + [ComparedCopy(*at, not_compared=errors[at].message, hint=errors[at].hint) for at in sorted(errors)]
 
 
 _Chosen = dict[str, tuple[TargetTable, tuple[str, ...], tuple[str, ...]]]

@@ -293,7 +293,7 @@ def test_tables_that_cannot_go_on_are_set_aside(warehouse: Setting, postgres18: 
     assert set(status["aside"]) == {"public.retyped", "public.shortened"}
     (done,) = run_rebuild(setting.config(), table="public.shortened")
     assert (done.differences.different, done.differences.only_new) == (5, 0), "the live copy was empty in that column"
-    assert "it is integer and would be text" in status["aside"]["public.retyped"]["reason"]
+    assert "it is integer and would have to be text" in status["aside"]["public.retyped"]["reason"]
     assert "set aside: public.retyped: since " in run("status", file)[1]
     marks = setting.marks(tables["retyped"], tables["fine"])
     assert marks[0].ends == first[4].ends

@@ -84,3 +84,12 @@ def test_verify_names_what_is_in_quarantine() -> None:
         'missing    public.orders in lake  {"id":3}  (in quarantine)',
         'extra      public.orders in lake  {"id":4}',
     ]
+
+
+def test_verify_says_what_helps_where_a_copy_was_not_compared() -> None:
+    copy = ComparedCopy("public.orders", "lake", not_compared="it is set aside: …", hint="cdc rebuild APPLY.yaml")
+    assert not copy.agrees
+    assert list(report([copy.as_json()]))[2:] == [
+        "public.orders in lake was not compared: it is set aside: …",
+        "  hint: cdc rebuild APPLY.yaml",
+    ]

@@ -20,7 +20,7 @@ from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_apply, load_connector
 from cdc.model.audit import asked_by
 from cdc.model.errors import CdcError, ConfigError, OperatorError
-from cdc.model.hints import of_table
+from cdc.model.hints import APPLY, CONNECTOR, in_hints, of_table
 from cdc.model.state import Key, State
 
 MAX_REPAIRED_KEYS: Final = 10_000
@@ -69,11 +69,11 @@ def verify(
     agree = all(copy.agrees for copy in copies)
     _keep(connector, config.name, copies)
     asked = ask_again(connector, connector_file, copies) if repair and not agree else {}
+    told = in_hints([copy.as_json() for copy in copies], {CONNECTOR: connector_file, APPLY: apply_file})
     if as_json:
-        found = {"agree": agree, "copies": [copy.as_json() for copy in copies], "asked": asked}
-        click.echo(orjson.dumps(found).decode())
+        click.echo(orjson.dumps({"agree": agree, "copies": told, "asked": asked}).decode())
     else:
-        for line in report([copy.as_json() for copy in copies]):
+        for line in report(told):
             click.echo(line)
     for name, count in asked.items():
         click.echo(
@@ -156,6 +156,8 @@ def report(copies: Sequence[Mapping[str, Any]]) -> Iterable[str]:
                 yield f"{what:<9}  {where}  {_key(key)}{_held(key, held)}"
         if copy["not_compared"]:
             yield f"{where} was not compared: {copy['not_compared']}"
+            if copy["hint"]:
+                yield f"  hint: {copy['hint']}"
         if copy["unchecked"]:
             yield f"{where}: {copy['unchecked']:,} more rows differed at first and were not looked at again"
         if copy["unwritable"]:

@@ -98,8 +98,13 @@ def with_beside(schema: str) -> str:
     return json.dumps({**found, "fields": fields})
 
 
-def with_columns(schema: str, other: str) -> str:
-    """Return a schema, in JSON, in which columns that are others than those of their names in `other` are those."""
-    found, there = json.loads(schema), {field["name"]: field for field in json.loads(other)["fields"]}
-    fields = [(field, there.get(field["name"], field)) for field in found["fields"]]
-    return json.dumps({**found, "fields": [had if had["id"] == was["id"] else was for had, was in fields]})
+def replaced(schema: str, by: str) -> str:
+    """Return the columns of a schema, in JSON, that are others than those of their names in the schema `by`."""
+    now = {of["name"]: of["id"] for of in json.loads(by)["fields"]}
+    return json.dumps([of for of in json.loads(schema)["fields"] if now.get(of["name"], of["id"]) != of["id"]])
+
+
+def with_columns(schema: str, columns: str) -> str:
+    """Return a schema, in JSON, with the columns that `replaced` gave in the place of those of their names."""
+    found, had = json.loads(schema), {of["name"]: of for of in json.loads(columns)}
+    return json.dumps({**found, "fields": [had.get(of["name"], of) for of in found["fields"]]})

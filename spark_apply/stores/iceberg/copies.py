@@ -9,18 +9,20 @@ import datetime as dt
 import json
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from cdc.model.errors import OperatorError
 from spark_apply.model.identity import stamp
 from spark_apply.model.store import Due
 from spark_apply.model.target_table import TargetTable
-from spark_apply.stores.iceberg.columns import with_beside, with_columns
+from spark_apply.stores.iceberg.columns import replaced, with_beside, with_columns
 from spark_apply.stores.iceberg.tables import IcebergTables
 from spark_apply.stores.lake.properties import APPLIED, DUE, IDENTITY, PREVIOUS_IDENTITY, REPLACED_AT
 
 MAIN = "main"
 _PREVIOUS, _BESIDE = "cdc_previous", "cdc_beside_"
+_REPLACED: Final = "cdc.previous-columns"
+"""The table property that has the columns of the previous copy which the live one has otherwise."""
 
 
 def begin_beside(tables: IcebergTables, table: TargetTable) -> str:
@@ -54,8 +56,9 @@ def swap_in(tables: IcebergTables, table: TargetTable, branch: str, due: Due) ->
         had = loaded.properties()[IDENTITY]
         now = dt.datetime.now(dt.UTC).isoformat()
         properties = {DUE: due.to_json(), REPLACED_AT: now, IDENTITY: stamp(table, had), PREVIOUS_IDENTITY: had}
+        schema = with_beside(there := schema_of(tables, loaded.schema()))
+        properties[_REPLACED] = replaced(there, schema)
         tag = tables.java.SnapshotRef.tagBuilder(loaded.currentSnapshot().snapshotId()).build()
-        schema = with_beside(schema_of(tables, loaded.schema()))
 
         def also(of: Any) -> Any:  # noqa: ANN401 - Java's TableMetadata.Builder
             return of.setProperties(properties).setRef(_PREVIOUS, tag).removeRef(branch)
@@ -102,8 +105,7 @@ def put_previous_back(tables: IcebergTables, table: TargetTable, due: Due) -> No
     def change(loaded: Any) -> None:  # noqa: ANN401 - Java's org.apache.iceberg.Table
         had, previous = loaded.properties(), loaded.refs()[_PREVIOUS]
         properties = {DUE: due.to_json(), IDENTITY: had.get(PREVIOUS_IDENTITY) or had[IDENTITY]}
-        was = loaded.schemas()[loaded.snapshot(previous.snapshotId()).schemaId()]
-        schema = with_columns(*(schema_of(tables, of) for of in (loaded.schema(), was)))
+        schema = with_columns(schema_of(tables, loaded.schema()), had.get(_REPLACED) or "[]")
         _exchange(tables, loaded, previous, schema, lambda of: of.setProperties(properties).removeRef(_PREVIOUS))
 
     tables.commit(table, change)

@@ -207,10 +207,7 @@ class IcebergStore(LakeStore):
             self._require_line(batch.table, loaded)
             self._require_types(batch.table, loaded)
         before, head = self._before(batch.table)
-        kept, rows = (
-            self._stored(batch.table),
-            batch.rows.withColumnsRenamed(self._names.get(batch.table.qualified, {})),
-        )
+        kept, rows = self._stored(batch.table), self._named(batch.rows, batch.table)
         spark.conf.set(_SUMMARY, max(before or "", batch.position))
         try:
             if batch.table.history:
@@ -230,8 +227,7 @@ class IcebergStore(LakeStore):
 
     def fill(self, table: TargetTable, rows: DataFrame) -> None:
         rows.sparkSession.catalog.refreshTable(self.table_name(table))
-        rows = rows.withColumnsRenamed(self._names.get(table.qualified, {}))
-        self._add(self._stored(table), rows, self._head(self._tables.loaded(table)))
+        self._add(self._stored(table), self._named(rows, table), self._head(self._tables.loaded(table)))
 
     def filled(self, table: TargetTable, position: str) -> None:
         self._tables.commit(table, lambda of: of.newAppend().set(APPLIED, position).toBranch(self._branch).commit())
@@ -257,6 +253,10 @@ class IcebergStore(LakeStore):
         columns = tuple(replace(column, name=names.get(column.name, column.name)) for column in table.columns)
         key, untracked = (tuple(names.get(name, name) for name in of) for of in (table.key, table.untracked))
         return replace(table, columns=columns, key=key, untracked=untracked) if names else table
+
+    def _named(self, rows: DataFrame, table: TargetTable) -> DataFrame:
+        names = self._names.get(table.qualified)
+        return rows.withColumnsRenamed(names) if names else rows
 
     def _history(self, table: TargetTable) -> HistoryTable:
         name = self._copy_name(table)
@@ -316,8 +316,8 @@ class IcebergStore(LakeStore):
         except AnalysisException as exc:
             msg = f"Iceberg table {name} cannot be read"
             raise OperatorError(msg, hint="has the apply job made it? cdc apply APPLY.yaml") from exc
-        names = self._names.get(table.qualified, {})
-        return rows.drop(*names).withColumnsRenamed({beside: name for name, beside in names.items()})
+        names = self._names.get(table.qualified)
+        return rows.drop(*names).withColumnsRenamed({of: name for name, of in names.items()}) if names else rows
 
     def beside(self, table: TargetTable) -> IcebergStore:
         self._note_lost(table, table, self._columns(self._tables.loaded(table)))

@@ -255,8 +255,8 @@ def _changes(
             retype = sql.SQL("ALTER COLUMN {0} TYPE {1} USING {0}::{1}").format(named, kind)
             found.append((f"widen column {column.name} from {has} to {wanted}", retype))
         elif _is_other(has, wanted):
-            msg = f"PostgreSQL table {'.'.join(tables.place)}, column {column.name}: it is {has} and would be {wanted}"
-            raise OperatorError(msg, hint=rebuilt(tables.table))
+            copy = f"PostgreSQL table {'.'.join(tables.place)}, column {column.name}"
+            raise OperatorError(f"{copy}: it is {has} and would have to be {wanted}", hint=rebuilt(tables.table))
     return found
 
 
