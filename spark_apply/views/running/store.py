@@ -163,8 +163,8 @@ class ViewStore:
         self._tables[table.qualified] = table
         if self._marks.lags(table):
             self._running.note_reading(table.qualified, reading=True)  # perhaps: the next mark says so
-        if self._tables.keys() == self.tables:
-            found = {view.name: self.compare(view, self._tables) for view in self.views}
+        if self._tables.keys() >= self.tables - self._running.left_out:
+            found = {view.name: self.compare(view, self._tables) for view in self._running.over(self._tables)}
             more = opened is not None and (table.is_wider_than(opened) or any(of.more for of in found.values()))
             turns = more and self._running.is_to_be_planned(table.qualified)
             cannot_read = {name: of.cannot_read for name, of in found.items()}
