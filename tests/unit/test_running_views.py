@@ -132,3 +132,23 @@ def test_a_table_that_changes_is_compared_also_while_another_one_is_not_there(tm
     assert "no column id" in store.stopped["a"]
     assert "its topic was made again" in store.stopped["b"]
     state.close()
+
+
+def test_a_rebuild_of_a_view_whose_table_is_left_out_is_refused(tmp_path: Path) -> None:
+    """Else who has asked for it waits for as long as the table is gone, and so do the views that the file has now."""
+    relations = {f"public.{n}": relation(f"public.{n}", ["id"], id="int64") for n in "ab"}
+    views = tuple(View(plan_view(n, f"SELECT id FROM public.{n}", ["id"], relations), (), "") for n in "ab")
+    output: Any = SimpleNamespace(tell=print)
+    nothing: Any = None
+    state, turns = ViewState(tmp_path, memory="200MB"), list[bool]()
+    store = ViewStore(state, output, views, tuple(map(TableUse, relations)), tmp_path, nothing, nothing)
+    store.rebuilt, store.turn = {"a"}, lambda: turns.append(True)
+    store.leave_out("public.b", "its topic is gone")
+    assert (store.refused, store.rebuilt, turns) == (None, {"a"}, [])
+    store.leave_out("public.a", "its topic is gone")
+    assert (store.refused, store.rebuilt, turns) == (
+        "view a: table public.a is left out: its topic is gone",
+        set(),
+        [True],
+    )
+    state.close()

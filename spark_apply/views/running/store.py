@@ -201,15 +201,16 @@ class ViewStore:
                 self._marks.note(self._tables[name], visible)
                 self._running.note_reading(name, reading=visible.reading)
                 if visible.gone:
-                    self._running.leave_out(name, visible.gone)
+                    self.leave_out(name, visible.gone)
                 elif visible.limit >= before and self._running.take_back(name):
                     self.turn()
         self._go_on()
         return {batch.table.qualified: Applied() for batch in batches}
 
     def leave_out(self, table: str, why: str) -> None:
-        """Stop what reads a table that cannot go on; the other views go on."""
         self._running.leave_out(table, why)
+        for name in sorted(self.rebuilt & self.stopped.keys()):  # else who has asked for it waits as long
+            self._refuse_rebuild(ViewError(name, self.stopped[name]))
 
     def _not_again(self, batch: Batch) -> DataFrame:
         """Return a batch's events without those that were taken in before."""
@@ -247,8 +248,7 @@ class ViewStore:
         clock_ms = self._clock.next(self._source_ms(), before_ms, moved=limit > max(before, self.output.position))
         if before_ms is not None and clock_ms is not None and clock_ms < before_ms:
             self._running.stale |= {view.name for view in self.views if view.plan.uses_clock}
-        again = self._running.is_due(clock_ms)
-        again |= self.streams.take_in()
+        again = self._running.is_due(clock_ms) | self.streams.take_in()
         if (limit, clock_ms) == (before, before_ms) and not again:
             return
         self._step(limit, before_ms, clock_ms)
@@ -326,9 +326,8 @@ class ViewStore:
         if error.view not in self._running.readers_of(self.rebuilt):
             return
         self.refused = error.message
-        for name in self.rebuilt:
-            self._running.stop(ViewError(name, error.message), FOR_GOOD)
-        self.rebuilt = set()
+        while self.rebuilt:
+            self._running.stop(ViewError(self.rebuilt.pop(), error.message), FOR_GOOD)
         self.turn()
 
     def _new_step(self, limit: str, before_ms: int | None, clock_ms: int | None, stale: set[str]) -> StepOfViews:
