@@ -179,9 +179,10 @@ class ViewStore:
     def _begin_views(self) -> None:
         """Compute views that are new or changed at the position where the state is, whether or not events follow."""
         position, clock_ms = self._position(), self._kept_ms()
-        more = any(mark is None or mark.complete is None or reload for mark, reload in map(self._known, self._tables))
-        if not position or more or self.state.is_to_be_read_again:
-            return  # rows of some tables are still to come, and all views with them
+        marks = map(self._known, self._tables)
+        behind = any(not of or not of.complete or again or of.complete.position < position for of, again in marks)
+        if not position or behind or self.state.is_to_be_read_again:
+            return  # rows of some tables are still to come, or none of one that is left out: the next fold knows
         self._step(position, clock_ms, clock_ms)
         self._running.try_soon()  # events that are there already may put it right
         self.output.flush()
