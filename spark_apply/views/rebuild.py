@@ -164,10 +164,12 @@ def _run_here(config: ViewsConfig, commands: Commands, command: Command, tell: P
         tell("another view job is at work: waiting for it")
         return False
     except CdcError:
-        commands.withdraw(command)
-        raise
-    with closing(Commands(config)) as now:  # nobody has read `commands` meanwhile
-        left = _standing(now, command)
+        left = _left(config, command)
+        if left is None or left.failed is None:  # else the run without it has refused the file, which has it
+            commands.withdraw(command)
+            raise
+        return True
+    left = _left(config, command)
     if left is not None and left.failed is None:
         commands.withdraw(command)
         if run.signal is not None:
@@ -179,6 +181,11 @@ def _run_here(config: ViewsConfig, commands: Commands, command: Command, tell: P
             hint="what is published is as it was; rebuild again when that is over: cdc view status VIEWS.yaml",
         )
     return True
+
+
+def _left(config: ViewsConfig, command: Command) -> Command | None:
+    with closing(Commands(config)) as now:  # nobody has read the other one meanwhile
+        return _standing(now, command)
 
 
 def _wanted(config: ViewsConfig, state: State, only: Collection[str], *, rollback: bool) -> dict[str, Text]:

@@ -79,18 +79,24 @@ def test_tables_and_views_that_change(
         "both": ViewConfig(sql="SELECT a.id, x.v FROM public.a a JOIN public.x x ON x.id = a.id", key=("id",)),
     }
     bench = ViewBench(kafka, tmp_path, {"x": TABLES["x"], "a": TABLES["a"]}, views, engine=engine)
-    bench.transaction(*(("x", "c", {"id": n, "g": f"g{n % 2}", "v": n}) for n in range(4)))
+    rows_of_x = [("x", "c", {"id": n, "g": f"g{n % 2}", "v": n}) for n in range(4)]
+    bench.transaction(*rows_of_x, ("a", "c", {"id": 3, "k": 1, "v": 1}))
     bench.run()
-    assert (len(bench.events("rows")), bench.signs("sums")) == (4, ["+g0", "+g1"])
+    assert (len(bench.events("rows")), bench.signs("sums"), bench.signs("both")) == (4, ["+g0", "+g1"], ["+3"])
     captured = bench.tables.pop("a")
-    bench.transaction(("x", "c", {"id": 4, "g": "g0", "v": 4}))
+    bench.transaction(("x", "c", {"id": 4, "g": "g0", "v": 4}), ("x", "u", {"id": 3, "g": "g1", "v": 30}))
     why = "table public.a is left out: connector v\\d+ captures it no more"
     assert re.search(why, bench.run().stopped["both"])
-    assert (bench.signs("rows"), bench.signs("sums"), bench.signs("both")) == (["+4"], ["~g0"], [])
+    assert (bench.signs("rows"), bench.signs("sums"), bench.signs("both")) == (["+4"], ["~g0", "~g1"], [])
+    assert re.search(why, bench.run().stopped["both"])
+    assert bench.signs("both") == []  # nor does a start join rows of two positions
+    both = ViewConfig(sql="SELECT a.id, x.v + 1 AS v FROM public.a a JOIN public.x x ON x.id = a.id", key=("id",))
+    with pytest.raises(OperatorError, match=r"could not publish it: view both: table public\.a is left out"):
+        rebuild_views(replace(bench.config, views={**views, "both": both}))
     bench.tables["a"] = captured
     bench.transaction(("x", "d", {"id": 4}), ("a", "c", {"id": 2, "k": 1, "v": 1}))
     assert bench.run().stopped == {}
-    assert (bench.signs("rows"), bench.signs("sums"), bench.signs("both")) == (["-4"], ["~g0"], ["+2"])
+    assert (bench.signs("rows"), bench.signs("sums"), bench.signs("both")) == (["-4"], ["~g0"], ["+2", "~3"])
     table = replace(bench.tables["x"], columns={**TABLES["x"], "more": TEXT}, version=2)
     bench.tables["x"] = table
     bench.publisher.versions([table])

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from cdc.model.change import Kind
+from spark_apply.model.target_table import TargetColumn, TargetTable
 from spark_apply.views.embedded.state import ViewState
 from spark_apply.views.embedded.step import ViewError
 from spark_apply.views.model.uses import TableUse
+from spark_apply.views.planning.planned import Changed
 from spark_apply.views.planning.view import View
 from spark_apply.views.running.running_views import RunningViews
 from spark_apply.views.running.store import ViewStore
 from spark_apply.views.sql.plan import plan_view
+from tests.unit.test_watermarks import TABLE
 from tests.views.engine import relation
 
 
@@ -93,4 +99,56 @@ def test_a_view_that_waits_for_the_clock_is_nothing_to_fold_for(tmp_path: Path) 
     assert not store.has_more()
     state.put(clock_ms=5)
     assert store.has_more()
+    state.close()
+
+
+def test_a_table_that_changes_is_compared_also_while_another_one_is_not_there(tmp_path: Path) -> None:
+    """Its topic is gone or was made again, so nothing of it is opened: views of the others are as strict as before."""
+    relations, lines = {f"public.{n}": relation(f"public.{n}", ["id"], id="int64") for n in "ab"}, list[str]()
+    first, second = (
+        View(
+            plan_view(n, f"SELECT id FROM public.{n}", ["id"], relations),
+            (),
+            "",
+            {f"public.{n}": TableUse(f"public.{n}")},
+        )
+        for n in "ab"
+    )
+    compared = set[tuple[str, ...]]()
+
+    def compare(view: View, tables: Mapping[str, TargetTable]) -> Changed:
+        compared.add((view.name, *tables))
+        return Changed("there is no column id any more" if tables["public.a"].version > 1 else None)
+
+    output: Any = SimpleNamespace(tell=lines.append)
+    streams: Any = SimpleNamespace(take_in=lambda: False)
+    state = ViewState(tmp_path, memory="200MB")
+    store = ViewStore(state, output, (first, second), tuple(map(TableUse, relations)), tmp_path, streams, compare)
+    store.leave_out("public.b", "its topic was made again")
+    columns = (TargetColumn("id", Kind("int64"), ()),)
+    for version in (1, 2):
+        store.open(replace(TABLE, name="a", columns=columns, version=version))
+    assert compared == {("a", "public.a")}
+    assert "no column id" in store.stopped["a"]
+    assert "its topic was made again" in store.stopped["b"]
+    state.close()
+
+
+def test_a_rebuild_of_a_view_whose_table_is_left_out_is_refused(tmp_path: Path) -> None:
+    """Else who has asked for it waits for as long as the table is gone, and so do the views that the file has now."""
+    relations = {f"public.{n}": relation(f"public.{n}", ["id"], id="int64") for n in "ab"}
+    views = tuple(View(plan_view(n, f"SELECT id FROM public.{n}", ["id"], relations), (), "") for n in "ab")
+    output: Any = SimpleNamespace(tell=print)
+    nothing: Any = None
+    state, turns = ViewState(tmp_path, memory="200MB"), list[bool]()
+    store = ViewStore(state, output, views, tuple(map(TableUse, relations)), tmp_path, nothing, nothing)
+    store.rebuilt, store.turn = {"a"}, lambda: turns.append(True)
+    store.leave_out("public.b", "its topic is gone")
+    assert (store.refused, store.rebuilt, turns) == (None, {"a"}, [])
+    store.leave_out("public.a", "its topic is gone")
+    assert (store.refused, store.rebuilt, turns) == (
+        "view a: table public.a is left out: its topic is gone",
+        set(),
+        [True],
+    )
     state.close()

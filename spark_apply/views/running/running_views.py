@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cdc.config.views import VIEW_SCHEMA
 from spark_apply.views.embedded.step import ViewError
-from spark_apply.views.model.uses import TableUse
+from spark_apply.views.model.uses import TableUse, Way
 from spark_apply.views.planning.view import View
 
 FOR_GOOD = math.inf
@@ -55,6 +55,11 @@ class RunningViews:
     def uses_of(self, table: str) -> list[TableUse]:
         """Return the ways in which a table is read."""
         return [use for use in self.uses if use.table == table]
+
+    def over(self, tables: Collection[str]) -> list[View]:
+        """Return the views whose captured tables are all among these."""
+        others = {use.relation for use in self.uses if use.way is not Way.EVENTS and use.table not in tables}
+        return [view for view in self.views if not others & set(view.plan.reads)]
 
     @property
     def reasons(self) -> dict[str, str]:
@@ -134,11 +139,12 @@ class RunningViews:
         """Stop views that use what a table has no more, for good, and have them tried again once it is there again.
 
         `cannot_read` says by view why it cannot be computed; that is not `told` where views are planned again at once.
-        Tables may have changed since the views were planned, even before the job has opened them.
+        A view that it does not have reads a table that is not there, and is stopped for that already. Tables may have
+        changed since the views were planned, even before the job has opened them.
         """
         for view in self.views:
             stopped = self._stopped.get(view.name)
-            if stopped is not None and not stopped.changed:
+            if view.name not in cannot_read or (stopped is not None and not stopped.changed):
                 continue
             why = cannot_read[view.name]
             if why is not None and stopped is None:

@@ -163,8 +163,8 @@ class ViewStore:
         self._tables[table.qualified] = table
         if self._marks.lags(table):
             self._running.note_reading(table.qualified, reading=True)  # perhaps: the next mark says so
-        if self._tables.keys() == self.tables:
-            found = {view.name: self.compare(view, self._tables) for view in self.views}
+        if self._tables.keys() >= self.tables - self._running.left_out:
+            found = {view.name: self.compare(view, self._tables) for view in self._running.over(self._tables)}
             more = opened is not None and (table.is_wider_than(opened) or any(of.more for of in found.values()))
             turns = more and self._running.is_to_be_planned(table.qualified)
             cannot_read = {name: of.cannot_read for name, of in found.items()}
@@ -179,9 +179,10 @@ class ViewStore:
     def _begin_views(self) -> None:
         """Compute views that are new or changed at the position where the state is, whether or not events follow."""
         position, clock_ms = self._position(), self._kept_ms()
-        more = any(mark is None or mark.complete is None or reload for mark, reload in map(self._known, self._tables))
-        if not position or more or self.state.is_to_be_read_again:
-            return  # rows of some tables are still to come, and all views with them
+        marks = map(self._known, self._tables)
+        behind = any(not of or not of.complete or again or of.complete.position < position for of, again in marks)
+        if not position or behind or self.state.is_to_be_read_again:
+            return  # rows of some tables are still to come, or none of one that is left out: the next fold knows
         self._step(position, clock_ms, clock_ms)
         self._running.try_soon()  # events that are there already may put it right
         self.output.flush()
@@ -201,15 +202,16 @@ class ViewStore:
                 self._marks.note(self._tables[name], visible)
                 self._running.note_reading(name, reading=visible.reading)
                 if visible.gone:
-                    self._running.leave_out(name, visible.gone)
+                    self.leave_out(name, visible.gone)
                 elif visible.limit >= before and self._running.take_back(name):
                     self.turn()
         self._go_on()
         return {batch.table.qualified: Applied() for batch in batches}
 
     def leave_out(self, table: str, why: str) -> None:
-        """Stop what reads a table that cannot go on; the other views go on."""
         self._running.leave_out(table, why)
+        for name in sorted(self.rebuilt & self.stopped.keys()):  # else who has asked for it waits as long
+            self._refuse_rebuild(ViewError(name, self.stopped[name]))
 
     def _not_again(self, batch: Batch) -> DataFrame:
         """Return a batch's events without those that were taken in before."""
@@ -247,8 +249,7 @@ class ViewStore:
         clock_ms = self._clock.next(self._source_ms(), before_ms, moved=limit > max(before, self.output.position))
         if before_ms is not None and clock_ms is not None and clock_ms < before_ms:
             self._running.stale |= {view.name for view in self.views if view.plan.uses_clock}
-        again = self._running.is_due(clock_ms)
-        again |= self.streams.take_in()
+        again = self._running.is_due(clock_ms) | self.streams.take_in()
         if (limit, clock_ms) == (before, before_ms) and not again:
             return
         self._step(limit, before_ms, clock_ms)
@@ -326,9 +327,8 @@ class ViewStore:
         if error.view not in self._running.readers_of(self.rebuilt):
             return
         self.refused = error.message
-        for name in self.rebuilt:
-            self._running.stop(ViewError(name, error.message), FOR_GOOD)
-        self.rebuilt = set()
+        while self.rebuilt:
+            self._running.stop(ViewError(self.rebuilt.pop(), error.message), FOR_GOOD)
         self.turn()
 
     def _new_step(self, limit: str, before_ms: int | None, clock_ms: int | None, stale: set[str]) -> StepOfViews:
