@@ -102,7 +102,18 @@ def _judge(spark: SparkSession, table: TargetTable, expression: str, at: str) ->
     if differs_each_time(frame):
         msg = f"{at}: it does not give the same value each time (the time now, a random number, the session's state)"
         raise ConfigError(msg, hint="rows are computed again in a replay: use the source's columns alone")
+    for column in table.columns:
+        if column.name in read and _became_text(column):
+            was = ", ".join(spark_type(kind).simpleString() for kind, _ in column.versions)
+            msg = f"{at}: column {column.name} has been {was}, which only a text holds together, and it compares as one"
+            hint = f"types: {{{column.name}: string}} under tables.{table.qualified}, and an expression over its text"
+            raise ConfigError(msg, hint=hint)
     return _Judged(found[0].dataType, frozenset(read))
+
+
+def _became_text(column: TargetColumn) -> bool:
+    texts = [isinstance(spark_type(kind), T.StringType) for kind, _ in column.versions]
+    return isinstance(spark_type(column.kind), T.StringType) and not all(texts)
 
 
 def _names(attributes: Any) -> list[str]:  # noqa: ANN401 - Scala's AttributeSet

@@ -238,8 +238,8 @@ class Start:
 
     def tell_from_beginning(self, checkpoint: str) -> None:
         """Say that topics are read from their beginnings although copies have rows, and how that can be avoided."""
-        if checkpoints.is_begun(self.spark, checkpoint) or not any(self.held.values()):
-            return
+        if checkpoints.is_begun(self.spark, checkpoint) or not any(self.held.values()) or self._remade:
+            return  # or it is told what to do
         why = "there is no checkpoint of these copies"
         other = checkpoints.newest(self.spark, located(self.config.checkpoint))
         if other is not None:

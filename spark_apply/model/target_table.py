@@ -14,7 +14,7 @@ from cdc.model.change import Kind
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.hints import rebuild
 from cdc.model.suggestion import did_you_mean
-from spark_apply.model.types import TEXT, common_kind, joint_kind, spark_type
+from spark_apply.model.types import TEXT, common_kind, have_one_text, joint_kind, spark_type
 
 RESERVED = "_cdc_"
 """Columns of ours in derived stores begin with this."""
@@ -325,13 +325,15 @@ def _check_types(types: Mapping[str, str], versions: Sequence[Version]) -> None:
 def _widest(table: Version, name: str, kinds: Sequence[Kind]) -> Kind:
     """Return the kind that holds all values of a column.
 
-    Raises OperatorError for a key's, if no copy can be altered to it: one value would have two texts in keys, and the
-    delete of the old one would come behind the row that has the new one.
+    Raises OperatorError for a key's, if no copy can be altered to it or one value has two texts in keys: the delete of
+    the old one would come behind the row that has the new one.
     """
     widest = kinds[0]
     for kind in kinds[1:]:
-        if name in table.key and common_kind(widest, kind) is None:
+        if name in table.key and (common_kind(widest, kind) is None or not have_one_text(widest, kind)):
             was, now = spark_type(widest).simpleString(), spark_type(kind).simpleString()
+            if was == now:
+                was, now = widest.name, kind.name
             hint = (
                 f"types: {{{name}: string}} and target: {table.table}_2 under tables.{table.qualified} make another "
                 "table beside it, filled from the topics; the present one stays as it is"

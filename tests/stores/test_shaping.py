@@ -20,7 +20,7 @@ from cdc.model.state import Phase, State
 from spark_apply.events.expressions import resolved
 from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.events.projected import project
-from spark_apply.events.projection import projected_table
+from spark_apply.events.projection import followed_table, projected_table
 from spark_apply.events.validation import misfits
 from spark_apply.job.job import run_apply
 from spark_apply.model.store import open_store
@@ -234,6 +234,40 @@ def test_expressions_are_spark_s_to_judge(apply_spark: SparkSession) -> None:
     assert [(column.name, column.kind.name) for column in made.columns[2:]] == [("day", "date"), ("n", "int64")]
     assert made.projection is not None
     assert [column.name for column in made.projection.reads.columns] == ["id", "status", "at"]
+
+
+@pytest.mark.parametrize(("was", "now", "goes_on"), [
+    (Kind("date"), Kind("timestamp_micros"), False),
+    (Kind("int32"), Kind("float64"), False),
+    (Kind("int32"), Kind("string"), False),
+    (Kind("int32"), Kind("int64"), True),
+    (Kind("decimal", 10, 2), Kind("decimal", 12, 4), True),
+    (Kind("string"), Kind("uuid"), True),
+])  # fmt: skip
+def test_no_expression_reads_a_column_that_only_a_text_holds(
+    was: Kind,
+    now: Kind,
+    goes_on: bool,
+    apply_spark: SparkSession,
+) -> None:
+    """As a text, 9.5 is more than 10.0, and no timestamp is of this year: each row would leave the copy in silence."""
+    versions = [
+        Version("shop", "public", "orders", "t", number, ("id",), (("id", Kind("int64")), ("a", kind)))
+        for number, kind in ((1, was), (2, now))
+    ]
+    for shape in ({"where": "a >= '2024'", "columns": ("id",)}, {"computed": {"b": "a > '7'"}}):
+
+        def made(of: TargetTable) -> TargetTable:
+            return resolved(of, apply_spark)
+
+        if goes_on:
+            assert followed_table(versions, ApplyTable(stores=("lake",), **shape), made).version == 2
+            continue
+        with pytest.raises(OperatorError, match=r"only a text holds .* has changed since version 1") as refused:
+            followed_table(versions, ApplyTable(stores=("lake",), **shape), made)
+        assert refused.value.hint == "types: {a: string} under tables.public.orders, and an expression over its text"
+        settings = ApplyTable(stores=("lake",), types={"a": "string"}, **shape)
+        assert followed_table(versions, settings, made).version == 2, "who says so means the text"
 
 
 def test_an_expression_that_fails_for_a_row_stops_the_job_without_its_value(apply_spark: SparkSession) -> None:

@@ -29,7 +29,7 @@ EVENTS = {
     b'{"id":"plain","n":1,"of":{"a":1},"at":"2026-11-29T10:00:00Z"}': ("plain", 1),
     b' {"more":{"x":[{}]},"id":"others","n":null} \n': ("others", None),
     '{"id":"é€😀"}'.encode(): ("é€😀", None),
-    b'{"id":"deep","of":' + b"[" * 240 + b"]" * 240 + b"}": ("deep", None),
+    b'{"id":"deep","of":' + b"[" * 249 + b"]" * 249 + b"}": ("deep", None),
     b'{"id":"}{\\"","n":7}': ('}{"', 7),
 }
 NONE = (

@@ -96,6 +96,30 @@ def test_a_column_becomes_wider(before: Kind, after: Kind, wider: bool) -> None:
     assert not more.is_wider_than(was)
 
 
+@pytest.mark.parametrize(("was", "now", "follows"), [
+    ("int32", "int64", True),
+    ("int64", "int16", True),
+    ("string", "uuid", True),
+    ("decimal(5,2)", "decimal(9,2)", True),
+    ("decimal(20,0)", "uint64", False),
+    ("uint64", "decimal(20,0)", False),
+    ("timestamp_millis", "timestamp_micros", False),
+    ("float32", "float64", False),
+    ("time_micros", "string", False),
+    ("decimal(5,2)", "decimal(9,4)", False),
+])  # fmt: skip
+def test_a_key_of_which_a_value_has_two_texts_is_not_followed(was: str, now: str, follows: bool) -> None:
+    """Its old text would be deleted behind the row that has the new one."""
+    kinds = [Kind(name, *map(int, digits.strip(")").split(","))) if digits else Kind(name)
+             for name, _, digits in (was.partition("("), now.partition("("))]  # fmt: skip
+    versions = [_version(number, ("x", kind), key=("x",)) for number, kind in enumerate(kinds, 1)]
+    if follows:
+        assert target(versions, {}).key == ("x",)
+    else:
+        with pytest.raises(OperatorError, match=r"column x of its key changed from .* to "):
+            target(versions, {})
+
+
 def test_a_changed_key_and_a_column_of_ours_are_refused() -> None:
     with pytest.raises(OperatorError, match="its key changed"):
         target([_version(1), _version(2, key=("id", "x"))], {})

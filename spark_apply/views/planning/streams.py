@@ -234,7 +234,7 @@ def events_of(records: DataFrame, stream: Stream) -> DataFrame:
     at_ms = F.unix_millis("timestamp")
     text = F.col("value").cast("string") if stream.avro is None else stream.avro.as_json(records)
     whole = F.concat(F.lit(f'{{"{_EVENT}":'), text, F.lit(f',"{_END}":true}}'))
-    read = read_json(whole, _whole(stream.row), levels=LEVELS_OF_VARIANTS)
+    read = read_json(whole, _whole(stream.row), levels=LEVELS_OF_VARIANTS + 1)  # with ours
     parsed = records.where(F.col("value").isNotNull()).select(
         *("partition", "offset", at_ms.alias("at"), read[_EVENT].alias("r")),
         (read[CORRUPT].isNull() & read[_END] & F.is_valid_utf8(text)).alias("is_one"),
