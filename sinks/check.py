@@ -15,7 +15,7 @@ from cdc.config.kafka_config import KafkaConfig
 from cdc.config.table_patterns import matches
 from cdc.model.change import Table
 from cdc.model.errors import CdcError
-from cdc.model.hints import grant
+from cdc.model.hints import configure, grant
 from cdc.model.ledger import Loss, loss
 from cdc.model.state import State
 from cdc.rules.routes import Routes
@@ -197,10 +197,6 @@ def _routes(config: KafkaConfig, sink: KafkaSink, tables: Sequence[Table], *, st
 
 def _topic(name: str, found: Existing, config: KafkaConfig) -> Iterator[Finding]:
     about = f"topic {name}"
-    alter = (
-        f"kafka-configs.sh --bootstrap-server {config.bootstrap_servers} --alter --entity-type topics "
-        f"--entity-name {name} --add-config"
-    )
     needed = largest_record(config)
     largest = int(found.settings.get("max.message.bytes", needed))
     if largest < needed:
@@ -208,7 +204,7 @@ def _topic(name: str, found: Existing, config: KafkaConfig) -> Iterator[Finding]
             Level.WARNING,
             about,
             f"max.message.bytes is {largest}: a row that makes a larger record stops the connector",
-            f"{alter} max.message.bytes={needed}",
+            configure(config.bootstrap_servers, name, f"max.message.bytes={needed}"),
         )
     missing = sorted(_NEEDED - found.allowed)
     if found.allowed and missing:  # brokers without authorization say nothing, or all

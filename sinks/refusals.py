@@ -10,7 +10,7 @@ from kafka import errors as codes
 from cdc.config.kafka_config import KafkaConfig
 from cdc.formats.reading import Reading
 from cdc.model.errors import CdcError, FencedError, OperatorError, RetryableError, TooLargeError, TopicError
-from cdc.model.hints import grant
+from cdc.model.hints import configure, grant
 from sinks.client.record_batch import first
 from sinks.producer.batches import Batch
 from sinks.producer.retries import FENCED, RefusedError
@@ -78,7 +78,7 @@ class Refusals:
                 f"{where}: the broker's clock and this machine's differ by more than the topic takes "
                 f"(message.timestamp.after.max.ms, message.timestamp.before.max.ms): {error}",
                 hint="nothing is lost: date -u on both machines tells whose clock is wrong; if neither is, "
-                f"{self._set(batch.topic, _EACH_TIME)}",
+                f"{configure(self._servers, batch.topic, _EACH_TIME)}",
             )
         unwritten = batch if error.code == codes.TopicAuthorizationFailedError.errno else None
         if unwritten is not None and (topic := self._table_logs.written_for(unwritten.topic)) in self.of_tables:
@@ -100,19 +100,13 @@ class Refusals:
         size = len(key) + len(value or b"")
         return TooLargeError(
             f"a record of {size} bytes is too large for topic {batch.topic} (its key has {len(key)} bytes)",
-            hint=self._set(batch.topic, f"max.message.bytes={max(2 * size, _AS_IT_COMES)}")
+            hint=configure(self._servers, batch.topic, f"max.message.bytes={max(2 * size, _AS_IT_COMES)}")
             if size < LARGEST_REQUEST
             else f"no broker takes more than its socket.request.max.bytes; sink.options: message.max.bytes "
             f"({LARGEST_REQUEST} bytes) is what is sent at most",
             topic=self._table_logs.written_for(batch.topic),
             key=key,
             value=self._reading.event(value, headers) or b"",
-        )
-
-    def _set(self, topic: str, settings: str) -> str:
-        return (
-            f"kafka-configs.sh --bootstrap-server {self._servers} --alter --entity-type topics "
-            f"--entity-name {topic} --add-config {settings}"
         )
 
     def superseded(self) -> FencedError:

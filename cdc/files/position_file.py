@@ -7,20 +7,19 @@ the one or the other at any time. A lock beside it keeps a second process away.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import threading
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 from weakref import WeakValueDictionary
 
 import orjson
 
 from cdc.model.errors import OperatorError
-from cdc.model.state import State
+from cdc.model.state import State, checksum_of
 
 _FORMAT: Final = 1
 
@@ -48,7 +47,7 @@ class Contents:
             "through": self.through,
             "length": self.length,
         }
-        return orjson.dumps({**body, "checksum": _checksum(body)}, option=orjson.OPT_INDENT_2)
+        return orjson.dumps({**body, "checksum": checksum_of(body)}, option=orjson.OPT_INDENT_2)
 
     @classmethod
     def from_bytes(cls, text: bytes, *, where: str) -> Self:
@@ -61,7 +60,7 @@ class Contents:
                     f"{where} was written by a newer release (format {body['format']})",
                     hint="run that release or a later one",
                 )
-            if checksum != _checksum(body):
+            if checksum != checksum_of(body):
                 raise ValueError("checksum")
             state = body["state"]
             return cls(
@@ -77,10 +76,6 @@ class Contents:
                 "changes",
                 hint="put back the file as it was; or name another file, which begins with a new snapshot",
             ) from exc
-
-
-def _checksum(body: Mapping[str, Any]) -> str:
-    return hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
 
 class PositionFile:

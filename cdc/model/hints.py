@@ -33,6 +33,14 @@ def rebuild(table: str) -> str:
     return of_table(f"cdc rebuild {APPLY}", table)
 
 
+def configure(servers: str, topic: str, settings: str) -> str:
+    """Return the command that gives a topic settings."""
+    return (
+        f"kafka-configs.sh --bootstrap-server {servers} --alter --entity-type topics --entity-name {topic} "
+        f"--add-config {settings}"
+    )
+
+
 def grant(
     servers: str, options: Mapping[str, str], operations: Iterable[str], *topics: str, prefixed: bool = False
 ) -> str:

@@ -128,7 +128,7 @@ class State:
             "beside": self.beside,
             **({"paused_ms": self.paused_ms} if self.paused_ms else {}),
         }
-        return orjson.dumps({**body, "checksum": _checksum(body)})
+        return orjson.dumps({**body, "checksum": checksum_of(body)})
 
     @classmethod
     def from_bytes(cls, record: bytes, *, where: str) -> State:
@@ -142,7 +142,7 @@ class State:
                     f"{where}: the position was written by a newer release (record version {version})",
                     hint="run that release or a later one",
                 )
-            if checksum != _checksum({"version": version, **body}):
+            if checksum != checksum_of({"version": version, **body}):
                 raise ValueError("checksum")
             return cls(
                 **{
@@ -165,5 +165,6 @@ def damaged(where: str) -> OperatorError:
     )
 
 
-def _checksum(body: Mapping[str, object]) -> str:
+def checksum_of(body: Mapping[str, object]) -> str:
+    """Return what shows that a record is as it was written."""
     return hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]

@@ -6,7 +6,6 @@ so only what was a position once is taken, and an edited file is refused.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
@@ -15,7 +14,7 @@ import orjson
 
 from cdc.model.errors import ConfigError
 from cdc.model.hints import CONNECTOR
-from cdc.model.state import State
+from cdc.model.state import State, checksum_of
 
 _FORMAT: Final = 1
 Of = Literal["connector", "apply"]
@@ -48,7 +47,7 @@ class Exported:
     def to_json(self) -> dict[str, Any]:
         """Return the stable JSON of the file."""
         body = {"cdc_offsets": _FORMAT, **asdict(self), "tables": list(self.tables)}
-        return {**body, "checksum": _checksum(body)}
+        return {**body, "checksum": checksum_of(body)}
 
     @classmethod
     def from_json(cls, text: bytes, *, where: str, of: str = CONNECTOR) -> Exported:
@@ -65,7 +64,7 @@ class Exported:
                     f"{where}: offsets of version {version} were exported by another release",
                     hint="import them with that release",
                 )
-            if checksum != _checksum(body):
+            if checksum != checksum_of(body):
                 raise ConfigError(
                     f"{where}: the exported offsets are not as they were written: a position that was edited may lie "
                     "within a transaction",
@@ -92,7 +91,3 @@ def of_state(state: State, *, prefix: str, at_ms: int) -> Exported:
         source_ms=state.source_ms,
         tables=state.tables,
     )
-
-
-def _checksum(body: Mapping[str, Any]) -> str:
-    return hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
-from cdc.model.change import Offset, Table
-from cdc.model.errors import OperatorError, VerdictError
+from cdc.model.change import Change, Offset, Table
+from cdc.model.errors import BugError, OperatorError, VerdictError
 from connectors import captured_tables
 
 CLOSE_THE_GAP: Final = (
@@ -98,6 +98,13 @@ class Standing:
         if stands is None:
             return "it was altered, or its triggers are not as they were made"
         return "nothing is known of its triggers" if then is None else self.otherwise
+
+
+def number_of(change: Change) -> int:
+    """Return the place of a change among those of its database."""
+    if isinstance(change.lsn, tuple):
+        raise BugError("a change's number has one part")
+    return change.lsn
 
 
 def unused_refusals(changes: ChangeTables[C], connector: str) -> Iterator[OperatorError]:

@@ -14,7 +14,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.errors import KafkaError, TopicAuthorizationFailedError
 
 from cdc.model.errors import CdcError, OperatorError, RetryableError, TopicError, raise_of_topics
-from cdc.model.hints import grant
+from cdc.model.hints import configure, grant
 from cdc.model.ledger import UNKNOWN, TopicFacts
 from sinks.client import broker_clock
 from sinks.client.diagnosis import refuse_untrusted, unreachable
@@ -368,7 +368,7 @@ class Topics:
             forgets = "rows that still exist" if wanted_policy == "compact" else "all but the last record of a key"
             yield topic.refused(
                 f"topic {topic.name} has cleanup.policy={policy}: it would forget {forgets}",
-                hint=self._alter(topic.name, f"cleanup.policy={wanted_policy}"),
+                hint=configure(self._servers, topic.name, f"cleanup.policy={wanted_policy}"),
             )
         self.smallest_limit = min(self.smallest_limit, int(settings.get("max.message.bytes", self.smallest_limit)))
         kept = int(settings.get("delete.retention.ms", "0"))
@@ -376,7 +376,7 @@ class Topics:
         if kept < wanted_kept:
             yield topic.refused(
                 f"topic {topic.name} has delete.retention.ms={kept}: readers away for longer would miss deletes",
-                hint=self._alter(topic.name, f"delete.retention.ms={wanted_kept}"),
+                hint=configure(self._servers, topic.name, f"delete.retention.ms={wanted_kept}"),
             )
         yield from self._retention_refusals(topic, settings)
         yield from self._unwritable(topic, found)
@@ -406,7 +406,7 @@ class Topics:
                 continue
             yield topic.refused(
                 f"topic {topic.name} has {setting}={found}: it would forget earlier than asked for ({wanted})",
-                hint=self._alter(topic.name, f"{setting}={wanted}"),
+                hint=configure(self._servers, topic.name, f"{setting}={wanted}"),
             )
 
     def _unwritable(self, topic: Wanted, found: Existing) -> Iterator[OperatorError]:
@@ -416,7 +416,7 @@ class Topics:
             yield topic.refused(
                 f"topic {topic.name} has min.insync.replicas={in_sync}, and {found.replicas} replicas: nothing can be "
                 "written to it",
-                hint=self._alter(topic.name, f"min.insync.replicas={max(1, found.replicas - 1)}"),
+                hint=configure(self._servers, topic.name, f"min.insync.replicas={max(1, found.replicas - 1)}"),
             )
         if found.allowed and "WRITE" not in found.allowed:  # brokers without authorization say nothing, or all
             yield topic.refused(
@@ -429,12 +429,6 @@ class Topics:
         As from Kafka 3.7 (KAFKA-15583): a topic of one replica is usual where a cluster's default is two.
         """
         return bool(self._admin.api_versions()[_FETCH][1] >= _OF_3_7)
-
-    def _alter(self, topic: str, setting: str) -> str:
-        return (
-            f"kafka-configs.sh --bootstrap-server {self._servers} --alter --entity-type topics --entity-name {topic} "
-            f"--add-config {setting}"
-        )
 
     def _grant(self, topic: str, *operations: str) -> str:
         return grant(self._servers, self._options, operations, topic)

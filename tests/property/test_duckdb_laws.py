@@ -11,24 +11,16 @@ import orjson
 import pytest
 from hypothesis import given
 
-from cdc.capture.pipeline import Pipeline, Settings
 from cdc.files.position_file import Contents
-from cdc.files.topicless_sink import UNSENT
-from cdc.model.errors import RetryableError
 from cdc.model.state import State
-from cdc.testing import Inline, Killed
 from sinks.duckdb.sink import DuckdbSink
 from tests.conftest import FULL
+from tests.property.test_follow_laws import caught_up
 from tests.property.test_pipeline_laws import (
     CONNECTOR,
-    PREFIX,
     TABLES,
-    MemorySource,
-    Parts,
     Scenario,
-    Violation,
     World,
-    _hurried,
     _json,
     holds,
     scenarios,
@@ -62,27 +54,7 @@ class Unsteady(DuckdbSink):
 
 
 def written(scenario: Scenario, path: Path) -> World:
-    world = World(scenario, Parts())
-    for _ in range(scenario.seeded):
-        world.commit_next()
-    settings = Settings(connector=CONNECTOR, prefix=PREFIX, chunk_rows=scenario.chunk_rows, unsent=orjson.dumps(UNSENT))
-    with _hurried(scenario):
-        for _ in range(4 * len(scenario.faults) + 2 * len(scenario.transactions) + 12):
-            end = world.log.end
-            pipeline = Pipeline(
-                settings,
-                open_source=lambda: MemorySource(world.log, TABLES, at=world.at),
-                open_snapshotter=lambda: world.parts.snapshotter(world),
-                sink=Unsteady(path, world),
-                executor=Inline,
-            )
-            try:
-                pipeline.run(until_caught_up=True)
-            except (Killed, RetryableError):
-                continue
-            if not world.commit_next() and world.log.end == end:
-                return world
-    raise Violation("it never caught up")
+    return caught_up(scenario, lambda world: Unsteady(path, world))
 
 
 def compare(world: World, path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,10 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.errors import NoSuchExample
 
 from cdc.capture.pipeline import Pipeline, Settings
 from cdc.files.position_file import Contents
-from cdc.files.topicless_sink import UNSENT
+from cdc.files.topicless_sink import UNSENT, TopiclessSink
 from cdc.library.changes import Transaction, table_of
 from cdc.library.follow import _transactions
 from cdc.library.handover import Batch, Channel, Progress
@@ -47,6 +46,7 @@ from tests.property.test_pipeline_laws import (
     World,
     _hurried,
     _json,
+    breaks,
     catch_up,
     holds,
     scenarios,
@@ -206,22 +206,11 @@ class Hasty(SafeSource):
 
 def caught(source: type[SafeSource] = SafeSource) -> bool:
     """Whether some scenario shows the law broken."""
-
-    def broken(drawn: tuple[Scenario, list[bool]]) -> bool:
-        try:
-            follow(drawn[0], list(drawn[1]), source=source)
-        except Violation:
-            return True
-        return False
-
     how = hypothesis.settings(
         max_examples=200, derandomize=True, database=None, phases=[hypothesis.Phase.generate], deadline=None
     )
-    try:
-        hypothesis.find(st.tuples(scenarios(early=False), DONES), broken, settings=how)
-    except NoSuchExample:
-        return False
-    return True
+    examples = st.tuples(scenarios(early=False), DONES)
+    return breaks(lambda drawn: follow(drawn[0], list(drawn[1]), source=source), examples, how)
 
 
 def test_control_acknowledging_what_is_not_done_is_caught() -> None:
@@ -265,13 +254,12 @@ class Unsteady(JsonlSink):
         self._world.at("sink.commit.answer")
 
 
-def lines_of(scenario: Scenario, path: Path) -> tuple[World, list[dict[str, Any]]]:
+def caught_up(scenario: Scenario, sink: Callable[[World], TopiclessSink]) -> World:
+    """A scenario's world at the end of its log, with all of it in a sink of files."""
     world = World(scenario, Parts())
     for _ in range(scenario.seeded):
         world.commit_next()
-    settings = Settings(
-        connector=CONNECTOR, prefix=PREFIX, chunk_rows=scenario.chunk_rows, unsent=orjson.dumps(UNSENT)
-    )  # fmt: skip
+    settings = Settings(connector=CONNECTOR, prefix=PREFIX, chunk_rows=scenario.chunk_rows, unsent=orjson.dumps(UNSENT))
     with _hurried(scenario):
         for _ in range(4 * len(scenario.faults) + 2 * len(scenario.transactions) + 12):
             end = world.log.end
@@ -279,7 +267,7 @@ def lines_of(scenario: Scenario, path: Path) -> tuple[World, list[dict[str, Any]
                 settings,
                 open_source=lambda: MemorySource(world.log, TABLES, at=world.at),
                 open_snapshotter=lambda: world.parts.snapshotter(world),
-                sink=Unsteady(path, world),
+                sink=sink(world),
                 executor=Inline,
             )
             try:
@@ -287,9 +275,12 @@ def lines_of(scenario: Scenario, path: Path) -> tuple[World, list[dict[str, Any]
             except (Killed, RetryableError):
                 continue
             if not world.commit_next() and world.log.end == end:
-                break
-        else:
-            raise Violation("it never caught up")
+                return world
+    raise Violation("it never caught up")
+
+
+def lines_of(scenario: Scenario, path: Path) -> tuple[World, list[dict[str, Any]]]:
+    world = caught_up(scenario, lambda world: Unsteady(path, world))
     return world, [orjson.loads(line) for line in path.read_bytes().splitlines()]
 
 

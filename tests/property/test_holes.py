@@ -28,8 +28,8 @@ from tests.property.test_pipeline_laws import (
     Parts,
     Scenario,
     Step,
-    Violation,
     World,
+    breaks,
     scenarios,
 )
 
@@ -93,20 +93,8 @@ def test_a_hole_is_closed_whatever_happens(scenario: Scenario) -> None:
 
 def caught() -> bool:
     """Whether some scenario shows a connector that is broken on purpose."""
-
-    def broken(scenario: Scenario) -> bool:
-        try:
-            run(scenario)
-        except Violation:
-            return True
-        return False
-
     searching = settings(SEARCH, max_examples=2_000, phases=[hypothesis.Phase.generate], database=None)
-    try:
-        hypothesis.find(st.one_of(scenarios(early=False), scenarios(early=True)), broken, settings=searching)
-    except hypothesis.errors.NoSuchExample:
-        return False
-    return True
+    return breaks(run, st.one_of(scenarios(early=False), scenarios(early=True)), searching)
 
 
 @pytest.mark.full

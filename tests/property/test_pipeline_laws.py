@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import hypothesis
 import orjson
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 
 import cdc.capture.commit_pace
 import cdc.capture.control.commands
@@ -57,6 +58,7 @@ from cdc.testing import (
 )
 from tests.conftest import FULL
 
+T = TypeVar("T")
 CONNECTOR, PREFIX = "law", "p"
 LONG = b"w" * 2_100  # long enough for PostgreSQL to store apart, and so to leave out
 
@@ -533,31 +535,44 @@ def test_a_snapshot_resumed_under_a_new_view_hides_exactly_what_it_saw(scenario:
 # Controls: the loop, broken on purpose. A law that cannot fail says nothing.
 
 
-def caught(parts: Parts | None = None, *, early: bool = True) -> bool:
-    """Whether some scenario shows the laws broken."""
+SEARCHING = settings(
+    max_examples=800,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    phases=[hypothesis.Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
 
-    def broken(scenario: Scenario) -> bool:
+
+def breaks(law: Callable[[T], object], examples: SearchStrategy[T], how: settings = SEARCHING) -> bool:
+    """Whether some example breaks the law, as it must where a part is broken on purpose."""
+
+    def broken(example: T) -> bool:
         try:
-            run(scenario, parts)
+            law(example)
         except Violation:
             return True
-        except OperatorError as exc:
-            return exc.message.startswith("a gap")
         return False
 
-    searching = settings(
-        max_examples=800,
-        derandomize=True,
-        deadline=None,
-        database=None,
-        phases=[hypothesis.Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
     try:
-        hypothesis.find(scenarios(early=early), broken, settings=searching)
+        hypothesis.find(examples, broken, settings=how)
     except hypothesis.errors.NoSuchExample:
         return False
     return True
+
+
+def caught(parts: Parts | None = None, *, early: bool = True) -> bool:
+    """Whether some scenario shows the laws broken."""
+
+    def law(scenario: Scenario) -> None:
+        try:
+            run(scenario, parts)
+        except OperatorError as exc:
+            if exc.message.startswith("a gap"):
+                raise Violation(exc.message) from exc
+
+    return breaks(law, scenarios(early=early))
 
 
 class ByLsn(MemoryHandover):

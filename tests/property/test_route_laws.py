@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import hypothesis
 import orjson
 from hypothesis import HealthCheck, given, settings
 
@@ -23,8 +22,8 @@ from tests.property.test_pipeline_laws import (
     Oracle,
     Parts,
     Scenario,
-    Violation,
     World,
+    breaks,
     holds,
     run,
     scenarios,
@@ -97,26 +96,7 @@ def test_a_snapshot_of_tables_of_one_topic_is_resumed(scenario: Scenario) -> Non
 
 
 def _caught(parts: Parts) -> bool:
-    def broken(scenario: Scenario) -> bool:
-        try:
-            run(scenario, parts, oracle=OfOneTopic)
-        except Violation:
-            return True
-        return False
-
-    searching = settings(
-        max_examples=800,
-        derandomize=True,
-        deadline=None,
-        database=None,
-        phases=[hypothesis.Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    try:
-        hypothesis.find(scenarios(early=False), broken, settings=searching)
-    except hypothesis.errors.NoSuchExample:
-        return False
-    return True
+    return breaks(lambda scenario: run(scenario, parts, oracle=OfOneTopic), scenarios(early=False))
 
 
 class NotApart(MemorySink):

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from cdc.model.errors import OperatorError
-from cdc.model.state import VERSION, Phase, State, _checksum
+from cdc.model.state import VERSION, Phase, State, checksum_of
 
 STATE = State(
     connector="shop",
@@ -81,7 +81,7 @@ def test_a_field_missing_is_damage_even_with_a_checksum_that_fits() -> None:
     body = orjson.loads(STATE.to_bytes())
     del body["checksum"], body["epoch"]
     with pytest.raises(OperatorError, match="damaged"):
-        State.from_bytes(orjson.dumps({**body, "checksum": _checksum(body)}), where="topic t")
+        State.from_bytes(orjson.dumps({**body, "checksum": checksum_of(body)}), where="topic t")
 
 
 def test_a_newer_releases_record_is_not_guessed_at() -> None:

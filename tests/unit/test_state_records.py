@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc.model.errors import OperatorError
-from cdc.model.state import Phase, State, _checksum
+from cdc.model.state import Phase, State, checksum_of
 from cdc.model.state_records import StateReader, StateWriter, table_key
 
 SMALL: Final = 2_000
@@ -107,7 +107,7 @@ def test_the_record_of_an_older_release_is_read_and_followed_by_new_ones() -> No
 
 
 def _with_checksum(body: dict[str, object]) -> bytes:
-    return orjson.dumps({**body, "checksum": _checksum(body)})
+    return orjson.dumps({**body, "checksum": checksum_of(body)})
 
 
 names = st.sampled_from(["s.a", "s.b", "s.ü", "t.a"])

@@ -42,7 +42,7 @@ import pymysql.cursors
 from cdc.model.change import Change, Offset, Op, Row, Table, Transaction, TransactionBatch
 from cdc.model.errors import BugError, ChangedError, GapError, OperatorError
 from connectors.mysql import session
-from connectors.triggers.change_tables import CLOSE_THE_GAP
+from connectors.triggers.change_tables import CLOSE_THE_GAP, number_of
 from connectors.triggers.mysql.change_log import rounds_altered
 from connectors.triggers.mysql.numbers import Numbers
 from connectors.triggers.mysql.shape import Shape
@@ -295,7 +295,7 @@ class Rounds:
     def _changes(self, found: Round) -> Iterator[Change]:
         """Give a round's changes in the order of their numbers."""
         each = [self._of_shape(found, shape, rows) for shape, rows in sorted(found.shapes.items())]
-        yield from heapq.merge(*each, key=_number)
+        yield from heapq.merge(*each, key=number_of)
 
     def _of_shape(self, found: Round, shape: int, rows: int) -> Iterator[Change]:
         known = self._table_of(shape)
@@ -362,9 +362,3 @@ class Rounds:
                     yield number, op.decode(), int(of), tuple(image)
             if len(rows) < _PAGE or low > found.numbers.last:
                 return
-
-
-def _number(change: Change) -> int:
-    if isinstance(change.lsn, tuple):
-        raise BugError("a change's number has one part")
-    return change.lsn

@@ -31,7 +31,7 @@ from connectors.triggers.change_tables import CLOSE_THE_GAP, too_wide
 from connectors.triggers.following import LOCKS_S
 from connectors.triggers.postgres import triggers
 from connectors.triggers.postgres.looks import FUNCTIONS, SECURITY, TABLES, TRIGGERS, Looks
-from connectors.triggers.postgres.shape import Equality, Shape, ShapeColumn, prints_exactly, stored_as
+from connectors.triggers.postgres.shape import Equality, Shape, ShapeColumn, prints_exactly, quoted, stored_as
 from connectors.triggers.postgres.triggers import EVENTS, FORGETS, MOST_COLUMNS, Names
 
 ROOM: Final = 20
@@ -131,7 +131,7 @@ class ChangeLog:
         with self._changing():
             first = self.last() % TOO_GREAT + 1  # what waits for a place in the old one finds it in the new one
             if self.exists():
-                self._do(f"DROP SCHEMA {triggers.quoted(self.names.schema)} CASCADE")
+                self._do(f"DROP SCHEMA {quoted(self.names.schema)} CASCADE")
             for statement in triggers.schema(self.names, log, first):
                 self._do(statement)
         for one in captured:

@@ -47,9 +47,9 @@ from psycopg2 import sql
 from cdc.model.change import Change, Offset, Op, Row, Table, Transaction, TransactionBatch
 from cdc.model.errors import BugError, ChangedError, GapError, OperatorError
 from connectors.postgres.copy_text import parse_row
-from connectors.triggers.change_tables import CLOSE_THE_GAP
+from connectors.triggers.change_tables import CLOSE_THE_GAP, number_of
 from connectors.triggers.postgres.change_log import ROOM, TOO_GREAT, ChangeLog, too_great
-from connectors.triggers.postgres.triggers import quoted
+from connectors.triggers.postgres.shape import quoted
 
 log = logging.getLogger("cdc")
 
@@ -240,7 +240,7 @@ class Rounds:
         given = []
         for listed in batch:
             found = changes[listed.xid]
-            found.sort(key=_number)
+            found.sort(key=number_of)
             commit, self.place = self.place.of_next(listed), self.place.behind(listed)
             if found:
                 given.append(_transaction(listed, commit, found))
@@ -252,7 +252,7 @@ class Rounds:
     def _streamed(self, listed: Listed) -> Iterator[Change]:
         """Read a transaction's changes page by page, and move behind it when the last one has come."""
         pages = [self._paged(oid, listed.xid) for oid in listed.tables]
-        yield from heapq.merge(*pages, key=_number)
+        yield from heapq.merge(*pages, key=number_of)
         self.place = self.place.behind(listed)
 
     def _paged(self, oid: int, xid: str) -> Iterator[Change]:
@@ -345,12 +345,6 @@ def _batches(listed: Sequence[Listed]) -> Iterator[list[Listed]]:
         rows += one.changes
     if batch:
         yield batch
-
-
-def _number(change: Change) -> int:
-    if isinstance(change.lsn, tuple):
-        raise BugError("a change's number has one part")
-    return change.lsn
 
 
 def _transaction(listed: Listed, commit: int, changes: Iterator[Change] | list[Change]) -> Transaction:

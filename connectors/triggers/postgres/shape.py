@@ -110,7 +110,7 @@ def stored_as(oid: int, types: Mapping[int, TypeInfo]) -> str:
         info = types[info.base]
     if info.category == ENUM:
         return 'pg_catalog."text"'
-    return f"{_quoted(info.schema)}.{_quoted(info.name)}"
+    return f"{quoted(info.schema)}.{quoted(info.name)}"
 
 
 _EXACT: Final = frozenset(
@@ -126,5 +126,6 @@ def prints_exactly(oid: int, types: Mapping[int, TypeInfo]) -> bool:
     return info.category == ENUM or (info.schema == "pg_catalog" and info.name in _EXACT)
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """Write a name as SQL does."""
     return '"' + name.replace('"', '""') + '"'

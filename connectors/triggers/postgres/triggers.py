@@ -39,7 +39,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from connectors.triggers.postgres.shape import Shape
+from connectors.triggers.postgres.shape import Shape, quoted
 
 EVENTS: Final = ("insert", "update", "delete", "truncate")
 FORGETS: Final = "cdc.forgets"
@@ -88,11 +88,6 @@ class Names:
         """Return the number of the table whose function has a name; None: it is no function of a table."""
         event, _, oid = function.rpartition("_")
         return int(oid) if event in EVENTS and oid.isdecimal() else None
-
-
-def quoted(name: str) -> str:
-    """Write a name as SQL does."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:

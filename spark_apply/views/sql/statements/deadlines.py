@@ -13,9 +13,10 @@ from typing import Final
 
 from sqlglot import exp
 
+from spark_apply.views.sql.expressions.carrier import shown
 from spark_apply.views.sql.expressions.engines.dialects import current
 from spark_apply.views.sql.reading.blocks import CLOCK, Block, aliases, has_clock
-from spark_apply.views.sql.reading.written import Written, as_written
+from spark_apply.views.sql.reading.written import Written
 from spark_apply.views.sql.statements import block as to
 from spark_apply.views.sql.statements.rule import Units, conditions_over, connected, select_units
 
@@ -98,7 +99,7 @@ def _of(expression: exp.Expr, written: Written, *, aggregated: bool) -> Iterator
         if comparison is None or found is None:
             context = comparison or clock.parent or clock
             raise written.refuse(
-                f"clock() is used in a way of which it is not known when it changes: {_shown(context)}",
+                f"clock() is used in a way of which it is not known when it changes: {shown(context)}",
                 at=clock,
                 hint=ALLOWED,
             )
@@ -110,13 +111,13 @@ def _check_instant(at: exp.Expr, comparison: exp.Expr, written: Written, *, aggr
     inside_an_aggregate = comparison.find_ancestor(exp.AggFunc, exp.Filter, exp.AnonymousAggFunc) is not None
     if at.find(exp.Window) or (aggregated and not inside_an_aggregate and at.find(exp.AggFunc)):
         raise written.refuse(
-            f"clock() is compared with an aggregate or a window: {_shown(comparison)}",
+            f"clock() is compared with an aggregate or a window: {shown(comparison)}",
             at=comparison,
             hint="make the aggregate in a CTE, and compare its column with clock() in a query over the CTE",
         )
     if not any(at.find_all(exp.Column)):
         raise written.refuse(
-            f"clock() is compared with what is no column: {_shown(comparison)}", at=comparison, hint=ALLOWED
+            f"clock() is compared with what is no column: {shown(comparison)}", at=comparison, hint=ALLOWED
         )
 
 
@@ -165,14 +166,7 @@ def _check_optional(block: Block, written: Written, needed: frozenset[str]) -> N
         timed = next((each for each in source.on if has_clock(each)), None)
         if timed is not None and source.optional and source.alias in there:
             raise written.refuse(
-                f"clock() stands in the ON of a LEFT JOIN, or in EXISTS, NOT EXISTS or IN: {_shown(timed)}",
+                f"clock() stands in the ON of a LEFT JOIN, or in EXISTS, NOT EXISTS or IN: {shown(timed)}",
                 at=timed,
-                hint=f"make a column of a CTE of it, SELECT DISTINCT …, {_shown(timed)} AS due FROM …, and join that",
+                hint=f"make a column of a CTE of it, SELECT DISTINCT …, {shown(timed)} AS due FROM …, and join that",
             )
-
-
-def _shown(part: exp.Expr) -> str:
-    def written_clock(node: exp.Expr) -> exp.Expr:
-        return exp.Anonymous(this="clock") if isinstance(node, exp.Var) and node.name == CLOCK else node
-
-    return as_written(part.transform(written_clock))
