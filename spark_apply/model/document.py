@@ -26,12 +26,14 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 
 from cdc.model.change import Kind
 from cdc.model.errors import OperatorError
-from spark_apply.model.target_table import TargetTable, narrower, rebuilt
+from spark_apply.model.target_table import TargetColumn, TargetTable, narrower, rebuilt
 from spark_apply.model.types import spark_type
 from spark_apply.spark.names import quoted
 
 DOCUMENT = "_cdc_document"
 MAX_ID_BYTES = 512
+UNSIGNED = Kind("uint64")
+"""A number in documents, where a decimal, which may be stored as the same type, is a text."""
 
 
 def document_id(key: str) -> str:
@@ -62,7 +64,18 @@ def document(
 
 def forms_of(table: TargetTable) -> dict[str, str]:
     """Return by column the type whose values documents have in it; a mapping of fields does not tell arrays."""
-    return {column.name: spark_type(column.kind).simpleString() for column in table.columns}
+    return {column.name: _form(column, column.kind) for column in table.columns}
+
+
+def alike(column: TargetColumn) -> list[Kind]:
+    """Return the kinds that a column had, and of which documents have values as of the present one."""
+    return [kind for kind in narrower(column) if (kind == UNSIGNED) == (column.kind == UNSIGNED)]
+
+
+def _form(column: TargetColumn, kind: Kind) -> str:
+    form = spark_type(kind).simpleString()
+    told = kind.name == "decimal" and any(was == UNSIGNED for was, _ in column.versions)
+    return f"{form} as text" if told else form
 
 
 def require_same_forms(table: TargetTable, had: Mapping[str, str], where: str) -> None:
@@ -73,7 +86,7 @@ def require_same_forms(table: TargetTable, had: Mapping[str, str], where: str) -
     """
     now = forms_of(table)
     for column in table.columns:
-        known = {spark_type(kind).simpleString() for kind in narrower(column)}
+        known = {_form(column, kind) for kind in alike(column)}
         before = had.get(column.name)
         if before not in (None, now[column.name]) and column.versions and before not in known:
             msg = f"{where}, column {column.name}: it is {before} and would have to be {now[column.name]}"

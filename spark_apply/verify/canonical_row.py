@@ -96,7 +96,7 @@ def _lenient(convert: Convert | None) -> Convert | None:
     def converted(value: Any) -> Any:  # noqa: ANN401 - JSON
         try:
             return convert(value)
-        except (TypeError, ValueError, OverflowError, struct.error):
+        except (TypeError, ValueError, ArithmeticError, struct.error):
             return value
 
     return converted
@@ -104,7 +104,7 @@ def _lenient(convert: Convert | None) -> Convert | None:
 
 def _became_text(kind: Kind, kept: Kind) -> bool:
     """Whether a column has texts of all the types that it had; a time of day is a text of its own."""
-    return kept.name == TEXT.name and kind.name not in (TEXT.name, "time_micros")
+    return spark_type(kept) == spark_type(TEXT) and kind.name not in (kept.name, "time_micros")
 
 
 def _has_other_digits(kind: Kind, kept: Kind) -> bool:

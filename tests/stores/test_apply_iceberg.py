@@ -10,10 +10,15 @@ from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import ApplySource, ApplyTable, StoreConfig
 from cdc.config.config import ApplyConfig
+from cdc.model.change import Kind
 from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.events.kafka import topics
+from spark_apply.events.projection import projected_table
 from spark_apply.job.batch import size
 from spark_apply.job.job import run_apply
+from spark_apply.model.store import Due
+from spark_apply.model.target_table import TargetTable, Version
+from spark_apply.stores.iceberg import copies
 from spark_apply.stores.iceberg.store import IcebergStore, open_store
 from spark_apply.stores.lake import merge
 from tests.spark.kinds import SPARK_TYPES
@@ -135,6 +140,67 @@ def test_more_bad_events_than_the_limit_stop_the_job(setting: Setting) -> None:
         setting.apply(setting.config(limit=1))
     assert setting.apply(setting.config(limit=2)).tables[table.qualified]["copy"].quarantined == 1
     assert setting.contents(table) == setting.folded(table, table.event("c", order(1), position(10)))
+
+
+def _retyped() -> tuple[TargetTable, TargetTable]:
+    """Return a table before and after its column `t` got a type to which no copy is altered in place."""
+    columns = [(("id", Kind("int64")), ("t", Kind("decimal", *digits))) for digits in ((10, 2), (12, 4))]
+    versions = [Version("law", "public", "t", "law.public.t", n, ("id",), of) for n, of in enumerate(columns, 1)]
+    settings = ApplyTable(stores=("copy",))
+    return projected_table(versions[:1], settings), projected_table(versions, settings)
+
+
+def _names(store: IcebergStore, table: TargetTable) -> list[str]:
+    store._tables.spark.catalog.refreshTable(store.table_name(table))
+    return store._tables.spark.table(store.table_name(table)).schema.names
+
+
+def test_a_rebuild_that_ends_without_a_swap_leaves_no_columns(apply_spark: SparkSession, tmp_path: Path) -> None:
+    """Readers of the live copy would have them in `SELECT *`."""
+    setting = Setting(apply_spark, "", tmp_path, lambda path: StoreConfig(type="iceberg", path=str(path)))
+    store, (was, now) = _store(setting), _retyped()
+    store.open(was)
+    store.beside(now)
+    assert _names(store, now) == ["id", "t", "_cdc_position", "_cdc_beside_t"]
+    store.close()
+    assert _names(store, now) == ["id", "t", "_cdc_position"]
+
+
+@pytest.mark.full  # the other one is the quick one
+def test_columns_of_another_rebuild_and_of_the_live_copy_stay(
+    apply_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = Setting(apply_spark, "", tmp_path, lambda path: StoreConfig(type="iceberg", path=str(path)))
+    store, other, (was, now) = _store(setting), _store(setting), _retyped()
+    store.open(was)
+    store.beside(now)
+    other.beside(now)
+    store.close()
+    assert _names(other, now) == ["id", "t", "_cdc_position", "_cdc_beside_t"]
+    with monkeypatch.context() as away:
+        away.setattr(copies, "_exchange", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            other.swap(now, Due("one", {}))
+    other.close()
+    assert _names(other, now) == ["id", "t", "_cdc_position"]
+    store.beside(now)
+    store.swap(now, Due("two", {}))
+    store.close()
+    assert store.read(now).schema["t"].dataType.simpleString() == "decimal(12,4)"
+    assert sorted(_names(other, now)) == ["_cdc_position", "id", "t"]
+
+
+def test_a_column_that_sorts_the_table_keeps_its_type(apply_spark: SparkSession, tmp_path: Path) -> None:
+    """Also one that has: Iceberg keeps the orders that a table had, and no task could write without their columns."""
+    setting = Setting(apply_spark, "", tmp_path, lambda path: StoreConfig(type="iceberg", path=str(path)))
+    store, (was, now) = _store(setting), _retyped()
+    store.open(was)
+    for by in ("ORDERED BY id, t", "UNORDERED"):
+        store._tables.spark.sql(f"ALTER TABLE {store.table_name(was)} WRITE {by}")
+        with pytest.raises(OperatorError, match="column t: it sorts the table, with another type") as told:
+            store.beside(now)
+        assert "target: t_2 under tables.public.t" in (told.value.hint or "")
+    assert _names(store, was) == ["id", "t", "_cdc_position"]
 
 
 @pytest.mark.full  # test_a_kill_at_every_step: two tables in three stores

@@ -102,7 +102,18 @@ def test_what_keeps_a_column_from_another_type_is_named(postgres18: Database) ->
         OperatorError, match=r"column n of its copy would have to be text, and others keep it: .*text >"
     ):
         store.beside(now)
-    postgres18.execute("ALTER TABLE public.kept DROP CONSTRAINT positive")
+    for made, gone in (
+        ("ADD COLUMN twice numeric GENERATED ALWAYS AS (n * 2) STORED", "DROP COLUMN twice"),
+        (
+            "ALTER n DROP DEFAULT, ALTER n TYPE bigint, ALTER n SET NOT NULL, ALTER n ADD GENERATED ALWAYS AS IDENTITY",
+            "ALTER n DROP IDENTITY",
+        ),
+    ):
+        postgres18.execute(f"ALTER TABLE public.kept DROP CONSTRAINT IF EXISTS positive, {made}")
+        with pytest.raises(OperatorError, match=r"column n .* would have to be text, and others keep it: ") as told:
+            store.beside(now)
+        assert "take that off the column" in (told.value.hint or "")
+        postgres18.execute(f"ALTER TABLE public.kept {gone}")
     store.beside(now)
     assert postgres18.rows(
         "SELECT format_type(atttypid, atttypmod) FROM pg_attribute"

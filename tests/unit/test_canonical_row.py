@@ -101,6 +101,31 @@ def test_what_is_kept_as_text(kind: Kind, event: str, kept: str) -> None:
     assert here.differing(one, here.of_document(json.dumps({"id": 1, "v": kept + "0"}))) == ("v",)
 
 
+@pytest.mark.parametrize("kept", [Kind("decimal"), Kind("string"), Kind("json")])
+@pytest.mark.parametrize("text", ["hello", "1e3", "1000"])
+def test_texts_that_took_the_place_of_decimals_are_texts(kept: Kind, text: str) -> None:
+    """The copy stores both as the same type; only what is a decimal now has another way to write its digits."""
+    here = form({"id": Kind("int64"), "v": Kind("string")}, stored={"v": kept})
+    one = here.of_event(json.dumps({"id": 1, "v": text}).encode())
+    assert here.differing(one, here.of_document(json.dumps({"id": 1, "v": text}))) == ()
+    other = "1000" if text == "1e3" else "1e3"
+    assert here.differing(one, here.of_document(json.dumps({"id": 1, "v": other}))) == ("v",)
+
+
+@pytest.mark.parametrize(
+    ("now", "kept", "event"),
+    [
+        (Kind("decimal"), Kind("decimal"), '"1e3"'),
+        (Kind("decimal", 10, 2), Kind("decimal", 14, 4), '"1.50"'),
+        (Kind("int64"), Kind("decimal", 22, 3), "50"),
+    ],
+)
+def test_what_is_no_number_in_the_copy_differs(now: Kind, kept: Kind, event: str) -> None:
+    here = form({"id": Kind("int64"), "v": now}, stored={"v": kept})
+    one = here.of_event(f'{{"id":1,"v":{event}}}'.encode())
+    assert here.differing(one, here.of_document('{"id":1,"v":"hello"}')) == ("v",)
+
+
 @pytest.mark.parametrize(
     ("now", "kept", "event", "document"),
     [

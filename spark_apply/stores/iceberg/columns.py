@@ -13,7 +13,7 @@ from spark_apply.model.completeness import NEW
 from spark_apply.model.identity import stamp
 from spark_apply.model.target_table import TargetTable, other_target
 from spark_apply.spark.names import quoted
-from spark_apply.stores.iceberg.partitions import partitioned_by
+from spark_apply.stores.iceberg.partitions import partitioned_by, sorted_by
 from spark_apply.stores.iceberg.tables import IcebergTables
 from spark_apply.stores.lake.columns import column_changes, lake_row_type, made_again, without
 from spark_apply.stores.lake.properties import IDENTITY, MARK
@@ -65,28 +65,36 @@ def changes(
 def others(tables: IcebergTables, table: TargetTable) -> list[T.StructField]:
     """Return the columns that a copy beside the live one must have otherwise.
 
-    Raises OperatorError for one by which the table is partitioned: its partitions are of the type that it has.
+    Raises OperatorError for one by which the table is or was partitioned or sorted: that is of the type that it has.
     """
-    found = made_again(tables.spark.table(tables.name(table)).schema, lake_row_type(table))
-    taken = partitioned_by(tables.loaded(table)) if found else frozenset()
+    name, found = tables.name(table), made_again(tables.spark.table(tables.name(table)).schema, lake_row_type(table))
+    loaded = tables.loaded(table)
     for field in found:
-        if field.name in taken:
-            msg = f"Iceberg table {tables.name(table)}, column {field.name}: it partitions the table, with another type"
-            raise OperatorError(msg, hint=other_target(table))
+        where = f"Iceberg table {name}, column {field.name}"
+        if field.name in partitioned_by(loaded):
+            raise OperatorError(f"{where}: it partitions the table, with another type", hint=other_target(table))
+        if field.name in sorted_by(loaded):
+            raise OperatorError(f"{where}: it sorts the table, with another type", hint=other_target(table))
     return found
 
 
 def add_beside(tables: IcebergTables, table: TargetTable, others: Sequence[T.StructField]) -> dict[str, str]:
     """Add empty columns that take the place of `others` in a swap; return their names by those of the others."""
+    drop_beside(tables, table)  # of a rebuild that was killed
     name = tables.name(table)
-    left = [quoted(of) for of in tables.spark.table(name).schema.names if of.startswith(_BESIDE)]
-    if left:  # of a rebuild that did not end
-        tables.spark.sql(f"ALTER TABLE {name} DROP COLUMNS ({', '.join(left)})")
     new = {field.name: f"{_BESIDE}{field.name}" for field in others}
     added = ", ".join(f"{quoted(new[field.name])} {field.dataType.simpleString()}" for field in others)
     if added:
         tables.spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({added})")
     return new
+
+
+def drop_beside(tables: IcebergTables, table: TargetTable) -> None:
+    """Drop the columns that `add_beside` has added."""
+    name = tables.name(table)
+    left = [quoted(of) for of in tables.spark.table(name).schema.names if of.startswith(_BESIDE)]
+    if left:
+        tables.spark.sql(f"ALTER TABLE {name} DROP COLUMNS ({', '.join(left)})")
 
 
 def with_beside(schema: str) -> str:

@@ -45,6 +45,12 @@ def partitioned_by(loaded: Any) -> set[str]:  # noqa: ANN401 - Java's Table
     return {str(schema.findColumnName(field.sourceId())) for spec in loaded.specs().values() for field in spec.fields()}
 
 
+def sorted_by(loaded: Any) -> set[str]:  # noqa: ANN401 - Java's Table
+    """Return the columns by which another hand has rows sorted where they are written, or had: ``WRITE ORDERED BY``."""
+    schema = loaded.schema()
+    return {str(schema.findColumnName(of.sourceId())) for by in loaded.sortOrders().values() for of in by.fields()}
+
+
 def noted(table: TargetTable) -> str:
     """Return the property value for this partitioning."""
     return json.dumps([astuple(one) for one in table.partition_by])

@@ -19,6 +19,7 @@ branch or tag needs, but none by which position or mark are found.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import re
@@ -27,14 +28,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, DataFrameWriterV2, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
 
 from cdc.config.apply_config import StoreConfig
-from cdc.model.errors import ConfigError, OperatorError
+from cdc.model.errors import CdcError, ConfigError, OperatorError
 from spark_apply.events.typed import OP, POSITION
 from spark_apply.model.altered import put_back, retyped
 from spark_apply.model.clock import CLOCK
@@ -46,7 +47,7 @@ from spark_apply.model.upkeep import HOUR_MS, Upkeep, upkeep_of
 from spark_apply.spark.names import folder_name, quoted
 from spark_apply.spark.paths import local, located
 from spark_apply.spark.session import open_session
-from spark_apply.stores.iceberg.columns import NOT_READ, TAKEN, add_beside, changes, create, others
+from spark_apply.stores.iceberg.columns import NOT_READ, TAKEN, add_beside, changes, create, drop_beside, others
 from spark_apply.stores.iceberg.copies import MAIN, begin_beside, put_previous_back, replaced_at, schema_of, swap_in
 from spark_apply.stores.iceberg.maintenance import compact, expire, unneeded, worn
 from spark_apply.stores.iceberg.marks import has_no_rows, mark_in_folder, mark_of, position_at, standing
@@ -122,6 +123,8 @@ class IcebergStore(LakeStore):
         """By table, the number of the schema whose columns fit it."""
         self._names: dict[str, dict[str, str]] = {}
         """By table of a copy beside the live one, the columns that have another name until the swap."""
+        self._unswapped: dict[str, TargetTable] = {}
+        """By branch, the tables that have columns for it beside those of the live copy."""
 
     def foresee(self, table: TargetTable) -> Foreseen:
         self._refuse_taken(table)
@@ -325,13 +328,27 @@ class IcebergStore(LakeStore):
         self._evolve(table, but=remade)
         names = add_beside(self._tables, table, remade)
         branch = self._beside[table.qualified] = begin_beside(self._tables, table)
+        if names:
+            self._unswapped[branch] = table
         copy = IcebergStore(self._catalog, self._tables.spark, branch=branch)
         copy._positions[table.qualified] = None
         copy._names[table.qualified] = names
         return copy
 
     def swap(self, table: TargetTable, due: Due) -> None:
-        swap_in(self._tables, table, self._beside.pop(table.qualified), due)
+        branch = self._beside.pop(table.qualified)
+        swap_in(self._tables, table, branch, due)
+        self._unswapped.pop(branch, None)
+
+    def close(self) -> None:
+        """Take the columns of copies that were not swapped in from the readers of the live ones, if that can be."""
+        for branch, table in self._unswapped.items():
+            with contextlib.suppress(CdcError, PySparkException, Py4JError, OSError):  # the next rebuild does it, too
+                if self._tables.loaded(table).refs().get(branch) is not None:  # no other one has taken the place
+                    self._tables.spark.catalog.refreshTable(self.table_name(table))
+                    drop_beside(self._tables, table)
+        self._unswapped.clear()
+        super().close()
 
     def previous(self, table: TargetTable) -> dt.datetime | None:
         return replaced_at(self._tables.loaded(table)) if self._tables.is_there(table) else None

@@ -14,7 +14,8 @@ import tantivy
 
 from cdc.model.change import Kind
 from cdc.model.errors import OperatorError
-from spark_apply.model.target_table import TargetTable, narrower, rebuilt
+from spark_apply.model.document import alike
+from spark_apply.model.target_table import TargetTable, rebuilt
 from spark_apply.model.types import spark_type
 
 FIELD_KEY, FIELD_ROW, FIELD_TEXT = "_cdc_key", "_cdc_row", "_cdc_text"
@@ -39,7 +40,7 @@ def require_same_values(table: TargetTable, had: Mapping[str, str], where: str) 
     now = fields_of(table)
     for column in table.columns:
         before, after = had.get(column.name), now.get(column.name)
-        known = {_field_type(kind) for kind in narrower(column)}
+        known = {_field_type(kind) for kind in alike(column)}
         if before is not None and before != after and column.versions and before not in known:
             msg = f"{where}, column {column.name}: it is {before} and would have to be {after or 'not searchable'}"
             raise OperatorError(msg, hint=rebuilt(table))

@@ -40,6 +40,8 @@ OWN_TYPES: Final[Mapping[str, str]] = {
 _PLACE = sql.SQL("{} integer, {} bigint").format(sql.Identifier(PARTITION), sql.Identifier(OFFSET))
 """The columns that say where the record of an event lies."""
 
+_KEEPS_TYPE: Final = (psycopg2.ProgrammingError, psycopg2.NotSupportedError, psycopg2.DataError)
+"""What a default, a constraint or an index raises that is of another type; a generated column; an identity."""
 _KEPT: Final = """
 WITH t AS (SELECT * FROM pg_class WHERE oid = to_regclass(%s)), options AS (SELECT unnest(reloptions) AS one FROM t
     UNION ALL SELECT 'toast.' || unnest(o.reloptions) FROM t JOIN pg_class o ON o.oid = t.reltoastrelid),
@@ -137,7 +139,7 @@ def _give_types(cur: Cursor, tables: Tables, rows: sql.Identifier) -> None:
         change = sql.SQL("ALTER TABLE {0} ALTER COLUMN {1} TYPE {2} USING NULL::{2}")
         try:
             cur.execute(change.format(rows, sql.Identifier(name), sql.SQL(kind)))
-        except psycopg2.ProgrammingError as exc:  # a default, a constraint or an index that is of the other type
+        except _KEEPS_TYPE as exc:
             said = exc.diag.message_primary
             msg = f"{tables.table.qualified}: column {name} of its copy would have to be {kind}, and others keep it"
             raise OperatorError(
