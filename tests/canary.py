@@ -16,7 +16,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
@@ -90,7 +90,8 @@ class Watch:
 
     def _sample(self) -> None:
         while not self._over.wait(_SAMPLED_EVERY_S):
-            self._seen |= self.in_command_lines()
+            with suppress(OSError):  # a test may have taken all files from its process for a moment
+                self._seen |= self.in_command_lines()
 
     def stop(self) -> None:
         self._over.set()
