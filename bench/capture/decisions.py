@@ -1,7 +1,7 @@
 """Prints the figures that docs/adr quotes: `make bench-decisions`. Medians of three, on servers of its own.
 
 With `--wide 3000000` only how a connector goes on with one wide value that the log left out, on a table of so many rows
-and a server that waits ten seconds for an answer. It takes 10 kB of disk a row.
+and a server that waits ten seconds for an answer. The disk holds the rows three times: in the table, its log, a topic.
 """
 
 from __future__ import annotations

@@ -333,7 +333,7 @@ def _widest(table: Version, name: str, kinds: Sequence[Kind]) -> Kind:
         if name in table.key and (common_kind(widest, kind) is None or not have_one_text(widest, kind)):
             was, now = spark_type(widest).simpleString(), spark_type(kind).simpleString()
             if was == now:
-                was, now = widest.name, kind.name
+                was, now = (f"{of.name} of {of.element.name}" if of.element else of.name for of in (widest, kind))
             hint = (
                 f"types: {{{name}: string}} and target: {table.table}_2 under tables.{table.qualified} make another "
                 "table beside it, filled from the topics; the present one stays as it is"

@@ -121,6 +121,8 @@ def common_kind(one: Kind, other: Kind) -> Kind | None:
 def have_one_text(one: Kind, other: Kind) -> bool:
     """Whether a value that both kinds have is the same JSON in events of either."""
     both = {one.name, other.name}
+    if one.element is not None and other.element is not None:
+        return have_one_text(one.element, other.element)
     if len(both) == 1 or both <= {"int16", "int32", "int64"}:
         return True
     return "time_micros" not in both and all(isinstance(spark_type(kind), T.StringType) for kind in (one, other))

@@ -96,6 +96,13 @@ def test_a_column_becomes_wider(before: Kind, after: Kind, wider: bool) -> None:
     assert not more.is_wider_than(was)
 
 
+def _kind(text: str) -> Kind:
+    if text.startswith("array of "):
+        return Kind("array", element=_kind(text.removeprefix("array of ")))
+    name, _, digits = text.partition("(")
+    return Kind(name, *map(int, digits.strip(")").split(","))) if digits else Kind(name)
+
+
 @pytest.mark.parametrize(("was", "now", "follows"), [
     ("int32", "int64", True),
     ("int64", "int16", True),
@@ -106,13 +113,14 @@ def test_a_column_becomes_wider(before: Kind, after: Kind, wider: bool) -> None:
     ("timestamp_millis", "timestamp_micros", False),
     ("float32", "float64", False),
     ("time_micros", "string", False),
+    ("array of int32", "array of int32", True),
+    ("array of timestamp_millis", "array of timestamp_micros", False),
+    ("array of int32", "array of int64", False),
     ("decimal(5,2)", "decimal(9,4)", False),
 ])  # fmt: skip
 def test_a_key_of_which_a_value_has_two_texts_is_not_followed(was: str, now: str, follows: bool) -> None:
     """Its old text would be deleted behind the row that has the new one."""
-    kinds = [Kind(name, *map(int, digits.strip(")").split(","))) if digits else Kind(name)
-             for name, _, digits in (was.partition("("), now.partition("("))]  # fmt: skip
-    versions = [_version(number, ("x", kind), key=("x",)) for number, kind in enumerate(kinds, 1)]
+    versions = [_version(number, ("x", _kind(text)), key=("x",)) for number, text in ((1, was), (2, now))]
     if follows:
         assert target(versions, {}).key == ("x",)
     else:

@@ -19,7 +19,7 @@ from connectors.triggers.mysql.triggers import Names
 _AT_ONCE: Final = 500
 _DELETING_S: Final = 0.5
 _LEAST: Final = 20
-"""For as many ranges that a round's row holds, and is written again with, at least one change is deleted."""
+"""A call deletes at least one change for so many ranges in a round's row, because it writes that row again."""
 
 
 def forget(ask: Ask, names: Names, upto: int, change_tables: Collection[int]) -> bool:
