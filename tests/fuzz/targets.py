@@ -27,7 +27,7 @@ from cdc.encode.built import built
 from cdc.encode.envelope import row_codegen
 from cdc.model.change import Column, Kind, Op, Table, Transaction, TransactionBatch
 from cdc.model.errors import CdcError, ConfigError, OperatorError, ProtocolError, TooLargeError
-from cdc.model.state import Phase, State, _checksum
+from cdc.model.state import Phase, State, checksum_of
 from connectors import json_values
 from connectors.mysql.binlog import fast_path as mysql_fast
 from connectors.mysql.binlog import parser, table_map, transaction_payload
@@ -521,7 +521,7 @@ def position_records(data: bytes) -> None:
     try:
         body = orjson.loads(data)
         body.pop("checksum", None)
-        record = orjson.dumps({**body, "checksum": _checksum(body)})
+        record = orjson.dumps({**body, "checksum": checksum_of(body)})
     except (ValueError, TypeError, AttributeError):
         return
     state = State.from_bytes(record, where="t")

@@ -68,7 +68,7 @@ class Cluster:
     def alive(self) -> int:
         """How many workers the master has; less than none while it does not answer."""
         with (
-            contextlib.suppress(OSError),
+            contextlib.suppress(OSError, ValueError),  # its first page may be another than this one
             urllib.request.urlopen(f"http://127.0.0.1:{self._web}/json/") as answer,
         ):
             return sum(worker["state"] == "ALIVE" for worker in json.load(answer)["workers"])
