@@ -251,6 +251,18 @@ def texts(connection: Connection, doing: str, statement: str, parameters: tuple[
     return [[("" if value is None else value.decode(errors="replace")) for value in row] for row in found]
 
 
+def leave(connection: Connection) -> None:
+    """Drop a result that is not read to its end; its connection cannot be used any more.
+
+    The library would read on to the end of it, or, where the connection is lost, fail while it is collected as garbage.
+    """
+    result = connection._result  # noqa: SLF001 - there is no other way
+    if result is not None and result.unbuffered_active:
+        result.unbuffered_active = False
+        result.connection = None
+        connection._force_close()  # noqa: SLF001
+
+
 def break_off(connection: Connection) -> None:
     """End what runs on it, from any thread; raises nothing. The connection is of no use afterwards."""
     sock = connection._sock  # noqa: SLF001 - there is no other way to end a statement of another thread at once

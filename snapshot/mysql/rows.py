@@ -68,7 +68,7 @@ def _stream_rows(connection: session.Connection, doing: str, statement: str) -> 
                 for row in rows:
                     yield [row], _size(row)
         except BaseException:
-            _leave(connection)
+            session.leave(connection)
             raise
         cursor.close()
     except session.DRIVER_ERRORS as exc:
@@ -107,12 +107,3 @@ def _seen(connection: session.Connection, stream: io.BufferedReader) -> bytes:
     except (OSError, ValueError) as exc:  # ValueError where another thread has closed it
         connection._force_close()  # noqa: SLF001 - as the library does
         raise pymysql.OperationalError(_LOST, f"Lost connection to MySQL server during query ({exc})") from exc
-
-
-def _leave(connection: session.Connection) -> None:
-    """Drop a result that is not read to its end; its connection cannot be used any more."""
-    result = connection._result  # noqa: SLF001 - else the library reads on to the end
-    if result is not None and result.unbuffered_active:
-        result.unbuffered_active = False
-        result.connection = None
-        connection._force_close()  # noqa: SLF001

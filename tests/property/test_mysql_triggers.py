@@ -38,12 +38,15 @@ def test_a_union_has_all(one: set[int], two: set[int], three: set[int]) -> None:
 
 @given(NUMBERS, st.integers(1, 5))
 def test_what_is_looked_for_is_all_that_was_not_seen(numbers: set[int], most: int) -> None:
-    """In few ranges; where there are too many, the lowest is looked through as a whole."""
+    """In few ranges; where there are too many, what is in the shortest of those that were seen is looked at again."""
     seen = Numbers(sorted(numbers))
     gaps = seen.gaps(most + 1)
     assert len(gaps) <= max(most + 1, 2)
     unseen = set(range(70)) - numbers
     assert all(any(first <= number <= last for first, last in gaps) for number in unseen)
+    lengths = sorted(last - first + 1 for first, last in seen.ranges())
+    again = sum(any(first <= number <= last for first, last in gaps) for number in numbers)
+    assert again == sum(lengths[: max(0, len(lengths) - most)])
     exact = seen.gaps(1_000)
     assert all(not any(first <= number <= last for first, last in exact) for number in numbers)
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import gc
+import io
+import socket
+import sys
+from collections.abc import Callable, Iterator
+
 import pymysql
 import pytest
 
 from cdc.model.errors import ConfigError, OperatorError, RetryableError
 from connectors.mysql.session import Address, address, connect_failed, translate, weakness
+from connectors.triggers.mysql.rounds import _streamed as read_rounds
+from snapshot.mysql.rows import stream_rows
 
 
 def test_an_url_is_taken_apart() -> None:
@@ -133,3 +141,31 @@ def test_a_lock_is_waited_for_at_the_first_start_too(code: int) -> None:
     error = translate(pymysql.err.OperationalError(code, "x"), "making triggers")
     assert isinstance(error, RetryableError)
     assert error.at_start
+
+
+class Lost(pymysql.connections.Connection):  # type: ignore[misc]
+    """Is lost once a statement was sent whose rows are read as they come."""
+
+    def __init__(self) -> None:
+        super().__init__(defer_connect=True)
+        self._sock, self._other = socket.socketpair()
+        self._rfile, self._current_timeout = io.BufferedReader(io.BytesIO()), None
+
+    def query(self, sql: str, unbuffered: bool = False) -> int:
+        assert unbuffered
+        self._result = pymysql.connections.MySQLResult(self)
+        self._result.unbuffered_active, self._result.field_count, self._result.converters = True, 1, [(None, None)]
+        return 0
+
+
+@pytest.mark.parametrize("stream", [read_rounds, lambda of, said: stream_rows(of, "reading", said)])
+def test_a_connection_that_is_lost_is_told_once(
+    stream: Callable[[Lost, str], Iterator[object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library would read on when its cursor is collected as garbage, and show a traceback."""
+    untold = list[object]()
+    monkeypatch.setattr(sys, "unraisablehook", untold.append)
+    with pytest.raises(RetryableError):
+        list(stream(Lost(), "SELECT 1"))
+    gc.collect()
+    assert not untold

@@ -67,3 +67,19 @@ def test_a_round_of_any_size_is_forgotten(last_s: float, monkeypatch: pytest.Mon
         assert times < 100
     assert database.changes == set(range(300, 305)), "what is not acknowledged"
     assert {at: json.loads(shapes) for at, (shapes, _) in database.rounds.items()} == {2: {}, 3: {"7": 1}}
+
+
+def test_tables_share_a_statement() -> None:
+    """And the commit of it; a server joins some sixty at most."""
+    said = list[str]()
+
+    def ask(statement: str, *parameters: object) -> list[list[str]]:
+        said.append(statement)
+        if not statement.startswith("SELECT"):
+            return []
+        shapes = {str(shape): 1 for shape in range(1, 121)}
+        return [["1"]] if len(parameters) == 2 else [[json.dumps(shapes), Numbers(range(900)).text]]
+
+    assert forgetting.forget(ask, Names("shop"), 1, set(range(1, 121)))
+    deletes = [statement for statement in said if statement.startswith("DELETE")]
+    assert [statement.count("JOIN") for statement in deletes] == [50, 50, 20]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator
+from heapq import nlargest
 from typing import Final
 
 _LEAST: Final = 0
@@ -96,18 +96,9 @@ class Numbers:
         return self._lasts[-1] if self._lasts else 0
 
     def gaps(self, most: int) -> list[tuple[int, int]]:
-        """Return the ranges between, below and above; of more than `most`, the lower ones are one, and hold numbers."""
-        if not self._firsts:
-            return [(_LEAST, _MOST)]
-        found = [(_LEAST, self._firsts[0] - 1)]
-        found += [(last + 1, first - 1) for last, first in pairwise_ends(self._firsts, self._lasts)]
-        found.append((self._lasts[-1] + 1, _MOST))
-        if len(found) > most:
-            found = [(_LEAST, found[-most][1]), *found[len(found) - most + 1 :]]
-        return found
-
-
-def pairwise_ends(firsts: Sequence[int], lasts: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Give the end of each range with the beginning of the next."""
-    for (_, last), (first, _) in pairwise(zip(firsts, lasts, strict=True)):
-        yield last, first
+        """Return the ranges between, below and above; of more than `most`, they hold the shortest ranges, too."""
+        left_out = list(self.ranges())
+        if len(left_out) >= most:
+            left_out = sorted(nlargest(most - 1, left_out, key=lambda of: of[1] - of[0]))
+        firsts = [_LEAST, *(last + 1 for _, last in left_out)]
+        return list(zip(firsts, [*(first - 1 for first, _ in left_out), _MOST], strict=True))

@@ -96,6 +96,7 @@ class Pins:
         self._known: dict[int, Numbers] = {}
         self.seen = Numbers()
         """What is in rounds that were not forgotten when it was looked at."""
+        self._unread = within(self.seen.gaps(_MOST_GAPS))
 
     def pin(self, view: session.Connection, begin: Sequence[str], change_tables: Sequence[int]) -> int:
         """Take a view and make the round of what it sees, if that is anything.
@@ -153,6 +154,7 @@ class Pins:
             )
             self._known[number] = Numbers.parse(rows[0][0] if rows else "")
         self.seen = Numbers.union(self._known.values())
+        self._unread = within(self.seen.gaps(_MOST_GAPS))
 
     def _unseen(self, view: session.Connection, change_tables: Sequence[int]) -> Round:
         """Return the round of all that a view sees and that is in no round."""
@@ -174,16 +176,15 @@ class Pins:
     def _statement(self, change_tables: Sequence[int]) -> str:
         each = [
             f"SELECT seq, {shape} AS shape, {_AT_MS} AS at_ms FROM {self._names.of(self._names.change_table(shape))} "
-            f"WHERE {within(self.seen.gaps(_MOST_GAPS))}"
+            f"WHERE {self._unread}"
             for shape in change_tables
         ]
         return f"{' UNION ALL '.join(each)} ORDER BY seq"
 
     def anything(self, asking: session.Connection, change_tables: Sequence[int]) -> bool:
         """Tell whether there is something to make a round of, without a lock."""
-        gaps = within(self.seen.gaps(_MOST_GAPS))
         tables = [self._names.of(self._names.change_table(shape)) for shape in change_tables]
-        each = [f"(SELECT 1 FROM {table} WHERE {gaps} LIMIT 1)" for table in tables]
+        each = [f"(SELECT 1 FROM {table} WHERE {self._unread} LIMIT 1)" for table in tables]
         return bool(each and session.rows(asking, _DOING, f"{' UNION ALL '.join(each)} LIMIT 1"))
 
 
@@ -196,9 +197,13 @@ def _streamed(connection: session.Connection, statement: str) -> Iterator[tuple[
     """Give rows as they come. What is not read to its end is of no use any more."""
     try:
         cursor = connection.cursor(pymysql.cursors.SSCursor)
-        cursor.execute(statement)
-        while rows := cursor.fetchmany(_FETCHED):
-            yield from rows
+        try:
+            cursor.execute(statement)
+            while rows := cursor.fetchmany(_FETCHED):
+                yield from rows
+        except BaseException:
+            session.leave(connection)
+            raise
         cursor.close()
     except session.DRIVER_ERRORS as exc:
         raise session.translate(exc, _DOING) from exc
