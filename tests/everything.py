@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -52,7 +53,7 @@ class Part:
         """As it can be pasted at the project's root."""
         settings = {"CDC_TEST_ALL": "1", **self.environment}
         words = (f"{name}={value}" for name, value in settings.items())
-        return " ".join((*words, f"pytest -n {self.workers}", *self.arguments))
+        return " ".join((*words, f"pytest -n {self.workers}", *map(shlex.quote, self.arguments)))
 
 
 _HOUSE: Final = (
@@ -61,6 +62,11 @@ _HOUSE: Final = (
 )
 _MACHINE: Final = "tests/property/test_machine.py"
 _SOAK: Final = "tests/faults/test_soak.py"
+SOAKED: Final = (
+    *("postgres18-own", "mysql-own", "mariadb-own", "postgres18-librdkafka"),
+    *("triggers-postgres-own", "triggers-mysql-own", "triggers-mariadb-own"),
+)
+"""Each a source and a producer."""
 _FLEET_SOAK: Final = "tests/faults/test_fleet_soak.py"
 _APPLY_SOAK: Final = "tests/faults/test_apply_soak.py"
 _FAULTS: Final = ("tests/faults", *(f"--ignore={soak}" for soak in (_SOAK, _FLEET_SOAK, _APPLY_SOAK)))
@@ -78,7 +84,7 @@ PARTS: Final = (
     ),
     Part("connectors", _SERVERS),
     Part("faults", _FAULTS),
-    Part("soaks", [_SOAK], workers=2),
+    *(Part(f"soak of {what}", [f"{_SOAK}::test_minutes_of_faults[{what}]"], workers=1) for what in SOAKED),
     Part("a fleet's soak", [_FLEET_SOAK], workers=1),  # it measures times
     Part("an apply job's soak", [_APPLY_SOAK], workers=1),  # so does this one
     *(Part(f"Kafka {v}", _OF_KAFKA, environment={"CDC_TEST_KAFKA_VERSION": v}) for v in kafka_versions.VERSIONS),

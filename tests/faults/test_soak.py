@@ -9,9 +9,11 @@ from typing import Final
 import pytest
 
 from tests.conftest import FULL
+from tests.everything import SOAKED
 from tests.faults.soak import Plan, soak
 
 _SECONDS: Final = 600 if FULL else 20
+_PUSHED: Final = ("postgres18-own", "mysql-own")
 
 
 @pytest.mark.every_server
@@ -19,13 +21,8 @@ _SECONDS: Final = 600 if FULL else 20
 @pytest.mark.parametrize(
     ("source", "producer"),
     [
-        ("postgres18", "own"),
-        ("mysql", "own"),
-        pytest.param("mariadb", "own", marks=pytest.mark.full),
-        pytest.param("postgres18", "librdkafka", marks=pytest.mark.full),
-        pytest.param("triggers-postgres", "own", marks=pytest.mark.full),
-        pytest.param("triggers-mysql", "own", marks=pytest.mark.full),
-        pytest.param("triggers-mariadb", "own", marks=pytest.mark.full),
+        pytest.param(*what.rsplit("-", 1), id=what, marks=[pytest.mark.full] if what not in _PUSHED else [])
+        for what in SOAKED
     ],
 )
 def test_minutes_of_faults(source: str, producer: str, tmp_path: Path) -> None:
