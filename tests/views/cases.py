@@ -25,7 +25,7 @@ TABLES: Mapping[str, Mapping[str, Any]] = {
     "sale": {"id": INT, "country": TEXT, "at": TIME},
     "rate": {"country": TEXT, "pct": INT},
     "o": {"id": INT, "customer": TEXT, "status": TEXT, "at": TIME},
-    "q": {"id": INT, "text": TEXT},
+    "q": {"id": INT, "text": TEXT, "owner": TEXT},
     "d": {"id": INT, "title": TEXT, "body": TEXT},
     "tap": {"id": INT, "at": TIME, "sent": TIME, "received": TIME},
 }
@@ -508,20 +508,35 @@ CASES: Mapping[str, Case] = {
     "a search enters and leaves": Case(
         _alerts,
         [
-            ([tx(("q", "c", (1, "red bike")), ("q", "c", (2, None)), ("d", "c", (1, "Red", "a bike!")))], ["+1,1"]),
+            (
+                [
+                    tx(
+                        ("q", "c", (1, "red bike", "ann")),
+                        ("q", "c", (2, None, "ann")),
+                        ("d", "c", (1, "Red", "a bike!")),
+                    )
+                ],
+                ["+1,1"],
+            ),
             ([tx(("d", "u", (1, "red BIKE", None)), ("d", "c", (2, None, None)))], []),
             ([tx(("d", "u", (1, "blue bike", "redder")))], ["-1,1"]),
-            ([tx(("q", "u", (1, '"blue bike" -rusty')), ("q", "u", (2, "blue OR car")))], ["+1,1", "+2,1"]),
+            (
+                [tx(("q", "u", (1, '"blue bike" -rusty', "bob")), ("q", "u", (2, "blue OR car", "ann")))],
+                ["+1,1", "+2,1"],
+            ),
             ([tx(("d", "u", (1, "rusty blue bike", "")), ("d", "c", (3, "car", None)))], ["+2,3", "-1,1"]),
         ],
     ),
     "a search that is none keeps what it had, and stops no other": Case(
         _alerts,
         [
-            ([tx(("q", "c", (1, "bike")), ("q", "c", (2, "bike")), ("d", "c", (1, "bike", None)))], ["+1,1", "+2,1"]),
-            ([tx(("q", "u", (1, "(bike"))), tx(("d", "c", (2, "bike", None)))], ["+2,2"]),
-            ([tx(("d", "d", (1,)))], ["-2,1"]),
-            ([tx(("q", "u", (1, "(bike)")))], ["+1,2", "-1,1"]),
+            (
+                [tx(("q", "c", (1, "bike", "ann")), ("q", "c", (2, "bike", "ann")), ("d", "c", (1, "bike", None)))],
+                ["+1,1", "+2,1"],
+            ),
+            ([tx(("q", "u", (1, "(bike", "ann"))), tx(("d", "c", (2, "bike", None)))], ["+2,2"]),
+            ([tx(("d", "d", (1,)), ("q", "u", (2, "bike", "bob")))], ["-2,1"]),
+            ([tx(("q", "u", (1, "(bike)", "ann")))], ["+1,2", "-1,1"]),
             ([tx(("q", "d", (2,)))], ["-2,2"]),
         ],
     ),
