@@ -119,6 +119,24 @@ def test_a_row_is_looked_up_by_the_corrected_time() -> None:
     assert f"{ends} > CASE WHEN" in plan.nodes[-1].whole
 
 
+def test_a_row_without_a_time_finds_nothing() -> None:
+    """Not even a row that was there always, and is there still."""
+    uses = {TAP.name: TableUse(TAP.name, time="at"), "public.rate": TableUse("public.rate", Way.HISTORY, at="event")}
+    looked_up = Relation(RATE.name, {**RATE.columns, **dict(uses["public.rate"].hidden)}, ("id", "_cdc_from_position"))
+    sql = "SELECT t.id, r.pct FROM public.tap t LEFT JOIN public.rate r ON r.id = t.id - t.id + 7"
+    plan = plan_view("v", sql, ["id"], {TAP.name: TAP, looked_up.name: looked_up}, uses=uses)
+    duck = duckdb.connect()
+    duck.execute("CREATE SCHEMA after")
+    duck.execute(
+        """CREATE TABLE after."public.tap" AS SELECT 1 AS id, TIMESTAMP '2026-01-01' AS at UNION SELECT 2, NULL"""
+    )
+    duck.execute(
+        """CREATE TABLE after."public.rate@history" AS SELECT 7 AS id, 8 AS pct, '' AS _cdc_from_position, """
+        "CAST(NULL AS TIMESTAMP) AS _cdc_valid_from, CAST(NULL AS TIMESTAMP) AS _cdc_valid_to"
+    )
+    assert sorted(duck.execute(plan.nodes[-1].whole).fetchall()) == [(1, 8), (2, None)]
+
+
 @pytest.mark.parametrize("at", ["event", "arrival"])
 @pytest.mark.parametrize(
     ("sql", "warned"),
