@@ -175,7 +175,7 @@ class _Search:
         """Return the numbers of the first rows that touch the units."""
         state, changed = self.replay.state, place("changed", relation)
         ((rows,),) = state.rows(f"SELECT count(*) FROM {_ROWS}")
-        statements = [one for one in node.touched if f"{changed} " in one]
+        statements = [one for one in node.derived or node.touched if f"{changed} " in one]
         if not statements:  # the whole is one unit, of which every row is a part
             return list(range(1, min(rows, NAMED) + 1))
         listed = ", ".join(quoted(name) for name in by)

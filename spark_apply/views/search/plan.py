@@ -114,21 +114,24 @@ def plan_match(match: Match, key: Sequence[str], *, engine: str = "duckdb") -> V
     columns = written.listed(match.columns)
     found = f"SELECT DISTINCT {columns} FROM {written.place('work', found_by(match.view))}"
     before = written.place("before", f"view.{match.view}")
-    touched = []
-    for relation, names, changed in (
-        (match.queries, match.query_columns, f"({written.other_searches(match)})"),
-        (match.docs, match.doc_columns, written.place("changed", match.docs.name)),
-    ):
+
+    def touched_by(changed: str, relation: Relation, names: Sequence[str]) -> str:
         same = written.same(zip(relation.change_columns, names, strict=True), "c", "v")
-        touched.append(
-            f"SELECT {columns} FROM {before} v WHERE EXISTS (SELECT 1 FROM {changed} c WHERE {same}) UNION ALL {found}"
-        )
+        where = f"EXISTS (SELECT 1 FROM {changed} c WHERE {same})"
+        return f"SELECT {columns} FROM {before} v WHERE {where} UNION ALL {found}"
+
+    by_query, by_doc = (
+        touched_by(written.place("changed", relation.name), relation, names)
+        for relation, names in ((match.queries, match.query_columns), (match.docs, match.doc_columns))
+    )
+    by_search = touched_by(f"({written.other_searches(match)})", match.queries, match.query_columns)
     node = Node(
         name=match.view,
         reads=tuple(dict.fromkeys((match.queries.name, match.docs.name))),
         columns=match.columns,
         units=match.columns,
-        touched=tuple(touched),
+        touched=(by_search, by_doc),
+        derived=(by_query, by_doc),
         due=(),
         next_due=(),
         restricted=found,
