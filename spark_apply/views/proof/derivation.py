@@ -151,9 +151,8 @@ class _Search:
         self._list(relation, table.row_key, position=True)
         numbers = self._search(node, relation, table.row_key, units)
         rows = self.replay.state.rows(
-            f"SELECT {key}, r.{POSITION}, t.at_ms FROM {_ROWS} r "
-            f"LEFT JOIN {TIMES} t ON t.{POSITION} = r.{POSITION} "
-            f"WHERE _n IN ({', '.join(map(str, numbers)) or 'NULL'}) ORDER BY r.{POSITION} DESC"
+            f"SELECT {key}, r.{POSITION}, (SELECT max(t.at_ms) FROM {TIMES} t WHERE t.{POSITION} = r.{POSITION}) "
+            f"FROM {_ROWS} r WHERE _n IN ({', '.join(map(str, numbers)) or 'NULL'}) ORDER BY r.{POSITION} DESC"
         )
         of = self.found.rows.setdefault(use.table, [])
         of += [row for row in dict.fromkeys(BaseRow(use.table, *row) for row in rows) if row not in of]
