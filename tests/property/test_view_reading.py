@@ -27,6 +27,7 @@ from tests.views.reading import (
     committed,
     instant,
     position,
+    positions,
     streamed,
     versions,
 )
@@ -58,7 +59,7 @@ class Reading:
         self.state.begin_again(seq=0, step=0)
         with self.state.transaction():
             self.state.prepare_table(relation, COLUMNS, self.table.use.hidden, self.table.row_key)
-        times, begin = committed(events), 0
+        times, places, begin = committed(events), positions(events), 0
         for end in [*sorted(ends), len(events)]:
             for number in range(begin, end):
                 event = events[number]
@@ -67,7 +68,7 @@ class Reading:
                 value, there = (None, None) if event.op == "d" else (event.value, 0)
                 self.state.execute(
                     f"INSERT INTO {place('pending', relation)} VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                    [str(event.key), position(number), event.op, at_ms, event.key, time, value, there],
+                    [str(event.key), places[number], event.op, at_ms, event.key, time, value, there],
                 )
             begin = end
             with self.state.transaction():
@@ -90,9 +91,13 @@ def reading(request: pytest.FixtureRequest) -> Iterator[Reading]:
 _IN_TURN = [Event("c", 1, -2, 1, 0), Event("c", 1, None, 1, 0), Event("c", 1, None, 1, 2)]
 
 
+_ONE_CHUNK = [Event("r", 1, 14, 1, 0), Event("r", 2, 14, 1, 0)]
+
+
 @settings(max_examples=80 if FULL else 30, deadline=None)
 @given(events=_EVENTS, ends=st.lists(st.integers(0, 12), max_size=3))
 @example(events=_IN_TURN, ends=[1])
+@example(events=_ONE_CHUNK, ends=[])
 def test_steps_do_not_matter(reading: Reading, events: list[Event], ends: list[int]) -> None:
     expected = streamed(events) if reading.table.use.way is Way.STREAM else versions(events)
     assert reading.rows(events, [end for end in ends if end < len(events)]) == expected

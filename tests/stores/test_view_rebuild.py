@@ -93,12 +93,12 @@ def test_what_a_row_comes_from(apply_spark: SparkSession, kafka: str, tmp_path: 
         "n": {"id": INT, "x": INT},
     }
     bench = ViewBench(kafka, tmp_path, columns, _SEARCHES)
-    bench.transaction(
-        *(("s", "c", {"id": n, "at": at("10:00")}) for n in range(1, 40)),
-        ("n", "c", {"id": 1, "x": 7}),
-        ("n", "c", {"id": 2, "x": 8}),
-        at_ms=at("10:01") // 1000,
-    )
+    some, others = ([("s", "r", {"id": n, "at": at("10:00")}) for n in of] for of in (range(1, 20), range(20, 40)))
+    read = bench.records(some, at_ms=at("9:59") // 1000)
+    bench.commit -= 2  # all that a snapshot has read has one position
+    read += bench.records(others, at_ms=at("10:00") // 1000)
+    bench.stand(read, at_ms=at("10:00") // 1000)
+    bench.transaction(("n", "c", {"id": 1, "x": 7}), ("n", "c", {"id": 2, "x": 8}), at_ms=at("10:01") // 1000)
     bench.run()
     bench.transaction(("c", "c", {"id": 5, "search_id": 3, "at": at("10:05")}), at_ms=at("10:06") // 1000)
     clicked = position(bench.commit, 1)
@@ -139,6 +139,7 @@ def test_what_a_row_comes_from(apply_spark: SparkSession, kafka: str, tmp_path: 
     assert old.changed["clock"]
     whole = explain_view(bench.config, "outcomes", "38")
     assert (whole.published, len(whole.rows), list(whole.more)) == ({"n": 38, "m": 1}, 20, ["public.s"])
+    assert len({row.key for row in whole.rows}) == 20, "each row once"
     assert {row.table for row in whole.rows} == {"public.s"}
     one = explain_view(bench.config, "outcomes", "1")
     assert _keys(one.rows) == [("public.s", {"id": 3}), ("public.c", {"id": 5})]

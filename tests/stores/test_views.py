@@ -198,6 +198,30 @@ def test_one_bad_view_and_one_bad_unit_stop_no_other(
     assert {(of.agrees, of.quarantined) for of in verify_views(bench.config)} == {(True, 0)}
 
 
+@pytest.mark.full  # what is kept: tests/views/cases.py; what is no search: tests/property/test_view_histories.py
+@EITHER
+def test_what_a_search_that_is_none_keeps_is_no_difference(
+    apply_spark: SparkSession, kafka: str, tmp_path: Path, engine: str
+) -> None:
+    """It is in quarantine by its key, with all that it had found, in the views that read it too."""
+    sizes = ViewConfig(sql="SELECT query, count(*) AS n FROM view.alerts GROUP BY query", key=("query",))
+    views = {"alerts": CASES["a search enters and leaves"].view, "sizes": sizes}
+    bench = ViewBench(kafka, tmp_path, {name: TABLES[name] for name in ("q", "d")}, views, engine=engine)
+    bike = {"title": "bike", "body": None}
+    bench.transaction(
+        ("q", "c", {"id": 1, "text": "bike"}), ("d", "c", {"id": 1, **bike}), ("d", "c", {"id": 2, **bike})
+    )
+    bench.run()
+    bench.transaction(("q", "u", {"id": 1, "text": "(bike"}), ("q", "c", {"id": 2, "text": "bike"}))
+    bench.run()
+    assert bench.signs("alerts") == ["+1,1", "+1,2", "+2,1", "+2,2"]
+    found = {of.view: (of.agrees, of.rows, of.quarantined, of.keys) for of in verify_views(bench.config)}
+    held = ("no search, a parenthesis is not closed", '{"query":1}')
+    assert found == {"alerts": (True, 2, 1, (held,)), "sizes": (True, 2, 0, ())}
+    explained = explain_view(bench.config, view="alerts", key='{"query": 2, "doc": 1}')
+    assert {row.table for row in explained.rows} == {"public.q", "public.d"}
+
+
 def test_a_view_is_a_table_for_all_that_reads_topics(apply_spark: SparkSession, kafka: str, tmp_path: Path) -> None:
     """An apply job keeps a copy of it, and another view job reads it; each is complete up to the source's position."""
     views = {"timeline": CASES["1 tweet first"].view}

@@ -37,6 +37,7 @@ from tests.views.reading import (
     committed,
     instant,
     position,
+    positions,
     streamed,
     versions,
 )
@@ -64,10 +65,12 @@ def _waiting(use: TableUse) -> list[tuple[Any, ...]]:
     """The events as they wait; a stream of others has no deletes, and no order but that of its positions."""
     events = _events()
     found = []
-    for number, (event, at) in enumerate(zip(events, committed(events), strict=True)):
+    alone = [position(number) for number, _ in enumerate(events)]
+    places = alone if use.way is Way.EVENTS else positions(events)
+    for event, at, its in zip(events, committed(events), places, strict=True):
         op = "c" if use.way is Way.EVENTS else event.op
         time = None if event.time is None or op == "d" else instant(event.time)
-        ours = (str(event.key), position(number), op, (instant(at) - EPOCH) // dt.timedelta(milliseconds=1))
+        ours = (str(event.key), its, op, (instant(at) - EPOCH) // dt.timedelta(milliseconds=1))
         found.append((*ours, event.key, time, *((None, None) if op == "d" else (event.value, 0))))
     if use.way is Way.EVENTS:
         random.Random(5).shuffle(found)

@@ -15,7 +15,7 @@ from cdc.model.errors import ConfigError
 from spark_apply.views.model.uses import TableUse, Way
 from spark_apply.views.planning.streams import require_times
 from spark_apply.views.sql.plan import plan_view
-from spark_apply.views.sql.view_plan import Relation
+from spark_apply.views.sql.view_plan import Division, Relation
 from tests.views.engine import relation
 
 _DAY = dt.datetime(2026, 1, 1)  # noqa: DTZ001 - in UTC, as clocks are
@@ -117,6 +117,49 @@ def test_a_row_is_looked_up_by_the_corrected_time() -> None:
     begins, ends = (f'"r"."{name}"' for name in ("_cdc_valid_from", "_cdc_valid_to"))
     assert f"{begins} <= CASE WHEN" in plan.nodes[-1].whole
     assert f"{ends} > CASE WHEN" in plan.nodes[-1].whole
+
+
+def test_a_row_without_a_time_finds_nothing() -> None:
+    """Not even a row that was there always, and is there still."""
+    uses = {TAP.name: TableUse(TAP.name, time="at"), "public.rate": TableUse("public.rate", Way.HISTORY, at="event")}
+    looked_up = Relation(RATE.name, {**RATE.columns, **dict(uses["public.rate"].hidden)}, ("id", "_cdc_from_position"))
+    sql = "SELECT t.id, r.pct FROM public.tap t LEFT JOIN public.rate r ON r.id = t.id - t.id + 7"
+    plan = plan_view("v", sql, ["id"], {TAP.name: TAP, looked_up.name: looked_up}, uses=uses)
+    duck = duckdb.connect()
+    duck.execute("CREATE SCHEMA after")
+    duck.execute(
+        """CREATE TABLE after."public.tap" AS SELECT 1 AS id, TIMESTAMP '2026-01-01' AS at UNION SELECT 2, NULL"""
+    )
+    duck.execute(
+        """CREATE TABLE after."public.rate@history" AS SELECT 7 AS id, 8 AS pct, '' AS _cdc_from_position, """
+        "CAST(NULL AS TIMESTAMP) AS _cdc_valid_from, CAST(NULL AS TIMESTAMP) AS _cdc_valid_to"
+    )
+    assert sorted(duck.execute(plan.nodes[-1].whole).fetchall()) == [(1, 8), (2, None)]
+
+
+@pytest.mark.parametrize("at", ["event", "arrival"])
+@pytest.mark.parametrize(
+    ("sql", "warned"),
+    [
+        ("SELECT t.id, r.pct FROM public.tap t LEFT JOIN public.rate r ON r.id = t.n", ""),
+        ("SELECT t.id, row_number() OVER (PARTITION BY r.pct ORDER BY t.id) AS n {}", ""),
+        ("SELECT t.id, r.pct FROM public.tap t JOIN public.rate r ON r.pct = t.n", "may differ in r.id:"),
+        ("SELECT DISTINCT r.id, r.pct {}", "may differ in r.pct:"),
+        ("SELECT r.id, r.pct, count(*) AS n {} GROUP BY r.id, r.pct", "may differ in r.pct:"),
+    ],
+)
+def test_a_key_has_one_version_at_a_time(sql: str, warned: str, at: str) -> None:
+    """But several at several times: rows of one key may differ if those that look it up may."""
+    tap = TableUse(TAP.name, time="at", arrival=at == "arrival")
+    uses = {TAP.name: tap, "public.rate": TableUse("public.rate", Way.HISTORY, at=at)}
+    read = [
+        Relation(tap.relation, {**TAP.columns, "n": Kind("int64"), **dict(tap.hidden)}, ("id",)),
+        Relation(RATE.name, {**RATE.columns, **dict(uses["public.rate"].hidden)}, ("id", "_cdc_from_position")),
+    ]
+    sql = sql.format("FROM public.tap t JOIN public.rate r ON r.id = t.n")
+    divided = Division(full="row_number" in sql)
+    warnings = plan_view("v", sql, ["id"], {of.name: of for of in read}, uses=uses, divided=divided).warnings
+    assert [warned in each for each in warnings] == [True] * bool(warned)
 
 
 @pytest.mark.parametrize(

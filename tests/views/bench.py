@@ -109,12 +109,12 @@ class ViewBench:
         )
 
     def records(self, changes: Iterable[Change], number: int = 1, *, at_ms: int = 0) -> list[Record]:
-        """The records of one source transaction, committed at `at_ms`."""
+        """The records of one source transaction, committed at `at_ms`; rows of a snapshot (``r``) have one place."""
         self.commit += 2
         more = {"at_ms": at_ms} if at_ms else {}
         found: list[Record] = []
         for at, (table, op, row) in enumerate(changes, number):
-            made = self.tables[table].event(op, row, position(self.commit, at), **more)
+            made = self.tables[table].event(op, row, position(self.commit, 0 if op == "r" else at), **more)
             found += logged(made) if table in self.logs else made
         return found
 

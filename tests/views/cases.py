@@ -25,7 +25,7 @@ TABLES: Mapping[str, Mapping[str, Any]] = {
     "sale": {"id": INT, "country": TEXT, "at": TIME},
     "rate": {"country": TEXT, "pct": INT},
     "o": {"id": INT, "customer": TEXT, "status": TEXT, "at": TIME},
-    "q": {"id": INT, "text": TEXT},
+    "q": {"id": INT, "text": TEXT, "owner": TEXT},
     "d": {"id": INT, "title": TEXT, "body": TEXT},
     "tap": {"id": INT, "at": TIME, "sent": TIME, "received": TIME},
 }
@@ -138,7 +138,9 @@ def _tap(number: int, *clocks: str | None) -> Change:
 _RATES = [
     [
         tx(("rate", "r", ("de", 7)), ("rate", "r", ("fr", 5))),
-        tx(("sale", "c", (1, "de", at("09:00"))), ("sale", "c", (2, "fr", at("10:00")))),
+        tx(
+            ("sale", "c", (1, "de", at("09:00"))), ("sale", "c", (2, "fr", at("10:00"))), ("sale", "c", (7, "de", None))
+        ),
     ],
     [tx(("rate", "u", ("de", 8)), ("rate", "c", ("it", 1)))],
     [tx(("sale", "c", (3, "de", at("10:10"))), ("sale", "c", (4, "it", at("10:38"))), ("rate", "d", ("fr",)))],
@@ -324,12 +326,12 @@ CASES: Mapping[str, Case] = {
     ),
     "37 at: event": Case(
         lookup("event"),
-        _rates(["+1,7", "+2,5"], [], ["+3,7", "+4,-1"], [], ["+5,8", "+6,-1"]),
+        _rates(["+1,7", "+2,5", "+7,-1"], [], ["+3,7", "+4,-1"], [], ["+5,8", "+6,-1"]),
     ),
     "37 at: arrival": Case(
         lookup("arrival"),
         _rates(
-            ["+1,7", "+2,5"],
+            ["+1,7", "+2,5", "+7,7"],
             [],
             ["+3,8", "+4,1"],
             [],
@@ -339,10 +341,10 @@ CASES: Mapping[str, Case] = {
     "37 at: now": Case(
         lookup("now"),
         _rates(
-            ["+1,7", "+2,5"],
-            ["+1,8", "-1,7"],
+            ["+1,7", "+2,5", "+7,7"],
+            ["+1,8", "+7,8", "-1,7", "-7,7"],
             ["+2,-1", "+3,8", "+4,1", "-2,5"],
-            ["+1,9", "+3,9", "-1,8", "-3,8"],
+            ["+1,9", "+3,9", "+7,9", "-1,8", "-3,8", "-7,8"],
             ["+2,6", "+5,9", "+6,6", "-2,-1"],
         ),
     ),
@@ -508,20 +510,35 @@ CASES: Mapping[str, Case] = {
     "a search enters and leaves": Case(
         _alerts,
         [
-            ([tx(("q", "c", (1, "red bike")), ("q", "c", (2, None)), ("d", "c", (1, "Red", "a bike!")))], ["+1,1"]),
+            (
+                [
+                    tx(
+                        ("q", "c", (1, "red bike", "ann")),
+                        ("q", "c", (2, None, "ann")),
+                        ("d", "c", (1, "Red", "a bike!")),
+                    )
+                ],
+                ["+1,1"],
+            ),
             ([tx(("d", "u", (1, "red BIKE", None)), ("d", "c", (2, None, None)))], []),
             ([tx(("d", "u", (1, "blue bike", "redder")))], ["-1,1"]),
-            ([tx(("q", "u", (1, '"blue bike" -rusty')), ("q", "u", (2, "blue OR car")))], ["+1,1", "+2,1"]),
+            (
+                [tx(("q", "u", (1, '"blue bike" -rusty', "bob")), ("q", "u", (2, "blue OR car", "ann")))],
+                ["+1,1", "+2,1"],
+            ),
             ([tx(("d", "u", (1, "rusty blue bike", "")), ("d", "c", (3, "car", None)))], ["+2,3", "-1,1"]),
         ],
     ),
     "a search that is none keeps what it had, and stops no other": Case(
         _alerts,
         [
-            ([tx(("q", "c", (1, "bike")), ("q", "c", (2, "bike")), ("d", "c", (1, "bike", None)))], ["+1,1", "+2,1"]),
-            ([tx(("q", "u", (1, "(bike"))), tx(("d", "c", (2, "bike", None)))], ["+2,2"]),
-            ([tx(("d", "d", (1,)))], ["-2,1"]),
-            ([tx(("q", "u", (1, "(bike)")))], ["+1,2", "-1,1"]),
+            (
+                [tx(("q", "c", (1, "bike", "ann")), ("q", "c", (2, "bike", "ann")), ("d", "c", (1, "bike", None)))],
+                ["+1,1", "+2,1"],
+            ),
+            ([tx(("q", "u", (1, "(bike", "ann"))), tx(("d", "c", (2, "bike", None)))], ["+2,2"]),
+            ([tx(("d", "d", (1,)), ("q", "u", (2, "bike", "bob")))], ["-2,1"]),
+            ([tx(("q", "u", (1, "(bike)", "ann")))], ["+1,2", "-1,1"]),
             ([tx(("q", "d", (2,)))], ["-2,2"]),
         ],
     ),

@@ -41,6 +41,17 @@ def position(number: int) -> str:
     return f"{number:08d}"
 
 
+def positions(events: Sequence[Event]) -> list[str]:
+    """The positions of events: rows that one chunk of a snapshot has read have one, as in topics."""
+    found: list[str] = []
+    chunk: set[int] = set()
+    for number, event in enumerate(events):
+        one = event.op == "r" and bool(chunk) and event.key not in chunk
+        found.append(found[-1] if one else position(number))
+        chunk = {*(chunk if one else ()), event.key} if event.op == "r" else set()
+    return found
+
+
 def instant(minutes: int) -> dt.datetime:
     return START + dt.timedelta(minutes=minutes)
 
@@ -48,7 +59,7 @@ def instant(minutes: int) -> dt.datetime:
 def streamed(events: Sequence[Event]) -> set[Any]:
     """The rows of a stream, by the plain rule, event by event."""
     rows: dict[int, tuple[Event, str]] = {}
-    for number, (event, at) in enumerate(zip(events, committed(events), strict=True)):
+    for event, at, place in zip(events, committed(events), positions(events), strict=True):
         begin = at - KEEP
         was = rows.get(event.key)
         over = was is not None and was[0].time is not None and was[0].time <= begin
@@ -58,7 +69,7 @@ def streamed(events: Sequence[Event]) -> set[Any]:
         if event.op == "d":
             rows.pop(event.key, None)
         else:
-            rows[event.key] = (event, position(number))
+            rows[event.key] = (event, place)
     return {
         (key, None if event.time is None else instant(event.time), event.value, 0, at)
         for key, (event, at) in rows.items()
@@ -71,7 +82,7 @@ def versions(events: Sequence[Event]) -> set[Any]:
     for key in {event.key for event in events}:
         open_since: tuple[str, dt.datetime | None, tuple[Any, ...]] | None = None
         seen, least = False, None
-        for number, (event, at) in enumerate(zip(events, committed(events), strict=True)):
+        for event, at, place in zip(events, committed(events), positions(events), strict=True):
             if event.key != key:
                 continue
             row = (key, None if event.time is None else instant(event.time), event.value, 0)
@@ -82,8 +93,8 @@ def versions(events: Sequence[Event]) -> set[Any]:
             if not always:
                 least = max(instant(at), least) if least is not None else instant(at)
             if open_since is not None:
-                found.add((*open_since[2], open_since[0], position(number), open_since[1], least))
-            since = ("", None) if always else (position(number), least)
+                found.add((*open_since[2], open_since[0], place, open_since[1], least))
+            since = ("", None) if always else (place, least)
             open_since = None if event.op == "d" else (*since, row)
         if open_since is not None:
             found.add((*open_since[2], open_since[0], None, open_since[1], None))

@@ -51,7 +51,7 @@ def newest(events: DataFrame, key: Sequence[str]) -> DataFrame:
 def late_positions(events: DataFrame, use: TableUse, key: Sequence[str]) -> DataFrame:
     """Return the positions of late events of a stream: of each key one after the other, as times of commit may go back.
 
-    Each position must be there once; events have `WAS`.
+    Each event must be there once; events have `WAS`.
     """
     begin = F.timestamp_millis(F.col(SOURCE_MS) - F.lit(use.keep_ms)).cast("timestamp_ntz")
     event = F.struct(
@@ -76,7 +76,7 @@ def late_positions(events: DataFrame, use: TableUse, key: Sequence[str]) -> Data
 def versions(sequence: DataFrame, columns: Sequence[str], key: Sequence[str]) -> DataFrame:
     """Return the versions that events begin and end, with `POSITION`: those that they change, where a key has some.
 
-    Each position must be there once; events have `AT`, `NEW` and `BEGUN`.
+    Each event must be there once; events have `AT`, `NEW` and `BEGUN`.
     """
     order = Window.partitionBy(*map(quoted, key)).orderBy(POSITION)
     values = F.struct(*(quoted(name) for name in columns if name not in key), F.lit(1))

@@ -34,7 +34,7 @@ from spark_apply.views.cluster.step_parts import Running
 from spark_apply.views.cluster.values import arrow, collected, frame, nothing, schema_of, some
 from spark_apply.views.cluster.waiting_events import in_lake, waiting
 from spark_apply.views.embedded.fold import SourceTable, count_late, counted_to, find_changes, taken, unchanged
-from spark_apply.views.embedded.state import OP, POSITION, place
+from spark_apply.views.embedded.state import KEY, OP, POSITION, place
 from spark_apply.views.model.uses import ARRIVAL, FROM_POSITION, TO_POSITION, VALID_FROM, VALID_TO, Way
 from spark_apply.views.model.values import engine_type, quoted
 from spark_apply.views.planning.streams import earliest, late_by, time_of
@@ -165,7 +165,7 @@ def _rows(
     before, number = kept.frame(on.spark), 0
     in_time = events
     if table.use.way is Way.STREAM:
-        events = on.hold(events.dropDuplicates([POSITION]))
+        events = on.hold(events.dropDuplicates([POSITION, KEY]))
         late = on.hold(_late(kept, table, before, events))
         number = late.where(F.col(POSITION) >= counted_to(on.state, reload=reload)).count()
         count_late(table.relation, number, on.state)
@@ -214,7 +214,7 @@ def _late(kept: Kept, table: SourceTable, before: DataFrame, events: DataFrame) 
 
 def _versions(on: Running, kept: Kept, table: SourceTable, events: DataFrame) -> Folded:
     """Find the versions that events begin and end."""
-    events = on.hold(events.dropDuplicates([POSITION]))
+    events = on.hold(events.dropDuplicates([POSITION, KEY]))
     last = on.hold(_newest_of(kept, table, kept.frame(on.spark), events.select(*_columns(table.key)).distinct()))
     known = last.select(
         *_columns(table.key),

@@ -1,6 +1,8 @@
 """Folds the events of a table that wait in the state: what changes in a relation is then in ``changed`` and ``coming``.
 
-Each way of reading a table folds in its own manner; see `spark_apply.views.model.uses` for what they mean.
+Each way of reading a table folds in its own manner; see `spark_apply.views.model.uses` for what they mean. An event
+that has come twice is known by its position and its key: all rows that one chunk of a snapshot has read have one
+position.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ import datetime as dt
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from spark_apply.views.embedded.state import OP, POSITION, SOURCE_MS, ViewState, place
+from spark_apply.views.embedded.state import KEY, OP, POSITION, SOURCE_MS, ViewState, place
 from spark_apply.views.model.uses import (
     ARRIVAL,
     FROM_POSITION,
@@ -113,7 +115,7 @@ def _find_late(table: SourceTable, state: ViewState, limit: str, *, reload: bool
     key = ", ".join(f"_cdc_k{number}" for number, _ in enumerate(table.key))
     named = ", ".join(f"e.{quoted(name)} AS _cdc_k{number}" for number, name in enumerate(table.key))
     state.execute(
-        f"CREATE OR REPLACE TABLE {found} AS SELECT DISTINCT ON (e.{POSITION}) {named}, e.{POSITION}, e.{OP}, "
+        f"CREATE OR REPLACE TABLE {found} AS SELECT DISTINCT ON (e.{POSITION}, e.{KEY}) {named}, e.{POSITION}, e.{OP}, "
         f"make_timestamp_ms(e.{SOURCE_MS} - {table.use.keep_ms}) AS begin, {_time(table, 'e')} AS time, "
         f"{_time(table, 'b')} AS kept FROM {place('pending', relation)} e LEFT JOIN {place('before', relation)} b "
         f"ON {joined} WHERE e.{POSITION} < ? AND (b.{POSITION} IS NULL OR e.{POSITION} > b.{POSITION})",
@@ -200,7 +202,7 @@ def _find_versions(table: SourceTable, state: ViewState, limit: str) -> None:
         f"known AS (SELECT {key}, max(greatest({POSITION}, coalesce({TO_POSITION}, ''))) AS _cdc_until, "
         f"max(coalesce({VALID_TO}, {VALID_FROM})) AS _cdc_least FROM {before} e WHERE EXISTS "
         f"(SELECT 1 FROM {waiting} k WHERE {same} AND k.{POSITION} < $limit) GROUP BY {key}), "
-        f"event AS (SELECT DISTINCT ON (e.{POSITION}) e.{POSITION}, e.{OP}, "
+        f"event AS (SELECT DISTINCT ON (e.{POSITION}, e.{KEY}) e.{POSITION}, e.{OP}, "
         f"greatest({committed}, k._cdc_least) AS _cdc_at, k._cdc_until IS NULL AS _cdc_new, '' AS _cdc_begun, "
         f"{', '.join('e.' + quoted(name) for name, _ in table.columns)} "
         f"FROM {waiting} e LEFT JOIN known k ON {same} "

@@ -44,12 +44,12 @@ def hold_wrong(state: ViewState, view: View, wrong: pa.Table, limit: str) -> Non
 
 def unit_name(view: View, row: str) -> str:
     """Return an expression for the name of a row's unit, as the quarantine has it, by the view's types."""
-    by = view.last.held_by or view.last.units
-    if not by:
+    if not view.held_by:
         return text(WHOLE)
     kinds = dict(view.columns)
     units = (
-        f"CAST({_one_zero(f'CAST({row}.{quoted(n)} AS {engine_type(kinds[n])})', kinds[n])} AS VARCHAR)" for n in by
+        f"CAST({_one_zero(f'CAST({row}.{quoted(n)} AS {engine_type(kinds[n])})', kinds[n])} AS VARCHAR)"
+        for n in view.held_by
     )
     return f"CAST(to_json([{', '.join(units)}]) AS VARCHAR)"
 

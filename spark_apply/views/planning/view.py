@@ -47,6 +47,11 @@ class View:
         return self.plan.nodes[-1]
 
     @property
+    def held_by(self) -> tuple[str, ...]:
+        """The columns by which its rows go into quarantine together; none: all of them do."""
+        return self.last.held_by or self.last.units
+
+    @property
     def key(self) -> Columns:
         """The key's columns, in key order."""
         kinds = dict(self.columns)

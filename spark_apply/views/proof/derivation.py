@@ -151,9 +151,8 @@ class _Search:
         self._list(relation, table.row_key, position=True)
         numbers = self._search(node, relation, table.row_key, units)
         rows = self.replay.state.rows(
-            f"SELECT {key}, r.{POSITION}, t.at_ms FROM {_ROWS} r "
-            f"LEFT JOIN {TIMES} t ON t.{POSITION} = r.{POSITION} "
-            f"WHERE _n IN ({', '.join(map(str, numbers)) or 'NULL'}) ORDER BY r.{POSITION} DESC"
+            f"SELECT {key}, r.{POSITION}, (SELECT max(t.at_ms) FROM {TIMES} t WHERE t.{POSITION} = r.{POSITION}) "
+            f"FROM {_ROWS} r WHERE _n IN ({', '.join(map(str, numbers)) or 'NULL'}) ORDER BY r.{POSITION} DESC"
         )
         of = self.found.rows.setdefault(use.table, [])
         of += [row for row in dict.fromkeys(BaseRow(use.table, *row) for row in rows) if row not in of]
@@ -175,7 +174,7 @@ class _Search:
         """Return the numbers of the first rows that touch the units."""
         state, changed = self.replay.state, place("changed", relation)
         ((rows,),) = state.rows(f"SELECT count(*) FROM {_ROWS}")
-        statements = [one for one in node.touched if f"{changed} " in one]
+        statements = [one for one in node.derived or node.touched if f"{changed} " in one]
         if not statements:  # the whole is one unit, of which every row is a part
             return list(range(1, min(rows, NAMED) + 1))
         listed = ", ".join(quoted(name) for name in by)

@@ -87,6 +87,6 @@ def failing(view: View, answer: DataFrame) -> tuple[DataFrame, DataFrame] | None
 def of_units(view: View, rows: DataFrame, units: DataFrame, *, how: str) -> DataFrame:
     """Return the rows of these units (``left_semi``), or all others (``left_anti``)."""
     same = F.lit(True)  # noqa: FBT003 - a literal column: a view without units is one
-    for name in view.last.units:
+    for name in view.held_by:
         same &= F.col(f"_cdc_r.{quoted(name)}").eqNullSafe(F.col(f"_cdc_u.{quoted(name)}"))
     return rows.alias("_cdc_r").join(units.alias("_cdc_u"), same, how)

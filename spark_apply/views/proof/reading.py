@@ -21,7 +21,7 @@ from spark_apply.views.model.uses import ARRIVAL, TableUse, Way
 def as_used(events: DataFrame, use: TableUse, columns: Sequence[str], key: Sequence[str]) -> DataFrame:
     """Return the rows of a relation, with its hidden columns, out of all typed events of the table.
 
-    `events` are as `spark_apply.events.typed` gives them, each position once.
+    `events` are as `spark_apply.events.typed` gives them, each once.
     """
     if use.way is Way.HISTORY:
         first = {AT: committed(), NEW: F.lit(True), BEGUN: F.lit(None).cast("string")}  # noqa: FBT003 - a column

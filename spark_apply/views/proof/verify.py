@@ -175,10 +175,10 @@ class _Look:
                 self._register(stand_ins, view.relation, answer)  # new since then: others may be about to read it
                 continue
             self.tell(f"comparing {view.name}")
-            compared, shown = self._contained(view, answer, asked=view.name in only)
+            compared, shown = self._contained(view, answer, self._no_searches(view, stand_ins), asked=view.name in only)
             self._register(stand_ins, view.relation, shown)
             if view.name in only:
-                found.append(replace(compared, keys=compared.keys + self._no_searches(view, stand_ins)))
+                found.append(compared)
         for name in stand_ins.values():
             self.spark.catalog.dropTempView(name)
         return found
@@ -189,12 +189,12 @@ class _Look:
         queries, docs = (self.spark.table(stand_ins[of.name]) for of in (view.match.queries, view.match.docs))
         return matched(self.spark, view.match, view.columns, queries, docs)
 
-    def _no_searches(self, view: View, stand_ins: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-        """Name what is in quarantine because it is no search: that is no difference."""
+    def _no_searches(self, view: View, stand_ins: Mapping[str, str]) -> DataFrame | None:
+        """Return what of a match is in quarantine because it is no search, and why."""
         if view.match is None:
-            return ()
+            return None
         queries = self.spark.table(stand_ins[view.match.queries.name])
-        return no_searches(view.match, view.columns, queries, NAMED)
+        return no_searches(self.spark, view.match, view.columns, queries, WHY)
 
     def _register(self, stand_ins: dict[str, str], relation: str, rows: DataFrame) -> None:
         stand_ins[relation] = f"_cdc_verified_{len(stand_ins)}"
@@ -222,16 +222,18 @@ class _Look:
         end = committed_ends(source, table.topic)
         return parse(read_topic(self.spark, source, table.topic, {}, end))
 
-    def _contained(self, view: View, answer: DataFrame, *, asked: bool) -> tuple[Verified, DataFrame]:
+    def _contained(
+        self, view: View, answer: DataFrame, wrong: DataFrame | None, *, asked: bool
+    ) -> tuple[Verified, DataFrame]:
         """Compare a view, if that is asked for, and return its rows as views that read it see them.
 
-        Units that Spark cannot compute are in quarantine; where it cannot compute any, that is told of the view, and
-        the others are compared.
+        Units that are known to be `wrong` are in quarantine, and so are those that Spark cannot compute; where it
+        cannot compute any, that is told of the view, and the others are compared.
         """
         whole = answer.cache()
         try:
             whole.count()  # a view that reads it may not read what cannot be computed
-            return self._told(view, whole, None, asked=asked)
+            return self._told(view, whole, wrong, asked=asked)
         except (PySparkException, Py4JJavaError) as exc:
             failed = self._failed(view, exc)
             whole.unpersist()
@@ -267,7 +269,7 @@ class _Look:
         kept = of_units(view, there, held, how="left_semi")
         others = there if self.rebuilt and asked else of_units(view, there, held, how="left_anti")
         compared = self._compared(view, good, others) if asked else self._none(view)
-        found = [(row[0], row[1]) for row in _named(view.last.units, held).collect()]
+        found = [(row[0], row[1]) for row in _named(view.held_by, held).collect()]
         keys = compared.keys + tuple(sorted(found)[: NAMED - len(compared.keys)])
         shown = good if self.rebuilt and asked else good.unionByName(kept)
         return replace(compared, quarantined=len(found), keys=keys), shown

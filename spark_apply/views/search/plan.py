@@ -19,8 +19,8 @@ from spark_apply.views.sql.reading.names import find
 from spark_apply.views.sql.reading.written import did_you_mean
 from spark_apply.views.sql.view_plan import Node, Read, Relation, ViewPlan, found_by
 
-VERSION: Final = "1"
-"""Of the language of searches: where it finds other texts than before, views are computed again."""
+VERSION: Final = "2"
+"""Of what searches find: where it is something else than before, or some of it was lost, views are computed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,19 +114,24 @@ def plan_match(match: Match, key: Sequence[str], *, engine: str = "duckdb") -> V
     columns = written.listed(match.columns)
     found = f"SELECT DISTINCT {columns} FROM {written.place('work', found_by(match.view))}"
     before = written.place("before", f"view.{match.view}")
-    touched = []
-    for relation, names in ((match.queries, match.query_columns), (match.docs, match.doc_columns)):
+
+    def touched_by(changed: str, relation: Relation, names: Sequence[str]) -> str:
         same = written.same(zip(relation.change_columns, names, strict=True), "c", "v")
-        touched.append(
-            f"SELECT {columns} FROM {before} v WHERE EXISTS "
-            f"(SELECT 1 FROM {written.place('changed', relation.name)} c WHERE {same}) UNION ALL {found}"
-        )
+        where = f"EXISTS (SELECT 1 FROM {changed} c WHERE {same})"
+        return f"SELECT {columns} FROM {before} v WHERE {where} UNION ALL {found}"
+
+    by_query, by_doc = (
+        touched_by(written.place("changed", relation.name), relation, names)
+        for relation, names in ((match.queries, match.query_columns), (match.docs, match.doc_columns))
+    )
+    by_search = touched_by(f"({written.other_searches(match)})", match.queries, match.query_columns)
     node = Node(
         name=match.view,
         reads=tuple(dict.fromkeys((match.queries.name, match.docs.name))),
         columns=match.columns,
         units=match.columns,
-        touched=tuple(touched),
+        touched=(by_search, by_doc),
+        derived=(by_query, by_doc),
         due=(),
         next_due=(),
         restricted=found,
@@ -163,6 +168,19 @@ class _Statements:
         """Return the condition that columns of one alias are what columns of another are, in pairs."""
         return " AND ".join(
             f"{one}.{self.quoted(column)} IS NOT DISTINCT FROM {other}.{self.quoted(name)}" for column, name in columns
+        )
+
+    def other_searches(self, match: Match) -> str:
+        """Return a query for the keys of the searches whose text is another one than before, or that are new or gone.
+
+        What else changes in a search's row changes nothing of what it finds, and no text is looked through for it.
+        """
+        queries, text = match.queries, self.quoted(match.query)
+        changed, before, after = (self.place(schema, queries.name) for schema in ("changed", "before", "after"))
+        keys = ", ".join(f"k.{self.quoted(column)}" for column in queries.change_columns)
+        return (
+            f"SELECT {keys} FROM {changed} k LEFT JOIN {before} b ON {self.same_key(queries, 'b', 'k')} "
+            f"LEFT JOIN {after} a ON {self.same_key(queries, 'a', 'k')} WHERE b.{text} IS DISTINCT FROM a.{text}"
         )
 
     def same_key(self, relation: Relation, one: str, other: str) -> str:
@@ -202,15 +220,12 @@ class _Pairs:
     def _queries(self) -> str:
         """All searches, and whether they are new or have another text than before."""
         written, queries = self.written, self.match.queries
-        text, keys = written.quoted(self.match.query), written.listed(queries.change_columns)
-        changed = f"SELECT {keys}, true AS _is_changed FROM {written.place('changed', queries.name)}"
-        before = f"SELECT {keys}, {text} AS _was FROM {written.place('before', queries.name)}"
+        keys, text = written.keys("q", queries, self.match.query_columns), f"q.{written.quoted(self.match.query)}"
         return (
-            f"SELECT {written.keys('q', queries, self.match.query_columns)}, q.{text} AS _text, "
-            f"c._is_changed IS NOT NULL AND b._was IS NULL AS _changed FROM {written.place('after', queries.name)} q "
-            f"LEFT JOIN ({changed}) c ON {written.same_key(queries, 'c', 'q')} "
-            f"LEFT JOIN ({before}) b ON {written.same_key(queries, 'b', 'q')} AND b._was = q.{text} "
-            f"WHERE q.{text} IS NOT NULL"
+            f"SELECT {keys}, {text} AS _text, c._other IS NOT NULL AS _changed "
+            f"FROM {written.place('after', queries.name)} q "
+            f"LEFT JOIN (SELECT *, true AS _other FROM ({written.other_searches(self.match)}) o) c "
+            f"ON {written.same_key(queries, 'c', 'q')} WHERE {text} IS NOT NULL"
         )
 
     def _is_changed(self) -> str:

@@ -7,7 +7,7 @@ tantivy, some thousands at a time, and each search is a query of its own over th
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import tantivy
@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql.types import StructField, StructType
 
+from cdc.model.change import Kind
 from spark_apply.model.types import spark_type
 from spark_apply.spark.names import quoted
 from spark_apply.views.model.values import Columns
@@ -87,28 +88,28 @@ def _boolean(parts: Sequence[tuple[tantivy.Occur, tantivy.Query]]) -> tantivy.Qu
     return tantivy.Query.boolean_query(list(parts))
 
 
-def no_searches(match: Match, columns: Columns, queries: DataFrame, limit: int) -> tuple[tuple[str, str], ...]:
-    """Return why rows of these are no searches, and their keys as JSON: the first ones, in the order of these."""
+def no_searches(spark: SparkSession, match: Match, columns: Columns, queries: DataFrame, why: str) -> DataFrame | None:
+    """Return the keys of rows of these that are no searches, with the reason as `why`; None where there are none."""
     kinds = dict(columns)
-    key = zip(match.queries.change_columns, match.query_columns, strict=True)
-    named = F.struct(*(F.col(quoted(column)).cast(spark_type(kinds[name])).alias(name) for column, name in key))
-    rows = queries.select(
-        F.to_json(named, {"ignoreNullFields": "false"}), F.coalesce(F.col(quoted(match.query)), F.lit(""))
-    )
-    read = ((key, read_search(text)) for key, text in rows.collect())
-    return tuple(sorted((f"no search, {why}", key) for key, why in read if isinstance(why, str)))[:limit]
+    rows = _keyed(kinds, queries, match.queries.change_columns, match.query_columns, (match.query,)).collect()
+    bad = [(*key, f"no search, {found}") for *key, text in rows if isinstance(found := read_search(text or ""), str)]
+    schema = StructType([StructField(name, spark_type(kinds[name])) for name in match.query_columns]).add(why, "string")
+    return spark.createDataFrame(bad, schema) if bad else None
+
+
+def _keyed(
+    kinds: Mapping[str, Kind], rows: DataFrame, key: Sequence[str], names: Sequence[str], texts: Sequence[str]
+) -> DataFrame:
+    """Return rows with the columns of their key, by these names, and texts of them."""
+    keys = [F.col(quoted(c)).cast(spark_type(kinds[n])).alias(n) for c, n in zip(key, names, strict=True)]
+    return rows.select(*keys, *(F.col(quoted(c)).alias(f"_text{number}") for number, c in enumerate(texts)))
 
 
 def matched(spark: SparkSession, match: Match, columns: Columns, queries: DataFrame, docs: DataFrame) -> DataFrame:
     """Return the rows that a match has over these rows of its relations."""
     kinds = dict(columns)
-
-    def keyed(rows: DataFrame, key: Sequence[str], names: Sequence[str], texts: Sequence[str]) -> DataFrame:
-        keys = [F.col(quoted(c)).cast(spark_type(kinds[n])).alias(n) for c, n in zip(key, names, strict=True)]
-        return rows.select(*keys, *(F.col(quoted(c)).alias(f"_text{number}") for number, c in enumerate(texts)))
-
-    searches = keyed(queries, match.queries.change_columns, match.query_columns, (match.query,)).collect()
-    texts = keyed(docs, match.docs.change_columns, match.doc_columns, match.fields)
+    searches = _keyed(kinds, queries, match.queries.change_columns, match.query_columns, (match.query,)).collect()
+    texts = _keyed(kinds, docs, match.docs.change_columns, match.doc_columns, match.fields)
     of_query, of_doc = len(match.query_columns), len(match.doc_columns)
     found = pairs_of(
         match,

@@ -128,6 +128,8 @@ class Node:
     `CLOCK_AFTER`."""
     whole: str
     """The same of all units."""
+    derived: tuple[str, ...] = ()
+    """What `touched` is if it is asked which rows a unit comes from; empty: the same. Here a row differs in any way."""
     computed: Computed | None = None
     """Finds what is then in ``work."N#found"``; None: the statements are all there is."""
     lookups: tuple[tuple[str, str], ...] = ()

@@ -97,7 +97,8 @@ def _look_up(
 
     if use.at == "event":
         begin, end, at = column(own, VALID_FROM), column(own, VALID_TO), column(other, time)
-        begins = exp.or_(exp.Is(this=begin, expression=exp.null()), exp.LTE(this=begin.copy(), expression=at))
+        always = exp.and_(exp.Is(this=begin, expression=exp.null()), exp.not_(exp.Is(this=at, expression=exp.null())))
+        begins = exp.or_(always, exp.LTE(this=begin.copy(), expression=at.copy()))
     else:
         begin, end, at = column(own, FROM_POSITION), column(own, TO_POSITION), column(other, ARRIVAL)
         begins = exp.LTE(this=begin, expression=at)

@@ -2,7 +2,8 @@
 
 Known columns of a block grow by what follows from them: by the columns that tell an input's rows apart, all of its
 columns; by an equality, the other side. Of an optional source (LEFT JOIN) the row is known by its own columns, or by an
-equality with a source whose row is known; from its columns nothing follows for the source it is joined to.
+equality with a source whose row is known; from its columns nothing follows for the source it is joined to. Of a table
+that is looked up as it was, a key has one version at most for each time, or position, that looks it up.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import replace
 
 from sqlglot import exp
 
+from spark_apply.views.model.uses import FROM_POSITION, VALID_FROM
 from spark_apply.views.sql.reading.blocks import Block, Side, Source, aliases, column
 from spark_apply.views.sql.reading.written import Written, as_written
 
@@ -70,9 +72,9 @@ def _missing(block: Block, given: Sequence[exp.Expr]) -> list[str]:
     missing = []
     for source in block.sources:
         if source.side in (Side.INNER, Side.LEFT) and source.alias not in fixed:
-            names = source.input.unique
-            missing += [as_written(column(source.alias, name)) for name in names or source.input.columns]
-            known |= {(source.alias, name) for name in names or source.input.columns}
+            parts = _apart(source) or [(source.alias, name) for name in source.input.columns]
+            missing += [as_written(column(alias, name)) for alias, name in parts if alias == source.alias]
+            known |= set(parts)
             fixed = _closure(block, known)
     return missing
 
@@ -132,8 +134,19 @@ def _by_match(source: Source, fixed: set[str]) -> set[tuple[str, str]]:
 
 
 def _is_fixed(source: Source, known: set[tuple[str, str]]) -> bool:
+    parts = _apart(source)
+    return parts is not None and known.issuperset(parts)
+
+
+def _apart(source: Source) -> list[tuple[str, str]] | None:
+    """Return the columns that tell a source's rows apart, if such are known; of versions also what looks them up."""
     names = source.input.unique
-    return names is not None and all((source.alias, name) in known for name in names)
+    if names is None or FROM_POSITION not in names:
+        return None if names is None else [(source.alias, name) for name in names]
+    begins = {(source.alias, FROM_POSITION), (source.alias, VALID_FROM)}
+    looked_up = [parts for each in source.on if begins & set(parts := _all_columns(each))]
+    times = {part for parts in looked_up for part in parts if part[0] != source.alias}
+    return [*((source.alias, name) for name in names if name != FROM_POSITION), *sorted(times)]
 
 
 def _is_known(value: exp.Expr, given: Sequence[exp.Expr], known: set[tuple[str, str]], fixed: set[str]) -> bool:
