@@ -216,6 +216,30 @@ def test_what_a_registry_says_of_one_subject_stops_no_other_table(
     assert bench.readable(form) == {"1": True, "2": True}
 
 
+def test_two_tables_whose_schemas_are_refused_leave_the_third_alone(
+    server: ScriptedRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They fail in the log, one behind the other: what comes of the one must not bring back the other."""
+    monkeypatch.setattr("cdc.formats.wires.RegistryWatch", partial(RegistryWatch, every_s=3600.0))
+    bench, second, third = Bench(server), text_table("u", ["id", "note"]), text_table("w", ["id"])
+    wider, seen = text_table("u", ["id", "note", "more"]), list[tuple[str, ...]]()
+    bench.log.commit(insert(TABLE, (b"1", b"a")), insert(second, (b"1", b"a")), insert(third, (b"1",)))
+    bench.run(TABLE, second, third)
+    server.refuses = "not compatible"
+    bench.log.commit(insert(WIDER, (b"2", b"a", b"b")))
+    bench.log.commit(insert(wider, (b"2", b"a", b"b")))
+
+    def step(report: Report) -> None:
+        seen.append(report.state.tables)
+        bench.log.commit(insert(third, (b"%d" % (len(seen) + 1),)))
+        if len(seen) == 20:
+            pipeline.stop()
+
+    pipeline = bench.pipeline(WIDER, wider, third, observe=step)
+    pipeline.run()
+    assert seen[-10:] == [("s.w",)] * 10
+
+
 CLASH = text_table("t", ["id", "a-b", "a_b", "a_u002db"])
 
 

@@ -131,6 +131,7 @@ class Without:
             said = {name: why.message for name, why in refused.items()}
             known = {name for name, what in said.items() if self._of_topics.get(name) == what}
             self._of_topics |= said
+            self._ran_without = False  # with the others back, two that fail in the log would take turns for ever
             self._leave_out(refused, _UNTIL_IT_IS_RIGHT, but_said=known)
             return True
         new = those_named(self._new, tables, self._sink.topic, error.message) or self._new
