@@ -26,6 +26,8 @@ class AcrossSessions:
     """Set where the file is to be read again: the session ends for that."""
     committed: Callable[[int, State], None]
     good: Callable[[], None]
+    asks_again: Callable[[], bool]
+    """Whether tables that are left out for now are to be asked for again: the session ends for that."""
     executor: Callable[[], Executor]
     meter: Meter
     published: PublishedValues

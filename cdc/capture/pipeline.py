@@ -119,6 +119,7 @@ class Pipeline:
             reload=Flag(),
             committed=self._committed,
             good=self._good,
+            asks_again=self._without.asks_again,
             meter=meter,
             executor=executor or partial(ThreadPoolExecutor, 1, "cdc-resnapshot"),
             published=PublishedValues(executor or partial(ThreadPoolExecutor, 1, "cdc-published")),

@@ -224,6 +224,9 @@ class Session:
 
     def _look_at_topics(self, *, whole: bool = False) -> None:
         """Restart the session if a topic has been deleted or changed: a start compares all with what is recorded."""
+        if self._across.asks_again():
+            log.debug("the session starts again to ask for tables that are left out")
+            raise RestartSession
         if self._settings.wires is not None and self._settings.wires.moved():
             log.warning("the schema registry has other ids than it gave, or takes what it has refused: the session "
                         "starts again to compare")  # fmt: skip

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from cdc.model.errors import OperatorError
+from cdc.model.errors import TopicError
 
 DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 
@@ -96,7 +96,7 @@ def _without_null(schema: Schema, described: set[str]) -> dict[str, Any] | str:
             return full
         described.add(full)
         namespace, _, name = full.rpartition(".")
-        names = field_names(name for name, _ in schema.fields)
+        names = field_names((name for name, _ in schema.fields), full)
         return {
             "type": "record",
             "name": name,
@@ -144,10 +144,10 @@ def full_name(name: str) -> str:
     return ".".join(adjusted(part) for part in name.split("."))
 
 
-def field_names(names: Iterable[str]) -> dict[str, str]:
+def field_names(names: Iterable[str], of: str = "") -> dict[str, str]:
     """Give each field's name in Avro: adjusted; of names that would be the same, with what their characters were.
 
-    Raises OperatorError if that is not enough.
+    Raises TopicError, about the record that they are `of`, if that is not enough.
     """
     names = list(names)
     simple = {name: adjusted(name) for name in names}
@@ -157,8 +157,10 @@ def field_names(names: Iterable[str]) -> dict[str, str]:
     }
     alike = [n for n in names if n != made[n] and list(made.values()).count(made[n]) > 1]
     if alike:
-        raise OperatorError(
+        raise TopicError(
             f"columns {', '.join(alike)}: Avro has no such names, and another column is called {made[alike[0]]}",
-            hint="another format for this table (sink.formats), or a column left out: source.columns",
+            hint="another format for this table (sink.formats), or a column left out: source.columns; or rename one. A "
+            "connector that runs looks again after ten minutes, or at once: cdc reload CONNECTOR.yaml",
+            topic=of,
         )
     return made

@@ -10,7 +10,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -88,7 +89,8 @@ class RegisteredWires:
 
     def lost(self, record: Mapping[str, Any]) -> bool:
         topic, form = record["topic"], bytes.fromhex(record["value_form"])
-        found = self._at_registry().schema(int.from_bytes(form[len(MAGIC) : HEAD], "big"))
+        with _about(f"{record['schema']}.{record['table']}", topic):
+            found = self._at_registry().schema(int.from_bytes(form[len(MAGIC) : HEAD], "big"))
         if found is None:
             return True
         names = [f"{base}.{end}" for base in (topic, schema.full_name(topic)) for end in ("Envelope", "Value")]
@@ -96,14 +98,9 @@ class RegisteredWires:
 
     def of(self, table: Table, topic: str, numbers: Mapping[str, Any] | None = None) -> Wire | None:
         at = (table, topic, orjson.dumps(numbers))
-        try:
-            if at not in self._made:
+        if at not in self._made:
+            with _about(table.qualified, topic):
                 self._made[at] = self._make(table, topic, numbers)
-        except OperatorError as exc:
-            said = f"table {table.qualified}: {exc.message}"
-            if isinstance(exc, TopicError):
-                raise TopicError(said, hint=exc.hint or "", topic=topic) from None
-            raise OperatorError(said, hint=exc.hint) from None
         return self._made[at]
 
     def _make(self, table: Table, topic: str, numbers: Mapping[str, Any] | None) -> Wire | None:
@@ -213,6 +210,17 @@ def wires_of(sink: KafkaConfig, *, learns: bool = True) -> RegisteredWires | Non
         return None
     found = registry.part("sinks.client.schema_registry:open_registry")(sink, learns=learns)
     return RegisteredWires(formats, registry=found, subjects=sink.registry.subjects if sink.registry else "topic")
+
+
+@contextmanager
+def _about(table: str, topic: str) -> Iterator[None]:
+    """Say which table an error is about; what is wrong with its schemas concerns no other one."""
+    try:
+        yield
+    except TopicError as exc:
+        raise TopicError(f"table {table}: {exc.message}", hint=exc.hint or "", topic=topic) from None
+    except OperatorError as exc:
+        raise OperatorError(f"table {table}: {exc.message}", hint=exc.hint) from None
 
 
 class _Heads(NamedTuple):

@@ -10,6 +10,7 @@ import json
 import ssl
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _NOT_FOUND: Final = 404
 _REFUSED: Final = 409
-_INVALID: Final = 422
+_INVALID: Final = (400, 413, 422)
 _LOGIN: Final = (401, 403)
 _ELSEWHERE: Final = range(300, 400)
 """The client follows no redirect: it has a login to lose."""
@@ -54,8 +55,8 @@ class SchemaRegistry:
         self._client = self._new_client()
         self._given: dict[str, tuple[Schema, int]] = {}
         """The last schema of each subject, and its id, since `forget`."""
-        self._refused: dict[str, tuple[str, str, Sequence[str]]] = {}
-        """The schemas that it did not take, by subject, with what they were asked by."""
+        self._refused: dict[str, tuple[str, Callable[[SchemaRegistry], object]]] = {}
+        """The schemas that it did not take, by subject, and how it is asked again."""
         self._told = set[tuple[str, str]]()
         """Subjects and texts of those of which it was told that it takes them by now."""
         self._looked_at, self._answered_s = 0, 0.0
@@ -74,26 +75,25 @@ class SchemaRegistry:
         try:
             for at in {len(given) - 1, self._looked_at % len(given)} if given else ():
                 subject, (schema, number) = given[at]
-                there = self._asked(subject, partial(client.get_schema, number))
-                if there is None or _name_of(there.schema_str or "") != _name_of(schema.schema_str or ""):
-                    return False
-                found = self._asked(subject, partial(client.lookup_schema, subject, schema))
-                if found is not None and found.schema_id != number:  # None: the subject was deleted, its id is readable
-                    return False
+                with suppress(TopicError):  # which is found out where its own table needs it
+                    there = self._asked(subject, partial(client.get_schema, number))
+                    if there is None or _name_of(there.schema_str or "") != _name_of(schema.schema_str or ""):
+                        return False
+                    found = self._asked(subject, partial(client.lookup_schema, subject, schema))
+                    if found is not None and found.schema_id != number:  # None: it was deleted, its id is readable
+                        return False
             return True
         finally:
             client.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def takes(self) -> bool:
         """Whether it would take by now what it has refused: see `cdc.formats.wires.Registry`."""
-        for subject, (text, type_, ours) in self._refused.copy().items():
+        for subject, (text, ask) in self._refused.copy().items():
             asking = SchemaRegistry(self._config, self._key, learns=False)
             try:
-                asking.register(subject, text, type_=type_, ours=ours)
+                ask(asking)
             except TopicError:
                 self._told.discard((subject, text))
-                continue
-            except OperatorError:  # of this subject: others may be asked about
                 continue
             finally:
                 asking.forget()
@@ -104,14 +104,22 @@ class SchemaRegistry:
 
     def register(self, subject: str, text: str, *, type_: str, ours: Sequence[str]) -> int:
         """Return the id of a schema under a subject: see `cdc.formats.wires.Registry`."""
+        return self._noted(subject, text, lambda at: at._register(subject, text, type_, ours))  # noqa: SLF001 - its own
+
+    def newest(self, subject: str) -> str | None:
+        """Return the text of the newest schema under a subject; None: there is none."""
+        return self._noted(subject, "", lambda at: at._newest(subject))  # noqa: SLF001 - its own
+
+    def _noted(self, subject: str, text: str, ask: Callable[[SchemaRegistry], _T]) -> _T:
+        """Ask about a subject, and keep in mind what it refuses."""
         self._refused.pop(subject, None)
         try:
-            number = self._register(subject, text, type_, ours)
+            found = ask(self)
         except TopicError:
-            self._refused[subject] = (text, type_, ours)
+            self._refused[subject] = (text, ask)
             raise
         self._told.discard((subject, text))
-        return number
+        return found
 
     def _register(self, subject: str, text: str, type_: str, ours: Sequence[str]) -> int:
         from confluent_kafka.schema_registry import Schema  # noqa: PLC0415 - an extra, and slow to load
@@ -154,8 +162,7 @@ class SchemaRegistry:
             raise self._no_registry(subject, "its id of a schema is no number")
         return number
 
-    def newest(self, subject: str) -> str | None:
-        """Return the text of the newest schema under a subject; None: there is none."""
+    def _newest(self, subject: str) -> str | None:
         client = self._client
         client.clear_latest_caches()  # type: ignore[no-untyped-call]  # which has what was the newest before
         found = self._asked(subject, lambda: client.get_latest_version(subject))
@@ -241,33 +248,36 @@ class SchemaRegistry:
         where = f"schema registry at {self._config.url}"
         reason = "" if reason.startswith(_UNKNOWN) else " ".join(reason.split())  # it is a page of a proxy's then
         reason = reason if len(reason) <= _SHOWN else f"{reason[:_SHOWN]}…"
+        refused = partial(TopicError, topic=what)  # of one subject: others may be asked about
         if status in _LOGIN:
-            return OperatorError(
+            return refused(
                 f"{where} refuses the login, or what it asks for: {what or 'its subjects'} (HTTP {status})",
                 hint=f"{self._key}.options: basic.auth.user.info: ${{REGISTRY_LOGIN}}, as user:password, of somebody "
                 "who may read and register this subject",
             )
         if status == _REFUSED:
-            return TopicError(
+            return refused(
                 f"{where}: subject {what} does not take the table's schema; no event is written with it: {reason}",
                 hint=f"let the subject take it: its compatibility is at {self._config.url}/config/{what}, or else the "
                 f"registry's at {self._config.url}/config; or another format for this table (sink.formats); or, while "
                 "no row of it has been written since, change the table back. A connector that runs asks again each "
-                "minute; start one that has ended, or whose file you have changed",
-                topic=what,
+                "minute, and looks at the table after ten; or at once, and by its file as it is then: "
+                "cdc reload CONNECTOR.yaml. Start one that has ended",
             )
-        if status == _INVALID:
-            return OperatorError(
-                f"{where} cannot read the schema for subject {what}: {reason}",
+        if status in _INVALID:
+            return refused(
+                f"{where} cannot read the schema for subject {what} (HTTP {status}): {reason}",
                 hint="does it take this format? Another one: sink.format; please report it if it should",
             )
         told = [*([] if status in (None, -1) else [f"HTTP {status}"]), *([reason] if reason else [])]
         return RetryableError(f"{where}: {what or 'asking'}: {': '.join(told) or 'it gives no reason'}")
 
-    def _read_only(self, what: str) -> OperatorError:
-        return OperatorError(
+    def _read_only(self, what: str) -> TopicError:
+        return TopicError(
             f"schema registry at {self._config.url}: {what}: it is read-only: no schema can be registered",
-            hint=f"its mode is at {self._config.url}/mode; then start the connector again",
+            hint=f"its mode is at {self._config.url}/mode, the subject's at {self._config.url}/mode/{what}. A "
+            "connector that runs asks again each minute; start one that has ended",
+            topic=what,
         )
 
     def _refuse_what_it_would(self, subject: str, schema: Schema, *, first: bool) -> None:

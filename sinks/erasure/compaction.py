@@ -35,7 +35,7 @@ from sinks.erasure import own_settings
 from sinks.erasure.own_settings import Own
 from sinks.producer.coordinator import Coordinator
 from sinks.producer.opening import connection_config
-from sinks.producer.retries import RefusedError, Waiting
+from sinks.producer.retries import ABSENT, RefusedError, Waiting
 
 AT_ONCE_MS: Final = 1_000
 _COMPACTED: Final = {"max.compaction.lag.ms": str(AT_ONCE_MS), "min.compaction.lag.ms": "0"}
@@ -100,6 +100,12 @@ class Compaction:
             coordinator.add_partitions({(topic, each) for topic, of in partitions.items() for each in of})
             coordinator.commit()
         except RefusedError as exc:
+            if exc.code == ABSENT:
+                raise OperatorError(
+                    f"Kafka at {config.bootstrap_servers}: one of the topics {', '.join(sorted(partitions))} was "
+                    "deleted meanwhile",
+                    hint="run this again: it says which is not there",
+                ) from exc
             raise OperatorError(
                 f"Kafka at {config.bootstrap_servers} refused to close segments: {exc}",
                 hint=f"the user of sink.options needs WRITE on the transactional id {self._id} and on the topics",

@@ -97,8 +97,9 @@ class _Shredding:
             self._allowed = {name: of.allowed for name, of in existing.items()}
         if self._topics[0] not in self._there:
             raise OperatorError(
-                f"topic {self._topics[0]} is not there: connector {config.name} has not encrypted anything",
-                hint="cdc run CONNECTOR.yaml, with the file as it is",
+                f"topic {self._topics[0]} is not there: connector {config.name} has not encrypted anything, or the "
+                "topic was deleted, and all keys with it",
+                hint="cdc run CONNECTOR.yaml, with the file as it is: it makes the topic, and encrypts under new keys",
             )
         self._named = named(rules, ours, self._name)
         by = [rule.by] if rule.by is not None else self._key_of(described)
@@ -138,8 +139,8 @@ class _Shredding:
                 Place(
                     f"topic {self._topics[0]}", "kept",
                     f"connector {self._config.name} has not erased the key within {within_s:g} s: does it run? is "
-                    "it paused? The command waits until it goes on (cdc run, cdc resume CONNECTOR.yaml); then run this "
-                    "again",
+                    "it paused? What was asked stays asked until it goes on (cdc run CONNECTOR.yaml, or "
+                    "cdc resume CONNECTOR.yaml): then run this again",
                 )
             ]  # fmt: skip
         erased, since = self._parted()
@@ -172,7 +173,10 @@ class _Shredding:
                 if time.monotonic() > until:
                     return False
                 if not told:
-                    self._say(f"waiting for connector {self._config.name} to erase the key")
+                    self._say(
+                        f"waiting for connector {self._config.name} to erase the key, which it does while it runs: "
+                        "cdc status CONNECTOR.yaml"
+                    )
                     told = True
                 time.sleep(_ANSWER_EVERY_S)
         return True

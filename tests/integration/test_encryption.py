@@ -132,7 +132,8 @@ def test_postgres(
     assert texts == {row["note"] for row in connector.fold("public.d").values()}, "read again, it is the same text"
     _nowhere(connector, watch, said, tmp_path_factory.getbasetemp(), secret)
 
-    assert "does it run?" in _shred(connector, "public.d", "7", "--within", "1", code=1)[0]["what"]
+    told = _shred(connector, "public.d", "7", "--within", "1", code=1)[0]["what"]
+    assert f"does it run? is it paused? What was asked stays asked until it goes on (cdc run {connector.file}" in told
     assert "is said by tenant" in connector.here(
         "erase", "FILE", "--table", "public.d", "--subject", '{"id": 7}'
     ).stderr  # fmt: skip

@@ -15,10 +15,11 @@ from cdc.formats.reading import PLAIN
 from cdc.model.audit import Act
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.rules.routes import NO_ROUTES
-from sinks.erasure import own_settings
+from sinks.erasure import compaction, own_settings
 from sinks.erasure.erase import NEEDED, Found, _Erasure
 from sinks.erasure.keys import WantedKey
 from sinks.erasure.places import Place
+from sinks.producer.retries import ABSENT, RefusedError
 
 
 @pytest.mark.parametrize(
@@ -245,3 +246,19 @@ def test_a_right_that_is_missing_is_told_before_anything_is_done(
     error, match = (OperatorError, told) if refused else (AttributeError, "no attribute '_key'$")
     with pytest.raises(error, match=match):
         erasure.run(cut_logs=cut_logs, within_s=1)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"), [(ABSENT, "a.topic was deleted meanwhile"), (48, "refused to close segments")]
+)
+def test_a_topic_that_goes_while_it_is_compacted_is_told_as_that(
+    monkeypatch: pytest.MonkeyPatch, code: int, said: str
+) -> None:
+    """No right of a user is in its way."""
+    refused = SimpleNamespace(
+        begin_epoch=lambda _: None, add_partitions=lambda _: (_ for _ in ()).throw(RefusedError(code))
+    )
+    monkeypatch.setattr(compaction, "Coordinator", lambda *_, **__: refused)
+    sink = KafkaConfig(bootstrap_servers="127.0.0.1:1", topic_prefix="p")
+    with pytest.raises(OperatorError, match=said):
+        compaction.Compaction(sink, "c").close_segments({"a.topic": [0]})

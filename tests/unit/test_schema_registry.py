@@ -11,6 +11,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -20,6 +21,7 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from cdc.capture.pipeline import Pipeline, Report, Settings
+from cdc.capture.starting.without import AGAIN_S
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.published.record_format import RegistryConfig
 from cdc.encode.topic_contents.foreign import FOREIGN
@@ -50,17 +52,19 @@ def server() -> Iterator[ScriptedRegistry]:
 
 
 class Filling(MemoryLog):
-    """Fills the columns that rows get by ALTER TABLE."""
+    """Fills the columns that rows get by ALTER TABLE, and takes away those that they lose."""
 
     def rows(self, table: Table, view: View | None = None) -> dict[tuple[bytes, ...], Row]:
         added = len(table.columns)
-        return {key: (*row, *[b"new"] * (added - len(row))) for key, row in super().rows(table, view).items()}
+        return {key: (*row, *[b"new"] * (added - len(row)))[:added] for key, row in super().rows(table, view).items()}
 
 
 class Bench:
     def __init__(self, server: ScriptedRegistry, **options: Any) -> None:
         self.log, self.kafka, self.server = Filling(), MemoryKafka(), server
         self.config = RegistryConfig(url=server.url, **options)
+        self.changed: dict[str, Table] = {}
+        """Tables that were altered since the pipeline began."""
 
     def run(self, *tables: Table, form: str = "avro") -> None:
         self.pipeline(*tables, form=form).run(until_caught_up=True)
@@ -70,7 +74,8 @@ class Bench:
         wires = RegisteredWires(formats, registry=client, subjects=self.config.subjects)
 
         def opened(without: Collection[str] = ()) -> Source:
-            return MemorySource(self.log, [of for of in tables or [TABLE] if of.qualified not in without])
+            there = [self.changed.get(of.qualified, of) for of in tables or [TABLE]]
+            return MemorySource(self.log, [of for of in there if of.qualified not in without])
 
         return Pipeline(
             Settings(connector="c", prefix="p", formats=formats, wires=wires, idle_position_s=0.0),
@@ -157,6 +162,126 @@ def test_a_refused_schema_stops_no_other_table(
     bench.log.commit(insert(text_table("t", ["id", "note", "more", "most"]), (b"3", b"a", b"b", b"c")))
     with pytest.raises(OperatorError, match="not compatible"):  # there is no other
         bench.run(text_table("t", ["id", "note", "more", "most"]), form=form)
+
+
+def _denies(server: ScriptedRegistry, part: str, status: int, code: int, to: str) -> None:
+    """Have a registry answer such requests about some subjects with a status."""
+    asked = server.answer
+
+    def of(command: str, path: str, body: Any, login: str | None) -> tuple[int, Any]:
+        said = (status, {"error_code": code, "message": "its reason"})
+        return said if part in path and command in to else asked(command, path, body, login)
+
+    server.answer = of  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("form", "part", "denied"),
+    [
+        ("avro", "p.s.t-value", (403, 40301, "GET POST")),
+        pytest.param("avro", "p.s.t-key", (401, 40101, "GET POST"), marks=pytest.mark.full),
+        ("flat protobuf", "p.s.t-value", (422, 42201, "POST")),
+        ("protobuf", "p.s.t-key", (403, 40301, "GET POST")),
+        pytest.param("json-schema", "p.s.t-value", (422, 42205, "POST"), marks=pytest.mark.full),
+        pytest.param("flat json-schema", "p.s.t-key", (413, 413, "POST"), marks=pytest.mark.full),
+        pytest.param("flat avro", "p.s.t-value", (400, 40001, "POST"), marks=pytest.mark.full),
+        ("protobuf", "p.s.t-value/versions", (403, 40301, "POST")),
+    ],
+)
+def test_what_a_registry_says_of_one_subject_stops_no_other_table(
+    server: ScriptedRegistry, monkeypatch: pytest.MonkeyPatch, form: str, part: str, denied: tuple[int, int, str]
+) -> None:
+    """Rights, a mode, what it cannot read: that table is left out, and read again when the registry takes it."""
+    monkeypatch.setattr("cdc.formats.wires.RegistryWatch", partial(RegistryWatch, every_s=0.0))
+    bench, other, seen = Bench(server), text_table("u", ["id"]), list[tuple[str, ...]]()
+    bench.log.commit(insert(TABLE, (b"1", b"a")), insert(other, (b"1",)))
+    bench.run(TABLE, other, form=form)
+    if "key" in part:  # a table's keys keep their schema: their subject was deleted
+        server.subjects.pop("p.s.t-key")
+    good = server.answer
+    _denies(server, part, *denied)
+    bench.log.commit(insert(WIDER, (b"2", b"a", b"b")), insert(other, (b"2",)))
+
+    def step(report: Report) -> None:
+        if seen[-1:] != [report.state.tables]:
+            seen.append(report.state.tables)
+        if report.state.tables == ("s.u",) and len(bench.kafka.committed("p.s.u")) >= 2:
+            server.answer = good  # type: ignore[method-assign]
+        elif len(seen) > 1 and len(bench.readable(form)) == 2:
+            pipeline.stop()
+
+    pipeline = bench.pipeline(WIDER, other, form=form, observe=step)
+    pipeline.run()
+    assert seen[-2:] == [("s.u",), ("s.t", "s.u")]
+    assert bench.readable(form) == {"1": True, "2": True}
+
+
+def test_two_tables_whose_schemas_are_refused_leave_the_third_alone(
+    server: ScriptedRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They fail in the log, one behind the other: what comes of the one must not bring back the other."""
+    monkeypatch.setattr("cdc.formats.wires.RegistryWatch", partial(RegistryWatch, every_s=3600.0))
+    bench, second, third = Bench(server), text_table("u", ["id", "note"]), text_table("w", ["id"])
+    wider, seen = text_table("u", ["id", "note", "more"]), list[tuple[str, ...]]()
+    bench.log.commit(insert(TABLE, (b"1", b"a")), insert(second, (b"1", b"a")), insert(third, (b"1",)))
+    bench.run(TABLE, second, third)
+    server.refuses = "not compatible"
+    bench.log.commit(insert(WIDER, (b"2", b"a", b"b")))
+    bench.log.commit(insert(wider, (b"2", b"a", b"b")))
+
+    def step(report: Report) -> None:
+        seen.append(report.state.tables)
+        bench.log.commit(insert(third, (b"%d" % (len(seen) + 1),)))
+        if len(seen) == 20:
+            pipeline.stop()
+
+    pipeline = bench.pipeline(WIDER, wider, third, observe=step)
+    pipeline.run()
+    assert seen[-10:] == [("s.w",)] * 10
+
+
+CLASH = text_table("t", ["id", "a-b", "a_b", "a_u002db"])
+
+
+@pytest.mark.parametrize(
+    ("form", "shapes"),
+    [
+        ("avro", (TABLE, CLASH, text_table("t", ["id", "a-b", "a_b", "c"]))),
+        ("flat avro", (CLASH, CLASH, text_table("t", ["id", "a-b", "a_b"]))),
+        pytest.param("json-schema", (WIDER, WIDER, TABLE), marks=pytest.mark.full),
+        ("flat protobuf", (TABLE, WIDER, TABLE)),
+    ],
+    ids=["avro", "flat avro, at a start", "json-schema, at a start", "flat protobuf"],
+)
+def test_a_table_that_is_changed_until_its_schema_is_right_comes_back(
+    server: ScriptedRegistry, monkeypatch: pytest.MonkeyPatch, form: str, shapes: tuple[Table, Table, Table]
+) -> None:
+    """Nobody tells of it: columns that Avro cannot tell apart, or that a registry does not take, are altered again."""
+    (first, table, right), clock = shapes, [0.0]
+    monkeypatch.setattr("cdc.capture.starting.without.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    bench, other, seen = Bench(server), text_table("u", ["id"]), list[tuple[str, ...]]()
+    bench.log.commit(insert(TABLE, (b"1", b"a")), insert(other, (b"1",)))
+    bench.run(TABLE, other, form=form)
+    server.refuses = "not compatible" if table is WIDER else None
+    bench.log.commit(insert(table, tuple(b"2" for _ in table.columns)), insert(other, (b"2",)))
+
+    def step(report: Report) -> None:
+        if seen[-1:] != [report.state.tables]:
+            seen.append(report.state.tables)
+        if report.state.tables == ("s.u",) and len(bench.kafka.committed("p.s.u")) == 2:
+            bench.changed["s.t"] = right
+            clock[0] += AGAIN_S
+        elif len(seen) > 1 and not report.state.reading:
+            pipeline.stop()
+
+    pipeline = bench.pipeline(first, other, form=form, observe=step)
+    pipeline.run()
+    assert seen[-2:] == [("s.u",), ("s.t", "s.u")]
+    reading = Reading(SchemaRegistry(bench.config).schema)
+    newest = {record.key: record.value for record in bench.kafka.committed("p.s.t")}
+    told = [orjson.loads(reading.json(value)) for value in newest.values() if value is not None]
+    rows = {of["id"]: of for of in (of.get("after", of) for of in told)}
+    assert {key: list(row) for key, row in rows.items()} == {key: [c.name for c in right.columns] for key in "12"}
 
 
 def test_a_flat_record_whose_schema_is_lost_is_told_as_that() -> None:

@@ -2,12 +2,15 @@
 
 Those that have come while the log was followed, or that just a pattern brings and were never captured, are left out
 until the next start. A table whose topic is not as it must be is left out until that is right, also one that was
-captured: each session asks for it again, once one has run without it, and the sink ends the session when its topic is.
+captured: each session asks for it again, once one has run without it. Sink and registry end the session when they
+take it. Nobody tells of a table that was changed back, or of a right that only shows when it is used: so a session ends
+now and then.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +35,8 @@ OpenSource: TypeAlias = Callable[[], Source]
 LeavingOut: TypeAlias = Callable[[Collection[str]], OpenSource]
 """Gives what opens the source without certain tables, by ``schema.table``."""
 
+AGAIN_S: Final = 600.0
+"""A session that does without tables of topics ends after so long, to ask for them again."""
 _UNTIL_THE_NEXT_START: Final = "until the next start"
 _UNTIL_IT_IS_RIGHT: Final = "until its topic is right"
 
@@ -68,6 +73,7 @@ class Without:
         """The tables that this process does without."""
         self._ran_without = False
         """Whether a session has begun without those of topics."""
+        self._again_at_s = float("inf")
 
     def open_source(self) -> Source:
         """Open what a session follows, with those again whose topics may be right by now."""
@@ -88,6 +94,7 @@ class Without:
         """Tell which tables are left out; a start that leaves out none may follow one that did."""
         self._of_topics = {name: said for name, said in self._of_topics.items() if name in self._why}
         self._ran_without = bool(self._of_topics)
+        self._again_at_s = time.monotonic() + AGAIN_S if self._ran_without else float("inf")
         why = {**left_out_by(source), **self._why}
         self._meter.leaves_out(len(why))
         said = {table: error.message for table, error in why.items()}
@@ -95,6 +102,10 @@ class Without:
         if (may or self._said) and said != self._said:
             self._tell(why)
             self._said = said
+
+    def asks_again(self) -> bool:
+        """Whether the session is to end, so that tables are asked for again whose topics may be right by now."""
+        return time.monotonic() >= self._again_at_s
 
     def needs(self, table: str, *, ran_before: bool) -> bool:
         """Whether a start does not go on without this table."""
@@ -120,6 +131,7 @@ class Without:
             said = {name: why.message for name, why in refused.items()}
             known = {name for name, what in said.items() if self._of_topics.get(name) == what}
             self._of_topics |= said
+            self._ran_without = False  # with the others back, two that fail in the log would take turns for ever
             self._leave_out(refused, _UNTIL_IT_IS_RIGHT, but_said=known)
             return True
         new = those_named(self._new, tables, self._sink.topic, error.message) or self._new

@@ -52,7 +52,7 @@ def descriptions(config: KafkaConfig) -> list[bytes]:
             raise
         raise OperatorError(
             f"Kafka at {config.bootstrap_servers} has no topic {topic}: no connector of topic prefix {config.prefix} "
-            "has run there",
+            "has run there, or it was deleted",
             hint="cdc run CONNECTOR.yaml; or are sink.topic_prefix, or sink.bootstrap_servers, those of another one?",
         ) from exc
 
