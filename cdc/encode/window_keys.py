@@ -8,10 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from cdc.model.change import Xid
+from cdc.model.change import Table, Xid
 from cdc.model.interfaces import Window
 from cdc.model.state import Key
+
+
+class Requests(Protocol):
+    """What is read again, as `cdc.capture.control.rereads` has it."""
+
+    def add(self, table: Table, key: Key | None) -> None:
+        """Request the row with a key, or without one all rows of the table: no event says what became of them."""
+
+    def resnapshot(self, table: Table, reason: str) -> None:
+        """Request an incremental snapshot of a table; the reason is for the log."""
+
+    def emptied(self, table: Table) -> None:
+        """Have a table read from here on, because the rows it had are gone."""
 
 
 @dataclass(frozen=True, slots=True)
