@@ -473,6 +473,7 @@ def test_tests_that_are_named_exist() -> None:
     assert sorted((page, name) for page, name in told if name not in written | files) == []
 
 
+@functools.cache
 def _only_in_full() -> set[str]:
     """Tests that no push runs, by their names."""
     left, kept = set(), set()
