@@ -1,4 +1,6 @@
-"""The keys of an incremental snapshot: those that a command requests, and those that the log has had events of.
+"""What is read again while the log is followed: who asks for it, and the keys of rows.
+
+Those that a command requests, and those that the log has had events of.
 
 A row that was read under a view must not follow an event of its key that the view did not see, because the event is
 newer. `LoggedKeys` has the last transaction of each key; `cdc.capture.snapshots.incremental_snapshot` has the argument.
