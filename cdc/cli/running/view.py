@@ -1,4 +1,4 @@
-"""``cdc view``: views of captured tables, kept up to date and published as topics."""
+"""``cdc view`` keeps views of captured tables up to date, and publishes them as topics."""
 
 from __future__ import annotations
 
