@@ -1,4 +1,4 @@
-"""``python -m cdc``"""
+"""Runs the `cdc` command as ``python -m cdc``."""
 
 from cdc.cli.start import main
 

@@ -284,7 +284,7 @@ class Pipeline:
             raise RetryableError(exc.message, hint=exc.hint) from exc
 
     def _session(self, *, until_caught_up: bool) -> None:
-        """Run from fencing to the first error. Nothing is made anywhere before source and sink have been checked."""
+        """Run from fencing to the first error."""
         self._meter.becomes(RunState.STARTING)
         self._tables = ()
         with (
@@ -296,20 +296,7 @@ class Pipeline:
             if self._stand_by.wait(source, ran=self._ran, to_end=until_caught_up):
                 self._sequence = None  # what others have committed since is no reason to end
                 self._go_by_file_as_it_is()
-            identity = source.connect()
-            tables = self._tables = source.tables()
-            ran_before = self._sink.check(tables)
-            beside = left_out_by(source)
-            captured_before = ran_before and (not beside or self._without.has_captured())
-            refuse_needed(source, partial(self._needs, ran_before=captured_before))
-            raise_first(self._settings.rules.refusals(tables, first=not ran_before, beside=beside))
-            raise_first(self._settings.formats.refusals(tables, first=not ran_before))
-            raise_first(self._settings.routes.refusals(tables, first=not ran_before))
-            self._startup.learn_formats(source, tables)
-            raise_first(outbox.refusals(self._settings.outbox, tables, beside))
-            if not ran_before:
-                self._startup.refuse_neighbours(identity, tables)
-                source.unused()
+            identity, tables = self._check(source)
             self._sink.create(tables)
             self._refuse_second_copy()
             if takes_over and not self._stand_by.takes_over(ran=self._ran):
@@ -347,6 +334,24 @@ class Pipeline:
             self._without.begun(source, tables)
             with closing(session):
                 self._run_session(session, state.phase, view, target)
+
+    def _check(self, source: Source) -> tuple[Mapping[str, str], Sequence[Table]]:
+        """Compare the source with the file and with the topics, before anything is made anywhere."""
+        identity = source.connect()
+        tables = self._tables = source.tables()
+        ran_before = self._sink.check(tables)
+        beside = left_out_by(source)
+        captured_before = ran_before and (not beside or self._without.has_captured())
+        refuse_needed(source, partial(self._needs, ran_before=captured_before))
+        raise_first(self._settings.rules.refusals(tables, first=not ran_before, beside=beside))
+        raise_first(self._settings.formats.refusals(tables, first=not ran_before))
+        raise_first(self._settings.routes.refusals(tables, first=not ran_before))
+        self._startup.learn_formats(source, tables)
+        raise_first(outbox.refusals(self._settings.outbox, tables, beside))
+        if not ran_before:
+            self._startup.refuse_neighbours(identity, tables)
+            source.unused()
+        return identity, tables
 
     def _needs(self, table: str, *, ran_before: bool) -> bool:
         """Whether a start does not go on without a table. A file that is read again must not name it first."""

@@ -21,10 +21,13 @@ from cdc.capture.starting.descriptions import open_versions
 from cdc.capture.window_writer import WindowWriter
 from cdc.encode.dead_letters import DeadLetters
 from cdc.encode.envelope.cloud_events import CloudEvents
+from cdc.encode.event_records import EventRecords
 from cdc.encode.event_writer import EventWriter
+from cdc.encode.left_out_values import LeftOutValues
 from cdc.encode.schema_versions import SchemaVersions
 from cdc.encode.topic_contents.toast import ToastValues
 from cdc.encode.topic_contents.topic_rows import TopicRows
+from cdc.encode.truncates import Truncates
 from cdc.model.change import Table
 from cdc.model.interfaces import Sink, Snapshotter, Source
 
@@ -92,22 +95,22 @@ def open_parts(
         else None
     )
     rereads = Rereads(incremental, sink, by_name, state, since=place.since, log_end=place.log_end)
+    records = EventRecords(sink, held, CloudEvents(settings.formats) if settings.cloud_events else None)
+    logged, unsent = incremental.logged, settings.unsent
     writer = EventWriter(
         sink,
         versions,
         toast,
-        reader,
-        logged=incremental.logged,
-        resnapshot=rereads.resnapshot,
-        reread=rereads.add,
+        records,
+        left_out=LeftOutValues(
+            toast, reader, logged=logged, requests=rereads, letters=letters, not_asked=across.not_asked, unsent=unsent
+        ),
+        truncates=Truncates(sink, records, logged=logged, requests=rereads, whole=unsent is not None),
+        logged=logged,
+        requests=rereads,
         letters=letters,
-        not_asked=across.not_asked,
-        emptied=rereads.emptied,
         key_headers=settings.key_headers,
-        cloud_events=CloudEvents(settings.formats) if settings.cloud_events else None,
-        unsent=settings.unsent,
         outbox=OutboxWriter(settings.outbox, sink, letters) if settings.outbox is not None else None,
-        held=held,
     )
     commands = UserCommands(
         sink,

@@ -20,6 +20,7 @@ ALIVE_S: Final = 60.0
 """A process that has said nothing for so long says that it lives."""
 _LOOK_S: Final = 1.0
 
+JSON_OPTION: Final = click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
 

@@ -31,13 +31,13 @@ class EventRecords:
 
         `cloud_events` makes headers of every event.
         """
-        self._write, self._held, self._cloud_events = sink.write, held, cloud_events
+        self._write, self.held, self._cloud_events = sink.write, held, cloud_events
         self.headed = cloud_events is not None
         """Whether every event has headers: no fast path makes them."""
 
     def before(self, encoder: TableEncoder, key: bytes) -> bytes | None:
         """Return the JSON of the row that the topic holds of a key; None: it holds none, or is not asked."""
-        return None if self._held is None or encoder.flat is not None else self._held.find(encoder, key)
+        return None if self.held is None or encoder.flat is not None else self.held.find(encoder, key)
 
     def put(
         self,
@@ -54,8 +54,8 @@ class EventRecords:
         """Write the event of a row, in JSON; of a delete `after` is ``null``."""
         wire = encoder.wire
         if encoder.flat is None:
-            if self._held is not None:
-                self._held.note(encoder, key, after)
+            if self.held is not None:
+                self.held.note(encoder, key, after)
             event = frame.event(encoder, op, before, after, lsn)
             told = headers if self._cloud_events is None else (*headers, *self._told(encoder, key, event, op))
             self._write(encoder.topic, key, event if wire is None else wire.value(event), told)

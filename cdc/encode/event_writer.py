@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final, Protocol, cast
 
 from cdc.encode.dead_letters import DeadLetters, PoisonRecord, too_large
 from cdc.encode.deferred_keys import DeferredKeys
-from cdc.encode.envelope.cloud_events import CloudEvents
 from cdc.encode.envelope.frame import Frame
 from cdc.encode.envelope.table_encoder import TableEncoder
 from cdc.encode.event_records import EventRecords
 from cdc.encode.fast_path import FastPath, Made, batch_fast_path, fast_path
-from cdc.encode.left_out_values import LeftOutValues, Reread
-from cdc.encode.schema_versions import Resnapshot, SchemaVersions
+from cdc.encode.left_out_values import LeftOutValues
+from cdc.encode.schema_versions import SchemaVersions
 from cdc.encode.snapshot_rows import SnapshotRows
 from cdc.encode.topic_contents.toast import TOAST_FROM, ToastValues
-from cdc.encode.topic_contents.topic_rows import TopicRows
 from cdc.encode.truncates import Truncates
-from cdc.encode.window_keys import LoggedKeys
+from cdc.encode.window_keys import LoggedKeys, Requests
 from cdc.model.change import (
     UNCHANGED,
     Change,
@@ -33,7 +31,7 @@ from cdc.model.change import (
     Xid,
 )
 from cdc.model.errors import BugError
-from cdc.model.interfaces import Handover, Headers, Sink, Snapshotter
+from cdc.model.interfaces import Handover, Headers, Sink
 from cdc.model.state import Key
 from cdc.rules.filtered_rows import FilteredRows
 
@@ -60,51 +58,25 @@ class EventWriter:
         sink: Sink,
         versions: SchemaVersions,
         toast: ToastValues,
-        reader: Snapshotter,
+        records: EventRecords,
         *,
+        left_out: LeftOutValues,
+        truncates: Truncates,
         logged: LoggedKeys,
-        resnapshot: Resnapshot,
-        reread: Reread,
+        requests: Requests,
         letters: DeadLetters,
-        not_asked: set[str],
-        emptied: Callable[[Table], None],
-        key_headers: bool = False,
-        cloud_events: CloudEvents | None = None,
-        unsent: bytes | None = None,
-        outbox: Outbox | None = None,
-        held: TopicRows | None = None,
+        key_headers: bool,
+        outbox: Outbox | None,
     ) -> None:
         """`logged` notes the keys that events name, for the table that the incremental snapshot reads.
 
-        `reread` is told of rows that have changed without events. The source is not asked for left-out values of the
-        tables `not_asked`, to which tables are added. `emptied` has a table read from here on, because the rows it had
-        are gone. `key_headers`: the records of a key change name the other key in a header. `cloud_events`
-        makes the headers of all events. `unsent`: the sink keeps no rows; this JSON stands for values that are not
-        known, and a TRUNCATE is an event. `held` finds the rows that topics hold, for the `before` of events whose old
-        row the log does not have.
+        `key_headers`: the records of a key change name the other key in a header.
         """
-        self._key_headers = key_headers
-        self._outbox = outbox
-        self._reread = reread
-        self._logged = logged
-        self._resnapshot = resnapshot
-        self._letters = letters
-        self._sink = sink
-        self._versions = versions
-        self._toast = toast
-        self._left_out = LeftOutValues(
-            toast,
-            reader,
-            logged=logged,
-            reread=reread,
-            resnapshot=resnapshot,
-            letters=letters,
-            not_asked=not_asked,
-            unsent=unsent,
-        )
-        self._answered = self._left_out.answered
-        self._records, self._held = EventRecords(sink, held, cloud_events), held
-        self._truncates = Truncates(sink, self._records, logged=logged, emptied=emptied, whole=unsent is not None)
+        self._sink, self._versions, self._toast, self._letters = sink, versions, toast, letters
+        self._records, self._held = records, records.held
+        self._left_out, self._answered, self._truncates = left_out, left_out.answered, truncates
+        self._logged, self._requests = logged, requests
+        self._key_headers, self._outbox = key_headers, outbox
         self._deferred = DeferredKeys()
         self._filtered = FilteredRows()
         self.snapshot: Final = SnapshotRows(
@@ -181,7 +153,7 @@ class EventWriter:
             self._read_again(change)
             return
         if change.before is not None and _names_no_row(change.before, change.table):
-            self._reread(change.table, None)
+            self._requests.add(change.table, None)
             frame.skip()
             return
         of_source = change
@@ -203,7 +175,7 @@ class EventWriter:
         """Request that the row whose key `after` has is read again, or without it all rows of the table."""
         table, row = change.table, change.after
         key = None if row is None else tuple(v for v in (row[i] for i in table.key_indexes) if v is not UNCHANGED)
-        self._reread(table, cast("Key | None", key))
+        self._requests.add(table, cast("Key | None", key))
 
     def _judged(
         self,
@@ -390,7 +362,9 @@ class EventWriter:
         found = self._versions.known(table)
         if found is not None:
             return found
-        return self._versions.add(table, self._sink.topic(table), position, self._sink.schema, self._resnapshot)
+        return self._versions.add(
+            table, self._sink.topic(table), position, self._sink.schema, self._requests.resnapshot
+        )
 
 
 def _names_no_row(before: Row, table: Table) -> bool:

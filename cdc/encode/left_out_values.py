@@ -6,21 +6,13 @@ has lost them too, the row or its table is read again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
-
 from cdc.encode.dead_letters import DeadLetters, UnwritableError
 from cdc.encode.envelope.table_encoder import TableEncoder
-from cdc.encode.schema_versions import Resnapshot
 from cdc.encode.topic_contents.toast import Ask, ToastValues
-from cdc.encode.window_keys import LoggedKeys
-from cdc.model.change import UNCHANGED, Change, Row, Table, Xid
+from cdc.encode.window_keys import LoggedKeys, Requests
+from cdc.model.change import UNCHANGED, Change, Row, Xid
 from cdc.model.errors import ChangedError
 from cdc.model.interfaces import Handover, LastWritten, Snapshotter
-from cdc.model.state import Key
-
-Reread: TypeAlias = Callable[[Table, Key | None], None]
-"""Requests that the row with a key is read again, or without one all rows of a table."""
 
 
 class LeftOutValues:
@@ -32,8 +24,7 @@ class LeftOutValues:
         reader: Snapshotter,
         *,
         logged: LoggedKeys,
-        reread: Reread,
-        resnapshot: Resnapshot,
+        requests: Requests,
         letters: DeadLetters,
         not_asked: set[str],
         unsent: bytes | None,
@@ -44,7 +35,7 @@ class LeftOutValues:
         """
         self._toast, self._reader, self._logged, self._letters = toast, reader, logged, letters
         self._last_written = reader if isinstance(reader, LastWritten) else None  # too slow to ask for each row
-        self._reread, self._resnapshot, self._not_asked, self._unsent = reread, resnapshot, not_asked, unsent
+        self._requests, self._not_asked, self._unsent = requests, not_asked, unsent
         self._resnapshot_requested: set[tuple[str, int]] = set()
         self.answered: dict[tuple[str, bytes], frozenset[str]] = {}
         """By table and key, the columns that the source has answered for in the transaction at hand."""
@@ -128,10 +119,10 @@ class LeftOutValues:
         if self._unsent is not None and not moved and not judged:
             fragments |= dict.fromkeys(missing, self._unsent)
             if encoder.table.qualified == self._logged.table:  # it may leave this row out, as one that is known
-                self._reread(encoder.source, tuple(encoder.key_parts(row)))
+                self._requests.add(encoder.source, tuple(encoder.key_parts(row)))
             return False
         if judged:
-            self._reread(encoder.source, tuple(encoder.key_parts(row)))
+            self._requests.add(encoder.source, tuple(encoder.key_parts(row)))
         else:
             self._fill_from_source(encoder, row, missing, fragments)
         return True
@@ -178,7 +169,7 @@ class LeftOutValues:
         if at not in self._resnapshot_requested:
             self._resnapshot_requested.add(at)
             names = ", ".join(sorted(missing))
-            self._resnapshot(encoder.table, f"unchanged values of {names} came that the topic does not have")
+            self._requests.resnapshot(encoder.table, f"unchanged values of {names} came that the topic does not have")
 
 
 def left_out(encoder: TableEncoder, row: Row) -> frozenset[str]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from cdc.encode.envelope.frame import Frame
 from cdc.encode.envelope.table_encoder import TableEncoder
 from cdc.encode.event_records import EventRecords
 from cdc.encode.topic_contents.live_keys import LiveKeys
-from cdc.encode.window_keys import LoggedKeys
-from cdc.model.change import Change, Op, Table, Xid
+from cdc.encode.window_keys import LoggedKeys, Requests
+from cdc.model.change import Change, Op, Xid
 from cdc.model.interfaces import Handover, Sink
 
 TRUNCATED_AT_ONCE: Final = 20_000
@@ -23,13 +22,10 @@ class Truncates:
     """Writes to the sink's open transaction; commits nothing."""
 
     def __init__(
-        self, sink: Sink, records: EventRecords, *, logged: LoggedKeys, emptied: Callable[[Table], None], whole: bool
+        self, sink: Sink, records: EventRecords, *, logged: LoggedKeys, requests: Requests, whole: bool
     ) -> None:
-        """`emptied` has a table read from here on, because the rows it had are gone.
-
-        `whole`: the sink keeps no rows; a truncate is an event.
-        """
-        self._sink, self._logged, self._emptied, self._whole = sink, logged, emptied, whole
+        """`whole`: the sink keeps no rows; a truncate is an event."""
+        self._sink, self._logged, self._requests, self._whole = sink, logged, requests, whole
         self._records = records
 
     def write(self, change: Change, encoder: TableEncoder, xid: Xid, frame: Frame, handover: Handover | None) -> None:
@@ -39,14 +35,14 @@ class Truncates:
         table from here on does not confirm.
         """
         if not self._whole and self._sink.extent(change.table) > TRUNCATED_AT_ONCE:
-            self._emptied(change.table)
+            self._requests.emptied(change.table)
             return
         if encoder.table.qualified == self._logged.table:
             self._logged.empty(xid)
         if self._whole:
             self._records.put(encoder, b"", frame, op=_TRUNCATE, before=_NULL, after=_NULL, lsn=change.lsn)
             if handover is not None:  # a part of its rows may have been read behind it
-                self._emptied(change.table)
+                self._requests.emptied(change.table)
             return
         bound = frame.next_position()
 

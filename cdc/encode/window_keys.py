@@ -1,4 +1,6 @@
-"""The keys of an incremental snapshot: those that a command requests, and those that the log has had events of.
+"""What is read again while the log is followed: who asks for it, and the keys of rows.
+
+Those that a command requests, and those that the log has had events of.
 
 A row that was read under a view must not follow an event of its key that the view did not see, because the event is
 newer. `LoggedKeys` has the last transaction of each key; `cdc.capture.snapshots.incremental_snapshot` has the argument.
@@ -8,10 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from cdc.model.change import Xid
+from cdc.model.change import Table, Xid
 from cdc.model.interfaces import Window
 from cdc.model.state import Key
+
+
+class Requests(Protocol):
+    """What is read again, as `cdc.capture.control.rereads` has it."""
+
+    def add(self, table: Table, key: Key | None) -> None:
+        """Request the row with a key, or without one all rows of the table: no event says what became of them."""
+
+    def resnapshot(self, table: Table, reason: str) -> None:
+        """Request an incremental snapshot of a table; the reason is for the log."""
+
+    def emptied(self, table: Table) -> None:
+        """Have a table read from here on, because the rows it had are gone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Become a child's program, after asking the kernel to end it with its member; run as a script before the program.
+"""Becomes a child's program once the kernel is to end it with its member; run as a script before the program.
 
     with_member.py MEMBER_PID ARGV...
 

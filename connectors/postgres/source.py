@@ -283,30 +283,37 @@ class PostgresSource:
                 yield change
                 continue
             lsn, payload = data(received)
-            match message := end or messages.decode(payload):
-                case messages.Commit(commit_lsn, end_lsn):
-                    if commit_lsn != begin.commit_lsn:
-                        raise ProtocolError(0, "the commit of another transaction")
-                    self._reach(replication, end_lsn, begin)
-                    return
-                case messages.Insert() | messages.Update() | messages.Delete():
-                    change = assembler.change(message, lsn)
-                    if change is not None:
-                        yield change
-                case messages.Relation():
-                    self._learn(assembler, message, begin.commit_lsn)
-                case messages.Truncate(relations):
-                    for relation in self._followed.truncated(relations):
-                        table = assembler.table(relation)
-                        if table is not None:
-                            yield Change(Op.TRUNCATE, table, None, None, lsn)
-                case messages.LogicalMessage(_, at, prefix, content):
-                    if not prefix.startswith(OURS):
-                        yield Message(prefix, content, at)
-                case messages.Skipped():
-                    pass
-                case _:
-                    raise ProtocolError(0, f"{type(message).__name__} inside a transaction")
+            message = end or messages.decode(payload)
+            if isinstance(message, messages.Commit):
+                if message.commit_lsn != begin.commit_lsn:
+                    raise ProtocolError(0, "the commit of another transaction")
+                self._reach(replication, message.end_lsn, begin)
+                return
+            yield from self._change(assembler, message, lsn, begin)
+
+    def _change(
+        self, assembler: Assembler, message: messages.Message, lsn: int, begin: messages.Begin
+    ) -> Iterator[Change | Message]:
+        """Give what a message inside a transaction says, which the fast path has declined."""
+        match message:
+            case messages.Insert() | messages.Update() | messages.Delete():
+                change = assembler.change(message, lsn)
+                if change is not None:
+                    yield change
+            case messages.Relation():
+                self._learn(assembler, message, begin.commit_lsn)
+            case messages.Truncate(relations):
+                for relation in self._followed.truncated(relations):
+                    table = assembler.table(relation)
+                    if table is not None:
+                        yield Change(Op.TRUNCATE, table, None, None, lsn)
+            case messages.LogicalMessage(_, at, prefix, content):
+                if not prefix.startswith(OURS):
+                    yield Message(prefix, content, at)
+            case messages.Skipped():
+                pass
+            case _:
+                raise ProtocolError(0, f"{type(message).__name__} inside a transaction")
 
     def _keepalive(self, replication: ReplicationConnection, message: bytes, *, between: bool) -> None:
         """Answer it if it asks; `between` transactions it moves the position: what it ends behind was sent before."""

@@ -1,4 +1,4 @@
-"""``cdc quarantine retry``: applies events in quarantine again, once the cause was removed.
+"""``cdc quarantine retry`` applies events in quarantine again, once the cause was removed.
 
 The events are read from the topic, each key from its first event in quarantine on, so that its newest event is among
 them, deletes included. They are typed as the job would type them now, and folded in as any batch is. Stores guard every

@@ -9,7 +9,7 @@ import re
 import shlex
 import typing
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -334,11 +334,24 @@ def test_a_class_of_errors_has_its_line(cls: type[CdcError]) -> None:
     assert rows == [str(cls.exit_code)]
 
 
+class Said(NamedTuple):
+    """What the code of the packages says, with … for what is filled in."""
+
+    texts: frozenset[str]
+    errors: frozenset[tuple[str, str]]
+    """File and text of each error that says by itself what is wrong: at least three words that are not filled in."""
+
+
 @functools.cache
-def sources() -> Mapping[Path, Sequence[ast.AST]]:
-    """Every file of the packages, as the nodes of its tree."""
-    files = (file for package in PACKAGES for file in (HOME / package).rglob("*.py"))
-    return {file: list(ast.walk(ast.parse(text_of(file)))) for file in files}
+def said() -> Said:
+    """Read file by file: all their trees at once are work for the collector of garbage."""
+    texts, errors = set[str](), set[tuple[str, str]]()
+    for file in (file for package in PACKAGES for file in (HOME / package).rglob("*.py")):
+        nodes = list(ast.walk(ast.parse(text_of(file))))
+        texts |= {text for node in nodes if isinstance(node, ast.expr) and (text := _template(node))}
+        scopes = (node for node in nodes if isinstance(node, ast.FunctionDef))
+        errors |= {(str(file.relative_to(HOME)), text) for scope in scopes for text in _raised(scope)}
+    return Said(frozenset(texts), frozenset(errors))
 
 
 def _template(node: ast.expr) -> str | None:
@@ -349,31 +362,20 @@ def _template(node: ast.expr) -> str | None:
     return None
 
 
-def messages() -> set[str]:
-    """Every text of the code, with … for what is filled in."""
-    expressions = (node for nodes in sources().values() for node in nodes if isinstance(node, ast.expr))
-    return {text for node in expressions if (text := _template(node))}
-
-
-def raised() -> Iterator[tuple[str, str]]:
-    """File and text of each error that says by itself what is wrong: at least three words that are not filled in."""
+def _raised(scope: ast.FunctionDef) -> Iterator[str]:
     names = {cls.__name__ for cls in CLASSES} - {"BugError", "ProtocolError"}
-    for file, nodes in sources().items():
-        for scope in nodes:
-            if not isinstance(scope, ast.FunctionDef):
-                continue
-            inside = list(ast.walk(scope))
-            assigned = {
-                node.targets[0].id: node.value
-                for node in inside
-                if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-            }
-            for node in inside:
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
-                    said = node.args[0] if node.args else node
-                    text = _template(assigned.get(said.id, said) if isinstance(said, ast.Name) else said)
-                    if text and len(re.findall(r"\w{2,}", text)) > 2:
-                        yield str(file.relative_to(HOME)), text
+    inside = list(ast.walk(scope))
+    assigned = {
+        node.targets[0].id: node.value
+        for node in inside
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    for node in inside:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
+            first = node.args[0] if node.args else node
+            text = _template(assigned.get(first.id, first) if isinstance(first, ast.Name) else first)
+            if text and len(re.findall(r"\w{2,}", text)) > 2:
+                yield text
 
 
 def patterns() -> list[re.Pattern[str]]:
@@ -388,14 +390,14 @@ def test_first_words_are_of_messages_that_the_code_has() -> None:
     """… stands for whatever is filled in there: a name, a number, a host."""
     assert len(FIRST_WORDS) > 100
     assert [words for words, count in Counter(FIRST_WORDS).items() if count > 1] == []
-    known = "\0".join(sorted(messages()))
+    known = "\0".join(sorted(said().texts))
     found = zip(FIRST_WORDS, patterns(), strict=True)
     assert [words for words, pattern in found if not pattern.search(known)] == []
 
 
 def test_an_error_that_is_raised_has_its_line() -> None:
     """Twins of `cdc.testing` are not for users."""
-    found = {(file, text) for file, text in raised() if not file.startswith("cdc/testing/")}
+    found = {(file, text) for file, text in said().errors if not file.startswith("cdc/testing/")}
     assert len(found) > 200
     known = list(zip(FIRST_WORDS, patterns(), strict=True))
 
@@ -473,6 +475,7 @@ def test_tests_that_are_named_exist() -> None:
     assert sorted((page, name) for page, name in told if name not in written | files) == []
 
 
+@functools.cache
 def _only_in_full() -> set[str]:
     """Tests that no push runs, by their names."""
     left, kept = set(), set()

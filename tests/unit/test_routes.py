@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -485,8 +486,8 @@ def test_a_reading_is_asked_for_by_each_table() -> None:
     asked: list[str] = []
     nobody: Any = None
     values = LeftOutValues(
-        nobody, nobody, logged=nobody, reread=nobody, resnapshot=lambda table, _: asked.append(table.qualified),
-        letters=nobody, not_asked=set(), unsent=None,
+        nobody, nobody, logged=nobody, letters=nobody, not_asked=set(), unsent=None,
+        requests=SimpleNamespace(resnapshot=lambda table, _: asked.append(table.qualified)),  # type: ignore[arg-type]
     )  # fmt: skip
     for table in (A, B, A):
         of = TableEncoder(table, connector="m", prefix="p", database="d", version=1, topic="p.orders")

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import certifi
 import orjson
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -43,6 +44,15 @@ from tests.text_tables import text_table
 
 TABLE = text_table("t", ["id", "note"])
 WIDER = text_table("t", ["id", "note", "more"])
+
+
+@pytest.fixture(autouse=True)
+def one_authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each client loads what it trusts, as it is made: all that the system trusts would be most of what tests take."""
+    one = tmp_path / "trusted.pem"
+    first, end, _ = certifi.contents().partition("-----END CERTIFICATE-----")
+    one.write_text(first + end)
+    monkeypatch.setenv("SSL_CERT_FILE", str(one))
 
 
 @pytest.fixture

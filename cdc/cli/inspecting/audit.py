@@ -9,7 +9,7 @@ from typing import Any
 import click
 import orjson
 
-from cdc.cli.terminal import aligned, instant
+from cdc.cli.terminal import JSON_OPTION, aligned, instant
 from cdc.config import registry
 from cdc.config.config import describes_apply, load_apply, load_connector
 from cdc.config.kafka_config import KafkaConfig
@@ -19,7 +19,7 @@ from cdc.model.errors import OperatorError
 
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
+@JSON_OPTION
 def audit(file: Path, *, as_json: bool) -> None:
     """Print what was asked of a connector or a job, by whom, and at which position it took effect.
 

@@ -23,6 +23,7 @@ from cdc.capture.starting.left_out import (
     published_before,
     those_named,
 )
+from cdc.cli.terminal import JSON_OPTION
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.config.findings import Checked, Finding, Level, as_left_out, as_left_out_for_its_topic, probed, refused
@@ -41,7 +42,7 @@ from cdc.rules.routes import Routes
 
 @click.command()
 @click.argument("file", metavar="CONNECTOR.yaml", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
+@JSON_OPTION
 def check(file: Path, *, as_json: bool) -> int:
     """Ask database and Kafka for all that a run needs; say what is wrong, and what helps.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import orjson
 
-from cdc.cli.terminal import aligned
+from cdc.cli.terminal import JSON_OPTION, aligned
 from cdc.config.config import load_connector
 from cdc.model.errors import OperatorError
 from cdc.monitor.consumers import Consumers, read_consumers
@@ -17,7 +17,7 @@ from cdc.monitor.status import standing
 
 @click.command()
 @click.argument("file", metavar="CONNECTOR.yaml", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
+@JSON_OPTION
 def consumers(file: Path, *, as_json: bool) -> None:
     """Show the consumer groups on a connector's topics: what they have not read, how old that is, and how they do.
 

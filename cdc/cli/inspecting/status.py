@@ -11,7 +11,7 @@ import click
 import orjson
 
 from cdc.capture.snapshots.snapshot_progress import duration
-from cdc.cli.terminal import place_of
+from cdc.cli.terminal import JSON_OPTION, place_of
 from cdc.config.config import ApplyConfig, describes_apply, load_apply, load_connector
 from cdc.config.views import describes_views
 from cdc.model.errors import ConfigError
@@ -21,7 +21,7 @@ from cdc.monitor.status import connector_status, instant, stores_status
 
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
+@JSON_OPTION
 def status(file: Path, *, as_json: bool) -> None:
     """Phase, position, lag, slot and last error of a connector; of an apply job, how fresh each store is.
 

@@ -8,6 +8,7 @@ import click
 import orjson
 
 from cdc.capture.starting.verdicts import of_config
+from cdc.cli.terminal import JSON_OPTION
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.model.change import Position
@@ -20,7 +21,7 @@ _TRIES = 3
 
 @click.command()
 @click.argument("file", metavar="CONNECTOR.yaml", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
+@JSON_OPTION
 def token(file: Path, *, as_json: bool) -> None:
     """Print a token for all that was committed at the source before this call: CONNECTOR:POSITION.
 

@@ -15,7 +15,7 @@ import click
 import orjson
 
 from cdc.capture.control.signals import Command
-from cdc.cli.terminal import aligned, clear_progress, show_progress
+from cdc.cli.terminal import JSON_OPTION, aligned, clear_progress, show_progress
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_apply, load_connector
 from cdc.model.audit import asked_by
@@ -34,7 +34,7 @@ _KEYS_A_COMMAND: Final = 1_000
 @click.option("--table", metavar="SCHEMA.TABLE", help="Only this one.")
 @click.option("--store", help="Only this one, by its name in APPLY.yaml.")
 @click.option("--repair", is_flag=True, help="Ask the connector to publish the rows that differ again, and only those.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
+@JSON_OPTION
 def verify(
     connector_file: Path, apply_file: Path, *, table: str | None, store: str | None, repair: bool, as_json: bool
 ) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import orjson
 
-from cdc.cli.terminal import seconds_of
+from cdc.cli.terminal import JSON_OPTION, seconds_of
 from cdc.config import registry
 from cdc.config.config import ApplyConfig, load_apply
 from cdc.model.change import Position
@@ -33,7 +33,7 @@ def _seconds(_context: click.Context, _parameter: click.Parameter, value: str) -
 @click.option("--token", required=True, help="What `cdc token` printed.")
 @click.option("--store", "stores", multiple=True, help="This store; all that follow the connector by default.")
 @click.option("--timeout", "timeout_s", default="5s", callback=_seconds, show_default=True, help="500ms, 5s, 2m.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
+@JSON_OPTION
 def wait(file: Path, *, token: str, stores: tuple[str, ...], timeout_s: float, as_json: bool) -> int:
     """Return as soon as the stores hold all that was committed at the source before the token was taken.
 

@@ -11,6 +11,7 @@ from typing import Any
 import click
 import orjson
 
+from cdc.cli.terminal import JSON_OPTION
 from cdc.config import registry
 from cdc.config.config import load_apply, load_connector
 from cdc.machine.stop_signals import unwinding
@@ -46,7 +47,7 @@ _WITHIN_S = 300.0
 @click.option(
     "--within", default=_WITHIN_S, show_default=True, metavar="SECONDS", help="How long to wait for compaction."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
+@JSON_OPTION
 def erase(
     file: Path,
     *,

@@ -15,7 +15,7 @@ import click
 import orjson
 
 from cdc.cli.noted import note
-from cdc.cli.terminal import aligned
+from cdc.cli.terminal import JSON_OPTION, aligned
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, describes_apply, load_apply, load_connector
 from cdc.config.views import describes_views
@@ -23,13 +23,12 @@ from cdc.model.audit import asked_by
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.hints import APPLY, CONNECTOR
 from cdc.model.interfaces import Shared
-from cdc.monitor.status import connector_status, standing
+from cdc.monitor.status import connector_status, instant, standing
 from cdc.offsets.exported import Exported, of_state
 from cdc.offsets.moved_position import move, place
 
 _FILE = click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 _WATCHED_S: Final = 1.0
-_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
 
 
 @click.group()
@@ -42,7 +41,7 @@ def offsets() -> None:
 
 @offsets.command()
 @_FILE
-@_JSON
+@JSON_OPTION
 def show(file: Path, *, as_json: bool) -> None:
     """Show a connector's position in the source's log, or up to where an apply job has read its topics."""
     found = _exported(file)
@@ -50,7 +49,7 @@ def show(file: Path, *, as_json: bool) -> None:
         click.echo(orjson.dumps(found.to_json()).decode())
         return
     if found.of == "connector":
-        source_at = _instant(found.source_ms) if found.source_ms else "not known yet"
+        source_at = instant(found.source_ms) if found.source_ms else "not known yet"
         rows = [
             ("connector", found.name),
             ("phase", found.phase),
@@ -79,7 +78,7 @@ def export(file: Path) -> None:
 @_FILE
 @click.argument("exported_file", metavar="OFFSETS.json", type=click.Path(path_type=Path))
 @click.option("--force", is_flag=True, help="Do it though changes are published or read again, or never.")
-@_JSON
+@JSON_OPTION
 def import_(file: Path, exported_file: Path, *, force: bool, as_json: bool) -> None:
     """Let a connector, or an apply job, that is down stand where it stood when OFFSETS.json (- is stdin) was exported.
 
@@ -166,7 +165,3 @@ def _is_of_apply(file: Path) -> bool:
 
 def _job() -> Any:  # noqa: ANN401 - spark_apply.replay.offsets, which is imported late
     return importlib.import_module("spark_apply.replay.offsets")
-
-
-def _instant(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")

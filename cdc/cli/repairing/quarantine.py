@@ -14,13 +14,12 @@ import click
 import orjson
 
 from cdc.cli.noted import noted
-from cdc.cli.terminal import aligned, clear_progress, show_progress
+from cdc.cli.terminal import JSON_OPTION, aligned, clear_progress, show_progress
 from cdc.config.config import load_apply
 
 _FILE = click.argument("file", metavar="APPLY.yaml", type=click.Path(path_type=Path, dir_okay=False))
 _TABLE = click.option("--table", metavar="SCHEMA.TABLE", help="Only events of this table.")
 _STORE = click.option("--store", metavar="NAME", help="Only events that are missing in this store.")
-_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
 
 
 @click.group()
@@ -32,7 +31,7 @@ def quarantine() -> None:
 @_FILE
 @_TABLE
 @_STORE
-@_JSON
+@JSON_OPTION
 def list_(file: Path, *, table: str | None, store: str | None, as_json: bool) -> None:
     """Show which events are in quarantine, and why. Prints keys, and no other value of a row."""
     config = load_apply(file)
@@ -49,7 +48,7 @@ def list_(file: Path, *, table: str | None, store: str | None, as_json: bool) ->
 @_TABLE
 @_STORE
 @click.option("--key", help="""Only of this key: JSON of its columns, {"id": 5}; of a single one also just 5.""")
-@_JSON
+@JSON_OPTION
 def retry(file: Path, *, table: str | None, store: str | None, key: str | None, as_json: bool) -> int:
     """Apply the events again, once the reason why they did not fit is gone.
 

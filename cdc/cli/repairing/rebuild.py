@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from cdc.cli.noted import noted
-from cdc.cli.terminal import aligned, clear_progress, show_progress
+from cdc.cli.terminal import JSON_OPTION, aligned, clear_progress, show_progress
 
 
 @click.command()
@@ -21,7 +21,7 @@ from cdc.cli.terminal import aligned, clear_progress, show_progress
 @click.option("--table", metavar="SCHEMA.TABLE", help="Only the copies of this table.")
 @click.option("--rollback", is_flag=True, help="Put the copies back that the last rebuild replaced.")
 @click.option("--lose-history", is_flag=True, help="Also where versions of rows are in no log any more, and go.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
+@JSON_OPTION
 def rebuild(
     file: Path, *, store: str | None, table: str | None, rollback: bool, lose_history: bool, as_json: bool
 ) -> None:

@@ -12,6 +12,7 @@ import orjson
 
 from cdc.capture.control.signals import Command
 from cdc.capture.snapshots.snapshot_progress import duration, tables_being_read
+from cdc.cli.terminal import JSON_OPTION
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.model.audit import asked_by
@@ -22,7 +23,6 @@ from cdc.monitor.status import standing
 
 _FILE = click.argument("file", metavar="CONNECTOR.yaml", type=click.Path(path_type=Path))
 _TABLES = click.option("--table", "tables", multiple=True, metavar="SCHEMA.TABLE", help="One or more; else all.")
-_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
 
 
 @click.group()
@@ -49,7 +49,7 @@ def snapshot() -> None:
     help="With --after-gap: the system identifier of a PostgreSQL server that has taken the place of the one that was "
     "followed (a new major version, a migration).",
 )
-@_JSON
+@JSON_OPTION
 def start(file: Path, tables: tuple[str, ...], *, after_gap: bool, server: str, as_json: bool) -> None:
     """Ask the connector to read tables again."""
     config = load_connector(file)
@@ -77,7 +77,7 @@ def start(file: Path, tables: tuple[str, ...], *, after_gap: bool, server: str, 
 @snapshot.command()
 @_FILE
 @_TABLES
-@_JSON
+@JSON_OPTION
 def stop(file: Path, tables: tuple[str, ...], *, as_json: bool) -> None:
     """Ask the connector to stop reading tables again; what was read stays, nothing is deleted."""
     config = load_connector(file)
@@ -101,7 +101,7 @@ def stop(file: Path, tables: tuple[str, ...], *, as_json: bool) -> None:
 @snapshot.command()
 @_FILE
 @_TABLES
-@_JSON
+@JSON_OPTION
 def status(file: Path, tables: tuple[str, ...], *, as_json: bool) -> None:
     """How far each table has been read."""
     config = load_connector(file)

@@ -1,4 +1,4 @@
-"""``cdc apply``: fold a connector's topics into derived stores."""
+"""``cdc apply`` folds a connector's topics into derived stores."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ import orjson
 
 from cdc.cli.logs import LOG_FORMAT, TEXT, errors_logged, log_to_stderr
 from cdc.cli.running.monitored import monitored_member
-from cdc.cli.terminal import instant
+from cdc.cli.terminal import JSON_OPTION, instant
 from cdc.config import registry
 from cdc.fleet.children import Children
 from cdc.fleet.clash import clashes, doubts
@@ -61,9 +61,6 @@ def _of_fleet(command: _F) -> _F:
     for option in reversed(options):
         command = option(command)
     return command
-
-
-_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
 
 
 @click.group()
@@ -253,7 +250,7 @@ def restart(names: tuple[str, ...], *, name: str | None, servers: str | None, fi
 
 @fleet.command("list")
 @_of_fleet
-@_JSON
+@JSON_OPTION
 def list_(*, name: str | None, servers: str | None, file: Path | None, as_json: bool) -> None:
     """List the fleet's entries, also those that are wrong."""
     config = load_fleet(file, fleet=name, bootstrap_servers=servers)
@@ -284,7 +281,7 @@ def list_(*, name: str | None, servers: str | None, file: Path | None, as_json: 
 
 @fleet.command("status")
 @_of_fleet
-@_JSON
+@JSON_OPTION
 def status_(*, name: str | None, servers: str | None, file: Path | None, as_json: bool) -> None:
     """Of each connector: its state, the member that runs it, since when, and its last error with the hint.
 

@@ -14,6 +14,7 @@ import orjson
 
 from cdc.capture.control.signals import Command
 from cdc.capture.snapshots.snapshot_progress import duration
+from cdc.cli.terminal import JSON_OPTION
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.model.audit import asked_by
@@ -25,12 +26,11 @@ _SAMPLE_S: Final = 2.0
 _MB: Final = 1_000_000
 
 _FILE = click.argument("file", metavar="CONNECTOR.yaml", type=click.Path(path_type=Path))
-_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
 
 
 @click.command()
 @_FILE
-@_JSON
+@JSON_OPTION
 def pause(file: Path, *, as_json: bool) -> None:
     """Hold a connector: it keeps its place in the log and reads nothing, until `cdc resume`.
 
@@ -49,7 +49,7 @@ def pause(file: Path, *, as_json: bool) -> None:
 
 @click.command()
 @_FILE
-@_JSON
+@JSON_OPTION
 def resume(file: Path, *, as_json: bool) -> None:
     """Let a connector go on that `cdc pause` holds: it compares everything with its position, as at a start."""
     config = load_connector(file)
@@ -62,7 +62,7 @@ def resume(file: Path, *, as_json: bool) -> None:
 
 @click.command()
 @_FILE
-@_JSON
+@JSON_OPTION
 def reload(file: Path, *, as_json: bool) -> None:
     """Have a connector read its file again while it runs, as SIGHUP does.
 

@@ -1,4 +1,4 @@
-"""``cdc view``: views of captured tables, kept up to date and published as topics."""
+"""``cdc view`` keeps views of captured tables up to date, and publishes them as topics."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from cdc.cli.ending import code_of_part
 from cdc.cli.logs import JSON, LOG_FORMAT, errors_logged
 from cdc.cli.running.apply import Told
 from cdc.cli.running.explained_view import told, why_no_record
-from cdc.cli.terminal import ALIVE_S, Alive, aligned, clear_progress, show_progress
+from cdc.cli.terminal import ALIVE_S, JSON_OPTION, Alive, aligned, clear_progress, show_progress
 from cdc.machine.flag import Flag
 from cdc.machine.stop_signals import HangUps, stopping
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.telemetry.json_log import Place
 
 _FILE = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
 
 
 @click.group()
@@ -32,7 +31,7 @@ def view() -> None:
 
 @view.command()
 @_FILE
-@_JSON
+@JSON_OPTION
 def check(file: Path, *, as_json: bool) -> None:
     """Check each view of FILE (views.yaml) against the schema topic; make nothing."""
     _plan(file, as_json=as_json, brief=True)
@@ -40,7 +39,7 @@ def check(file: Path, *, as_json: bool) -> None:
 
 @view.command()
 @_FILE
-@_JSON
+@JSON_OPTION
 def plan(file: Path, *, as_json: bool) -> None:
     """Say how each view of FILE is kept up to date: what it reads, and what a change computes again; make nothing."""
     _plan(file, as_json=as_json, brief=False)
@@ -49,7 +48,7 @@ def plan(file: Path, *, as_json: bool) -> None:
 @view.command()
 @_FILE
 @click.option("--once", is_flag=True, help="Take all that is in the topics now, then end.")
-@_JSON
+@JSON_OPTION
 @LOG_FORMAT
 def run(file: Path, *, once: bool, as_json: bool, log_format: str) -> int:
     """Keep the views of FILE (views.yaml) up to date, and publish what changes in them, exactly once.
@@ -85,7 +84,7 @@ def run(file: Path, *, once: bool, as_json: bool, log_format: str) -> int:
 
 @view.command()
 @_FILE
-@_JSON
+@JSON_OPTION
 def status(file: Path, *, as_json: bool) -> None:
     """Say up to which source position the views of FILE are published, how fresh that is, and what is stopped."""
     config = _load(file)
@@ -111,7 +110,7 @@ def status(file: Path, *, as_json: bool) -> None:
 @_FILE
 @click.option("--view", "name", metavar="NAME", help="Only this one.")
 @click.option("--repair", is_flag=True, help="Have the view job compute again what differs, and publish it.")
-@_JSON
+@JSON_OPTION
 def verify(file: Path, *, name: str | None, repair: bool, as_json: bool) -> int:
     """Compare the views of FILE with Spark's answer over the tables' topics, while the job runs or not.
 
@@ -157,7 +156,7 @@ def verify(file: Path, *, name: str | None, repair: bool, as_json: bool) -> int:
 @click.option("--view", "names", multiple=True, metavar="NAME", help="Only this one; may be given more than once.")
 @click.option("--dry-run", is_flag=True, help="Say what would change, and publish nothing.")
 @click.option("--rollback", is_flag=True, help="Go back to the definition of the generation before.")
-@_JSON
+@JSON_OPTION
 def rebuild(file: Path, *, names: tuple[str, ...], dry_run: bool, rollback: bool, as_json: bool) -> int:
     """Publish views of FILE (views.yaml) by definitions that are not those that they are published by.
 
@@ -193,7 +192,7 @@ def rebuild(file: Path, *, names: tuple[str, ...], dry_run: bool, rollback: bool
 @_FILE
 @click.option("--view", "name", required=True, metavar="NAME", help="The view.")
 @click.option("--key", required=True, help="""JSON of the key's columns, {"id": 5}; of a single one also just 5.""")
-@_JSON
+@JSON_OPTION
 def explain(file: Path, *, name: str, key: str, as_json: bool) -> None:
     """Show a row of a view as it is published and as its SQL gives it, and the rows of tables that it comes from.
 

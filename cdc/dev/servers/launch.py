@@ -1,4 +1,4 @@
-"""Start one server process so that it never outlives its owner; run as a script before the server's program.
+"""Starts one server process so that it never outlives its owner; run as a script before the server's program.
 
     launch.py PID_FILE OWNER_PID|0 STOP_SIGNAL USER|- ARGV...
 

@@ -101,17 +101,7 @@ class HiddenColumns:
             return
         match said:
             case Altered(name) if (table := self._compared(name)) not in but:
-                if said.made:
-                    before = self._of.get(table) if said.unless_there else None
-                    stranger = table in self._strangers
-                    self._made(table, said.like)
-                    if before is not None:  # what is hidden in the one that may be there stays so
-                        made = self._of.get(table, before)
-                        self._keep(table, replace(before, hidden=before.hidden | made.hidden))
-                        self._strangers |= {table} if stranger else set()
-                    self._check(table, at, captured)
-                elif table in self._of:
-                    self._move(table, said.moves, at, captured)
+                self._altered(said, table, at, captured)
             case Filled(name) if self.hides(table := self._compared(name)):
                 self._took(table)
             case Renamed(pairs):
@@ -132,6 +122,20 @@ class HiddenColumns:
                     if self._compared(name) in self._of and other not in self._of:
                         self._keep(other, self._of[self._compared(name)])
                     self._check(other, at, captured)
+
+    def _altered(self, said: Altered, table: Name, at: BinlogPosition, captured: Callable[[Name], bool]) -> None:
+        if not said.made:
+            if table in self._of:
+                self._move(table, said.moves, at, captured)
+            return
+        before = self._of.get(table) if said.unless_there else None
+        stranger = table in self._strangers
+        self._made(table, said.like)
+        if before is not None:  # what is hidden in the one that may be there stays so
+            made = self._of.get(table, before)
+            self._keep(table, replace(before, hidden=before.hidden | made.hidden))
+            self._strangers |= {table} if stranger else set()
+        self._check(table, at, captured)
 
     def _keep(self, table: Name, columns: Columns) -> None:
         if len(self._of) >= _MOST:

@@ -9,14 +9,15 @@ https://www.postgresql.org/docs/current/logical-replication-publication.html
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from cdc.model.change import Table
 from cdc.model.errors import LeftOutError, OperatorError
 from connectors.postgres.catalog import queries
 from connectors.postgres.catalog.capturable import not_logged
+from connectors.postgres.catalog.queries import Rows
 from connectors.postgres.session import identifier
 
 _APART: Final = "ALTER TABLE … DETACH PARTITION {}; or leave the table out of source.tables"
@@ -62,9 +63,6 @@ FROM child JOIN pg_class c ON c.oid = child.oid JOIN pg_namespace n ON n.oid = c
 JOIN pg_class p ON p.oid = child.root JOIN pg_namespace pn ON pn.oid = p.relnamespace
 WHERE child.oid <> child.root ORDER BY 1, 2
 """
-
-Rows = Callable[[str, str, Sequence[object]], list[tuple[Any, ...]]]
-"""Is `Catalog.rows`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ https://www.postgresql.org/docs/current/runtime-config-locks.html
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from cdc.model.errors import OperatorError
+from connectors.postgres.catalog.queries import Rows
 
 _NEEDED: Final = """
 WITH RECURSIVE part(root, oid) AS (
@@ -33,9 +34,6 @@ _GROWS: Final = 2
 _SLACK: Final = 3000
 """The table of locks may grow into memory that nothing else of the server has taken: surely not beyond both."""
 _STEP: Final = 64
-
-Rows = Callable[[str, str, Sequence[object]], list[tuple[Any, ...]]]
-"""Is `Catalog.rows`."""
 
 
 def refusals(rows: Rows, tables: Mapping[int, str]) -> Iterator[OperatorError]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+Rows: TypeAlias = Callable[[str, str, Sequence[object]], list[tuple[Any, ...]]]
+"""Asks them, as `Catalog.rows` does."""
 
 TYPES: Final = """
 WITH RECURSIVE wanted(oid) AS (

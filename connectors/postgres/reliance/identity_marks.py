@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import hashlib
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
+
+from connectors.postgres.catalog.queries import Rows
 
 _ASKED: Final = """
 WITH RECURSIVE part(root, oid) AS (
@@ -28,9 +30,6 @@ ORDER BY 1, 2
 NONE: Final = "-"
 _WIDTH: Final = 4
 """Characters of the hash: 24 bits."""
-
-Rows = Callable[[str, str, Sequence[object]], list[tuple[Any, ...]]]
-"""Is `Catalog.rows`."""
 
 
 def look(rows: Rows, oids: Sequence[int]) -> dict[int, str]:

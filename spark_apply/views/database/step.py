@@ -255,12 +255,12 @@ class DatabaseStep:
             for part, some in sides.parts(temporary("units", node.name), node.units, nulls=self._units[node.name])
         )
 
-    def _old(self, node: Node, listed: str, *, whole: bool, where: str = "true") -> str:
+    def _old(self, node: Node, listed: str, *, whole: bool) -> str:
         """Return a query for the rows that a node had, of these units."""
         if whole:
-            return f"SELECT {listed} FROM {base(node.name)} b WHERE {where}"
+            return f"SELECT {listed} FROM {base(node.name)} b"
         units = temporary("units", node.name)
-        return sides.among(listed, base(node.name), units, node.units, nulls=self._units[node.name], where=where)
+        return sides.among(listed, base(node.name), units, node.units, nulls=self._units[node.name])
 
     def _index(self, node: Node) -> None:
         """Have what a node looks up by values found by an index."""

@@ -13,6 +13,7 @@ from psycopg2 import sql
 from spark_apply.events.history import AT, CURRENT, DERIVED, FROM_POSITION, SAID, TO_POSITION, VALID_FROM, VALID_TO
 from spark_apply.events.typed import OP, POSITION
 from spark_apply.model.target_table import TargetColumn, TargetTable
+from spark_apply.stores.postgres.copies.tables import listed
 from spark_apply.stores.postgres.values.types import pg_type
 
 _WAS: Final = {name: f"{name}_was" for name in DERIVED}
@@ -73,11 +74,11 @@ def fold_statement(
         own=own,
         stage=stage,
         limit=sql.Literal(limit),
-        key=_listed(table.key),
-        said=_listed([*columns, *SAID]),
+        key=listed(table.key),
+        said=listed([*columns, *SAID]),
         tracked=_tracked(table),
-        derived=_listed(DERIVED),
-        was=_listed(_WAS.values()),
+        derived=listed(DERIVED),
+        was=listed(_WAS.values()),
         derived_as_was=_joined("{} AS {}", _WAS.items()),
         nothing=sql.SQL(", ").join([sql.NULL] * len(DERIVED)),
         changes=_joined("{} = excluded.{}", ((name, name) for name in DERIVED)),
@@ -101,10 +102,6 @@ def _tracked(table: TargetTable) -> sql.Composed:
 def _comparable(column: TargetColumn) -> sql.Composable:
     named = sql.Identifier(column.name)
     return sql.SQL("{}::text").format(named) if pg_type(column) in _AS_TEXT else named
-
-
-def _listed(names: Iterable[str]) -> sql.Composed:
-    return sql.SQL(", ").join(map(sql.Identifier, names))
 
 
 def _joined(each: str, pairs: Iterable[tuple[str, str]]) -> sql.Composed:

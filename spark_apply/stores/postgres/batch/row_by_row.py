@@ -418,7 +418,7 @@ def _load(cur: Cursor, one: TableFold, batch: Batch) -> None:
         sql.SQL("{}::{}").format(sql.Identifier(column), sql.SQL(kind.removesuffix(' COLLATE "C"')))
         for column, kind in types.items()
     )
-    listed = sql.SQL(", ").join(map(sql.Identifier, types))
+    listed = tables.listed(types)
 
     def attempt(low: int, high: int) -> None:
         statement = sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {} WHERE {} BETWEEN {} AND {}")

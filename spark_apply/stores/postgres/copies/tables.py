@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -83,11 +83,11 @@ class Tables:
 
     @property
     def key(self) -> sql.Composed:
-        return _listed(self.table.key)
+        return listed(self.table.key)
 
     @property
     def columns(self) -> sql.Composed:
-        return _listed([*(column.name for column in self.table.columns), POSITION])
+        return listed([*(column.name for column in self.table.columns), POSITION])
 
     @property
     def said(self) -> tuple[str, ...]:
@@ -97,7 +97,7 @@ class Tables:
     @property
     def event(self) -> sql.Composed:
         """Return all columns of an event, and the place of its record in the topic."""
-        return sql.SQL("{}, {}").format(self.columns, _listed((*self.said, PARTITION, OFFSET)))
+        return sql.SQL("{}, {}").format(self.columns, listed((*self.said, PARTITION, OFFSET)))
 
     def same_key(self, one: str, other: str) -> sql.Composed:
         pairs = [
@@ -173,7 +173,7 @@ def _give_key(cur: Cursor, rows: sql.Identifier, wanted: tuple[str, ...]) -> Non
             if column not in wanted
         ]
         cur.execute(sql.SQL("ALTER TABLE {} {}").format(rows, sql.SQL(", ").join(steps)))
-    cur.execute(sql.SQL("ALTER TABLE {} ADD PRIMARY KEY ({})").format(rows, _listed(wanted)))
+    cur.execute(sql.SQL("ALTER TABLE {} ADD PRIMARY KEY ({})").format(rows, listed(wanted)))
 
 
 def has_key(cur: Cursor, tables: Tables) -> bool:
@@ -312,5 +312,6 @@ def _ours(names: Collection[str]) -> list[sql.Composed]:
     return [sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(OWN_TYPES[name])) for name in names]
 
 
-def _listed(names: Collection[str]) -> sql.Composed:
+def listed(names: Iterable[str]) -> sql.Composed:
+    """Return names as SQL lists them."""
     return sql.SQL(", ").join(map(sql.Identifier, names))

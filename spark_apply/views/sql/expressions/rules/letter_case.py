@@ -8,6 +8,7 @@ version of Java (letters new in Unicode 16), it is an error and never another va
 from __future__ import annotations
 
 import sys
+from functools import cache
 from typing import Final
 
 from sqlglot import exp
@@ -16,12 +17,15 @@ from spark_apply.views.sql.expressions.carrier import Carrier, Rules, Typed, cal
 
 LETTERS: Final = Rules()
 
-_SEVERAL: Final = {letter: upper for letter in map(chr, range(sys.maxunicode + 1)) if len(upper := letter.upper()) > 1}
-"""Letters whose upper case is several: ß, ligatures, Greek ones with an iota below."""
-
 _NEW_LOWER, _NEW_UPPER = "\u019b\u0264\u1c8a", "\u1c89"
 _CASED: Final = r"\p{Lu}\p{Ll}\p{Lt}"
 _VERSION: Final = "a letter has another case in each version of Java"
+
+
+@cache
+def _several() -> dict[str, str]:
+    """Give the letters whose upper case is several: ß, ligatures, Greek ones with an iota below."""
+    return {letter: upper for letter in map(chr, range(sys.maxunicode + 1)) if len(upper := letter.upper()) > 1}
 
 
 def _text(value: str) -> exp.Expr:
@@ -35,12 +39,13 @@ def _has(value: exp.Expr, pattern: str) -> exp.Expr:
 @LETTERS.of(exp.Upper)
 def _upper(carry: Carrier, node: exp.Expr) -> Typed:
     value = carry.text(node.this).sql
-    table = ", ".join(f"'{letter}': '{upper}'" for letter, upper in _SEVERAL.items())
+    several = _several()
+    table = ", ".join(f"'{letter}': '{upper}'" for letter, upper in several.items())
     each = exp.Var(this=f"lambda letter: coalesce(MAP {{{table}}}[letter], upper(letter))")
     letters = call("list_transform", call("string_split", value.copy(), _text("")), each)
     made = case(
         (_has(value, f"[{_NEW_LOWER}]"), failing(_VERSION, "string")),
-        (_has(value, f"[{''.join(_SEVERAL)}]"), call("array_to_string", letters, _text(""))),
+        (_has(value, f"[{''.join(several)}]"), call("array_to_string", letters, _text(""))),
         default=call("upper", value),
     )
     return Typed(made, "string")
