@@ -10,9 +10,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 from pyspark.sql import types as T  # noqa: N812 - the same
 
+from spark_apply.model.source_key import texts_of
 from spark_apply.model.target_table import TargetColumn, TargetTable
 from spark_apply.model.types import may_misfit, spark_type, value
-from spark_apply.spark.json_reader import read_json
+from spark_apply.spark.json_reader import LEVELS_OF_VARIANTS, read_json
 
 KEY, POSITION, OP = "_cdc_key", "_cdc_position", "_cdc_op"
 PARTITION, OFFSET, MISFITS = "_cdc_partition", "_cdc_offset", "_cdc_misfits"
@@ -33,21 +34,40 @@ def typed(events: DataFrame, table: TargetTable, *also: str, parsed: bool = Fals
     ``_cdc_misfits ARRAY<STRING>`` (columns whose value did not fit and is null here, as one of the key must never be; a
     row with any must not be applied), `also`, then the table's columns. In a delete only the key columns are set. A
     column that the event's version of the table did not have is null. Events under a key that the source's table has no
-    more are left out: their rows have come again under the newest one.
+    more are left out (`spark_apply.model.source_key`): their rows have come again under the newest one.
     """
     if table.keys:
         events = events.where(_under_newest_key(table))
     return events.select(*_read(table, parsed=parsed), *also).select(*_OURS, _misfits(table), *also, *_values(table))
 
 
+@functools.lru_cache
 def _under_newest_key(table: TargetTable) -> Column:
-    """Return a condition: false for an event under another key, also if that has the same columns in another order.
+    """Return a condition: false for an event under another key than the newest, as `spark_apply.model.source_key` says.
 
-    The topic's last word about such a key is a delete. Read as one of the newest key, it could delete that one's row.
+    What is no event, and what is of a version that `table` does not know yet, is for who looks at those.
     """
-    wanted = F.array(*(F.lit(name) for name in table.key))
-    an_event = F.col("position").isNotNull() & F.col("schema_version").isNotNull()
-    return F.coalesce(~an_event | (F.json_object_keys("key") == wanted), F.lit(True))  # noqa: FBT003 - a literal column
+    key, version = table.keys[-1], F.col("schema_version")
+    of_columns = [column for column in table.columns if column.name in key.names]
+    continued = {number for column in of_columns for _, numbers in column.versions for number in numbers}
+    unread = F.coalesce(F.col("position").isNull() | version.isNull() | (version > table.version), F.lit(True))  # noqa: FBT003
+    wanted = F.array(*(F.lit(name) for name in key.names))
+    text = read_json("key", texts(key.names))
+    tagged = read_json("key", _as(T.VariantType(), key.names), levels=LEVELS_OF_VARIANTS)
+    of_key = F.json_object_keys("key") == wanted
+    for name, form in zip(key.names, key.forms, strict=True):
+        is_string = F.schema_of_variant(tagged.getField(name)) == "STRING"
+        of_key &= _is_of(form, text.getField(name), is_string)
+    counts = F.when(F.col("op") == "d", of_key).otherwise(version.isin(*continued))
+    return unread | F.coalesce(counts, F.lit(True))  # noqa: FBT003 - a literal column
+
+
+def _is_of(form: str, text: Column, is_string: Column) -> Column:
+    patterns = texts_of(form)
+    if patterns is None:
+        return F.lit(True)  # noqa: FBT003 - a literal column
+    bare, string = (F.lit(False) if of is None else text.rlike(rf"^({of})\z") for of in patterns)  # noqa: FBT003
+    return F.when(text.isNull(), F.lit(True)).when(is_string, string).otherwise(bare)  # noqa: FBT003
 
 
 _PLAIN_NAME = re.compile("[A-Za-z0-9_]+")  # the same in JSON and in a regular expression
@@ -117,7 +137,11 @@ def in_row(table: TargetTable) -> tuple[str, ...]:
 
 def texts(names: Iterable[str]) -> T.StructType:
     """Return the type that a row's JSON is read as: the text of each column."""
-    return T.StructType([T.StructField(name, T.StringType()) for name in names])
+    return _as(T.StringType(), names)
+
+
+def _as(kind: T.DataType, names: Iterable[str]) -> T.StructType:
+    return T.StructType([T.StructField(name, kind) for name in names])
 
 
 def _text(column: TargetColumn, table: TargetTable) -> Column:

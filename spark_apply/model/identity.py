@@ -34,7 +34,7 @@ def identity_of(stamped: str, table: TargetTable, copy: str) -> str:
     if not has_key(stamped, table):
         raise OperatorError(
             f"{copy} has the rows of {table.qualified} under another key than the source’s table has now "
-            f"({', '.join(table.source_key)})",
+            f"({table.keys[-1].among(table.keys) if table.keys else ', '.join(table.source_key)})",
             hint=other_target(table) if table.history else rebuilt(table),
         )
     raise OperatorError(
@@ -54,6 +54,9 @@ def _identity(stamped: str) -> str:
 
 def _key(table: TargetTable) -> str:
     """Return the mark of a key that is not the table's first: copies of earlier releases follow no other."""
-    if not table.keys or table.source_key == table.keys[0]:
+    if not table.keys or table.keys[-1] == table.keys[0]:
         return ""
-    return _KEY + hashlib.sha256(json.dumps(table.source_key).encode()).hexdigest()[:16]
+    key = table.keys[-1]
+    is_first = key == next(one for one in table.keys if one.names == key.names)
+    told = json.dumps(key.names if is_first else key)  # names alone: earlier releases told only these apart
+    return _KEY + hashlib.sha256(told.encode()).hexdigest()[:16]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +15,8 @@ from cdc.model.change import Kind
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.hints import rebuild
 from cdc.model.suggestion import did_you_mean
-from spark_apply.model.types import TEXT, common_kind, have_one_text, joint_kind, spark_type
+from spark_apply.model.source_key import SourceKey, form_of, keys_of, texts_of
+from spark_apply.model.types import TEXT, common_kind, joint_kind
 
 RESERVED = "_cdc_"
 """Columns of ours in derived stores begin with this."""
@@ -109,7 +111,7 @@ class TargetTable:
     partition_by: tuple[Partition, ...] = ()
     projection: Projection | None = None
     """None: rows are copied as the source has them."""
-    keys: tuple[tuple[str, ...], ...] = ()
+    keys: tuple[SourceKey, ...] = ()
     """All keys that the source's table has had, by the source's names, in order; empty if it has had only one."""
 
     @property
@@ -234,15 +236,13 @@ def target(versions: Sequence[Version], types: Mapping[str, str], *, rekeys: boo
             "sink.route in connector.yaml, which a connector of another name can do",
         )
     _check_types(types, ordered)
+    had = [_key(version, types) for version in ordered]
+    keys, key = keys_of(had), had[-1]
+    if len(keys) > 1:
+        _refuse_key(newest, keys, rekeys=rekeys)
     kinds: dict[str, list[tuple[Kind, list[int]]]] = {}
     since: dict[str, str] = {}
-    for version in ordered:
-        if version.key != newest.key and not rekeys:
-            raise _refused(
-                newest,
-                f"its key changed from ({', '.join(version.key)}) to ({', '.join(newest.key)})",
-                "copies of apply jobs follow that, by a rebuild; leave the table out here",
-            )
+    for version, of_key in zip(ordered, had, strict=True):
         for name, kind in version.columns:
             if name.startswith(RESERVED):
                 raise _refused(
@@ -252,6 +252,8 @@ def target(versions: Sequence[Version], types: Mapping[str, str], *, rekeys: boo
                 )
             history = kinds.setdefault(name, [])
             since.setdefault(name, "" if version is ordered[0] else version.position)
+            if name in key.names and not of_key.continues(key):
+                continue  # its rows have come again
             effective = TEXT if name in types else kind
             same = next((numbers for known, numbers in history if known == effective), None)
             if same is None:
@@ -267,14 +269,14 @@ def target(versions: Sequence[Version], types: Mapping[str, str], *, rekeys: boo
         columns=tuple(
             TargetColumn(
                 name,
-                _widest(newest, name, [kind for kind, _ in history]),
+                functools.reduce(joint_kind, [kind for kind, _ in history]),
                 _frozen(history),
                 since=since[name],
             )
             for name, history in kinds.items()
         ),
         version=newest.number,
-        keys=keys if len(keys := tuple(dict.fromkeys(version.key for version in ordered))) > 1 else (),
+        keys=keys if len(keys) > 1 else (),
     )
 
 
@@ -322,25 +324,25 @@ def _check_types(types: Mapping[str, str], versions: Sequence[Version]) -> None:
             raise ConfigError(msg, hint=did_you_mean(name, columns, f"columns: {', '.join(columns)}"))
 
 
-def _widest(table: Version, name: str, kinds: Sequence[Kind]) -> Kind:
-    """Return the kind that holds all values of a column.
+def _key(version: Version, types: Mapping[str, str]) -> SourceKey:
+    kinds = dict(version.columns)
+    return SourceKey(version.key, tuple(form_of(kinds[name], as_text=name in types) for name in version.key))
 
-    Raises OperatorError for a key's, if no copy can be altered to it or one value has two texts in keys: the delete of
-    the old one would come behind the row that has the new one.
-    """
-    widest = kinds[0]
-    for kind in kinds[1:]:
-        if name in table.key and (common_kind(widest, kind) is None or not have_one_text(widest, kind)):
-            was, now = spark_type(widest).simpleString(), spark_type(kind).simpleString()
-            if was == now:
-                was, now = (f"{of.name} of {of.element.name}" if of.element else of.name for of in (widest, kind))
-            hint = (
-                f"types: {{{name}: string}} and target: {table.table}_2 under tables.{table.qualified} make another "
-                "table beside it, filled from the topics; the present one stays as it is"
-            )
-            raise _refused(table, f"column {name} of its key changed from {was} to {now}", hint)
-        widest = joint_kind(widest, kind)
-    return widest
+
+def _refuse_key(table: Version, keys: Sequence[SourceKey], *, rekeys: bool) -> None:
+    """Raise OperatorError if the newest of several keys cannot be followed, or none of them (`rekeys`)."""
+    *_, before, now = keys
+    what = f"its key changed from ({before.among(keys)}) to ({now.among(keys)})"
+    if not rekeys:
+        raise _refused(table, what, "copies of apply jobs follow that, by a rebuild; leave the table out here")
+    untold = [
+        name
+        for at, (name, form) in enumerate(zip(now.names, now.forms, strict=True))
+        if texts_of(form) is None and any(key.names == now.names and key.forms[at] != form for key in keys)
+    ]
+    if untold:
+        text = f"types: {{{', '.join(f'{name}: string' for name in untold)}}} under tables.{table.qualified}"
+        raise _refused(table, what, f"{text} has the texts of its JSON in copies; then: {rebuild(table.qualified)}")
 
 
 def _refused(table: Version, what: str, hint: str) -> OperatorError:

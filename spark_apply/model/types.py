@@ -118,16 +118,6 @@ def common_kind(one: Kind, other: Kind) -> Kind | None:
     return None
 
 
-def have_one_text(one: Kind, other: Kind) -> bool:
-    """Whether a value that both kinds have is the same JSON in events of either."""
-    both = {one.name, other.name}
-    if one.element is not None and other.element is not None:
-        return have_one_text(one.element, other.element)
-    if len(both) == 1 or both <= {"int16", "int32", "int64"}:
-        return True
-    return "time_micros" not in both and all(isinstance(spark_type(kind), T.StringType) for kind in (one, other))
-
-
 def joint_kind(one: Kind, other: Kind) -> Kind:
     """Return a kind that holds all values of both: that of `common_kind`, or else a decimal, or else text.
 

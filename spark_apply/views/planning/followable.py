@@ -40,7 +40,7 @@ def refuse_unfollowable(
 def refuse_rekeyed(table: TargetTable) -> None:
     """Raise OperatorError for a captured table that has another key now: rows under both would be in a state."""
     if table.keys:
-        was, now = (", ".join(key) for key in table.keys[-2:])
+        was, now = (key.among(table.keys) for key in table.keys[-2:])
         raise OperatorError(
             f"{table.qualified}: its key changed from ({was}) to ({now}), and views cannot follow that",
             hint=f"take its views out of the file; a copy of an apply job follows it: {rebuild(table.qualified)}",
