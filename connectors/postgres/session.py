@@ -76,6 +76,8 @@ _PARAMETERS: Final = (
 )  # fmt: skip
 """Those of libpq's that a URL may need."""
 _LAST_PORT: Final = 65_535
+_OF_STANDBYS: Final = ("0A000", "25006", "55000", "XX000")
+"""What standbys refuse statements with: one of the codes is for faults of a server's own."""
 _IN_RECOVERY = re.compile(r"recovery is in progress|during recovery")
 _TOO_LONG = re.compile(r"invalid memory alloc request size|string buffer exceeds|out of memory$")
 
@@ -201,8 +203,16 @@ def key_encoding(connection: psycopg2.extensions.connection) -> str:
     return "SQL_ASCII" if connection.get_parameter_status("server_encoding") == "SQL_ASCII" else "UTF8"
 
 
-def translate(exc: Exception, doing: str) -> CdcError:
-    """Return a statement's error in our terms; the server's DETAIL is left out, it may quote values."""
+def is_standby(connection: psycopg2.extensions.connection) -> bool:
+    """Tell whether the server is one, which it reports to each session in no language."""
+    return not connection.closed and connection.get_parameter_status("in_hot_standby") == "on"
+
+
+def translate(exc: Exception, doing: str, *, standby: bool = False) -> CdcError:
+    """Return a statement's error in our terms; the server's DETAIL is left out, it may quote values.
+
+    `standby`: whether the server has said that it is one.
+    """
     if isinstance(exc, UnicodeError):
         return OperatorError(
             f"{doing}: the server sends a text that is not UTF-8",
@@ -216,7 +226,7 @@ def translate(exc: Exception, doing: str) -> CdcError:
     if not isinstance(exc, psycopg2.Error):
         return RetryableError(f"{doing}: the connection broke inside the driver ({type(exc).__name__})", hint=GO_ON)
     reason = (exc.diag.message_primary or "the connection was lost") if exc.diag else "the connection was lost"
-    return of_sqlstate(exc.pgcode or "", reason, doing)
+    return of_sqlstate(exc.pgcode or "", reason, doing, standby=standby)
 
 
 def is_too_long(code: str, reason: str) -> bool:
@@ -224,9 +234,9 @@ def is_too_long(code: str, reason: str) -> bool:
     return code in ("54000", "XX000") and _TOO_LONG.match(reason) is not None
 
 
-def of_sqlstate(code: str, reason: str, doing: str) -> CdcError:
+def of_sqlstate(code: str, reason: str, doing: str, *, standby: bool = False) -> CdcError:
     """Return what the server's code for an error means to us; without a code the connection was lost."""
-    if _IN_RECOVERY.search(reason):  # of several codes, one of them for a fault of the server's own
+    if (standby and code in _OF_STANDBYS) or _IN_RECOVERY.search(reason):  # a pooler may not pass on what it reports
         return RetryableError(f"{doing}: {reason}: the server is a standby", hint=TO_THE_PRIMARY)
     if is_too_long(code, reason):
         said = f"{doing}: {reason}: a row is longer as text than the 1 GB that PostgreSQL can send, or is damaged"

@@ -230,16 +230,17 @@ def test_an_error_of_a_statement_goes_by_its_class(
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "said", "standby"),
     [
-        ("55000", "recovery is in progress"),  # cdc status asks where the log ends
-        ("XX000", "cannot assign TransactionIds during recovery"),  # cdc token writes a message
-        ("25006", "cannot execute INSERT during recovery"),
+        ("55000", "recovery is in progress", False),  # cdc status asks where the log ends
+        ("XX000", "cannot assign TransactionIds during recovery", False),  # cdc token writes a message
+        ("25006", "cannot execute INSERT during recovery", False),
+        ("55000", "Wiederherstellung läuft", True),  # lc_messages = de_DE
     ],
 )
-def test_what_a_standby_refuses_is_told_as_that(code: str, said: str) -> None:
+def test_what_a_standby_refuses_is_told_as_that(code: str, said: str, *, standby: bool) -> None:
     """Whatever it was asked for; with several hosts in its URL who is told to point at the primary has done that."""
-    error = of_sqlstate(code, said, "doing it")
+    error = of_sqlstate(code, said, "doing it", standby=standby)
     assert type(error) is RetryableError
     assert error.message == f"doing it: {said}: the server is a standby"
     assert "target_session_attrs=read-write" in (error.hint or "")

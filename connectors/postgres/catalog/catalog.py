@@ -25,7 +25,7 @@ from connectors.postgres.catalog.capturable import FoundRelation
 from connectors.postgres.lsn import lsn_number
 from connectors.postgres.pgoutput.changes import Today, table_of, tells_apart
 from connectors.postgres.pgoutput.messages import Relation, RelationColumn
-from connectors.postgres.session import DRIVER_ERRORS, identifier, key_encoding, translate
+from connectors.postgres.session import DRIVER_ERRORS, identifier, is_standby, key_encoding, translate
 from connectors.postgres.values.mapping import TypeInfo, column, printed_as
 
 OLDEST: Final = 140000
@@ -90,7 +90,7 @@ class Catalog:
                 cursor.execute(statement, parameters or None)
                 return cursor.fetchall() if cursor.description else []
         except DRIVER_ERRORS as exc:
-            raise translate(exc, doing) from exc
+            raise translate(exc, doing, standby=is_standby(self._connection)) from exc
 
     def had_rows(self, attached: Iterable[tuple[int, str]]) -> set[int]:
         """Return which partitions had rows, or the room of rows, when they were first asked for in this session.

@@ -134,7 +134,7 @@ class ReplicationConnection:
         except _BROKEN as exc:
             raise self._lost(doing) from exc
         if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
-            raise _translate(result, doing)
+            raise _translate(self._pg, result, doing)
         return [
             [(result.get_value(row, column) or b"").decode(errors="replace") for column in range(result.nfields)]
             for row in range(result.ntuples)
@@ -184,7 +184,7 @@ class ReplicationConnection:
         except _BROKEN as exc:
             raise self._lost(f"starting replication from slot {slot}") from exc
         if result.status != pq.ExecStatus.COPY_BOTH:
-            raise _unreadable(_translate(result, f"starting replication from slot {slot}"), result)
+            raise _unreadable(_translate(self._pg, result, f"starting replication from slot {slot}"), result)
         self._streaming = True
         self._written = self._flushed = lsn
         self._poll = select.poll()
@@ -268,7 +268,7 @@ class ReplicationConnection:
         if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
             if result.error_field(pq.DiagnosticField.SQLSTATE) == _UNDEFINED:
                 return _not_published(result)
-            return _unreadable(_translate(result, "following the log"), result)
+            return _unreadable(_translate(self._pg, result, "following the log"), result)
         return RetryableError(f"PostgreSQL at {self._endpoint} ended the replication stream")
 
     def wait(self, timeout_s: float) -> None:
@@ -396,7 +396,7 @@ def _unreadable(error: CdcError, result: pq.abc.PGresult) -> CdcError:
     )
 
 
-def _translate(result: pq.abc.PGresult, doing: str) -> CdcError:
+def _translate(connection: pq.abc.PGconn, result: pq.abc.PGresult, doing: str) -> CdcError:
     def field(code: pq.DiagnosticField) -> str:
         return (result.error_field(code) or b"").decode(errors="replace")
 
@@ -414,4 +414,5 @@ def _translate(result: pq.abc.PGresult, doing: str) -> CdcError:
         )
     if code == "42501":
         return OperatorError(f"{doing}: {reason}", hint="ALTER ROLE … REPLICATION")
-    return of_sqlstate(code, reason or "the connection was lost", doing)
+    standby = connection.status == pq.ConnStatus.OK and connection.parameter_status(b"in_hot_standby") == b"on"
+    return of_sqlstate(code, reason or "the connection was lost", doing, standby=standby)

@@ -27,7 +27,7 @@ from connectors.triggers.postgres.triggers import LONGEST
 class PostgresTriggers(TriggerSource[Captured]):
     """Follows one database through one schema of change tables."""
 
-    name = "postgresql"
+    name, traces = "postgresql", True
 
     def __init__(self, config: ConnectorConfig) -> None:
         super().__init__(config, longest_name=LONGEST)
