@@ -99,6 +99,8 @@ class BatchLoop:
             self._end(query)
         if self._failures or failed:
             self._raise_no_answer(query)
+            if not (self._failures and isinstance(self._failures[0], CdcError)):
+                self.at.topics.require()  # one that is gone, or another by now, Spark tells in its own words
             recovery, checkpoint = recovery_command((), ()), self.at.checkpoint
             raise_failure(query, self._failures, recovery=recovery, checkpoint=checkpoint)
         self.took_all = self._is_through() or (self.once and query is None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,12 +17,13 @@ from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.hints import rebuild
 from cdc.model.suggestion import did_you_mean
 from spark_apply.model.source_key import SourceKey, form_of, keys_of, texts_of
-from spark_apply.model.types import TEXT, common_kind, joint_kind
+from spark_apply.model.types import TEXT, common_kind, joint_kind, spark_type
 
 RESERVED = "_cdc_"
 """Columns of ours in derived stores begin with this."""
 
 HISTORY_SUFFIX = "_history"
+_BY_REBUILD = "copies of apply jobs follow that, by a rebuild; leave the table out here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,8 @@ def narrower(column: TargetColumn) -> list[Kind]:
 
 def rebuilt(table: TargetTable) -> str:
     """Return the hint for a copy that cannot be altered in place: make it again, and swap it in."""
-    return f"{rebuild(table.qualified)}  # from the topics, beside it, then swapped in"
+    by_another = "where a rebuild by another file has made it so, start the job with that file"
+    return f"{rebuild(table.qualified)}  # from the topics, beside it, then swapped in; {by_another}"
 
 
 def other_target(table: TargetTable) -> str:
@@ -260,6 +263,9 @@ def target(versions: Sequence[Version], types: Mapping[str, str], *, rekeys: boo
                 history.append((effective, [version.number]))
             else:
                 same.append(version.number)
+    if not rekeys:
+        for name in key.names:
+            _refuse_joint(newest, name, [kind for kind, _ in kinds[name]])
     return TargetTable(
         connector=newest.connector,
         schema=newest.schema,
@@ -334,7 +340,7 @@ def _refuse_key(table: Version, keys: Sequence[SourceKey], *, rekeys: bool) -> N
     *_, before, now = keys
     what = f"its key changed from ({before.among(keys)}) to ({now.among(keys)})"
     if not rekeys:
-        raise _refused(table, what, "copies of apply jobs follow that, by a rebuild; leave the table out here")
+        raise _refused(table, what, _BY_REBUILD)
     untold = [
         name
         for at, (name, form) in enumerate(zip(now.names, now.forms, strict=True))
@@ -343,6 +349,14 @@ def _refuse_key(table: Version, keys: Sequence[SourceKey], *, rekeys: bool) -> N
     if untold:
         text = f"types: {{{', '.join(f'{name}: string' for name in untold)}}} under tables.{table.qualified}"
         raise _refused(table, what, f"{text} has the texts of its JSON in copies; then: {rebuild(table.qualified)}")
+
+
+def _refuse_joint(table: Version, column: str, kinds: Sequence[Kind]) -> None:
+    """Raise OperatorError for a column of a key whose values are of a type that no table can be altered to."""
+    for was, now in itertools.pairwise(kinds):
+        if common_kind(was, now) is None:
+            types = " to ".join(spark_type(kind).simpleString() for kind in (was, now))
+            raise _refused(table, f"column {column} of its key changed from {types}", _BY_REBUILD)
 
 
 def _refused(table: Version, what: str, hint: str) -> OperatorError:

@@ -95,12 +95,18 @@ KEYS_CHANGED: Final = (
             *_PEOPLE,
             "CREATE TABLE u (id varchar(5) PRIMARY KEY, n int)",
             "INSERT INTO u VALUES ('a', 1), ('b', 2)",
+            "CREATE TABLE w (id timestamp(3) PRIMARY KEY, n int)",
+            "INSERT INTO w VALUES ('1970-01-01 00:00:01', 1), ('1970-01-01 00:16:40', 2), ('2024-02-29 12:34', 3)",
+            "CREATE TABLE x (id int PRIMARY KEY, n int)",
+            "INSERT INTO x VALUES (1, 1), (2, 2)",
         ),
         stopped=(
             *("ALTER TABLE t ALTER COLUMN id TYPE numeric(10,2)", "UPDATE t SET n = 9 WHERE id = 1"),
             *("ALTER TABLE u ALTER COLUMN id TYPE char(5)", "DELETE FROM u WHERE id = 'a'"),
+            *("ALTER TABLE w ALTER COLUMN id TYPE timestamp(6)", "DELETE FROM w WHERE n = 2"),  # without a rewrite
+            *("ALTER TABLE x ALTER COLUMN id TYPE text", "DELETE FROM x WHERE id = '2'"),
         ),
-        tables=("t", "u"),
+        tables=("t", "u", "w", "x"),
     ),
     Case(
         name="a_key_that_is_stored_out_of_line",  # an update does not send it, and it has not changed

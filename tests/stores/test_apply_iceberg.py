@@ -203,6 +203,24 @@ def test_a_column_that_sorts_the_table_keeps_its_type(apply_spark: SparkSession,
     assert _names(store, was) == ["id", "t", "_cdc_position"]
 
 
+@pytest.mark.full  # test_a_column_that_sorts_the_table_keeps_its_type: before a rebuild
+def test_a_column_that_sorts_the_table_since_a_rebuild_is_not_rolled_back(
+    apply_spark: SparkSession, tmp_path: Path
+) -> None:
+    setting = Setting(apply_spark, "", tmp_path, lambda path: StoreConfig(type="iceberg", path=str(path)))
+    store, (was, now) = _store(setting), _retyped()
+    store.open(was)
+    store.beside(now)
+    store.swap(now, Due("one", {}))
+    for by in ("ORDERED BY id, t", "UNORDERED"):
+        store._tables.spark.sql(f"ALTER TABLE {store.table_name(was)} WRITE {by}")
+        with pytest.raises(OperatorError, match="column t: it sorts the table, with another type") as told:
+            store.roll_back(now, Due("two", {}))
+        assert "target: t_2 under tables.public.t" in (told.value.hint or "")
+    assert store.previous(now) is not None
+    assert store.read(now).schema["t"].dataType.simpleString() == "decimal(12,4)"
+
+
 @pytest.mark.full  # test_a_kill_at_every_step: two tables in three stores
 def test_two_tables_in_two_stores(setting: Setting) -> None:
     """One query, several topics; a store added later gets everything."""

@@ -142,6 +142,27 @@ def test_a_topic_that_was_made_again_is_read_from_its_beginning_or_not_at_all(
         run_apply(config, once=True)
 
 
+def test_a_topic_that_is_deleted_while_the_job_runs_is_told(setting: Setting) -> None:
+    """In words of ours; a new start goes on with the other tables, and an event of them does not hide it."""
+    table, other, publisher = setting.table(), setting.table("other"), setting.publisher()
+    publisher.create([table, other], partitions=1)
+    records = [r for n in range(3) for of in (table, other) for r in of.event("c", order(n), position(10 + n))]
+    publisher.stand(Phase.STREAM, 20, [table, other], records)
+    config = setting.config()
+    with _following(config) as job:
+        admin = AdminClient({"bootstrap.servers": setting.bootstrap})
+        admin.delete_topics([table.topic])[table.topic].result(30)
+        until(lambda: table.topic not in admin.list_topics(timeout=60).topics)
+        more = other.event("u", order(1, "later"), position(21))
+        publisher.publish(more)
+        until(lambda: job.failure is not None, 300)
+    assert isinstance(job.failure, OperatorError)
+    assert job.failure.message == f"topic {table.topic} of {table.qualified} was deleted while the job ran"
+    assert (job.failure.hint or "").startswith("start again: the other tables go on")
+    assert set(run_apply(config, once=True).aside) == {table.qualified}
+    assert setting.contents(other) == setting.folded(other, records + more)
+
+
 @contextmanager
 def _following(config: ApplyConfig) -> Iterator[Job]:
     job = Job(config)

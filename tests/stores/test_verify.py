@@ -246,3 +246,64 @@ def test_types_that_change_are_rebuilt_and_verified(
             code, report = stage.verify()
         assert (code, report["agree"]) == (0, True), report
         assert [(copy["rows"], copy["equal"]) for copy in report["copies"]] == [(20, 20), (20, 20)]
+
+
+_RETYPED_KEYS = {
+    "kept": ("int", "varchar(20)", "1"),
+    "finer": ("{time}(3)", "{time}(6)", "1970-01-01 00:16:40"),
+    "digits": ("{decimal}(10,2)", "{decimal}(12,4)", "1"),
+    "larger": ("bigint", "{unsigned}", "1"),
+}
+"""By table the type of its key before and after, and the key of a row that goes; of `kept`, copies keep the text."""
+_NAMES = {
+    "postgres": {"time": "timestamp", "decimal": "numeric", "unsigned": "numeric(20,0)"},
+    "mysql": {"time": "datetime", "decimal": "decimal", "unsigned": "bigint unsigned"},
+}
+
+
+@pytest.mark.full  # a_key_whose_texts_change_is_followed_by_a_rebuild
+@pytest.mark.parametrize("source", ["postgres18", "mysql"])
+def test_keys_whose_texts_change_are_rebuilt_and_verified(
+    *,
+    request: pytest.FixtureRequest,
+    source: str,
+    kafka: str,
+    prefix: str,
+    tmp_path: Path,
+    apply_spark: SparkSession,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The source reads the rows again under their new texts, and deletes the old ones behind them."""
+    database = request.getfixturevalue(source)
+    of_server = "postgres" if source == "postgres18" else "mysql"
+    schema = "public" if of_server == "postgres" else database.name
+    types = {
+        name: tuple(of.format(**_NAMES[of_server]) for of in (was, now))
+        for name, (was, now, _) in _RETYPED_KEYS.items()
+    }
+    for name, (was, _) in types.items():
+        keys = ["1970-01-01 00:00:01", _RETYPED_KEYS["finer"][2], "2024-02-29 12:34"] if name == "finer" else "012"
+        rows = ", ".join(f"('{key}', {n})" for n, key in enumerate(keys))
+        database.execute(f"CREATE TABLE {name} (id {was} PRIMARY KEY, n int)", f"INSERT INTO {name} VALUES {rows}")
+    stage = Stage(database, kafka, prefix, tmp_path, capsys, *(f"{schema}.{name}" for name in types))
+    file = json.loads(stage.file.read_text())
+    file["tables"][f"{schema}.kept"]["types"] = {"id": "string"}
+    stage.file.write_text(json.dumps(file))
+    monkeypatch.setenv("TEST_DATABASE_URL", stage.connector.environment["TEST_DATABASE_URL"])
+    with Running(stage.connector) as running:
+        running.await_following()
+        run_apply(load_apply(stage.file), once=True)
+        for name, (_, now) in types.items():
+            alter = "ALTER COLUMN id TYPE" if of_server == "postgres" else "MODIFY id"
+            gone = f"DELETE FROM {name} WHERE id = '{_RETYPED_KEYS[name][2]}'"
+            database.execute(f"ALTER TABLE {name} {alter} {now}", gone)
+        running.await_line("its rows are read again", times=len(types))
+        with pytest.raises(OperatorError, match=r"no copy can go on\. .* under another key"):
+            run_apply(load_apply(stage.file), once=True)
+        assert len(run_rebuild(load_apply(stage.file))) == 8
+        with applying(stage.file):
+            stage.complete()
+            code, report = stage.verify()
+        assert (code, report["agree"]) == (0, True), report
+        assert [(copy["rows"], copy["equal"]) for copy in report["copies"]] == [(2, 2)] * 8

@@ -126,7 +126,11 @@ def test_a_key_whose_values_get_other_texts_is_another_key(was: str, now: str, k
     (column,) = (column for column in made.columns if column.name == "x")
     if key is None:
         assert made.keys == ()
-        assert made == target(versions, {})
+        if now in ("uint64", "decimal", "array of int64", "array of decimal"):  # states of views are altered in place
+            with pytest.raises(OperatorError, match="column x of its key changed from"):
+                target(versions, {})
+        else:
+            assert made == target(versions, {})
     else:
         assert made.keys[-1].among(made.keys) == key
         assert column.versions == ((_kind(now), (2,)),)

@@ -19,6 +19,7 @@ from spark_apply.events.refusals import without_log
 from spark_apply.events.selection import fitting, fitting_one, stops_all
 from spark_apply.job.copies.route import Route
 from spark_apply.job.copies.set_aside import AsideCopies
+from spark_apply.job.topics.identity import DELETED
 from spark_apply.model.store import Store, open_store, require_stores
 from spark_apply.model.target_table import TargetTable, Version
 from spark_apply.spark.jvm.environment import require_paths
@@ -107,8 +108,7 @@ def without_topics(config: ApplyConfig, chosen: Chosen) -> dict[str, Unusable]:
         if topic not in there:
             error = OperatorError(
                 f"{table}: its topic {topic} does not exist at {config.source.bootstrap_servers}",
-                hint="was it deleted? A fresh snapshot of the connector writes it again, and a new start of the job "
-                "reads it. For a table that is gone for good, let tables name the others alone",
+                hint=f"was it deleted? {DELETED}",
             )
             found[table] = Unusable(
                 settings, topic, without_log(table, topic) if settings.mode == "history" else error, lost=True

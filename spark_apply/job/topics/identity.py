@@ -26,6 +26,10 @@ AWAY_S = 120.0
 
 Answer = TypeVar("Answer")
 
+DELETED = (
+    "A fresh snapshot of the connector writes the topic again, and a new start of the job reads it. For a table that "
+    "is gone for good, let tables name the others alone"
+)
 RESET = "cdc apply APPLY.yaml --reset-checkpoint"
 
 
@@ -103,7 +107,7 @@ class FollowedTopics:
         return {name: topic.identity for name, topic in self.begun.items()}
 
     def require(self) -> None:
-        """Raise OtherTopicError if a topic is another by now; wait for brokers that do not answer, up to two minutes.
+        """Raise OtherTopicError if a topic is gone, or another by now; wait for absent brokers, up to two minutes.
 
         Asked after a batch was read and before it counts: what a batch has of a new topic is newer events of the same
         table, but its offsets must not be taken for those of the old one.
@@ -117,6 +121,9 @@ class FollowedTopics:
             table = self.tables[topic]
             msg = f"topic {topic} of {table.qualified} is another one than the job has followed: {how}"
             raise OtherTopicError(msg, hint=way_out(table))
+        for topic in sorted(self.begun.keys() - there.keys()):
+            msg = f"topic {topic} of {self.tables[topic].qualified} was deleted while the job ran"
+            raise OtherTopicError(msg, hint=f"start again: the other tables go on. {DELETED}")
 
     def compare(self, noted: Mapping[str, tuple[str, int]], checkpoint: str) -> list[str]:
         """Compare with what a checkpoint has noted; return what is worth telling.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import types as T  # noqa: N812 - the name everyone uses
 
@@ -67,15 +67,25 @@ def others(tables: IcebergTables, table: TargetTable) -> list[T.StructField]:
 
     Raises OperatorError for one by which the table is or was partitioned or sorted: that is of the type that it has.
     """
-    name, found = tables.name(table), made_again(tables.spark.table(tables.name(table)).schema, lake_row_type(table))
-    loaded = tables.loaded(table)
-    for field in found:
-        where = f"Iceberg table {name}, column {field.name}"
-        if field.name in partitioned_by(loaded):
-            raise OperatorError(f"{where}: it partitions the table, with another type", hint=other_target(table))
-        if field.name in sorted_by(loaded):
-            raise OperatorError(f"{where}: it sorts the table, with another type", hint=other_target(table))
+    name = tables.name(table)
+    found = made_again(tables.spark.table(name).schema, lake_row_type(table))
+    refuse_used(tables, table, tables.loaded(table), [field.name for field in found])
     return found
+
+
+def refuse_used(
+    tables: IcebergTables,
+    table: TargetTable,
+    loaded: Any,  # noqa: ANN401 - Java's org.apache.iceberg.Table
+    columns: Iterable[str],
+) -> None:
+    """Raise OperatorError for a column that cannot be replaced: the table is, or was, partitioned or sorted by it."""
+    for column in columns:
+        where = f"Iceberg table {tables.name(table)}, column {column}"
+        if column in partitioned_by(loaded):
+            raise OperatorError(f"{where}: it partitions the table, with another type", hint=other_target(table))
+        if column in sorted_by(loaded):
+            raise OperatorError(f"{where}: it sorts the table, with another type", hint=other_target(table))
 
 
 def add_beside(tables: IcebergTables, table: TargetTable, others: Sequence[T.StructField]) -> dict[str, str]:
@@ -110,6 +120,11 @@ def replaced(schema: str, by: str) -> str:
     """Return the columns of a schema, in JSON, that are others than those of their names in the schema `by`."""
     now = {of["name"]: of["id"] for of in json.loads(by)["fields"]}
     return json.dumps([of for of in json.loads(schema)["fields"] if now.get(of["name"], of["id"]) != of["id"]])
+
+
+def names_of(columns: str) -> list[str]:
+    """Return the names of the columns that `replaced` gave."""
+    return [of["name"] for of in json.loads(columns)]
 
 
 def with_columns(schema: str, columns: str) -> str:

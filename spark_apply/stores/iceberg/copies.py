@@ -15,7 +15,7 @@ from cdc.model.errors import OperatorError
 from spark_apply.model.identity import stamp
 from spark_apply.model.store import Due
 from spark_apply.model.target_table import TargetTable
-from spark_apply.stores.iceberg.columns import replaced, with_beside, with_columns
+from spark_apply.stores.iceberg.columns import names_of, refuse_used, replaced, with_beside, with_columns
 from spark_apply.stores.iceberg.tables import IcebergTables
 from spark_apply.stores.lake.properties import APPLIED, DUE, IDENTITY, PREVIOUS_IDENTITY, REPLACED_AT
 
@@ -105,7 +105,9 @@ def put_previous_back(tables: IcebergTables, table: TargetTable, due: Due) -> No
     def change(loaded: Any) -> None:  # noqa: ANN401 - Java's org.apache.iceberg.Table
         had, previous = loaded.properties(), loaded.refs()[_PREVIOUS]
         properties = {DUE: due.to_json(), IDENTITY: had.get(PREVIOUS_IDENTITY) or had[IDENTITY]}
-        schema = with_columns(schema_of(tables, loaded.schema()), had.get(_REPLACED) or "[]")
+        columns = had.get(_REPLACED) or "[]"
+        refuse_used(tables, table, loaded, names_of(columns))
+        schema = with_columns(schema_of(tables, loaded.schema()), columns)
         _exchange(tables, loaded, previous, schema, lambda of: of.setProperties(properties).removeRef(_PREVIOUS))
 
     tables.commit(table, change)
