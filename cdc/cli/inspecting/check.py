@@ -88,13 +88,15 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
     if checked.tables:
         rules = CaptureRules.of_source(config.source)
         beside = {of.about.removeprefix("table ") for of in checked.findings if of.level is not Level.OK}
-        wrong = rules.refusals(checked.tables, first=state is None, beside=beside)
+        wrong = list(rules.refusals(checked.tables, first=state is None, beside=beside))
         findings += [refused("rules", error) for error in wrong]
         findings += probed("rules", partial(_by_what_was_said, config, rules, checked.tables))
         told = dict.fromkeys(beside)
         findings += [refused("outbox", error) for error in outbox.refusals(config.source.outbox, checked.tables, told)]
         formats = Formats.of_sink(config.sink)
-        findings += [refused("format", error) for error in formats.refusals(checked.tables, first=state is None)]
+        topic = registry.part("sinks.check:topic_of")(config.sink, config.name)
+        shown = checked.tables if wrong else rules.shown(checked.tables)
+        findings += [refused("format", error) for error in formats.refusals(shown, topic, first=state is None)]
         routes = Routes.of_sink(config.sink, formats.text)
         findings += [refused("route", error) for error in routes.refusals(checked.tables, first=state is None)]
     if state is not None:
