@@ -46,6 +46,7 @@ from cdc.model.errors import (
     UnloggedError,
     UnreadableError,
     raise_first,
+    raise_of_topics,
 )
 from cdc.model.interfaces import Freeing, Sink, Snapshotter, Source
 from cdc.model.meter import NO_METER, Meter, RunState
@@ -344,7 +345,8 @@ class Pipeline:
         captured_before = ran_before and (not beside or self._without.has_captured())
         refuse_needed(source, partial(self._needs, ran_before=captured_before))
         self._refuse_rules(source, tables, first=not ran_before, beside=[*beside, *self._without.tables])
-        raise_first(self._settings.formats.refusals(tables, first=not ran_before))
+        shown = self._settings.rules.shown(tables)
+        raise_of_topics(self._settings.formats.refusals(shown, self._sink.topic, first=not ran_before))
         raise_first(self._settings.routes.refusals(tables, first=not ran_before))
         self._startup.learn_formats(source, tables)
         raise_first(outbox.refusals(self._settings.outbox, tables, beside))

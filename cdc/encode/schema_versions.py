@@ -346,7 +346,7 @@ class SchemaVersions:
         rules = self._rules.of(table.qualified) if self._rules else None
         published = self._as_logged(rules, table) if rules is not None else None
         shown = published.table if published is not None else table
-        raise_first(self._formats.refusals([shown]))
+        raise_first(self._formats.refusals([shown], lambda _: topic))
         raise_first(self._routes.refusals([table], first=False))
         last = self._newest.get((table.schema, table.name))
         version = last["version"] if last else 0

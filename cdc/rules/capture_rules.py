@@ -250,6 +250,11 @@ class CaptureRules:
             if is_pattern(item) and (matched := [table for table in tables if matches(item, table.qualified)]):
                 yield from _unknown(item, rules, matched, known)
 
+    def shown(self, tables: Sequence[Table]) -> list[Table]:
+        """Return the tables as they are published. Raises as `refusals` gives."""
+        rules = ((table, self.of(table.qualified)) for table in tables)
+        return [table if of is None else of.published(table).table for table, of in rules]
+
     def encrypted(self, tables: Iterable[str]) -> list[str]:
         """Return those of the tables of which columns are encrypted."""
         rules = ((name, self.of(name)) for name in tables)

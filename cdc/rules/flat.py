@@ -9,7 +9,7 @@ or a foreign one. The header goes wherever the record goes, through compaction t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from cdc.config.kafka_config import KafkaConfig
 from cdc.config.published.record_format import PRECISE, RecordFormat
 from cdc.config.table_patterns import matches
 from cdc.model.change import Table
-from cdc.model.errors import OperatorError
+from cdc.model.errors import OperatorError, TopicError
 
 HEADER: Final = "__cdc"
 """Position, version of the table and operation, with spaces between: ``00000001.… 3 u``."""
@@ -133,8 +133,10 @@ class Formats:
         decimals = " decimals-as-text" if of.encoding in PRECISE and self.decimals == "string" else ""
         return ",".join((f"{of.shape} {of.encoding}{decimals}", *metadata))
 
-    def refusals(self, tables: Sequence[Table], *, first: bool = False) -> Iterator[OperatorError]:
-        """Give why tables' topics cannot have their formats; before the `first` run, also what no table has.
+    def refusals(
+        self, tables: Sequence[Table], topic: Callable[[Table], str], *, first: bool = False
+    ) -> Iterator[OperatorError]:
+        """Give why tables, as published, cannot have their formats; before the `first` run, also what no table has.
 
         Later a table may be gone of which the file still speaks: that is no reason to stop.
         """
@@ -157,9 +159,10 @@ class Formats:
             names = {f"__{name}" for name in flat.metadata}
             taken = [column.name for column in table.columns if column.name in names]
             if taken:
-                yield OperatorError(
+                yield TopicError(
                     f"sink.flat_metadata: table {table.qualified} has a column {', '.join(taken)} of its own",
                     hint="leave it out of flat_metadata; or leave the column out: source.columns",
+                    topic=topic(table),
                 )
 
 

@@ -187,7 +187,7 @@ def _oldest(topic: str, found: Mapping[Place, _Event]) -> _Event | None:
 
 def _since(consumer: Consumer, at_ms: int, bounds: Mapping[Place, tuple[int, int]]) -> dict[Place, int]:
     """Return the first offset of each partition that was written at this time or later."""
-    asked = [TopicPartition(topic, number, at_ms) for topic, number in bounds]
+    asked = [TopicPartition(topic, number, max(0, at_ms)) for topic, number in bounds]  # below 0 it is no time
     found: dict[Place, int] = {}
     for at in consumer.offsets_for_times(asked, timeout=_ANSWER_S) if asked else ():
         if at.error is not None:

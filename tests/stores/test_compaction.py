@@ -8,12 +8,14 @@ import time
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 from pyspark.sql import SparkSession
 
-from cdc.config.apply_config import StoreConfig
+from cdc.config.apply_config import ApplySource, StoreConfig
 from cdc.config.views import ViewConfig
 from cdc.model.state import Phase
+from spark_apply.job.topics.retention import Extent, extents
 from spark_apply.rebuild.rebuild import run_rebuild, run_rollback
 from spark_apply.views.job import run_views
 from spark_apply.views.proof.verify import verify_views
@@ -162,3 +164,17 @@ def test_a_running_view_job_notices_deletes_that_are_gone(
     bench.run()
     assert bench.signs("rows") == ["-0", "~2"]
     assert all(of.agrees for of in verify_views(bench.config))
+
+
+@pytest.mark.parametrize("kept_ms", [3_153_600_000_000, 2**63 - 1])
+def test_deletes_may_be_kept_for_longer_than_there_is_time(kafka: str, prefix: str, kept_ms: int) -> None:
+    """No job waits for a broker that is there: all deletes are."""
+    topic, admin = f"{prefix}.public.t", AdminClient({"bootstrap.servers": kafka})
+    settings = {"cleanup.policy": "compact", "delete.retention.ms": str(kept_ms)}
+    for made in admin.create_topics([NewTopic(topic, 1, 1, config=settings)]).values():
+        made.result(30)
+    producer = Producer({"bootstrap.servers": kafka})
+    producer.produce(topic, b"{}", b"{}")
+    producer.flush(30)
+    source = ApplySource(bootstrap_servers=kafka, topic_prefix=prefix)
+    assert extents(source, [topic]) == {topic: {0: Extent(first=0, end=1, kept=0, retention_ms=kept_ms)}}

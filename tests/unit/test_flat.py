@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any
 
 import orjson
@@ -11,9 +12,11 @@ import pytest
 from cdc.capture.pipeline import Pipeline, Settings
 from cdc.config.apply_config import ApplyTable
 from cdc.config.kafka_config import KafkaConfig, LogConfig
+from cdc.config.published.column_rules import ColumnRules
 from cdc.model.change import Table
 from cdc.model.errors import ConfigError, OperatorError
-from cdc.model.interfaces import Log
+from cdc.model.interfaces import Log, Source
+from cdc.rules.capture_rules import CaptureRules
 from cdc.rules.flat import Flat, Formats, as_event, is_flat
 from cdc.testing import (
     MemoryKafka,
@@ -39,11 +42,15 @@ class Bench:
         self.log, self.kafka = MemoryLog(), MemoryKafka(largest_bytes=largest_bytes)
 
     def run(self, formats: Formats, *tables: Table, **more: Any) -> None:
+        def opened(without: Collection[str] = ()) -> Source:
+            return MemorySource(self.log, [of for of in tables or [TABLE] if of.qualified not in without])
+
         Pipeline(
             Settings(
                 connector="c", prefix="p", formats=formats, logs=frozenset(["transaction", "dead-letter"]), **more
             ),
-            open_source=lambda: MemorySource(self.log, tables or [TABLE]),
+            open_source=opened,
+            leaving_out=lambda names: partial(opened, names),
             open_snapshotter=lambda: MemorySnapshotter(self.log),
             sink=MemorySink(self.kafka, "c", "p"),
         ).run(until_caught_up=True)
@@ -153,6 +160,22 @@ def test_what_does_not_fit_is_refused_before_anything_is_made(
     with pytest.raises(OperatorError, match=why):
         bench.run(formats, text_table("t", [text_column(name) for name in columns]))
     assert not bench.kafka.topics
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["running", "start"])
+def test_a_column_that_is_called_as_metadata_stops_no_other_table(*, running: bool) -> None:
+    """Its table is left out. It comes back where the rules leave the column out, as the hint says."""
+    formats, other = Formats("flat", metadata=("op",)), text_table("u", ["id"])
+    bench, taken = Bench(), text_table("t", ["id", "note", "__op"])
+    bench.log.commit(insert(TABLE, (b"1", b"a")), insert(other, (b"1",)))
+    bench.run(formats, TABLE, other)
+    bench.log.commit(insert(taken, (b"2", b"b", b"mine")), insert(other, (b"2",)))
+    bench.run(formats, TABLE if running else taken, other)
+    assert {row["id"] for _, row in bench.records("p.s.u")} == {"1", "2"}
+    assert {row["id"] for _, row in bench.records()} == {"1"}
+    rules = CaptureRules({"s.t": ColumnRules(exclude=("__op",))}, {})
+    bench.run(formats, taken, other, rules=rules)
+    assert [(row["id"], row["__op"]) for _, row in bench.records()] == [("1", "r"), ("1", "r"), ("2", "r")]
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import replace
+from typing import cast
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +19,7 @@ from cdc.model.change import Position
 from cdc.model.errors import ConfigError
 from spark_apply.model.target_table import choose
 from spark_apply.replay.beside import beside, copy_of
+from spark_apply.replay.span import _since
 
 NOW = dt.datetime(2026, 3, 2, 12, 0, tzinfo=dt.UTC)
 NAMES = st.from_regex(r"[a-z][a-z0-9_-]{0,8}", fullmatch=True)
@@ -108,7 +111,8 @@ def test_where_a_replay_begins(text: str, since: dt.datetime | Position) -> None
     [
         ("yesterday", "no time and no position"),
         ("99999d", "no time and no position|still to come"),
-        ("2026-03-01T06:00:00", "does not say of which zone"),
+        ("2026-03-01T06:00:00", r"does not say of which zone it is\n.*--from 2026-03-01T06:00:00\+00:00, for UTC"),
+        ("2026-03-01", r"does not say of which zone it is\n.*--from 2026-03-01T00:00:00\+00:00, for UTC"),
         ("2026-03-03T06:00:00Z", "still to come"),
         ("00000001.0a.02", "no time and no position"),
     ],
@@ -119,3 +123,16 @@ def test_no_beginning(text: str, said: str) -> None:
         assert isinstance(since_of("99999d", NOW), dt.datetime)
     with pytest.raises(ConfigError, match=said):
         since_of(text, NOW)
+
+
+def test_what_is_older_than_the_clock_is_asked_for_from_the_beginning() -> None:
+    """A broker answers a time before 1970 with an error, as if it could not be asked."""
+    asked = list[int]()
+
+    class Broker:
+        def offsets_for_times(self, times: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+            asked.extend(at.offset for at in times)
+            return [TopicPartition(at.topic, at.partition, 3) for at in times]
+
+    assert _since(cast("Consumer", Broker()), -1, {("t", 0): (3, 9)}) == {("t", 0): 3}
+    assert asked == [0]

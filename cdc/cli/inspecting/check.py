@@ -110,7 +110,9 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
         told = dict.fromkeys(beside)
         findings += [refused("outbox", error) for error in outbox.refusals(config.source.outbox, checked.tables, told)]
         formats = Formats.of_sink(config.sink)
-        findings += [refused("format", error) for error in formats.refusals(checked.tables, first=state is None)]
+        topic = registry.part("sinks.check:topic_of")(config.sink, config.name)
+        shown = checked.tables if wrong else rules.shown(checked.tables)
+        findings += [refused("format", error) for error in formats.refusals(shown, topic, first=state is None)]
         routes = Routes.of_sink(config.sink, formats.text)
         findings += [refused("route", error) for error in routes.refusals(checked.tables, first=state is None)]
     if state is not None:

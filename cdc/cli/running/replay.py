@@ -45,7 +45,8 @@ def since_of(text: str, now: dt.datetime) -> dt.datetime | Position:
     except (ValueError, OverflowError) as exc:
         raise ConfigError(f"--from: “{text}” is no time and no position", hint=f"--from {_HOW}") from exc
     if at.tzinfo is None:
-        raise ConfigError(f"--from: “{text}” does not say of which zone it is", hint=f"--from {text}Z, for UTC")
+        in_utc = at.replace(tzinfo=dt.UTC).isoformat()
+        raise ConfigError(f"--from: “{text}” does not say of which zone it is", hint=f"--from {in_utc}, for UTC")
     if at > now:
         raise ConfigError(f"--from: “{text}” is still to come", hint=f"--from {_HOW}")
     return at

@@ -61,7 +61,7 @@ def extents(config: ApplySource, topics: Sequence[str], *, within: float = 1.0) 
     found: dict[str, dict[int, Extent]] = {topic: {} for topic in topics}
     try:
         asked = [
-            TopicPartition(topic, number, now_ms - int(retention[topic] * within))
+            TopicPartition(topic, number, max(0, now_ms - int(retention[topic] * within)))  # below 0 it is no time
             for topic in topics
             for number in range(known[topic])
         ]
