@@ -143,7 +143,8 @@ def publish(config: ViewsConfig, texts: Mapping[str, Text], tell: Progress) -> N
             if standing_as.failed is not None:
                 commands.withdraw(command)
                 msg = f"the view job could not publish it: {standing_as.failed}"
-                raise OperatorError(msg, hint="what is published is as it was; correct the SQL, or the rows")
+                others = ", or rebuild the others by themselves: --view NAME for each" if len(texts) > 1 else ""
+                raise OperatorError(msg, hint=f"what is published is as it was; correct what it names{others}")
             if standing_as.taken:
                 tell("the view job has taken it, and is at work")
             elif not mine and time.monotonic() - begun > TAKEN_S:

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+import spark_apply.views.rebuild
 from cdc.config.apply_config import ApplySource
 from cdc.config.view_pattern import PatternConfig
 from cdc.config.views import MatchConfig, ReadConfig, ViewConfig, ViewsConfig
 from cdc.model.change import Kind
-from cdc.model.errors import ConfigError
+from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import Phase, State
 from spark_apply.model.target_table import Version
 from spark_apply.views.planning.definitions import (
@@ -149,3 +150,30 @@ def test_a_run_that_is_ended_for_good_is_told_from_one_that_goes_on() -> None:
     assert not turn.for_good
     turn.set()  # as a signal does, whatever else has ended the run
     assert turn.for_good
+
+
+@pytest.mark.parametrize(("asked", "others"), [(["v"], False), (["v", "w"], True)])
+def test_others_may_be_rebuilt_where_one_cannot(
+    monkeypatch: pytest.MonkeyPatch, asked: list[str], *, others: bool
+) -> None:
+    """All are published in one transaction: so none is, and the hint says how the others are."""
+    given: list[Command] = []
+
+    class Answered:
+        def __init__(self, _config: ViewsConfig) -> None: ...
+
+        def standing(self) -> list[Command]:
+            return [replace(command, taken=True, failed="table public.x is left out") for command in given]
+
+        def withdraw(self, command: Command) -> None:
+            given[:] = [each for each in given if each.key != command.key]
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(spark_apply.views.rebuild, "leave", lambda _config, command: given.append(command))
+    monkeypatch.setattr(spark_apply.views.rebuild, "Commands", Answered)
+    texts = {name: described(_SQL) for name in asked}
+    with pytest.raises(OperatorError, match=r"could not publish it: table public\.x is left out") as raised:
+        spark_apply.views.rebuild.publish(_config(v=_SQL), texts, lambda _line: None)
+    assert ("--view NAME" in (raised.value.hint or "")) is others
+    assert given == []

@@ -95,11 +95,14 @@ def status(file: Path, *, as_json: bool) -> None:
     fresh = "-" if found["freshness_seconds"] is None else f"{found['freshness_seconds']:,} s behind the source"
     click.echo(f"{'position':<12}{found['position'] or '-'}\n{'freshness':<12}{fresh}")
     click.echo(f"{'engine':<12}{found['engine']}")
-    rows = [("view", "topic", "rows", "quarantined units", "late events", "computed", "state")]
+    rows = [("view", "topic", "generation", "rows", "quarantined units", "late events", "computed", "state")]
     for name, of in found["views"].items():
-        cells = ("-" if of[part] is None else f"{of[part]:,}" for part in ("rows", "quarantined", "late"))
+        cells = ("-" if of[part] is None else f"{of[part]:,}" for part in ("generation", "rows", "quarantined", "late"))
         computed = {"whole": "whole", "units": "by units"}.get(of["computed"] or "", "-")
-        rows.append((name, of["topic"], *cells, computed, f"stopped: {of['stopped']}" if of["stopped"] else "running"))
+        state = (
+            f"stopped: {of['stopped']}" if of["stopped"] else "published" if of["published"] else "not published yet"
+        )
+        rows.append((name, of["topic"], *cells, computed, state))
     click.echo("\n".join(aligned(rows)))
     for name, of in found["streams"].items():
         if of["unreadable"]:
