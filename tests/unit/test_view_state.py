@@ -5,6 +5,8 @@ from __future__ import annotations
 import resource
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +18,7 @@ from cdc.config.views import ViewConfig, ViewsConfig
 from cdc.model.change import Kind
 from cdc.model.errors import OperatorError
 from spark_apply.views.embedded.fold import SourceTable, find_changes, move_on
-from spark_apply.views.embedded.state import KEY, OP, POSITION, SOURCE_MS, ViewState, place
+from spark_apply.views.embedded.state import KEY, OP, POSITION, SOURCE_MS, StateInUseError, ViewState, place
 from spark_apply.views.model.uses import TableUse, Way
 from spark_apply.views.planning.forms import plan_config
 from spark_apply.views.planning.view import View
@@ -111,6 +113,22 @@ def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
     (tmp_path / "status.json").mkdir()
     with pytest.raises(OperatorError, match="cannot be read or written: Is a directory"):
         note_status(tmp_path, {}, {}, engine="duckdb")
+
+
+def test_a_folder_that_another_process_uses_is_told(tmp_path: Path) -> None:
+    """Another folder is no way out for a second copy of the job: it would fence the first one off."""
+    opened(tmp_path).close()
+    holds = (
+        f"import duckdb; kept = duckdb.connect({str(tmp_path / 'state.duckdb')!r}); print('there', flush=True); input()"
+    )
+    with subprocess.Popen([sys.executable, "-c", holds], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"there\n"
+        with pytest.raises(StateInUseError, match="another process uses it") as raised:
+            opened(tmp_path)
+        other.communicate(b"\n")
+    assert raised.value.hint == "stop the other copy of this view job; a job of another name needs a state: of its own"
+    opened(tmp_path).close()
 
 
 @pytest.mark.parametrize("text", ["", '{"views": {"a"', "[]", "\0\0"])

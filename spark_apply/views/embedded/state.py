@@ -100,7 +100,7 @@ class ViewState:
             if _LOCKED.search(str(exc)):
                 msg = f"state {folder}: another process uses it"
                 raise StateInUseError(
-                    msg, hint="stop the other copy of this view job, or give this one another folder"
+                    msg, hint="stop the other copy of this view job; a job of another name needs a state: of its own"
                 ) from exc
             if isinstance(exc, duckdb.IOException) and not _DAMAGED.search(str(exc)):
                 raise self._out_of_reach(exc) from exc  # the file may be as good as it was: it stays
