@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cdc.config.apply_config import ApplyTable
+from cdc.model.change import Kind
 from cdc.model.errors import BugError, CdcError, OperatorError, RetryableError
 from spark_apply.events.kafka.client import NoAnswerError
 from spark_apply.events.projection import projected_table
@@ -34,7 +35,7 @@ class Quarantine:
 
 
 def route(name: str, *stores: str) -> Route:
-    version = Version("shop", "public", name, f"shop.public.{name}", 1, ("id",), ())
+    version = Version("shop", "public", name, f"shop.public.{name}", 1, ("id",), (("id", Kind("int64")),))
     anything: Any = dict.fromkeys(stores, object())
     return Route(projected_table([version], ApplyTable(stores=stores)), anything)
 
