@@ -22,7 +22,7 @@ from cdc.capture.control import signals
 from cdc.capture.control.commands import RestartSession
 from cdc.capture.session import Session
 from cdc.capture.settings import Settings
-from cdc.capture.starting.left_out import left_out_by, refuse_needed, tell_left_out, traces
+from cdc.capture.starting.left_out import left_out_by, refuse_needed, tell_left_out
 from cdc.capture.starting.stand_by import StandBy
 from cdc.capture.starting.startup import Startup
 from cdc.capture.starting.without import LeavingOut, Parts, Without
@@ -344,7 +344,7 @@ class Pipeline:
         beside = left_out_by(source)
         captured_before = ran_before and (not beside or self._without.has_captured())
         refuse_needed(source, partial(self._needs, ran_before=captured_before))
-        self._refuse_rules(source, tables, first=not ran_before, beside=[*beside, *self._without.tables])
+        raise_first(self._settings.rules.refusals(tables, first=not ran_before, beside=beside))
         shown = self._settings.rules.shown(tables)
         raise_of_topics(self._settings.formats.refusals(shown, self._sink.topic, first=not ran_before))
         raise_first(self._settings.routes.refusals(tables, first=not ran_before))
@@ -354,13 +354,6 @@ class Pipeline:
             self._startup.refuse_neighbours(identity, tables)
             source.unused()
         return identity, tables
-
-    def _refuse_rules(self, source: Source, tables: Sequence[Table], *, first: bool, beside: Sequence[str]) -> None:
-        """Raise for rules that cannot be applied; what was captured once, and is gone, may be spoken of."""
-        refusals = partial(self._settings.rules.refusals, tables, first=first)
-        if not first and traces(source) and any(refusals(beside=beside)):
-            beside = [*beside, *self._without.captured_once()]
-        raise_first(refusals(beside=beside))
 
     def _needs(self, table: str, *, ran_before: bool) -> bool:
         """Whether a start does not go on without a table. A file that is read again must not name it first."""

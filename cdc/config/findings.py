@@ -66,11 +66,6 @@ def as_left_out_for_its_topic(finding: Finding) -> Finding:
     return replace(finding, level=Level.WARNING, what=f"{finding.what}; its table is left out until that is right")
 
 
-def as_left_out_alone(finding: Finding) -> Finding:
-    """Return an error's finding as that of certain tables, which a run does without."""
-    return replace(finding, level=Level.WARNING, what=f"{finding.what}; the table is left out, the others go on")
-
-
 def probed(about: str, probe: Callable[[], Iterable[Finding]]) -> list[Finding]:
     """Collect a probe's findings; an error that ends it is one more, so that it hides no other probe's."""
     found: list[Finding] = []

@@ -130,10 +130,7 @@ class SchemaVersions:
 
     def refusals(self, tables: Iterable[Table]) -> Iterator[OperatorError]:
         """Give why tables as they are now cannot have their rules, by what was said of them before."""
-        tables = [*tables]
-        yield from self._rules.unknown(tables, self._was_known)
         for table in tables:
-            of: TableRules | None = None
             try:
                 of = self._rules.of(table.qualified)
                 if of is not None:
@@ -142,7 +139,7 @@ class SchemaVersions:
                         refuse_renamed(of, table, partial(self._was_known, table))
                         self._refuse_lent(of, table)
             except OperatorError as exc:
-                yield exc if of is None else of.refusal(table, exc)
+                yield exc
 
     def _note(self, record: Mapping[str, Any]) -> None:
         name = (record["schema"], record["table"])
@@ -169,12 +166,11 @@ class SchemaVersions:
         }
 
     def _whole(self, schema: str, name: str, version: int, described: Description) -> Description:
-        """Describe a table with the columns that are not published; of one that is gone rules may have the name."""
+        """Describe a table with the columns that are not published; of one that is gone the name is not known."""
         left_out = self._left_out.get((schema, name, version), ())
-        now = self._now.get(table := f"{schema}.{name}")
+        now = self._now.get(f"{schema}.{name}")
         there = {c.name: c for c in now.columns} if now is not None else {}
-        named = [column for rules in self._rules.each(table) for column in rules.named] if left_out else []
-        names = {stand_in(table, column): column for column in (*named, *there)}
+        names = {stand_in(f"{schema}.{name}", column): column for column in there}
         columns = list(described.columns)
         for at, alias, type_ in left_out:
             columns.insert(at, (names.get(alias, alias), type_))
@@ -217,12 +213,9 @@ class SchemaVersions:
         def known(name: str) -> bool:
             return name in names or self._was_known(table, name)
 
-        try:
-            refuse_renamed(rules, table, names.__contains__)  # also what an earlier rule left out under its old name
-            self._refuse_lent(rules, table)
-            return rules.published(table, older=all(known(column.name) for column in table.columns))
-        except OperatorError as exc:
-            raise rules.refusal(table, exc) from exc
+        refuse_renamed(rules, table, names.__contains__)  # also for what an earlier rule left out under its old name
+        self._refuse_lent(rules, table)
+        return rules.published(table, older=all(known(column.name) for column in table.columns))
 
     def _refuse_lent(self, rules: TableRules, table: Table) -> None:
         """Look at a table beside its newest description: see `refuse_lent`."""

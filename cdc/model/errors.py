@@ -7,7 +7,6 @@
     │   │   └── GapError          log after the position is gone
     │   ├── LeftOutError      a table cannot be captured for now: the other tables go on
     │   ├── TopicError        a table's topic, or its schema at a registry, is not right: the others go on
-    │   ├── TableError        a captured table cannot be gone on with: the others go on
     │   ├── UnloggedError a server writes no log: what is written now never comes
     │   ├── TooLargeError a record above the broker's limit; may be a dead letter instead
     │   └── FencedError   another copy of the connector has taken over     exit 3
@@ -108,24 +107,6 @@ class TopicError(OperatorError):
     def by_topic(self) -> Mapping[str, TopicError]:
         """The first error of each topic."""
         return {of.topic: of for of in reversed((self, *self.beside))}
-
-
-class TableError(OperatorError):
-    """Something stands in the way of certain tables alone: the others go on without them until the next start.
-
-    What they change meanwhile is not published. When they are captured again, their rows are read into their topics,
-    and those that are gone are deleted.
-    """
-
-    def __init__(self, message: str, *, hint: str | None = None, tables: Collection[str]) -> None:
-        """`tables` are the tables, by ``schema.table``."""
-        super().__init__(message, hint=hint)
-        self.tables = frozenset(tables)
-
-    @classmethod
-    def of(cls, table: str, error: OperatorError) -> OperatorError:
-        """Return an error as one of this table, if it is none of more or less than a table."""
-        return cls(error.message, hint=error.hint, tables=(table,)) if type(error) is OperatorError else error
 
 
 class UnloggedError(OperatorError):

@@ -29,7 +29,7 @@ from cdc.config.published.where import Condition, parse, spaced
 from cdc.config.source_config import SourceConfig
 from cdc.config.table_patterns import LEFT_OUT, is_pattern, leaves_out, matches
 from cdc.model.change import UNCHANGED, Row, Table, Unsent
-from cdc.model.errors import OperatorError, TableError
+from cdc.model.errors import OperatorError
 from cdc.rules.changed_values import changed_column, without_labels
 from cdc.rules.encrypted_rows import EncryptedRows, encrypted_column
 from cdc.rules.encryption import MasterKey
@@ -86,14 +86,6 @@ class TableRules:
     def named(self) -> tuple[str, ...]:
         """The columns whose values must not be published, or not as they are."""
         return () if self.columns is None else (*self.columns.exclude, *self.columns.changed)
-
-    def refusal(self, table: Table, error: OperatorError) -> OperatorError:
-        """Return why they cannot be applied to a table as the error of that table alone.
-
-        Not where new columns may stand anywhere, and columns are hidden: there the log must be followed to know under
-        which names their values are by now, and what it tells while the table is left out would be passed over.
-        """
-        return TableError.of(table.qualified, error) if self.appends or not self.named else error
 
     def missing(self, table: Table) -> list[str]:
         """Name the columns that the rules name and the table does not have."""
@@ -221,7 +213,7 @@ class CaptureRules:
         """Give why the rules cannot be applied to the captured tables as they are now.
 
         `first`: the connector has not run before. Else a rule of one table may name a column that was there once.
-        `beside` are tables that are left out for now, or that are gone.
+        `beside` are tables that are left out for now.
         """
         for part, items in (("columns", self._columns), ("where", self._where)):
             for item in items:
@@ -233,22 +225,15 @@ class CaptureRules:
                         f"source.{part}: {item} is no captured table",
                         hint=f"captured are {', '.join(t.qualified for t in tables[:10])}{'' if first else stay}",
                     )
-                elif matched and part == "columns" and first:
-                    yield from _unknown(item, self._columns[item], matched, lambda *_: False)
+                elif matched and part == "columns" and (first or is_pattern(item)):
+                    yield from _unknown(item, self._columns[item], matched)
         for table in tables:
-            rules: TableRules | None = None
             try:
                 rules = self.of(table.qualified)
                 if rules is not None:
                     rules.published(table)
             except OperatorError as exc:
-                yield exc if rules is None else rules.refusal(table, exc)
-
-    def unknown(self, tables: Sequence[Table], known: Callable[[Table, str], bool]) -> Iterator[OperatorError]:
-        """Give the columns that rules of a pattern name, and that none of its tables has; `known`: nor ever had."""
-        for item, rules in self._columns.items():
-            if is_pattern(item) and (matched := [table for table in tables if matches(item, table.qualified)]):
-                yield from _unknown(item, rules, matched, known)
+                yield exc
 
     def shown(self, tables: Sequence[Table]) -> list[Table]:
         """Return the tables as they are published. Raises as `refusals` gives."""
@@ -377,13 +362,10 @@ def _one(part: str, items: Mapping[str, object], name: str) -> str | None:
     return found[0] if found else None
 
 
-def _unknown(
-    item: str, rules: ColumnRules, tables: Sequence[Table], known: Callable[[Table, str], bool]
-) -> Iterator[OperatorError]:
-    """Give an error if a rule names a column that no table of its item has, or had as far as is `known`."""
+def _unknown(item: str, rules: ColumnRules, tables: Sequence[Table]) -> Iterator[OperatorError]:
+    """Give an error if a rule names a column that no table of its item has."""
     there = {column.name for table in tables for column in table.columns}
-    named = [name for name in (*rules.exclude, *rules.include, *rules.changed) if name not in there]
-    missing = [name for name in named if not any(known(table, name) for table in tables)]
+    missing = [name for name in (*rules.exclude, *rules.include, *rules.changed) if name not in there]
     if missing:
         yield _no_column(item, missing, tables[0] if not is_pattern(item) else None)
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from cdc.config.published.column_rules import ColumnRules
 from cdc.config.table_patterns import LEFT_OUT
-from cdc.model.errors import TableError
+from cdc.model.errors import OperatorError
 from cdc.rules.capture_rules import CaptureRules, TableRules
 
 
@@ -21,19 +21,18 @@ class Another(NamedTuple):
 
 
 def refuse_other_names(rules: CaptureRules, others: Iterable[Another]) -> None:
-    """Raise one TableError for all that have weaker rules under the names that they have now."""
+    """Raise one OperatorError for all that have weaker rules under the names that they have now."""
     weaker = [other for other in others if lets_out(rules, other)]
     if not weaker:
         return
     said = (of.how or f"table renamed: {of.was} is {of.now} now" for of in weaker)
     was, now = (list(dict.fromkeys(names)) for names in ((of.was for of in weaker), (of.now for of in weaker)))
     without = ", ".join(f'"{LEFT_OUT}{name}"' for name in now)
-    raise TableError(
+    raise OperatorError(
         f"{'; '.join(said)}, which source.tables names, and the rules that source.columns and source.where have for "
         f"{', '.join(was)} are not all there for {', '.join(now)}: what must not be published would be",
         hint=f"give {', '.join(now)} the rules of {', '.join(was)}; or say that it is left out, and do not name it: "
         f"source.tables: […, {without}]",
-        tables=now,
     )
 
 

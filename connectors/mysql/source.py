@@ -61,7 +61,7 @@ _COMPARED_S: Final = 30.0
 class MysqlSource:
     """Follows one server's binlog."""
 
-    name, database, traces = "mysql", "", True
+    name, database = "mysql", ""
 
     def __init__(self, config: ConnectorConfig) -> None:
         self._config = config

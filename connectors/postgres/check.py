@@ -240,9 +240,7 @@ class _Check:
         if self._state is None or self._state.phase is Phase.CREATING or self._is_another():
             return
         with suppress(ChangedError):  # the catalog is just being changed
-            became = became_of(Followed(self._config, self._all), catalog, self._state)
-            yield from became.told
-            yield from (left_out(f"table {name}", error, named=True) for name, error in became.out.items())
+            yield from became_of(Followed(self._config, self._all), catalog, self._state).told
 
     def _slot(self, catalog: Catalog) -> Iterator[Finding]:
         name, state = self._names.slot, self._state

@@ -49,7 +49,6 @@ class PostgresSource:
     """Follows one database's logical WAL through one slot and one publication."""
 
     name = "postgresql"
-    traces = True
 
     def __init__(self, config: ConnectorConfig) -> None:
         self._config = config
@@ -124,7 +123,6 @@ class PostgresSource:
     def verify(self, state: State) -> tuple[Offset, int] | None:
         here = self._identity[LINEAGE]
         self._reliance().verify(state, self._walsender(), self._names, here=here)
-        self._left_out = {**self._left_out, **self._reliance().out}
         return (state.offset, state.commit) if continuity.failed_over(state, here) else None
 
     def hold(self, tables: Sequence[Table]) -> Start:

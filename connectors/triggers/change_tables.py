@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
@@ -48,12 +48,6 @@ class ChangeTables(Protocol[C]):
     @property
     def place(self) -> str:
         """What holds the changes, as messages call it."""
-
-    def renamed(self, name: str) -> str | None:
-        """Return what a table that was followed is called now, as far as what was made for it tells; None: it does not.
-
-        Called where the change tables are there.
-        """
 
     def exists(self) -> bool:
         """Whether anything of it is there."""
@@ -111,18 +105,6 @@ def number_of(change: Change) -> int:
     if isinstance(change.lsn, tuple):
         raise BugError("a change's number has one part")
     return change.lsn
-
-
-def allowed(
-    found: Sequence[C], rights: Callable[[Sequence[C]], Iterator[OperatorError]], left_out: captured_tables.LeftOut
-) -> tuple[C, ...]:
-    """Leave out the tables that this user may not make triggers on."""
-    if next(rights(found), None) is None:
-        return tuple(found)
-    for one in found:
-        for refusal in rights([one]):
-            left_out(one.table, refusal)
-    return tuple(one for one in found if one.table.qualified not in left_out.found)
 
 
 def unused_refusals(changes: ChangeTables[C], connector: str) -> Iterator[OperatorError]:

@@ -41,8 +41,7 @@ from cdc.model.interfaces import Start
 from cdc.model.state import State
 from cdc.model.table_schema import Description
 from connectors.captured_tables import LeftOut
-from connectors.triggers import other_names
-from connectors.triggers.change_tables import C, ChangeTables, Look, allowed, unused_refusals
+from connectors.triggers.change_tables import C, ChangeTables, Look, unused_refusals
 
 log = logging.getLogger("cdc")
 
@@ -91,7 +90,7 @@ class TriggerSource(ABC, Generic[C]):
     """Follows what triggers have written down in one database: the part of it that knows no dialect."""
 
     name: str
-    database, traces = "", False
+    database = ""
 
     def __init__(self, config: ConnectorConfig, *, longest_name: int | None = None) -> None:
         if longest_name is not None and len(config.name) > longest_name:
@@ -103,7 +102,6 @@ class TriggerSource(ABC, Generic[C]):
         self._captured: tuple[C, ...] = ()
         self._left_out: Mapping[str, CdcError] = {}
         self._carried: dict[str, str] = {}
-        self._renamed: dict[str, str] = {}  # as `other_names.compare` gives it
         self._stale: dict[str, str] = {}
         self._place: Place | None = None
         self._rounds: Rounds | None = None
@@ -169,13 +167,13 @@ class TriggerSource(ABC, Generic[C]):
     def _choose(self) -> None:
         left_out = LeftOut((of := self._config.source).tables, of.outbox)
         found = self._log().catalog.captured(of.tables, of.keys, left_out)
-        may, known = allowed(found, self._rights, left_out), self._known()
-        self._captured = tuple(one for one in may if not self._comes_later(one, known, left_out)) or may
+        allowed, known = self._allowed(found, left_out), self._known()
+        self._captured = tuple(one for one in allowed if not self._comes_later(one, known, left_out)) or allowed
         left_out.refuse_all(self._captured)
         self._left_out, self._told = left_out.found, {*left_out.found}
         self._may_pass = left_out.may_pass
         if self._may_pass or any(not pattern.startswith(LEFT_OUT) for pattern in self._patterns):
-            self._new_at_s = time.monotonic() + (NEW_EVERY_S if self._captured == may else 0.0)
+            self._new_at_s = time.monotonic() + (NEW_EVERY_S if self._captured == allowed else 0.0)
 
     def _comes_later(self, one: C, known: Collection[str], left_out: LeftOut) -> bool:
         """Tell whether to take up a table while the others are followed: it came while nothing ran, and may be locked.
@@ -185,6 +183,15 @@ class TriggerSource(ABC, Generic[C]):
         name, of = one.table.qualified, self._config.source
         ruled = any(matches(item, name) for item in (*of.columns, *of.where, *([of.outbox.table] if of.outbox else ())))
         return bool(known) and name not in known and left_out.brings(name) and not ruled
+
+    def _allowed(self, found: Sequence[C], left_out: LeftOut) -> tuple[C, ...]:
+        """Leave out the tables that this user may not make triggers on."""
+        if next(self._rights(found), None) is None:
+            return tuple(found)
+        for one in found:
+            for refusal in self._rights([one]):
+                left_out(one.table, refusal)
+        return tuple(one for one in found if one.table.qualified not in left_out.found)
 
     def left_out(self) -> Mapping[str, CdcError]:
         return self._left_out
@@ -196,7 +203,6 @@ class TriggerSource(ABC, Generic[C]):
         raise_first(unused_refusals(self._log(), self._config.name))
 
     def verify(self, state: State) -> tuple[Offset, int] | None:
-        self._renamed = other_names.compare(self._config.source, self.tables(), self._left_out, self._log(), state)
         raise_first(self._log().refusals(state.offset))
         followed = [one for one in self._captured if one.table.qualified in state.tables]
         self._wait_for_locks(_NEW_LOCKS_S)
@@ -204,14 +210,12 @@ class TriggerSource(ABC, Generic[C]):
             look = self._compared(followed)
         except RetryableError as exc:
             self._put_off(exc)
-            self._stale, known = {}, {name: of for name, of in state.carried.items() if name in state.tables}
-            self._carried = known | self._renamed
+            self._stale, self._carried = {}, {name: of for name, of in state.carried.items() if name in state.tables}
             return None
         finally:
             self._wait_for_locks(LOCKS_S)
         self._stale = look.differences(state.carried)
-        known = {name: of for name, of in state.carried.items() if name not in self._stale}
-        self._carried = look.entries(known) | self._renamed
+        self._carried = look.entries({name: of for name, of in state.carried.items() if name not in self._stale})
         self._install_or_set_aside([one for one in followed if look.standing[one.table.qualified] is None])
         self._stale = {name: reason for name, reason in self._stale.items() if name not in self._aside}
         return None
@@ -310,7 +314,7 @@ class TriggerSource(ABC, Generic[C]):
     def hold(self, tables: Sequence[Table]) -> Start:
         held = self._of({table.qualified for table in tables})
         start = self._make(held)
-        self._stale, self._carried = {}, self._renamed.copy()
+        self._stale, self._carried = {}, {}
         self._note(held)
         return start
 
@@ -370,10 +374,9 @@ class TriggerSource(ABC, Generic[C]):
             there = catalog.captured(sorted(names) if len(names) <= _JUDGED else asked, {}, left_out)
         except OperatorError:  # one of them has just been dropped
             return []
-        new = allowed([one for one in there if one.table.qualified not in captured], self._rights, left_out)
+        new = self._allowed([one for one in there if one.table.qualified not in captured], left_out)
         left_out.tell(but=self._told | captured)
         self._told |= left_out.found.keys()
-        other_names.refuse(self._config.source, self._renamed, {one.table.qualified for one in new})
         return [*new]
 
     def _take_up(self, new: Sequence[C]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
 from pathlib import Path
 from typing import Final
 
@@ -148,97 +147,3 @@ def test_one_that_comes_back_otherwise(postgres18: Database, kafka: str, prefix:
     assert ruled.fold("public.keyed") == {b'{"n":20}': {"id": 2, "n": 20}}
     assert list(ruled.fold("public.swapped").values()) == rows(postgres18, "SELECT id, n FROM swapped ORDER BY id")
     assert b"canary" not in b"".join(of.raw_value or b"" for name in tables for of in ruled.records(f"public.{name}"))
-
-
-_RULED_AWAY: Final = {
-    "renamed": "ALTER TABLE renamed RENAME TO elsewhere",
-    "p_dropped": "DROP TABLE p_dropped",
-    "p_kept": "DROP TABLE p_kept",
-    "p_out": "ALTER TABLE p_out RENAME TO away",
-    "p_within": "ALTER TABLE p_within RENAME TO p_other",
-    "judged": "ALTER TABLE judged RENAME COLUMN n TO m",
-}
-_RULED_BACK: Final = {
-    "renamed": "ALTER TABLE elsewhere RENAME TO renamed",
-    "p_dropped": "CREATE TABLE p_dropped (id int PRIMARY KEY, n int, s varchar(40))",
-    "p_kept": "CREATE TABLE p_kept (id int PRIMARY KEY, n int, s varchar(40))",
-    "p_out": "ALTER TABLE away RENAME TO p_out",
-    "p_within": "ALTER TABLE p_other RENAME TO p_within",
-    "judged": "ALTER TABLE judged RENAME COLUMN m TO n",
-}
-
-
-@pytest.mark.parametrize("runs", [False, pytest.param(True, marks=pytest.mark.full)])
-@pytest.mark.parametrize("server", some_each_push(["postgres18", "mysql", "mariadb"], "postgres18"))
-def test_one_with_rules_that_goes_stops_no_other(
-    *, server: str, runs: bool, request: pytest.FixtureRequest, kafka: str, prefix: str, tmp_path: Path
-) -> None:
-    """Renamed or dropped, at each start and while it runs; what its rules hide is published under no name."""
-    database: Database | MySQLDatabase = request.getfixturevalue(server)
-    schema = "public" if server == "postgres18" else database.name
-    for name in ("t", *_RULED_AWAY):
-        database.execute(
-            f"CREATE TABLE {name} (id int PRIMARY KEY, n int, s varchar(40))",
-            f"INSERT INTO {name} VALUES (1, 1, 'canary')",
-        )
-    rules = {
-        "columns": {
-            f"{schema}.{name}": {"exclude": ["s"]} for name in ("t", "renamed", "p_dropped", "p_out", "p_within")
-        },
-        "where": {f"{schema}.judged": "n > 0", f"{schema}.p_kept": "n > 0"},
-    }
-    connector = Connector(
-        tmp_path, prefix, database.url, kafka, [f"{schema}.{name}" for name in ("t", "renamed", "judged", "p_*")],
-        as_owner=server == "postgres18", source=rules,
-    )  # fmt: skip
-    connector.catch_up()
-    if runs:
-        with Running(connector) as run:
-            run.await_following()
-            database.execute(*_RULED_AWAY.values(), "INSERT INTO t VALUES (2, 2, 'canary')")
-            eventually(lambda: len(connector.fold(f"{schema}.t")) == 2, lambda: f"the others go on:\n{run.stderr}")
-            run.await_line(f"table {schema}.p_other is left out until the next start")
-            run.await_line(f"table renamed: {schema}.p_out is {schema}.away now, which source.tables does not name")
-            database.execute("INSERT INTO t VALUES (3, 3, 'canary')")
-            eventually(lambda: len(connector.fold(f"{schema}.t")) == 3, lambda: f"the others go on:\n{run.stderr}")
-    else:
-        database.execute(*_RULED_AWAY.values(), "INSERT INTO t VALUES (2, 2, 'canary')")
-    for at in range(2):
-        connector.catch_up()
-        database.execute(f"INSERT INTO t VALUES ({10 + at}, 2, 'canary')")
-        left_out = json.loads(connector.here("status", "FILE", "--json").stdout)["left_out"]
-        assert {f"{schema}.{name}" for name in ("renamed", "p_other", "judged")} <= left_out.keys()
-        check = connector.here("check", "FILE")
-        assert check.returncode == 0, check.stdout
-    database.execute(*_RULED_BACK.values())
-    connector.catch_up()
-    for name in ("t", *_RULED_AWAY):
-        there = [row[0] for row in database.rows(f"SELECT id FROM {name} ORDER BY id")]
-        assert sorted(row["id"] for row in connector.fold(f"{schema}.{name}").values()) == there
-    published = [connector.records(f"{schema}.{name}") for name in ("t", "renamed", "p_dropped", "p_out", "p_within")]
-    assert not any(b"canary" in (record.raw_value or b"") for of in published for record in of)
-    assert not connector.records(f"{schema}.p_other")
-
-
-def test_one_renamed_by_triggers_does_not_escape_its_rules(kafka: str, prefix: str, tmp_path: Path) -> None:
-    """A pattern brings the new name: it is left out, at each start, and the others go on."""
-    path = tmp_path / "shop.db"
-    with sqlite3.connect(path) as database:
-        database.execute("PRAGMA journal_mode = WAL")
-        for name in ("t", "u"):
-            database.execute(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, s TEXT)")
-            database.execute(f"INSERT INTO {name} VALUES (1, 'canary')")
-    source = {"type": "triggers", "columns": {f"main.{name}": {"exclude": ["s"]} for name in ("t", "u")}}
-    tables = ["main.t", "main.u", "main.u*"]
-    connector = Connector(tmp_path, prefix, f"sqlite:///{path}", kafka, tables, as_owner=True, source=source)
-    connector.catch_up()
-    with sqlite3.connect(path) as database:
-        database.execute("ALTER TABLE u RENAME TO u2")
-    for at in (2, 3):
-        with sqlite3.connect(path) as database:
-            database.execute("INSERT INTO t VALUES (?, 'canary')", (at,))
-        said = connector.catch_up()
-        assert "table main.u2 is left out until the next start" in said
-        assert len(connector.fold("main.t")) == at
-        assert {"main.u", "main.u2"} == {*json.loads(connector.here("status", "FILE", "--json").stdout)["left_out"]}
-        assert not connector.records("main.u2")

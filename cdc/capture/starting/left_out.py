@@ -6,31 +6,14 @@ import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Protocol, runtime_checkable
 
 import orjson
 
 from cdc.model.change import Table
-from cdc.model.errors import CdcError, ConfigError, LeftOutError, TableError, TopicError, raise_first
+from cdc.model.errors import CdcError, ConfigError, LeftOutError, TopicError, raise_first
 from cdc.model.interfaces import Choosing, Source
 
 log = logging.getLogger("cdc")
-
-
-@runtime_checkable
-class Tracing(Protocol):
-    """A `Source` that knows tables under other names, too: none is published without the rules of the name it had.
-
-    So rules of what was captured once may stay in the file when it is gone.
-    """
-
-    @property
-    def traces(self) -> bool: ...
-
-
-def traces(source: Source) -> bool:
-    """Whether a source is one that does."""
-    return isinstance(source, Tracing) and source.traces
 
 
 def left_out_by(source: Source) -> Mapping[str, CdcError]:
@@ -97,22 +80,12 @@ def goes_on_without(
     return {} if {table.qualified for table in tables} <= of.keys() or any(map(needed, of)) else of
 
 
-def is_gone_on_without(error: TableError, tables: Sequence[Table], needed: Callable[[str], bool]) -> bool:
-    """Whether a start goes on without the tables of an error: not where one is `needed`, nor without all there are."""
-    return not {table.qualified for table in tables} <= error.tables and not any(map(needed, error.tables))
-
-
-def described(said: Iterable[bytes]) -> frozenset[str]:
-    """Return the tables of descriptions."""
-    return frozenset(f"{of['schema']}.{of['table']}" for of in map(orjson.loads, said))
-
-
-def published_before(captured: Sequence[str], said: Iterable[bytes]) -> Sequence[str]:
-    """Return those of a position's tables of which anything was published: those that are described.
+def published_before(captured: Sequence[str], described: Iterable[bytes]) -> Sequence[str]:
+    """Return those of a position's tables of which anything was published: those that are `described`.
 
     All, where nothing is.
     """
-    known = described(said)
+    known = {f"{of['schema']}.{of['table']}" for of in map(orjson.loads, described)}
     return [name for name in captured if name in known] if known else captured
 
 

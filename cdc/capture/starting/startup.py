@@ -165,8 +165,6 @@ class Startup:
         if not self._record_topics() and still is state:
             self._was_unlogged = False
             return state
-        if still.tables != state.tables:  # what is known of those that are captured no more must not be found again
-            still = replace(still, carried=source.carried())
         state = still.next()
         self._sink.commit(state)
         self._was_unlogged = False

@@ -16,22 +16,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
 
-import orjson
-
 from cdc.capture.settings import Settings
 from cdc.capture.starting.left_out import (
     begins_without,
     could_begin_without,
-    described,
     goes_on_without,
-    is_gone_on_without,
     is_needed,
     left_out_by,
     published_before,
     those_named,
 )
 from cdc.model.change import Table
-from cdc.model.errors import BugError, CdcError, FencedError, GapError, TableError, TopicError
+from cdc.model.errors import BugError, CdcError, FencedError, GapError, TopicError
 from cdc.model.interfaces import Sink, Snapshotter, Source
 from cdc.model.meter import Meter
 
@@ -122,16 +118,6 @@ class Without:
         captured = self._captured()
         return captured is None or bool(captured)
 
-    @property
-    def tables(self) -> Collection[str]:
-        """The tables that this process does without."""
-        return self._why.keys()
-
-    def captured_once(self) -> frozenset[str]:
-        """Return the tables that were captured at any time, as far as that is known."""
-        said = (of for of in self._sink.schemas() if orjson.loads(of)["connector"] == self._settings.connector)
-        return frozenset(self._captured() or ()) | described(said)
-
     def was_so(self, error: CdcError, tables: Sequence[Table]) -> bool:
         """Whether this is about topics that were no better before the file was read again."""
         refused = self._refused(error, tables) if isinstance(error, TopicError) else {}
@@ -147,9 +133,6 @@ class Without:
             self._of_topics |= said
             self._ran_without = False  # with the others back, two that fail in the log would take turns for ever
             self._leave_out(refused, _UNTIL_IT_IS_RIGHT, but_said=known)
-            return True
-        if isinstance(error, TableError) and self._goes_on_without(error, tables):
-            self._leave_out(dict.fromkeys(error.tables, error), _UNTIL_THE_NEXT_START)
             return True
         new = those_named(self._new, tables, self._sink.topic, error.message) or self._new
         if not new and not isinstance(error, BugError):
@@ -174,11 +157,6 @@ class Without:
             return {}
         needed = partial(self.needs, ran_before=bool(captured))
         return goes_on_without(tables, self._sink.topic, error.by_topic, needed)
-
-    def _goes_on_without(self, error: TableError, tables: Sequence[Table]) -> bool:
-        captured = self._captured()
-        needed = partial(self.needs, ran_before=bool(captured))
-        return captured is not None and is_gone_on_without(error, tables, needed)
 
     def _could_begin_without(self, tables: Sequence[Table]) -> frozenset[str]:
         captured = self._captured()

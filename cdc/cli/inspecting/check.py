@@ -18,32 +18,20 @@ from cdc.capture.starting.descriptions import as_published
 from cdc.capture.starting.left_out import (
     begins_without,
     could_begin_without,
-    described,
     goes_on_without,
-    is_gone_on_without,
     is_needed,
     published_before,
     those_named,
-    traces,
 )
 from cdc.cli.terminal import JSON_OPTION
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector
-from cdc.config.findings import (
-    Checked,
-    Finding,
-    Level,
-    as_left_out,
-    as_left_out_alone,
-    as_left_out_for_its_topic,
-    probed,
-    refused,
-)
+from cdc.config.findings import Checked, Finding, Level, as_left_out, as_left_out_for_its_topic, probed, refused
 from cdc.config.table_patterns import named
 from cdc.encode.schema_versions import SchemaVersions
 from cdc.formats.wires import wires_of
 from cdc.model.change import Table
-from cdc.model.errors import CdcError, ConfigError, OperatorError, TableError, TopicError
+from cdc.model.errors import CdcError, ConfigError, OperatorError, TopicError
 from cdc.model.hints import CONNECTOR, pasteable
 from cdc.model.state import State
 from cdc.rules import outbox
@@ -101,11 +89,8 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
     if checked.tables:
         rules = CaptureRules.of_source(config.source)
         beside = {of.about.removeprefix("table ") for of in checked.findings if of.level is not Level.OK}
-        wrong = [*rules.refusals(checked.tables, first=state is None, beside=beside)]
-        if wrong and state is not None:
-            findings += probed("rules", partial(_by_rules, config, rules, checked.tables, beside, state))
-        else:
-            findings += [refused("rules", error) for error in wrong]
+        wrong = rules.refusals(checked.tables, first=state is None, beside=beside)
+        findings += [refused("rules", error) for error in wrong]
         findings += probed("rules", partial(_by_what_was_said, config, rules, checked.tables))
         told = dict.fromkeys(beside)
         findings += [refused("outbox", error) for error in outbox.refusals(config.source.outbox, checked.tables, told)]
@@ -135,17 +120,6 @@ def _needed(config: ConnectorConfig, finding: Finding) -> Finding:
     if outbox is None or finding.error is None or finding.about != f"table {outbox.table}":
         return finding
     return refused(finding.about, finding.error)
-
-
-def _by_rules(
-    config: ConnectorConfig, rules: CaptureRules, tables: Sequence[Table], beside: set[str], state: State
-) -> Iterator[Finding]:
-    """Ask the rules again, as a run does: they may speak of what was captured once, and is gone."""
-    with closing(registry.source(config)()) as source:
-        is_traced = traces(source)
-    said = registry.part("sinks.check:described")(config.sink, config.name, by_others=False) if is_traced else ()
-    gone = {*state.tables, *described(said)} if is_traced else set[str]()
-    yield from (refused("rules", error) for error in rules.refusals(tables, first=False, beside=beside | gone))
 
 
 def _by_what_was_said(config: ConnectorConfig, rules: CaptureRules, tables: Sequence[Table]) -> Iterator[Finding]:
@@ -204,9 +178,6 @@ def _as_a_run_takes_them(
     for finding in findings:
         if isinstance(finding.error, TopicError) and finding.error.topic in aside:
             found.append(as_left_out_for_its_topic(finding))
-            continue
-        if isinstance(finding.error, TableError) and is_gone_on_without(finding.error, tables, needed):
-            found.append(as_left_out_alone(finding))
             continue
         if finding.level is Level.ERROR:
             rest = [table for table in tables if table.qualified not in left]

@@ -20,7 +20,7 @@ from typing import Final
 
 from cdc.config.source_config import SourceConfig
 from cdc.model.change import Table
-from cdc.model.errors import OperatorError, TableError
+from cdc.model.errors import OperatorError
 from cdc.rules.capture_rules import CaptureRules, TableRules, stand_in
 from connectors.mysql.binlog.positions import BinlogPosition
 from connectors.mysql.statements.column_moves import ColumnMoves, small
@@ -199,11 +199,8 @@ class HiddenColumns:
                 self._keep(new, columns)
             elif self.hides(new):
                 self._took(new)
-        for old, new in pairs:
-            try:
-                self._check(new, at, captured)
-            except OperatorError as exc:  # of a table with a rule, `KeptRules` knows the new name from now on
-                raise TableError.of(".".join(new), exc) if self.hides(old) and not self.hides(new) else exc from None
+        for _, new in pairs:
+            self._check(new, at, captured)
 
     def _check(self, table: Name, at: BinlogPosition, captured: Callable[[Name], bool]) -> None:
         """Raise if a table that is published has hidden values under a name that its rule does not have."""

@@ -9,36 +9,16 @@ are there.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import orjson
 
 from cdc.config.source_config import SourceConfig
-from cdc.config.table_patterns import leaves_out
 from cdc.model.errors import OperatorError
 from cdc.rules.capture_rules import CaptureRules
 from cdc.rules.other_names import Another, lets_out, refuse_other_names
 from connectors.mysql.catalog.names import as_compared
 from connectors.mysql.statements.tokens import Name
-from connectors.mysql.values.mapping import quoted_name
-
-log = logging.getLogger("cdc")
-
-
-def tell_renamed(was: str, now: str, tables: Sequence[str]) -> None:
-    """Say what follows for a table whose new name the file does not have captured; `tables` are its items."""
-    if leaves_out(tables, now):
-        log.warning("table %s: it is %s by now, which is left out, and its topic keeps the rows it had", was, now)
-        return
-    leave = f"take {was} out" if was in tables else f'say that it is left out: "!{was}"'
-    quoted = (".".join(map(quoted_name, name.split(".", 1))) for name in (now, was))
-    log.error(
-        "table renamed: %s is %s now, which source.tables does not name: what is written to it since is not captured, "
-        "its topic keeps the rows it had, and the others go on; in source.tables write %s in place of %s: it is read "
-        "into a topic of its own; or %s; or take the name back: RENAME TABLE %s TO %s", was, now,
-        now, was, leave, *quoted,
-    )  # fmt: skip
 
 
 class KeptRules:

@@ -15,7 +15,7 @@ from typing import Final
 from cdc.config.source_config import SourceConfig
 from cdc.config.table_patterns import chooses
 from cdc.model.change import Change, Described, Op, Table
-from cdc.model.errors import ChangedError, OperatorError
+from cdc.model.errors import ChangedError, OperatorError, VerdictError
 from cdc.model.table_schema import Description, stale_reason
 from connectors.mysql.binlog import events
 from connectors.mysql.binlog.positions import BinlogPosition
@@ -25,7 +25,7 @@ from connectors.mysql.catalog.names import as_compared
 from connectors.mysql.rows import holes, own_columns, partial_images, row_images
 from connectors.mysql.rows.cascades import Cascades
 from connectors.mysql.rows.hidden_columns import HiddenColumns
-from connectors.mysql.rows.kept_rules import KeptRules, tell_renamed
+from connectors.mysql.rows.kept_rules import KeptRules
 from connectors.mysql.rows.own_columns import OwnColumns, OwnReader, RowReader, Shown
 from connectors.mysql.statements.ddl import (
     Altered,
@@ -353,20 +353,20 @@ class Followed:
             yield from self._others(name, at, catalog, said="another table has taken its name in the log at %s")
         for old in sorted(now.keys() - set(taken)):
             table = self._captured(old)
-            if table is None or self._matches(now[old]) or comes_back(table, catalog, _AGAIN_S):
-                yield from self._emptied(old, at)
-                yield from self._look(old, at, catalog)
-            else:
-                self._leave(old, table.qualified, ".".join(now[old]))
+            if table is not None and not self._matches(now[old]) and not comes_back(table, catalog, _AGAIN_S):
+                was, is_ = table.qualified, ".".join(now[old])
+                is_named = was in self._config.tables
+                left = f"take {was} out of it" if is_named else f'say that it is left out: "!{was}"'
+                raise VerdictError(
+                    f"table renamed: {was} is {is_} now, which source.tables does not name: what is written to it "
+                    "since is not captured",
+                    hint=f"in source.tables write {is_} in place of {was}: it is read into a topic of its own; or "
+                    f"{left}; or take the name back: RENAME TABLE {is_} TO {was}",
+                )
+            yield from self._emptied(old, at)
+            yield from self._look(old, at, catalog)
         for new in sorted(set(now.values()) - set(taken)):
             self._take_up(new, catalog)
-
-    def _leave(self, name: Name, was: str, now: str) -> None:
-        """Say that a table is captured no more; raises ChangedError where the next session is to say it."""
-        if name in self._now:
-            raise ChangedError(f"table renamed: {was} is {now} now: looking again")
-        del self._known[name]
-        tell_renamed(was, now, self._config.tables)
 
     def _captured(self, name: Name) -> Table | None:
         """Return a table of which rows are in a topic; also one that was captured, and has gone while we were away."""

@@ -10,7 +10,7 @@ from cdc.config.config import ConnectorConfig
 from cdc.config.findings import Finding, Level
 from cdc.config.table_patterns import LEFT_OUT, leaves_out
 from cdc.model.change import Table
-from cdc.model.errors import ChangedError, LeftOutError, RetryableError
+from cdc.model.errors import ChangedError, OperatorError, RetryableError, VerdictError
 from cdc.model.table_schema import Description
 from cdc.rules.capture_rules import CaptureRules
 from cdc.rules.other_names import Another, refuse_other_names
@@ -30,10 +30,8 @@ class Became(NamedTuple):
 
     left: Mapping[int, str]
     """Those that are still there, by number with the name whose rules they will have when they are captured again."""
-    out: Mapping[str, LeftOutError]
-    """Those of them whose new names `source.tables` does not speak of, by the names that they had."""
     told: Sequence[Finding]
-    """What is to be said of the others."""
+    """What is to be said of them."""
 
 
 class Followed:
@@ -142,22 +140,22 @@ class Followed:
         """Whether there are rules for a table, as ``schema.table``; also two, which cannot be applied."""
         return bool(self._rules.each(name))
 
-    def compare(
-        self, before: Mapping[str, int], catalog: Catalog, *, aside: Mapping[int, str], parts: Mapping[int, str]
-    ) -> Became:
+    def compare(self, before: Mapping[str, int], catalog: Catalog, owed: Mapping[int, str]) -> Became:
         """Say what has become of tables that were followed, by name and number, and that a start finds no more.
 
-        Nothing is written to their topics from now on, and nothing is taken away. Raises OperatorError for all whose
-        rules are weaker now. `aside` has tables that an earlier start found no more, `parts` partitions of tables with
-        rules, each by number with the name whose rules hide what it has.
+        Nothing is written to their topics from now on, and nothing is taken away. Raises OperatorError for one whose
+        new name is not captured: what was written to it since is passed over; one for all whose rules are weaker now.
+
+        `owed` has partitions, and tables that are captured no more, each by number with the name whose rules hide what
+        it has.
         """
         here = {oid: ".".join(name) for oid, name in self._names.items()}
         self._stayed = {oid: self._names[oid] for name, oid in before.items() if here.get(oid) == name}
         gone = {oid: name for name, oid in before.items() if here.get(oid) != name}
-        owed = {**parts, **aside, **gone}
+        owed = {**owed, **gone}
         places = catalog.places([*owed]) if owed else {}
         captured, left, others = frozenset(here.values()), dict[int, str](), list[Another]()
-        out, told = dict[str, LeftOutError](), list[Finding]()
+        told = list[Finding]()
         for oid, (own, above) in sorted(places.items()):
             was, name = owed[oid], ".".join(above or own)
             if oid in here and name != here[oid]:
@@ -168,7 +166,7 @@ class Followed:
             elif self.has_rules(was):
                 left[oid] = was
         refuse_other_names(self._rules, others)
-        for oid, name in sorted({**aside, **gone}.items(), key=lambda of: of[1]):
+        for oid, name in sorted(gone.items(), key=lambda of: of[1]):
             now, root = places.get(oid, (None, None))
             if name in captured or not self._config.source.captures(name):
                 continue
@@ -178,44 +176,33 @@ class Followed:
                 what = _DROPPED
             elif ".".join(now) != name:
                 schema, _, table = name.partition(".")
-                if not self._speaks_of(".".join(now)) and catalog.relation(schema, table) is None:
-                    out[name] = self._unnamed((schema, table), now)
-                    left[oid] = name
-                    continue  # else another table has the name, and is captured or left out under it
+                error = self._renamed((schema, table), now)
+                if isinstance(error, OperatorError) and catalog.relation(schema, table) is None:
+                    raise error  # else another table has the name, and is captured or left out under it
                 what = f"it is {'.'.join(now)} by now, which has a topic of its own or is left out, and {_KEPT}"
             else:
                 continue
-            if oid in gone:
-                told.append(Finding(Level.WARNING, f"table {name}", what))
-        return Became(left, out, told)
+            told.append(Finding(Level.WARNING, f"table {name}", what))
+        return Became(left, told)
 
-    def _speaks_of(self, name: str) -> bool:
-        """Whether the file has a table of this name captured, or leaves out this very name."""
-        return self._config.source.captures(name) or f"{LEFT_OUT}{name}" in self._config.source.tables
-
-    def _renamed(self, was: tuple[str, str], now: tuple[str, str]) -> RetryableError:
-        """Return what ends the session over a table that was renamed: the next one goes by the names there are."""
+    def _renamed(self, was: tuple[str, str], now: tuple[str, str]) -> OperatorError | RetryableError:
         old, new = ".".join(was), ".".join(now)
-        said = _is_now(old, new)
-        if not self._config.source.captures(new):
-            return ChangedError(f"{said}: looking again")
-        refuse_other_names(self._rules, [Another(old, new)])
-        return RetryableError(f"{said}: it is taken up under that name, in a topic of its own")
-
-    def _unnamed(self, was: tuple[str, str], now: tuple[str, str]) -> LeftOutError:
-        """Return why a table is left out under a name that the file does not speak of."""
-        (old, new), tables = (".".join(was), ".".join(now)), self._config.source.tables
+        said = f"table renamed: {old} is {new} now"
+        if self._config.source.captures(new):
+            refuse_other_names(self._rules, [Another(old, new)])
+            return RetryableError(f"{said}: it is taken up under that name, in a topic of its own")
+        tables = self._config.source.tables
+        if f"{LEFT_OUT}{new}" in tables:
+            return RetryableError(f"{said}, which source.tables leaves out")
         rename = f"in source.tables write {new} in place of {old}: it is read into a topic of its own; or "
         take_back = f"ALTER TABLE {identifier(*now)} RENAME TO {identifier(was[1])}"
-        return LeftOutError(
-            f"{_is_now(old, new)}, which source.tables does not name: what is written to it since is not captured",
-            hint=f"{'' if leaves_out(tables, new) else rename}take the name back: {take_back}; or say that it is left "
-            f'out: source.tables: […, "{LEFT_OUT}{new if leaves_out(tables, new) else old}"]',
+        publish = f"ALTER PUBLICATION {identifier(self._config.publication)} ADD TABLE ONLY {identifier(*was)}"
+        return VerdictError(
+            f"{said}, which source.tables does not name: what is written to it since is not captured",
+            hint=f"{'' if leaves_out(tables, new) else rename}take the name back: {take_back}; or, to follow the table "
+            f"that has the name {old} by now: {publish}; or say that it is left out: "
+            f'source.tables: […, "{LEFT_OUT}{new if leaves_out(tables, new) else old}"]',
         )
-
-
-def _is_now(old: str, new: str) -> str:
-    return f"table renamed: {old} is {new} now"
 
 
 def _none_of_its_own(names: str) -> ChangedError:

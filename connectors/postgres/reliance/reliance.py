@@ -31,8 +31,8 @@ _LOOK_SHARE: Final = 50
 
 def became_of(followed: Followed, catalog: Catalog, state: State) -> Became:
     """Say what has become of the tables that a position knows; raises as `Followed.compare`."""
-    aside, parts = ledger.aside(state.carried), ledger.partitions(state.carried, followed.has_rules)
-    return followed.compare(ledger.numbers(state.carried), catalog, aside=aside, parts=parts)
+    owed = {**ledger.partitions(state.carried, followed.has_rules), **ledger.aside(state.carried)}
+    return followed.compare(ledger.numbers(state.carried), catalog, owed)
 
 
 class Reliance:
@@ -55,9 +55,7 @@ class Reliance:
         self.stale: Mapping[str, str] = {}
         """Tables whose rows in the topic may not be those of the source, with the reason of each."""
         self._aside: Mapping[str, str] = {}
-        """The entries of tables that are captured no more, and have rules or another name."""
-        self.out: Mapping[str, LeftOutError] = {}
-        """Those of them that are left out for their new names."""
+        """The entries of tables with rules that are captured no more."""
         self._since_before: frozenset[str] = frozenset()
         """The tables of the position that `verify` was given."""
         self._told_otherwise: set[str] = set()
@@ -75,7 +73,7 @@ class Reliance:
         catalog = self._catalog
         became = became_of(self._followed, catalog, state)
         captured_tables.tell(became.told)
-        self._aside, self.out = ledger.to_aside(became.left), became.out
+        self._aside = ledger.to_aside(became.left)
         found = self._facts(state.carried)
         again = ledger.made_again({name: state.carried.get(name, "") for name in state.tables}, found)
         others = [table for table in self._tables() if table.qualified not in again]

@@ -27,7 +27,7 @@ from connectors.triggers.postgres.triggers import LONGEST
 class PostgresTriggers(TriggerSource[Captured]):
     """Follows one database through one schema of change tables."""
 
-    name, traces = "postgresql", True
+    name = "postgresql"
 
     def __init__(self, config: ConnectorConfig) -> None:
         super().__init__(config, longest_name=LONGEST)

@@ -11,6 +11,7 @@ from cdc.config.config import ConnectorConfig
 from cdc.model.change import Change, Coordinates, Idle, Message, Offset, Op, Row, Table, Transaction, TransactionBatch
 from cdc.model.errors import BugError, ChangedError, OperatorError, RetryableError, raise_first
 from cdc.model.interfaces import Start
+from cdc.model.state import State
 from connectors.triggers.change_tables import Look, Standing
 from connectors.triggers.following import TriggerSource
 from connectors.triggers.sqlite import values
@@ -65,6 +66,18 @@ class SqliteSource(TriggerSource[Found]):
                 if (found.name, warning) not in self._warned:
                     self._warned.add((found.name, warning))
                     log.warning("table %s: %s", found.qualified, warning)
+
+    def verify(self, state: State) -> tuple[Offset, int] | None:
+        self._tell_of_gone(state.carried)  # whose triggers still tell what they are called now
+        return super().verify(state)
+
+    def _tell_of_gone(self, followed: Iterable[str]) -> None:
+        """Say which tables that were followed are there no more: nothing is written to their topics from now on."""
+        there = {found.qualified for found in self._captured} | self._left_out.keys()
+        for name in sorted(name for name in followed if name not in there and self._config.source.captures(name)):
+            now = self._log().renamed(name)
+            said = f"{name} is {now} now" if now else "it was dropped"
+            log.warning("table %s: %s, and its topic keeps the rows it had", name, said)
 
     def _rights(self, captured: Sequence[Found]) -> Iterator[OperatorError]:  # noqa: ARG002 - a file has none
         yield from ()
