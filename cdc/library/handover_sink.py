@@ -8,7 +8,7 @@ from typing import Any, Final
 from cdc.files.position_file import Contents
 from cdc.files.topicless_sink import TopiclessSink, emptied, place_of, read_again
 from cdc.library.handover import Batch, Channel, Group, Progress
-from cdc.model.change import Table
+from cdc.model.change import Position, Table
 from cdc.model.errors import OperatorError
 from cdc.model.interfaces import Headers
 from cdc.model.state import Phase, State
@@ -67,7 +67,8 @@ class HandoverSink(TopiclessSink):
 
     def commit(self, state: State) -> None:
         before = self._contents
-        self._contents = Contents(state, self._schemas, self._commands)
+        is_behind = self._through >= Position(state.epoch, state.commit, 0).text
+        self._contents = Contents(state, self._schemas, self._commands, self._through if is_behind else "")
         groups = [group for group in self._groups if group.of is None or not self._is_done(group)]
         for since, name in read_again(before, state):  # whole transactions are kept whole
             at = place_of(since, (group.position for group in groups))

@@ -16,7 +16,7 @@ from typing import Any
 import hypothesis
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cdc.capture.pipeline import Pipeline, Settings
@@ -42,6 +42,7 @@ from tests.property.test_pipeline_laws import (
     MemorySource,
     Parts,
     Scenario,
+    Step,
     Violation,
     World,
     _hurried,
@@ -191,8 +192,29 @@ def test_a_program_has_every_row_once(scenario: Scenario, dones: list[bool]) -> 
     follow(scenario, dones)
 
 
+def _put(table: int, what: str = "put") -> Step:
+    return Step(what=what, table=table, key=0, other=0, long=False, leave_out=False)
+
+
+DONE_BEFORE_THE_SNAPSHOT_ENDED = Scenario(
+    seeded=1,
+    transactions=((_put(1),), (_put(0),), (_put(0), _put(0), _put(1, "truncate")), (_put(0),), (_put(0),), (_put(0),)),
+    quiet=0,
+    pace=(0, 0, 0, 0, 0, 0, 0, 1, 0, 1),
+    unseen=(0,) * 6,
+    faults=(("snapshot.chunk", 3),),
+    killed=False,
+    cut_records=1,
+    chunk_rows=1,
+    workers=1,
+    late=2,
+)
+"""The next start commits a position before it has told anything."""
+
+
 @FEW
 @given(scenarios(early=True), DONES)
+@example(DONE_BEFORE_THE_SNAPSHOT_ENDED, [False, False, False, True, False, False, False, False])
 def test_also_where_the_snapshot_was_interrupted(scenario: Scenario, dones: list[bool]) -> None:
     follow(scenario, dones)
 

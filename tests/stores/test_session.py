@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import StoreConfig
 from cdc.model.state import Phase
+from spark_apply.events.envelope import parse
 from spark_apply.job.batch.survey import cached
 from spark_apply.spark.session import open_session
 from tests.spark.laws import Setting, order
@@ -81,6 +83,23 @@ def test_what_is_shuffled_is_its_owners_alone(apply_spark: SparkSession) -> None
     shuffled = list(folder.glob("blockmgr-*/*/shuffle_*.data"))
     assert shuffled
     assert stat.S_IMODE(folder.parent.stat().st_mode) == stat.S_IRWXU
+
+
+@pytest.mark.full  # of the tests themselves: a JVM takes seconds to start
+def test_a_test_that_ends_the_jvm_is_one_failure(apply_spark: SparkSession, revive: Callable[[], None]) -> None:
+    """The next finds another behind the same session; columns that were made once are made again for it."""
+
+    def parsed() -> int:
+        columns = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT"
+        return parse(apply_spark.createDataFrame([(b"1", b"{}", "t", 0, 0)], columns)).count()
+
+    assert parsed() == 1
+    jvm: Any = SparkContext._gateway
+    jvm.proc.kill()
+    revive()
+    assert SparkContext._gateway is not jvm
+    assert parsed() == 1
+    assert open_session("beside").range(5).count() == 5
 
 
 @pytest.mark.full  # no command starts two at once
