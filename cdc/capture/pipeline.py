@@ -348,7 +348,7 @@ class Pipeline:
         shown = self._settings.rules.shown(tables)
         raise_of_topics(self._settings.formats.refusals(shown, self._sink.topic, first=not ran_before))
         raise_first(self._settings.routes.refusals(tables, first=not ran_before))
-        self._startup.learn_formats(source, tables)
+        self._startup.learn_formats(source, tables, self._without.captured)
         raise_first(outbox.refusals(self._settings.outbox, tables, beside))
         if not ran_before:
             self._startup.refuse_neighbours(identity, tables)

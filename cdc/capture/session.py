@@ -224,7 +224,8 @@ class Session:
 
     def _look_at_topics(self, *, whole: bool = False) -> None:
         """Restart the session if a topic has been deleted or changed: a start compares all with what is recorded."""
-        if self._across.asks_again():
+        unfinished = self._incremental or self._rereads or self._sink.pending()[0]  # which might begin again each time
+        if self._across.asks_again() and not self._until_caught_up and not unfinished:
             log.debug("the session starts again to ask for tables that are left out")
             raise RestartSession
         if self._settings.wires is not None and self._settings.wires.moved():

@@ -218,7 +218,7 @@ def _about(table: str, topic: str) -> Iterator[None]:
     try:
         yield
     except TopicError as exc:
-        raise TopicError(f"table {table}: {exc.message}", hint=exc.hint or "", topic=topic) from None
+        raise type(exc)(f"table {table}: {exc.message}", hint=exc.hint or "", topic=topic) from None
     except OperatorError as exc:
         raise OperatorError(f"table {table}: {exc.message}", hint=exc.hint) from None
 

@@ -109,6 +109,10 @@ class TopicError(OperatorError):
         return {of.topic: of for of in reversed((self, *self.beside))}
 
 
+class RegistryClosedError(TopicError):
+    """What a registry says of a subject and may say of all: that the login may not use it, or that it is read-only."""
+
+
 class UnloggedError(OperatorError):
     """A server writes no log for now, so that what is written meanwhile never comes.
 

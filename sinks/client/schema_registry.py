@@ -20,7 +20,7 @@ from cdc.config.published.record_format import RegistryConfig
 from cdc.formats.meanings import meant_otherwise, swapped
 from cdc.formats.proto import proto_text
 from cdc.formats.reading import PLAIN, Reading, SchemaOf
-from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError, TopicError
+from cdc.model.errors import CdcError, ConfigError, OperatorError, RegistryClosedError, RetryableError, TopicError
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
@@ -250,10 +250,11 @@ class SchemaRegistry:
         reason = reason if len(reason) <= _SHOWN else f"{reason[:_SHOWN]}…"
         refused = partial(TopicError, topic=what)  # of one subject: others may be asked about
         if status in _LOGIN:
-            return refused(
+            return RegistryClosedError(
                 f"{where} refuses the login, or what it asks for: {what or 'its subjects'} (HTTP {status})",
                 hint=f"{self._key}.options: basic.auth.user.info: ${{REGISTRY_LOGIN}}, as user:password, of somebody "
                 "who may read and register this subject",
+                topic=what,
             )
         if status == _REFUSED:
             return refused(
@@ -272,8 +273,8 @@ class SchemaRegistry:
         told = [*([] if status in (None, -1) else [f"HTTP {status}"]), *([reason] if reason else [])]
         return RetryableError(f"{where}: {what or 'asking'}: {': '.join(told) or 'it gives no reason'}")
 
-    def _read_only(self, what: str) -> TopicError:
-        return TopicError(
+    def _read_only(self, what: str) -> RegistryClosedError:
+        return RegistryClosedError(
             f"schema registry at {self._config.url}: {what}: it is read-only: no schema can be registered",
             hint=f"its mode is at {self._config.url}/mode, the subject's at {self._config.url}/mode/{what}. A "
             "connector that runs asks again each minute; start one that has ended",

@@ -294,6 +294,39 @@ def test_a_table_that_is_changed_until_its_schema_is_right_comes_back(
     assert {key: list(row) for key, row in rows.items()} == {key: [c.name for c in right.columns] for key in "12"}
 
 
+@pytest.mark.parametrize("answer", [(401, {"error_code": 40101}), (422, {"error_code": 42205})], ids=["login", "mode"])
+def test_a_registry_that_is_closed_to_all_leaves_out_none(server: ScriptedRegistry, answer: Any) -> None:
+    """Not the tables that were asked for either, though one is not: it has changed, and the log is to be read first."""
+    bench, tables = Bench(server), [text_table(name, ["id"]) for name in "uvw"]
+    bench.log.commit(*(insert(table, (b"1",)) for table in tables))
+    bench.run(*tables)
+    answers, server.answer = server.answer, lambda *_: answer  # type: ignore[method-assign]
+    more = text_table("w", ["id", "note"])
+    bench.log.commit(insert(tables[0], (b"2",)), insert(more, (b"2", b"a")))
+    seen = list[tuple[str, ...]]()
+    pipeline = bench.pipeline(*tables[:2], more, observe=lambda report: seen.append(report.state.tables))
+    with pytest.raises(OperatorError, match=r"login|read-only"):
+        pipeline.run()
+    assert not seen
+    server.answer = answers  # type: ignore[method-assign]
+    bench.run(*tables[:2], more)
+    assert len(bench.kafka.committed("p.s.u")) == 2
+
+
+def test_a_table_that_is_left_out_keeps_no_run_from_its_end(
+    server: ScriptedRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked for again by a run that goes on."""
+    bench, other = Bench(server), text_table("u", ["id"])
+    bench.log.commit(insert(TABLE, (b"1", b"a")), insert(other, (b"1",)))
+    bench.run(TABLE, other)
+    server.refuses = "not compatible"
+    bench.log.commit(insert(WIDER, (b"2", b"a", b"b")), insert(other, (b"2",)))
+    monkeypatch.setattr("cdc.capture.starting.without.AGAIN_S", 0.0)
+    bench.run(TABLE, other)
+    assert len(bench.kafka.committed("p.s.u")) == 2
+
+
 def test_a_flat_record_whose_schema_is_lost_is_told_as_that() -> None:
     """Also to a connector whose file has another format by now, and no registry: nobody else has written it."""
     record, header = b"\0\0\0\0\x05\x02a", Flat().header(b"c", Position(1, 2, 3).text, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -19,7 +19,15 @@ from cdc.capture.starting.descriptions import as_published
 from cdc.encode.table_log import log_of
 from cdc.model.audit import Act
 from cdc.model.change import Offset, Position, Table
-from cdc.model.errors import GapError, TopicError, UnloggedError, raise_first, raise_of_topics
+from cdc.model.errors import (
+    GapError,
+    OperatorError,
+    RegistryClosedError,
+    TopicError,
+    UnloggedError,
+    raise_first,
+    raise_of_topics,
+)
 from cdc.model.interfaces import LINEAGE, Comparing, Renaming, Sink, Source
 from cdc.model.ledger import Loss, loss, to_record
 from cdc.model.state import UNLOGGED, Phase, State
@@ -340,23 +348,29 @@ class Startup:
         connector, position = self._settings.connector, Position(state.epoch, state.commit, 0).text
         self._sink.log("audit", connector.encode(), act.to_bytes(connector=connector, position=position))
 
-    def learn_formats(self, source: Source, tables: Sequence[Table]) -> None:
+    def learn_formats(
+        self, source: Source, tables: Sequence[Table], captured: Callable[[], Sequence[str] | None]
+    ) -> None:
         """Have a registry learn tables' schemas, before anything is made. Raises TopicError for those it refuses.
 
-        Not those of a table that has changed since it was described: the log tells first of what it was in between, and
-        a subject has its versions in that order.
+        Not those of a captured table that has changed since it was described: the log tells first of what it was in
+        between, and a subject has its versions in that order. A registry that is closed to all of several tables is
+        closed: then nobody is left out.
         """
         wires, rules = self._settings.wires, self._settings.rules
         if wires is None:
             return
         wires.begin(source.name, source.database)
-        refused = list[TopicError]()
+        refused, taken = list[TopicError](), 0
         for table, shown, numbers, changed in as_published(self._sink.schemas(), tables, rules, self._settings.outbox):
-            if not changed:
-                try:
-                    wires.of(shown, self._sink.topic(table), numbers)
-                except TopicError as exc:
-                    refused.append(exc)
+            if changed and ((before := captured()) is None or table.qualified in before):
+                continue
+            try:
+                taken += wires.of(shown, self._sink.topic(table), numbers) is not None
+            except TopicError as exc:
+                refused.append(exc)
+        if len(refused) > 1 and not taken and all(isinstance(of, RegistryClosedError) for of in refused):
+            raise OperatorError(refused[0].message, hint=refused[0].hint)
         raise_of_topics(refused)
 
     def refuse_neighbours(self, identity: Mapping[str, str], tables: Sequence[Table]) -> None:

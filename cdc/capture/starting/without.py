@@ -115,8 +115,17 @@ class Without:
 
     def has_captured(self) -> bool:
         """Whether tables were captured before. A first start may have got no further than its topics."""
-        captured = self._captured()
+        captured = self.captured()
         return captured is None or bool(captured)
+
+    def captured(self) -> Sequence[str] | None:
+        """Return the tables that were captured before; None where that is not known."""
+        try:
+            state = self._sink.peek()
+        except CdcError as exc:
+            log.debug("which tables were captured before is not known: %s", exc.message)
+            return None
+        return state.tables if state is not None else ()
 
     def was_so(self, error: CdcError, tables: Sequence[Table]) -> bool:
         """Whether this is about topics that were no better before the file was read again."""
@@ -152,24 +161,15 @@ class Without:
 
     def _refused(self, error: TopicError, tables: Sequence[Table]) -> Mapping[str, TopicError]:
         """Return the tables whose topics an error refuses, if the others go on without them."""
-        captured = self._captured()
+        captured = self.captured()
         if captured is None:
             return {}
         needed = partial(self.needs, ran_before=bool(captured))
         return goes_on_without(tables, self._sink.topic, error.by_topic, needed)
 
     def _could_begin_without(self, tables: Sequence[Table]) -> frozenset[str]:
-        captured = self._captured()
+        captured = self.captured()
         if captured is None:
             return frozenset()
         published = published_before(captured, self._sink.kept_schemas().values())
         return could_begin_without(tables, self._settings.by_pattern, published)
-
-    def _captured(self) -> Sequence[str] | None:
-        """Return the tables that were captured before; None where that is not known."""
-        try:
-            state = self._sink.peek()
-        except CdcError as exc:
-            log.debug("which tables were captured before is not known: %s", exc.message)
-            return None
-        return state.tables if state is not None else ()
