@@ -55,6 +55,11 @@ _MADE_AGAIN = (
     "and only what differs is published. Versions of rows as they were that their log has no more are gone"
 )
 """A State that the connector has committed before it knew of the new topic says that the table is whole: it is not."""
+_MAY_MISS = (
+    "warning: the state may miss rows of snapshots in tables with at: or keep:, as an earlier release has made it. "
+    "Where cdc view verify finds differences, stop this job, {aside}, keep it, and start it. What the topics have no "
+    "more is gone then, as older versions of rows where their log is not one of retention: forever"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +269,8 @@ def open_state(
         if not output.knows_state:
             tell("the state is not the one that the topics are of: it is made again from the topics")
             output.begin_again()
+        if not state.tells_events_by_key and any(use.way in (Way.STREAM, Way.HISTORY) for use in planned.uses):
+            tell(_MAY_MISS.format(aside=_aside(config)))
         read = (spark, config.source, state, planned.streams, tell)
         given = (state, output, planned.views, planned.uses, folder)
         how = partial(compare, planned)

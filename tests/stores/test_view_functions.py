@@ -20,7 +20,7 @@ from spark_apply.views.proof.reading import as_used
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.view_plan import Relation
 from tests.views import reading as view_reading
-from tests.views.reading import EPOCH, HISTORY, STREAM, Event, committed, instant, position, streamed, versions
+from tests.views.reading import EPOCH, HISTORY, STREAM, Event, committed, instant, positions, streamed, versions
 
 pytest_plugins = ["tests.spark.fixtures"]
 
@@ -622,12 +622,12 @@ def test_spark_reads_streams_and_histories_by_the_same_rules(apply_spark: SparkS
     ]  # fmt: skip
     rows = [
         (
-            str(event.key), position(number), event.op, (instant(at) - EPOCH) // dt.timedelta(milliseconds=1),
+            str(event.key), place, event.op, (instant(at) - EPOCH) // dt.timedelta(milliseconds=1),
             event.key,
             None if event.time is None or event.op == "d" else instant(event.time),
             *((None, None) if event.op == "d" else (event.value, 0)),
         )
-        for number, (event, at) in enumerate(zip(events, committed(events), strict=True))
+        for event, at, place in zip(events, committed(events), positions(events), strict=True)
     ]  # fmt: skip
     ours = "_cdc_key STRING, _cdc_position STRING, _cdc_op STRING, _cdc_source_ms BIGINT"
     made = apply_spark.createDataFrame(rows, f"{ours}, id BIGINT, at TIMESTAMP_NTZ, v BIGINT, there BIGINT")

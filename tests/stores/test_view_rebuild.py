@@ -108,6 +108,7 @@ def test_what_a_row_comes_from(apply_spark: SparkSession, kafka: str, tmp_path: 
     found = explain_view(bench.config, "outcome", '{"id": 3}')
     assert (found.outcome, found.published) == ("row", {"id": 3, "outcome": "clicked"})
     assert (found.unit, _keys(found.rows)) == ({"id": 3}, [("public.s", {"id": 3}), ("public.c", {"id": 5})])
+    assert [row.at_ms for row in found.rows] == [at("9:59") // 1000, at("10:06") // 1000], "of its own chunk"
     assert found.deadline is not None
     assert found.deadline.isoformat() == "2026-01-01T10:40:00"
     assert found.changed is not None

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -156,7 +157,12 @@ def test_a_table_that_is_read_in_another_way(
     kept = {**lookup("event").reads, "public.sale": ReadConfig(time="at", keep="1h")}
     bench.views = {"tax": replace(lookup("event"), reads=kept)}
     bench.transaction(("sale", "c", {"id": 2, "country": "de", "at": at("09:00")}), at_ms=now)
-    bench.redefine()
+    with duckdb.connect(str(tmp_path / "state" / "state.duckdb")) as file:  # as an earlier release has made it
+        file.execute("DELETE FROM meta WHERE name = 'events'")
+    leave(bench.config, new_command(texts_of(bench.config)))
+    told: list[str] = []
+    run_views(bench.config, once=True, progress=told.append)
+    assert any(line.startswith("warning: the state may miss rows of snapshots") for line in told)
     assert bench.signs("tax") == []
     assert view_status(bench.config)["views"]["tax"]["late"] == 1
 

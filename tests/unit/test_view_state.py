@@ -46,6 +46,18 @@ def damaged(whole: bytes, how: str) -> bytes:
     }[how]
 
 
+def test_a_state_that_an_earlier_release_has_made_is_known_until_it_is_made_again(tmp_path: Path) -> None:
+    state = opened(tmp_path)
+    assert state.tells_events_by_key
+    state.put(events=None)
+    state.close()
+    state = opened(tmp_path)
+    assert not state.tells_events_by_key
+    state.begin_again(seq=0, step=0)
+    assert state.tells_events_by_key
+    state.close()
+
+
 @pytest.mark.parametrize(
     "how", ["empty", "zeros", "cut", "cut in its head", "a bit of its head", "another version", "no database"]
 )

@@ -42,13 +42,13 @@ def position(number: int) -> str:
 
 
 def positions(events: Sequence[Event]) -> list[str]:
-    """The positions of events: rows that one chunk of a snapshot has read have one, as in topics."""
+    """The positions of events: what one chunk of a snapshot has read, and found deleted, has one, as in topics."""
     found: list[str] = []
     chunk: set[int] = set()
     for number, event in enumerate(events):
-        one = event.op == "r" and bool(chunk) and event.key not in chunk
+        one = event.op in "rd" and bool(chunk) and event.key not in chunk
         found.append(found[-1] if one else position(number))
-        chunk = {*(chunk if one else ()), event.key} if event.op == "r" else set()
+        chunk = {*(chunk if one else ()), event.key} if event.op in "rd" else set()
     return found
 
 

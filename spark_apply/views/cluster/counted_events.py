@@ -13,7 +13,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
-from spark_apply.events.typed import OP, POSITION, SOURCE_MS
+from spark_apply.events.typed import KEY, OP, POSITION, SOURCE_MS
 from spark_apply.spark.names import quoted
 from spark_apply.views.model.uses import (
     FROM_POSITION,
@@ -48,14 +48,14 @@ def newest(events: DataFrame, key: Sequence[str]) -> DataFrame:
     return events.withColumn(_NUMBER, F.row_number().over(order)).where(F.col(_NUMBER) == 1).drop(_NUMBER)
 
 
-def late_positions(events: DataFrame, use: TableUse, key: Sequence[str]) -> DataFrame:
-    """Return the positions of late events of a stream: of each key one after the other, as times of commit may go back.
+def late_events(events: DataFrame, use: TableUse, key: Sequence[str]) -> DataFrame:
+    """Return late events of a stream, by position and key: of each key in turn, as times of commit may go back.
 
     Each event must be there once; events have `WAS`.
     """
     begin = F.timestamp_millis(F.col(SOURCE_MS) - F.lit(use.keep_ms)).cast("timestamp_ntz")
     event = F.struct(
-        F.col(POSITION).alias("at"), F.col(OP).alias("op"), begin.alias("begin"), time_of(use).alias("time")
+        F.struct(POSITION, KEY).alias("told"), F.col(OP).alias("op"), begin.alias("begin"), time_of(use).alias("time")
     )
 
     def next_one(so_far: Column, one: Column) -> Column:
@@ -63,14 +63,14 @@ def late_positions(events: DataFrame, use: TableUse, key: Sequence[str]) -> Data
         own = (one["op"] != "d") & F.coalesce(one["time"] <= one["begin"], F.lit(_NO))
         late = (one["op"] != "r") & (over | own)
         was = F.when(late, so_far["was"]).otherwise(F.when(one["op"] != "d", one["time"]))
-        found = F.when(late, F.concat(so_far["late"], F.array(one["at"]))).otherwise(so_far["late"])
+        found = F.when(late, F.concat(so_far["late"], F.array(one["told"]))).otherwise(so_far["late"])
         return F.struct(was.alias("was"), found.alias("late"))
 
-    none = F.array().cast("array<string>")
+    none = F.array().cast(f"array<struct<{POSITION}: string, {KEY}: string>>")
     first = F.struct(F.col(WAS).alias("was"), none.alias("late"))
     listed = F.array_sort(F.collect_list(event)).alias("events")
     in_turn = events.groupBy(*map(quoted, key)).agg(listed, F.max(WAS).alias(WAS))
-    return in_turn.select(F.explode(F.aggregate("events", first, next_one)["late"]).alias(POSITION))
+    return in_turn.select(F.inline(F.aggregate("events", first, next_one)["late"]))
 
 
 def versions(sequence: DataFrame, columns: Sequence[str], key: Sequence[str]) -> DataFrame:

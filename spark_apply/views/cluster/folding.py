@@ -25,7 +25,7 @@ from spark_apply.views.cluster.counted_events import (
     OPEN,
     WAS,
     committed,
-    late_positions,
+    late_events,
     newest,
     versions,
 )
@@ -169,7 +169,7 @@ def _rows(
         late = on.hold(_late(kept, table, before, events))
         number = late.where(F.col(POSITION) >= counted_to(on.state, reload=reload)).count()
         count_late(table.relation, number, on.state)
-        in_time = events.join(late, [POSITION], "left_anti")
+        in_time = events.join(late, [POSITION, KEY], "left_anti")
     joined = (
         newest(in_time, table.key).alias("_cdc_n").join(before.alias("_cdc_b"), kept.same("_cdc_n", "_cdc_b"), "left")
     )
@@ -205,11 +205,11 @@ def _rows(
 
 
 def _late(kept: Kept, table: SourceTable, before: DataFrame, events: DataFrame) -> DataFrame:
-    """Return the positions of late events of a stream."""
+    """Return late events of a stream, by position and key."""
     was = before.select(*_columns(table.key), F.col(POSITION).alias(_UNTIL), time_of(table.use).alias(WAS))
     known = events.alias("_cdc_n").join(was.alias("_cdc_b"), kept.same("_cdc_n", "_cdc_b"), "left")
     new = known.where(F.col(_UNTIL).isNull() | (F.col(f"_cdc_n.{POSITION}") > F.col(_UNTIL)))
-    return late_positions(new.select("_cdc_n.*", WAS), table.use, table.key)
+    return late_events(new.select("_cdc_n.*", WAS), table.use, table.key)
 
 
 def _versions(on: Running, kept: Kept, table: SourceTable, events: DataFrame) -> Folded:

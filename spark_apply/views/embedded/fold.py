@@ -1,8 +1,8 @@
 """Folds the events of a table that wait in the state: what changes in a relation is then in ``changed`` and ``coming``.
 
-Each way of reading a table folds in its own manner; see `spark_apply.views.model.uses` for what they mean. An event
-that has come twice is known by its position and its key: all rows that one chunk of a snapshot has read have one
-position.
+Each way of reading a table folds in its own manner; see `spark_apply.views.model.uses` for what they mean. An event is
+told by its position and its key: all rows that one chunk of a snapshot has read have one position, and with them what
+it has found deleted.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _find_rows(table: SourceTable, state: ViewState, limit: str, clock_ms: int |
         differs = f"n.{POSITION} IS DISTINCT FROM b.{POSITION}"
     in_time = ""
     if table.use.way is Way.STREAM:
-        in_time = f" AND {POSITION} NOT IN (SELECT {POSITION} FROM {place('work', _late(relation))})"
+        in_time = f" AND ({POSITION}, {KEY}) NOT IN (SELECT ({POSITION}, {KEY}) FROM {place('work', _late(relation))})"
     state.execute(
         f"CREATE OR REPLACE TABLE {newest} AS SELECT n.*, b.{POSITION} IS NOT NULL AS {_THERE}, "
         f"CASE WHEN n.{OP} = 'd' THEN b.{POSITION} IS NOT NULL "
@@ -108,31 +108,32 @@ def _find_rows(table: SourceTable, state: ViewState, limit: str, clock_ms: int |
 
 
 def _find_late(table: SourceTable, state: ViewState, limit: str, *, reload: bool) -> int:
-    """Find the positions of late events; return how many there are that no step has counted."""
+    """Find late events; return how many there are that no step has counted."""
     relation = table.relation
     late, found = place("work", _late(relation)), place("work", f"{relation} events")
     joined = " AND ".join(f"e.{quoted(name)} = b.{quoted(name)}" for name in table.key)
     key = ", ".join(f"_cdc_k{number}" for number, _ in enumerate(table.key))
     named = ", ".join(f"e.{quoted(name)} AS _cdc_k{number}" for number, name in enumerate(table.key))
     state.execute(
-        f"CREATE OR REPLACE TABLE {found} AS SELECT DISTINCT ON (e.{POSITION}, e.{KEY}) {named}, e.{POSITION}, e.{OP}, "
-        f"make_timestamp_ms(e.{SOURCE_MS} - {table.use.keep_ms}) AS begin, {_time(table, 'e')} AS time, "
-        f"{_time(table, 'b')} AS kept FROM {place('pending', relation)} e LEFT JOIN {place('before', relation)} b "
-        f"ON {joined} WHERE e.{POSITION} < ? AND (b.{POSITION} IS NULL OR e.{POSITION} > b.{POSITION})",
+        f"CREATE OR REPLACE TABLE {found} AS SELECT DISTINCT ON (e.{POSITION}, e.{KEY}) {named}, "
+        f"e.{POSITION}, e.{KEY}, e.{OP}, make_timestamp_ms(e.{SOURCE_MS} - {table.use.keep_ms}) AS begin, "
+        f"{_time(table, 'e')} AS time, {_time(table, 'b')} AS kept "
+        f"FROM {place('pending', relation)} e LEFT JOIN {place('before', relation)} b ON {joined} "
+        f"WHERE e.{POSITION} < ? AND (b.{POSITION} IS NULL OR e.{POSITION} > b.{POSITION})",
         [limit],
     )
     state.execute(
-        f"CREATE OR REPLACE TABLE {late} AS SELECT {POSITION} FROM "
+        f"CREATE OR REPLACE TABLE {late} AS SELECT {POSITION}, {KEY} FROM "
         f"(SELECT * FROM {found} QUALIFY count(*) OVER (PARTITION BY {key}) = 1) WHERE {OP} <> 'r' AND "
         f"(coalesce(kept <= begin, false) OR ({OP} <> 'd' AND coalesce(time <= begin, false)))"
     )
     several = state.execute(
-        f"SELECT dense_rank() OVER (ORDER BY {key}) AS key, {POSITION}, {OP}, begin, time, kept FROM {found} "
-        f"QUALIFY count(*) OVER (PARTITION BY {key}) > 1 ORDER BY key, {POSITION}"
+        f"SELECT dense_rank() OVER (ORDER BY {key}) AS key, ({POSITION}, {KEY}), {OP}, begin, time, kept "
+        f"FROM {found} QUALIFY count(*) OVER (PARTITION BY {key}) > 1 ORDER BY key, {POSITION}"
     )
-    positions = list(_late_in_turn(iter(several.fetchone, None)))
-    if positions:
-        state.insert(late, [POSITION], [[position] for position in positions])
+    events = list(_late_in_turn(iter(several.fetchone, None)))
+    if events:
+        state.insert(late, [POSITION, KEY], events)
     ((number,),) = state.rows(f"SELECT count(*) FROM {late} WHERE {POSITION} >= ?", [counted_to(state, reload=reload)])
     count_late(relation, number, state)
     return int(number)
@@ -153,23 +154,25 @@ def count_late(relation: str, number: int, state: ViewState) -> None:
         )
 
 
-_Event = tuple[int, str, str, dt.datetime | None, dt.datetime | None, dt.datetime | None]
-"""The key's number, position, op, the least time that is not late, the row's time, and that of the row in the state."""
+_Told = tuple[str, str]
+"""What an event is told by: its position and its key."""
+_Event = tuple[int, _Told, str, dt.datetime | None, dt.datetime | None, dt.datetime | None]
+"""The key's number, the event, op, the least time that is not late, the row's time, that of the row in the state."""
 
 
-def _late_in_turn(events: Iterable[_Event]) -> Iterator[str]:
-    """Yield the positions of late events, of keys with several ones, in the order of keys and positions.
+def _late_in_turn(events: Iterable[_Event]) -> Iterator[_Told]:
+    """Yield late events, of keys with several ones, in the order of keys and positions.
 
     Times of commit may go back, by a little: so whether an event is late depends on each one before it.
     """
     key, was = None, None
-    for event_key, position, op, begin, time, kept in events:
+    for event_key, told, op, begin, time, kept in events:
         if event_key != key:
             key, was = event_key, kept
         over = begin is not None and was is not None and was <= begin
         late = op != "d" and begin is not None and time is not None and time <= begin
         if op != "r" and (over or late):
-            yield position
+            yield told
         else:
             was = time if op != "d" else None
 

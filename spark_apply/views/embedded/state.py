@@ -58,6 +58,7 @@ CREATE TABLE quarantine (
 """
 
 
+_BY_KEY: Final = "by key"
 _LOCKED: Final = re.compile("could not set lock on file", re.IGNORECASE)
 _DAMAGED: Final = re.compile(
     "not a valid DuckDB database file|enough bytes from file|version number|orrupt"
@@ -142,7 +143,7 @@ class ViewState:
         connection.begin()
         for statement in (*(f"CREATE SCHEMA {quoted(name)}" for name in _SCHEMAS), *_TABLES.strip().split(";\n")):
             connection.execute(statement)
-        first = {"shape": self._shape, "identity": str(uuid.uuid4()), "seq": "0"}
+        first = {"shape": self._shape, "identity": str(uuid.uuid4()), "seq": "0", "events": _BY_KEY}
         connection.executemany("INSERT INTO meta VALUES (?, ?)", [[*pair] for pair in first.items()])
         connection.commit()
 
@@ -259,7 +260,12 @@ class ViewState:
         with self.transaction():
             self._forget_all()
             self.put(identity=uuid.uuid4(), seq=seq, step=step, token=token, clock_ms=clock_ms)
-            self.put(position=None, outbox=None)
+            self.put(position=None, outbox=None, events=_BY_KEY)
+
+    @property
+    def tells_events_by_key(self) -> bool:
+        """Whether events of one position were always told apart by their keys: earlier releases have not done so."""
+        return self.get("events") == _BY_KEY
 
     def _forget_all(self) -> None:
         for schema in _SCHEMAS:

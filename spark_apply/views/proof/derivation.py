@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_apply.views.embedded.state import POSITION, place
-from spark_apply.views.model.values import object_of, quoted
+from spark_apply.views.model.values import quoted
 from spark_apply.views.planning.view import View
-from spark_apply.views.proof.replayed import TIMES, Replayed
+from spark_apply.views.proof.replayed import TIMES, Replayed, key_of
 from spark_apply.views.sql.view_plan import CLOCK_AFTER, CLOCK_BEFORE, Node, found_by
 
 NAMED: Final = 20
@@ -146,13 +146,13 @@ class _Search:
 
     def _table(self, node: Node, relation: str, units: str) -> None:
         use, table = self.replay.uses[relation], self.replay.tables[relation]
-        kinds = dict(table.columns)
-        key = object_of([(name, kinds[name]) for name in table.key], "r")
         self._list(relation, table.row_key, position=True)
         numbers = self._search(node, relation, table.row_key, units)
         rows = self.replay.state.rows(
-            f"SELECT {key}, r.{POSITION}, (SELECT max(t.at_ms) FROM {TIMES} t WHERE t.{POSITION} = r.{POSITION}) "
-            f"FROM {_ROWS} r WHERE _n IN ({', '.join(map(str, numbers)) or 'NULL'}) ORDER BY r.{POSITION} DESC"
+            f"SELECT t.key, t.{POSITION}, t.at_ms FROM {_ROWS} r JOIN {TIMES} t ON t.{POSITION} = r.{POSITION} "
+            f"AND t.key = {key_of(table, 'r')} WHERE t.relation = ? "
+            f"AND r._n IN ({', '.join(map(str, numbers)) or 'NULL'}) ORDER BY r.{POSITION} DESC",
+            [relation],
         )
         of = self.found.rows.setdefault(use.table, [])
         of += [row for row in dict.fromkeys(BaseRow(use.table, *row) for row in rows) if row not in of]

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
-from spark_apply.events.typed import OP, POSITION
+from spark_apply.events.typed import KEY, OP, POSITION
 from spark_apply.spark.names import quoted
-from spark_apply.views.cluster.counted_events import AT, BEGUN, NEW, WAS, committed, late_positions, newest, versions
+from spark_apply.views.cluster.counted_events import AT, BEGUN, NEW, WAS, committed, late_events, newest, versions
 from spark_apply.views.model.uses import ARRIVAL, TableUse, Way
 
 
@@ -28,7 +28,7 @@ def as_used(events: DataFrame, use: TableUse, columns: Sequence[str], key: Seque
         return versions(events.withColumns(first), columns, key).drop(POSITION)
     if use.way is Way.STREAM:
         first_ever = events.withColumn(WAS, F.lit(None).cast("timestamp_ntz"))
-        events = events.join(late_positions(first_ever, use, key), [POSITION], "left_anti")
+        events = events.join(late_events(first_ever, use, key), [POSITION, KEY], "left_anti")
     rows = newest(events, key).where(F.col(OP) != "d")
     arrival = [F.col(POSITION).alias(ARRIVAL)] if use.arrival else []
     return rows.select(*(F.col(quoted(name)) for name in columns), *arrival)

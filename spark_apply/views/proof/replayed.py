@@ -33,12 +33,12 @@ from spark_apply.views.embedded.held import is_one_unit
 from spark_apply.views.embedded.state import ViewState, place
 from spark_apply.views.embedded.step import Step, UnitsError, ViewError
 from spark_apply.views.model.uses import TableUse, Way, followed
-from spark_apply.views.model.values import Columns, engine_type, quoted
+from spark_apply.views.model.values import engine_type, object_of, quoted
 from spark_apply.views.planning.streams import Stream
 from spark_apply.views.planning.view import View
 
 TIMES = place("work", "_cdc_times")
-"""Of each position of an event: when it was committed, in milliseconds since 1970."""
+"""Of each event of a relation, by its key and position: when it was committed, in milliseconds since 1970."""
 
 
 def table_read(use: TableUse, source: ApplySource) -> TargetTable:
@@ -96,7 +96,9 @@ def replayed(
     with tempfile.TemporaryDirectory(prefix="cdc-view-") as folder:
         state = ViewState(Path(folder), memory=config.memory)
         try:
-            state.execute(f"CREATE TABLE {TIMES} ({typed.POSITION} VARCHAR, at_ms BIGINT)")
+            state.execute(
+                f"CREATE TABLE {TIMES} (relation VARCHAR, key VARCHAR, {typed.POSITION} VARCHAR, at_ms BIGINT)"
+            )
             state.execute(f"CREATE TABLE {place('work', 'published')} (view VARCHAR, key VARCHAR, row VARCHAR)")
             tables = [
                 _filled(state, spark, use, config.source, limit) for use in reads.uses if use.way is not Way.EVENTS
@@ -139,26 +141,38 @@ def _filled(state: ViewState, spark: SparkSession, use: TableUse, source: ApplyS
     made = table_read(use, source)
     columns = [(column.name, column.kind) for column in made.columns]
     state.prepare_table(use.relation, columns, use.hidden, use.key(made.key))
-    _wait(state, use, columns, events_read(spark, use, made, source, limit))
-    return SourceTable(use, columns, made.key)
+    table = SourceTable(use, columns, made.key)
+    _wait(state, table, events_read(spark, use, made, source, limit))
+    return table
 
 
 def _streamed(state: ViewState, spark: SparkSession, stream: Stream, source: ApplySource, at: State) -> SourceTable:
     state.prepare_table(stream.use.relation, stream.columns, (), stream.config.key)
     events = stream.published(spark, source, at)
-    _wait(state, stream.use, stream.columns, events.where(F.col(typed.KEY).isNotNull()))
-    return SourceTable(stream.use, stream.columns, stream.config.key)
+    table = SourceTable(stream.use, stream.columns, stream.config.key)
+    _wait(state, table, events.where(F.col(typed.KEY).isNotNull()))
+    return table
 
 
-def _wait(state: ViewState, use: TableUse, columns: Columns, events: DataFrame) -> None:
+def key_of(table: SourceTable, row: str) -> str:
+    """Return an expression for the key, as JSON, of a row of a table."""
+    kinds = dict(table.columns)
+    return object_of([(name, kinds[name]) for name in table.key], row)
+
+
+def _wait(state: ViewState, table: SourceTable, events: DataFrame) -> None:
     """Let events wait for the step."""
+    columns, waiting = table.columns, place("pending", table.relation)
     ours = (typed.KEY, typed.POSITION, typed.OP, typed.SOURCE_MS)
     arrow = events.select(*ours, *(F.col(names.quoted(name)) for name, _ in columns)).toArrow()
     listed = ", ".join(quoted(name) for name in (*ours, *(name for name, _ in columns)))
     read = ", ".join([*ours, *(f"CAST({quoted(n)} AS {engine_type(kind)}) AS {quoted(n)}" for n, kind in columns)])
     with state.registered("incoming", arrow):
-        state.execute(f"INSERT INTO {place('pending', use.relation)} ({listed}) SELECT {read} FROM incoming")
-        state.execute(f"INSERT INTO {TIMES} SELECT {typed.POSITION}, {typed.SOURCE_MS} FROM incoming")
+        state.execute(f"INSERT INTO {waiting} ({listed}) SELECT {read} FROM incoming")
+    state.execute(
+        f"INSERT INTO {TIMES} SELECT ?, {key_of(table, 'e')}, {typed.POSITION}, {typed.SOURCE_MS} FROM {waiting} e",
+        [table.relation],
+    )
 
 
 def _computed(state: ViewState, step: Step, view: View) -> None:
