@@ -116,9 +116,10 @@ class World:
             self.write(text, live=True)
 
     def retype(self, kind: Kind) -> None:
+        """Connectors read the rows again wherever texts may be others, and elsewhere too."""
         was, now = (SourceKey(("k",), (form_of(of, as_text=False),)) for of in (self.kinds[-1], kind))
         self.kinds.append(kind)
-        if was.continues(now):
+        if was.continues(now) and self.draw(st.booleans()):
             return
         swept = {event.text for event in self.topic} & set(self.keys)
         texts = self.draw(st.permutations(PRINTED[kind]))[: len(self.keys)]  # what does not fit is deleted before
