@@ -29,6 +29,7 @@ BARE, QUOTED = "bare JSON", "JSON string"
 """Forms of what a copy keeps as the text of its JSON: numbers and the like, and strings."""
 
 _INTEGER: Final = "-?[0-9]+"
+_YEAR: Final = "[0-9]{4}|-(?!0000)[0-9]{4}|[+-][1-9][0-9]{4,}"
 _ANY: Final = "(?s:.*)"
 _LIKE_BARE: Final = r"(-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?|true|false)$|\{|\[(?!-?[0-9]+:)"
 _TEXTS: Final = {
@@ -41,7 +42,7 @@ _TEXTS: Final = {
     "time_micros": (_INTEGER, None),
     "timestamp_millis": (_INTEGER, None),
     "timestamp_micros": (_INTEGER, None),
-    "timestamptz": (None, r"[+-]?[0-9]{4,}-[0-9]{2}-[0-9]{2}T[0-9:]{8}(\.(?!000000)[0-9]{6})?Z"),
+    "timestamptz": (None, rf"({_YEAR})-[0-9]{{2}}-[0-9]{{2}}T[0-9:]{{8}}(\.(?!000000)[0-9]{{6}})?Z"),
     "bytes": (None, "([A-Za-z0-9+/]{4})*([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?"),
 }
 
@@ -99,5 +100,5 @@ def texts_of(form: str) -> tuple[str | None, str | None] | None:
     kind, _, digits = form.partition(" ")
     if kind == "decimal":
         fraction = rf"\.[0-9]{{{digits}}}" if int(digits) else ""
-        return None, f"-?(0|[1-9][0-9]*){fraction}|NaN|-?Infinity"
+        return None, f"(?!-[0.]*$)-?(0|[1-9][0-9]*){fraction}|NaN|-?Infinity"  # none writes a zero with a sign
     return _TEXTS.get(form)
