@@ -29,6 +29,7 @@ BARE, QUOTED = "bare JSON", "JSON string"
 """Forms of what a copy keeps as the text of its JSON: numbers and the like, and strings."""
 
 _INTEGER: Final = "-?[0-9]+"
+_YEAR: Final = "[0-9]{4}|-(?!0000)[0-9]{4}|[+-][1-9][0-9]{4,}"
 _ANY: Final = "(?s:.*)"
 _LIKE_BARE: Final = r"(-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?|true|false)$|\{|\[(?!-?[0-9]+:)"
 _TEXTS: Final = {
@@ -41,9 +42,8 @@ _TEXTS: Final = {
     "time_micros": (_INTEGER, None),
     "timestamp_millis": (_INTEGER, None),
     "timestamp_micros": (_INTEGER, None),
-    "timestamptz": (None, r"[+-]?[0-9]{4,}-[0-9]{2}-[0-9]{2}T[0-9:]{8}(\.(?!000000)[0-9]{6})?Z"),
+    "timestamptz": (None, rf"({_YEAR})-[0-9]{{2}}-[0-9]{{2}}T[0-9:]{{8}}(\.(?!000000)[0-9]{{6}})?Z"),
     "bytes": (None, "([A-Za-z0-9+/]{4})*([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?"),
-    "decimal": (None, _ANY),
 }
 
 
@@ -56,7 +56,7 @@ class SourceKey(NamedTuple):
     def continues(self, newest: SourceKey) -> bool:
         """Whether each text of this key is one of the `newest`, for the same row."""
         return self.names == newest.names and all(
-            now in (was, re.sub("decimal [0-9]+", "decimal", was))
+            now in (was, re.sub("decimal [0-9]+", "text", was))
             for was, now in zip(self.forms, newest.forms, strict=True)
         )
 
@@ -71,13 +71,12 @@ def form_of(kind: Kind, *, as_text: bool) -> str:
     """Name the form of a column's texts in JSON; `as_text`: of one that copies keep as such."""
     if kind.name == "array" and kind.element is not None:
         form = f"array of {form_of(kind.element, as_text=False)}"
+    elif isinstance(spark_type(kind), T.StringType) and kind.name != "time_micros":
+        form = "text"  # decimals of any size, too: where copies keep 1.0 and 1.00 as texts, these are two values
     elif kind.name == "decimal":
-        form = "decimal" if kind.precision is None else f"decimal {max(kind.scale or 0, 0)}"
-    elif kind.name in ("int16", "int32", "int64", "uint64"):
-        form = "integer"
+        form = f"decimal {max(kind.scale or 0, 0)}"
     else:
-        is_text = isinstance(spark_type(kind), T.StringType) and kind.name != "time_micros"
-        form = "text" if is_text else kind.name
+        form = "integer" if kind.name in ("int16", "int32", "int64", "uint64") else kind.name
     if not as_text:
         return form
     return QUOTED if (texts_of(form) or (_ANY,))[0] is None else BARE
@@ -99,7 +98,7 @@ def texts_of(form: str) -> tuple[str | None, str | None] | None:
     Two texts that a copy of this form takes for one value do not both match.
     """
     kind, _, digits = form.partition(" ")
-    if kind == "decimal" and digits:
+    if kind == "decimal":
         fraction = rf"\.[0-9]{{{digits}}}" if int(digits) else ""
-        return None, f"-?(0|[1-9][0-9]*){fraction}|NaN|-?Infinity"
+        return None, f"(?!-[0.]*$)-?(0|[1-9][0-9]*){fraction}|NaN|-?Infinity"  # none writes a zero with a sign
     return _TEXTS.get(form)

@@ -210,6 +210,8 @@ def test_the_events_that_count_where_a_key_has_had_other_texts(apply_spark: Spar
         '""',
         '"true"',
         '"1.00"',
+        '"-0.00"',
+        '"+2024-02-29T12:00:00Z"',
         '"2024-02-29T12:00:00Z"',
         '"AR=="',
         '"A\\n"',
