@@ -348,7 +348,8 @@ def _refuse_key(table: Version, keys: Sequence[SourceKey], *, rekeys: bool) -> N
     ]
     if untold:
         text = f"types: {{{', '.join(f'{name}: string' for name in untold)}}} under tables.{table.qualified}"
-        raise _refused(table, what, f"{text} has the texts of its JSON in copies; then: {rebuild(table.qualified)}")
+        then = f"a history: another target, too; other copies, then: {rebuild(table.qualified)}"
+        raise _refused(table, what, f"{text} has the texts of its JSON in copies; {then}")
 
 
 def _refuse_joint(table: Version, column: str, kinds: Sequence[Kind]) -> None:

@@ -162,6 +162,7 @@ def test_a_key_whose_texts_no_pattern_can_tell_is_not_followed(was: str, now: st
     with pytest.raises(OperatorError, match=r"its key changed from \(x as .*\) to ") as refused:
         target(versions, {}, rekeys=True)
     assert "types: {x: string} under tables.public.orders" in (refused.value.hint or "")
+    assert "a history: another target" in (refused.value.hint or "")  # the old one keeps the versions that it has
     assert target(versions, {"x": "string"}, rekeys=True).keys == ()
 
 
