@@ -346,7 +346,8 @@ def test_several_that_were_asked_to_end_have_not_failed(
 ) -> None:
     """Where one ended by SIGTERM before it had taken everything, the command says which signal it was asked by."""
     handlers: dict[int, Any] = {}
-    files = _scripts(tmp_path, monkeypatch, one, "import time; time.sleep(0.5)" if one else "")
+    first = f"import time; time.sleep(0.3); {one}" if one else ""  # not before both are watched
+    files = _scripts(tmp_path, monkeypatch, first, "import time; time.sleep(0.8)" if one else "")
     sleep = time.sleep
     monkeypatch.setattr(cdc.cli.running.supervise.signal, "signal", handlers.__setitem__)
 
