@@ -289,6 +289,19 @@ def refuse_renamed(rules: TableRules, table: Table, known: Callable[[str], bool]
         )
 
 
+def refuse_known(rules: TableRules, table: str, now: Mapping[str, str]) -> None:
+    """Raise OperatorError for a table of which named columns are known to have other names by `now`."""
+    others = [(was, name) for was, name in now.items() if name not in rules.named]
+    if others and not (rules.columns is not None and rules.columns.include):
+        (was, name), *_ = others
+        raise OperatorError(
+            f"source.columns: table {table}: column {name} is the one that was called {was}: what must not be "
+            "published is in there",
+            hint=f"add {name} to the rule, beside {was}; if it may be published, say with include: […] which columns "
+            "are published",
+        )
+
+
 def refuse_lent(
     rules: TableRules, table: Table, before: Sequence[tuple[str, str]], left_out: Sequence[tuple[int, str, str]]
 ) -> None:

@@ -17,13 +17,14 @@ from cdc.model.change import Table
 from cdc.model.errors import CdcError, ChangedError
 from cdc.model.interfaces import LINEAGE
 from cdc.model.state import Phase, State
+from cdc.rules.capture_rules import CaptureRules
 from connectors import captured_tables
 from connectors.postgres import session
 from connectors.postgres.catalog import identities, lock_room, server
 from connectors.postgres.catalog.catalog import Captured, Catalog
 from connectors.postgres.catalog.relations import Followed
 from connectors.postgres.reliance import joining, ledger
-from connectors.postgres.reliance.reliance import became_of
+from connectors.postgres.reliance.reliance import became_of, moved
 from connectors.postgres.slot import continuity, retention, slot
 from connectors.postgres.slot.left_behind import left_behind
 from connectors.postgres.slot.replication_stream import STATUS_EVERY_S, ReplicationConnection
@@ -224,6 +225,8 @@ class _Check:
             self._made_again = ledger.made_again(state.carried, facts)
             refusals += slot.left(catalog, name, followed - self._made_again)
             refusals += ledger.refusals(facts)
+            rules = CaptureRules.of_source(self._config.source)
+            yield from (refused("rules", refusal) for refusal in moved(rules, state.carried, facts))
             for table, reason in ledger.differences(state.carried, facts, name).items():
                 what = f"{reason}: its rows are read again at the next start, or by the connector that runs"
                 yield Finding(Level.WARNING, f"table {table}", what)

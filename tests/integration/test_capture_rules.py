@@ -442,3 +442,34 @@ def test_a_table_that_the_file_leaves_out_keeps_its_rules(
     assert "is left out" not in ruled.catch_up()
     assert sorted(row["id"] for row in ruled.fold(f"{name}.y").values()) == [1, 2]
     assert all("s" not in row for row in _in_events(ruled, f"{name}.y"))
+
+
+_LENT: Final = {
+    "n": ("RENAME COLUMN s TO m", "ADD COLUMN s text", "DROP COLUMN n", "RENAME COLUMN m TO n"),
+    "t": ("RENAME COLUMN s TO m", "RENAME COLUMN t TO s", "RENAME COLUMN m TO t"),
+}
+"""What a hidden column s is called in the end, and how."""
+
+
+@pytest.mark.parametrize("now", _LENT)
+def test_a_column_under_the_name_of_a_published_one(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path, now: str
+) -> None:
+    """Its old name is there again, so names say nothing; the catalog's numbers of columns do."""
+    postgres18.execute(
+        "CREATE TABLE users (id int PRIMARY KEY, n int, t text, s text)",
+        "INSERT INTO users VALUES (1, 1, 'x', 'secret')",
+    )
+
+    def hiding(*names: str) -> Connector:
+        rules = {"columns": {"public.users": {"exclude": names}}}
+        return Connector(tmp_path, prefix, postgres18.url, kafka, ["public.users"], as_owner=True, source=rules)
+
+    hiding("s").catch_up()
+    postgres18.execute(*(f"ALTER TABLE users {step}" for step in _LENT[now]))
+    said = f"column {now} is the one that was called s"
+    assert said in hiding("s").here("check", "FILE").stdout
+    for _ in range(2):
+        assert said in hiding("s").here("run", "FILE", "--until-caught-up").stderr
+    hiding("s", now).catch_up()
+    assert not any(b"secret" in (record.raw_value or b"") for record in hiding("s", now).records("public.users"))

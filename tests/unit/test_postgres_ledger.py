@@ -293,3 +293,18 @@ def test_an_entry_is_read_once_however_many_partitions_it_has(monkeypatch: pytes
     found = leaves.look(cast("Any", Told()), {7: "s.t"}, {"s.t": known})
     assert [part.oid for part in found[7] if part.brought_rows] == [119]
     assert reads == [known]
+
+
+def test_a_column_that_has_given_its_name_to_another_is_known() -> None:
+    """By its number in the catalog; one that is dropped, or of a table that was made again, has no other name."""
+    then, text = ledger.records({"s.t": TABLE})["s.t"], "string text"
+
+    def found(columns: dict[int, tuple[str, str]], oid: int = TABLE.oid) -> dict[str, str]:
+        return ledger.had_names(then, replace(TABLE, oid=oid, columns=columns), ["v", "x"])
+
+    assert found({1: ("id", "int32 int4"), 3: ("m", text), 13: ("v", text)}) == {"v": "m"}
+    assert found({1: ("v", text), 3: ("id", "int32 int4")}) == {"v": "id"}
+    assert not found(dict(TABLE.columns))
+    assert not found({1: ("id", "int32 int4"), 13: ("v", text)})
+    assert not found({3: ("m", text)}, oid=8)
+    assert not ledger.had_names("7 5:6", TABLE, ["v"])

@@ -34,7 +34,7 @@ a description or none: so a name that was lost is kept until another column has 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -213,6 +213,16 @@ def tells(then: str, now: Facts, told: Sequence[told_columns.Told]) -> bool:
         {number: name for number, name in gone.items() if number not in there},
         there,
     )
+
+
+def had_names(then: str, now: Facts, names: Collection[str]) -> dict[str, str]:
+    """Return the columns that had some of these names when an entry was written, and what they are called now."""
+    oid, *known = then.split(" ")
+    if oid != str(now.oid) or len(known) < _PARTS - 1:
+        return {}
+    named, then_names = {_hash(name, 4): name for name in names}, entry_text.columns(known[_COLUMNS_AT])
+    were = {number: named[was] for number, (was, _) in then_names.items() if was in named}
+    return {was: now.columns[number][0] for number, was in were.items() if now.columns.get(number, (was,))[0] != was}
 
 
 def with_parts(entries: Mapping[str, str], told: Mapping[int, tuple[str, str]]) -> Mapping[str, str]:

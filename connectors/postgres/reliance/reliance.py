@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -12,6 +12,7 @@ from cdc.config.config import ConnectorConfig
 from cdc.model.change import Table
 from cdc.model.errors import ChangedError, GapError, LeftOutError, OperatorError, raise_first
 from cdc.model.state import State
+from cdc.rules.capture_rules import CaptureRules, refuse_known
 from connectors import captured_tables
 from connectors.postgres.catalog.catalog import Captured, Catalog
 from connectors.postgres.catalog.relations import Became, Followed
@@ -35,6 +36,17 @@ def became_of(followed: Followed, catalog: Catalog, state: State) -> Became:
     return followed.compare(ledger.numbers(state.carried), catalog, owed)
 
 
+def moved(rules: CaptureRules, then: Mapping[str, str], found: Mapping[str, ledger.Facts]) -> Iterator[OperatorError]:
+    """Give what is refused of tables whose columns have given their names, which rules speak of, to others since."""
+    for name, facts in found.items():
+        of = rules.of(name)
+        try:
+            if of is not None:
+                refuse_known(of, name, ledger.had_names(then.get(name, ""), facts, of.named))
+        except OperatorError as exc:
+            yield exc
+
+
 class Reliance:
     """Knows what one session has found of its tables, and what of it differs from the position: see `ledger`."""
 
@@ -46,7 +58,7 @@ class Reliance:
         followed: Followed,
         joining: Joining,
     ) -> None:
-        self._publication = config.publication
+        self._publication, self._rules = config.publication, CaptureRules.of_source(config.source)
         self._catalog = catalog
         self._captured, self._followed, self._joining = captured, followed, joining
         self._look_at_s = 0.0
@@ -85,6 +97,7 @@ class Reliance:
             self._join(again)
             found = self._facts(state.carried)
         raise_first(ledger.refusals(found))
+        raise_first(moved(self._rules, state.carried, found))
         made = dict.fromkeys(again, "it is another table of that name, which the publication did not carry at first")
         self.stale = {**ledger.differences(state.carried, found, self._publication), **made}
         self._records = {**self._aside, **ledger.records(found, state.carried, self.stale)}
