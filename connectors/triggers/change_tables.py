@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
+from cdc.config.source_config import SourceConfig
 from cdc.model.change import Change, Offset, Table
 from cdc.model.errors import BugError, OperatorError, VerdictError
+from cdc.rules.capture_rules import CaptureRules
+from cdc.rules.other_names import Another, refuse_other_names
 from connectors import captured_tables
 
 CLOSE_THE_GAP: Final = (
@@ -51,6 +54,9 @@ class ChangeTables(Protocol[C]):
 
     def exists(self) -> bool:
         """Whether anything of it is there."""
+
+    def renamed(self, name: str) -> str | None:
+        """Return what a table that was followed is called now, as what was made for it tells; None: it does not."""
 
     def refusals(self, at: Offset) -> Iterator[OperatorError]:
         """Give why the change tables cannot be followed from a position without a gap."""
@@ -105,6 +111,16 @@ def number_of(change: Change) -> int:
     if isinstance(change.lsn, tuple):
         raise BugError("a change's number has one part")
     return change.lsn
+
+
+def refuse_weaker_rules(
+    of: SourceConfig, followed: Iterable[str], captured: Collection[str], changes: ChangeTables[C]
+) -> None:
+    """Raise OperatorError for tables that were followed and are captured under names whose rules hide less."""
+    rules = CaptureRules.of_source(of)
+    gone = [name for name in followed if name not in captured and rules.each(name)]
+    others = [Another(name, now) for name in gone if (now := changes.renamed(name)) is not None and of.captures(now)]
+    refuse_other_names(rules, others)
 
 
 def unused_refusals(changes: ChangeTables[C], connector: str) -> Iterator[OperatorError]:

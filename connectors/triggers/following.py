@@ -41,7 +41,7 @@ from cdc.model.interfaces import Start
 from cdc.model.state import State
 from cdc.model.table_schema import Description
 from connectors.captured_tables import LeftOut
-from connectors.triggers.change_tables import C, ChangeTables, Look, unused_refusals
+from connectors.triggers.change_tables import C, ChangeTables, Look, refuse_weaker_rules, unused_refusals
 
 log = logging.getLogger("cdc")
 
@@ -204,6 +204,7 @@ class TriggerSource(ABC, Generic[C]):
 
     def verify(self, state: State) -> tuple[Offset, int] | None:
         raise_first(self._log().refusals(state.offset))
+        refuse_weaker_rules(self._config.source, state.carried, {of.qualified for of in self.tables()}, self._log())
         followed = [one for one in self._captured if one.table.qualified in state.tables]
         self._wait_for_locks(_NEW_LOCKS_S)
         try:

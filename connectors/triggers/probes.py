@@ -13,7 +13,7 @@ from cdc.model.errors import OperatorError
 from cdc.model.state import Phase, State
 from connectors import captured_tables
 from connectors.captured_tables import Leave
-from connectors.triggers.change_tables import C, C_co, ChangeTables, Look, unused_refusals
+from connectors.triggers.change_tables import C, C_co, ChangeTables, Look, refuse_weaker_rules, unused_refusals
 
 
 class Catalog(Protocol[C_co]):
@@ -100,6 +100,11 @@ class Probes(ABC, Generic[C]):
             return
         yield Finding(Level.OK, "position", f"changes can be followed from {self._shown(state.offset)}")
         yield Finding(Level.OK, self.about, f"{changes.place} holds about {changes.count()} changes")
+        captured = {one.table.qualified for one in self._captured}
+        try:
+            refuse_weaker_rules(self._config.source, state.carried, captured, changes)
+        except OperatorError as exc:
+            yield refused("rules", exc)
         followed = [one for one in self._captured if one.table.qualified in state.tables]
         for name, reason in compared(followed).differences(state.carried).items():
             yield Finding(Level.WARNING, f"table {name}", f"{reason}: its rows are read again")

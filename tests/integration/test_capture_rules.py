@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import itertools
 import re
+import sqlite3
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -473,3 +475,33 @@ def test_a_column_under_the_name_of_a_published_one(
         assert said in hiding("s").here("run", "FILE", "--until-caught-up").stderr
     hiding("s", now).catch_up()
     assert not any(b"secret" in (record.raw_value or b"") for record in hiding("s", now).records("public.users"))
+
+
+def test_a_table_under_another_name_by_triggers(kafka: str, prefix: str, tmp_path: Path) -> None:
+    """A pattern brings the new name, for which there are no rules; a second rename makes no other table of it."""
+    path = tmp_path / "shop.db"
+
+    def do(*statements: str) -> None:
+        with closing(sqlite3.connect(path)) as database, database:
+            for statement in statements:
+                database.execute(statement)
+
+    made = "CREATE TABLE u (id INTEGER PRIMARY KEY, s TEXT)"
+    do("PRAGMA journal_mode = WAL", made, "INSERT INTO u VALUES (1, 'secret')")
+
+    def hiding(*names: str) -> Connector:
+        source = {"type": "triggers", "columns": {f"main.{name}": {"exclude": ["s"]} for name in names}}
+        tables = ["main.u", "main.u*"]
+        return Connector(tmp_path, prefix, f"sqlite:///{path}", kafka, tables, as_owner=True, source=source)
+
+    hiding("u").catch_up()
+    for was, now in itertools.pairwise(("u", "u2", "u3")):
+        do(f"ALTER TABLE {was} RENAME TO {now}", f"INSERT INTO {now} SELECT max(id) + 1, 'secret' FROM {now}")
+        said = hiding("u").here("run", "FILE", "--until-caught-up")
+        assert f"table renamed: main.u is main.{now} now" in said.stderr
+        assert f"table renamed: main.u is main.{now} now" in hiding("u").here("check", "FILE").stdout
+        assert said.returncode
+    hiding("u", "u3").catch_up()
+    records = [*hiding("u").records("main.u2"), *hiding("u").records("main.u3")]
+    assert len(records) == 3
+    assert not any(b"secret" in (record.raw_value or b"") for record in records)

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from cdc.model.change import Offset, Table
+from cdc.model.change import Offset
 from cdc.model.errors import ChangedError, GapError, OperatorError, RetryableError
 from connectors.mysql import session
 from connectors.mysql.catalog.catalog import Captured, Catalog
@@ -373,10 +373,10 @@ class ChangeLog:
         """Return the ids that InnoDB has given to the data of tables, by their names there, in small letters."""
         return self._looks.stores()
 
-    def renamed(self, table: Table) -> str | None:
+    def renamed(self, name: str) -> str | None:
         """Return what a table that is gone is called now: its triggers went with it."""
-        newest = self._newest(self.shapes()).get(table.qualified)
-        for trigger in self._found([table.schema]):
+        newest = self._newest(shapes := self.shapes()).get(name)
+        for trigger in self._found([shapes[newest].schema]) if newest is not None else ():
             if int(trigger.name.split(":")[2]) == newest:
                 return f"{trigger.schema}.{trigger.table}"
         return None

@@ -178,7 +178,7 @@ class MysqlTriggers(TriggerSource[Captured]):
         for one in captured:
             table = one.table
             if not self._log().catalog.exists(table.schema, table.name):
-                yield table.qualified, self._log().renamed(table)
+                yield table.qualified, self._log().renamed(table.qualified)
 
     def _forget(self, offset: Offset) -> bool:
         return self._log().forget(int(offset["round"]))

@@ -271,6 +271,12 @@ class ChangeLog:
         rows = self._ask(f"SELECT shape, described FROM {self.names.of('shapes')}")
         return {number: Shape.from_json(described) for number, described in rows}
 
+    def renamed(self, name: str) -> str | None:
+        """Return what a table is called now: it is known by its number."""
+        of = {number: shape.oid for number, shape in self.shapes().items() if shape.qualified == name}
+        now = self.catalog.names([of[max(of)]]) if of else {}
+        return next((".".join(there) for there in now.values()), None)
+
     def missed(self, number: int) -> bool:
         """Note that changes of a shape are lost; return whether it is of interest: its table has none that is newer."""
         shapes = self.shapes()
