@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from tests.faults.oracles import PARTITIONS
+
 NAME: Final = "soak"
 VERDICTS: Final = (
     "slot missing",
@@ -114,7 +116,7 @@ class Connector:
                 "type": "kafka",
                 "bootstrap_servers": self.kafka,
                 "producer": self.producer,
-                "partitions": 3,
+                "partitions": PARTITIONS,
                 "options": OPTIONS,
             },
             "snapshot": {"chunk_rows": self.chunk_rows},

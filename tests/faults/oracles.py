@@ -9,6 +9,7 @@ order breaks   for one key: positions that do not rise, a row that comes twice o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -20,8 +21,10 @@ from tests.faults.workload import HOSTILE, KEYS
 
 SHOWN: Final = 10
 EVERYTHING: Final = 1 << 64
-_LONG: Final = TRUNCATED_AT_ONCE // 2
-"""Records, which have no more markers of transactions beside them than they are."""
+PARTITIONS: Final = 3
+_LONG: Final = TRUNCATED_AT_ONCE // 2 // PARTITIONS
+"""Records of one partition, which has no more markers of transactions beside them than they are: who reads a topic from
+its beginning may be fed one partition behind the other."""
 
 
 @dataclass
@@ -74,8 +77,8 @@ class Judge:
         self._last: dict[tuple[str, bytes], str] = {}
         self._doomed: set[tuple[str, bytes]] = set()
         """Deleted, and their tombstone still to come."""
-        self._records = dict.fromkeys(KEYS, 0)
-        """How many each topic has had."""
+        self._records = Counter[tuple[str, int]]()
+        """How many each partition of each topic has had."""
         self._items: dict[bytes, str] = {}
         self._ledger: dict[int, int] = {}
         self._transactions: dict[str, _Transaction] = {}
@@ -89,10 +92,10 @@ class Judge:
     def transactions(self) -> int:
         return len(self._transactions)
 
-    def feed(self, table: str, key: bytes, value: bytes | None) -> None:
+    def feed(self, table: str, key: bytes, value: bytes | None, partition: int = 0) -> None:
         """The next record of a partition."""
         at = (table, key)
-        self._records[table] += 1
+        self._records[table, partition] += 1
         if value is None:
             if at not in self._doomed:
                 self.found.add("order_breaks", f"{table} {key.decode()}: a tombstone that follows no delete")
@@ -110,7 +113,8 @@ class Judge:
             self.found.add("order_breaks", what)
         self._last[at] = max(position, self._last.get(at, ""))
         known = key in self.fold[table]
-        self._rows(at, op, value if after is not None else None, position, again=again)
+        is_long = table == "small" and self._records[table, partition] > _LONG
+        self._rows(at, op, value if after is not None else None, position, again=again, is_long=is_long)
         if table == "list" and not (again and known):
             self._elements(key, op, after, position)
         if event["transaction"] is not None:
@@ -122,7 +126,9 @@ class Judge:
         if table == "account":
             self._balances.append((position, key, after["balance"] if after is not None else None))
 
-    def _rows(self, at: tuple[str, bytes], op: str, value: bytes | None, position: str, *, again: bool) -> None:
+    def _rows(
+        self, at: tuple[str, bytes], op: str, value: bytes | None, position: str, *, again: bool, is_long: bool
+    ) -> None:
         """Rows come and go in turn, but for those read `again`; `value` is the row's record, None where it went.
 
         A row that was asked for by its key and is gone by then has a delete, also where the log has told it before. Of
@@ -132,7 +138,7 @@ class Judge:
         rows = self.fold[table]
         was = key in rows
         turns = {("r", False), ("c", False), ("u", True), ("d", True)}
-        if table == "small" and self._records[table] > _LONG:
+        if is_long:
             turns.add(("c", True))
         if (op, was) not in turns and not (again and op in ("r", "d")) and table not in self._read_again:
             told = "is there" if was else "is not there"

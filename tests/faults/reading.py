@@ -17,7 +17,7 @@ from cdc.model.state_records import StateReader
 from sinks.topics.names import position_topic, table_topic
 from tests.faults.workload import TABLES
 
-Feed = Callable[[str, bytes, bytes | None], None]
+Feed = Callable[[str, bytes, bytes | None, int], None]
 Place = tuple[str, int]
 
 _WAIT_S = 10.0
@@ -84,7 +84,7 @@ class Reader:
             for message in self._consumer.consume(1000, timeout=0.05):
                 error, at, offset = message.error(), (message.topic() or "", message.partition() or 0), message.offset()
                 if error is None:
-                    feed(self._topics[at[0]], message.key() or b"", message.value())
+                    feed(self._topics[at[0]], message.key() or b"", message.value(), at[1])
                     self._reached[at] = (offset or 0) + 1
                 elif error.code() == KafkaError._PARTITION_EOF:
                     self._reached[at] = max(self._reached[at], offset or 0)

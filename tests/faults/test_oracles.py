@@ -134,9 +134,7 @@ def test_out_of_order() -> None:
     assert found.lost == 2, "and the fold ends with the older rows"
 
 
-@pytest.mark.parametrize(
-    ("table", "length", "breaks"), [("small", 3_000, 1), ("small", 10_001, 0), ("churn", 10_001, 1)]
-)
+@pytest.mark.parametrize(("table", "length", "breaks"), [("small", 3_000, 1), ("small", 3_400, 0), ("churn", 3_400, 1)])
 def test_rows_that_come_behind_a_truncate(table: str, length: int, breaks: int) -> None:
     """Of a long topic its deletes follow in parts; of others a row that is there cannot come."""
     judge = Judge(total=TOTAL)
