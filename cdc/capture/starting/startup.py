@@ -362,8 +362,10 @@ class Startup:
             return
         wires.begin(source.name, source.database)
         refused, taken = list[TopicError](), 0
-        for table, shown, numbers, changed in as_published(self._sink.schemas(), tables, rules, self._settings.outbox):
-            if changed and ((before := captured()) is None or table.qualified in before):
+        found = [*as_published(self._sink.schemas(), tables, rules, self._settings.outbox)]
+        before = captured() if any(of.changed for of in found) else ()
+        for table, shown, numbers, changed in found:
+            if changed and (before is None or table.qualified in before):
                 continue
             try:
                 taken += wires.of(shown, self._sink.topic(table), numbers) is not None

@@ -39,9 +39,8 @@ def became_of(followed: Followed, catalog: Catalog, state: State) -> Became:
 def moved(rules: CaptureRules, then: Mapping[str, str], found: Mapping[str, ledger.Facts]) -> Iterator[OperatorError]:
     """Give what is refused of tables whose columns have given their names, which rules speak of, to others since."""
     for name, facts in found.items():
-        of = rules.of(name)
         try:
-            if of is not None:
+            if (of := rules.of(name)) is not None:
                 refuse_known(of, name, ledger.had_names(then.get(name, ""), facts, of.named))
         except OperatorError as exc:
             yield exc
