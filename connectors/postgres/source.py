@@ -136,6 +136,9 @@ class PostgresSource:
         lsn, view = slot.create_slot(replication, self._config.slot, version=self._version)
         return Start({"lsn": lsn_text(lsn)}, lsn, view)
 
+    def require_rules(self, carried: Mapping[str, str]) -> None:
+        self._reliance().require_rules(carried)
+
     def unused(self) -> None:
         raise_first(slot.unused_refusals(self._catalog(), self._config.slot, self._config.name))
         slot.rehearse_publication(self._catalog(), self._config.publication, self.tables())

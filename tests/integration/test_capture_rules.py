@@ -473,6 +473,10 @@ def test_a_column_under_the_name_of_a_published_one(
     assert said in hiding("s").here("check", "FILE").stdout
     for _ in range(2):
         assert said in hiding("s").here("run", "FILE", "--until-caught-up").stderr
+    ((slot,),) = postgres18.rows("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()")
+    postgres18.execute(f"SELECT pg_drop_replication_slot('{slot}')")
+    assert not hiding("s").here("snapshot", "start", "FILE", "--after-gap").returncode
+    assert said in hiding("s").here("run", "FILE", "--until-caught-up").stderr
     hiding("s", now).catch_up()
     assert not any(b"secret" in (record.raw_value or b"") for record in hiding("s", now).records("public.users"))
 

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import Protocol, runtime_checkable
 
 import orjson
 
@@ -59,6 +60,17 @@ def those_named(
 def is_needed(table: str, *, outbox: str | None, by_pattern: Callable[[str], bool], ran_before: bool) -> bool:
     """Whether a start does not go on without a table: no reading brings an outbox's messages."""
     return table == outbox or not (ran_before or by_pattern(table))
+
+
+@runtime_checkable
+class KnowingNumbers(Protocol):
+    """A part of a `Source` that knows columns by more than their names."""
+
+    def require_rules(self, carried: Mapping[str, str]) -> None:
+        """Raise OperatorError if a column that had a rule, as `carried` knows it, would be published by another name.
+
+        Called before the log is held again behind a gap: `verify` compares that, too.
+        """
 
 
 def goes_on_without(

@@ -115,6 +115,10 @@ class Reliance:
         for name in names:
             log.warning("table %s was made again: publication %s carries it from now on", name, publication)
 
+    def require_rules(self, carried: Mapping[str, str]) -> None:
+        """Raise OperatorError if a column that a rule speaks of has another name by now, and is published by it."""
+        raise_first(moved(self._rules, carried, self._facts_now(carried)))
+
     def begin(self) -> None:
         """Note how the tables are before the log is held."""
         self.stale, self._records = {}, {**self._aside, **ledger.records(self._facts())}
