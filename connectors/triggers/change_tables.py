@@ -56,7 +56,10 @@ class ChangeTables(Protocol[C]):
         """Whether anything of it is there."""
 
     def renamed(self, name: str) -> str | None:
-        """Return what a table that was followed is called now, as what was made for it tells; None: it does not."""
+        """Return what a table that was followed is called now, as what was made for it tells; None: it does not.
+
+        Raises OperatorError where what was made for it is lost.
+        """
 
     def refusals(self, at: Offset) -> Iterator[OperatorError]:
         """Give why the change tables cannot be followed from a position without a gap."""
@@ -106,6 +109,25 @@ class Standing:
         return "nothing is known of its triggers" if then is None else self.otherwise
 
 
+class Place(Protocol):
+    """Is a place among the changes."""
+
+    @property
+    def commit(self) -> int:
+        """As a commit position."""
+
+    def offset(self) -> Offset:
+        """Return it as it is kept."""
+
+
+class Rounds(Protocol):
+    """Reads changes in the order of commits."""
+
+    @property
+    def place(self) -> Place:
+        """Where to resume once everything that was given is safe."""
+
+
 def number_of(change: Change) -> int:
     """Return the place of a change among those of its database."""
     if isinstance(change.lsn, tuple):
@@ -116,10 +138,19 @@ def number_of(change: Change) -> int:
 def refuse_weaker_rules(
     of: SourceConfig, followed: Iterable[str], captured: Collection[str], changes: ChangeTables[C]
 ) -> None:
-    """Raise OperatorError for tables that were followed and are captured under names whose rules hide less."""
-    rules = CaptureRules.of_source(of)
-    gone = [name for name in followed if name not in captured and rules.each(name)]
-    others = [Another(name, now) for name in gone if (now := changes.renamed(name)) is not None and of.captures(now)]
+    """Raise OperatorError for tables that were followed and are captured under names whose rules hide less.
+
+    Where change tables are lost, nothing tells what has become of a table: it may be any that was not followed.
+    """
+    rules, others, known = CaptureRules.of_source(of), list[Another](), {*followed}
+    for name in (name for name in known if name not in captured and rules.each(name)):
+        try:
+            now = changes.renamed(name)
+        except OperatorError:
+            how = f"{name} is gone, and so is what would tell whether it is called {{}} now"
+            others += (Another(name, new, how.format(new)) for new in sorted({*captured} - known))
+        else:
+            others += [Another(name, now)] if now is not None and of.captures(now) else ()
     refuse_other_names(rules, others)
 
 

@@ -22,7 +22,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Final, Generic, Protocol
+from typing import Final, Generic
 
 from cdc.config.config import ConnectorConfig
 from cdc.config.table_patterns import LEFT_OUT, matches, named
@@ -41,7 +41,15 @@ from cdc.model.interfaces import Start
 from cdc.model.state import State
 from cdc.model.table_schema import Description
 from connectors.captured_tables import LeftOut
-from connectors.triggers.change_tables import C, ChangeTables, Look, refuse_weaker_rules, unused_refusals
+from connectors.triggers.change_tables import (
+    C,
+    ChangeTables,
+    Look,
+    Place,
+    Rounds,
+    refuse_weaker_rules,
+    unused_refusals,
+)
 
 log = logging.getLogger("cdc")
 
@@ -65,25 +73,6 @@ _ASIDE_TOLD_S: Final = 60.0
 SHORTEST_S: Final = 0.02
 """So long is waited for changes where some have just come, and longer and longer where none do."""
 LONGEST_S: Final = 0.25
-
-
-class Place(Protocol):
-    """Is a place among the changes."""
-
-    @property
-    def commit(self) -> int:
-        """As a commit position."""
-
-    def offset(self) -> Offset:
-        """Return it as it is kept."""
-
-
-class Rounds(Protocol):
-    """Reads changes in the order of commits."""
-
-    @property
-    def place(self) -> Place:
-        """Where to resume once everything that was given is safe."""
 
 
 class TriggerSource(ABC, Generic[C]):
@@ -202,9 +191,12 @@ class TriggerSource(ABC, Generic[C]):
     def unused(self) -> None:
         raise_first(unused_refusals(self._log(), self._config.name))
 
+    def require_rules(self, carried: Mapping[str, str]) -> None:
+        refuse_weaker_rules(self._config.source, carried, {of.qualified for of in self.tables()}, self._log())
+
     def verify(self, state: State) -> tuple[Offset, int] | None:
         raise_first(self._log().refusals(state.offset))
-        refuse_weaker_rules(self._config.source, state.carried, {of.qualified for of in self.tables()}, self._log())
+        self.require_rules(state.carried)
         followed = [one for one in self._captured if one.table.qualified in state.tables]
         self._wait_for_locks(_NEW_LOCKS_S)
         try:

@@ -63,11 +63,11 @@ def is_needed(table: str, *, outbox: str | None, by_pattern: Callable[[str], boo
 
 
 @runtime_checkable
-class KnowingNumbers(Protocol):
-    """A part of a `Source` that knows columns by more than their names."""
+class KnowingOrigins(Protocol):
+    """A part of a `Source` that knows columns, or tables, by more than their names."""
 
     def require_rules(self, carried: Mapping[str, str]) -> None:
-        """Raise OperatorError if a column that had a rule, as `carried` knows it, would be published by another name.
+        """Raise OperatorError if what had a rule, as `carried` knows it, would be published by another name.
 
         Called before the log is held again behind a gap: `verify` compares that, too.
         """

@@ -16,7 +16,7 @@ from cdc.capture.settings import Settings
 from cdc.capture.snapshots.incremental_progress import IncrementalProgress
 from cdc.capture.starting import verdicts
 from cdc.capture.starting.descriptions import as_published
-from cdc.capture.starting.left_out import KnowingNumbers
+from cdc.capture.starting.left_out import KnowingOrigins
 from cdc.encode.table_log import log_of
 from cdc.model.audit import Act
 from cdc.model.change import Offset, Position, Table
@@ -327,7 +327,7 @@ class Startup:
 
     def _over_the_gap(self, source: Source, state: State, tables: Sequence[Table], asked: Sequence[bytes]) -> State:
         """Begin a new hold and a new epoch: all tables are read again, and rows that are gone get deletes."""
-        if isinstance(source, KnowingNumbers):
+        if isinstance(source, KnowingOrigins):
             source.require_rules(state.carried)
         start = source.hold(tables)
         log.warning("the log has a gap before %s: all tables are read again, as asked", start.offset)

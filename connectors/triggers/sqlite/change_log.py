@@ -230,6 +230,8 @@ class ChangeLog:
             "SELECT tbl_name FROM sqlite_schema WHERE type = 'trigger' AND name = ?",
             self.names.trigger(name.removeprefix(f"{SCHEMA}."), "insert"),
         )
+        if not rows and not self.exists():
+            raise OperatorError(f"change table missing: {self.names.changes} is gone from {self._session.path}")
         return f"{SCHEMA}.{rows[0][0].decode()}" if rows else None
 
     def install(self, found: Iterable[Found], captured: Iterable[Found]) -> None:
