@@ -19,7 +19,7 @@ def test_exactly_the_differences(
     with RowComparison() as differences:
         order = data.draw(st.permutations(sorted(source)))
         assert differences.add_source(SourceRow(key, source[key], f"text of {key}") for key in order) == len(source)
-        for copy in [*copies, list(source.items())]:
+        for copy in [*copies, 2 * list(source.items()), list(source.items())]:
             differences.begin_copy()
             assert differences.add_copy(CopiedRow(key, value, f"id {n}") for n, (key, value) in enumerate(copy)) == len(
                 copy
