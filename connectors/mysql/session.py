@@ -307,7 +307,13 @@ def connect_failed(at: Address, exc: Exception) -> CdcError:
     if login is not None:
         return login
     if code in (ER.HOST_NOT_PRIVILEGED, ER.HOST_IS_BLOCKED):
-        return OperatorError(f"{where} admits no connection from here ({code})", hint="FLUSH HOSTS, or grant the host")
+        hint = f"grant the host: CREATE USER '{at.user}'@'HOST' IDENTIFIED BY '…', with this machine's name or address"
+        if code == ER.HOST_IS_BLOCKED:
+            hint = (
+                "max_connect_errors logins in turn have failed: TRUNCATE TABLE performance_schema.host_cache, where "
+                "they are counted; on MariaDB: FLUSH HOSTS"
+            )
+        return OperatorError(f"{where} admits no connection from here ({code})", hint=hint)
     if "init_connect" in words:
         return OperatorError(
             f"{where}: the server ends each new session, as its init_connect fails: {words}",

@@ -568,6 +568,7 @@ VALUES: Final[dict[str, tuple[str, ...]]] = {
     "BLOB": ("x''", "REPEAT(x'00ff', 300)"),
     "ENUM('a', 'b,c')": ("'b,c'", "'a'"),
     "SET('x', 'y', 'z')": ("'x,z'", "''"),
+    "ENUM('/* a */', 'zerofill')": ("'zerofill'", "'/* a */'"),
     "JSON": ("""'{"b": [1, 2.50], "a": "é"}'""", "'null'", "'[]'"),
     "BIT(1)": ("b'1'", "b'0'"),
     "BIT(9)": ("b'100000001'", "b'0'"),

@@ -452,6 +452,23 @@ def test_statements_of_all_kinds(shop: MysqlShop) -> None:
     assert [row["status"] for row in shop.fold() if row["id"] == 20] == ["AGAIN"]
 
 
+def test_a_name_with_a_quote_in_it(mysql_database: MySQLDatabase) -> None:
+    """MySQL's catalog garbles it where it says what a trigger does: the triggers are as they were made all the same."""
+    made = "CREATE TABLE orders (id int PRIMARY KEY, `a``b'\"c` int)"
+    shop = MysqlShop(mysql_database, made, "INSERT INTO orders VALUES (1, 1)")
+    with shop.running() as running:
+        running.eventually(lambda: shop.fold() != [])
+        shop.do("UPDATE orders SET `a``b'\"c` = 2")
+        running.eventually(lambda: shop.fold() == shop.rows())
+    assert [event["op"] for event in shop.events()] == ["r", "u"]
+    name = f"`{shop.schema}`.`cdc:c:{shop.newest}:update`"
+    shop.do(f"DROP TRIGGER {name}",
+            f"CREATE TRIGGER {name} AFTER UPDATE ON orders FOR EACH ROW SET @seen = NEW.`a``b'\"c`",
+            "UPDATE orders SET id = 7")  # fmt: skip
+    shop.run()
+    assert shop.fold() == shop.rows()
+
+
 def test_rows_as_wide_as_the_server_allows(mysql_database: MySQLDatabase) -> None:
     """The change table has both images, a number and more, and yet the same bounds."""
     shop = MysqlShop(

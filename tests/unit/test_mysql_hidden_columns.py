@@ -85,6 +85,8 @@ def test_what_is_hidden_gets_no_other_name(statements: Sequence[str]) -> None:
         ("10.11.6-MariaDB", "ALTER ONLINE TABLE t NOWAIT CHANGE COLUMN IF EXISTS email old TEXT", "d", 0),
         ("10.11.6-MariaDB", "SET STATEMENT lock_wait_timeout = 1 FOR ALTER TABLE t CHANGE email old TEXT", "d", 0),
         ("10.11.6-MariaDB", "/*M! ALTER TABLE t CHANGE email old TEXT */", "d", 0),
+        ("10.11.6-MariaDB", "ALTER TABLE t CHANGE COLUMN t.email t.old TEXT", "d", 0),
+        ("10.11.6-MariaDB", "ALTER TABLE t DROP COLUMN email.note, CHANGE `d`.`t`.`email` old TEXT", "d", 0),
         ("9.1.0", "ALTER TABLE d.t CHANGE email old TEXT", "elsewhere", 0),
         ("9.1.0", 'ALTER TABLE "d"."t" CHANGE "email" "old" TEXT', "elsewhere", _MODES["ansi"]),
     ],
@@ -105,6 +107,9 @@ def test_dialects(server: str, statement: str, database: str, mode: int) -> None
         ("CREATE TABLE _t_gho LIKE t", "ALTER TABLE _t_gho ADD (old TEXT, KEY (old))",
          "RENAME TABLE t TO _t_del, _t_gho TO t"),
         ("DROP TABLE t", "CREATE TABLE t (id INT PRIMARY KEY, old TEXT, email TEXT)"),
+        ("ALTER TABLE t DROP t.note, ADD COLUMN d.t.old TEXT",),
+        ("ALTER TABLE t ADD .old TEXT",),
+        ("ALTER TABLE t ADD COLUMN (x DECIMAL(5, 2), t.old TEXT, KEY (old))",),
         ("ALTER TABLE elsewhere.t RENAME COLUMN email TO old, ADD COLUMN x INT", "ALTER TABLE t ADD old TEXT"),
     ],
 )  # fmt: skip
@@ -113,6 +118,38 @@ def test_what_moves_nothing_hidden_stops_nothing(statements: Sequence[str]) -> N
     of = _followed(HIDE)
     _follow(of, *statements)
     assert of.table(told(ID, EMAIL, OLD), AT) is not None
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE t ADD period TEXT, ADD vector TEXT, ADD system TEXT, DROP system",
+        "ALTER TABLE t ADD period VARCHAR (9) FIRST, ADD vector VARCHAR (9)",
+        "ALTER TABLE t ADD (period TEXT, vector ENUM ('a'), KEY (period))",
+        "ALTER TABLE t ADD VECTOR (note), ADD VECTOR x (note), ADD (period TEXT, vector TEXT)",
+    ],
+)
+def test_columns_that_are_called_like_words_of_the_grammar(statement: str) -> None:
+    """MySQL takes both without quotes, MariaDB 10.11 the second: rows that have them are read."""
+    of = _followed(HIDE)
+    _follow(of, statement)
+    added = [
+        TableColumn(name, table_map.VARCHAR, 80, nullable=True, charset="utf8mb4") for name in ("period", "vector")
+    ]
+    assert of.table(told(ID, EMAIL, *added), AT) is not None
+
+
+@pytest.mark.parametrize(
+    "clause",
+    ["ADD PERIOD FOR SYSTEM_TIME (period, vector)", "ADD SYSTEM VERSIONING", "ADD VECTOR INDEX vector (period)",
+     "ADD VECTOR vector (period)", "ADD VECTOR `vector` (`period`)", "ADD VECTOR KEY IF NOT EXISTS period (vector)"],
+)  # fmt: skip
+def test_what_adds_no_column_of_such_a_name(clause: str) -> None:
+    of = _followed(HIDE)
+    _follow(of, f"ALTER TABLE t {clause}", server="11.8.2-MariaDB")
+    for name in ("period", "vector"):
+        with pytest.raises(OperatorError, match=f"d.t has {name} in the log at"):
+            of.table(told(ID, EMAIL, EMAIL._replace(name=name)), AT)
 
 
 def test_the_hint_leads_on() -> None:

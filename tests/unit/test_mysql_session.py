@@ -73,6 +73,7 @@ def test_what_is_not_checked_is_said(url: str, weak: str | None) -> None:
         (pymysql.OperationalError(3159, "insecure transport"), OperatorError, "no connection without TLS"),
         (pymysql.OperationalError(2059, "'parsec' not configured"), OperatorError, "the driver does not know"),
         (RuntimeError("'pynacl' package is required"), OperatorError, "PyNaCl"),
+        (pymysql.OperationalError(1129, "Host is blocked"), OperatorError, "admits no connection"),
         (pymysql.OperationalError(1130, "Host is not allowed"), OperatorError, "admits no connection"),
         (pymysql.OperationalError(2003, "Can't connect"), RetryableError, "cannot be reached"),
         (pymysql.OperationalError(2013, "Lost connection"), RetryableError, "cannot be reached"),

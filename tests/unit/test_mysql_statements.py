@@ -75,6 +75,8 @@ def emptied(*tables: tuple[str, str], dropped: bool = False) -> Emptied:
         ("ALTER IGNORE TABLE t ADD UNIQUE (v)", Altered(T, values=True)),
         ("ALTER TABLE t ADD c INT, ADD (d INT DEFAULT 3, e INT)", Altered(T, values=True)),
         ("ALTER TABLE t ADD COLUMN `default` INT COMMENT 'DEFAULT' FIRST", Altered(T)),
+        ("ALTER TABLE t DROP vector, ADD vector INT", Altered(T, values=True)),
+        ("ALTER TABLE t ADD VECTOR (v), ADD VECTOR INDEX w (v), ADD VECTOR x (v)", Altered(T)),
         ("ALTER TABLE t ADD UNIQUE KEY u (v), DROP KEY w, DROP FOREIGN KEY f", Altered(T, links=True)),
         ("ALTER TABLE t ADD PRIMARY KEY (a, b), DROP PRIMARY KEY, DROP CONSTRAINT c", Altered(T, links=True)),
         ("ALTER TABLE t NOWAIT DROP c", Altered(T, values=True)),

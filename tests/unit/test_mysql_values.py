@@ -96,6 +96,8 @@ def test_a_type_that_is_not_known_is_named() -> None:
         ("timestamp", None),
         ("point", None),
         ("json", None),
+        ("enum('zerofill','float(7,2)')", None),
+        ("set('int unsigned zerofill','year(2)')", None),
     ],
 )
 def test_what_a_snapshot_selects(declared: str, expression: str | None) -> None:

@@ -14,10 +14,9 @@ from connectors.mysql.statements.tokens import Token
 from connectors.mysql.statements.tokens import after as _after
 
 _NO_COLUMN: Final = (
-    *("INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR", "CONSTRAINT", "FOREIGN", "CHECK", "PARTITION"),
-    *("PRIMARY", "PERIOD", "SYSTEM"),
+    *("INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "CONSTRAINT", "FOREIGN", "CHECK", "PARTITION", "PRIMARY"),
 )
-"""What else than columns is added, dropped and renamed."""
+"""What else than columns is added, dropped and renamed. No column is called so without quotes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +54,15 @@ def column_moves(clauses: Iterable[Sequence[Token]]) -> ColumnMoves:
         first = clause[0] if clause else Token("")
         second = clause[1] if len(clause) > 1 else Token("")
         if first.says("CHANGE"):
-            at = _behind(clause, 1, "IF", "EXISTS")
-            sure &= _pair(clause, at, at + 1, renamed)
+            at = _name_at(clause, _behind(clause, 1, "IF", "EXISTS"))
+            sure &= _pair(clause, at, _name_at(clause, at + 1), renamed)
         elif first.says("RENAME") and second.says("COLUMN"):
             at = _behind(clause, 1, "IF", "EXISTS")
             sure &= _at(clause, at + 1).says("TO", "AS") and _pair(clause, at, at + 2, renamed)
-        elif first.says("ADD") and not _is_other(clause):
+        elif first.says("ADD") and not _is_other(clause, 1):
             added += _added(clause)
-        elif first.says("DROP") and not _is_other(clause):
-            dropped.append(small(_at(clause, _behind(clause, 1, "IF", "EXISTS")).text))
+        elif first.says("DROP") and not _is_other(clause, 1):
+            dropped.append(small(_at(clause, _name_at(clause, _behind(clause, 1, "IF", "EXISTS"))).text))
     return ColumnMoves(tuple(renamed), tuple(added), tuple(dropped), sure)
 
 
@@ -78,8 +77,37 @@ def _behind(clause: Sequence[Token], at: int, *words: str) -> int:
     return _after(clause, at, *words)
 
 
-def _is_other(clause: Sequence[Token]) -> bool:
-    return _at(clause, 1).says(*_NO_COLUMN)
+def _name_at(clause: Sequence[Token], at: int) -> int:
+    """Skip what a column is called by besides its name: MariaDB takes `t.c`, `db.t.c` and `.c`, MySQL 5.7 did."""
+    if _at(clause, at) == Token("."):
+        at += 1
+    while _at(clause, at + 1) == Token("."):
+        at += 2
+    return at
+
+
+def is_of_an_index(clause: Sequence[Token], at: int) -> bool:
+    """Tell whether what is added or dropped is no column: an index, a key, a check, a partition.
+
+    A column may be called `vector` where a server has no such indexes. Behind that stands its type, which has a number
+    or a text in brackets, if anything; an index has names there.
+    """
+    if not _at(clause, at).says("VECTOR"):
+        return _at(clause, at).says(*_NO_COLUMN)
+    behind, inside = _at(clause, at + 1), _at(clause, at + 3)
+    if behind.says("INDEX", "KEY", "IF") or behind == Token("("):
+        return True
+    named = inside.quoted or not (inside.text[:1].isdigit() or inside.text == "'")
+    return named and _at(clause, at + 2) == Token("(")
+
+
+def _is_other(clause: Sequence[Token], at: int) -> bool:
+    """Tell the same, and of MariaDB's periods and versions; columns of MySQL's may be called `period`, or `system`."""
+    if _at(clause, at).says("PERIOD"):
+        return _at(clause, at + 1).says("FOR", "IF")
+    if _at(clause, at).says("SYSTEM"):
+        return _at(clause, at + 1).says("VERSIONING")
+    return is_of_an_index(clause, at)
 
 
 def _pair(clause: Sequence[Token], old: int, new: int, found: list[tuple[str, str]]) -> bool:
@@ -96,14 +124,14 @@ def _pair(clause: Sequence[Token], old: int, new: int, found: list[tuple[str, st
 
 def _added(clause: Sequence[Token]) -> list[str]:
     """Name the columns of ADD c …, and of ADD (c …, d …)."""
-    at = _behind(clause, 1, "IF", "NOT", "EXISTS")
-    if _at(clause, at) != Token("("):
-        return [small(_at(clause, at).text)]
+    begin = _behind(clause, 1, "IF", "NOT", "EXISTS")
+    if _at(clause, begin) != Token("("):
+        return [small(_at(clause, _name_at(clause, begin)).text)]
     found, depth, begins = [], 0, True
-    for token in clause[at:]:
+    for at, token in enumerate(clause[begin:], start=begin):
         if begins and depth == 1 and token != Token("("):
-            if not token.says(*_NO_COLUMN):
-                found.append(small(token.text))
+            if not _is_other(clause, at):
+                found.append(small(_at(clause, _name_at(clause, at)).text))
             begins = False
         depth += (token == Token("(")) - (token == Token(")"))
         begins = begins or (depth == 1 and token == Token(","))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from cdc.model.errors import ProtocolError
-from connectors.mysql.statements.column_moves import NO_MOVES, ColumnMoves, column_moves
+from connectors.mysql.statements.column_moves import NO_MOVES, ColumnMoves, column_moves, is_of_an_index
 from connectors.mysql.statements.tokens import Name, Token
 from connectors.mysql.statements.tokens import after as _after
 from connectors.mysql.statements.tokens import name as _name
@@ -275,10 +275,6 @@ def _clauses(tokens: list[Token], at: int) -> Iterator[list[Token]]:
     yield clause
 
 
-_NO_COLUMN: Final = (
-    "INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR", "CONSTRAINT", "FOREIGN", "CHECK", "PARTITION", "PRIMARY",
-)  # fmt: skip
-"""What else than columns is added, dropped and renamed. Another primary key shows in the table's description."""
 _FILLS: Final = ("DEFAULT", "NOT", "AS", "GENERATED", "AUTO_INCREMENT", "SERIAL", "PRIMARY", "TIMESTAMP", "PERIOD")
 """Words of a new column that gives rows a value which are older than it is."""
 _PARTS: Final = ("TRUNCATE", "DROP", "EXCHANGE", "CONVERT", "DISCARD")
@@ -299,8 +295,8 @@ def _clause(table: Name, clause: list[Token], database: str) -> Meaning:
         return Partitions(table, gone=(_name(clause, 2, database)[0],))
     if first.says("MODIFY", "CHANGE", "CONVERT"):
         return Altered(table, values=True)
-    if second.says(*_NO_COLUMN) or not first.says("DROP", "ADD", "RENAME"):
-        return None
+    if is_of_an_index(clause, 1) or not first.says("DROP", "ADD", "RENAME"):
+        return None  # another primary key shows in the table's description
     if first.says("ADD") and not any(token.says(*_FILLS) for token in clause):
         return None
     return Altered(table, values=True)

@@ -393,7 +393,7 @@ def select_expression(told: TableColumn) -> str | None:
         told.type == table_map.DOUBLE and declared not in ("double", "double unsigned")
     ):
         return f"({name} * 1e0)"
-    if told.type == table_map.BIT or "zerofill" in declared:
+    if told.type == table_map.BIT or (told.type in table_map.NUMBERS and "zerofill" in declared):  # or it is a label
         return f"({name} + 0)"
     if declared == "year(2)":
         return f"IF(YEAR({name}) = 1900, '0000', YEAR({name}))"

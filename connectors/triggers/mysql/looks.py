@@ -19,7 +19,7 @@ from connectors.mysql.values.mapping import quoted_name as quoted
 from connectors.triggers.mysql import triggers
 from connectors.triggers.mysql.rights import no_process
 from connectors.triggers.mysql.shape import Shape, definition
-from connectors.triggers.mysql.triggers import SQL_MODE, Names
+from connectors.triggers.mysql.triggers import SQL_MODE, Names, Trigger
 
 _MADE_AT: Final = """
 SELECT COALESCE(CREATE_TIME, '') FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s
@@ -84,11 +84,23 @@ class Looks:
         facts = [now, ours, theirs, made_at]
         for trigger in (*guards, *triggers.triggers(self._names, number, shape)):
             of = made.get((trigger.schema, trigger.name))
-            as_made = [trigger.timing, trigger.event, trigger.table, trigger.body]
-            if of is None or list(of[:4]) != as_made or set(of[4].split(",")) != set(SQL_MODE.split(",")):
+            if of is None or list(of[:3]) != [trigger.timing, trigger.event, trigger.table]:
+                return None
+            if not self._does(trigger, of[3]) or set(of[4].split(",")) != set(SQL_MODE.split(",")):
                 return None
             facts += [*of[5:]]
         return facts
+
+    def _does(self, trigger: Trigger, told: str) -> bool:
+        """Tell whether a trigger has its body still; `told` is what the catalog says of it.
+
+        MySQL's catalog garbles names that have a quote in them (`a``b` is told as `aa`bb`): then the statement itself
+        is asked for.
+        """
+        if told == trigger.body or "``" not in trigger.body:
+            return told == trigger.body
+        rows = self._ask(f"SHOW CREATE TRIGGER {quoted(trigger.schema)}.{quoted(trigger.name)}")
+        return any(statement.endswith(f" FOR EACH ROW {trigger.body}") for _, _, statement, *_ in rows)
 
     def triggers(self, schemas: Iterable[str]) -> dict[tuple[str, str], list[str]]:
         """Return all triggers in some databases, by database and name."""
