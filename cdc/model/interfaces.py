@@ -86,6 +86,8 @@ class Source(Protocol):
     """Debezium's name of the connector: postgresql, mysql."""
     database: str
     """The database's name in events; empty where a table's schema is its database (MySQL)."""
+    places: tuple[str, ...]
+    """What `Transaction.where` tells, in its order: ``txId``, ``lsn``. Logs of one name may tell other things."""
 
     def connect(self) -> Mapping[str, str]:
         """Connect and check without changing anything; return the identity that a position belongs to.

@@ -43,10 +43,10 @@ class Wire(Protocol):
 class Wires(Protocol):
     """Makes the formats of tables."""
 
-    def begin(self, source: str, database: str) -> None:
+    def begin(self, source: str, database: str, places: tuple[str, ...]) -> None:
         """Forget what was learnt from a registry: a session begins, and everything outside may have changed.
 
-        `source` and `database` are what events say: `cdc.model.interfaces.Source`.
+        All three are what events say: `cdc.model.interfaces.Source`.
         """
 
     def moved(self) -> bool:

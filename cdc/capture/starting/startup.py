@@ -363,7 +363,7 @@ class Startup:
         wires, rules = self._settings.wires, self._settings.rules
         if wires is None:
             return
-        wires.begin(source.name, source.database)
+        wires.begin(source.name, source.database, source.places)
         refused, taken = list[TopicError](), 0
         found = [*as_published(self._sink.schemas(), tables, rules, self._settings.outbox)]
         before = captured() if any(of.changed for of in found) else ()

@@ -141,7 +141,7 @@ def _by_registry(config: ConnectorConfig, checked: Checked) -> Iterator[Finding]
         return
     rules = CaptureRules.of_source(config.source)
     with closing(registry.source(config)()) as source:
-        wires.begin(source.name, source.database or checked.identity.get("database", ""))
+        wires.begin(source.name, source.database or checked.identity.get("database", ""), source.places)
     topic = registry.part("sinks.check:topic_of")(config.sink, config.name)
     described = registry.part("sinks.check:described")(config.sink, config.name)
     for table, shown, numbers, changed in as_published(described, checked.tables, rules, config.source.outbox):
