@@ -20,6 +20,7 @@ from cdc.encode.envelope import row_codegen
 from cdc.encode.json_text import quoted
 from cdc.encode.topic_contents.foreign import event_of
 from cdc.formats import avro, schema
+from cdc.formats.proto import proto_text
 from cdc.formats.reading import Reading
 from cdc.formats.typed import INT32, INT64, plainly, typed
 from cdc.formats.wires import RegisteredWires
@@ -240,6 +241,20 @@ def test_names_that_avro_does_not_have() -> None:
     ):
         schema.field_names(["a-b", "a_b", "a_u002db", "c-d"])
     assert schema.full_name("shop-1.public.2nd table") == "shop_1.public._2nd_table"
+
+
+@pytest.mark.parametrize("topic", ["p.confluent.t", "p.s.confluent", "confluent.s.t", "p.Value.Source", "p.message.t"])
+def test_names_that_are_taken_in_a_proto_file(topic: str) -> None:
+    """By Confluent's own package, or by a message: a compiler looks from the inside out, and takes the first."""
+    kinds = {"id": Kind("int32"), "d": Kind("decimal", 5, 2), "g": Kind("geometry"), "a-b": Kind("string")}
+    kinds |= dict.fromkeys(("Geometry", "GeometryMessage", "Value", "confluent", "message"), Kind("string"))
+    table = Table("s", "t", tuple(Column(name, "", kind, quoted) for name, kind in kinds.items()), ("id",))
+    registry = MemoryRegistry()
+    assert RegisteredWires(Formats("protobuf"), registry=registry).of(table, topic) is not None
+    for _, text in registry.schemas.values():
+        proto_messages.message_class(text)
+        package, message = proto_text.parse(text)
+        assert proto_text.text(message, package) == text
 
 
 @pytest.mark.parametrize("number", [0, 1, -1, 63, 64, -64, -65, 2**31 - 1, -(2**63), 2**63 - 1])
