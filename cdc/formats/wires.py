@@ -125,7 +125,8 @@ class RegisteredWires:
         if encoding == "connect-json":
             return _Wrapped(tuple(map(typed, table.columns)), _connect(key), _connect(value))
         if encoding == "json-schema":
-            of_row = json_schema.of_row(table, row.name or "", row)
+            newest = self._at_registry().newest(self._subject(topic, "value", value.name or ""))
+            of_row = json_schema.of_row(table, row.name or "", row, newest)
             of_value = of_row if flat is not None else json_schema.of_event(of_row, value)
             of_key = json_schema.of_key(table, key.name or "")
             heads = self._heads(topic, (key, of_key), (value, of_value), type_="JSON")
