@@ -18,7 +18,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 _FIELD: Final = re.compile(
     r"(?:(optional|repeated) )?([\w.]+) (\w+) = (\d+)"
-    r"(?: \[(deprecated = true)?(?:, )?(?:\(confluent\.field_meta\) = (.*))?\])?;"
+    r"(?: \[(deprecated = true)?(?:, )?(?:\(\.?confluent\.field_meta\) = (.*))?\])?;"
 )
 _PARAM: Final = re.compile(r'\{key: "([^"]*)", value: "([^"]*)"\}')
 _OF: Final = descriptor_pb2.FieldDescriptorProto

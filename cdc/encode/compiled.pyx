@@ -1158,14 +1158,17 @@ cdef class Frame:
         free(self.avro.start)
         free(self.protobuf.start)
 
-    cdef int in_avro(self) except -1:
+    cdef int in_avro(self, bint placed) except -1:
         """Put together in Avro what the events share: the members of `where` are fields that may be null, in its order."""
         cdef Out *out = &self.avro
         self.avro_of, out.size = 0, 0
         put_long(out, self.at_ms)
         put_sized(out, PyBytes_AS_STRING(self.marked), PyBytes_GET_SIZE(self.marked))
         self.avro_ends[0] = out.size
-        self.place(out, self.avro_ends, -1)
+        if placed:
+            self.place(out, self.avro_ends, -1)
+        else:
+            self.avro_ends[1] = self.avro_ends[2] = self.avro_ends[3] = out.size
         if self.name is None:
             put_byte(out, 0)
         else:
@@ -1332,7 +1335,7 @@ cdef class Frame:
         cdef size_t *ends = self.avro_ends
         cdef _Count count = None
         if self.avro_of != self.serial:
-            self.in_avro()
+            self.in_avro(end.table.placed)
         mine = self.avro.start
         if type(lsn) is tuple:
             if self.places != 2 or len(<tuple>lsn) != 2:

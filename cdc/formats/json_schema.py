@@ -1,6 +1,8 @@
 """JSON Schema of a table's records: plain JSON as docs/events.md has it. Pure. https://json-schema.org/draft-07
 
 A record has no other members than its schema, so that registries take a new column for the compatible change it is.
+For the same reason a column that is gone leaves its member, marked ``deprecated`` and never written: a registry refuses
+a closed schema that has no room for what the one before it had.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cdc.formats.schema import KIND, TOLD, Schema
+from cdc.formats.schema_text import gone
 from cdc.formats.typed import SPECIAL
 from cdc.model.change import Column, Table
 
@@ -23,11 +26,14 @@ def of_key(table: Table, title: str) -> dict[str, Any]:
     return {"$schema": _DRAFT, "title": title, **_closed(properties), "required": [c.name for c in columns]}
 
 
-def of_row(table: Table, title: str, metadata: Schema) -> dict[str, Any]:
-    """Describe a table's rows, with the members that `metadata` has."""
-    properties = {c.name: {"type": [*_types(c), "null"], **_title(c), **_kind(c)} for c in table.columns}
+def of_row(table: Table, title: str, metadata: Schema, newest: str | None) -> dict[str, Any]:
+    """Describe a table's rows, with the members that `metadata` has, and those of the subject's `newest` schema."""
+    properties: dict[str, dict[str, Any]] = {
+        c.name: {"type": [*_types(c), "null"], **_title(c), **_kind(c)} for c in table.columns
+    }
     known = set(properties)
     properties |= {name: {"type": ["string", "integer"]} for name, _ in metadata.fields if name not in known}
+    properties |= gone(newest, properties)
     return {"$schema": _DRAFT, "title": title, **_closed(properties)}
 
 

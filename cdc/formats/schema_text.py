@@ -45,7 +45,29 @@ def _of_rows(found: Mapping[str, Mapping[str, str]]) -> Mapping[str, str]:
 
 
 def _object(of: Mapping[str, Any]) -> tuple[str, Iterable[str]]:
-    row = of["properties"]
+    return str(of["title"]), [name for name, about in _properties(of).items() if not about.get("deprecated")]
+
+
+def _properties(of: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a JSON Schema says of a row's members."""
+    row: Mapping[str, Any] = of["properties"]
     if str(of["title"]).endswith(".Envelope"):
         (row,) = (form["properties"] for form in row["after"]["oneOf"] if "properties" in form)
-    return str(of["title"]), list(row)
+    return row
+
+
+def gone(text: str | None, members: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return what a JSON Schema says of the members of rows that are none of `members`; nothing if it is none of ours.
+
+    What was said of the type at the source is left out: it may have labels.
+    """
+    there = set(members)
+    try:
+        found: Mapping[str, Any] = {} if text is None else _properties(orjson.loads(text))
+        left = {name: dict(about) for name, about in sorted(found.items()) if name not in there}
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return {}
+    return {
+        name: {**{word: told for word, told in about.items() if word != "title"}, "deprecated": True}
+        for name, about in left.items()
+    }

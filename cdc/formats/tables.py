@@ -14,18 +14,18 @@ _NUMBER: Final = Schema(type="int64")
 _SNAPSHOT: Final = Schema(
     type="string", name="io.debezium.data.Enum", version=1, parameters={"allowed": "true,incremental,false"}
 )
-_WHERE: Final = {
-    "postgresql": (("txId", _NUMBER.or_null()), ("lsn", _NUMBER.or_null())),
-    "mysql": (
-        ("server_id", _NUMBER.or_null()),
-        ("gtid", _TEXT.or_null()),
-        ("file", _TEXT.or_null()),
-        ("pos", _NUMBER.or_null()),
-        ("row", _NUMBER.or_null()),
-    ),
+_LOGS: Final = {
+    ("txId", "lsn"): (_NUMBER, _NUMBER),
+    ("server_id", "gtid", "file", "pos", "row"): (_NUMBER, _TEXT, _TEXT, _NUMBER, _NUMBER),
 }
-"""What tells an event's place in the log, by source: in the order of a transaction's `where`. Other sources' places are
-not described: `position` is there."""
+"""What tells an event's place in the log, by the names of a source's `places`."""
+_OTHERS: Final = {
+    ("txId", "change"): (_NUMBER, _NUMBER),
+    ("round", "change"): (_NUMBER, _TEXT),
+    ("change",): (_NUMBER,),
+    ("revision",): (_NUMBER,),
+}
+"""The same where there is no log that Debezium knows: Avro and Protobuf leave them out, `position` is there."""
 TRANSACTION: Final = Schema(
     type="struct",
     name="event.block",
@@ -54,20 +54,21 @@ def row_schema(table: Table, topic: str, *, precise: bool, metadata: Sequence[st
     return Schema(type="struct", name=f"{topic}.Value", fields=tuple(fields))
 
 
-def places(source: str) -> tuple[tuple[str, Schema], ...]:
-    """Return the fields of a source's places in its log."""
-    return _WHERE.get(source, ())
+def places(names: tuple[str, ...], *, packed: bool) -> tuple[tuple[str, Schema], ...]:
+    """Return the fields of a source's places in its log. `packed`: of Avro or Protobuf, which have a log's alone."""
+    found = _LOGS.get(names, () if packed else _OTHERS.get(names, ()))
+    return tuple((name, of.or_null()) for name, of in zip(names, found, strict=False))
 
 
-def event_schema(row: Schema, topic: str, source: str, database: str) -> Schema:
-    """Return the schema of events; `source` and `database` are as events have them."""
+def event_schema(row: Schema, topic: str, source: str, database: str, where: tuple[tuple[str, Schema], ...]) -> Schema:
+    """Return the schema of events; `source` and `database` are as events have them, `where` are its places."""
     named = ("db", "schema", "table") if database else ("db", "table")
     place = Schema(
         type="struct",
         name=f"io.debezium.connector.{source}.Source",
         fields=(
             ("version", _TEXT), ("connector", _TEXT), ("name", _TEXT), ("ts_ms", _NUMBER), ("snapshot", _SNAPSHOT),
-            *((name, _TEXT) for name in named), *places(source),
+            *((name, _TEXT) for name in named), *where,
             ("position", _TEXT), ("schema_version", Schema(type="int32")),
         ),
     )  # fmt: skip

@@ -71,13 +71,14 @@ class RegisteredWires:
     def __init__(self, formats: Formats, *, registry: Registry | None = None, subjects: str = "topic") -> None:
         self._formats, self._registry, self._subjects = formats, registry, subjects
         self._source = self._database = ""
+        self._places: tuple[str, ...] = ()
         self._made: dict[tuple[Table, str, bytes], Wire | None] = {}
         self._topics: dict[str, str] = {}
         """Topics by what their records are called."""
         self._watch: RegistryWatch | None = None
 
-    def begin(self, source: str, database: str) -> None:
-        self._source, self._database = source, database
+    def begin(self, source: str, database: str, places: tuple[str, ...]) -> None:
+        self._source, self._database, self._places = source, database, places
         self._made.clear()
         self._topics.clear()
         if self._registry is not None:
@@ -119,11 +120,13 @@ class RegisteredWires:
             )
         row = row_schema(table, name, precise=precise, metadata=flat.metadata if flat is not None else ())
         key = key_schema(table, name)
-        value = row if flat is not None else event_schema(row, name, self._source, self._database)
+        where = places(self._places, packed=encoding in PRECISE)
+        value = row if flat is not None else event_schema(row, name, self._source, self._database, where)
         if encoding == "connect-json":
             return _Wrapped(tuple(map(typed, table.columns)), _connect(key), _connect(value))
         if encoding == "json-schema":
-            of_row = json_schema.of_row(table, row.name or "", row)
+            newest = self._at_registry().newest(self._subject(topic, "value", value.name or ""))
+            of_row = json_schema.of_row(table, row.name or "", row, newest)
             of_value = of_row if flat is not None else json_schema.of_event(of_row, value)
             of_key = json_schema.of_key(table, key.name or "")
             heads = self._heads(topic, (key, of_key), (value, of_value), type_="JSON")
@@ -132,7 +135,7 @@ class RegisteredWires:
         if encoding == "protobuf":
             return self._protobuf(table, topic, numbers, key=key, row=row, value=value, precise=precise)
         heads = self._heads(topic, (key, schema.avro(key)), (value, schema.avro(value)), type_="AVRO")
-        return _Avro(table, heads, key=key, row=row, value=value, precise=precise, placed=bool(places(self._source)))
+        return _Avro(table, heads, key=key, row=row, value=value, precise=precise, placed=bool(where))
 
     def _heads(self, topic: str, key: tuple[Schema, Any], value: tuple[Schema, Any], *, type_: str) -> _Heads:
         """Register both schemas; return what stands before keys and values."""
@@ -188,7 +191,7 @@ class RegisteredWires:
         )  # fmt: skip
         return _Protobuf(
             table, _Heads(heads.key + FIRST, heads.value + FIRST, heads.print), key=key_message, row=row_message,
-            value=event, precise=precise, numbers=given, source=self._source,
+            value=event, precise=precise, numbers=given, places=self._places,
         )  # fmt: skip
 
     def _registered(self, subject: str) -> tuple[Numbered, ...]:
@@ -309,7 +312,7 @@ class _Protobuf:
         value: Message,
         precise: bool,
         numbers: FieldNumbers,
-        source: str,
+        places: tuple[str, ...],
     ) -> None:
         self._key_head, self._value_head, self.value_print = heads
         self.key_form, self.value_form = self._key_head.hex(), self._value_head.hex()
@@ -318,7 +321,7 @@ class _Protobuf:
         self.encoders: Sequence[Encode] = [_packed(c, "Protobuf") if precise else typed(c) for c in table.columns]
         self._pack_key, self._pack_value = protobuf.packer(key), protobuf.packer(value)
         self._read_key = protobuf.reader(key)
-        self.compiled: Any = protobuf_table(table, heads[:2], encoders=self.encoders, key=key, row=row, source=source)
+        self.compiled: Any = protobuf_table(table, heads[:2], encoders=self.encoders, key=key, row=row, places=places)
 
     def key(self, json: bytes) -> bytes:
         return self._key_head + self._pack_key(orjson.loads(json))

@@ -7,7 +7,7 @@ they are compared as bytes: with what the topic holds, with those of a snapshot.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from cdc.model.change import Table
 
@@ -40,13 +40,26 @@ class Wire(Protocol):
         """Make a record's value of the event's JSON, or of the row's where the topic is flat."""
 
 
+@runtime_checkable
+class Placing(Protocol):
+    """A part of a `Source` whose events tell their place in its log."""
+
+    places: tuple[str, ...]
+    """What `Transaction.where` tells, in its order: ``txId``, ``lsn``. Logs of one name may tell other things."""
+
+
+def places_of(source: object) -> tuple[str, ...]:
+    """Return what a source's events tell of their place in its log."""
+    return source.places if isinstance(source, Placing) else ()
+
+
 class Wires(Protocol):
     """Makes the formats of tables."""
 
-    def begin(self, source: str, database: str) -> None:
+    def begin(self, source: str, database: str, places: tuple[str, ...]) -> None:
         """Forget what was learnt from a registry: a session begins, and everything outside may have changed.
 
-        `source` and `database` are what events say: `cdc.model.interfaces.Source`.
+        All three are what events say: `cdc.model.interfaces.Source`, `places_of`.
         """
 
     def moved(self) -> bool:

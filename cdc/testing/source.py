@@ -24,6 +24,7 @@ class MemorySource:
     """A `Source` over a `MemoryLog`."""
 
     name = "memory"
+    places: tuple[str, ...] = ("txId", "lsn")
 
     def __init__(self, log: MemoryLog, tables: Sequence[Table], *, at: At = nothing) -> None:
         self._log = log

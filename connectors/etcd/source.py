@@ -42,6 +42,7 @@ class EtcdSource:
     """Follows one cluster."""
 
     name = "etcd"
+    places: tuple[str, ...] = ("revision",)
     database = ""
 
     def __init__(self, config: ConnectorConfig) -> None:

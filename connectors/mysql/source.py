@@ -62,6 +62,7 @@ class MysqlSource:
     """Follows one server's binlog."""
 
     name, database = "mysql", ""
+    places: tuple[str, ...] = ("server_id", "gtid", "file", "pos", "row")
 
     def __init__(self, config: ConnectorConfig) -> None:
         self._config = config
@@ -70,8 +71,7 @@ class MysqlSource:
         self._sql: session.Connection | None = None
         self._dump: BinlogDump | None = None
         self._server = server.Server("", {}, "")
-        self._compared_s = time.monotonic()
-        self._by_gtid = False
+        self._compared_s, self._by_gtid = time.monotonic(), False
         """Whether views tell transactions by GTID, not by where they end."""
         self._by_hand: GtidSet | None = None
         """What Kafka has, and what somebody has set gtid_purged to, if that is more."""

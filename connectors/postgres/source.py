@@ -49,6 +49,7 @@ class PostgresSource:
     """Follows one database's logical WAL through one slot and one publication."""
 
     name = "postgresql"
+    places: tuple[str, ...] = ("txId", "lsn")
 
     def __init__(self, config: ConnectorConfig) -> None:
         self._config = config

@@ -79,6 +79,7 @@ class TriggerSource(ABC, Generic[C]):
     """Follows what triggers have written down in one database: the part of it that knows no dialect."""
 
     name: str
+    places: tuple[str, ...]
     database = ""
 
     def __init__(self, config: ConnectorConfig, *, longest_name: int | None = None) -> None:
@@ -94,8 +95,7 @@ class TriggerSource(ABC, Generic[C]):
         self._stale: dict[str, str] = {}
         self._place: Place | None = None
         self._rounds: Rounds | None = None
-        self._look_at_s = 0.0
-        self._forgot_s = 0.0
+        self._look_at_s = self._forgot_s = 0.0
         self._differ: set[str] = set()
         """The tables that differed at the last look."""
         self._gone: set[str] = set()

@@ -20,7 +20,9 @@ from cdc.encode.envelope import row_codegen
 from cdc.encode.json_text import quoted
 from cdc.encode.topic_contents.foreign import event_of
 from cdc.formats import avro, schema
+from cdc.formats.proto import proto_text
 from cdc.formats.reading import Reading
+from cdc.formats.schema_text import is_of
 from cdc.formats.typed import INT32, INT64, plainly, typed
 from cdc.formats.wires import RegisteredWires
 from cdc.model.change import Column, Kind, Table
@@ -242,6 +244,20 @@ def test_names_that_avro_does_not_have() -> None:
     assert schema.full_name("shop-1.public.2nd table") == "shop_1.public._2nd_table"
 
 
+@pytest.mark.parametrize("topic", ["p.confluent.t", "p.s.confluent", "confluent.s.t", "p.Value.Source", "p.message.t"])
+def test_names_that_are_taken_in_a_proto_file(topic: str) -> None:
+    """By Confluent's own package, or by a message: a compiler looks from the inside out, and takes the first."""
+    kinds = {"id": Kind("int32"), "d": Kind("decimal", 5, 2), "g": Kind("geometry"), "a-b": Kind("string")}
+    kinds |= dict.fromkeys(("Geometry", "GeometryMessage", "Value", "confluent", "message"), Kind("string"))
+    table = Table("s", "t", tuple(Column(name, "", kind, quoted) for name, kind in kinds.items()), ("id",))
+    registry = MemoryRegistry()
+    assert RegisteredWires(Formats("protobuf"), registry=registry).of(table, topic) is not None
+    for _, text in registry.schemas.values():
+        proto_messages.message_class(text)
+        package, message = proto_text.parse(text)
+        assert proto_text.text(message, package) == text
+
+
 @pytest.mark.parametrize("number", [0, 1, -1, 63, 64, -64, -65, 2**31 - 1, -(2**63), 2**63 - 1])
 def test_numbers(number: int) -> None:
     out = io.BytesIO()
@@ -316,6 +332,31 @@ def test_numbers_of_protobuf_outlive_columns_and_topics(shape: str) -> None:
     assert run("protobuf", "b", "id") == {"b": 3, "id": 1, "a": 2, "c": 4}
     bench.kafka, bench.log = MemoryKafka(), MemoryLog()
     assert run("protobuf", "c", "id", "a") == {"c": 4, "id": 1, "a": 2, "b": 3}
+
+
+@pytest.mark.parametrize("shape", ["envelope", "flat"])
+def test_a_column_that_is_gone_leaves_its_member_in_json_schema(shape: str) -> None:
+    """A registry of BACKWARD refuses a closed schema without it; a start has the same schema again."""
+    bench = Bench()
+
+    def run(*names: str) -> dict[str, bool]:
+        """Return the members, with whether they are marked."""
+        table = text_table("t", list(names))
+        bench.run(Formats(f"{shape} json-schema"), table)
+        bench.log.commit(insert(table, tuple(b"1" for _ in names)), truncate(table))
+        bench.run(Formats(f"{shape} json-schema"), table)
+        text = bench.registry.newest("p.s.t-value") or ""
+        assert is_of("JSON", text, [f"p.s.t.{of}" for of in ("Envelope", "Value")], names)
+        written = orjson.loads(text)["properties"]
+        row = written if shape == "flat" else written["after"]["oneOf"][1]["properties"]
+        return {name: about.get("deprecated", False) for name, about in row.items()}
+
+    assert run("id", "a", "b") == {"id": False, "a": False, "b": False}
+    assert run("id", "c") == {"id": False, "c": False, "a": True, "b": True}
+    assert run("id", "c", "b") == {"id": False, "c": False, "b": False, "a": True}
+    written = len(bench.registry.schemas)
+    bench.run(Formats(f"{shape} json-schema"), text_table("t", ["id", "c", "b"]))
+    assert len(bench.registry.schemas) == written
 
 
 def test_numbers_of_columns_that_came_and_went_while_the_connector_was_stopped() -> None:

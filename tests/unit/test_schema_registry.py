@@ -406,7 +406,7 @@ def test_what_a_registry_would_refuse_is_known_before(server: ScriptedRegistry, 
         client = SchemaRegistry(RegistryConfig(url=server.url), learns=False)
         wires = RegisteredWires(Formats(form), registry=client)
         source = MemorySource(MemoryLog(), [table])
-        wires.begin(source.name, source.database)
+        wires.begin(source.name, source.database, source.places)
         wires.of(table, "p.s.t")
 
     asked(TABLE)
@@ -507,7 +507,7 @@ def test_bytes_do_not_come_to_stand_for_another_value(
     for subjects, shape, said in shapes:
         server.subjects, server.schemas, server.levels = {}, {}, {"": "BACKWARD"}
         wires = RegisteredWires(Formats(shape), registry=registry, subjects=subjects)
-        wires.begin("postgresql", "d")
+        wires.begin("postgresql", "d", ("txId", "lsn"))
         wires.of(before, "p.s.t")
         kept = len(server.schemas)
         if said is None:

@@ -228,8 +228,8 @@ class SlowRegistry:
     def __init__(self) -> None:
         self.answered = threading.Event()
 
-    def begin(self, source: str, database: str) -> None:
-        del source, database
+    def begin(self, source: str, database: str, places: tuple[str, ...]) -> None:
+        del source, database, places
 
     def of(self, table: Table, topic: str, numbers: object = None) -> Wire | None:
         del table, topic

@@ -33,6 +33,7 @@ from cdc.model.interfaces import LINEAGE, Comparing, Renaming, Sink, Source
 from cdc.model.ledger import Loss, loss, to_record
 from cdc.model.state import UNLOGGED, Phase, State
 from cdc.model.table_schema import NoneCame
+from cdc.model.wire import places_of
 
 _OUTBOX: Final = "source.outbox"
 """What the state's `config` calls the table that is an outbox."""
@@ -363,7 +364,7 @@ class Startup:
         wires, rules = self._settings.wires, self._settings.rules
         if wires is None:
             return
-        wires.begin(source.name, source.database)
+        wires.begin(source.name, source.database, places_of(source))
         refused, taken = list[TopicError](), 0
         found = [*as_published(self._sink.schemas(), tables, rules, self._settings.outbox)]
         before = captured() if any(of.changed for of in found) else ()

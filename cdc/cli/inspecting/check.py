@@ -34,6 +34,7 @@ from cdc.model.change import Table
 from cdc.model.errors import CdcError, ConfigError, OperatorError, TopicError
 from cdc.model.hints import CONNECTOR, pasteable
 from cdc.model.state import State
+from cdc.model.wire import places_of
 from cdc.rules import outbox
 from cdc.rules.capture_rules import CaptureRules
 from cdc.rules.flat import Formats
@@ -141,7 +142,7 @@ def _by_registry(config: ConnectorConfig, checked: Checked) -> Iterator[Finding]
         return
     rules = CaptureRules.of_source(config.source)
     with closing(registry.source(config)()) as source:
-        wires.begin(source.name, source.database or checked.identity.get("database", ""))
+        wires.begin(source.name, source.database or checked.identity.get("database", ""), places_of(source))
     topic = registry.part("sinks.check:topic_of")(config.sink, config.name)
     described = registry.part("sinks.check:described")(config.sink, config.name)
     for table, shown, numbers, changed in as_published(described, checked.tables, rules, config.source.outbox):

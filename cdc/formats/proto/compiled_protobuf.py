@@ -9,9 +9,9 @@ import orjson
 
 from cdc.encode.envelope.row_codegen import Encode, compiled
 from cdc.encode.json_text import FORMS, PACKED
+from cdc.formats import tables
 from cdc.formats.proto import protobuf
 from cdc.formats.proto.proto_message import DECIMAL_MESSAGE, Field, Message, source_number
-from cdc.formats.tables import places
 from cdc.model.change import Column, Table
 
 _ALIKE: Final = ("t_or_f", "one_or_zero", "micros", "millis", "days", "clock")
@@ -19,7 +19,13 @@ _ALIKE: Final = ("t_or_f", "one_or_zero", "micros", "millis", "days", "clock")
 
 
 def protobuf_table(
-    table: Table, heads: tuple[bytes, bytes], *, encoders: Sequence[Encode], key: Message, row: Message, source: str
+    table: Table,
+    heads: tuple[bytes, bytes],
+    *,
+    encoders: Sequence[Encode],
+    key: Message,
+    row: Message,
+    places: tuple[str, ...],
 ) -> Any:  # noqa: ANN401 - compiled code has no types
     """Make the table's compiled writer; None where nothing is compiled."""
     if compiled is None:
@@ -29,7 +35,7 @@ def protobuf_table(
     whole = [_column(column, encode, of_row[column.name], bare=False) for column, encode in columns]
     keys = [_column(*columns[i], of_key[columns[i][0].name], bare=True) for i in table.key_indexes]
     metadata = {of.name.removeprefix("__"): protobuf.tag(of) for of in row.fields[len(columns) :] if not of.deprecated}
-    members = places(source)
+    members = tables.places(places, packed=True)
     return compiled.ProtobufTable(
         *heads,
         compiled.ProtobufColumns(keys, table.key_indexes),

@@ -198,7 +198,9 @@ def row_message(row: Schema, wanted: Mapping[str, str], given: Sequence[Numbered
     }
     gone = {of.column: of for of in given if of.column and of.column not in wanted}
     kept = {of.number for of in (*by_name.values(), *gone.values())}
-    geometry = GEOMETRY + "Message" * any(of.written == GEOMETRY for of in given)
+    geometry = GEOMETRY
+    while any(of.written == geometry for of in given):
+        geometry += "Message"
     required = {n for n, of in row.fields if not of.optional}
     fields = [_column(by_name[n], of, geometry, label="" if n in required else "optional") for n, of in row.fields]
     label = "" if required else "optional"

@@ -43,7 +43,8 @@ def text(message: Message, package: str) -> str:
     imports = [_META] if any(of.params for of in all_fields) else []
     imports += [_DECIMAL] if any(of.type == DECIMAL_MESSAGE for of in all_fields) else []
     head = ['syntax = "proto3";', f"package {package};", *(f'import "{name}";' for name in imports)]
-    return "\n".join([*head, "", *_message(message, ""), ""])
+    root = "." if "confluent" in package.split(".")[1:] else ""
+    return "\n".join([*head, "", *_message(message, "", root), ""])
 
 
 def _every(message: Message) -> Iterator[Field]:
@@ -53,24 +54,26 @@ def _every(message: Message) -> Iterator[Field]:
             yield from _every(of.message)
 
 
-def _message(message: Message, indent: str) -> Iterator[str]:
+def _message(message: Message, indent: str, root: str) -> Iterator[str]:
+    """Write a message. `root` stands before Confluent's names where the package has one of its own like them."""
     yield f"{indent}message {message.name} {{"
     inner = indent + "  "
     if message.reserved:
         yield f"{inner}reserved {', '.join(map(str, message.reserved))};"
     for of in message.fields:
-        yield f"{inner}{of.label + ' ' if of.label else ''}{of.type} {of.written} = {of.number}{_options(of)};"
+        type_ = root + of.type if of.type == DECIMAL_MESSAGE else of.type
+        yield f"{inner}{of.label + ' ' if of.label else ''}{type_} {of.written} = {of.number}{_options(of, root)};"
     nested = {of.message.name: of.message for of in message.fields if of.message is not None}
     for each in nested.values():
-        yield from _message(each, inner)
+        yield from _message(each, inner, root)
     yield f"{indent}}}"
 
 
-def _options(of: Field) -> str:
+def _options(of: Field, root: str) -> str:
     told = ["deprecated = true"] if of.deprecated else []
     if of.params:
         pairs = ", ".join(f"{{key: {_quoted(key)}, value: {_quoted(value)}}}" for key, value in of.params.items())
-        told.append(f"(confluent.field_meta) = {{params: [{pairs}]}}")
+        told.append(f"({root}confluent.field_meta) = {{params: [{pairs}]}}")
     return f" [{', '.join(told)}]" if told else ""
 
 

@@ -35,6 +35,7 @@ class MysqlTriggers(TriggerSource[Captured]):
     """Follows one server through one database of change tables."""
 
     name = "mysql"
+    places: tuple[str, ...] = ("round", "change")
 
     def __init__(self, config: ConnectorConfig) -> None:
         super().__init__(config, longest_name=LONGEST)

@@ -28,6 +28,7 @@ class PostgresTriggers(TriggerSource[Captured]):
     """Follows one database through one schema of change tables."""
 
     name = "postgresql"
+    places: tuple[str, ...] = ("txId", "change")
 
     def __init__(self, config: ConnectorConfig) -> None:
         super().__init__(config, longest_name=LONGEST)

@@ -35,6 +35,7 @@ class SqliteSource(TriggerSource[Found]):
     """Follows one file through one change table."""
 
     name = "sqlite"
+    places: tuple[str, ...] = ("change",)
 
     def __init__(self, config: ConnectorConfig) -> None:
         super().__init__(config)
