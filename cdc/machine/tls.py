@@ -12,6 +12,8 @@ _CUT: Final = re.compile(
 )
 """What clients say when a peer or something between has hung up; a refusal names a certificate, a version, a cipher."""
 _REFUSED: Final = re.compile(r"certificate|self[- ]signed|unknown ca\b")
+_NAMES: Final = re.compile(r'"[^"]*"|\w+://\S+')
+"""Names and addresses of servers, which may have such words in them."""
 
 
 def was_cut(exc: BaseException) -> bool:
@@ -25,5 +27,5 @@ def was_cut(exc: BaseException) -> bool:
 
 def says_cut(words: str) -> bool:
     """Whether a client's words say that the connection ended during a handshake."""
-    plain = words.replace("_", " ").lower()
+    plain = _NAMES.sub("", words).replace("_", " ").lower()
     return _CUT.search(plain) is not None and _REFUSED.search(plain) is None

@@ -31,6 +31,8 @@ TOO_MANY_HINT: Final = (
     "SELECT count(*), application_name FROM pg_stat_activity GROUP BY 2; raise max_connections or close some"
 )
 _TLS: Final = "certificate|SSL"
+_NAMES: Final = re.compile(r'"(?!max_wal_senders")[^"]*"')
+"""What is quoted: names of hosts, databases, roles and files, which mean nothing, whatever words are in them."""
 
 _MEANINGS: Final = (
     _Meaning(  # libpq's own words, before it asks the server
@@ -116,6 +118,12 @@ _MEANINGS: Final = (
         hint="add ?sslcert=/path/to/client.pem&sslkey=/path/to/client.key to source.url",
     ),
     _Meaning(
+        "private key file",
+        "PostgreSQL at {where}: the key of our own certificate cannot be used: {last}",
+        hint="sslkey in source.url names it: it must be of the certificate in sslcert, belong to the user that runs "
+        "this, and have chmod 600",
+    ),
+    _Meaning(
         _TLS,
         "PostgreSQL at {where}: no trusted TLS connection: {last}",
         hint="add ?sslrootcert=/path/to/ca.pem to source.url; ?sslmode=require gives up checking who answers",
@@ -154,9 +162,9 @@ _MEANINGS: Final = (
 def meaning(where: str, params: Mapping[str, str], message: str) -> CdcError:
     """Return what a connection to the place `where` with libpq's `params` has failed for."""
     text = " ".join(message.split())
-    facts = _facts(where, params, text)
+    facts, words = _facts(where, params, text), _NAMES.sub('""', text)
     for of in _MEANINGS:
-        if re.search(of.words, text) and not (of.words is _TLS and says_cut(text)):
+        if re.search(of.words, words) and not (of.words is _TLS and says_cut(text)):
             kind = RetryableError if of.passes else OperatorError
             return kind(of.what.format(**facts), hint=of.hint.format(**facts))
     return RetryableError(

@@ -350,6 +350,7 @@ def test_a_cut_is_told_from_a_refusal() -> None:
     assert [was_cut(error) for error in _tls_errors()] == [False, True, True, True, True, False]
     assert says_cut("SSL error: unexpected eof while reading")
     assert says_cut("SSL SYSCALL error: Connection reset by peer")
+    assert says_cut("ssl://certificates-kafka:9093/bootstrap: SSL handshake failed: Disconnected")  # its name
     assert not says_cut("SSL error: certificate verify failed: unexpected eof while reading")
     assert not says_cut("SSL error: tlsv1 alert unknown ca")
 

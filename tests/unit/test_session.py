@@ -131,6 +131,8 @@ OPERATOR = [
     ("SSL error: certificate verify failed", "no trusted TLS", "sslrootcert"),
     ("received invalid response to SSL negotiation: h", "another service answers there", "pg_isready -h"),
     ("server does not support SSL, but SSL was required", "no trusted TLS", "ALTER SYSTEM SET ssl = on"),
+    ('private key file "/k" has group or world access', "the key of our own certificate", "chmod 600"),
+    ('certificate does not match private key file "/k": key values mismatch', "cannot be used", "sslcert"),
 ]
 RETRYABLE = [
     ("SSL SYSCALL error: EOF detected", "EOF detected"),
@@ -165,6 +167,21 @@ def test_a_failed_connection_says_who_acts(text: str, kind: type[CdcError], mess
     assert "h:5432/d" in error.message
     assert hint in (error.hint or "")
     assert SECRET not in str(error)
+
+
+OF_NAMES = (
+    'connection to server at "certificates-db" (10.0.0.7), port 5432 failed: Connection refused',
+    'connection to server at "certificates-db" (10.0.0.7), port 5432 failed: SSL SYSCALL error: EOF detected',
+    'could not translate host name "certificates-db" to address: Name or service not known',
+    f'{FAILED}FATAL:  too many connections for database "SSL certificates"',
+    f'{FAILED}FATAL:  too many connections for role "WAL sender"',
+)
+
+
+@pytest.mark.parametrize("text", OF_NAMES)
+def test_a_name_means_nothing_whatever_it_says(text: str) -> None:
+    """A service that is called after certificates is away for a moment as any other is."""
+    assert type(meaning("certificates-db:5432/d", _parameters("certificates-db/d"), text)) is RetryableError
 
 
 def test_connecting_translates_the_drivers_error_and_hides_its_context(monkeypatch: pytest.MonkeyPatch) -> None:
