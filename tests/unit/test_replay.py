@@ -129,7 +129,7 @@ def test_no_beginning(text: str, said: str) -> None:
 
 def test_a_replay_that_begins_has_no_rows_of_another_one() -> None:
     """Its checkpoint alone was removed, or another name gives the same copies: r-1 and r_1."""
-    start = Start(_config({}), *[cast("Any", None)] * 5)
+    start = Start(*[cast("Any", None)] * 6)
     orders: Any = SimpleNamespace(topic="t", qualified="public.orders", schema="public", copy_name="orders_r_1")
     start.held = {("t", "s"): {}}
     start._require_unfilled([(orders, "s")])
