@@ -151,7 +151,7 @@ class ArrowRows:
     def __init__(
         self, record: Mapping[str, Any], text: Collection[str] = (), *, infinite: Mapping[str, Ends] = STAND_INS
     ) -> None:
-        """`record` is of the schema topic. Columns named in `text` are given as the text of their JSON."""
+        """`record` is of the schema topic. Columns of it that `text` names are given as the text of their JSON."""
         self._infinite = infinite
         self.table = f"{record['schema']}.{record['table']}"
         self.version = int(record["version"])
@@ -159,11 +159,6 @@ class ArrowRows:
         self._kinds = {
             column["name"]: Kind(_TEXT) if column["name"] in text else kind_of(column) for column in record["columns"]
         }
-        unknown = sorted(set(text) - self._kinds.keys())
-        if unknown:
-            raise OperatorError(
-                f"table {self.table} has no column {', '.join(unknown)}", hint=f"it has {', '.join(self._kinds)}"
-            )
         self.type = pa.struct([(name, arrow_type(kind)) for name, kind in self._kinds.items()])
         after = pa.struct([(name, _json_type(kind)) for name, kind in self._kinds.items()])
         fields = [pa.field("op", pa.string()), pa.field("after", after), pa.field("source", _SOURCE)]

@@ -33,7 +33,15 @@ class TopicEvents:
     """Makes batches of the events of one topic."""
 
     def __init__(self, described: Described, topic: str, text: Collection[str]) -> None:
+        """`text` are columns that are given as texts. Raises OperatorError for one that no version of the table has."""
         self._described, self._topic, self._text = described, topic, text
+        unknown = sorted(set(text) - described.columns(topic))
+        if unknown:
+            record = described.newest(topic)
+            raise OperatorError(
+                f"table {record['schema']}.{record['table']} has no column {', '.join(unknown)}",
+                hint=f"it has {', '.join(column['name'] for column in record['columns'])}",
+            )
         self._rows: dict[int, ArrowRows] = {}
         self.keys: list[bytes] = []
         self.values: list[bytes] = []

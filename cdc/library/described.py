@@ -105,6 +105,10 @@ class Described:
         """Whether a version of the place's table was flat."""
         return any("format" in record for record in self._versions[place].values())
 
+    def columns(self, place: str) -> set[str]:
+        """Return the columns that the place's table has, or had in a version of before."""
+        return {column["name"] for record in self._versions[place].values() for column in record["columns"]}
+
     def newest(self, place: str) -> Mapping[str, Any]:
         """Return the newest description."""
         versions = self._versions[place]

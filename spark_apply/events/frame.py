@@ -24,6 +24,8 @@ from spark_apply.spark.names import quoted
 
 _RESTS_ON: Final = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}
 """Settings of the session with others of which rows would be other rows."""
+_VALID: Final = "_cdc_valid"
+"""Whether a record is an event; a table may have a column ``valid``, and none that begins so."""
 _READER: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 
 
@@ -47,13 +49,14 @@ def dataframe(
     target = derived(versions, ApplyTable(stores=("a DataFrame",), types=types), rekeys=True)
     columns = in_row(target)
     if streaming:
-        events = parse(stream_topics(spark, source, [target.topic]), columns)
-        changes = typed(events, target, "valid", parsed=True).where(_fits(target))
+        events = parse(stream_topics(spark, source, [target.topic]), columns).withColumnRenamed("valid", _VALID)
+        changes = typed(events, target, _VALID, parsed=True).where(_fits(target))
         return changes.select(OP, POSITION, KEY, *_columns(target))
     await_markers(source, [target.topic])
     ends = committed_ends(source, target.topic)
     events = parse(read_topic(spark, source, target.topic, {}, ends), columns)
-    rows = typed(latest_alone(events), target, "valid", parsed=True)
+    newest = latest_alone(events).withColumnRenamed("valid", _VALID)
+    rows = typed(newest, target, _VALID, parsed=True)
     return rows.where(_fits(target) & (F.col(OP) != "d")).select(*_columns(target))
 
 
@@ -66,11 +69,11 @@ def _fits(target: TargetTable) -> Column:
     said = F.concat(
         F.lit(f"cdc: topic {target.topic}, partition "), F.col(PARTITION), F.lit(", offset "), F.col(OFFSET),
         F.lit(": "),
-        F.when(F.col("valid"), F.concat(F.lit("a value does not fit: "), F.array_join(F.col(MISFITS), ", ")))
+        F.when(F.col(_VALID), F.concat(F.lit("a value does not fit: "), F.array_join(F.col(MISFITS), ", ")))
         .otherwise(F.lit("it is no event of a connector")),
         F.lit('. Keep such a column as the text of its JSON: cdc.spark(…, types={"column": "string"})'),
     )  # fmt: skip
-    fits = F.col("valid") & (F.size(F.col(MISFITS)) == 0)
+    fits = F.col(_VALID) & (F.size(F.col(MISFITS)) == 0)
     return F.when(fits, F.lit(True)).otherwise(F.raise_error(said).cast("boolean"))  # noqa: FBT003 - a literal column
 
 

@@ -91,6 +91,10 @@ class Replayed:
     """Whether its copies have all before `begin` that they shall have."""
     left: Mapping[str, Unusable]
     """Tables that the file has not: they are set aside."""
+    first: Ends = field(default_factory=dict)
+    """Where it has begun at first: a copy that is made, or filled, later than the others has nothing before that."""
+    fresh: bool = False
+    """Whether it begins now: no copy of its may have rows."""
 
 
 _NO_REPLAY = Replayed({}, goes_on=False, left={})
@@ -128,6 +132,8 @@ def run_apply(
         waits=waits and not once,
         _refused={**replayed.left},
         _held=replayed.begin if replayed.goes_on else None,
+        _first=replayed.first,
+        _fresh=replayed.fresh,
     )
     with stopping(job.stop):
         return job.run()
@@ -162,6 +168,10 @@ class _Job:
     """How many batches the rounds before have applied."""
     _held: Ends | None = None
     """What all copies have that went on until new tables came, or in an earlier run; None in a job's first round."""
+    _first: Ends = field(default_factory=dict)
+    """Where a replay has begun at first."""
+    _fresh: bool = False
+    """Whether it is a replay that begins now."""
     _follows: bool = False
     """Whether a round has begun to follow the topics: from then on Kafka is waited for, if the job `waits`."""
     _away: Away = field(init=False)
@@ -192,7 +202,8 @@ class _Job:
             self._open_stores()
             if self.stop.is_set():
                 return False
-            self._start.open(self._chosen, {**self._unusable, **self._refused}, lose_history=self.lose_history)
+            left, fresh = {**self._unusable, **self._refused}, self._fresh and not self._follows
+            self._start.open(self._chosen, left, lose_history=self.lose_history, fresh=fresh)
             held = self._follow()
         except NoAnswerError as exc:
             if not (self.waits and self._follows):
@@ -264,7 +275,16 @@ class _Job:
             start,
             publisher,
             SwapWatch(spark, config.source, applier, publisher.replaced),
-            AsideWatch(spark, config.source, applier, asides, publisher, newest=newest_of, same=start.require_same),
+            AsideWatch(
+                spark,
+                config.source,
+                applier,
+                asides,
+                publisher,
+                newest=newest_of,
+                same=start.require_same,
+                first=self._first,
+            ),
             TableWatch(config, spark, start.stores, asides, began, self._refused),
             MaintenanceSchedule(applier.routes, start.tell),
             at,

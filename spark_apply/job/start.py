@@ -55,8 +55,10 @@ class Start:
     _remade: dict[str, OtherTopicError] = field(default_factory=dict)
     """By store that reads topics again: one of these is another than it has read."""
 
-    def open(self, chosen: Chosen, unusable: Mapping[str, Unusable], *, lose_history: bool) -> None:
-        """Open all copies. Raises the first error if none can go on."""
+    def open(
+        self, chosen: Chosen, unusable: Mapping[str, Unusable], *, lose_history: bool, fresh: bool = False
+    ) -> None:
+        """Open all copies; `fresh`: none may have rows. Raises the first error if none can go on."""
         targets, unfit = usable_targets(self.config, chosen, self.spark)
         copies = [(made, name) for table, made in targets.items() for name in chosen[table][0].stores]
         self.topics = FollowedTopics(self.config.source, {made.topic: made for made in targets.values()})
@@ -65,6 +67,8 @@ class Start:
         unread: Buried = {}
         failed = self._read_again(copies, unread)
         missed = self._missed_deletes([copy for copy in copies if not (lose_history and copy[0].history)]) | failed
+        if fresh:
+            self._require_unfilled(copies)
         if missed and len(missed) == len(copies):
             raise of_all({f"{table} in {name}": error for (table, name), error in missed.items()})
         for made, name in copies:
@@ -92,6 +96,16 @@ class Start:
                 store = self.stores.get(name) or next(iter(self.stores.values()))  # which is never written to
                 self.asides.refused(of.topic, name, table, store, of.error, for_good=of.lost)
         self.asides.require_some()
+
+    def _require_unfilled(self, copies: Sequence[tuple[TargetTable, str]]) -> None:
+        """Raise OperatorError for a copy that has rows: what begins now would leave them among its own."""
+        for made, name in copies:
+            if self.held.get((made.topic, name)):
+                raise OperatorError(
+                    f"{made.qualified} in {name}: the copy {made.schema}.{made.copy_name} has rows already, of another "
+                    "replay: of this name before, or of one that differs from it in - and _ alone",
+                    hint="another name, by --as: then what is there stays as it is",
+                )
 
     def _require_deletes_read(self, made: TargetTable, name: str, unread: Buried) -> None:
         if aside_id(made.topic, name) in self.asides.known:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from cdc.config.config import ApplyConfig
 from cdc.model.change import Position
-from cdc.model.errors import ConfigError, OperatorError
+from cdc.model.errors import CdcError, ConfigError, OperatorError
+from cdc.model.hints import APPLY
 from spark_apply.events.kafka.schema_topic import schema_versions
 from spark_apply.events.projection import projected_table
 from spark_apply.job.checkpoint import files as checkpoints
@@ -61,21 +63,24 @@ def prepare(
     if isinstance(since, Position):
         refuse_others(config.source, tables, connector)
     read = tuple(spans(config.source, tables, since))
-    return Replay(made, read, Replayed(ends_of(read), goes_on=False, left=left))
+    begin = ends_of(read)
+    return Replay(made, read, Replayed(begin, goes_on=False, left=left, first=begin, fresh=True))
 
 
 def _begun(made: ApplyConfig) -> tuple[Replayed, Container[str]] | None:
     """Return from where on a replay that has begun goes on, and the tables that it began with."""
     here = on_this_disk(made)
     spark = None if here is not None else open_session(made.name, made.spark)
-    with reaching(f"checkpoint: {made.checkpoint}"):
-        found = checkpoints.newest(spark, here or located(made.checkpoint))
+    place = here or located(made.checkpoint)
+    with reaching(f"checkpoint: {made.checkpoint}"), _beside_the_job():
+        found = checkpoints.newest(spark, place)
         if found is None:
             return None
         folder, copies = found
         applied = checkpoints.ends_committed(spark, folder)
         ends = applied or checkpoints.began_at(spark, folder)
-        return None if ends is None else (Replayed(ends, goes_on=applied is not None, left={}), copies)
+        first = checkpoints.first_began_at(spark, place)
+        return None if ends is None else (Replayed(ends, goes_on=applied is not None, left={}, first=first), copies)
 
 
 def _usable(config: ApplyConfig, name: str, began: Container[str] | None) -> tuple[Chosen, dict[str, Unusable]]:
@@ -106,4 +111,16 @@ def run(
     replay: Replay, *, once: bool, progress: Callable[[str], None] | None = None, stop: threading.Event | None = None
 ) -> ApplySummary:
     """Run it, as `run_apply` does."""
-    return run_apply(replay.config, once=once, replayed=replay.begins, progress=progress, stop=stop)
+    with _beside_the_job():
+        return run_apply(replay.config, once=once, replayed=replay.begins, progress=progress, stop=stop)
+
+
+@contextmanager
+def _beside_the_job() -> Iterator[None]:
+    """Say of what ends a replay how to begin another: commands for APPLY.yaml work on the live job, which is fine."""
+    try:
+        yield
+    except CdcError as exc:
+        if exc.hint is not None and f" {APPLY}" in exc.hint:
+            exc.hint = "the live job is not concerned; a replay under another name, by --as, begins at its --from"
+        raise

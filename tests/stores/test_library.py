@@ -77,7 +77,7 @@ def shop(servers: Callable[[str], str], kafka: str, tmp_path_factory: pytest.Tem
             "INSERT INTO orders VALUES (1001, 'Sally Thomas', 'new', 99.90), (1002, 'George Bailey', 'new', 12.50)",
             f"CREATE TABLE every ({_TYPES})",
             f"INSERT INTO every VALUES ({_FULL})",
-            "CREATE TABLE odd (id int PRIMARY KEY, after text, n numeric(5,1), at timestamptz)",
+            "CREATE TABLE odd (id int PRIMARY KEY, after text, n numeric(5,1), at timestamptz, valid boolean)",
             "ALTER TABLE odd REPLICA IDENTITY FULL",
             "CREATE TABLE flat (id int PRIMARY KEY, v text)",
             "INSERT INTO flat SELECT g, 'v' || g FROM generate_series(1, 5) g",
@@ -204,8 +204,10 @@ def test_versions_keys_and_deletes_in_batches(shop: Shop) -> None:
     assert rows[2]["more"] == 4
     assert rows[2]["at"].year == 9999
     table = cdc.table(shop.file, "public.odd").to_arrow()
-    assert table.schema.names == ["id", "after", "n", "at", "more"]
+    assert table.schema.names == ["id", "after", "n", "at", "valid", "more"]
     assert sorted((row["id"], row["more"]) for row in table.to_pylist()) == [(2, 4), (9, None)]
+    kept = cdc.table(shop.file, "public.odd", text="more").to_arrow()
+    assert sorted((row["id"], row["more"]) for row in kept.to_pylist()) == [(2, "4"), (9, None)]
 
 
 def test_flat_topics_are_read_too(shop: Shop, apply_spark: SparkSession) -> None:
@@ -299,7 +301,7 @@ def test_names_that_stand_alone(shop: Shop) -> None:
 
 
 def test_a_stream_of_spark(shop: Shop, apply_spark: SparkSession, tmp_path: Path) -> None:
-    """Typed changes, deletes among them."""
+    """Typed changes, deletes among them; the table may have a column that is called as one of ours was."""
     stream = cdc.spark(apply_spark, shop.file, "public.odd", streaming=True)
     assert stream.isStreaming
     query = stream.writeStream.format("memory").queryName("odd_changes").option("checkpointLocation", str(tmp_path))
@@ -308,6 +310,7 @@ def test_a_stream_of_spark(shop: Shop, apply_spark: SparkSession, tmp_path: Path
     assert [row["_cdc_op"] for row in rows] == ["c", "c", "c", "d", "c", "d", "u"]
     assert [row["id"] for row in rows] == [1, 2, 3, 1, 9, 3, 2]
     assert str(rows[0]["n"]) == "1.5"
+    assert [row["valid"] for row in cdc.spark(apply_spark, shop.file, "public.odd").collect()] == [None, None]
 
 
 def test_spark_is_refused_what_would_be_other_rows(shop: Shop, apply_spark: SparkSession) -> None:

@@ -112,6 +112,20 @@ def test_a_replay_beside_the_live_job(
     run_apply(config, once=True)
     assert postgres18.rows("SELECT status FROM orders WHERE id = 11") == [("later",)], "the live job goes on as before"
 
+    with pytest.raises(OperatorError, match="orders_since_50 has rows already") as filled:
+        run(prepare(config, name="since_50", since=Position(1, 60, 1)), once=True)
+    assert "another name, by --as" in (filled.value.hint or "")
+    assert postgres18.rows("SELECT id FROM orders_since_50 ORDER BY id") == [*late, (11,)]
+
+    postgres18.execute("DROP TABLE orders_since_50")
+    run(prepare(config, name="since-50", since=None), once=True)
+    remade = postgres18.rows("SELECT id FROM orders_since_50 ORDER BY id")
+    assert remade == [*late, (11,)], "made again, it has nothing of before the replay began"
+    postgres18.execute("DROP TABLE orders_since_50, items_history_since_50")
+    with pytest.raises(OperatorError, match="is older than the checkpoint") as ended:
+        run(prepare(config, name="since-50", since=None), once=True)
+    assert "APPLY.yaml" not in (ended.value.hint or ""), "no command for the live job is of use here"
+
 
 def test_one_table_ends_no_replay(
     apply_spark: SparkSession, kafka: str, postgres18: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -14,9 +14,12 @@ import spark_apply.replay.replay
 from cdc.config.apply_config import ApplySource, ApplyTable, StoreConfig
 from cdc.config.config import ApplyConfig
 from cdc.model.errors import OperatorError
+from spark_apply.job.checkpoint.files import AGAIN
 from spark_apply.job.checkpoint.reading import on_this_disk
+from spark_apply.job.job import Replayed
+from spark_apply.job.topics.retention import recovery_command
 from spark_apply.replay.offsets import export
-from spark_apply.replay.replay import prepare
+from spark_apply.replay.replay import Replay, prepare, run
 
 TOPIC = "shop.public.orders"
 COPIES = {"public.orders": {"search": "x"}}
@@ -119,8 +122,26 @@ def test_a_replay_that_goes_on_is_planned(tmp_path: Path, monkeypatch: pytest.Mo
     versions: dict[str, list[Any]] = {"public.orders": []}
     monkeypatch.setattr(spark_apply.replay.replay, "schema_versions", lambda _: versions)
     monkeypatch.setattr(spark_apply.replay.replay, "_usable", lambda *_: ({}, {}))
-    _written(tmp_path / "checkpoint-again", 3)
-    assert prepare(_config(tmp_path / "checkpoint"), name="again", since=None).spans == ()
+    for name, begun_at in (("0123456789abcdef", 2), ("fedcba9876543210", 1)):  # the second went on where that was
+        folder = _written(tmp_path / "checkpoint-again", 3, name=name)
+        (folder / "sources" / "0").mkdir(parents=True)
+        (folder / "sources" / "0" / "0").write_text(f"v1\n{json.dumps({TOPIC: {'0': begun_at}})}")
+    made = prepare(_config(tmp_path / "checkpoint"), name="again", since=None)
+    assert made.spans == ()
+    assert (made.begins.first, made.begins.fresh) == ({TOPIC: {0: 1}}, False)
+
+
+@pytest.mark.parametrize("hint", [recovery_command((), ()), AGAIN])
+def test_no_hint_of_a_replay_is_a_command_for_the_live_job(hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ends(*_: object, **__: object) -> NoReturn:
+        raise OperatorError("what the job would read next is gone", hint=hint)
+
+    monkeypatch.setattr(spark_apply.replay.replay, "run_apply", ends)
+    begins = Replayed({}, goes_on=True, left={})
+    with pytest.raises(OperatorError, match="what the job would read next is gone") as told:
+        run(Replay(_config("./checkpoint-r"), (), begins), once=True)
+    assert told.value.hint is not None
+    assert "cdc " not in told.value.hint
 
 
 def test_where_only_spark_can_look_it_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,14 +147,17 @@ def test_what_was_not_sent_is_no_null() -> None:
 class _Described:
     """What the schema topic says of one table."""
 
-    def __init__(self, of: dict[str, Any]) -> None:
-        self.of = of
+    def __init__(self, *versions: dict[str, Any]) -> None:
+        self.versions = versions
 
-    def record(self, _topic: str, _version: int) -> dict[str, Any]:
-        return self.of
+    def record(self, _topic: str, version: int) -> dict[str, Any]:
+        return self.versions[version - 1]
 
     def newest(self, _topic: str) -> dict[str, Any]:
-        return self.of
+        return self.versions[-1]
+
+    def columns(self, _topic: str) -> set[str]:
+        return {column["name"] for of in self.versions for column in of["columns"]}
 
     def was_flat(self, _topic: str) -> bool:
         return False
@@ -184,6 +187,22 @@ def test_a_table_may_have_columns_called_as_a_batchs_own() -> None:
     read = (messages for messages in [[_Message(b'{"id":1}', event(row))]])
     with pytest.raises(OperatorError, match=r"public\.t has a column __op, __ts_ms of its own"):
         list(batches(read, _Described(of), 10, {}))  # type: ignore[arg-type]
+
+
+def test_a_column_that_came_later_may_be_wanted_as_text() -> None:
+    """Rows of before it have none; a column that no version has is told, by the first batch."""
+    first, second = record(), {**record(Kind("decimal", 5, 1)), "version": 2}
+    rows = [event({"id": 1}), event({"id": 2, "c0": "NaN"}).replace(b'"schema_version":1', b'"schema_version":2')]
+    keys = [b'{"id":1}', b'{"id":2}']
+    described: Any = _Described(first, second)
+    assert TopicEvents(described, "t", ["c0"]).table(keys, rows).to_pylist() == [
+        {"id": 1, "c0": None}, {"id": 2, "c0": "NaN"},
+    ]  # fmt: skip
+    read = (messages for messages in [[*map(_Message, keys, rows)]])
+    told = [batch.to_pylist() for batch in batches(read, described, 10, {"public.t": ["c0"]})]
+    assert [row.get("c0") for batch in told for row in batch] == [None, "NaN"]
+    with pytest.raises(OperatorError, match=r"public\.t has no column c9\n  hint: it has id, c0"):
+        TopicEvents(described, "t", ["c9"])
 
 
 def test_a_flat_row_with_an_events_member_names_is_a_row() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import replace
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -16,7 +17,8 @@ from cdc.config.apply_config import ApplySource, ApplyTable, StoreConfig
 from cdc.config.config import ApplyConfig
 from cdc.config.metrics_config import MetricsConfig
 from cdc.model.change import Position
-from cdc.model.errors import ConfigError
+from cdc.model.errors import ConfigError, OperatorError
+from spark_apply.job.start import Start
 from spark_apply.model.target_table import choose
 from spark_apply.replay.beside import beside, copy_of
 from spark_apply.replay.span import _since
@@ -123,6 +125,18 @@ def test_no_beginning(text: str, said: str) -> None:
         assert isinstance(since_of("99999d", NOW), dt.datetime)
     with pytest.raises(ConfigError, match=said):
         since_of(text, NOW)
+
+
+def test_a_replay_that_begins_has_no_rows_of_another_one() -> None:
+    """Its checkpoint alone was removed, or another name gives the same copies: r-1 and r_1."""
+    start = Start(*[cast("Any", None)] * 6)
+    orders: Any = SimpleNamespace(topic="t", qualified="public.orders", schema="public", copy_name="orders_r_1")
+    start.held = {("t", "s"): {}}
+    start._require_unfilled([(orders, "s")])
+    start.held = {("t", "s"): {0: 7}}
+    with pytest.raises(OperatorError, match=r"the copy public\.orders_r_1 has rows already") as refused:
+        start._require_unfilled([(orders, "s")])
+    assert "another name" in (refused.value.hint or "")
 
 
 def test_what_is_older_than_the_clock_is_asked_for_from_the_beginning() -> None:

@@ -89,6 +89,18 @@ def test_a_catalog_of_a_lake_that_does_not_answer_is_a_store_that_is_away(said: 
         assert type(raised.value) is kind
 
 
+def test_a_copy_of_a_replay_is_not_caught_up_from_before_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was set aside first, or was dropped and made again, has no mark; the others have their own."""
+    made, _, _ = asides()
+    watch = _watch(made)
+    assert watch._behind("t", {}) == {}, "a job begins at the beginning"
+    watch.first = {"t": {0: 5, 1: 8}}
+    monkeypatch.setattr(catching_up, "offset_ranges", lambda *_: ({0: 0, 1: 9}, {0: 20, 1: 20}))
+    assert watch._behind("t", {}) == {0: 5, 1: 9}, "what retention has taken is not asked for"
+    assert watch._behind("t", {0: 7, 1: 12}) == {0: 7, 1: 12}
+    assert watch._behind("other", {0: 1}) == {0: 1}
+
+
 @dataclass
 class Away:
     """A store at whose address nobody answers."""

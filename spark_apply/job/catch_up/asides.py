@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import ApplySource
 from cdc.model.errors import OperatorError
-from spark_apply.events.kafka.offsets import committed_ends
+from spark_apply.events.kafka.offsets import committed_ends, offset_ranges
 from spark_apply.events.kafka.stream import read_topic
 from spark_apply.job.batch.microbatch import Applier
 from spark_apply.job.copies.route import Route
@@ -24,7 +24,7 @@ from spark_apply.job.copies.set_aside import Aside, AsideCopies, Key, told
 from spark_apply.job.topics.compacted_deletes import UnreadDeletes, require_deletes_read
 from spark_apply.job.topics.retention import rebuild_command, require_deletes
 from spark_apply.job.watermarks.publisher import WatermarkPublisher
-from spark_apply.model.completeness import Mark
+from spark_apply.model.completeness import Ends, Mark, moved_on
 from spark_apply.model.store import Offsets, RereadStore, Store, Visibility, is_whole
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.failures import StoreAwayError
@@ -50,6 +50,8 @@ class AsideWatch:
     """Returns a table, by ``schema.table``, at its newest version. Raises CdcError."""
     same: Callable[[TargetTable, str, Store], None]
     """Raises OperatorError for a copy of another topic than there is now."""
+    first: Ends = field(default_factory=dict)
+    """Where a replay has begun: its copies have nothing of before."""
     _rests_until: dict[str, float] = field(default_factory=dict)
     """Of each store, on the monotonic clock."""
 
@@ -94,7 +96,7 @@ class AsideWatch:
             aside.route = Route(table, {name: aside.store})
         table, store = aside.route.table, aside.store
         before = store.mark(table) or Mark({}, None)
-        begin, most = (aside.owed.begin, None) if aside.owed else (before.ends, _STEP)
+        begin, most = (aside.owed.begin, None) if aside.owed else (self._behind(topic, before.ends), _STEP)
         if aside.begun == begin:
             msg = f"{table.qualified} in {name}: its mark does not move, although it was written"
             raise OperatorError(msg, hint=rebuild_command(table, name))
@@ -115,6 +117,14 @@ class AsideWatch:
         if last:
             self._join(topic, name, aside.route, mark)
         return last
+
+    def _behind(self, topic: str, has: Offsets) -> Offsets:
+        """Return from where on a copy that has this is caught up: of a replay's, not from before it has begun."""
+        first = self.first.get(topic)
+        if first is None:
+            return has
+        there, _ = offset_ranges(self.source, topic)  # what its log has no more is not there for anybody
+        return moved_on(has, {number: max(at, there.get(number, 0)) for number, at in first.items()})
 
     def _fold(self, topic: str, name: str, route: Route, begin: Offsets, mark: Mark, *, last: bool) -> Route:
         rereads = isinstance(route.stores[name], RereadStore)  # which does not say what rows it has

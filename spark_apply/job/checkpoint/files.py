@@ -104,6 +104,16 @@ def began_at(spark: SparkSession | None, checkpoint: str) -> Ends | None:
     return _judged(files, place, _first_offsets) if files.there(place) else None
 
 
+def first_began_at(spark: SparkSession | None, place: str) -> Ends:
+    """Return from where on topics were read first, by any of the checkpoints in a folder that a job has begun with."""
+    files, found = _files(spark), dict[str, Mapping[int, int]]()
+    for name in filter(_NAME.fullmatch, _noted(files, place)):
+        for topic, of in (began_at(spark, f"{place}/{name}") or {}).items():
+            known = found.get(topic, {})
+            found[topic] = {number: min(at, known.get(number, at)) for number, at in of.items()}
+    return found
+
+
 def noted_topics(spark: SparkSession | None, checkpoint: str) -> dict[str, tuple[str, int]]:
     """Return the identities and partition counts of the topics that the offsets are of; empty if nothing is noted."""
     files, place = _files(spark), f"{checkpoint}/{_TOPICS}"
