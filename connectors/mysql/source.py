@@ -238,7 +238,7 @@ class MysqlSource:
         place, reach, sifts = self._place, self._place.reach, self._place.sift > 0
         while True:
             self._claim.keep()
-            if time.monotonic() - self._compared_s > _COMPARED_S:
+            if dump.answers() and time.monotonic() - self._compared_s > _COMPARED_S:
                 self._compare()
             small = self._small(dump, read_small, file) if read_small is not None else None
             if small is not None:

@@ -15,4 +15,5 @@ HEARTBEAT_S = 1
 if __name__ == "__main__":
     dump_stream.SILENT_S, dump_stream.HEARTBEAT_S = SILENT_S, HEARTBEAT_S  # type: ignore[misc]
     session.STATEMENT_TIMEOUT_S = session.CONNECT_TIMEOUT_S = 3  # type: ignore[misc]
+    session.connect.__kwdefaults__["read_timeout_s"] = SILENT_S
     main()

@@ -71,7 +71,7 @@ def test_a_half_open_connection(mysql_database: MySQLDatabase, kafka: str, prefi
             goes_on(connector, database)
             proxy.freeze()
             frozen_s = time.monotonic()
-            running.await_line(f"has said nothing for {SILENT_S:.0f} s")
+            running.await_line("trying again")  # the log has said nothing, or a statement had no answer: which is first
             assert time.monotonic() - frozen_s > SILENT_S - 1
             proxy.thaw()
             goes_on(connector, database)

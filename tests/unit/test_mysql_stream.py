@@ -11,8 +11,10 @@ from types import SimpleNamespace
 import pytest
 
 from cdc.model.errors import GapError, ProtocolError, RetryableError
+from connectors.mysql import session
 from connectors.mysql.binlog.parser import PAYLOAD
 from connectors.mysql.replication import dump_stream
+from connectors.mysql.replication.claim import Claim
 from connectors.mysql.replication.dump_stream import BinlogDump
 
 
@@ -83,7 +85,10 @@ def test_a_long_compressed_transaction_is_in_a_file(
 
 def test_a_dead_connection_is_noticed(wire: tuple[BinlogDump, socket.socket]) -> None:
     dump, server = wire
+    dump._heard_s = time.monotonic()
+    assert dump.answers()
     dump._heard_s = time.monotonic() - dump_stream.SILENT_S + 5
+    assert not dump.answers()
     assert dump.receive() is None
     dump._heard_s = time.monotonic() - dump_stream.SILENT_S - 1
     with pytest.raises(RetryableError, match="said nothing for 60 s"):
@@ -91,6 +96,19 @@ def test_a_dead_connection_is_noticed(wire: tuple[BinlogDump, socket.socket]) ->
     server.close()
     with pytest.raises(RetryableError, match="has closed"):
         dump.receive()
+
+
+def test_what_keeps_the_lock_waits_for_seconds_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who follows the log is held up by it; a statement of theirs may take a minute."""
+    waited = list[float]()
+
+    def connect(_at: session.Address, *, read_timeout_s: float, **_: object) -> session.Connection:
+        waited.append(read_timeout_s)
+        raise RetryableError("away")
+
+    monkeypatch.setattr(session, "connect", connect)
+    Claim(session.address("mysql://cdc@127.0.0.1/d"), uuid="a").keep()
+    assert 0 < waited[0] <= dump_stream.SILENT_S / 6
 
 
 @pytest.mark.parametrize(

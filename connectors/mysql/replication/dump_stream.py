@@ -60,6 +60,7 @@ from connectors.mysql.binlog.spill import close_file, on_disk, open_file
 
 HEARTBEAT_S: Final = 5
 """How often a server that has nothing to tell says so."""
+_LATE_S: Final = 1.0
 SILENT_S: Final = 60.0
 """A server that has said nothing for so long is taken for gone."""
 _SEND_S: Final = 600
@@ -252,6 +253,10 @@ class BinlogDump:
         self._heard_s = time.monotonic()
         self._buffer += got
         return True
+
+    def answers(self) -> bool:
+        """Tell whether the server was heard of lately: else what it is asked may wait for a dead line to time out."""
+        return time.monotonic() - self._heard_s < HEARTBEAT_S + _LATE_S
 
     def wait(self, timeout_s: float) -> None:
         """Wait until something comes, or the time is up."""
