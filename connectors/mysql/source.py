@@ -238,7 +238,7 @@ class MysqlSource:
         place, reach, sifts = self._place, self._place.reach, self._place.sift > 0
         while True:
             self._claim.keep()
-            if dump.answers() and time.monotonic() - self._compared_s > _COMPARED_S:
+            if time.monotonic() - self._compared_s > _COMPARED_S and dump.answers():
                 self._compare()
             small = self._small(dump, read_small, file) if read_small is not None else None
             if small is not None:

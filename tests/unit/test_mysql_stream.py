@@ -11,10 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from cdc.model.errors import GapError, ProtocolError, RetryableError
-from connectors.mysql import session
 from connectors.mysql.binlog.parser import PAYLOAD
 from connectors.mysql.replication import dump_stream
-from connectors.mysql.replication.claim import Claim
 from connectors.mysql.replication.dump_stream import BinlogDump
 
 
@@ -96,19 +94,6 @@ def test_a_dead_connection_is_noticed(wire: tuple[BinlogDump, socket.socket]) ->
     server.close()
     with pytest.raises(RetryableError, match="has closed"):
         dump.receive()
-
-
-def test_what_keeps_the_lock_waits_for_seconds_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who follows the log is held up by it; a statement of theirs may take a minute."""
-    waited = list[float]()
-
-    def connect(_at: session.Address, *, read_timeout_s: float, **_: object) -> session.Connection:
-        waited.append(read_timeout_s)
-        raise RetryableError("away")
-
-    monkeypatch.setattr(session, "connect", connect)
-    Claim(session.address("mysql://cdc@127.0.0.1/d"), uuid="a").keep()
-    assert 0 < waited[0] <= dump_stream.SILENT_S / 6
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,6 @@ from connectors.mysql import session
 IDLE_S: Final = 120
 """A session that has asked for nothing for so long is ended by the server, and its lock with it."""
 _KEPT_EVERY_S: Final = 10.0
-_ANSWER_S: Final = 5.0
-"""A lock that is not answered for in this time is let go, and tried for again: who follows the log is held up by it."""
 _THIS_PROCESS: Final = uuid4().hex[:8]
 _HOLDER: Final = "SELECT IS_USED_LOCK(%s)"
 _FREED_S: Final = 10.0
@@ -98,8 +96,7 @@ class Claim:
 
     def _take(self) -> Follower | None:
         if self._connection is None:
-            settings = {"wait_timeout": str(IDLE_S)}
-            self._connection = session.connect(self._address, settings=settings, read_timeout_s=_ANSWER_S)
+            self._connection = session.connect(self._address, settings={"wait_timeout": str(IDLE_S)})
         if self._held:
             return None
         locks = (self._lock, f"{self._lock} {_THIS_PROCESS}{os.getpid()}")  # a fork has what was made before it
