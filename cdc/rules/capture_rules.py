@@ -87,6 +87,11 @@ class TableRules:
         """The columns whose values must not be published, or not as they are."""
         return () if self.columns is None else (*self.columns.exclude, *self.columns.changed)
 
+    @property
+    def hides(self) -> bool:
+        """Whether a column's values are published as they are where no rule has its name."""
+        return bool(self.named) and not (self.columns is not None and self.columns.include)
+
     def missing(self, table: Table) -> list[str]:
         """Name the columns that the rules name and the table does not have."""
         wanted = (*self.columns.include, *self.named) if self.columns is not None else ()
@@ -300,6 +305,17 @@ def refuse_known(rules: TableRules, table: str, now: Mapping[str, str]) -> None:
             hint=f"add {name} to the rule, beside {was}; if it may be published, say with include: […] which columns "
             "are published",
         )
+
+
+def lent_for_a_time(rules: TableRules, table: str) -> OperatorError:
+    """Say that rows in the log are of columns that had changed their names among themselves, and have them back."""
+    hidden = ", ".join(rules.named)
+    return OperatorError(
+        f"source.columns: table {table}: rows in the log came while its columns had other names, and what {hidden} "
+        "must not show may be in there under the name of another",
+        hint=f"add the columns that have had such a name to the rule, beside {hidden}, until the connector has caught "
+        "up; or say with include: […] which columns are published",
+    )
 
 
 def refuse_lent(

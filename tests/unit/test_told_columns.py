@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.postgres.reliance.ledger import Facts, record, tells
+from connectors.postgres.reliance.ledger import Facts, keeps_hidden, record, tells
 from connectors.postgres.reliance.told_columns import are_of
 
 Columns = dict[int, tuple[str, str]]
@@ -54,7 +54,10 @@ def test_columns_that_come_and_go_explain_what_was_told(seed: int, before: int, 
     for _ in range(after):
         table.alter()
         made_again |= any(numbers.get(name, number) != number for number, (name, _) in table.columns.items())
-    assert tells(table.entry, replace(_TABLE, columns=table.columns), told) or made_again, "that is read again anyway"
+    facts = replace(_TABLE, columns=table.columns)
+    assert tells(table.entry, facts, told) or made_again, "that is read again anyway"
+    for name, _ in table.columns.values():
+        assert keeps_hidden(table.entry, facts, [name for name, _ in told], {name}) or made_again
 
 
 @given(seed=st.integers(0, 2**32), added=st.integers(0, 3))
@@ -71,6 +74,21 @@ def test_names_that_were_others_for_a_time_do_not(seed: int, added: int) -> None
     told[of.randrange(there)] = "z", "int"
     assert not are_of(told, {}, now)
     assert not are_of([(name, "text") for name, _ in names], {}, now)
+
+
+@given(seed=st.integers(0, 2**32), added=st.integers(0, 3))
+def test_what_a_rule_hides_under_the_name_of_another(seed: int, added: int) -> None:
+    """It is noticed wherever the column stood, also before columns that were added since; others are free."""
+    of = random.Random(seed)
+    now: Columns = {number: (name, "int") for number, name in enumerate("abc", 1)}
+    facts, told = replace(_TABLE, columns=now), of.sample("abc", 3)
+    entry = record(facts)
+    for name in "def"[:added]:
+        now[len(now) + 1] = name, "int"
+    for hidden in "abc":
+        kept = told.index(hidden) == "abc".index(hidden)
+        assert keeps_hidden(entry, facts, told, {hidden}) == kept
+    assert keeps_hidden(entry, facts, told, {*"abc"})
 
 
 def test_names_that_were_others_where_a_column_was_dropped_long_ago() -> None:

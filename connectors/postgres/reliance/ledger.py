@@ -200,19 +200,46 @@ def as_told(then: str) -> str:
 
 def tells(then: str, now: Facts, told: Sequence[told_columns.Told]) -> bool:
     """Tell whether columns of the log are those of the catalog, for a table whose entry was `then`."""
+    if (gone := _gone(then, now)) is None:
+        return True
+    generated = _generated(now)
+    return told_columns.are_of(
+        [(_hash(name, 4), printed) for name, printed in told if name not in generated],
+        gone,
+        {number: (_hash(name, 4), printed) for number, (name, printed) in now.columns.items() if name not in generated},
+    )
+
+
+def keeps_hidden(then: str, now: Facts, told: Sequence[str], hidden: Collection[str]) -> bool:
+    """Tell whether columns of the log that are `hidden` by their names now were so by the names that they had then."""
+    if (gone := _gone(then, now)) is None:
+        return True
+    generated = _generated(now)
+    return told_columns.keep_hidden(
+        [_hash(name, 4) for name in told if name not in generated],
+        gone,
+        {number: _hash(name, 4) for number, (name, _) in now.columns.items() if name not in generated},
+        {_hash(name, 4) for name in hidden},
+    )
+
+
+def _generated(now: Facts) -> set[str]:
+    return {name for name, printed in now.columns.values() if printed == GENERATED}
+
+
+def _gone(then: str, now: Facts) -> dict[int, str | None] | None:
+    """Return the attnums that may have been there and are not now, as `told_columns` has them.
+
+    None for an entry of another table of that name, or of a version that did not know columns.
+    """
     oid, *known = then.split(" ")
     if oid != str(now.oid) or len(known) < _PARTS - 1:
-        return True
-    generated = {name for name, printed in now.columns.values() if printed == GENERATED}
-    there = {n: (_hash(name, 4), printed) for n, (name, printed) in now.columns.items() if printed != GENERATED}
+        return None
+    there = {number for number, (_, printed) in now.columns.items() if printed != GENERATED}
     then_names = _names(entry_text.columns(known[_COLUMNS_AT]))
     gone: dict[int, str | None] = dict.fromkeys(range(max(then_names.values(), default=0) + 1, max(there, default=0)))
     gone |= {number: name for name, number in (_left(known) | then_names).items()}
-    return told_columns.are_of(
-        [(_hash(name, 4), printed) for name, printed in told if name not in generated],
-        {number: name for number, name in gone.items() if number not in there},
-        there,
-    )
+    return {number: name for number, name in gone.items() if number not in there}
 
 
 def had_names(then: str, now: Facts, names: Collection[str]) -> dict[str, str]:

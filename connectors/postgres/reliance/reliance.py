@@ -12,7 +12,7 @@ from cdc.config.config import ConnectorConfig
 from cdc.model.change import Table
 from cdc.model.errors import ChangedError, GapError, LeftOutError, OperatorError, raise_first
 from cdc.model.state import State
-from cdc.rules.capture_rules import CaptureRules, refuse_known
+from cdc.rules.capture_rules import CaptureRules, lent_for_a_time, refuse_known
 from connectors import captured_tables
 from connectors.postgres.catalog.catalog import Captured, Catalog
 from connectors.postgres.catalog.relations import Became, Followed
@@ -156,7 +156,10 @@ class Reliance:
         self, relation: Relation, name: str, found: Mapping[str, ledger.Facts], commit: int | None
     ) -> None:
         """Note a table whose rows in the log are of columns as the catalog had them at no look."""
-        if name not in found or name not in self._records or self._followed.is_read_behind(name, commit):
+        if name not in found or name not in self._records:
+            return
+        self._refuse_lent(relation, name, found[name])
+        if self._followed.is_read_behind(name, commit):
             return
         types = self._catalog.learn_types(column.type_oid for column in relation.columns)
         of_types = {(column.type_oid, column.typmod) for column in relation.columns if column.type_oid in types}
@@ -164,6 +167,14 @@ class Reliance:
         told = [(column.name, printed.get((column.type_oid, column.typmod))) for column in relation.columns]
         if not ledger.tells(self._records[name], found[name], told):
             self._told_otherwise.add(name)
+
+    def _refuse_lent(self, relation: Relation, name: str, facts: ledger.Facts) -> None:
+        """Raise OperatorError for rows in the log that may have what a rule hides under a name that it does not."""
+        rules = self._rules.of(name)
+        if rules is not None and rules.hides:
+            told = [column.name for column in relation.columns]
+            if not ledger.keeps_hidden(self._records[name], facts, told, rules.named):
+                raise lent_for_a_time(rules, name)
 
     def is_due(self) -> bool:
         """Whether it is time for the next look."""

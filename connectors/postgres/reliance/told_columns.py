@@ -7,7 +7,7 @@ printed in the other way. The log says which names and types they had, in the or
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 Told = tuple[str, str | None]
 """A column's name, and how its values are printed; None: its type was dropped, and nobody knows any more."""
@@ -30,4 +30,22 @@ def are_of(told: Sequence[Told], gone: Mapping[int, str | None], now: Mapping[in
             ends = found | (ends - left)
         elif number in gone:
             ends |= {end + 1 for end in left if gone[number] in (None, told[end][0])}
+    return bool(ends)
+
+
+def keep_hidden(
+    told: Sequence[str], gone: Mapping[int, str | None], now: Mapping[int, str], hidden: Collection[str]
+) -> bool:
+    """Tell whether what has a name of `hidden` now may have had one in the log, too; the others, any name.
+
+    Where it may not, a column that must not be published has stood under the name of another.
+    """
+    ends = {0}
+    for number in range(1, max((*now, *gone), default=0) + 1):
+        left = {end for end in ends if end < len(told)}
+        if number in now:
+            found = {end + 1 for end in left if now[number] not in hidden or told[end] in hidden}
+            ends = found | (ends - left)
+        elif number in gone:
+            ends |= {end + 1 for end in left if gone[number] in (None, told[end])}
     return bool(ends)
