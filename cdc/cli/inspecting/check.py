@@ -104,7 +104,10 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
     if state is not None:
         findings += [refused("config", refusal) for refusal in verdicts.of_config(state, config.binding)]
     if ours is not None and checked.identity:
-        findings += [refused("source", refusal) for refusal in verdicts.of_source(ours, checked.identity)]
+        elsewhere = [refused("source", refusal) for refusal in verdicts.of_source(ours, checked.identity)]
+        if elsewhere:  # it has no place of the position's, and what helps where one is lost is no help here
+            findings = [of for of in findings if of.level is not Level.ERROR or of.about != "position"]
+        findings += elsewhere
     tables = checked.tables or tuple(_named(config))
     look = registry.part("sinks.check:check")
     findings += probed("registry", partial(_by_registry, config, checked))
