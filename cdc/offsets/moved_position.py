@@ -62,8 +62,8 @@ def move(
             hint="cdc run CONNECTOR.yaml",
         )
     if isinstance(source, Renaming):
-        state = replace(state, identity=source.renamed(state.identity))
-        exported = replace(exported, identity=source.renamed(exported.identity))
+        state = replace(state, identity=source.renamed(state.identity, state.offset))
+        exported = replace(exported, identity=source.renamed(exported.identity, dict(exported.offset)))
     raise_first(verdicts.of_config(state, config))
     raise_first(verdicts.of_source(state, identity))
     raise_first(refusals(state, exported))

@@ -18,6 +18,7 @@ import cdc.capture.pipeline
 from cdc.capture.control.signals import Command
 from cdc.cli.repairing import offsets
 from cdc.config.config import ConnectorConfig
+from cdc.model.change import Offset
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.interfaces import Follower
 from cdc.offsets.exported import Exported, of_state
@@ -240,7 +241,7 @@ class Renamed(MemorySource):
         self.database = "another"
         return super().connect()
 
-    def renamed(self, then: Mapping[str, str]) -> Mapping[str, str]:
+    def renamed(self, then: Mapping[str, str], at: Offset) -> Mapping[str, str]:
         return {**then, "database": self.database}
 
 

@@ -82,7 +82,7 @@ class Startup:
         """
         raise_first(verdicts.of_config(state, self._settings.config))
         if isinstance(source, Renaming):
-            state = replace(state, identity=source.renamed(state.identity))
+            state = replace(state, identity=source.renamed(state.identity, state.offset))
         differs = [*verdicts.of_source(state, identity)]
         if verdicts.may_have_taken_its_place(state, identity) and self._asked(server=identity[verdicts.SERVER]):
             return state, GapError(differs[0].message)
