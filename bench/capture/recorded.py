@@ -184,7 +184,7 @@ class _Postgres(PostgresSource):
         self.database = "postgres"
         return {"server": "memory"}
 
-    def renamed(self, then: Mapping[str, str]) -> Mapping[str, str]:
+    def renamed(self, then: Mapping[str, str], at: Offset) -> Mapping[str, str]:  # noqa: ARG002 - the seam's
         return then
 
     def tables(self) -> tuple[Table, ...]:

@@ -341,6 +341,8 @@ class Pipeline:
         identity = source.connect()
         tables = self._tables = source.tables()
         ran_before = self._sink.check(tables)
+        if ran_before and not self._ran and (state := self._sink.peek()) is not None:
+            self._startup.belonging(source, identity, state)
         beside = left_out_by(source)
         captured_before = ran_before and (not beside or self._without.has_captured())
         refuse_needed(source, partial(self._needs, ran_before=captured_before))

@@ -16,11 +16,14 @@ from typing import Final, Self
 
 import click
 
+LINE: Final = "\n"
 ALIVE_S: Final = 60.0
 """A process that has said nothing for so long says that it lives."""
 _LOOK_S: Final = 1.0
 
 JSON_OPTION: Final = click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are stable.")
+_STEERING: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+"""What no terminal and no reader of lines is to be given by a name: a database lets who makes a table choose it."""
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
 
@@ -35,13 +38,18 @@ def tell(text: str, *, nl: bool = True) -> None:
         click.echo(text, err=True, nl=nl)
 
 
+def written_out(text: str, *, but: str = "") -> str:
+    """Write out the characters that steer a terminal or begin a line, which names may have, as Python does."""
+    return _STEERING.sub(lambda of: of[0] if of[0] in but else of[0].encode("unicode_escape").decode(), text)
+
+
 def show_progress(line: str) -> None:
     """Draw a status line on the terminal, over the one before. What does not fit is cut off: a wrapped line stays."""
     try:  # stdout may go elsewhere
         width = int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(sys.stderr.fileno()).columns
     except (OSError, ValueError):
         width = shutil.get_terminal_size().columns
-    tell(f"\r\x1b[K{line[: width - 1]}", nl=False)
+    tell(f"\r\x1b[K{written_out(line)[: width - 1]}", nl=False)
 
 
 def clear_progress() -> None:
@@ -51,6 +59,7 @@ def clear_progress() -> None:
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Format rows of cells as lines with aligned columns; the first row may be the headings."""
+    rows = [[written_out(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
@@ -82,8 +91,8 @@ def named(message: str, name: str) -> str:
 class ByLevel(logging.Formatter):
     """What a command that keeps no log is told: ``warning: …``, ``error: …``."""
 
-    def format(self, record: logging.LogRecord) -> str:
-        return f"{record.levelname.lower()}: {super().format(record)}"
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's
+        return f"{record.levelname.lower()}: {written_out(record.message)}"
 
 
 class UtcFormatter(logging.Formatter):
@@ -97,7 +106,7 @@ class UtcFormatter(logging.Formatter):
         self._called = called
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's
-        record.message = named(record.message, self._called())
+        record.message = written_out(named(record.message, self._called()))
         return super().formatMessage(record)
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: ARG002, N802 - logging's

@@ -112,10 +112,12 @@ class SourceConfig:
         object.__setattr__(self, "keys", {**self.keys, **keys})
         object.__setattr__(self, "tables", tuple(i.table if isinstance(i, KeyedTable) else i for i in items))
         require(self.url, "url is empty", "url: postgresql://user:${PASSWORD}@host:5432/database")
-        require(self.tables, "tables is empty", "tables: [public.orders]")
+        named = {"sqlite": "main", "mysql": "shop", "mariadb": "shop"}.get(self.url.partition(":")[0], "public")
+        require(self.tables, "tables is empty", f"tables: [{named}.orders]")
         for pattern in self.tables:
             schema, dot, table = pattern.removeprefix(LEFT_OUT).partition(".")
-            require(schema and dot and table, f"tables: “{pattern}” is not schema.table", "public.orders, or public.*")
+            hint = f"{named}.{'orders' if dot else schema}, or {named}.*"
+            require(schema and dot and table, f"tables: “{pattern}” is not schema.table", hint)
             require(
                 is_pattern(pattern) or pattern.startswith(LEFT_OUT) or self.captures(pattern),
                 f"tables: {pattern} is named and left out",

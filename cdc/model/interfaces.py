@@ -187,8 +187,8 @@ class Comparing(Protocol):
 class Renaming(Protocol):
     """A part of a `Source` that knows what a position's identity names even if it has another name by now."""
 
-    def renamed(self, then: Mapping[str, str]) -> Mapping[str, str]:
-        """Return a position's identity by the names of now. Called on a connected source."""
+    def renamed(self, then: Mapping[str, str], at: Offset) -> Mapping[str, str]:
+        """Return a position's identity by the names of now; `at` is its place. Called on a connected source."""
 
 
 @runtime_checkable

@@ -37,6 +37,8 @@ class Exported:
     commit: int = 0
     source_ms: int = 0
     tables: tuple[str, ...] = ()
+    windows: int = 0
+    """Of a connector: how far it had counted what it has read of tables; 0 in files of earlier builds."""
     topics: Mapping[str, str] = field(default_factory=dict)
     """Of an apply job: the identities of the topics."""
     ends: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -90,4 +92,5 @@ def of_state(state: State, *, prefix: str, at_ms: int) -> Exported:
         commit=state.commit,
         source_ms=state.source_ms,
         tables=state.tables,
+        windows=state.windows,
     )

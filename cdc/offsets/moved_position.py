@@ -36,6 +36,8 @@ class Move:
     """In words."""
     sequence: int
     """Of the position that the connector stands at then."""
+    reads_again: bool = False
+    """Whether topics are right again only once the tables are read again."""
 
 
 def move(
@@ -60,8 +62,8 @@ def move(
             hint="cdc run CONNECTOR.yaml",
         )
     if isinstance(source, Renaming):
-        state = replace(state, identity=source.renamed(state.identity))
-        exported = replace(exported, identity=source.renamed(exported.identity))
+        state = replace(state, identity=source.renamed(state.identity, state.offset))
+        exported = replace(exported, identity=source.renamed(exported.identity, dict(exported.offset)))
     raise_first(verdicts.of_config(state, config))
     raise_first(verdicts.of_source(state, identity))
     raise_first(refusals(state, exported))
@@ -103,7 +105,7 @@ def move(
     position = Position(state.epoch, state.commit, 0).text
     sink.log("audit", state.connector.encode(), act.to_bytes(connector=state.connector, position=position))
     sink.commit(moved)
-    return Move(kind, means, moved.sequence)
+    return Move(kind, means, moved.sequence, reads_again=kind == "skip" or state.windows != exported.windows)
 
 
 def refusals(state: State, exported: Exported) -> Iterator[OperatorError]:
@@ -148,10 +150,14 @@ def meaning(state: State, exported: Exported) -> tuple[Kind, str]:
         return "same", f"connector {state.connector} stands at {there} already"
     span = _span(state.source_ms, exported.source_ms)
     if exported.commit < state.commit:
+        read = (
+            "; rows of tables were read since: what no log has of them would be as it was before, until they are read "
+            "again (cdc snapshot start)"
+        )
         return "repeat", (
             f"{there} lies before {here}, where connector {state.connector} stands: {span} of {len(state.tables)} "
             "tables would be published again, with the positions they had; stores leave out what they have, other "
-            "readers see it twice"
+            f"readers see it twice{read if state.windows != exported.windows else ''}"
         )
     return "skip", (
         f"{there} lies behind {here}, where connector {state.connector} stands: {span} of {len(state.tables)} tables "

@@ -105,7 +105,7 @@ class PostgresSource:
         self._identity = continuity.identity(self._replication, database=self.database, names=self._names)
         return self._identity
 
-    def renamed(self, then: Mapping[str, str]) -> Mapping[str, str]:
+    def renamed(self, then: Mapping[str, str], at: Offset) -> Mapping[str, str]:  # noqa: ARG002 - the seam's
         if not continuity.renamed(self._catalog(), then, self._identity):
             return then
         log.warning("database %s is called %s by now", then["database"], self.database)

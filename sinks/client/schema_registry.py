@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import ssl
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -36,6 +36,8 @@ _READ_ONLY: Final = 42205
 """https://docs.confluent.io/platform/current/schema-registry/develop/api.html: operation not permitted."""
 _UNKNOWN: Final = "Unknown Schema Registry Error"
 """So the client's message begins where the answer is not of a registry."""
+_ALONE_S: Final = 60.0
+"""What hinders one subject for so long, while others can be asked about, is a matter of its table."""
 _FRESH_S: Final = 1.0
 """A registry that answered so short a time ago is the same one."""
 _SHOWN: Final = 400
@@ -59,6 +61,8 @@ class SchemaRegistry:
         """The schemas that it did not take, by subject, and how it is asked again."""
         self._told = set[tuple[str, str]]()
         """Subjects and texts of those of which it was told that it takes them by now."""
+        self._hindered: dict[str, float] = {}
+        """The subjects that could not be asked about when that was tried last, and since when."""
         self._looked_at, self._answered_s = 0, 0.0
 
     def forget(self) -> None:
@@ -72,16 +76,20 @@ class SchemaRegistry:
         given = sorted(self._given.copy().items(), key=lambda of: of[1][1])  # another thread may register
         self._looked_at += 1
         client = self._new_client()  # which has heard no answer
+        looks = {len(given) - 1, self._looked_at % max(len(given) - 1, 1)} if given else set()
+        hindered = list[RetryableError]()
         try:
-            for at in {len(given) - 1, self._looked_at % len(given)} if given else ():
+            for at in looks:
                 subject, (schema, number) = given[at]
-                with suppress(TopicError):  # which is found out where its own table needs it
+                with suppress(TopicError), _kept(hindered):  # which is found out where its own table needs it
                     there = self._asked(subject, partial(client.get_schema, number))
                     if there is None or _name_of(there.schema_str or "") != _name_of(schema.schema_str or ""):
                         return False
                     found = self._asked(subject, partial(client.lookup_schema, subject, schema))
                     if found is not None and found.schema_id != number:  # None: it was deleted, its id is readable
                         return False
+            if hindered and len(hindered) == len(looks):
+                raise hindered[0]
             return True
         finally:
             client.__exit__(None, None, None)  # type: ignore[no-untyped-call]
@@ -94,6 +102,8 @@ class SchemaRegistry:
                 ask(asking)
             except TopicError:
                 self._told.discard((subject, text))
+                continue
+            except RetryableError:  # others may be asked about
                 continue
             finally:
                 asking.forget()
@@ -114,12 +124,38 @@ class SchemaRegistry:
         """Ask about a subject, and keep in mind what it refuses."""
         self._refused.pop(subject, None)
         try:
-            found = ask(self)
+            found = self._asked_alone(subject, ask)
         except TopicError:
             self._refused[subject] = (text, ask)
             raise
         self._told.discard((subject, text))
         return found
+
+    def _asked_alone(self, subject: str, ask: Callable[[SchemaRegistry], _T]) -> _T:
+        """Ask about a subject. Raises TopicError where it alone could not be asked about for a while."""
+        try:
+            found = ask(self)
+        except RetryableError as exc:
+            since_s = self._hindered.setdefault(subject, time.monotonic())
+            if time.monotonic() - since_s < _ALONE_S or not self._answers_others():
+                raise
+            raise TopicError(
+                f"{exc.message}; it is so for {_ALONE_S:.0f} s, and the registry answers other questions",
+                hint=f"what does the registry's own log say of subject {subject}? A connector that runs asks again "
+                "within ten minutes, or at once: cdc reload CONNECTOR.yaml. Start one that has ended",
+                topic=subject,
+            ) from exc
+        self._hindered.pop(subject, None)
+        return found
+
+    def _answers_others(self) -> bool:
+        """Whether it names subjects: else it is away, or new, and no table is left out for that."""
+        try:
+            return bool(self.subjects())
+        except RetryableError:
+            return False
+        except CdcError:  # it does not tell this login of them
+            return True
 
     def _register(self, subject: str, text: str, type_: str, ours: Sequence[str]) -> int:
         from confluent_kafka.schema_registry import Schema  # noqa: PLC0415 - an extra, and slow to load
@@ -346,6 +382,15 @@ class SchemaRegistry:
             subject, client.get_compatibility
         )
         return found == "NONE"
+
+
+@contextmanager
+def _kept(hindered: list[RetryableError]) -> Iterator[None]:
+    """Go on where a registry could not be asked, and keep why."""
+    try:
+        yield
+    except RetryableError as exc:
+        hindered.append(exc)
 
 
 def _broken_tls(exc: BaseException | None) -> bool:

@@ -193,6 +193,36 @@ def test_an_older_copy_is_refused(shop: Shop, tmp_path: Path) -> None:
         shop.run()
 
 
+def test_a_file_that_was_moved_is_the_same(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Another mount, another release's folder. Not a copy beside it, nor another file with a connector of that name."""
+    homes = [tmp_path / name for name in ("here", "copied", "moved", "other")]
+    for home in homes:
+        home.mkdir()
+    here, copied, moved, other = homes
+    shop = Shop(here, ORDERS)
+    shop.do("INSERT INTO orders VALUES (7, 'x', 1)")
+    shop.run()
+    Shop(other, ORDERS).run()
+    first = shop.path
+    shop.do("INSERT INTO orders VALUES (8, 'x', 1)", "PRAGMA wal_checkpoint(TRUNCATE)")
+    shutil.copy(first, copied / "shop.db")
+    for path in (copied / "shop.db", other / "shop.db"):
+        shop.path = path
+        with pytest.raises(OperatorError, match="another source: connector c stands at a position of file"):
+            shop.run()
+        if path.parent == copied:
+            first.rename(moved / "shop.db")
+    shop.path = moved / "shop.db"
+    looked = check.check(shop.config, shop.state())
+    assert not [of.what for of in looked.findings if of.level is not Level.OK]
+    assert looked.identity == shop.state().identity
+    shop.run()
+    assert f"SQLite file {first} is {shop.path} by now" in caplog.text
+    assert shop.fold() == as_events(shop)
+    assert [event["op"] for event in shop.events()].count("r") == len(shop.rows()) - 1, "nothing is read again"
+    assert shop.state().identity == {"file": str(shop.path)}
+
+
 def test_a_first_start_that_was_cut_off_is_a_first_start(tmp_path: Path) -> None:
     """Its topics are there, and nothing was captured: a name that is misspelt is refused, and not left out."""
     shop = Shop(tmp_path, ORDERS)

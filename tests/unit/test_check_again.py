@@ -72,6 +72,17 @@ def test_a_position_that_has_moved_on_meanwhile_is_no_slot_ahead(monkeypatch: py
     assert found.level is Level.OK
 
 
+def test_a_position_of_another_source_is_not_said_to_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To read the tables again, as for a gap, is no help where the file leads to another database."""
+    missing = Finding(Level.ERROR, "position", "slot missing")
+    parts = {"sinks.check:position": lambda *_: replace(AT, identity={"database": "shop"})}
+    monkeypatch.setattr(registry, "part", lambda name: parts.get(name, lambda *_, **__: []))
+    monkeypatch.setattr(registry, "check", lambda _: lambda *_, **__: Checked((missing,), identity={"database": "x"}))
+    (found,) = check._findings(CONFIG)
+    assert (found.about, found.level) == ("source", Level.ERROR)
+    assert found.what.startswith("another source")
+
+
 def test_a_position_of_another_kind_of_source_is_not_shown_to_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """`cdc check` ended with a traceback where a file's type was changed: places and tables are each source's own."""
     theirs = replace(AT, config={"source.type": "mysql"})

@@ -151,7 +151,11 @@ BAD = {
     "a value its tag denies": (GOOD + "  partitions: !!int x\n", "cannot be read as int", None),
     "a name no slot can have": (GOOD.replace("name: shop", "name: My Shop"), "“My Shop” is not a name", "lower-case"),
     "a table without its schema": (
-        GOOD.replace("public.orders", "orders"), "“orders” is not schema.table", "public.*",
+        GOOD.replace("public.orders", "orders"), "“orders” is not schema.table", "public.orders, or public.*",
+    ),
+    "a table of SQLite without its schema": (
+        'name: s\nsource: {type: triggers, url: "sqlite:///s.db", tables: [bills]}\nsink: {bootstrap_servers: h:1}\n',
+        "“bills” is not schema.table", "main.bills, or main.*",
     ),
     "no table": (GOOD.replace('[public.orders, "public.item*"]', "[]"), "tables is empty", "tables: [public.orders]"),
     "a key of a pattern": (

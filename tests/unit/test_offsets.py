@@ -18,11 +18,12 @@ import cdc.capture.pipeline
 from cdc.capture.control.signals import Command
 from cdc.cli.repairing import offsets
 from cdc.config.config import ConnectorConfig
+from cdc.model.change import Offset
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.interfaces import Follower
 from cdc.offsets.exported import Exported, of_state
 from cdc.offsets.moved_position import Move, move
-from cdc.testing import MemorySink, MemorySource, insert, update
+from cdc.testing import MemorySink, MemorySource, delete, insert, update
 from spark_apply.replay.offsets import meaning
 from spark_apply.spark.at_work import alone, at_work
 from tests.unit.test_pipeline import A, B, Bench, _row
@@ -90,6 +91,28 @@ def test_a_position_behind_skips_and_a_snapshot_closes_the_hole(bench: Bench) ->
     bench.ask(Command(tables=(A.qualified,)))
     bench.run(A, B)
     assert bench.fold(A) == {"1": "n", "2": "two", "3": "three"}
+
+
+def test_a_position_before_a_reading_says_that_tables_are_to_be_read_again(bench: Bench) -> None:
+    """What the log does not tell, and a reading has found, is undone by the events of before."""
+    bench.log.commit(insert(A, _row("2", "two")))
+    before = _exported(bench)
+    bench.run(A, B)
+    followed = bench.log.carried
+    bench.log.carried = frozenset()
+    bench.log.commit(delete(A, (b"2",)))
+    bench.log.carried = followed
+    bench.ask(Command(tables=(A.qualified,)))
+    bench.run(A, B)
+    assert bench.fold(A) == {"1": "n"}
+    with pytest.raises(OperatorError, match=r"rows of tables were read since: .* \(cdc snapshot start\)"):
+        _moved(bench, before)
+    assert _moved(bench, before, force=True).reads_again
+    bench.run(A, B)
+    assert bench.fold(A) == {"1": "n", "2": "two"}, "its insert came again"
+    bench.ask(Command(tables=(A.qualified,)))
+    bench.run(A, B)
+    assert bench.fold(A) == {"1": "n"}
 
 
 def test_the_position_it_stands_at_is_nothing_new(bench: Bench) -> None:
@@ -218,7 +241,7 @@ class Renamed(MemorySource):
         self.database = "another"
         return super().connect()
 
-    def renamed(self, then: Mapping[str, str]) -> Mapping[str, str]:
+    def renamed(self, then: Mapping[str, str], at: Offset) -> Mapping[str, str]:
         return {**then, "database": self.database}
 
 

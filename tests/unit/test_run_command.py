@@ -22,7 +22,8 @@ from click.testing import CliRunner
 
 import cdc.cli.running.run
 from cdc.capture.pipeline import Report
-from cdc.cli.ending import files_given
+from cdc.cli.ending import files_given, show
+from cdc.cli.inspecting.check import shown
 from cdc.cli.inspecting.status import of_server
 from cdc.cli.inspecting.tail import has_no_reader
 from cdc.cli.main import cdc as command_line
@@ -36,6 +37,7 @@ from cdc.cli.running.supervise import supervise
 from cdc.cli.running.view import view
 from cdc.cli.terminal import Alive, ByLevel, UtcFormatter, instant, place_of, show_progress
 from cdc.config.config import ConnectorConfig, load_connector
+from cdc.config.findings import Finding, Level
 from cdc.dev.servers import launch
 from cdc.machine.stop_signals import HangUps, stopping
 from cdc.model.errors import FencedError, OperatorError
@@ -559,3 +561,20 @@ def test_standard_streams_may_be_closed() -> None:
     for closed in (">&-", ">&- 2>&-", ">&- 2>&- <&-"):
         assert _run(code, closed).returncode == 0
         assert _run(_COMMAND, closed).returncode == 0
+
+
+def test_names_steer_no_terminal_and_begin_no_line(capfd: pytest.CaptureFixture[str]) -> None:
+    """Who may make a table chooses its name: it must not look like a line of the log, nor clear the screen."""
+    name = "s.a\x1b[2J\n2026-01-01T00:00:00.000+00:00 INFO    all is well\r\x9b31m"
+    record = logging.makeLogRecord({"msg": "table %s é", "args": (name,), "levelno": logging.ERROR})
+    fix = f"ALTER TABLE “{name}”"
+    finding = Finding(Level.ERROR, f"table {name}", f"table {name}: no key", fix)
+    said = [UtcFormatter().format(record), ByLevel().format(record)]
+    said += [shown(finding, terminal=False).partition("fix:")[0], shown(finding, terminal=True).partition("\n")[0]]
+    show(OperatorError(f"table {name}", hint=fix), {})
+    show_progress(f"reading {name}")
+    told = capfd.readouterr().err.replace("\rreading", "")  # off a terminal click leaves out what steers one
+    assert not any(steering in line for line in (*said, told) for steering in ("\x1b[2J", "\x9b", "\r"))
+    assert not any("\n" in line for line in said)
+    assert all("a\\x1b[2J\\n2026" in line for line in said)
+    assert "é" in said[0]

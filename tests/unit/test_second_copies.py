@@ -9,14 +9,16 @@ import pytest
 
 import cdc.capture.pipeline
 import cdc.capture.starting.stand_by
-from cdc.capture.pipeline import Pipeline, Settings
-from cdc.model.errors import CdcError, FencedError, OperatorError, RetryableError
+from cdc.capture.pipeline import Pipeline, Report, Settings
+from cdc.model.change import Table
+from cdc.model.errors import CdcError, FencedError, OperatorError, RetryableError, VerdictError
 from cdc.model.interfaces import Follower
+from cdc.model.state import Phase
 from cdc.testing.faults import At, nothing
 from cdc.testing.kafka import MemoryKafka, MemorySink
 from cdc.testing.log import MemoryLog, insert
 from cdc.testing.source import MemorySnapshotter, MemorySource
-from tests.unit.test_pipeline import A
+from tests.unit.test_pipeline import A, B
 
 OTHER = Follower("process 7", certain=True)
 TOOL = Follower("slot cdc_c is active for process 7", certain=False)
@@ -266,3 +268,50 @@ def test_a_server_that_is_not_up_yet_is_waited_for_if_asked_to(wait_s: float | N
         with pytest.raises(RetryableError):
             pipeline.run(until_caught_up=True)
     assert len(made) == tries
+
+
+class Elsewhere(MemorySource):
+    """Leads to another database, as a file that was copied for one and not given a name of its own."""
+
+    def connect(self) -> dict[str, str]:
+        return {**super().connect(), "database": "another"}
+
+
+@pytest.mark.parametrize(
+    ("source", "config", "what"),
+    [(Elsewhere, {}, "another source"), (MemorySource, {"source.slot": "other"}, "config changed")],
+)
+def test_one_that_has_no_part_in_the_position_fences_nobody(
+    source: type[MemorySource], config: dict[str, str], what: str
+) -> None:
+    """Nor does it make a topic: it is not seen at the source of the copy that is at work, which would end for it."""
+    log, kafka = MemoryLog(), MemoryKafka()
+    log.commit(insert(A, (b"1", b"n")))
+
+    def pipeline(source: type[MemorySource], config: dict[str, str], *tables: Table) -> Pipeline:
+        return Pipeline(
+            Settings(connector="c", prefix="p", config=config, idle_position_s=0.0),
+            open_source=lambda: source(log, tables),
+            open_snapshotter=lambda: MemorySnapshotter(log),
+            sink=MemorySink(kafka, "c", "p"),
+            observe=observe,
+        )
+
+    refused, seen = list[CdcError](), 0
+
+    def observe(report: Report) -> None:
+        nonlocal seen
+        seen += 1
+        if report.phase is Phase.STREAM and not refused:
+            topics = set(kafka.topics)
+            with pytest.raises(VerdictError, match=what) as found:
+                pipeline(source, config, A, B).run()
+            refused.append(found.value)
+            assert set(kafka.topics) == topics
+            log.commit(insert(A, (b"2", b"n")))
+        elif refused and len(kafka.committed("p.s.a")) == 2:
+            running.stop()
+
+    running = pipeline(MemorySource, {"source.slot": "ours"}, A)
+    running.run()
+    assert seen > 1

@@ -209,3 +209,32 @@ def test_an_event_that_would_be_too_large_is_without_the_old_row(
     rows = [(event["op"], event["before"] is not None, event["after"]) for event in events]
     assert rows == [("c", False, json.loads(old)), ("u", False, json.loads(new)), ("d", True, None)]
     steps.close()
+
+
+def test_a_job_of_another_connector_fences_nobody(tmp_path: Path) -> None:
+    """A file that was copied for the tables of another connector, and kept its name, is refused: the first goes on."""
+    kafka = MemoryKafka()
+    steps, view = _rows(tmp_path)
+
+    def output(origin: str) -> ViewOutput:
+        return ViewOutput(MemorySink(kafka, "job", "p"), "job", "p", steps.state, [view], lambda _: None, origin)
+
+    first = output("shop")
+    first.begin()
+    for step in (1, 2):
+        row = json.dumps({"id": step, "v": "a"})
+        steps.state.execute(
+            "INSERT INTO outbox VALUES (?, ?, ?, ?, ?, ?)", [step, "rows", "c", f'{{"id":{step}}}', None, row]
+        )
+        note = outbox_note(
+            step=step, seq=step, position="00000001.0000000000000009.00000000", clock_ms=1, streams={},
+            tokens=(f"t{step}", f"t{step - 1}"),
+        )  # fmt: skip
+        steps.state.put(step=step, outbox=json.dumps(note))
+        first.flush()
+        epochs = dict(kafka.epochs)
+        with pytest.raises(OperatorError, match=r"has published positions of connector shop, .* are of bills now"):
+            output("bills").begin()
+        assert kafka.epochs == epochs
+    assert len(kafka.committed("p.view.rows")) == 2
+    steps.close()

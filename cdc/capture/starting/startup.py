@@ -65,11 +65,7 @@ class Startup:
         self._refuse_moved(tables, state)
         if state is None:
             state = self._create(source, identity, tables)
-        raise_first(verdicts.of_config(state, self._settings.config))
-        if isinstance(source, Renaming):
-            state = replace(state, identity=source.renamed(state.identity))
-        elsewhere = self._goes_elsewhere(state, identity)
-        raise_first(verdicts.of_source(state, identity) if elsewhere is None else ())
+        state, elsewhere = self.belonging(source, identity, state)
         raise_first(verdicts.of_topics(self._sink.recorded(), self._sink.found()))
         if state.phase is Phase.CREATING:
             return self._hold_log(source, identity, tables, state)
@@ -79,11 +75,19 @@ class Startup:
             self._note_unlogged(state, identity)
             raise
 
-    def _goes_elsewhere(self, state: State, identity: Mapping[str, str]) -> GapError | None:
-        """Return the gap that it is to go on at the server at hand, which has taken the place of the position's."""
-        if not verdicts.may_have_taken_its_place(state, identity) or not self._asked(server=identity[verdicts.SERVER]):
-            return None
-        return next(GapError(found.message) for found in verdicts.of_source(state, identity))
+    def belonging(self, source: Source, identity: Mapping[str, str], state: State) -> tuple[State, GapError | None]:
+        """Raise VerdictError for a position of another file, or source: a copy that is right must not be fenced for it.
+
+        Returned is, too, the gap to go on at a server that has taken the place of the position's.
+        """
+        raise_first(verdicts.of_config(state, self._settings.config))
+        if isinstance(source, Renaming):
+            state = replace(state, identity=source.renamed(state.identity, state.offset))
+        differs = [*verdicts.of_source(state, identity)]
+        if verdicts.may_have_taken_its_place(state, identity) and self._asked(server=identity[verdicts.SERVER]):
+            return state, GapError(differs[0].message)
+        raise_first(differs)
+        return state, None
 
     def _asked(self, *, server: str = "") -> Sequence[bytes]:
         return signals.after_gap(self._sink.commands(), server=server)

@@ -23,7 +23,7 @@ from cdc.capture.starting.left_out import (
     published_before,
     those_named,
 )
-from cdc.cli.terminal import JSON_OPTION
+from cdc.cli.terminal import JSON_OPTION, LINE, written_out
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.config.findings import Checked, Finding, Level, as_left_out, as_left_out_for_its_topic, probed, refused
@@ -104,7 +104,10 @@ def _findings(config: ConnectorConfig) -> list[Finding]:
     if state is not None:
         findings += [refused("config", refusal) for refusal in verdicts.of_config(state, config.binding)]
     if ours is not None and checked.identity:
-        findings += [refused("source", refusal) for refusal in verdicts.of_source(ours, checked.identity)]
+        elsewhere = [refused("source", refusal) for refusal in verdicts.of_source(ours, checked.identity)]
+        if elsewhere:  # it has no place of the position's, and what helps where one is lost is no help here
+            findings = [of for of in findings if of.level is not Level.ERROR or of.about != "position"]
+        findings += elsewhere
     tables = checked.tables or tuple(_named(config))
     look = registry.part("sinks.check:check")
     findings += probed("registry", partial(_by_registry, config, checked))
@@ -219,6 +222,6 @@ def _named(config: ConnectorConfig) -> list[Table]:
 def shown(finding: Finding, *, terminal: bool) -> str:
     """Write a finding for people: on a terminal the fix has a line of its own, which is pasted whole."""
     level = click.style(f"{finding.level:<8}", fg=_COLOURS[finding.level])
-    what = finding.what.removeprefix(f"{finding.about}: ")
-    fix = (f"\n{click.style('fix:', fg='cyan')}     " if terminal else "; fix: ") + finding.fix if finding.fix else ""
-    return f"{level} {finding.about}: {what}{fix}"
+    what = written_out(f"{finding.about}: " + finding.what.removeprefix(f"{finding.about}: "))
+    before = f"\n{click.style('fix:', fg='cyan')}     " if terminal else "; fix: "
+    return f"{level} {what}{before + written_out(finding.fix, but=LINE) if finding.fix else ''}"

@@ -11,7 +11,7 @@ import click
 import orjson
 
 from cdc.capture.snapshots.snapshot_progress import duration
-from cdc.cli.terminal import JSON_OPTION, place_of
+from cdc.cli.terminal import JSON_OPTION, place_of, written_out
 from cdc.config.config import ApplyConfig, describes_apply, load_apply, load_connector
 from cdc.config.views import describes_views
 from cdc.model.errors import ConfigError
@@ -39,7 +39,7 @@ def status(file: Path, *, as_json: bool) -> None:
         click.echo(orjson.dumps(found).decode())
         return
     for name, value in _lines(found, file):
-        click.echo(f"{name:<12}{value}")
+        click.echo(f"{name:<12}{written_out(value)}")
 
 
 def _show_stores(config: ApplyConfig, file: Path, *, as_json: bool) -> None:

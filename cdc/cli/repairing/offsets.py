@@ -90,7 +90,7 @@ def import_(file: Path, exported_file: Path, *, force: bool, as_json: bool) -> N
         text = sys.stdin.buffer.read() if str(exported_file) == "-" else exported_file.read_bytes()
     except OSError as exc:
         raise ConfigError(f"{exported_file}: cannot be read: {exc.strerror}") from exc
-    of_apply = _is_of_apply(file)
+    of_apply, reads_again = _is_of_apply(file), False
     exported = Exported.from_json(text, where=str(exported_file), of=APPLY if of_apply else CONNECTOR)
     if of_apply:
         config = load_apply(file)
@@ -101,15 +101,15 @@ def import_(file: Path, exported_file: Path, *, force: bool, as_json: bool) -> N
             note(config, "offsets import", {"meant": kind, "exported_at": exported_at, "topics": len(exported.ends)})
     else:
         done = _move(load_connector(file), exported, force=force)
-        kind, means, more = done.kind, done.means, {}
+        kind, means, reads_again, more = done.kind, done.means, done.reads_again, {}
     if as_json:
         click.echo(orjson.dumps({"name": exported.name, "did": kind, "means": means, **more}).decode())
         return
     click.echo(means if kind == "same" else f"imported: {means}", err=True)
     if more.get("kept"):
         click.echo(f"the checkpoint as it was is kept as {more['kept']}", err=True)
-    if kind == "skip" and exported.of == "connector":
-        click.echo(f"hint:  cdc snapshot start {file}  # reads the tables again, which closes the hole", err=True)
+    if reads_again:
+        click.echo(f"hint:  cdc snapshot start {file}  # puts topics right: tables are read again", err=True)
 
 
 def _move(config: ConnectorConfig, exported: Exported, *, force: bool) -> Any:  # noqa: ANN401 - cdc.capture's Move

@@ -12,7 +12,7 @@ import orjson
 
 from cdc.capture.control.signals import Command
 from cdc.capture.snapshots.snapshot_progress import duration, tables_being_read
-from cdc.cli.terminal import JSON_OPTION
+from cdc.cli.terminal import JSON_OPTION, written_out
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.model.audit import asked_by
@@ -113,7 +113,7 @@ def status(file: Path, tables: tuple[str, ...], *, as_json: bool) -> None:
     for name, at in found.items():
         of = f" of about {at.estimate:,}" if at.estimate else ""
         left = f", about {duration(at.eta_s)} left" if at.eta_s is not None else ""
-        click.echo(f"{name:<32}{at.phase:<12}{at.rows:>12,} rows{of}{left}")
+        click.echo(f"{written_out(name):<32}{at.phase:<12}{at.rows:>12,} rows{of}{left}")
     if not found:
         click.echo("nothing is being read")
 

@@ -39,7 +39,12 @@ from cdc.encode.envelope.table_encoder import TableEncoder
 from cdc.model.interfaces import Headers
 from cdc.rules.flat import Formats
 
-_TYPES: Final = {"avro": b"application/avro", "protobuf": b"application/protobuf"}
+_TYPES: Final = {
+    "avro": b"application/avro",
+    "protobuf": b"application/protobuf",
+    "json-schema": b"application/octet-stream",
+}
+"""Of JSON behind a schema's id: no JSON, which CloudEvents' libraries would parse it as, and no type is registered."""
 _JSON: Final = b"application/json"
 _PREFIX: Final = "ce_iodebezium"
 _NAME: Final = re.compile(r"[a-z0-9_]+")

@@ -26,6 +26,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from cdc.model.change import Offset
@@ -143,6 +144,16 @@ class ChangeLog:
             self.names.changes,
         )  # OR FAIL keeps rows that are not counted yet, and an application may have all numbers begin at 1 again
         return int(rows[0][0])
+
+    def was_moved(self, then: str, here: str, at: Offset) -> bool:
+        """Whether this is the file that a position names by another path: it has that log, and nothing is there now.
+
+        A copy beside the first one has the log, too: that the first is gone, or the same, tells them apart.
+        """
+        if then == here or "log" not in at or self.identity() != at["log"]:
+            return False
+        path = Path(then)
+        return not path.exists() or path.samefile(here)
 
     def has(self, seq: int) -> bool:
         """Whether a row is there."""

@@ -40,6 +40,10 @@ class _Check(Probes[Found]):
             return self._checked([refused("file", exc)])
         with closing(session):
             changes = ChangeLog(session, self._config.name)
+            if self._state is not None:
+                then = self._state.identity.get("file", "")
+                if changes.was_moved(then, self._identity["file"], self._state.offset):
+                    self._identity = {"file": then}
             findings = [
                 *probed("file", lambda: self._file(session)),
                 *probed("tables", lambda: self._tables(changes.catalog)),

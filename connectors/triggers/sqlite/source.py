@@ -60,6 +60,13 @@ class SqliteSource(TriggerSource[Found]):
         self._warn()
         return {"file": str(self._path.resolve())}
 
+    def renamed(self, then: Mapping[str, str], at: Offset) -> Mapping[str, str]:
+        here = str(self._path.resolve())
+        if not self._log().was_moved(then.get("file", here), here, at):
+            return then
+        log.warning("SQLite file %s is %s by now", then["file"], here)
+        return {**then, "file": here}
+
     def _warn(self) -> None:
         """Say once what triggers cannot see of the tables as they are now."""
         for found in self._captured:

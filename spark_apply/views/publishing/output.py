@@ -100,7 +100,9 @@ class ViewOutput:
         """
         tables = [view.table for view in self.views]
         try:
-            self.sink.check(tables)
+            there = self.sink.check(tables)
+            if there and (stand := self.sink.peek()) is not None:
+                self._refuse_another_origin(stand)  # the job that is right must not be fenced off for this one
             self.sink.create(tables)
             self._fence()
             raise_first(of_topics(self.sink.recorded(), self.sink.found()))
@@ -119,18 +121,21 @@ class ViewOutput:
 
     def _compare(self, state: State) -> None:
         """Find the views whose topics are not what was written; refuse positions of another connector."""
-        was = state.identity.get(ORIGIN, self.origin)
-        if was != self.origin:
-            now = self.origin
-            msg = f"view job {self.job} has published positions of connector {was}, and its tables are of {now} now"
-            hint = "positions of two connectors cannot be compared: give the view job another name, and its views too"
-            raise OperatorError(msg, hint=hint)
+        self._refuse_another_origin(state)
         for view in self.views:
             topic = self.sink.topic(view.table)
             what = loss(self.sink.recorded().get(topic), self.sink.found()[topic], keeps=True)
             if what is not None and view.relation in state.tables:
                 self.lost.add(view.name)
                 self.tell(f"warning: topic {topic} {what.value}: what it lost is published again")
+
+    def _refuse_another_origin(self, state: State) -> None:
+        was = state.identity.get(ORIGIN, self.origin)
+        if was != self.origin:
+            now = self.origin
+            msg = f"view job {self.job} has published positions of connector {was}, and its tables are of {now} now"
+            hint = "positions of two connectors cannot be compared: give the view job another name, and its views too"
+            raise OperatorError(msg, hint=hint)
 
     def _fence(self) -> None:
         self._last = self.sink.fence()
