@@ -223,7 +223,7 @@ class _Check:
             named = {oid: table for oid, table in self._oids.items() if table in followed}
             facts = ledger.look(catalog, name, named, state.carried)
             self._made_again = ledger.made_again(state.carried, facts)
-            refusals += slot.left(catalog, name, followed - self._made_again)
+            refusals += slot.left(catalog, name, followed - self._made_again, slot.publications(state.carried))
             refusals += ledger.refusals(facts)
             rules = CaptureRules.of_source(self._config.source)
             yield from (refused("rules", refusal) for refusal in moved(rules, state.carried, facts))
