@@ -248,8 +248,10 @@ class _Check:
     def _slot(self, catalog: Catalog) -> Iterator[Finding]:
         name, state = self._names.slot, self._state
         about = f"slot {name}"
+        if state is None and not self._known:
+            return  # whose slot it would be is not known
         if state is None or state.phase is Phase.CREATING:
-            refusals = slot.unused_refusals(catalog, name, self._config.name) if state is None and self._known else ()
+            refusals = slot.unused_refusals(catalog, name, self._config.name) if state is None else ()
             found = [refused(about, refusal) for refusal in refusals]
             yield from found or [Finding(Level.OK, about, "will be made at the start")]
             return

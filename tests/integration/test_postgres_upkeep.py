@@ -6,13 +6,16 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
+import psycopg2
 import pytest
+from psycopg2 import errors
 
 from cdc.config.config import ConnectorConfig
 from cdc.config.kafka_config import KafkaConfig
@@ -20,7 +23,9 @@ from cdc.config.source_config import SourceConfig
 from cdc.dev.stack import DevServers
 from cdc.model.change import Idle
 from cdc.model.errors import RetryableError
-from connectors.postgres.session import parameters
+from connectors.postgres.cancelling import cancel
+from connectors.postgres.catalog.catalog import Catalog
+from connectors.postgres.session import connect, parameters
 from connectors.postgres.slot import claim, heartbeat, replication_stream
 from connectors.postgres.slot.claim import Claim
 from connectors.postgres.slot.heartbeat import MOVED_BYTES
@@ -295,6 +300,33 @@ def test_a_lock_is_not_waited_for_on_a_half_open_connection(
         for waits in (held.keep, by.follower):
             with pytest.raises(RetryableError, match="the connection was lost"):
                 waits()
+
+
+def test_a_statement_on_a_half_open_connection_is_ended(postgres18: Database, line: Line) -> None:
+    """The driver's own way out waits for the server, too, and stops every thread of the process meanwhile."""
+    login, _, address = postgres18.url.partition("@")
+    waiting = connect(parameters(f"{login}@127.0.0.1:{line.port}/{address.partition('/')[2]}", "tests"))
+    ended = list[type[Exception]]()
+
+    def sleep() -> None:
+        try:
+            Catalog(waiting).rows("sleeping", "SELECT pg_sleep(1000)")
+        except Exception as exc:  # noqa: BLE001 - which one is the point
+            ended.append(type(exc.__cause__ or exc))
+
+    sleeping = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tests' AND query ~ 'pg_sleep'"
+    for silent in (False, True):
+        thread = threading.Thread(target=sleep)
+        thread.start()
+        eventually(lambda: number(postgres18, f"{sleeping} AND state = 'active'"), "it sleeps")
+        if silent:
+            line.silence()
+        begun_s = time.monotonic()
+        cancel(waiting)
+        thread.join()
+        assert time.monotonic() - begun_s < 30
+    waiting.close()
+    assert ended == [errors.QueryCanceled, psycopg2.OperationalError]
 
 
 def test_a_locked_table_stops_no_other(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
