@@ -18,6 +18,8 @@ from snapshot.key_ranges import KeyRange
 _CHUNK_ROWS: Final = 2_000
 _CHUNK_BYTES: Final = 1024 * 1024
 _QUEUED_CHUNKS: Final = 3
+_QUIET_S: Final = 2.0
+"""Rows that a server sorts first, or of a table that is locked, may be long in coming: who waits has a log to hold."""
 _CANCEL_EVERY_S: Final = 0.5
 _CANCELS: Final = 20
 
@@ -25,7 +27,10 @@ C = TypeVar("C")
 
 
 class RangeRows(NamedTuple):
-    """Rows of a key range as they were read, behind those given before; the last of a range may hold none."""
+    """Rows of a key range as they were read, behind those given before; the last of a range may hold none.
+
+    None that is not the last: nothing has come for a while.
+    """
 
     key_range: KeyRange[Any]
     lines: list[Any]
@@ -83,6 +88,7 @@ class ParallelReaders(Generic[C]):
         self._cancel = cancel
         self._key_ranges = deque(key_ranges)
         self._unfinished = len(key_ranges)
+        self._nothing = [RangeRows(key_range, [], last=False, session=0) for key_range in key_ranges[:1]]
         self._queue: queue.Queue[RangeRows | BaseException] = queue.Queue(_QUEUED_CHUNKS * len(connections))
         self._stopped = threading.Event()
         self._threads = [
@@ -94,11 +100,18 @@ class ParallelReaders(Generic[C]):
         ]
 
     def __iter__(self) -> Iterator[RangeRows]:
-        """Give all ranges, each whole and in order, interleaved. Raises the first error of any session."""
+        """Give all ranges, each whole and in order, interleaved; and nothing of one while nothing comes.
+
+        Raises the first error of any session.
+        """
         for _, thread in self._threads:
             thread.start()
         while self._unfinished:
-            got = self._queue.get()
+            try:
+                got = self._queue.get(timeout=_QUIET_S)
+            except queue.Empty:
+                yield from self._nothing
+                continue
             if isinstance(got, BaseException):
                 raise got
             self._unfinished -= got.last
@@ -155,12 +168,17 @@ def chunks(
 ) -> Iterator[Chunk]:
     """Give what the readers read as chunks, each with the progress after it; `views`: the number of each session's.
 
+    One without rows and progress comes every few seconds while nothing else does.
+
     `done` is the progress before. `parse` makes a table's rows of what its key ranges gave. A chunk has the greatest of
     the numbers, whichever session has read it: so the positions of rows rise in each partition.
     """
     reached: dict[int, Key | None] = {}
     for key_range, read, last, session in readers:
         table = key_range.table
+        if not read and not last:
+            yield Chunk(table, (), done.to_json(), max(views), time.time_ns() // 1_000_000)
+            continue
         rows = parse(table, read)
         after = reached.get(id(key_range), key_range.after)
         upto = reached[id(key_range)] = key_range.upto if last else key_of(table, rows[-1])

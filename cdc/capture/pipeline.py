@@ -129,7 +129,8 @@ class Pipeline:
         self.caught_up = False
         """Whether everything that the source had committed at the call of `run` is in Kafka."""
         self._events = 0
-        self._good_at_s = 0.0
+        self._failing_since_s: float | None = None
+        """When the first error came, since all that was read was in Kafka."""
         self._ran = False
         self._is_read_again = False
         """Whether the file was read once more since this copy has stood by."""
@@ -158,7 +159,6 @@ class Pipeline:
             self._run(until_caught_up=until_caught_up)
 
     def _run(self, *, until_caught_up: bool) -> None:
-        failing_since: float | None = None
         pause_s = RETRY_FIRST_S
         while True:
             try:
@@ -186,10 +186,10 @@ class Pipeline:
                 if self._goes_back(exc):
                     continue
                 now = time.monotonic()
-                if failing_since is None or self._good_at_s > failing_since:
-                    failing_since, pause_s = now, RETRY_FIRST_S
+                if self._failing_since_s is None:
+                    self._failing_since_s, pause_s = now, RETRY_FIRST_S
                 found = exc.__cause__ if isinstance(exc.__cause__, LeftOutError) else exc
-                if now - failing_since > self._patience_s(exc):
+                if now - self._failing_since_s > self._patience_s(exc):
                     self._ends(found)
                     raise found from found.__cause__
                 self._leave(found)
@@ -295,7 +295,7 @@ class Pipeline:
         ):
             takes_over = self._stand_by.takes_over(ran=self._ran)
             if self._stand_by.wait(source, ran=self._ran, to_end=until_caught_up):
-                self._sequence = None  # what others have committed since is no reason to end
+                self._sequence = self._failing_since_s = None  # what others have committed since is no reason to end
                 self._go_by_file_as_it_is()
             identity, tables = self._check(source)
             self._sink.create(tables)
@@ -408,7 +408,9 @@ class Pipeline:
 
     def _good(self) -> None:
         """Note that everything read is in Kafka: the next failure is a new fault."""
-        self._good_at_s = time.monotonic()
+        if self._failing_since_s is not None:
+            took_s, self._failing_since_s = time.monotonic() - self._failing_since_s, None
+            log.info("connector %s: it goes on again after %.0f s", self._settings.connector, took_s)
 
     def _committed(self, events: int, state: State) -> None:
         self._good()

@@ -105,7 +105,8 @@ class Session:
             paused = self._commands.is_paused(look=True) or self._commands.is_to_reload()
             self._throttle.took(len(chunk.rows))
             waits = self._throttle.wait_s() >= THROTTLED_S
-            if records >= self._settings.chunk_rows or size >= CUT_BYTES or stopped or paused or waits:
+            quiet = records > 0 and not chunk.rows  # the next may be long in coming, and brokers end what stays open
+            if records >= self._settings.chunk_rows or size >= CUT_BYTES or stopped or paused or waits or quiet:
                 self._commit(self._state.next(snapshot=chunk.progress, windows=self._place.view))
             if stopped:
                 raise Stopped

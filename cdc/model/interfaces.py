@@ -279,7 +279,7 @@ class Snapshotter(Protocol):
         """Read what `progress` has not done yet. `view` is a Start's, or None to take a new one and note it.
 
         A new view sees everything that committed before the log's hold began, because the log does not have it: a
-        commit that is logged and not visible yet is waited for.
+        commit that is logged and not visible yet is waited for. A chunk without rows may come while others take long.
         """
 
     def handover(self, tables: Sequence[Table], progress: Mapping[str, object]) -> Handover | None:

@@ -223,7 +223,7 @@ class _Check:
             named = {oid: table for oid, table in self._oids.items() if table in followed}
             facts = ledger.look(catalog, name, named, state.carried)
             self._made_again = ledger.made_again(state.carried, facts)
-            refusals += slot.left(catalog, name, followed - self._made_again)
+            refusals += slot.left(catalog, name, followed - self._made_again, slot.publications(state.carried))
             refusals += ledger.refusals(facts)
             rules = CaptureRules.of_source(self._config.source)
             yield from (refused("rules", refusal) for refusal in moved(rules, state.carried, facts))
@@ -248,8 +248,10 @@ class _Check:
     def _slot(self, catalog: Catalog) -> Iterator[Finding]:
         name, state = self._names.slot, self._state
         about = f"slot {name}"
+        if state is None and not self._known:
+            return  # whose slot it would be is not known
         if state is None or state.phase is Phase.CREATING:
-            refusals = slot.unused_refusals(catalog, name, self._config.name) if state is None and self._known else ()
+            refusals = slot.unused_refusals(catalog, name, self._config.name) if state is None else ()
             found = [refused(about, refusal) for refusal in refusals]
             yield from found or [Finding(Level.OK, about, "will be made at the start")]
             return

@@ -175,7 +175,12 @@ class PostgresSource:
             raise RetryableError(said, hint=session.GO_ON)
 
     def stream(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
-        return readable(self._frames(offset), lambda: self._read_to)
+        try:
+            yield from readable(self._frames(offset), lambda: self._read_to)
+        except GapError:
+            with self._tended().asking():
+                self._reliance().require_publication()
+            raise
 
     def _frames(self, offset: Offset) -> Iterator[Transaction | TransactionBatch | Message | Idle]:
         replication, upkeep = self._walsender(), self._tended()

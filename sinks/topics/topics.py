@@ -32,6 +32,13 @@ log = logging.getLogger("cdc")
 _OFFSETS_MS: Final = 5_000
 _FETCH, _OF_3_7 = 1, 16
 """A request, and its version by which a broker shows that it is of Kafka 3.7 or later."""
+_CLOCKS_APART_MS: Final = 60_000
+"""Clocks of machines may differ by so much, and a record may be so long on its way."""
+_OF_CLOCKS: Final = {
+    "message.timestamp.before.max.ms": "9223372036854775807",
+    "message.timestamp.after.max.ms": "3600000",
+}
+"""Which records a topic takes by their clock, and what it is where nobody has set it."""
 NEW_NAME: Final = "give the connector another name and another sink.topic_prefix (a fresh snapshot into new topics)"
 
 
@@ -418,6 +425,14 @@ class Topics:
                 "written to it",
                 hint=configure(self._servers, topic.name, f"min.insync.replicas={max(1, found.replicas - 1)}"),
             )
+        apart = {name: int(found.settings.get(name, _CLOCKS_APART_MS)) for name in _OF_CLOCKS}
+        for name, most_ms in apart.items() if found.settings.get("message.timestamp.type") != "LogAppendTime" else ():
+            if most_ms < _CLOCKS_APART_MS:
+                yield topic.refused(
+                    f"topic {topic.name} has {name}={most_ms}: it takes no record, and no end of a transaction, by a "
+                    "clock that differs so much from its broker's, and a transaction that cannot end stops all tables",
+                    hint=configure(self._servers, topic.name, f"{name}={_OF_CLOCKS[name]}"),
+                )
         if found.allowed and "WRITE" not in found.allowed:  # brokers without authorization say nothing, or all
             yield topic.refused(
                 f"topic {topic.name}: this user may not WRITE to it", hint=self._grant(topic.name, "Write")

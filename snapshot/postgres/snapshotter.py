@@ -19,6 +19,7 @@ from cdc.model.errors import OperatorError, RetryableError, raise_first
 from cdc.model.interfaces import Chunk, Handover, Window
 from cdc.model.state import Key
 from connectors.postgres import session
+from connectors.postgres.cancelling import cancel
 from connectors.postgres.catalog import lock_room
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.copy_text import parse_row
@@ -107,7 +108,7 @@ class PostgresSnapshotter:
         done = replace(done, started_at_ms=_now_ms(), rows_before=rows_before)
         while len(self._sessions) < min(self._workers, len(planned)):
             _begin(self._session(), shared)
-        readers = self._readers = ParallelReaders(self._sessions, planned, _read, _cancel)
+        readers = self._readers = ParallelReaders(self._sessions, planned, _read, cancel)
         yield from chunks(readers, done, views=[number] * len(self._sessions), parse=_parse)
         self._end()
 
@@ -230,13 +231,6 @@ def _read(connection: psycopg2.extensions.connection, key_range: KeyRange[Relati
 
 def _parse(table: Table, lines: list[bytes]) -> list[Row]:
     return [parse_row(line, len(table.columns)) for line in lines]
-
-
-def _cancel(connection: psycopg2.extensions.connection) -> None:
-    try:
-        connection.cancel()
-    except session.DRIVER_ERRORS:
-        pass  # the connection is gone already
 
 
 @contextmanager

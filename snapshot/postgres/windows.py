@@ -20,6 +20,7 @@ from cdc.model.interfaces import Window
 from cdc.model.state import Key
 from connectors.captured_tables import looking_again
 from connectors.postgres import session
+from connectors.postgres.cancelling import cancel
 from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.copy_text import parse_row
 from connectors.postgres.slot.slot import await_older_transactions
@@ -145,10 +146,8 @@ class PostgresWindows:
         connection = self._connection
         if connection is None or connection.closed:
             return
-        try:
-            connection.cancel()
-        except session.DRIVER_ERRORS:
-            pass  # the connection is gone already
-        if self._in_use.acquire(timeout=_CLOSE_S):
+        if not (idle := self._in_use.acquire(blocking=False)):
+            cancel(connection)
+        if idle or self._in_use.acquire(timeout=_CLOSE_S):
             connection.close()
             self._in_use.release()

@@ -176,3 +176,20 @@ def errors(connector: Connector) -> dict[str, list[str]]:
         if finding["level"] == "error":
             found.setdefault(finding["about"], []).append(finding["message"])
     return found
+
+
+def test_an_identity_whose_columns_may_be_null(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """PostgreSQL 18 takes an index for it whose column is NOT NULL for new rows alone: it stops no other table."""
+    postgres18.execute(
+        "CREATE TABLE t (id int, v text); INSERT INTO t VALUES (1, 'x'), (NULL, 'n')",
+        "ALTER TABLE t ADD CONSTRAINT whole NOT NULL id NOT VALID; CREATE UNIQUE INDEX t_id ON t (id)",
+        "ALTER TABLE t REPLICA IDENTITY USING INDEX t_id; CREATE TABLE u (id int PRIMARY KEY)",
+        "INSERT INTO u VALUES (1)",
+    )
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.*"])
+    said = connector.catch_up()
+    assert "table public.t: column id of its key (id) may be null, and a key never is: it is left out; ALTER" in said
+    same(connector, postgres18, "public.u")
+    postgres18.execute("DELETE FROM t WHERE id IS NULL", "ALTER TABLE public.t ALTER COLUMN id SET NOT NULL")
+    connector.catch_up()
+    same(connector, postgres18, "public.t")

@@ -6,13 +6,16 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
+import psycopg2
 import pytest
+from psycopg2 import errors
 
 from cdc.config.config import ConnectorConfig
 from cdc.config.kafka_config import KafkaConfig
@@ -20,7 +23,11 @@ from cdc.config.source_config import SourceConfig
 from cdc.dev.stack import DevServers
 from cdc.model.change import Idle
 from cdc.model.errors import RetryableError
-from connectors.postgres.slot import heartbeat, replication_stream
+from connectors.postgres.cancelling import cancel
+from connectors.postgres.catalog.catalog import Catalog
+from connectors.postgres.session import connect, parameters
+from connectors.postgres.slot import claim, heartbeat, replication_stream
+from connectors.postgres.slot.claim import Claim
 from connectors.postgres.slot.heartbeat import MOVED_BYTES
 from connectors.postgres.source import open_source
 from tests.conftest import FULL, Database
@@ -275,6 +282,53 @@ def test_a_half_open_connection_is_noticed(
     source.close()
 
 
+def test_a_lock_is_not_waited_for_on_a_half_open_connection(
+    postgres18: Database, line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who follows the log would wait for ever where something in between acknowledges, and so would who stands by."""
+    monkeypatch.setattr(claim, "_KEPT_EVERY_S", 0.0)
+    monkeypatch.setattr(claim, "_ANSWER_S", 1.5)
+    login, _, address = postgres18.url.partition("@")
+    through = parameters(f"{login}@127.0.0.1:{line.port}/{address.partition('/')[2]}", "tests")
+    with (
+        closing(Claim(through, connector="c", slot="s")) as held,
+        closing(Claim(through, connector="c", slot="s")) as by,
+    ):
+        held.keep()
+        assert by.follower() is not None
+        line.silence()
+        for waits in (held.keep, by.follower):
+            with pytest.raises(RetryableError, match="the connection was lost"):
+                waits()
+
+
+def test_a_statement_on_a_half_open_connection_is_ended(postgres18: Database, line: Line) -> None:
+    """The driver's own way out waits for the server, too, and stops every thread of the process meanwhile."""
+    login, _, address = postgres18.url.partition("@")
+    waiting = connect(parameters(f"{login}@127.0.0.1:{line.port}/{address.partition('/')[2]}", "tests"))
+    ended = list[type[Exception]]()
+
+    def sleep() -> None:
+        try:
+            Catalog(waiting).rows("sleeping", "SELECT pg_sleep(1000)")
+        except Exception as exc:  # noqa: BLE001 - which one is the point
+            ended.append(type(exc.__cause__ or exc))
+
+    sleeping = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tests' AND query ~ 'pg_sleep'"
+    for silent in (False, True):
+        thread = threading.Thread(target=sleep)
+        thread.start()
+        eventually(lambda: number(postgres18, f"{sleeping} AND state = 'active'"), "it sleeps")
+        if silent:
+            line.silence()
+        begun_s = time.monotonic()
+        cancel(waiting)
+        thread.join()
+        assert time.monotonic() - begun_s < 30
+    waiting.close()
+    assert ended == [errors.QueryCanceled, psycopg2.OperationalError]
+
+
 def test_a_locked_table_stops_no_other(database: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
     """A long ALTER TABLE of the application holds its table alone: nothing that the connector asks for waits for it."""
     database.execute(
@@ -388,6 +442,27 @@ def test_a_table_that_may_not_be_read_stops_no_other(
             same(connector, postgres18, name)
     finally:
         postgres18.execute(f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+def test_a_table_of_which_columns_may_be_read(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
+    """Somebody has kept columns from the connector: the hint says first how they are left out of the topic."""
+    postgres18.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, secret text, mine int)",
+        "CREATE TABLE u (id int PRIMARY KEY, v text)",
+        "CREATE TABLE w (id int PRIMARY KEY)",
+    )
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.*"])
+    role = f"cdc_capture_{postgres18.name}"
+    postgres18.execute(f"REVOKE SELECT ON t, u, w FROM {role}; GRANT SELECT (id) ON t TO {role}")
+    postgres18.execute(f"GRANT SELECT (id, v) ON u TO {role}")
+    found = connector.here("check", "FILE", "--json").stdout
+    told = {each["about"]: each for each in json.loads(found)["findings"] if each["about"].startswith("table ")}
+    grant = f"GRANT USAGE ON SCHEMA public TO {role}; GRANT SELECT ON public.{{}} TO {role}"
+    assert told["table public.t"]["message"].endswith("by this user, who has no right to its columns secret, mine")
+    fix = told["table public.t"]["fix"]
+    assert fix.index("source.columns: {public.t: {exclude: [secret, mine]}}") < fix.index(grant.format("t"))
+    assert told["table public.u"]["message"].endswith("by this user: SELECT is granted on its columns, not on it")
+    assert [told[f"table public.{name}"]["fix"] for name in "uw"] == [grant.format(name) for name in "uw"]
 
 
 @pytest.mark.full  # it is told after ten seconds

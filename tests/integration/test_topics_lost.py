@@ -261,6 +261,7 @@ DEMANDS = {
     "retention": ("", "delete.retention.ms", "86400000", str(7 * 24 * 3600 * 1000)),
     "policy": ("", "cleanup.policy", "compact,delete", "compact"),
     "logged": ("log.", "retention.ms", "1000", "-1"),
+    "clocks": ("", "message.timestamp.before.max.ms", "0", "9223372036854775807"),
 }
 """By table: which of its topics somebody has set otherwise, how, and what is right."""
 

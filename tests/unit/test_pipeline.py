@@ -695,8 +695,11 @@ class Clock:
         monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
 
 
-def test_a_second_fault_long_after_the_first_is_a_new_one(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An idle connector that worked for an hour since its last fault is not given up at the next."""
+def test_a_second_fault_long_after_the_first_is_a_new_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An idle connector that worked for an hour since its last fault is not given up at the next; each end is told."""
+    caplog.set_level("INFO", "cdc")
     clock = Clock(monkeypatch)
     bench.run(A)
     passed = {"idle": 0}
@@ -713,6 +716,9 @@ def test_a_second_fault_long_after_the_first_is_a_new_one(bench: Bench, monkeypa
     pipeline = bench.pipeline(A, at=at)
     pipeline.run()
     assert [e.message for e in bench.errors] == ["fault at 2", "fault at 50"]
+    told = [line for line in caplog.messages if "trying again" in line or "goes on again" in line]
+    again = "connector c: it goes on again after 60 s"
+    assert told == ["fault at 2; trying again in 0.0 s", again, "fault at 50; trying again in 0.0 s", again]
 
 
 def test_a_fault_that_stays_is_given_up_in_the_end(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from cdc.model.errors import OperatorError, RetryableError
+from snapshot import parallel_readers
+from snapshot.handover import Progress
 from snapshot.key_ranges import KeyRange
 from snapshot.parallel_readers import ParallelReaders, RowBuffer
 from snapshot.postgres.copying import Relation
@@ -114,3 +116,25 @@ def test_no_key_range_is_begun_after_the_end() -> None:
     assert not next(iter(readers)).last
     assert readers.stop() == []
     assert len(begun) == 1
+
+
+def test_while_nothing_comes_there_are_chunks_without_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sort or a lock may take minutes: who waits keeps the connector's lock, and hears of a stop, meanwhile."""
+    monkeypatch.setattr(parallel_readers, "_QUIET_S", 0.01)
+    goes_on = threading.Event()
+
+    def read(_: Any, __: KeyRange[Relation], rows: RowBuffer) -> None:
+        assert goes_on.wait(60)
+        rows.write(b"1\n")
+
+    readers, _ = _readers(1, [KeyRange(TABLE, Relation(1), None, None)], read)
+    begun = Progress.from_json({})
+    found = parallel_readers.chunks(readers, begun, views=[3], parse=lambda _, lines: [(line[:-1],) for line in lines])
+    for _ in range(3):
+        quiet = next(found)
+        assert (quiet.table, quiet.rows, quiet.progress, quiet.view) == (TABLE, (), begun.to_json(), 3)
+    goes_on.set()
+    (read_at_last,) = [chunk for chunk in found if chunk.rows]
+    assert list(read_at_last.rows) == [(b"1",)]
+    assert Progress.from_json(read_at_last.progress).of(TABLE).done
+    assert readers.stop() == []

@@ -18,7 +18,7 @@ from cdc.testing.faults import At, nothing
 from cdc.testing.kafka import MemoryKafka, MemorySink
 from cdc.testing.log import MemoryLog, insert
 from cdc.testing.source import MemorySnapshotter, MemorySource
-from tests.unit.test_pipeline import A, B
+from tests.unit.test_pipeline import A, B, Clock
 
 OTHER = Follower("process 7", certain=True)
 TOOL = Follower("slot cdc_c is active for process 7", certain=False)
@@ -205,6 +205,31 @@ def test_while_it_stands_by_no_error_is_final_and_none_is_left() -> None:
     copy = Copy(_log(), MemoryKafka(), look)
     copy.run()
     assert copy.errors == []
+
+
+def test_an_error_of_before_it_stood_by_is_another_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy that takes over an hour after its server was restarted has five minutes for what comes then."""
+    monkeypatch.setattr(cdc.capture.starting.stand_by, "TO_END_S", float("inf"))
+    clock, fails, steps = Clock(monkeypatch), iter(("once",)), iter([OTHER, "away", OTHER, None, None, None])
+
+    def seen() -> Follower | None:
+        clock.now_s += 1_000
+        step = next(steps)
+        if isinstance(step, str):
+            raise RetryableError(step)
+        return step
+
+    def at(point: str) -> None:
+        if point == "source.change" and next(fails, None):
+            raise RetryableError("cut")
+
+    log, kafka = _log(), MemoryKafka()
+    Copy(log, kafka, lambda: None).run()
+    log.commit(insert(A, (b"2", b"n")))
+    copy = Copy(log, kafka, seen, at=at)
+    copy.run()
+    assert [error.message for error in copy.errors] == ["cut"]
+    assert len(kafka.committed("p.s.a")) == 2
 
 
 def test_a_stop_is_heard_while_it_stands_by() -> None:

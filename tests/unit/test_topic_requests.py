@@ -147,6 +147,13 @@ RIGHT = {"cleanup.policy": "compact", "delete.retention.ms": "604800000", "min.i
         ({**RIGHT, "cleanup.policy": "delete"}, (), 1, "has cleanup.policy=delete", "cleanup.policy=compact"),
         ({**RIGHT, "delete.retention.ms": "86400000"}, (), 1, "has delete.retention.ms=86400000", "=604800000"),
         ({**RIGHT, "min.insync.replicas": "3"}, (), 1, "has min.insync.replicas=3, and 2 replicas", "replicas=1"),
+        (
+            {**RIGHT, "message.timestamp.before.max.ms": "0", "message.timestamp.after.max.ms": "3600000"},
+            (),
+            1,
+            "has message.timestamp.before.max.ms=0: it takes no record, and no end of a transaction",
+            "--add-config message.timestamp.before.max.ms=9223372036854775807",
+        ),
         (RIGHT, ("READ", "DESCRIBE"), 1, "this user may not WRITE to it", "--operation Write --topic"),
         (RIGHT, ("READ", "WRITE", "DESCRIBE"), 2, "has 2 partitions, 1 are asked for", "sink.partitions: 2"),
     ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cdc.model.errors import LeftOutError, OperatorError
@@ -29,6 +29,8 @@ class FoundRelation:
     filtered: bool
     """Row security leaves rows out for `user`."""
     user: str
+    hidden: Sequence[str] | None = None
+    """Columns that `user` may not read, where the right to read has been given column by column."""
 
     @property
     def qualified(self) -> str:
@@ -114,12 +116,31 @@ def refusals_by_triggers(found: FoundRelation) -> Iterator[OperatorError]:
 def _unread(found: FoundRelation) -> Iterator[OperatorError]:
     name, user = found.qualified, identifier(found.user)
     if not found.readable:
-        yield LeftOutError(
-            f"table {name} may not be read by this user",
-            hint=f"GRANT USAGE ON SCHEMA {identifier(found.schema)} TO {user}; GRANT SELECT ON {found.sql} TO {user}",
+        grant = f"GRANT USAGE ON SCHEMA {identifier(found.schema)} TO {user}; GRANT SELECT ON {found.sql} TO {user}"
+        yield (
+            LeftOutError(f"table {name} may not be read by this user", hint=grant)
+            if found.hidden is None
+            else _of_columns(found, grant)
         )
     if found.filtered:
         yield LeftOutError(
             f"table {name} has row security, which hides rows from this user: a snapshot would miss what the log has",
             hint=f"ALTER ROLE {user} BYPASSRLS",
         )
+
+
+def _of_columns(found: FoundRelation, grant: str) -> LeftOutError:
+    """Return the error of a table of which columns are granted, as a rule because others are nobody's business.
+
+    Whole rows are read: a table is locked and its rows' writers are asked for by no right to columns.
+    """
+    if not found.hidden:
+        said = f"table {found.qualified} may not be read by this user: SELECT is granted on its columns, not on it"
+        return LeftOutError(said, hint=grant)
+    names = ", ".join(found.hidden)
+    return LeftOutError(
+        f"table {found.qualified} may not be read by this user, who has no right to its columns {names}",
+        hint=f"a connector needs the right to whole rows: if {names} must not be published, "
+        f"say so first, source.columns: {{{found.qualified}: {{exclude: [{names}]}}}}, and then: {grant}; or leave the "
+        f'table out, source.tables: […, "!{found.qualified}"]',
+    )

@@ -235,6 +235,8 @@ class Catalog:
             raise captured_tables.no_primary_key(found, [c.name for c in now.columns])
         relation = Relation(found.oid, found.schema, found.name, found.identity, now.columns)
         table = table_of(relation, self._types, now, wanted=key)
+        if found.identity == "i":  # its columns are NOT NULL, but rows from before that may have nulls
+            captured_tables.check_key(found, table.key, table.key, now.nullable, partial(_not_null, found))
         raise_first(identities.refusals(table, parts, generated=generated))
         return Captured(found.oid, table, found.kind == "p", warning)
 
@@ -262,9 +264,7 @@ class Catalog:
         full = [f"ALTER TABLE {name} REPLICA IDENTITY FULL" for name in without]
         captured_tables.check_key(
             found, key, [c.name for c in now.columns], now.nullable,
-            lambda null: "; ".join([
-                *(f"ALTER TABLE {found.sql} ALTER COLUMN {identifier(name)} SET NOT NULL" for name in null), *full
-            ]),
+            lambda null: "; ".join([_not_null(found, null), *full]),
         )  # fmt: skip
         if full:
             shown = ", ".join(key)
@@ -368,6 +368,10 @@ class Catalog:
                 info = TypeInfo(*row)
                 self._types[info.oid] = info
         return self._types
+
+
+def _not_null(found: FoundRelation, names: Sequence[str]) -> str:
+    return "; ".join(f"ALTER TABLE {found.sql} ALTER COLUMN {identifier(name)} SET NOT NULL" for name in names)
 
 
 def _identified(columns: Sequence[RelationColumn], key: Sequence[str]) -> tuple[RelationColumn, ...]:

@@ -31,7 +31,11 @@ RELATIONS: Final = """
 SELECT c.oid::int8, n.nspname, c.relname, c.relkind, c.relreplident, c.relpersistence,
        has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE'),
        EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indimmediate),
-       row_security_active(c.oid), current_user::text
+       row_security_active(c.oid), current_user::text,
+       CASE WHEN NOT has_table_privilege(c.oid, 'SELECT') AND has_any_column_privilege(c.oid, 'SELECT') THEN (
+           SELECT coalesce(array_agg(a.attname::text ORDER BY a.attnum), '{}') FROM pg_attribute a
+           WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+             AND NOT has_column_privilege(c.oid, a.attnum, 'SELECT')) END
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT c.relispartition
   AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_(toast|temp)'

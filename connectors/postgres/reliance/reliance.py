@@ -109,7 +109,7 @@ class Reliance:
         try:
             slot.ensure_publication(self._catalog, publication, tables)
         except OperatorError as exc:
-            for refusal in slot.left(self._catalog, publication, names):
+            for refusal in slot.left(self._catalog, publication, names, ()):
                 raise GapError(refusal.message, hint=f"{exc.hint}; {refusal.hint}") from exc
             raise
         for name in names:
@@ -176,6 +176,10 @@ class Reliance:
             if not ledger.keeps_hidden(self._records[name], facts, told, rules.named):
                 raise lent_for_a_time(rules, name)
 
+    def require_publication(self) -> None:
+        """Raise GapError if the publication has another name by now, whatever the server says of the one it had."""
+        raise_first(slot.renamed(self._catalog, self._publication, slot.publications(self._as_given())))
+
     def is_due(self) -> bool:
         """Whether it is time for the next look."""
         return time.monotonic() >= self._look_at_s
@@ -202,7 +206,7 @@ class Reliance:
         found = self._facts_now(carried)
         refusals = [
             *ledger.refusals(found),
-            *slot.left(catalog, publication, found),
+            *slot.left(catalog, publication, found, slot.publications(carried)),
             *slot.publication_refusals(catalog, publication, self._tables()),
         ]
         self._look_at_s = begun_s + max(_LOOK_S, (time.monotonic() - begun_s) * _LOOK_SHARE)

@@ -11,24 +11,27 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from typing import Final
 
 import psycopg2
 import psycopg2.extensions
 
-from cdc.model.errors import CdcError, OperatorError
+from cdc.model.errors import CdcError, OperatorError, RetryableError
 from cdc.model.interfaces import Follower
 from connectors.postgres import session
 from connectors.postgres.catalog.catalog import Catalog
+from connectors.postgres.deadline import Deadline
 
 log = logging.getLogger("cdc")
 
 IDLE_S: Final = 120
 """A session that has asked for nothing for so long is ended by the server, and its lock with it."""
 _KEPT_EVERY_S: Final = 10.0
+_ANSWER_S: Final = 60.0
+"""A server that has not answered for so long is gone, whatever acknowledges in between."""
 
 _PREPARE: Final = f"""
 SET idle_session_timeout = '{IDLE_S}s'; SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10;
@@ -94,15 +97,18 @@ class Claim:
         self._connector, self._slot = connector, slot
         self._key = _key(slot)
         self._connection: psycopg2.extensions.connection | None = None
+        self._deadline: Deadline | None = None
         self._held = False
         self._kept_s = float("-inf")
 
     def follower(self) -> Follower | None:
         """Say who else is at work; None: nobody, and the lock is held. Raises RetryableError."""
         try:
-            catalog = self._catalog()
-            holder = self._take(catalog)
-            active = catalog.rows("reading pg_replication_slots", _ACTIVE, (self._slot,))
+            with self._asking() as catalog:
+                holder = self._take(catalog)
+                active = catalog.rows("reading pg_replication_slots", _ACTIVE, (self._slot,))
+                if holder is None and active:
+                    self._release(catalog)
         except OperatorError:  # the functions of locks are forbidden, or `connect` refuses the login with its reason
             self.close()
             return None
@@ -112,7 +118,6 @@ class Claim:
         if holder is not None:
             return Follower(holder, certain=True)
         if active:
-            self._release(catalog)
             return Follower(f"slot {self._slot} is active for {active[0][0]}", certain=False)
         return None
 
@@ -125,11 +130,11 @@ class Claim:
         wanted = (f"cdc {self._connector}", self._slot, _like(f"cdc {self._connector} ") + "%", self._key)
         until_s, ended = time.monotonic() + _FREED_S, 0
         try:
-            catalog = self._catalog()
             while True:
-                ended += len(catalog.rows("ending the sessions of a fenced copy", _END, wanted))
-                holder = self._take(catalog)
-                active = catalog.rows("reading pg_replication_slots", _ACTIVE, (self._slot,))
+                with self._asking() as catalog:
+                    ended += len(catalog.rows("ending the sessions of a fenced copy", _END, wanted))
+                    holder = self._take(catalog)
+                    active = catalog.rows("reading pg_replication_slots", _ACTIVE, (self._slot,))
                 if (holder is None and not active) or time.monotonic() > until_s:
                     break
                 time.sleep(_FREED_LOOK_S)
@@ -144,22 +149,38 @@ class Claim:
             log.info("connector %s: the sessions of the copy that was fenced are ended", self._connector)
 
     def keep(self) -> None:
-        """Hold on to the lock, or try to get it: called all the time, does something every 10 s. Raises nothing."""
+        """Hold on to the lock, or try to get it: called all the time, does something every 10 s.
+
+        Raises RetryableError where the server is gone without a word. At the statement
+        behind it the loop would wait as long once more. For a lock that is lost in another way nobody ends.
+        """
         now = time.monotonic()
         if now - self._kept_s < _KEPT_EVERY_S:
             return
         self._kept_s = now
         try:
-            if self._take(catalog := self._catalog()) is None:
-                catalog.rows("keeping the connector's lock", f"SET application_name = 'cdc {self._connector} claim'")
-        except CdcError:
+            with self._asking() as catalog:
+                if self._take(catalog) is None:
+                    catalog.rows(
+                        "keeping the connector's lock", f"SET application_name = 'cdc {self._connector} claim'"
+                    )
+        except CdcError as exc:
             self.close()
+            if isinstance(exc, RetryableError) and time.monotonic() - now >= _ANSWER_S:
+                raise
 
-    def _catalog(self) -> Catalog:
-        if self._connection is None:
+    @contextmanager
+    def _asking(self) -> Iterator[Catalog]:
+        """Connect if need be; the connection is cut where what is asked inside gets no answer."""
+        is_new = self._connection is None
+        if self._connection is None or self._deadline is None:
             self._connection = session.connect(dict(self._params))
-            Catalog(self._connection).rows("preparing a session", _PREPARE)
-        return Catalog(self._connection)
+            self._deadline = Deadline(self._connection, _ANSWER_S)
+        catalog = Catalog(self._connection)
+        with self._deadline.answered():
+            if is_new:
+                catalog.rows("preparing a session", _PREPARE)
+            yield catalog
 
     def _take(self, catalog: Catalog) -> str | None:
         """Return who has the lock, if not we."""
@@ -177,6 +198,7 @@ class Claim:
     def close(self) -> None:
         """Let go."""
         connection, self._connection, self._held = self._connection, None, False
+        self._deadline = None
         if connection is not None:
             with suppress(psycopg2.Error):
                 connection.close()

@@ -68,7 +68,8 @@ def refusals(
         snapshot_views=bool(state.snapshot.get("views")),
     )
     yield from slot.slot_refusals(catalog, names.slot, lsn)
-    yield from slot.left(catalog, names.publication, followed(state, tables))
+    by = slot.publications(state.carried)
+    yield from slot.left(catalog, names.publication, followed(state, tables), by)
     yield from slot.publication_refusals(catalog, names.publication, tables)
 
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,6 +52,10 @@ REASON: Final = "coalesce(to_jsonb(s) ->> 'invalidation_reason', '')"
 OLDER_TRANSACTIONS_S: Final = 60.0
 """How long a new view waits for transactions that began before it."""
 _TOLD_S: Final = 10.0
+_RENAMED: Final = """
+SELECT pubname::text FROM pg_publication
+WHERE oid = ANY (%s::oid[]) AND NOT EXISTS (SELECT FROM pg_publication WHERE pubname = %s)
+"""
 _WHO_IS_OPEN: Final = (
     "SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY 2; "
     "SELECT gid, prepared FROM pg_prepared_xacts"
@@ -261,13 +265,36 @@ def _by_owner(catalog: Catalog, doing: str, statement: sql.Composable) -> None:
         raise OperatorError(exc.message, hint=hint) from exc
 
 
-def left(catalog: Catalog, name: str, tables: Iterable[str]) -> Iterator[GapError]:
-    """Refuse tables we follow that the publication does not carry now; `ledger.difference` tells of earlier times."""
+def left(catalog: Catalog, name: str, tables: Iterable[str], by: Collection[str]) -> Iterator[GapError]:
+    """Refuse tables we follow that the publication does not carry now; `ledger.difference` tells of earlier times.
+
+    `by` are the numbers of publications that have carried them.
+    """
     there = {f"{schema}.{table}" for schema, table in carried(catalog, name)}
-    for table in sorted(set(tables) - there):
+    missing = sorted(set(tables) - there)
+    other_name = list(renamed(catalog, name, by)) if missing else []
+    yield from other_name
+    for table in missing if not other_name else ():
         yield GapError(
             f"publication {name} no longer carries {table}: its changes since then never reached the log",
             hint=f"put it in again, and its rows are read again at the next start; or {CLOSE_THE_GAP}",
+        )
+
+
+def publications(entries: Mapping[str, str]) -> set[str]:
+    """Return the numbers of the publications by which tables were in the log: `reliance.ledger` writes the entries."""
+    paths = (path for entry in entries.values() for of in entry.split(" ")[1:2] for path in of.split(","))
+    return {oid for oid, joined, _ in (path.partition(":") for path in paths) if joined}
+
+
+def renamed(catalog: Catalog, name: str, by: Collection[str]) -> Iterator[GapError]:
+    """Refuse that the publication has another name by now: nothing is sent of it under the one that it had."""
+    rows = catalog.rows("reading pg_publication", _RENAMED, ([*by], name))
+    for (now,) in rows:
+        yield GapError(
+            f"publication {name} is called {now} by now: what is written since is not sent to the connector",
+            hint=f"ALTER PUBLICATION {identifier(now)} RENAME TO {identifier(name)}; -- as its owner. Its tables are "
+            f"then read again at the next start, which refuses another source.publication. Or {CLOSE_THE_GAP}",
         )
 
 
