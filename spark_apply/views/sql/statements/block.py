@@ -134,7 +134,10 @@ def from_clause(
 def _no_place(expression: exp.Expr) -> str:
     """An expression of GROUP BY or ORDER BY; a number there would be the place of an output column."""
     inner = expression.this if isinstance(expression, exp.Ordered) else expression
-    if not isinstance(inner.unnest(), exp.Literal):
+    number = inner
+    while isinstance(number, exp.Paren | exp.Neg):
+        number = number.this
+    if not isinstance(number, exp.Literal):
         return text(expression)
     constant = f"coalesce({text(inner)})"
     return constant if inner is expression else f"{constant} DESC" if expression.args.get("desc") else constant
