@@ -23,7 +23,7 @@ def where_asked(instant: exp.Expr, comparison: exp.Expr, timed: frozenset[str]) 
 
     `timed` are sources whose rows are not at hand.
     """
-    if not _may_fail(instant):
+    if not may_be_wrong(instant):
         return instant
     found, node = instant.copy(), comparison
     while (around := node.parent) is not None and not isinstance(node, _OF_ROWS):
@@ -54,10 +54,11 @@ def _deciding(connected: exp.Expr) -> Iterator[exp.If]:
         yield exp.If(this=exp.not_(part) if isinstance(connected, exp.And) else part.copy())
 
 
-def _may_fail(instant: exp.Expr) -> bool:
+def may_be_wrong(value: exp.Expr) -> bool:
+    """Whether a value may not be computed for some row."""
     if current() is DUCKDB:
-        return may_fail(instant)
-    return instant.find(exp.Cast, exp.Div, exp.IntDiv, exp.Mod, exp.Func) is not None
+        return may_fail(value)
+    return value.find(exp.Cast, exp.Div, exp.IntDiv, exp.Mod, exp.Func) is not None
 
 
 def _behind(
