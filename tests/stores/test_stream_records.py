@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 from cdc.config.apply_config import ApplySource
 from cdc.config.views import StreamConfig
+from cdc.model.errors import ConfigError
 from spark_apply.events.kafka import offsets, topics
 from spark_apply.events.kafka.offsets import ends_by_topic
 from spark_apply.views.planning.streams import _stream, events_of
@@ -113,6 +114,12 @@ def _read(spark: SparkSession, values: Iterable[bytes]) -> list[Row]:
     stream = _stream("clicks", StreamConfig(topic="clicks", schema=SCHEMA, key=("id",)), None)
     times = [F.col(name).cast("string") for name in ("at", "day", "local", "every")]
     return events_of(records, stream).orderBy("_cdc_position").select("_cdc_key", "id", "n", *times).collect()
+
+
+def test_columns_that_are_one_name_to_the_engine_are_refused(apply_spark: SparkSession) -> None:
+    for schema in ("id STRING, n BIGINT, N BIGINT", "id STRING, n BIGINT, n STRING"):
+        with pytest.raises(ConfigError, match=r"streams\.clicks\.schema: n and [nN] are one name to the engine"):
+            _stream("clicks", StreamConfig(topic="clicks", schema=schema, key=("id",)), None)
 
 
 @pytest.fixture(scope="module")

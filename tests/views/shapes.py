@@ -174,6 +174,10 @@ union of groups by other names: kind, g
     SELECT 'a' AS kind, g, count(*) AS n FROM public.a GROUP BY g UNION ALL
     SELECT 'c' AS what, g AS h, max(x) FROM public.c GROUP BY what, h HAVING max(x) > 0
 
+a number below zero as a group: k
+    SELECT k, sum(n) AS n FROM public.a WHERE k >= 0 GROUP BY k UNION ALL SELECT -1 AS k, sum(n) FROM public.a
+    GROUP BY 1
+
 group of a union: k
     SELECT k, count(*) AS n FROM (SELECT id, k FROM public.a UNION ALL SELECT id, k FROM public.b UNION ALL
     SELECT x, y FROM public.c) GROUP BY k

@@ -23,6 +23,7 @@ from spark_apply.views.cluster.step import ClusterStep
 from spark_apply.views.cluster.step_parts import Running
 from spark_apply.views.cluster.waiting_events import wait
 from spark_apply.views.embedded.containment import Search
+from spark_apply.views.model.kept_columns import kept_columns
 from spark_apply.views.planning.view import View
 from spark_apply.views.running.step import StepOfViews
 from spark_apply.views.running.store import ViewStore
@@ -47,8 +48,7 @@ class ClusterStore(ViewStore):
         if batch.keys <= MOST_OVER:
             super(ClusterStore, self)._take_in(batch)
             return
-        columns = [(column.name, column.kind) for column in batch.table.columns]
-        rows = self._not_again(batch)
+        columns, rows = kept_columns(batch.table), self._not_again(batch)
         for use in self._running.uses_of(batch.table.qualified):
             wait(self.lake, self._file, use.relation, rows, columns)
         self._marks.take_in(batch.table, batch.position)

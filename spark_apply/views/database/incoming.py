@@ -23,6 +23,7 @@ from spark_apply.stores.postgres.batch.refused_rows import reason
 from spark_apply.stores.postgres.values.types import copy_line, copy_text, escaped
 from spark_apply.views.database.state import DatabaseState
 from spark_apply.views.database.values import kept
+from spark_apply.views.model.kept_columns import kept_columns
 from spark_apply.views.model.values import quoted
 
 _OF_ROWS: Final = (psycopg2.DataError, psycopg2.errors.ProgramLimitExceeded)
@@ -36,7 +37,7 @@ _NOTHING: Final = "\\N"
 
 def add(state: DatabaseState, batch: Batch, rows: DataFrame, tables: Sequence[str]) -> list[Refused]:
     """Add a batch's `rows` to the events that wait in `tables`; return those that PostgreSQL cannot keep."""
-    names = [column for column, _ in kept([(column.name, column.kind) for column in batch.table.columns])]
+    names = [column for column, _ in kept(kept_columns(batch.table))]
     listed = ", ".join(map(quoted, (*_OURS, *names)))
     refused: list[Refused] = []
     for lines, places in _slices(batch, rows, names):

@@ -322,6 +322,9 @@ class ViewState:
         for name, kind in columns:
             wanted = engine_type(kind)
             if name not in found:
+                alike = [other for other in found if other.casefold() == name.casefold()]
+                for other in alike:  # it was renamed, and is read again under its new name: the engine has room for one
+                    self.execute(f"ALTER TABLE {at} DROP COLUMN {quoted(other)}")
                 self.execute(f"ALTER TABLE {at} ADD COLUMN {quoted(name)} {wanted}")
             elif found[name].replace(" ", "") != wanted.replace(" ", ""):
                 self.execute(f"ALTER TABLE {at} ALTER COLUMN {quoted(name)} TYPE {wanted}")

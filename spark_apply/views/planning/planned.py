@@ -80,7 +80,7 @@ def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
     reads = sorted({read for view in views for read in view.plan.reads if read not in own})
     used = tuple(named.get(read) or TableUse(read) for read in reads)
     planned = Planned(tuple(views), used, "", {n: s for n, s in streams.items() if s.use in used}, engine, relations)
-    _require_names_apart(relations, own.union(planned.tables))
+    _require_names_apart(relations, own.union(planned.tables, (s.use.relation for s in planned.streams.values())))
     _require_one_connector(captured, planned.tables)
     _require_histories(config, captured, planned.uses)
     require_topics(config.source, planned.streams)
@@ -268,14 +268,21 @@ def compare(planned: Planned, view: View, tables: Mapping[str, TargetTable]) -> 
 def _unchanged(now: Relation, planned: Relation) -> tuple[Relation, dict[str, str]]:
     """Return a relation without the columns that have another type than a view was planned with, and their types.
 
-    A narrower one is none: what a view keeps holds its values.
+    A narrower one is none: what a view keeps holds its values. A column whose name has changed in its case alone is
+    another one, which a plan that reads the old one must not find.
     """
     how = {
         name: spark_type(kind).simpleString()
         for name, kind in now.columns.items()
         if (was := planned.columns.get(name)) is not None and common_kind(was, kind) != was
     }
-    return replace(now, columns={name: kind for name, kind in now.columns.items() if name not in how}), how
+    was_called = {name.casefold() for name in planned.columns}
+    same = {
+        name: kind
+        for name, kind in now.columns.items()
+        if name not in how and (name in planned.columns or name.casefold() not in was_called)
+    }
+    return replace(now, columns=same), how
 
 
 def _read_by(planned: Planned, view: View) -> list[TableUse]:

@@ -92,8 +92,13 @@ def _stream(name: str, config: StreamConfig, schema_of: SchemaOf | None) -> Stre
         raise ConfigError(msg, hint="names and types of Spark: id BIGINT, at TIMESTAMP, page STRING") from exc
     if not isinstance(row, T.StructType):
         raise ConfigError(f"streams.{name}.schema: it names no columns", hint="id BIGINT, at TIMESTAMP, page STRING")
-    columns = []
+    columns = list[tuple[str, Kind]]()
     for column in row.fields:
+        if (
+            twice := next((other for other, _ in columns if other.casefold() == column.name.casefold()), None)
+        ) is not None:
+            msg = f"streams.{name}.schema: {twice} and {column.name} are one name to the engine"
+            raise ConfigError(msg, hint="leave one of them out: members that it does not name are passed over")
         kind = kind_of(column.dataType)
         if kind is None:
             found = column.dataType.simpleString()

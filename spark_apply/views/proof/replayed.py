@@ -32,6 +32,7 @@ from spark_apply.views.embedded.fold import SourceTable
 from spark_apply.views.embedded.held import is_one_unit
 from spark_apply.views.embedded.state import ViewState, place
 from spark_apply.views.embedded.step import Step, UnitsError, ViewError
+from spark_apply.views.model.kept_columns import kept_columns
 from spark_apply.views.model.uses import TableUse, Way, followed
 from spark_apply.views.model.values import engine_type, object_of, quoted
 from spark_apply.views.planning.streams import Stream
@@ -139,7 +140,7 @@ def replayed(
 
 def _filled(state: ViewState, spark: SparkSession, use: TableUse, source: ApplySource, limit: str) -> SourceTable:
     made = table_read(use, source)
-    columns = [(column.name, column.kind) for column in made.columns]
+    columns = kept_columns(made)
     state.prepare_table(use.relation, columns, use.hidden, use.key(made.key))
     table = SourceTable(use, columns, made.key)
     _wait(state, table, events_read(spark, use, made, source, limit))

@@ -157,7 +157,8 @@ class _Look:
         for use in planned.uses:
             if use.relation in relations and use.way is not Way.EVENTS:
                 self.tell(f"reading {use.table}")
-                self._register(stand_ins, use.relation, self._used(use))
+                has = [*planned.relations[use.table].columns, *(name for name, _ in use.hidden)]  # not what it had once
+                self._register(stand_ins, use.relation, self._used(use).select(*(F.col(quoted(name)) for name in has)))
         for stream in planned.streams.values():
             if stream.use.relation in relations:
                 self.tell(f"reading {stream.config.topic}")

@@ -31,6 +31,7 @@ from spark_apply.views.embedded.fold import SourceTable
 from spark_apply.views.embedded.held import is_held
 from spark_apply.views.embedded.state import ViewState, place
 from spark_apply.views.embedded.step import Step, UnitsError, ViewError
+from spark_apply.views.model.kept_columns import kept_columns
 from spark_apply.views.model.uses import TableUse, Way
 from spark_apply.views.model.values import engine_type, quoted
 from spark_apply.views.planning.followable import refuse_rekeyed
@@ -152,7 +153,7 @@ class ViewStore:
 
     def open(self, table: TargetTable) -> str:
         refuse_rekeyed(table)
-        columns = [(column.name, column.kind) for column in table.columns]
+        columns = kept_columns(table)
         with self.state.transaction():
             self._marks.add(table)
             for use in self._running.uses_of(table.qualified):
@@ -224,8 +225,7 @@ class ViewStore:
     def _take_in(self, batch: Batch) -> None:
         """Add events to those that wait."""
         name = batch.table.qualified
-        columns = [(column.name, column.kind) for column in batch.table.columns]
-        rows = self._not_again(batch)
+        columns, rows = kept_columns(batch.table), self._not_again(batch)
         ours = (typed.KEY, typed.POSITION, typed.OP, typed.SOURCE_MS)
         arrow = rows.select(*ours, *(F.col(names.quoted(c)) for c, _ in columns)).toArrow()
         listed = ", ".join(quoted(column) for column in (*ours, *(c for c, _ in columns)))
@@ -339,7 +339,7 @@ class ViewStore:
 
     def _compute(self, step: StepOfViews, views: list[View]) -> None:
         tables = [
-            SourceTable(use, [(c.name, c.kind) for c in table.columns], table.key)
+            SourceTable(use, kept_columns(table), table.key)
             for table in self._tables.values()
             if table.qualified not in self._running.left_out
             for use in self._running.uses_of(table.qualified)

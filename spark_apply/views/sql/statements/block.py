@@ -134,7 +134,10 @@ def from_clause(
 def _no_place(expression: exp.Expr) -> str:
     """An expression of GROUP BY or ORDER BY; a number there would be the place of an output column."""
     inner = expression.this if isinstance(expression, exp.Ordered) else expression
-    if not isinstance(inner.unnest(), exp.Literal):
+    number = inner
+    while isinstance(number, exp.Paren | exp.Neg):
+        number = number.this
+    if not isinstance(number, exp.Literal):
         return text(expression)
     constant = f"coalesce({text(inner)})"
     return constant if inner is expression else f"{constant} DESC" if expression.args.get("desc") else constant
@@ -149,10 +152,21 @@ def _without_error(value: exp.Expr, group: Sequence[exp.Expr]) -> exp.Expr:
     for window in found.find_all(exp.Window):
         order = window.args.get("order")
         for by in (*window.args["partition_by"], *(order.expressions if order is not None else ())):
-            for node in list(by.walk(prune=lambda part: part in group)):
-                if isinstance(node, exp.Anonymous) and node.name == "error":
-                    node.replace(cast(cast(node.expressions[0], "int"), "string"))
+            _fail_by_casts(by, group)
     return found
+
+
+def without_error(value: exp.Expr) -> exp.Expr:
+    """Return a value that fails by a cast where it would by error(), which DuckDB takes in no TRY either."""
+    found = exp.Paren(this=value.copy())
+    _fail_by_casts(found, ())
+    return found
+
+
+def _fail_by_casts(value: exp.Expr, group: Sequence[exp.Expr]) -> None:
+    for node in list(value.walk(prune=lambda part: part in group)):
+        if isinstance(node, exp.Anonymous) and node.name == "error":
+            node.replace(cast(cast(node.expressions[0], "int"), "string"))
 
 
 def _by_outputs(value: exp.Expr, outputs: Mapping[str, exp.Expr]) -> exp.Expr:

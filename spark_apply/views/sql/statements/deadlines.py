@@ -8,16 +8,18 @@ that is one microsecond later.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sqlglot import exp
 
 from spark_apply.views.sql.expressions.carrier import shown
-from spark_apply.views.sql.expressions.engines.dialects import current
+from spark_apply.views.sql.expressions.engines.dialects import DUCKDB, current
+from spark_apply.views.sql.expressions.guards import may_fail
 from spark_apply.views.sql.reading.blocks import CLOCK, Block, aliases, has_clock
 from spark_apply.views.sql.reading.written import Written
 from spark_apply.views.sql.statements import block as to
+from spark_apply.views.sql.statements.asked import where_asked
 from spark_apply.views.sql.statements.rule import Units, conditions_over, connected, select_units
 
 ALLOWED = (
@@ -48,11 +50,12 @@ class Deadline:
 
 def deadlines(block: Block, written: Written, needed: frozenset[str]) -> tuple[Deadline, ...]:
     """Return the deadlines of a block; raises where the clock is used in a way that has none."""
+    timed = frozenset(source.alias for source in block.sources if source.optional and any(map(has_clock, source.on)))
     found = dict.fromkeys(
         deadline
         for expression in block.expressions()
         if has_clock(expression)
-        for deadline in _of(expression, written, aggregated=block.group is not None)
+        for deadline in _of(expression, written, timed, aggregated=block.group is not None)
     )
     _check_optional(block, written, needed | {alias for each in found for alias in aliases(each.at)})
     return tuple(found)
@@ -86,11 +89,15 @@ def next_due(block: Block, deadline: Deadline) -> str:
 
 
 def _instant(deadline: Deadline) -> str:
-    return f"CAST({to.text(deadline.at)} AS {current().instant})"
+    """Return the instant of a row. A row that has none, as a value in it is wrong, is in quarantine with its unit."""
+    found = to.text(deadline.at)
+    if current() is DUCKDB and may_fail(deadline.at):
+        found = f"TRY({to.text(to.without_error(deadline.at))})"
+    return f"CAST({found} AS {current().instant})"
 
 
-def _of(expression: exp.Expr, written: Written, *, aggregated: bool) -> Iterator[Deadline]:
-    """Yield the deadlines of one expression."""
+def _of(expression: exp.Expr, written: Written, timed: frozenset[str], *, aggregated: bool) -> Iterator[Deadline]:
+    """Yield the deadlines of one expression. The rows of `timed` sources may be others at another time."""
     for clock in expression.find_all(exp.Var):
         if clock.name != CLOCK:
             continue
@@ -104,7 +111,7 @@ def _of(expression: exp.Expr, written: Written, *, aggregated: bool) -> Iterator
                 hint=ALLOWED,
             )
         _check_instant(found.at, comparison, written, aggregated=aggregated)
-        yield found
+        yield replace(found, at=where_asked(found.at, comparison, timed))
 
 
 def _check_instant(at: exp.Expr, comparison: exp.Expr, written: Written, *, aggregated: bool) -> None:

@@ -24,9 +24,11 @@ from collections.abc import Iterator, Sequence
 
 from sqlglot import exp
 
+from spark_apply.views.sql.expressions.carrier import case
 from spark_apply.views.sql.expressions.engines.dialects import POSTGRES, current
 from spark_apply.views.sql.reading.blocks import Block, Source, aliases, has_clock, without_clock
 from spark_apply.views.sql.statements import block as to
+from spark_apply.views.sql.statements.asked import may_be_wrong
 
 Units = Sequence[tuple[str, exp.Expr]]
 """Names of unit columns, and what they are in the block."""
@@ -133,9 +135,18 @@ def restriction(block: Block, units: Units, rows: str) -> tuple[dict[str, list[s
         if own and not source.optional:
             keys = source.input.change_columns if source.input.keyed else ()
             never_null = frozenset(name for name, value in own if isinstance(value, exp.Column) and value.name in keys)
-            pairs = [(name, to.of_row(value)) for name, value in own]
+            pairs = [(name, to.of_row(_where_kept(value, block, source))) for name, value in own]
             by_source[source.alias] = [to.is_one_of(rows, pairs, never_null)]
             covered = covered or len(own) == len(units)
     if covered:
         return by_source, []
     return by_source, [to.is_one_of(rows, [(name, to.text(value)) for name, value in units])]
+
+
+def _where_kept(value: exp.Expr, block: Block, source: Source) -> exp.Expr:
+    """Return what a unit is in a row of a source, or NULL where WHERE leaves the row out, for which it may fail."""
+    if not may_be_wrong(value):
+        return value
+    joined = [each for other in block.sources if not other.optional for each in other.on]
+    kept = [each.copy() for each in (*block.where, *joined) if aliases(each) == {source.alias}]
+    return case((exp.and_(*kept), value.copy())) if kept else value
