@@ -23,6 +23,7 @@ from spark_apply.events.quarantine import read_entries
 from spark_apply.job.job import run_apply
 from spark_apply.rebuild.quarantine_retry import run_retry
 from spark_apply.replay.replay import file_of, prepare, run
+from spark_apply.verify.leftovers import leftovers
 from tests.conftest import Database
 from tests.integration import in_process
 from tests.spark.laws import Setting, order
@@ -109,6 +110,8 @@ def test_a_replay_beside_the_live_job(
     (done,) = run_retry(file_of(config, "since-50", copies=True))
     assert (done.outcome, read_entries(by_position.config)) == ("gone", {})
     assert read_entries(config) == held
+    left = {of["place"]: of["what"] for of in leftovers(config, "public.orders", "7")}
+    assert "cdc replay APPLY.yaml --as since-50 --once" in left["replay since-50 of law (pg)"], "it has read no delete"
 
     publisher.publish(orders.event("u", order(11, "later"), position(70)))
     again = prepare(config, name="since-50", since=Position(1, 10, 1))
