@@ -242,4 +242,6 @@ def describes_apply(path: Path) -> bool:
 
 def load_apply(path: Path) -> ApplyConfig:
     """Read an apply job's file; relative paths in it are relative to the current directory. Raises ConfigError."""
-    return load(path, ApplyConfig, aliases=DEBEZIUM_NAMES)
+    config = load(path, ApplyConfig, aliases=DEBEZIUM_NAMES)
+    _check_name(config.name)  # a replay's is no file's
+    return config
