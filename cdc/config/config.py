@@ -27,6 +27,8 @@ DEBEZIUM_NAMES = {
 """Debezium's option names taken for ours, where they mean the same."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
+_OF_REPLAY = "-AS-"
+"""Stands between a job's name and a replay's, where no name can have it: what a replay notes is no other one's."""
 
 ON_ERROR = ("stop", "dead_letter")
 FILE_SINKS = ("jsonl", "duckdb")
@@ -182,7 +184,8 @@ class ApplyConfig:
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
 
     def __post_init__(self) -> None:
-        _check_name(self.name)
+        for name in self.name.split(_OF_REPLAY, 1):
+            _check_name(name)
         require(self.stores, "stores is empty", "stores: {warehouse: {type: iceberg, path: ./warehouse}}")
         require(self.tables, "tables is empty", "tables: {public.orders: {stores: [warehouse]}}")
         require(self.checkpoint.strip(), "checkpoint is empty", "checkpoint: ./checkpoints/shop-warehouse")
@@ -195,6 +198,14 @@ class ApplyConfig:
                     f"tables.{name}.stores: there is no store “{store}”",
                     f"stores of this file: {', '.join(self.stores)}",
                 )
+
+    def replay_name(self, name: str) -> str:
+        """Return what the replay that is called `name` is called among all jobs and replays."""
+        return f"{self.name}{_OF_REPLAY}{name}"
+
+    @property
+    def is_replay(self) -> bool:
+        return _OF_REPLAY in self.name
 
 
 def load_connector(path: Path, *, references: Callable[[str], str] | None = None) -> ConnectorConfig:
@@ -231,4 +242,6 @@ def describes_apply(path: Path) -> bool:
 
 def load_apply(path: Path) -> ApplyConfig:
     """Read an apply job's file; relative paths in it are relative to the current directory. Raises ConfigError."""
-    return load(path, ApplyConfig, aliases=DEBEZIUM_NAMES)
+    config = load(path, ApplyConfig, aliases=DEBEZIUM_NAMES)
+    _check_name(config.name)  # a replay's is no file's
+    return config

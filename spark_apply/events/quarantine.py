@@ -142,7 +142,8 @@ class Quarantine:
         before = Quarantine(replace(self.config, name=job))
         notes = read_notes(before.config)
         self.write(notes)
-        before.write(dict.fromkeys(notes))
+        if before.config.is_replay == self.config.is_replay:  # one of an earlier release may have had a live job's name
+            before.write(dict.fromkeys(notes))
         self.refresh()
         copies = sum(key.startswith(OF_COPIES) for key in notes)
         return len(notes) - copies, copies

@@ -47,7 +47,12 @@ def named(config: ApplyConfig, name: str) -> ApplyConfig:
     """Return the file with name and checkpoint of the replay alone. Raises ConfigError for the job's own name."""
     if name == config.name:
         raise ConfigError(f"--as {name}: that is the job itself", hint="another name: the replay runs beside it")
-    return replace(config, name=name, checkpoint=f"{config.checkpoint.rstrip('/')}-{name}", metrics=MetricsConfig())
+    return replace(
+        config,
+        name=config.replay_name(name),
+        checkpoint=f"{config.checkpoint.rstrip('/')}-{name}",
+        metrics=MetricsConfig(),
+    )
 
 
 def copy_of(table: str, settings: ApplyTable) -> str:

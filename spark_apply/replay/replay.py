@@ -50,21 +50,39 @@ def prepare(
     One that has begun before goes on from its own checkpoint; else `since` says where it begins: a position is of one
     connector, `connector` where a token names it.
     """
-    versions, begun = schema_versions(config.source), _begun(named(config, name))
-    if begun is not None:
-        begins, began = begun
-        _, left = _usable(config, name, began)
-        return Replay(beside(config, name, versions, but=left), (), replace(begins, left=left))
+    going_on = _going_on(config, name)
+    if going_on is not None:
+        return going_on
     if since is None:
         raise ConfigError(f"replay {name} has not begun yet: where shall it?", hint="--from 24h, a time or a position")
     chosen, left = _usable(config, name, None)
-    made = beside(config, name, versions, but=left)
+    made = beside(config, name, schema_versions(config.source), but=left)
     tables = [projected_table(of, settings) for settings, of in chosen.values()]
     if isinstance(since, Position):
         refuse_others(config.source, tables, connector)
     read = tuple(spans(config.source, tables, since))
     begin = ends_of(read)
     return Replay(made, read, Replayed(begin, goes_on=False, left=left, first=begin, fresh=True))
+
+
+def file_of(config: ApplyConfig, name: str, *, copies: bool) -> ApplyConfig:
+    """Return the file of a replay that has begun; without `copies` its name and checkpoint alone. Raises CdcError."""
+    going_on = _going_on(config, name) if copies else None
+    if going_on is not None:
+        return going_on.config
+    if _begun(made := named(config, name)) is None:
+        raise ConfigError(f"--as {name}: no such replay has begun", hint=f"is {made.checkpoint} where it has begun?")
+    return made
+
+
+def _going_on(config: ApplyConfig, name: str) -> Replay | None:
+    """Prepare a replay that has begun before; None if it has not."""
+    begun = _begun(named(config, name))
+    if begun is None:
+        return None
+    begins, began = begun
+    _, left = _usable(config, name, began)
+    return Replay(beside(config, name, schema_versions(config.source), but=left), (), replace(begins, left=left))
 
 
 def _begun(made: ApplyConfig) -> tuple[Replayed, Container[str]] | None:

@@ -64,6 +64,10 @@ _CAUSES: Final[tuple[tuple[tuple[str, ...], tuple[str, str]], ...]] = (
         ("No space left on device",),
         ("its disk is full", "make room; nothing is lost, start again"),
     ),
+    (
+        ("Disk quota exceeded", "QuotaExceededException"),  # of a disk's user, of HDFS
+        ("the quota there is used up", "a larger one, or fewer files; nothing is lost, start again"),
+    ),
 )  # fmt: skip
 
 

@@ -6,15 +6,18 @@ that a server has not used again. Nothing is removed here.
 
 from __future__ import annotations
 
+import glob
 import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from cdc.config.config import ApplyConfig
-from cdc.model.errors import ConfigError
+from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.events.quarantine import chosen_entries
+from spark_apply.job.checkpoint.files import newest, noted_job
 from spark_apply.model.target_table import settings_of
 from spark_apply.model.upkeep import upkeep_of
+from spark_apply.spark.paths import local
 
 _LAKES: Final = ("iceberg", "delta")
 _KEEPS: Final[Mapping[str, str]] = {
@@ -34,7 +37,8 @@ def leftovers(config: ApplyConfig, table: str, key: str) -> list[dict[str, Any]]
     if found is None:
         raise ConfigError(f"job {config.name} does not follow {table}", hint=f"it has {', '.join(config.tables)}")
     history = found.mode == "history"
-    return [*(_store(config, table, name, history=history) for name in found.stores), *_quarantine(config, table, key)]
+    stores = (_store(config, table, name, history=history) for name in found.stores)
+    return [*stores, *_replays(config, table), *_quarantine(config, table, key)]
 
 
 def _store(config: ApplyConfig, table: str, name: str, *, history: bool) -> dict[str, Any]:
@@ -63,6 +67,27 @@ def _store(config: ApplyConfig, table: str, name: str, *, history: bool) -> dict
     if store.type == "delta":
         what += "; beginnings of its values are in the log, until Delta's next checkpoint after that"
     return _place(place, "cannot be proved", what)
+
+
+def _replays(config: ApplyConfig, table: str) -> Iterator[dict[str, Any]]:
+    """A replay that has ended reads no delete; on this disk its checkpoint lies beside the job's."""
+    place = local(config.checkpoint)
+    if place is None:
+        return
+    for folder in sorted(place.parent.glob(f"{glob.escape(place.name)}-*")):
+        name = folder.name.removeprefix(f"{place.name}-")
+        try:
+            begun = newest(None, str(folder))
+            if begun is None or table not in begun[1] or noted_job(None, begun[0]) != config.replay_name(name):
+                continue
+        except OperatorError as exc:
+            yield _place(f"replay {name} of {config.name}", "cannot be proved", f"if it is one: {exc.message}")
+            continue
+        what = (
+            f"its copies keep the row until it has read the delete, as cdc replay APPLY.yaml --as {name} --once does; "
+            "then they keep what is said of their stores above. Who needs it no more takes copies and checkpoint out"
+        )
+        yield _place(f"replay {name} of {config.name} ({', '.join(sorted(begun[1][table]))})", "cannot be proved", what)
 
 
 def _quarantine(config: ApplyConfig, table: str, key: str) -> Iterator[dict[str, Any]]:

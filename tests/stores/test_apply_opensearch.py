@@ -181,7 +181,12 @@ def test_an_index_whose_name_is_taken_by_another_of_ours(opensearch: str) -> Non
     store.open(table)
     template = {"index_patterns": [f"{prefix}*"], "template": {"settings": {DURABILITY: "async"}}}
     client.indices.put_index_template(name=prefix, body=template)
+    mine = f"{alias}.before-the-move"  # a clone, say
+    client.indices.create(index=mine)
     store.beside(table)
+    store.beside(table)  # which removes what a killed rebuild has left, and no other's
+    assert client.indices.exists(index=mine)
+    assert len(client.indices.get_alias(index=f"{alias}.*")) == 3
     store.swap(table, Due("rebuilt", {0: 3}))
     client.indices.delete(index=next(iter(client.indices.get_alias(name=alias))))
     store.open(table)

@@ -21,7 +21,9 @@ from cdc.model.change import Position
 from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.events.quarantine import read_entries
 from spark_apply.job.job import run_apply
-from spark_apply.replay.replay import prepare, run
+from spark_apply.rebuild.quarantine_retry import run_retry
+from spark_apply.replay.replay import file_of, prepare, run
+from spark_apply.verify.leftovers import leftovers
 from tests.conftest import Database
 from tests.integration import in_process
 from tests.spark.laws import Setting, order
@@ -103,6 +105,13 @@ def test_a_replay_beside_the_live_job(
     assert _digest(Path(config.checkpoint)) == checkpoint
     assert read_entries(config) == held
     assert len(read_entries(by_position.config)) == 1, "in a quarantine of its own"
+    assert not read_entries(replace(config, name="since-50")), "that no job or replay of another file has"
+    publisher.publish([(orders.topic, b'{"id":99}', None)])
+    (done,) = run_retry(file_of(config, "since-50", copies=True))
+    assert (done.outcome, read_entries(by_position.config)) == ("gone", {})
+    assert read_entries(config) == held
+    left = {of["place"]: of["what"] for of in leftovers(config, "public.orders", "7")}
+    assert "cdc replay APPLY.yaml --as since-50 --once" in left["replay since-50 of law (pg)"], "it has read no delete"
 
     publisher.publish(orders.event("u", order(11, "later"), position(70)))
     again = prepare(config, name="since-50", since=Position(1, 10, 1))
@@ -112,7 +121,7 @@ def test_a_replay_beside_the_live_job(
     run_apply(config, once=True)
     assert postgres18.rows("SELECT status FROM orders WHERE id = 11") == [("later",)], "the live job goes on as before"
 
-    with pytest.raises(OperatorError, match="orders_since_50 has rows already") as filled:
+    with pytest.raises(OperatorError, match="_since_50 has rows already") as filled:
         run(prepare(config, name="since_50", since=Position(1, 60, 1)), once=True)
     assert "another name, by --as" in (filled.value.hint or "")
     assert postgres18.rows("SELECT id FROM orders_since_50 ORDER BY id") == [*late, (11,)]
@@ -142,6 +151,7 @@ def test_one_table_ends_no_replay(
     publisher.create(tables.values(), partitions=1)
     for at in (10, 50):
         publisher.publish([r for of in tables.values() for r in of.event("c", order(at), position(at))])
+    publisher.publish([(tables["orders"].topic, b'{"id":99}', b"no event")])
     _delete(admin, tables["gone"].topic)
     stores = {"stores": ["pg"]}
     job = {
@@ -178,6 +188,12 @@ def test_one_table_ends_no_replay(
         "public.orders": 1, "public.goes": 1, "public.twin": 1,
     }  # fmt: skip
     assert postgres18.rows("SELECT id FROM orders_r ORDER BY id") == [(50,)]
+    unread = ["list", str(file), "--json"]
+    for more, entries in (["--as", "r"], 1), ([], 0):
+        told = in_process.cdc(["quarantine", *unread, *more], dict(os.environ))
+        assert len(json.loads(told.stdout)["entries"]) == entries, told.stderr
+    typo = in_process.cdc(["quarantine", *unread, "--as", "s"], dict(os.environ))
+    assert (typo.returncode, "no such replay has begun" in typo.stderr) == (2, True)
     _delete(admin, tables["goes"].topic)
     later = setting.table("later")
     admin.create_topics([NewTopic(later.topic, 1, 1)])[later.topic].result(30)

@@ -307,3 +307,68 @@ def test_keys_whose_texts_change_are_rebuilt_and_verified(
             code, report = stage.verify()
         assert (code, report["agree"]) == (0, True), report
         assert [(copy["rows"], copy["equal"]) for copy in report["copies"]] == [(2, 2)] * 8
+
+
+_RETYPED_COLUMNS = {
+    "a": ("int", "varchar(20)", "'17'"),
+    "b": ("decimal(10,2)", "varchar(20)", "'1.5'"),
+    "c": ("date", "varchar(20)", "'2024-02-29'"),
+    "d": ("datetime(3)", "datetime(6)", "'2024-02-29 12:34:56.789'"),
+    "e": ("enum('x','y')", "varchar(5)", "'y'"),
+    "f": ("varchar(20)", "int", "'12'"),
+    "g": ("float", "double", "0.1"),
+    "h": ("bit(1)", "bit(8)", "b'1'"),
+    "i": ("timestamp null", "datetime", "'2024-02-29 12:34:56'"),
+    "j": ("json", "longtext", """'{"b": 1, "a": [1, 2]}'"""),
+    "k": ("int", "bigint unsigned", "5"),
+    "l": ("varchar(20)", "varbinary(20)", "'h\u00e4'"),
+    "m": ("year", "int", "2024"),
+    "n": ("time", "time(6)", "'-12:34:56'"),
+    "o": ("decimal(10,2)", "decimal(12,4)", "'1.25'"),
+    "p": ("double", "decimal(10,3)", "0.125"),
+    "q": ("set('x','y')", "text", "'x,y'"),
+    "r": ("datetime", "date", "'2024-02-29'"),
+    "s": ("int", "float", "3"),
+}
+"""By column its type before and after, and a value."""
+
+
+@pytest.mark.full  # a_type_that_changes_is_followed_by_a_rebuild
+def test_columns_of_mysql_that_have_other_types_are_rebuilt_and_verified(
+    *,
+    mysql: Database,
+    kafka: str,
+    prefix: str,
+    tmp_path: Path,
+    apply_spark: SparkSession,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One row has a value in each that MySQL converts, another none; the table beside it goes on all the while."""
+    columns = ", ".join(f"{name} {was}" for name, (was, _, _) in _RETYPED_COLUMNS.items())
+    values = ", ".join(value for _, _, value in _RETYPED_COLUMNS.values())
+    mysql.execute(
+        f"CREATE TABLE many (id int PRIMARY KEY, {columns})",
+        f"INSERT INTO many VALUES (1, {values}), (2, {values})",
+        "INSERT INTO many (id) VALUES (3)",
+        "CREATE TABLE fine (id int PRIMARY KEY)",
+    )
+    stage = Stage(mysql, kafka, prefix, tmp_path, capsys, f"{mysql.name}.many", f"{mysql.name}.fine")
+    monkeypatch.setenv("TEST_DATABASE_URL", stage.connector.environment["TEST_DATABASE_URL"])
+    with Running(stage.connector) as running:
+        running.await_following()
+        run_apply(load_apply(stage.file), once=True)
+        retyped = ", ".join(f"MODIFY {name} {now}" for name, (_, now, _) in _RETYPED_COLUMNS.items())
+        mysql.execute(
+            f"ALTER TABLE many {retyped}", "UPDATE many SET a = 'x' WHERE id = 2", "INSERT INTO fine VALUES (1)"
+        )
+        running.await_line("its rows are read again")
+        assert set(run_apply(load_apply(stage.file), once=True).aside) == {f"{mysql.name}.many"}
+        assert len(run_rebuild(load_apply(stage.file))) == 4
+        for rows in (3, 2):
+            with applying(stage.file):
+                stage.complete()
+                code, report = stage.verify()
+            assert (code, report["agree"]) == (0, True), report
+            assert {copy["equal"] for copy in report["copies"] if copy["table"].endswith("many")} == {rows}
+            mysql.execute("UPDATE many SET a = 'z' WHERE id = 1", "DELETE FROM many WHERE id = 3")

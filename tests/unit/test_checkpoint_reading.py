@@ -11,6 +11,7 @@ import pytest
 
 import spark_apply.replay.offsets
 import spark_apply.replay.replay
+import spark_apply.verify.leftovers
 from cdc.config.apply_config import ApplySource, ApplyTable, StoreConfig
 from cdc.config.config import ApplyConfig
 from cdc.model.errors import OperatorError
@@ -20,6 +21,7 @@ from spark_apply.job.job import Replayed
 from spark_apply.job.topics.retention import recovery_command
 from spark_apply.replay.offsets import export
 from spark_apply.replay.replay import Replay, prepare, run
+from spark_apply.verify.leftovers import leftovers
 
 TOPIC = "shop.public.orders"
 COPIES = {"public.orders": {"search": "x"}}
@@ -129,6 +131,20 @@ def test_a_replay_that_goes_on_is_planned(tmp_path: Path, monkeypatch: pytest.Mo
     made = prepare(_config(tmp_path / "checkpoint"), name="again", since=None)
     assert made.spans == ()
     assert (made.begins.first, made.begins.fresh) == ({TOPIC: {0: 1}}, False)
+
+
+def test_an_erasure_names_the_copies_of_replays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By their checkpoints beside the job's, of which one may be another job's, of other tables, or damaged."""
+    monkeypatch.setattr(spark_apply.verify.leftovers, "chosen_entries", lambda *_, **__: [])
+    for name, job in (("r", "live-AS-r"), ("other", "other"), ("other-r", "other-AS-r"), ("unlike", "live-AS-unlike")):
+        folder = _written(tmp_path / f"checkpoint-{name}", 3)
+        (folder / "cdc-job").write_text(job)
+    (folder / "cdc-copies.json").write_text("{}")
+    (_written(tmp_path / "checkpoint-torn", 3) / "cdc-copies.json").write_text("{")
+    told = {of["place"]: of for of in leftovers(_config(tmp_path / "checkpoint"), "public.orders", "7")}
+    replays = {place: of["what"] for place, of in told.items() if place.startswith("replay ")}
+    assert set(replays) == {"replay r of live (search)", "replay torn of live"}
+    assert "cdc replay APPLY.yaml --as r --once" in replays["replay r of live (search)"]
 
 
 @pytest.mark.parametrize("hint", [recovery_command((), ()), AGAIN])

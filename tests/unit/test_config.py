@@ -387,6 +387,7 @@ def test_an_apply_file_is_bound_the_same_way(tmp_path: Path) -> None:
         "stores: [warehouse]": ("stores: [lake]", "there is no store “lake”"),
         "{public.orders:": ("{orders:", "“orders” is not schema.table"),
         "topic_prefix: shop": ("topic_prefix: a.b", "is not a prefix"),
+        "name: lake": ("name: lake-AS-r", "“lake-AS-r” is not a name"),  # of a replay
         "{type: iceberg, path: ./w}": ("{}", "stores.warehouse.type: this key is missing"),
     }
     for good, (bad, message) in wrong.items():

@@ -45,6 +45,19 @@ def test_a_copy_is_named() -> None:
     assert told(FULL, "public.orders", "lake").message.startswith("public.orders in lake: its disk is full. ")
 
 
+@pytest.mark.parametrize(
+    "failure",
+    [
+        "java.io.IOException: Disk quota exceeded",
+        "org.apache.hadoop.hdfs.protocol.NSQuotaExceededException: The NameSpace quota of directory /lake is exceeded",
+        "org.apache.hadoop.hdfs.protocol.DSQuotaExceededException: The DiskSpace quota of /lake is exceeded",
+    ],
+)
+def test_a_quota_is_named(failure: str) -> None:
+    error = told(Py4JError(failure), "public.orders", "lake")
+    assert error.message.startswith("public.orders in lake: the quota there is used up. ")
+
+
 def test_an_index_whose_writer_has_failed_is_closed(tmp_path: Path) -> None:
     """What it could not write was told by the commit; its error here would hide that one, and keep others open."""
     closed: list[str] = []

@@ -59,7 +59,7 @@ def test_no_copy_of_a_replay_is_one_of_the_live_job(known: list[str], histories:
     copies = [(table.partition(".")[0], copy_of(table, of)) for table, of in made.tables.items()]
     assert not live & set(copies)
     assert len(set(copies)) == len(copies) == len(known)
-    assert (made.name, made.checkpoint) == (name, f"./checkpoint-{name}")
+    assert (made.name, made.checkpoint) == (f"live-AS-{name}", f"./checkpoint-{name}"), "no job has such a name"
     assert made.metrics.listen is None, "the live job has the port"
     assert made.stores == config.stores
 

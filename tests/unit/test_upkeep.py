@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc.config.apply_config import StoreConfig
-from cdc.model.errors import ConfigError
+from cdc.model.errors import ConfigError, OperatorError
 from spark_apply.job.copies.maintenance import MaintenanceSchedule
 from spark_apply.job.copies.route import Route
 from spark_apply.model.target_table import TargetTable
@@ -52,13 +52,16 @@ class _Worn:
 def test_a_store_is_tended_when_it_is_time_and_fails_no_job() -> None:
     soon, later, off = _Worn(Upkeep(every_minutes=0)), _Worn(Upkeep(every_minutes=60)), _Worn(None)
     broken, told = _Worn(Upkeep(every_minutes=0), ValueError("4711")), []
-    stores: dict[str, Any] = {"soon": soon, "later": later, "off": off, "broken": broken, "other": object()}
+    gone = _Worn(Upkeep(every_minutes=0), OperatorError("its table is gone"))
+    stores: dict[str, Any] = {"soon": soon, "later": later, "off": off, "broken": broken, "gone": gone}
+    stores["other"] = object()
     care = MaintenanceSchedule({"t": Route(TABLE, stores)}, told.append)
     care.look()
     assert (soon.tended, later.tended, off.tended, broken.tended) == (1, 0, 0, 1)
     care.look(now=True)
     assert (soon.tended, later.tended, off.tended, broken.tended) == (2, 1, 0, 2)
-    assert told == ["broken: upkeep of public.orders is left for later: ValueError"] * 2
+    about = "upkeep of public.orders is left for later"
+    assert told == [f"broken: {about}: ValueError", f"gone: {about}: its table is gone"] * 2
 
 
 _STEPS = st.lists(st.tuples(st.booleans(), st.integers(0, 4), st.sampled_from(["go on", "branch", "tag", "mark"])))

@@ -15,11 +15,12 @@ import orjson
 
 from cdc.cli.noted import noted
 from cdc.cli.terminal import JSON_OPTION, aligned, clear_progress, show_progress
-from cdc.config.config import load_apply
+from cdc.config.config import ApplyConfig, load_apply
 
 _FILE = click.argument("file", metavar="APPLY.yaml", type=click.Path(path_type=Path, dir_okay=False))
 _TABLE = click.option("--table", metavar="SCHEMA.TABLE", help="Only events of this table.")
 _STORE = click.option("--store", metavar="NAME", help="Only events that are missing in this store.")
+_REPLAY = click.option("--as", "replay", metavar="NAME", help="That of a replay of the job, in place of its own.")
 
 
 @click.group()
@@ -31,10 +32,11 @@ def quarantine() -> None:
 @_FILE
 @_TABLE
 @_STORE
+@_REPLAY
 @JSON_OPTION
-def list_(file: Path, *, table: str | None, store: str | None, as_json: bool) -> None:
+def list_(file: Path, *, table: str | None, store: str | None, replay: str | None, as_json: bool) -> None:
     """Show which events are in quarantine, and why. Prints keys, and no other value of a row."""
-    config = load_apply(file)
+    config = _of(load_apply(file), replay, copies=False)
     found = importlib.import_module("spark_apply.events.quarantine").chosen_entries(config, table=table, store=store)
     entries = [entry.as_json() for entry in found]
     if as_json:
@@ -47,19 +49,23 @@ def list_(file: Path, *, table: str | None, store: str | None, as_json: bool) ->
 @_FILE
 @_TABLE
 @_STORE
+@_REPLAY
 @click.option("--key", help="""Only of this key: JSON of its columns, {"id": 5}; of a single one also just 5.""")
 @JSON_OPTION
-def retry(file: Path, *, table: str | None, store: str | None, key: str | None, as_json: bool) -> int:
+def retry(
+    file: Path, *, table: str | None, store: str | None, replay: str | None, key: str | None, as_json: bool
+) -> int:
     """Apply the events again, once the reason why they did not fit is gone.
 
     Exit code 1 if some are left. A store of type postgres or tantivy has one writer: stop the apply job, retry, start
     the job.
     """
-    config = load_apply(file)
+    job = load_apply(file)
+    config = _of(job, replay, copies=True)
     on_terminal = sys.stderr.isatty()
     run = importlib.import_module("spark_apply.rebuild.quarantine_retry").run_retry
-    with noted(config, "quarantine retry") as about:
-        asked = {"store": store, "table": table}
+    with noted(job, "quarantine retry") as about:
+        asked = {"store": store, "table": table, "replay": replay}
         about.update({name: value for name, value in asked.items() if value is not None})
         found = run(config, store=store, table=table, key=key, progress=show_progress if on_terminal else None)
         done = [one.as_json() for one in found]
@@ -72,6 +78,14 @@ def retry(file: Path, *, table: str | None, store: str | None, key: str | None, 
     else:
         click.echo(_lines(done, "outcome", "reason") if done else "nothing to apply: no such event is in quarantine")
     return int(left > 0)
+
+
+def _of(job: ApplyConfig, replay: str | None, *, copies: bool) -> ApplyConfig:
+    """Return the file of the job, or that of its replay, `copies` included."""
+    if replay is None:
+        return job
+    found: ApplyConfig = importlib.import_module("spark_apply.replay.replay").file_of(job, replay, copies=copies)
+    return found
 
 
 def _lines(entries: Sequence[dict[str, Any]], *last: str) -> str:

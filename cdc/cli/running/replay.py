@@ -114,5 +114,5 @@ def replay(file: Path, *, name: str, since: str | None, once: bool, plan: bool, 
             run = part.run(prepared, once=once, progress=told, stop=stop)
         told.done()
     summary = run.as_json()
-    click.echo(json.dumps({**summary, "replay": made}) if as_json else table_of_counts(summary))
+    click.echo(json.dumps({**summary, "name": name, "replay": made}) if as_json else table_of_counts(summary))
     return int(bool(summary["aside"])) or code_of_part(stop.signal if once else None, took_all=run.took_all)

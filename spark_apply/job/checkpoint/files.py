@@ -220,9 +220,12 @@ def note_copies(spark: SparkSession, checkpoint: str, identities: Identities) ->
         _write(files, path, f"{others + 1}")
 
 
-def noted_job(spark: SparkSession, checkpoint: str) -> str | None:
-    """Return the name of the job that has begun with a checkpoint last; None if it is not known."""
-    files, place = Hadoop(spark), f"{checkpoint}/{_JOB}"
+def noted_job(spark: SparkSession | None, checkpoint: str) -> str | None:
+    """Return the name of the job that has begun with a checkpoint last; None if it is not known.
+
+    Without `spark` it is read on this machine's disk.
+    """
+    files, place = _files(spark), f"{checkpoint}/{_JOB}"
     return _judged(files, place, str.strip) if files.there(place) else None
 
 

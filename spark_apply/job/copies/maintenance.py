@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from cdc.model.errors import CdcError
 from spark_apply.job.copies.route import Route
 from spark_apply.model.upkeep import Maintained
 from spark_apply.spark.failures import spark_failure
@@ -33,6 +34,6 @@ class MaintenanceSchedule:
                 try:
                     store.maintain(route.table)
                 except Exception as exc:  # noqa: BLE001 - a copy without maintenance is as correct as one with it
-                    said = spark_failure(exc) or type(exc).__name__
+                    said = exc.message if isinstance(exc, CdcError) else spark_failure(exc) or type(exc).__name__
                     self.tell(f"{name}: upkeep of {route.table.qualified} is left for later: {said}")
                 self._next[topic, name] = time.monotonic() + every_s

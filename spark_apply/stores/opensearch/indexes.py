@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import uuid
 from collections.abc import Mapping
 from typing import Any, Final
@@ -49,6 +50,11 @@ def alias_of(prefix: str, table: TargetTable) -> str:
     if len(name) > MAX_NAME_BYTES:
         name = f"{name[: MAX_NAME_BYTES - 65]}-{hashlib.sha256(name.encode()).hexdigest()}"
     return name
+
+
+def is_ours(index: str, alias: str) -> bool:
+    """Whether an index has a name as `Indexes.make` gives it, and no other hand: a clone may lie beside it."""
+    return re.fullmatch(re.escape(alias) + r"\.[0-9a-f]{32}", index) is not None
 
 
 def alone(alias: str, found: Mapping[str, Any]) -> tuple[str, Any]:

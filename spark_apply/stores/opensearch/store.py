@@ -50,7 +50,7 @@ from spark_apply.spark.names import index_name
 from spark_apply.stores.opensearch.bulk import MISSING, SENT, STALE, Bulk, Patience, requests
 from spark_apply.stores.opensearch.failures import as_ours, translated
 from spark_apply.stores.opensearch.fields import column_name, field_name, type_of_field
-from spark_apply.stores.opensearch.indexes import Indexes, alias_of, alone
+from spark_apply.stores.opensearch.indexes import Indexes, alias_of, alone, is_ours
 from spark_apply.stores.opensearch.notes import CAUGHT_UP, COMPLETE, DUE, POSITION, REPLACED, Notes, due_of
 from spark_apply.stores.opensearch.server import OPTIONS, connected
 
@@ -191,7 +191,7 @@ class OpenSearchStore:
             names = self._client.indices.get_alias(index=f"{alias}.*", expand_wildcards="all")
             kept = {alias, f"{alias}.previous"}
             for index, about in names.items():
-                if not kept & set(about["aliases"]):
+                if is_ours(index, alias) and not kept & set(about["aliases"]):
                     self._client.indices.delete(index=index)
             identity = stamp(table, self._indexes.identity(alias))
             self._beside[table.qualified] = self._indexes.make(table, copy.index(table), identity)
