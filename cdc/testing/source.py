@@ -334,6 +334,9 @@ class MemorySnapshotter:
         read = [found[key] for key in keys if key in found]
         return Window(table, read, None, view.sees, self._log.end, None, time.time_ns() // 10**6)
 
+    def sizes(self, tables: Sequence[Table]) -> Mapping[str, int]:
+        return {table.qualified: len(self._log.rows(table)) for table in tables}
+
     def row(self, table: Table, key: Sequence[bytes]) -> Row | None:
         self._at("snapshot.row")
         return self._log.rows(table).get(tuple(key))

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -32,6 +33,7 @@ _READ_TIMEOUT_S: Final = 3600.0
 """How long a read may be silent: keys without an index in their order are sorted first."""
 _SAMPLES: Final = 1024
 _CLOSE_S: Final = 5.0
+_SIZE: Final = "SELECT TABLE_ROWS FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
 
 _Statement = Callable[[Captured], str | None]
 """Makes the statement that reads a table as it is now; None: it cannot be read."""
@@ -145,13 +147,26 @@ class MysqlSnapshotter:
 
         return self._under_a_view(table, statement, rows=None, first=first)
 
-    def _under_a_view(self, table: Table, statement: _Statement, *, rows: int | None, first: bool) -> Window | None:
+    def sizes(self, tables: Sequence[Table]) -> Mapping[str, int]:
+        with self._windows() as connection:
+            found = {
+                table.qualified: session.rows(connection, "sizing a table", _SIZE, (table.schema, table.name))
+                for table in tables
+            }
+        return {name: int(rows[0][0] or 0) for name, rows in found.items() if rows}
+
+    @contextmanager
+    def _windows(self) -> Iterator[session.Connection]:
+        """Give the connection that reads windows."""
         with self._in_use:
             if self._closed.is_set():
                 raise RetryableError("reading was ended")
             if self._window is None or not self._window.open:
                 self._window = self._connect()
-            connection = self._window
+            yield self._window
+
+    def _under_a_view(self, table: Table, statement: _Statement, *, rows: int | None, first: bool) -> Window | None:
+        with self._windows() as connection:
             try:
                 return self._read_window(connection, table, statement, rows, first=first)
             finally:

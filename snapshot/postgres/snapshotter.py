@@ -151,6 +151,9 @@ class PostgresSnapshotter:
     def rows(self, table: Table, keys: Sequence[Key], *, first: bool) -> Window | None:
         return self._windows.find(table, keys, first=first)
 
+    def sizes(self, tables: Sequence[Table]) -> Mapping[str, int]:
+        return self._windows.sizes(tables)
+
     def row(self, table: Table, key: Sequence[bytes]) -> Row | None:
         if self._asking is None:
             self._asking = session.connect(self._params)

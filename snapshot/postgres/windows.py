@@ -69,6 +69,18 @@ class PostgresWindows:
 
         return self._under_a_view(table, statement, rows=None, first=first)
 
+    def sizes(self, tables: Sequence[Table]) -> dict[str, int]:
+        """See `cdc.capture.snapshots.turns.Sizing`."""
+        with self._in_use:
+            _, catalog = self._open()
+            found = {table.qualified: catalog.relation(table.schema, table.name) for table in tables}
+            return {
+                name: estimate
+                for name, there in found.items()
+                if there is not None
+                for (estimate,) in catalog.rows("sizing a table", _ESTIMATE, (there[0], there[0]))
+            }
+
     def _under_a_view(self, table: Table, statement: _Statement, *, rows: int | None, first: bool) -> Window | None:
         with self._in_use:
             connection, catalog = self._open()

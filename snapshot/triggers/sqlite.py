@@ -142,6 +142,13 @@ class SqliteSnapshotter:
                 read_at_ms=_now_ms(),
             )
 
+    def sizes(self, tables: Sequence[Table]) -> Mapping[str, int]:
+        with self._in_use, closing(Session(self._path)) as session:
+            found = [found for table in tables if (found := Catalog(session).find(table.name)) is not None]
+            return {
+                of.qualified: session.rows("sizing a table", f"SELECT count(*) FROM {of.sql}")[0][0] for of in found
+            }
+
     def rows(self, table: Table, keys: Sequence[Key], *, first: bool) -> Window | None:  # noqa: ARG002 - as above
         with self._under_a_view(table) as (session, found, mark):
             if found is None or found.table.key_as_text != table.key_as_text:

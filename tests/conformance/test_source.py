@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import pytest
 
+from cdc.capture.snapshots.turns import Sizing
 from cdc.model.change import (
     UNCHANGED,
     Change,
@@ -424,6 +425,21 @@ def test_a_place_that_the_log_never_reached_is_refused(story: Story) -> None:
         with pytest.raises(OperatorError) as caught:
             source.verify(_at(story, story.origin.beyond(last.offset), last.position + 1_000_000))
     assert caught.value.hint
+
+
+def test_a_snapshotter_may_tell_how_large_the_tables_are(story: Story) -> None:
+    """Of each that is there, without reading it; on the connection of windows, which are read behind it."""
+    origin, last = story.origin, story.given[-1]
+    with closing(origin.source()) as source, closing(origin.snapshotter()) as reader:
+        source.connect()
+        table, *_ = tables = source.tables()
+        source.verify(_at(story, last.offset, last.position))
+        if not isinstance(reader, Sizing):
+            return  # its tables are read as they are asked for
+        told = reader.sizes([*tables, replace(table, name="gone")])
+        assert {each.qualified for each in tables} <= told.keys()
+        assert all(isinstance(rows, int) and rows >= 0 for rows in told.values())
+        assert reader.window(table, None, 1_000, key=table.key_order, first=False) is not None
 
 
 def test_windows_agree_with_the_log(story: Story) -> None:

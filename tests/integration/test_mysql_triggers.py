@@ -452,6 +452,43 @@ def test_statements_of_all_kinds(shop: MysqlShop) -> None:
     assert [row["status"] for row in shop.fold() if row["id"] == 20] == ["AGAIN"]
 
 
+IGNORED = (
+    "UPDATE IGNORE t SET id = 3", "UPDATE IGNORE t SET a = 3", "UPDATE IGNORE t SET p = 77",
+    "UPDATE IGNORE t SET k = 'é'", "UPDATE IGNORE t JOIN p ON p.id = t.id SET t.id = 3",
+    "UPDATE IGNORE t SET id = id + 1",
+    "INSERT IGNORE INTO t (id, a) VALUES (1, 50), (9, 9) ON DUPLICATE KEY UPDATE a = 3",
+    "UPDATE t SET k = UPPER(k)", "UPDATE t SET id = id + 100, k = NULL", "UPDATE t SET a = NULL, v = 8",
+)  # fmt: skip
+
+
+@pytest.mark.every_server
+def test_rows_that_a_statement_leaves_as_they_were(mysql_database: MySQLDatabase) -> None:
+    """MariaDB calls triggers for those, too, that an UPDATE IGNORE passes over."""
+    shop = MysqlShop(
+        mysql_database,
+        *("CREATE TABLE p (id int PRIMARY KEY)", "INSERT INTO p VALUES (1), (2), (3)"),
+        "CREATE TABLE t (id int PRIMARY KEY, a int UNIQUE, k varchar(9) UNIQUE, v int, p int DEFAULT 1, "
+        "FOREIGN KEY (p) REFERENCES p (id))",
+        "INSERT INTO t (id, a, k) VALUES (1, 1, 'a'), (2, 2, 'é'), (3, 3, 'x')",
+        tables=("t",),
+    )
+    shop.run()
+    for statement in IGNORED:
+        shop.do(statement)
+        shop.run()
+        assert shop.fold("t") == shop.rows("SELECT * FROM t ORDER BY id"), statement
+    with closing(shop.connect()) as connection, connection.cursor() as cursor:
+        connection.begin()
+        cursor.execute("SELECT * FROM t")
+        shop.do("INSERT INTO t (id) VALUES (50), (51)")  # the view of the transaction has none of them
+        cursor.execute("UPDATE IGNORE t SET id = 50 WHERE id = 51")
+        connection.commit()
+        cursor.execute("LOCK TABLES t WRITE")
+        cursor.execute("UPDATE IGNORE t SET id = 50 WHERE id > 50 ORDER BY id DESC")
+    shop.run()
+    assert shop.fold("t") == shop.rows("SELECT * FROM t ORDER BY id")
+
+
 def test_a_name_with_a_quote_in_it(mysql_database: MySQLDatabase) -> None:
     """MySQL's catalog garbles it where it says what a trigger does: the triggers are as they were made all the same."""
     made = "CREATE TABLE orders (id int PRIMARY KEY, `a``b'\"c` int)"

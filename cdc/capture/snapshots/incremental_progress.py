@@ -32,6 +32,11 @@ class IncrementalProgress:
     started_at_ms: int = 0
     """When its first window was begun: it may have waited for other tables. 0: not yet."""
 
+    @property
+    def begun(self) -> bool:
+        """Whether it does not wait for its turn any more."""
+        return bool(self.started_at_ms or self.read) or self.after is not None
+
     def to_json(self) -> dict[str, object]:
         return {
             "since": self.since,

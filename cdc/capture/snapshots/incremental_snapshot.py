@@ -44,6 +44,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from cdc.capture.snapshots.incremental_progress import IncrementalProgress
+from cdc.capture.snapshots.turns import Sizing, in_turn, sizes, without_size
 from cdc.encode.topic_contents.live_keys import LiveKeys
 from cdc.encode.topic_contents.stale_keys import stale_keys
 from cdc.encode.window_keys import LoggedKeys, RequestedRows
@@ -93,12 +94,14 @@ class IncrementalSnapshot:
         self._requested: dict[bytes, list[RequestedRows]] = {}
         """The parts of each command that are not written yet."""
         self._in_hand: RequestedRows | None = None
-        self._job: Future[Window | None] | Future[LiveKeys] | None = None
+        self._job: Future[Window | None] | Future[LiveKeys] | Future[Mapping[str, int]] | None = None
         self._deleted_to: bytes | None = None
         """The last of the keys that have gone which was handed out."""
         self._deleted = 0
         self._deleting = False
         """More of them are left than were handed out."""
+        self._read_before: set[str] = set()
+        """Tables that were read to their end while others waited."""
         self._version = 0
         self._fresh = False
         """No view has been taken since keys are noted: the first one must see all that the log told before."""
@@ -148,8 +151,8 @@ class IncrementalSnapshot:
         confirm keys as they were before; the next one, whose `since` lies behind all of them, does not.
         """
         was = self._readings.get(name)
-        begun = was is not None and (was.after is not None or was.read or (self._current() == name and self._reads()))
-        if was is not None and begun:
+        goes_on = was is not None and (was.after is not None or was.read or (self._current() == name and self._reads()))
+        if was is not None and was.begun and goes_on:
             self._readings[name] = replace(was, required=True, again=True)
             return
         self._readings.pop(name, None)
@@ -231,6 +234,10 @@ class IncrementalSnapshot:
             log.warning("rows of table %s cannot be read again by their keys: %s", name, what)
             return self._in_hand
         self._failing_since_s = None
+        if isinstance(result, Mapping):
+            self._job = None
+            self._order(result)
+            return None
         self._fresh &= not isinstance(result, Window)
         if isinstance(result, LiveKeys):
             keys = result.after(self._deleted_to, DELETES_AT_ONCE)
@@ -263,7 +270,7 @@ class IncrementalSnapshot:
             after=window.after or reading.after,
             key=window.table.key_order,
             rows=reading.rows + len(window.rows),
-            estimate=window.estimate,
+            estimate=reading.estimate if window.estimate is None else window.estimate,
             read=window.after is None,
         )
         self.logged.forget_seen(window.sees)
@@ -318,6 +325,9 @@ class IncrementalSnapshot:
         reading, table = self._readings[name], self._tables[name]
         if reading.read and not settled:
             return
+        if not reading.begun and isinstance(self._reader, Sizing) and (unknown := without_size(self._readings)):
+            self._job = self._executor.submit(sizes, self._reader, [self._tables[each] for each in unknown])
+            return
         self._follow(table)
         if reading.read:
             self._job = self._executor.submit(
@@ -330,6 +340,14 @@ class IncrementalSnapshot:
         self._job = self._executor.submit(
             self._reader.window, table, reading.after, self._rows, key=reading.key, first=self._fresh
         )
+
+    def _order(self, found: Mapping[str, int]) -> None:
+        """Take up the sizes of tables that wait."""
+        for name in without_size(self._readings):
+            self._readings[name] = replace(self._readings[name], estimate=found.get(name))
+        if self._readings.keys() <= self._read_before:
+            self._read_before = set()
+        self._readings = in_turn(self._readings, self._read_before)
 
     def _follow(self, table: Table) -> None:
         """Note the keys of a table's events from now on, unless that is being done."""
@@ -348,6 +366,7 @@ class IncrementalSnapshot:
 
     def _finish(self, name: str, deleted: int, since: Callable[[], str]) -> None:
         done = self._readings.pop(name)
+        self._read_before = {*self._read_before, name} if self._readings else set()
         log.info("table %s was read while the log was followed: %d rows, %d keys deleted", name, done.rows, deleted)
         self._drop_job()
         if done.again:

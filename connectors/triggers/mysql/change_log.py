@@ -63,6 +63,10 @@ _COLUMNS: Final = """
 SELECT COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME, COLLATION_NAME, IS_NULLABLE, EXTRA
 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION
 """
+_INDEXED: Final = """
+SELECT COLUMN_NAME, MAX(INDEX_NAME = 'PRIMARY') FROM information_schema.STATISTICS
+WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND INDEX_TYPE IN ('BTREE', 'HASH') GROUP BY COLUMN_NAME
+"""
 _TABLES: Final = "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s"
 
 
@@ -248,8 +252,12 @@ class ChangeLog:
             )
             for name, type_, charset, collation, null, extra in found
         )  # fmt: skip
-        shape = Shape(table.schema, table.name, columns, table.key, self._looks.defined(table.schema, table.name) or "",
-                      table.marks)  # fmt: skip
+        of_index = dict(self._ask(_INDEXED, table.schema, table.name)) if self._server.mariadb else {}
+        indexed = tuple(of.name for of in columns if of.name in of_index)
+        shape = Shape(
+            table.schema, table.name, columns, table.key, self._looks.defined(table.schema, table.name) or "",
+            table.marks, primary=tuple(name for name in indexed if of_index[name] == "1"), indexed=indexed,
+        )  # fmt: skip
         told = shape.table
         if (told.columns, told.key) != (table.columns, table.key) or not shape.now:
             raise ChangedError(f"table {table.qualified} was altered while the catalog was read")

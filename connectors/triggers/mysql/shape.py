@@ -79,6 +79,10 @@ class Shape:
     now: str
     """The table's definition, hashed: see `definition`."""
     marks: tuple[str, ...] = ()
+    primary: tuple[str, ...] = ()
+    """The columns of the primary key, where `indexed` has any."""
+    indexed: tuple[str, ...] = ()
+    """The columns of all indexes, where triggers are called for rows that an UPDATE IGNORE has left as they were."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -87,7 +91,8 @@ class Shape:
     def from_json(cls, text: str) -> Shape:
         of = json.loads(text)
         columns = tuple(ShapeColumn(**one) for one in of["columns"])
-        return cls(of["schema"], of["name"], columns, tuple(of["key"]), of["now"], tuple(of["marks"]))
+        indexes = (tuple(of.get(name, ())) for name in ("primary", "indexed"))  # older versions asked for none
+        return cls(of["schema"], of["name"], columns, tuple(of["key"]), of["now"], tuple(of["marks"]), *indexes)
 
     @property
     def qualified(self) -> str:

@@ -9,6 +9,9 @@ refuse a statement that is nested in another one and writes the same table. So t
 order in which its row was changed. A row's image of before is a row of the change table by itself, whose number the one
 of after has too (`pair`): two images in one row could be wider than the server allows.
 
+MariaDB calls them also for a row that an UPDATE IGNORE has left as it was, since another row has its key, or for a
+foreign key. That can be only where a column of an index gets another value; then the trigger looks at the row itself.
+
 **The number of a change** is `UUID_SHORT()`: it counts in the server's memory, for all tables alike; no session can set
 it, as it can the next AUTO_INCREMENT (`SET insert_id`), and nobody waits for it. After a restart it goes on above,
 unless the server's clock or the last byte of its server_id went back: see `change_log`.
@@ -180,10 +183,25 @@ class _Writer:
         missed = f"{self._into} (seq, at, op) VALUES (UUID_SHORT(), SYSDATE(6), '{MISSED}');"
         handler = "DECLARE CONTINUE HANDLER FOR SQLSTATE '42S02' BEGIN"
         gone = f"{handler} {handler} END; {self._missed} END;"
+        write = f"{self._into} ({columns}) VALUES {values};"
+        if paired and self._shape.indexed:
+            write = f"IF {self._updated()} THEN {write} END IF;"
         return (
             f"{begin}BEGIN DECLARE EXIT HANDLER FOR SQLEXCEPTION, {_TRUNCATED} BEGIN {gone} {missed} END; "
-            f"{self._into} ({columns}) VALUES {values}; END; END"
+            f"{write} END; END"
         )
+
+    def _updated(self) -> str:
+        """Tell whether a row has been updated: no row of its old key is there that has other values than it got.
+
+        It is read as it is now, and not as the transaction's view has it; its lock is held.
+        """
+        table, names = self._shape, [quoted(name) for name in self._shape.indexed]
+        same = " AND ".join(f"OLD.{name} <=> NEW.{name}" for name in names)
+        got = " AND ".join(f"t.{name} <=> NEW.{name}" for name in names)
+        key = " AND ".join(f"t.{quoted(name)} = OLD.{quoted(name)}" for name in table.primary)
+        there = f"SELECT 1 FROM {table.sql} AS t WHERE {key} AND NOT ({got}) LOCK IN SHARE MODE"
+        return f"({same}) OR NOT EXISTS ({there})"
 
     def _values(self, number: str, pair: str, op: str, row: str) -> str:
         images = [f"{row}.{quoted(of.name)}" for of in self._shape.columns]

@@ -1,0 +1,123 @@
+"""In which order tables are read while the log is followed: small ones first, and none waits for ever."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor, Future
+from typing import Any
+
+import pytest
+
+from cdc.capture.snapshots.incremental_snapshot import IncrementalSnapshot
+from cdc.model.interfaces import Window
+from cdc.testing import MemoryLog, MemorySnapshotter, insert
+from tests.text_tables import text_table
+
+SIZES = {"a": 9, "b": 1, "c": 4, "d": 0}
+TABLES = {f"s.{name}": text_table(name, ["id", "note"]) for name in SIZES}
+
+
+class AtOnce(Executor):
+    """Runs what is submitted on the thread that submits it."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(fn(*args, **kwargs))
+        return done
+
+
+class Unsized:
+    """A reader of somebody else's, which tells no sizes."""
+
+    def __init__(self, reader: MemorySnapshotter) -> None:
+        self.window, self.rows, self.close = reader.window, reader.rows, reader.close
+
+
+class Reading:
+    """An incremental snapshot of tables that have the rows above, driven as the loop does it."""
+
+    def __init__(self, state: dict[str, Any] | None = None, *, tells: bool = True) -> None:
+        log = MemoryLog()
+        for name, rows in SIZES.items():
+            if rows:
+                log.commit(*(insert(TABLES[f"s.{name}"], (b"%d" % n, b"n")) for n in range(rows)))
+        reader = MemorySnapshotter(log)
+        self.end = log.end
+        self.of = IncrementalSnapshot(
+            reader if tells else Unsized(reader),  # type: ignore[arg-type]
+            TABLES, state or {}, topic=lambda table: table.name, records=lambda _: iter(()), version=lambda _: 1,
+            rows=2, executor=AtOnce(),
+        )  # fmt: skip
+        self.written: list[str] = []
+        self.finished: list[str] = []
+
+    def ask(self, *names: str) -> None:
+        for name in names:
+            self.of.add_again(f"s.{name}", "0")
+
+    def step(self) -> bool:
+        """Write what is due; False: nothing is left."""
+        if not self.of:
+            return False
+        name = self.of.table.name
+        due = self.of.due(lambda: self.end, settled=True)
+        if isinstance(due, Window):
+            self.written.append(due.table.name)
+            self.of.wrote(due)
+        elif isinstance(due, list):
+            self.written.append(f"{name}.")
+            self.of.deleted(len(due))
+        return True
+
+    def run(self) -> str:
+        while self.step():
+            pass
+        return " ".join(dict.fromkeys(self.written))
+
+
+def test_small_tables_are_read_before_large_ones() -> None:
+    """A table of one row does not stand behind one of many, in whatever order they were asked for."""
+    reading = Reading()
+    reading.ask(*SIZES)
+    assert reading.run() == "d d. b b. c c. a a."
+
+
+def test_a_source_that_tells_no_sizes_is_read_as_asked() -> None:
+    """The size is an optional part of the seam."""
+    reading = Reading(tells=False)
+    reading.ask(*SIZES)
+    assert reading.run() == "a a. b b. c c. d d."
+
+
+@pytest.mark.parametrize("windows", [0, 1, 2])
+def test_a_table_that_has_begun_is_read_to_its_end(windows: int) -> None:
+    """Also behind a restart, and whatever is asked for meanwhile."""
+    reading = Reading()
+    reading.ask("a")
+    while len(reading.written) < windows or reading.of._job is None:
+        reading.step()
+    reading.ask("b", "d")
+    again = Reading(reading.of.state())
+    again.ask("c")
+    assert again.run() == "a a. d d. b b. c c."
+
+
+def test_a_table_is_passed_by_each_other_one_once() -> None:
+    """However often all of them are asked for again."""
+    reading = Reading()
+    reading.ask("a", "b", "c")
+    for _ in range(500):
+        assert reading.step()
+        if reading.written[-1:] != reading.finished[-1:] and reading.written[-1].endswith("."):
+            reading.finished.append(reading.written[-1])
+            reading.ask(reading.written[-1][0])
+    assert "".join(reading.finished).startswith("b.c.a.b.c.a.b.c.a.")
+
+
+def test_a_small_table_that_is_asked_for_again_still_goes_before_one_asked_for_later() -> None:
+    """What was read while others waited counts as long as they wait."""
+    reading = Reading()
+    reading.ask("b")
+    reading.run()
+    reading.ask("a", "b", "c")
+    reading.written.clear()
+    assert reading.run() == "b b. c c. a a."
