@@ -148,5 +148,5 @@ def _where_kept(value: exp.Expr, block: Block, source: Source) -> exp.Expr:
     if not may_be_wrong(value):
         return value
     joined = [each for other in block.sources if not other.optional for each in other.on]
-    kept = [each.copy() for each in (*block.where, *joined) if aliases(each) == {source.alias}]
+    kept = [each.copy() for each in without_clock((*block.where, *joined)) if aliases(each) == {source.alias}]
     return case((exp.and_(*kept), value.copy())) if kept else value
