@@ -99,6 +99,9 @@ class _Kafka(KafkaSink):
         super().check(tables)
         return True
 
+    def peek(self) -> State | None:
+        return self._state
+
     def fence(self) -> State | None:
         super().fence()
         return self._state
