@@ -15,6 +15,7 @@ from sinks.client.record_batch import first
 from sinks.producer.batches import Batch
 from sinks.producer.retries import FENCED, RefusedError
 from sinks.topics.records.table_logs import TableLogs
+from sinks.topics.topics import BY_CLOCK
 
 LARGEST_REQUEST: Final = 100_000_000
 """A record of more bytes is refused before it is sent: brokers end the connection at 104,857,600 (their default)."""
@@ -24,8 +25,6 @@ _FORBIDDEN: Final = {
     codes.ClusterAuthorizationFailedError.errno,
     codes.TransactionalIdAuthorizationFailedError.errno,
 }
-_EACH_TIME: Final = "message.timestamp.after.max.ms=3600000,message.timestamp.before.max.ms=9223372036854775807"
-"""What brokers have where nobody has set them."""
 _AS_IT_COMES: Final = 1_048_588
 """Brokers' own max.message.bytes: no topic needs less."""
 _TOO_LARGE: Final = {codes.MessageSizeTooLargeError.errno, codes.RecordListTooLargeError.errno}
@@ -76,9 +75,9 @@ class Refusals:
         if error.code == codes.InvalidTimestampError.errno and batch is not None:
             return RetryableError(
                 f"{where}: the broker's clock and this machine's differ by more than the topic takes "
-                f"(message.timestamp.after.max.ms, message.timestamp.before.max.ms): {error}",
+                f"({', '.join(BY_CLOCK)}): {error}",
                 hint="nothing is lost: date -u on both machines tells whose clock is wrong; if neither is, "
-                f"{configure(self._servers, batch.topic, _EACH_TIME)}",
+                f"{configure(self._servers, batch.topic, ','.join(f'{name}={ms}' for name, ms in BY_CLOCK.items()))}",
             )
         unwritten = batch if error.code == codes.TopicAuthorizationFailedError.errno else None
         if unwritten is not None and (topic := self._table_logs.written_for(unwritten.topic)) in self.of_tables:

@@ -297,7 +297,7 @@ def refuse_renamed(rules: TableRules, table: Table, known: Callable[[str], bool]
 def refuse_known(rules: TableRules, table: str, now: Mapping[str, str]) -> None:
     """Raise OperatorError for a table of which named columns are known to have other names by `now`."""
     others = [(was, name) for was, name in now.items() if name not in rules.named]
-    if others and not (rules.columns is not None and rules.columns.include):
+    if others and rules.hides:
         (was, name), *_ = others
         raise OperatorError(
             f"source.columns: table {table}: column {name} is the one that was called {was}: what must not be "

@@ -41,5 +41,9 @@ class PatientAdmin:
                     raise
                 time.sleep(_LOOK_S)
 
+    def brokers(self) -> list[int]:
+        """Return the numbers of the brokers: `describe_cluster` ends as a KeyError at those before Kafka 3.7."""
+        return sorted(broker.node_id for broker in self._admin._manager.cluster.brokers())  # noqa: SLF001 - no public way
+
     def _is_paused(self) -> bool:
         return any(connection.paused for connection in [*self._admin._manager._conns.values()])  # noqa: SLF001 - no public way

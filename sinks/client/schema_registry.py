@@ -140,7 +140,7 @@ class SchemaRegistry:
             if time.monotonic() - since_s < _ALONE_S or not self._answers_others():
                 raise
             raise TopicError(
-                f"{exc.message}; it is so for {_ALONE_S:.0f} s, and the registry answers other questions",
+                f"{exc.message}; it has been so for {_ALONE_S:.0f} s, and the registry answers other questions",
                 hint=f"what does the registry's own log say of subject {subject}? A connector that runs asks again "
                 "within ten minutes, or at once: cdc reload CONNECTOR.yaml. Start one that has ended",
                 topic=subject,

@@ -34,11 +34,10 @@ _FETCH, _OF_3_7 = 1, 16
 """A request, and its version by which a broker shows that it is of Kafka 3.7 or later."""
 _CLOCKS_APART_MS: Final = 60_000
 """Clocks of machines may differ by so much, and a record may be so long on its way."""
-_OF_CLOCKS: Final = {
-    "message.timestamp.before.max.ms": "9223372036854775807",
-    "message.timestamp.after.max.ms": "3600000",
-}
+BY_CLOCK: Final = {"message.timestamp.after.max.ms": "3600000", "message.timestamp.before.max.ms": f"{2**63 - 1}"}
 """Which records a topic takes by their clock, and what it is where nobody has set it."""
+_ALL_BY_CLOCK: Final = {**BY_CLOCK, "message.timestamp.difference.max.ms": f"{2**63 - 1}"}
+"""With what brokers before Kafka 3.6 have in their place, and those before 4.0 beside them."""
 NEW_NAME: Final = "give the connector another name and another sink.topic_prefix (a fresh snapshot into new topics)"
 
 
@@ -269,14 +268,14 @@ class Topics:
     def broker(self) -> Broker:
         """Describe the cluster as its brokers do."""
         try:
-            cluster = self._admin.describe_cluster()
-            number = str(cluster["brokers"][0]["broker_id"])
+            brokers = self._admin.brokers()
+            number = str(brokers[0])
             asked = [ConfigResource(ConfigResourceType.BROKER, number)]
             found = self._admin.describe_configs(asked, config_filter="all")["broker"][number]
         except DRIVER_ERRORS as exc:
             raise translate(exc, self._servers, "reading the brokers' settings") from exc
         settings = {key: str(setting["value"]) for key, setting in found.items()}
-        return Broker(len(cluster["brokers"]), settings)
+        return Broker(len(brokers), settings)
 
     def existing(self, names: Sequence[str]) -> dict[str, Existing]:
         """Return those that exist, by name."""
@@ -425,13 +424,13 @@ class Topics:
                 "written to it",
                 hint=configure(self._servers, topic.name, f"min.insync.replicas={max(1, found.replicas - 1)}"),
             )
-        apart = {name: int(found.settings.get(name, _CLOCKS_APART_MS)) for name in _OF_CLOCKS}
+        apart = {name: int(found.settings.get(name, _CLOCKS_APART_MS)) for name in _ALL_BY_CLOCK}
         for name, most_ms in apart.items() if found.settings.get("message.timestamp.type") != "LogAppendTime" else ():
             if most_ms < _CLOCKS_APART_MS:
                 yield topic.refused(
                     f"topic {topic.name} has {name}={most_ms}: it takes no record, and no end of a transaction, by a "
                     "clock that differs so much from its broker's, and a transaction that cannot end stops all tables",
-                    hint=configure(self._servers, topic.name, f"{name}={_OF_CLOCKS[name]}"),
+                    hint=configure(self._servers, topic.name, f"{name}={_ALL_BY_CLOCK[name]}"),
                 )
         if found.allowed and "WRITE" not in found.allowed:  # brokers without authorization say nothing, or all
             yield topic.refused(

@@ -154,6 +154,13 @@ RIGHT = {"cleanup.policy": "compact", "delete.retention.ms": "604800000", "min.i
             "has message.timestamp.before.max.ms=0: it takes no record, and no end of a transaction",
             "--add-config message.timestamp.before.max.ms=9223372036854775807",
         ),
+        (
+            {**RIGHT, "message.timestamp.difference.max.ms": "1000"},  # of Kafka 2.8
+            (),
+            1,
+            "has message.timestamp.difference.max.ms=1000: it takes no record",
+            "--add-config message.timestamp.difference.max.ms=9223372036854775807",
+        ),
         (RIGHT, ("READ", "DESCRIBE"), 1, "this user may not WRITE to it", "--operation Write --topic"),
         (RIGHT, ("READ", "WRITE", "DESCRIBE"), 2, "has 2 partitions, 1 are asked for", "sink.partitions: 2"),
     ],

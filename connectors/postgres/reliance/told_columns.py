@@ -7,7 +7,7 @@ printed in the other way. The log says which names and types they had, in the or
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 Told = tuple[str, str | None]
 """A column's name, and how its values are printed; None: its type was dropped, and nobody knows any more."""
@@ -20,17 +20,12 @@ def are_of(told: Sequence[Told], gone: Mapping[int, str | None], now: Mapping[in
     the attnums that may have been there and are not now, each with the name that it had at a look; None: it was there
     at none. So may all be behind the last.
     """
-    ends = {0}
-    """How many of `told` may be explained by the columns so far."""
-    for number in range(1, max((*now, *gone), default=0) + 1):
-        left = {end for end in ends if end < len(told)}
-        if number in now:
-            name, printed = now[number]
-            found = {end + 1 for end in left if told[end][0] == name and told[end][1] in (None, printed)}
-            ends = found | (ends - left)
-        elif number in gone:
-            ends |= {end + 1 for end in left if gone[number] in (None, told[end][0])}
-    return bool(ends)
+
+    def fits(at: int, number: int) -> bool:
+        (was, how), (name, printed) = told[at], now[number]
+        return was == name and how in (None, printed)
+
+    return _are_explained([name for name, _ in told], gone, now, fits)
 
 
 def keep_hidden(
@@ -40,12 +35,23 @@ def keep_hidden(
 
     Where it may not, a column that must not be published has stood under the name of another.
     """
+
+    def fits(at: int, number: int) -> bool:
+        return now[number] not in hidden or told[at] in hidden
+
+    return _are_explained(told, gone, now, fits)
+
+
+def _are_explained(
+    told: Sequence[str], gone: Mapping[int, str | None], now: Collection[int], fits: Callable[[int, int], bool]
+) -> bool:
+    """Tell whether each column that was told may have had an attnum; `fits` is asked for one told and one there now."""
     ends = {0}
+    """How many of `told` may be explained by the columns so far."""
     for number in range(1, max((*now, *gone), default=0) + 1):
         left = {end for end in ends if end < len(told)}
         if number in now:
-            found = {end + 1 for end in left if now[number] not in hidden or told[end] in hidden}
-            ends = found | (ends - left)
+            ends = {end + 1 for end in left if fits(end, number)} | (ends - left)
         elif number in gone:
             ends |= {end + 1 for end in left if gone[number] in (None, told[end])}
     return bool(ends)
