@@ -28,6 +28,7 @@ from spark_apply.job.copies.route import Route
 from spark_apply.job.pace import JobFigures, Pace
 from spark_apply.job.retry import fold_batch
 from spark_apply.job.start import Start
+from spark_apply.job.topics.identity import OtherTopicError
 from spark_apply.job.topics.retention import recovery_command
 from spark_apply.job.watermarks.publisher import WatermarkPublisher
 from spark_apply.model.completeness import Ends
@@ -41,6 +42,8 @@ TRIGGER_MS, FILES_TRIGGER_MS = 200, 1000
 _LOOK_S, _ASK_S = 0.1, 1.0
 """How often is looked what is due; and how often is asked for more: Spark, by a call into the JVM, whether the query
 runs, and stores whether something has come that is not of their tables."""
+_TOPICS_S = 5.0
+"""How often the brokers are asked, while a batch runs, whether its topics are still there."""
 _NOTED_S, _NOTED_WITHIN_S = 0.02, 5.0
 """How often, and for how long, a job that ends asks whether Spark has noted its last batch."""
 _NAMED = 10
@@ -71,6 +74,8 @@ class BatchLoop:
     """The number of the last batch that was applied."""
     _idle: threading.Lock = field(default_factory=threading.Lock)
     """Held while a batch is applied."""
+    _topics_at: float = 0.0
+    """When the topics of the running batch are asked for, on the monotonic clock."""
     _ending: threading.Event = field(default_factory=threading.Event)
     _failures: list[Exception] = field(default_factory=list)
     _pace: Pace = field(init=False)
@@ -92,6 +97,9 @@ class BatchLoop:
             failed = query is not None and self._watch(query)
         except Exception as exc:  # noqa: BLE001 - raised below, as a failed batch is
             self._failures.append(exc)
+            if query is not None and isinstance(exc, OtherTopicError):
+                self.start.asides.over = True  # what the stop ends is no copy's fault, and not tried again
+                self._stop(query)  # a batch that reads a topic that is gone would wait for it, minutes at a time
         finally:
             self._ending.set()
             with self._idle:  # a running batch is finished first
@@ -149,6 +157,7 @@ class BatchLoop:
                 msg = "stopped before this batch"
                 raise InterruptedError(msg)  # a return would mean to Spark that the batch is done
             start, publisher, began = self.start, self.publisher, time.monotonic()
+            self._topics_at = began + _TOPICS_S
             with recorded(self._failures):
                 ends = checkpoints.ends_of(start.spark, self.at.checkpoint, batch_id)
                 start.asides.containing = True
@@ -206,6 +215,10 @@ class BatchLoop:
             finally:
                 self._idle.release()
                 self.figures.meter.moves()
+        elif time.monotonic() > self._topics_at:
+            with suppress(NoAnswerError):  # the batch finds that out
+                self.at.topics.require(within_s=0)
+            self._topics_at = time.monotonic() + _TOPICS_S
 
     def _fed(self) -> list[str]:
         """Return the stores that go on though nothing has come of their tables."""
@@ -217,11 +230,15 @@ class BatchLoop:
         Spark first notes that the last batch was applied: else the next start, and its first new row with it, would
         wait until all of that batch was read and folded in once more.
         """
+        if query is not None:
+            with suppress(Exception):  # a checkpoint that cannot be read now is not waited for
+                self._await_note(query)
+            self._stop(query)
+
+    def _stop(self, query: StreamingQuery) -> None:
+        """Stop the query, and with it the Spark jobs of a batch that runs."""
         try:
-            if query is not None:
-                with suppress(Exception):  # a checkpoint that cannot be read now is not waited for
-                    self._await_note(query)
-                query.stop()
+            query.stop()
         except Exception as exc:  # noqa: BLE001 - the caller raises the first failure
             self._failures.append(exc)
 

@@ -16,14 +16,22 @@ from spark_apply.spark.remedies import damaged, is_damaged, remedied, remedy
 _TWICE: Final = "CONCURRENT_STREAM_LOG_UPDATE"
 
 
+class BatchFailedError(Exception):
+    """Tells Spark that a batch has failed, in few words; what has failed is kept on our side."""
+
+
 @contextmanager
 def recorded(failures: list[Exception]) -> Iterator[None]:
-    """Keep the exception of a block, of which Spark passes on the text alone."""
+    """Keep the exception of a block, of which Spark would pass on the text alone.
+
+    Spark gets one of few words. That of the exception may have rows in it, and Spark logs it; and it is long: Spark 4.0
+    looks through it by a pattern that overflows the stack of a query that is stopped (`PROXY_ERROR`, StreamExecution).
+    """
     try:
         yield
-    except Exception as exc:
+    except Exception as exc:  # noqa: BLE001 - raised by `raise_failure`
         failures.append(exc)
-        raise
+        raise BatchFailedError(type(exc).__name__) from None
 
 
 @contextmanager

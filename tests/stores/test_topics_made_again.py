@@ -22,6 +22,7 @@ from cdc.dev.servers.process import Server
 from cdc.dev.stack import SERVERS
 from cdc.model.errors import OperatorError
 from cdc.model.state import Phase
+from spark_apply.job import batch_loop
 from spark_apply.job.job import run_apply
 from spark_apply.job.plan import run_plan
 from spark_apply.rebuild.rebuild import run_rebuild
@@ -142,20 +143,40 @@ def test_a_topic_that_was_made_again_is_read_from_its_beginning_or_not_at_all(
         run_apply(config, once=True)
 
 
-def test_a_topic_that_is_deleted_while_the_job_runs_is_told(setting: Setting) -> None:
-    """In words of ours; a new start goes on with the other tables, and an event of them does not hide it."""
+@pytest.mark.parametrize("under_a_batch", [False, True], ids=["between_batches", "under_a_batch"])
+def test_a_topic_that_is_deleted_while_the_job_runs_is_told(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch, *, under_a_batch: bool
+) -> None:
+    """In words of ours; a new start goes on with the other tables, and an event of them does not hide it.
+
+    A batch that was to read the topic does not wait for it: each try would take Spark two minutes.
+    """
     table, other, publisher = setting.table(), setting.table("other"), setting.publisher()
     publisher.create([table, other], partitions=1)
     records = [r for n in range(3) for of in (table, other) for r in of.event("c", order(n), position(10 + n))]
     publisher.stand(Phase.STREAM, 20, [table, other], records)
     config = setting.config()
-    with _following(config) as job:
+    more = other.event("u", order(1, "later"), position(21))
+
+    def delete() -> None:
         admin = AdminClient({"bootstrap.servers": setting.bootstrap})
         admin.delete_topics([table.topic])[table.topic].result(30)
         until(lambda: table.topic not in admin.list_topics(timeout=60).topics)
-        more = other.event("u", order(1, "later"), position(21))
         publisher.publish(more)
-        until(lambda: job.failure is not None, 300)
+
+    if under_a_batch:
+        folded = batch_loop.fold_batch
+
+        def fold(*given: Any, **named: Any) -> Any:
+            monkeypatch.setattr(batch_loop, "fold_batch", folded)
+            delete()
+            return folded(*given, **named)
+
+        monkeypatch.setattr(batch_loop, "fold_batch", fold)
+    with _following(config) as job:
+        if not under_a_batch:
+            delete()
+        until(lambda: job.failure is not None, 115)
     assert isinstance(job.failure, OperatorError)
     assert job.failure.message == f"topic {table.topic} of {table.qualified} was deleted while the job ran"
     assert (job.failure.hint or "").startswith("start again: the other tables go on")

@@ -82,7 +82,7 @@ class AsideCopies:
     joined: dict[Key, tuple[float, float]] = field(default_factory=dict)
     """When copies went on with the others again, on the monotonic clock, and how long they had waited."""
     over: bool = False
-    """Whether no copy is left, which ends the job: the error passes through blocks that contain others."""
+    """Whether the job ends, as when no copy is left: an error passes through blocks that contain others."""
 
     @contextmanager
     def contained(self, topic: str, *stores: str) -> Iterator[None]:

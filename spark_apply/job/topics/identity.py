@@ -69,9 +69,9 @@ def require_same_topics(now: Mapping[str, TopicNow], tables: Iterable[tuple[Targ
                 raise OtherTopicError(why, hint=way_out(table))
 
 
-def patiently(ask: Callable[[], Answer]) -> Answer:
+def patiently(ask: Callable[[], Answer], within_s: float = AWAY_S) -> Answer:
     """Ask, and wait for brokers that do not answer, up to two minutes. Raises OperatorError."""
-    until = time.monotonic() + AWAY_S
+    until = time.monotonic() + within_s
     while True:
         try:
             return ask()
@@ -106,8 +106,8 @@ class FollowedTopics:
     def identities(self) -> dict[str, str]:
         return {name: topic.identity for name, topic in self.begun.items()}
 
-    def require(self) -> None:
-        """Raise OtherTopicError if a topic is gone, or another by now; wait for absent brokers, up to two minutes.
+    def require(self, within_s: float = AWAY_S) -> None:
+        """Raise OtherTopicError if a topic is gone, or another by now; wait for absent brokers `within_s`.
 
         Asked after a batch was read and before it counts: what a batch has of a new topic is newer events of the same
         table, but its offsets must not be taken for those of the old one.
@@ -115,7 +115,7 @@ class FollowedTopics:
         if self._asker is None:
             return
         asker = self._asker
-        there = patiently(lambda: asker.now(self.tables))
+        there = patiently(lambda: asker.now(self.tables), within_s)
         now = {name: topic.identity for name, topic in there.items()}
         for topic, how in differing(self.identities, now).items():
             table = self.tables[topic]
