@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NoReturn
 
@@ -107,7 +107,7 @@ class Session:
             waits = self._throttle.wait_s() >= THROTTLED_S
             quiet = records > 0 and not chunk.rows  # the next may be long in coming, and brokers end what stays open
             if records >= self._settings.chunk_rows or size >= CUT_BYTES or stopped or paused or waits or quiet:
-                self._commit(self._state.next(snapshot=chunk.progress, windows=self._place.view))
+                self._commit_read(chunk.progress)
             if stopped:
                 raise Stopped
             if paused:
@@ -115,7 +115,15 @@ class Session:
             progress = chunk.progress
             self._await_throttle()
             self._meter.waits()
-        self._commit(self._state.next(phase=Phase.STREAM, unread=(), snapshot=progress, windows=self._place.view))
+        self._commit_read(progress, phase=Phase.STREAM, unread=())
+
+    def _commit_read(self, progress: Mapping[str, object], **more: object) -> None:
+        """Commit rows with how far the snapshot is, and with the tables that they have asked to be read once more.
+
+        Rows that describe a table with another key ask for that. The next session finds the table as it is described.
+        """
+        reading, view = self._incremental.state(), self._place.view
+        self._commit(self._state.next(snapshot=progress, reading=reading, windows=view, **more))
 
     def _await_throttle(self) -> None:
         """Wait until more rows may be read, looking after the source; not for somebody who stops or pauses it."""

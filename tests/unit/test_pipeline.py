@@ -270,6 +270,25 @@ def test_a_table_that_got_another_key_during_its_snapshot_is_read_from_its_begin
     assert "its key is now (note), it was (id): its rows are read again" in caplog.text
 
 
+@pytest.mark.parametrize("at_chunk", [2, 3])
+@pytest.mark.parametrize("error", [Killed, RetryableError])
+def test_what_rows_of_a_snapshot_ask_for_outlives_the_session(
+    bench: Bench, error: type[CdcError | Killed], at_chunk: int
+) -> None:
+    """Its rows describe the table with its other key: no later session would find that it ever had another one."""
+    bench.log.commit(*(insert(A, (key, note)) for key, note in ((b"1", b"c"), (b"2", b"b"), (b"3", b"a"))))
+    with pytest.raises(Killed):
+        bench.run(A, at=Faults(("snapshot.chunk", 3), error=Killed))
+    by_note = text_table("a", ["id", "note"], key=("note",))
+    with pytest.raises(Killed) if error is Killed else nullcontext():
+        bench.run(by_note, at=Faults(("snapshot.chunk", at_chunk), error=error))
+    bench.run(by_note)
+    last = {r.key: r.value for r in bench.kafka.committed("p.s.a")}
+    assert {key for key, value in last.items() if value is not None} == {
+        b'{"note":"a"}', b'{"note":"b"}', b'{"note":"c"}',
+    }  # fmt: skip
+
+
 def test_a_table_taken_out_of_an_unfinished_snapshot_leaves_no_progress(bench: Bench) -> None:
     """If it comes back it is read from its beginning."""
     with pytest.raises(Killed):
