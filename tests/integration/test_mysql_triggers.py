@@ -371,6 +371,27 @@ def test_what_an_older_version_made_is_gone_on_with(shop: MysqlShop) -> None:
     laws.what_an_older_version_made_is_gone_on_with(shop, "DROP TABLE cdc_c.missed")
 
 
+KEYED = {False: "sql_require_primary_key", True: "innodb_force_primary_key"}
+"""By whether the server is MariaDB."""
+
+
+def test_a_server_that_takes_no_table_without_a_primary_key(mysql_database: MySQLDatabase) -> None:
+    """Nor of the connector's own, as managed servers are set; and misses are written down there."""
+    ((version,),) = mysql_database.rows("SELECT VERSION()")
+    setting = KEYED["MariaDB" in version]
+    shop = MysqlShop(mysql_database, ORDERS, ROWS)
+    shop.do(f"SET GLOBAL {setting} = ON")
+    try:
+        shop.run()
+        shop.do(f"RENAME TABLE cdc_c.changes_{shop.newest} TO cdc_c.aside", "UPDATE orders SET n = 7")
+        shop.do(f"RENAME TABLE cdc_c.aside TO cdc_c.changes_{shop.newest}")
+        assert len(shop.select("SELECT shape FROM cdc_c.missed")) == len(shop.rows())
+        shop.run()
+        assert shop.fold() == shop.rows()
+    finally:
+        shop.do(f"SET GLOBAL {setting} = OFF")
+
+
 TAMPERED = {
     "database dropped": ("DROP DATABASE cdc_c", "gone"),
     "not whole": ("DROP TABLE cdc_c.shapes", "not whole"),
