@@ -34,7 +34,7 @@ from connectors.mysql.values.mapping import quoted_name as quoted
 from connectors.triggers.mysql.shape import Shape, stored
 
 EVENTS: Final = ("insert", "update", "delete")
-SQL_MODE: Final = "STRICT_ALL_TABLES,ALLOW_INVALID_DATES"
+SQL_MODE: Final = "STRICT_ALL_TABLES"
 MARKED: Final = "cdc: changes of connector "
 """What the comment on a connector's tables begins with; `connectors.mysql.catalog` leaves such tables out."""
 LONGEST: Final = 36
