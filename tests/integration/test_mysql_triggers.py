@@ -110,6 +110,40 @@ def test_nothing_of_the_writing_session_decides_how_values_are_printed(mysql_dat
     assert read[0]["at"] == "2026-01-02T03:04:05.678000Z"
 
 
+_ZONE = (
+    "INSERT INTO mysql.time_zone VALUES (777, 'N')",
+    "INSERT INTO mysql.time_zone_name VALUES ('Its/Summer', 777)",
+    "INSERT INTO mysql.time_zone_transition_type VALUES (777, 0, 3600, 0, 'CET'), (777, 1, 7200, 1, 'CEST')",
+    "INSERT INTO mysql.time_zone_transition VALUES (777, 1711846800, 1), (777, 1729990800, 0)",
+)
+_NO_ZONE = tuple(
+    f"DELETE FROM mysql.time_zone{part} WHERE Time_zone_id = 777"
+    for part in ("", "_name", "_transition", "_transition_type")
+)
+
+
+def test_an_hour_that_comes_twice_in_the_writing_sessions_zone(mysql_database: MySQLDatabase) -> None:
+    """Both are the instants they were; so are days that there are not, which a mode of the trigger might look at."""
+    shop = MysqlShop(mysql_database, "CREATE TABLE orders (id int PRIMARY KEY, at timestamp(6) NULL, d date, n int)")
+    shop.do(*_NO_ZONE, *_ZONE)
+    try:
+        with closing(shop.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute("SET time_zone = '+00:00', sql_mode = 'ALLOW_INVALID_DATES'")
+            cursor.execute("INSERT INTO orders VALUES (1, '2024-10-27 00:30:00.5', '2024-02-31', 0)")
+            cursor.execute("INSERT INTO orders VALUES (2, '2024-10-27 01:30:00', '2024-00-00', 0)")
+            shop.run()
+            cursor.execute("SET time_zone = 'Its/Summer'")
+            cursor.execute("UPDATE orders SET n = 1")
+        shop.run()
+        read, before = (
+            [e[image] for e in shop.events() if e["op"] == op] for op, image in (("r", "after"), ("u", "before"))
+        )
+        assert [row["at"][:13] for row in read] == ["2024-10-27T00", "2024-10-27T01"]
+        assert before == read
+    finally:
+        shop.do(*_NO_ZONE)
+
+
 @pytest.mark.full  # test_postgres_triggers.py
 def test_tables_that_come_are_taken_up(
     shop: MysqlShop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -369,6 +403,27 @@ def test_check_says_what_is_missing(mysql_database: MySQLDatabase) -> None:
 def test_what_an_older_version_made_is_gone_on_with(shop: MysqlShop) -> None:
     """It made no table of misses, and triggers without one: they are made again, and nothing is a gap."""
     laws.what_an_older_version_made_is_gone_on_with(shop, "DROP TABLE cdc_c.missed")
+
+
+KEYED = {False: "sql_require_primary_key", True: "innodb_force_primary_key"}
+"""By whether the server is MariaDB."""
+
+
+def test_a_server_that_takes_no_table_without_a_primary_key(mysql_database: MySQLDatabase) -> None:
+    """Nor of the connector's own, as managed servers are set; and misses are written down there."""
+    ((version,),) = mysql_database.rows("SELECT VERSION()")
+    setting = KEYED["MariaDB" in version]
+    shop = MysqlShop(mysql_database, ORDERS, ROWS)
+    shop.do(f"SET GLOBAL {setting} = ON")
+    try:
+        shop.run()
+        shop.do(f"RENAME TABLE cdc_c.changes_{shop.newest} TO cdc_c.aside", "UPDATE orders SET n = 7")
+        shop.do(f"RENAME TABLE cdc_c.aside TO cdc_c.changes_{shop.newest}")
+        assert len(shop.select("SELECT shape FROM cdc_c.missed")) == len(shop.rows())
+        shop.run()
+        assert shop.fold() == shop.rows()
+    finally:
+        shop.do(f"SET GLOBAL {setting} = OFF")
 
 
 TAMPERED = {

@@ -34,7 +34,7 @@ from connectors.mysql.values.mapping import quoted_name as quoted
 from connectors.triggers.mysql.shape import Shape, stored
 
 EVENTS: Final = ("insert", "update", "delete")
-SQL_MODE: Final = "STRICT_ALL_TABLES,ALLOW_INVALID_DATES"
+SQL_MODE: Final = "STRICT_ALL_TABLES"
 MARKED: Final = "cdc: changes of connector "
 """What the comment on a connector's tables begins with; `connectors.mysql.catalog` leaves such tables out."""
 LONGEST: Final = 36
@@ -118,8 +118,12 @@ def schema(names: Names, first: int) -> Iterator[str]:
 
 
 def missed_table(names: Names) -> str:
-    """Return the statement that makes the table of misses, if it is not there."""
-    return f"CREATE TABLE IF NOT EXISTS {names.of('missed')} (shape INT NOT NULL) {_of(names)}"
+    """Return the statement that makes the table of misses, if it is not there.
+
+    Its key is nobody's, but there are servers that take no table without one. Older versions made it without.
+    """
+    columns = "shape INT NOT NULL, seq BIGINT UNSIGNED NOT NULL DEFAULT (UUID_SHORT()) PRIMARY KEY"
+    return f"CREATE TABLE IF NOT EXISTS {names.of('missed')} ({columns}) {_of(names)}"
 
 
 def create_database(names: Names) -> str:
@@ -170,7 +174,7 @@ class _Writer:
 
     def __init__(self, names: Names, number: int, shape: Shape) -> None:
         self._into = f"INSERT INTO {names.of(names.change_table(number))}"
-        self._missed = f"INSERT INTO {names.of('missed')} VALUES ({number});"
+        self._missed = f"INSERT INTO {names.of('missed')} (shape) VALUES ({number});"
         self._shape = shape
 
     def body(self, rows: Sequence[tuple[str, str]]) -> str:
