@@ -135,7 +135,7 @@ class _Rebuilding:
                     self.rebuild(table, {name: store})
                 return
             (name,) = stores
-            told = _told(exc, table, name)
+            told = error_of(exc, table, name)
             if told is None:
                 raise
             self.leave(table.qualified, name, told)
@@ -152,7 +152,7 @@ class _Rebuilding:
                         raise OperatorError(msg, hint="cdc apply APPLY.yaml fills it from the topics")
                     there[name] = store
                 except Exception as exc:
-                    told = None if concerns_spark(exc) else _told(exc, table, name)
+                    told = None if concerns_spark(exc) else error_of(exc, table, name)
                     if told is None:
                         raise
                     self.leave(table.qualified, name, told)
@@ -179,7 +179,8 @@ class _Rebuilding:
         raise OperatorError(msg, hint=again if store else first.hint) from first
 
 
-def _told(exc: Exception, table: TargetTable, name: str) -> CdcError | None:
+def error_of(exc: Exception, table: TargetTable, name: str) -> CdcError | None:
+    """Return what failed of one copy as an error of ours; None where it is none that can be told."""
     what, said = f"{table.qualified} in {name}", spark_failure(exc)
     if not isinstance(exc, CdcError) and said is not None and is_damaged(exc):
         return damaged(what, said, rebuild_command(table, name))
@@ -248,7 +249,7 @@ class _PuttingBack:
         try:
             store.roll_back(table, Due(uuid.uuid4().hex, {}, live_until_ms=int(until.timestamp() * 1000)))
         except Exception as exc:
-            error = None if concerns_spark(exc) else _told(exc, table, name)
+            error = None if concerns_spark(exc) else error_of(exc, table, name)
             if error is None or not self.done:
                 raise
             self.failed.append((table.qualified, name, error))
