@@ -55,7 +55,14 @@ from spark_apply.stores.delta.columns import (
     others,
     stored,
 )
-from spark_apply.stores.delta.copies import begin_beside, previous_files, put_previous_back, replaced_at, swap_in
+from spark_apply.stores.delta.copies import (
+    begin_beside,
+    being_made,
+    previous_files,
+    put_previous_back,
+    replaced_at,
+    swap_in,
+)
 from spark_apply.stores.delta.log import LOG, DeltaLog, Properties, delta_name, properties_in_folder
 from spark_apply.stores.delta.maintenance import clean, compact_if_worn, retention
 from spark_apply.stores.delta.positions import RESTORED, position_at, set_position
@@ -270,8 +277,7 @@ class DeltaStore(LakeStore):
         worn = compact_if_worn(log, self.upkeep.files)
         if (worn or self._cleaned.is_due(table)) and CLOCK.ahead_ms() < HOUR_MS:  # Delta goes by the clock as it is
             kept = [path for action in previous_files(log) for path in log.paths(action)]
-            making = [name for name in log.folders() if DeltaLog(self._spark, f"{log.path}/{name}").exists()]
-            clean(log, kept, making)
+            clean(log, kept, being_made(log))
             self._cleaned.done(table)
 
     def path(self, table: TargetTable) -> str:
