@@ -79,6 +79,7 @@ from spark_apply.stores.lake.properties import (
     gone,
     mark_in,
     own_identity,
+    required_stamp,
 )
 from spark_apply.stores.lake.store import LakeStore
 
@@ -242,6 +243,7 @@ class DeltaStore(LakeStore):
 
     def beside(self, table: TargetTable) -> DeltaStore:
         log = self._log(table)
+        required_stamp(log.properties().get(IDENTITY), table, f"Delta table {log.path}")
         self._note_lost(table, stored(table), _columns(log))
         remade = others(log, table)
         evolve(log, table, but=remade)
