@@ -12,11 +12,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final, Self
 
 import click
 
+from cdc.model.hints import pasteable
+
 LINE: Final = "\n"
+WARNING: Final = "warning: "
 ALIVE_S: Final = 60.0
 """A process that has said nothing for so long says that it lives."""
 _LOOK_S: Final = 1.0
@@ -50,6 +54,23 @@ def show_progress(line: str) -> None:
     except (OSError, ValueError):
         width = shutil.get_terminal_size().columns
     tell(f"\r\x1b[K{written_out(line)[: width - 1]}", nl=False)
+
+
+def progress_shown(files: Mapping[str, Path], *, live: bool) -> Callable[[str], None]:
+    """Return what shows lines of progress: a status line on a terminal (`live`). A warning stays, and has its own.
+
+    `files` are the command's own, by what hints call them.
+    """
+
+    def show(line: str) -> None:
+        if line.startswith(WARNING):
+            if live:
+                clear_progress()
+            tell(written_out(pasteable(line, files)))
+        elif live:
+            show_progress(line)
+
+    return show
 
 
 def clear_progress() -> None:

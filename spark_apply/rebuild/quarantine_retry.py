@@ -10,14 +10,15 @@ came.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 from cdc.config.config import ApplyConfig
-from cdc.model.errors import OperatorError
+from cdc.model.errors import CdcError, OperatorError
+from spark_apply.events.kafka.client import UnansweredError
 from spark_apply.events.kafka.offsets import offset_ranges
 from spark_apply.events.kafka.records import keys_between, records_between
 from spark_apply.events.kafka.stream import read_topic
@@ -27,7 +28,8 @@ from spark_apply.job.copies.route import Route
 from spark_apply.job.copies.set_aside import Key
 from spark_apply.model.store import EVERYTHING, Offsets, Store, Visibility, is_whole
 from spark_apply.model.target_table import TargetTable
-from spark_apply.rebuild.rebuild import opened, refuse_newer
+from spark_apply.rebuild.rebuild import error_of, opened, refuse_newer
+from spark_apply.spark.failures import StoreAwayError, concerns_spark
 
 Outcome = Literal["applied", "gone", "left"]
 Progress = Callable[[str], None]
@@ -67,15 +69,16 @@ def run_retry(
         for name, error in unusable.items():
             tell(f"warning: {name} is left for later, the others go on: {error.message}")
         followed = {(made.topic, name): (made, kept) for made, stores in copies for name, kept in stores.items()}
-        again = _Retry(spark, config, Quarantine(config))
+        again = _Retry(spark, config, Quarantine(config), tell)
         others = (entry for entry in asked if (entry.topic, entry.store) not in followed)
         gone += (entry for entry in others if entry.table not in unusable)
         for (topic, name), (made, kept) in followed.items():
             mine = [entry for entry in asked if (entry.topic, entry.store) == (topic, name)]
             if mine:
                 tell(f"{made.qualified} in {name}: {len(mine):,} events")
-                gone += again.fold(made, name, kept, mine)
+                gone += again.try_fold(made, name, kept, mine)
         again.quarantine.resolve(gone)
+        again.require_some()
     left = read_entries(config)
     return [
         Retried(left.get(entry.id, entry), "left" if entry.id in left else "gone" if entry in gone else "applied")
@@ -83,11 +86,43 @@ def run_retry(
     ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Retry:
     spark: SparkSession
     config: ApplyConfig
     quarantine: Quarantine
+    tell: Progress
+    _folded: int = 0
+    """Into how many copies events were folded."""
+    _failed: list[CdcError] = field(default_factory=list)
+    _away: dict[str, StoreAwayError] = field(default_factory=dict)
+    """By store: it has not answered, and is not asked about its other copies, which would each take their time."""
+
+    def try_fold(self, table: TargetTable, name: str, store: Store, entries: Sequence[Entry]) -> list[Entry]:
+        """Do what `fold` does; a copy that cannot be written keeps its events, and stops no other."""
+        try:
+            if name in self._away:
+                raise self._away[name]
+            gone = self.fold(table, name, store, entries)
+        except UnansweredError:  # Kafka's: of all copies
+            raise
+        except Exception as exc:
+            error = None if concerns_spark(exc) else error_of(exc, table, name)
+            if error is None:
+                raise
+            if isinstance(error, StoreAwayError):
+                self._away[name] = error
+            self._failed.append(error)
+            hint = f"; {error.hint}" if error.hint else ""
+            self.tell(f"warning: {table.qualified} in {name} keeps its events, the others go on: {error.message}{hint}")
+            return []
+        self._folded += 1
+        return gone
+
+    def require_some(self) -> None:
+        """Raise the first error where no copy could be written."""
+        if self._failed and not self._folded:
+            raise self._failed[0]
 
     def fold(self, table: TargetTable, name: str, store: Store, entries: Sequence[Entry]) -> list[Entry]:
         """Fold the keys of the entries in; return the entries whose events the topic no longer has."""

@@ -135,7 +135,7 @@ class _Rebuilding:
                     self.rebuild(table, {name: store})
                 return
             (name,) = stores
-            told = _told(exc, table, name)
+            told = error_of(exc, table, name)
             if told is None:
                 raise
             self.leave(table.qualified, name, told)
@@ -152,7 +152,7 @@ class _Rebuilding:
                         raise OperatorError(msg, hint="cdc apply APPLY.yaml fills it from the topics")
                     there[name] = store
                 except Exception as exc:
-                    told = None if concerns_spark(exc) else _told(exc, table, name)
+                    told = None if concerns_spark(exc) else error_of(exc, table, name)
                     if told is None:
                         raise
                     self.leave(table.qualified, name, told)
@@ -179,7 +179,8 @@ class _Rebuilding:
         raise OperatorError(msg, hint=again if store else first.hint) from first
 
 
-def _told(exc: Exception, table: TargetTable, name: str) -> CdcError | None:
+def error_of(exc: Exception, table: TargetTable, name: str) -> CdcError | None:
+    """Return what failed of one copy as an error of ours; None where it is none that can be told."""
     what, said = f"{table.qualified} in {name}", spark_failure(exc)
     if not isinstance(exc, CdcError) and said is not None and is_damaged(exc):
         return damaged(what, said, rebuild_command(table, name))
@@ -206,15 +207,17 @@ def run_rollback(
     lose_history: bool = False,
     progress: Progress | None = None,
 ) -> list[RolledBack]:
-    """Put back the copies that the last rebuild replaced: all that were selected, or none. Raises CdcError.
+    """Put back the copies that the last rebuild replaced: none if one of the selected has none. Raises CdcError.
 
-    `lose_history` as for `run_rebuild`.
+    `lose_history` as for `run_rebuild`. One that fails when others are put back already stops none of the rest: the
+    error names both, since the same command again would find no earlier copy of the former.
     """
-    with opened(config, store, table, progress or (lambda _line: None)) as (_, copies, unusable):
+    tell = progress or (lambda _line: None)
+    with opened(config, store, table, tell) as (_, copies, unusable):
         for error in unusable.values():
             raise error
         found = [(made, name, kept, kept.previous(made)) for made, stores in copies for name, kept in stores.items()]
-        done, known = [], table_logs(config.source, [made for made, _ in copies])
+        known = table_logs(config.source, [made for made, _ in copies])
         for made, name, _, until in found:
             if until is None:
                 msg = f"{made.qualified} in {name}: there is no earlier copy to put back"
@@ -225,11 +228,44 @@ def run_rollback(
             lost = rollback_loss(made, known.get(made.topic), until)
             if lost is not None and not lose_history:
                 raise _would_lose(made, name, f"a rollback would lose {lost}", "--rollback")
-            done.append(RolledBack(made.qualified, name, until))
-        for made, _, kept, until in found:
-            until_ms = int(until.timestamp() * 1000) if until is not None else 0
-            kept.roll_back(made, Due(uuid.uuid4().hex, {}, live_until_ms=until_ms))
-        return done
+        back = _PuttingBack(tell)
+        for made, name, kept, until in found:
+            if until is not None:
+                back.put(made, name, kept, until)
+        return back.ended()
+
+
+@dataclass(slots=True)
+class _PuttingBack:
+    """Puts copies back; one that fails behind others stops none of the rest."""
+
+    tell: Progress
+    done: list[RolledBack] = field(default_factory=list)
+    failed: list[tuple[str, str, CdcError]] = field(default_factory=list)
+    """Table, store, and why."""
+
+    def put(self, table: TargetTable, name: str, store: Store, until: dt.datetime) -> None:
+        """Put the copy before back, which was live until then. The first one that fails ends it: nothing is done."""
+        try:
+            store.roll_back(table, Due(uuid.uuid4().hex, {}, live_until_ms=int(until.timestamp() * 1000)))
+        except Exception as exc:
+            error = None if concerns_spark(exc) else error_of(exc, table, name)
+            if error is None or not self.done:
+                raise
+            self.failed.append((table.qualified, name, error))
+            self.tell(f"warning: {table.qualified} in {name} is not put back, the others go on: {error.message}")
+        else:
+            self.done.append(RolledBack(table.qualified, name, until))
+
+    def ended(self) -> list[RolledBack]:
+        """Return what was put back. Raises OperatorError, which says what was and what was not, if any has failed."""
+        if not self.failed:
+            return self.done
+        table, store, first = self.failed[0]
+        said = "; ".join(f"{_named(of, name)}: {error.message}" for of, name, error in self.failed)
+        whole = ", ".join(f"{of.table} in {of.store}" for of in self.done)
+        msg = f"some copies are not put back: {said}. Put back are: {whole}"
+        raise OperatorError(msg, hint=f"{rebuild(table)} --store {store} --rollback") from first
 
 
 def _require_versions(

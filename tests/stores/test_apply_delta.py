@@ -10,10 +10,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import StoreConfig
+from cdc.model.change import Kind
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import Phase
+from spark_apply.model.store import Due
+from spark_apply.model.target_table import Version, target
 from spark_apply.rebuild.rebuild import run_rebuild, run_rollback
 from spark_apply.stores.delta.copies import previous_files
+from spark_apply.stores.delta.log import DeltaLog
 from spark_apply.stores.delta.store import DeltaStore, open_store
 from spark_apply.stores.lake import merge as lake
 from spark_apply.verify.contents import contents
@@ -189,3 +193,38 @@ def test_a_mark_comes_back_with_the_state_it_was_of(setting: Setting) -> None:
     for path in (Path(store.path(made)) / "_delta_log").glob("*.json"):
         path.unlink()
     assert setting.marks(table) == [first]
+
+
+@pytest.mark.parametrize("by", ["a rebuild", "upkeep"])
+def test_what_a_rebuild_that_was_killed_behind_its_swap_has_left(
+    by: str, apply_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its copy's log goes, so that its files are those of a copy that is live; so do notes that nothing names."""
+    setting = Setting(apply_spark, "", tmp_path, lambda path: StoreConfig(type="delta", path=str(path)))
+    version = Version("c", "public", "orders", "t", 1, ("id",), (("id", Kind("int64")),))
+    made, store, folder = target([version], {}), _store(setting), tmp_path / "copy" / "public" / "orders"
+    rows = setting.spark.createDataFrame([(1, position(1), "c")], "id bigint, _cdc_position string, _cdc_op string")
+    store.open(made)
+
+    def swap() -> None:
+        store.beside(made).fill(made, rows)
+        store.swap(made, Due("x", {}))
+
+    def logs() -> list[Path]:
+        return [of for of in folder.glob("cdc-copy-*") if (of / "_delta_log").exists()]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaLog, "remove", lambda *_asked: None)  # killed before
+        swap()
+        swap()
+    assert (len(logs()), len([*folder.glob("_cdc_previous-*.json")])) == (2, 2)
+    if by == "upkeep":
+        store._cleaned.at.clear()  # its turn has come
+        store.maintain(made)
+    else:
+        store.beside(made)
+    assert len(logs()) == (by == "a rebuild")  # the new one's
+    assert len([*folder.glob("_cdc_previous-*.json")]) == (2 if by == "upkeep" else 1)
+    store.roll_back(made, Due("y", {}))
+    assert [row["id"] for row in store.read(made).collect()] == [1]
+    store.close()

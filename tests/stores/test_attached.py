@@ -246,3 +246,83 @@ def test_what_keeps_a_column_narrow_or_a_table_unlogged_is_told(postgres18: Data
     )
     store.open(wide)
     store.close()
+
+
+ALL_ROWS = "CREATE POLICY job ON orders USING (true) WITH CHECK (true)"
+
+
+@pytest.mark.parametrize(
+    ("policies", "hides"),
+    [
+        (("CREATE POLICY p ON orders USING (id <> 2) WITH CHECK (true)",), True),
+        ((ALL_ROWS, "CREATE POLICY p ON orders AS RESTRICTIVE USING (id <> 2)"), True),
+        (
+            (
+                "CREATE POLICY p ON orders FOR SELECT USING (true)",
+                "CREATE POLICY q ON orders FOR INSERT WITH CHECK (true)",
+            ),
+            True,
+        ),
+        ((ALL_ROWS, "CREATE POLICY p ON orders USING (id <> 2)"), False),
+        ((ALL_ROWS, "CREATE POLICY p ON orders AS RESTRICTIVE TO pg_monitor USING (id <> 2)"), False),
+        (("CREATE POLICY p ON orders USING (current_user LIKE 'app%') WITH CHECK (id > 0)",), False),
+    ],
+)
+def test_rows_that_row_security_hides_from_the_job(
+    postgres18: Database, policies: tuple[str, ...], *, hides: bool
+) -> None:
+    """A delete would not find its row, and its absence would not be seen; also where the policy comes while it runs."""
+    shown = {TABLE.qualified: Visibility(Mark({0: 1}, None), EVERYTHING)}
+    with user(postgres18) as url:
+        store = PostgresStore(Server(url, "stores.copy"), "shop")
+        store.open(TABLE)
+        store.fold([], shown)
+        postgres18.execute(*policies)
+        store.fold([], shown)  # the owner is not bound
+        postgres18.execute("ALTER TABLE orders ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY")
+        if hides:
+            said = f"row security can hide rows of it from the job’s user app_{postgres18.name}: what is deleted"
+            with pytest.raises(CopyError, match=said):
+                store.fold([], shown)
+            with pytest.raises(OperatorError, match=said):
+                store.open(TABLE)
+            postgres18.execute(f"ALTER ROLE app_{postgres18.name} BYPASSRLS")  # as its hint says
+        store.fold([], shown)
+        store.open(TABLE)
+        store.close()
+
+
+def test_names_of_types_are_not_quoted(postgres18: Database) -> None:
+    """With `quote_all_identifiers` a server calls a text \"text\": that is no other type."""
+    named = replace(TABLE, columns=(*TABLE.columns, replace(TABLE.columns[0], name="v", kind=Kind("string"))))
+    postgres18.execute(f"ALTER DATABASE {postgres18.name} SET quote_all_identifiers = on")
+    for _ in ("makes it", "finds it"):
+        store = PostgresStore(Server(postgres18.url, "stores.copy"), "shop")
+        store.open(named)
+        store.close()
+
+
+@pytest.mark.parametrize("mode", ["current", "history"])
+def test_our_own_columns_come_back_by_a_rebuild(postgres18: Database, mode: str) -> None:
+    """As the hint says where another hand has dropped them, taking them for rubbish."""
+    made = replace(TABLE, history=mode == "history")
+    shown = {TABLE.qualified: Visibility(Mark({0: 1}, None, version=1), EVERYTHING)}
+    store = PostgresStore(Server(postgres18.url, "stores.copy"), "shop")
+    store.open(made)
+    store.fold([], shown)
+    columns = (
+        "SELECT attname::text, atttypid FROM pg_attribute"
+        f" WHERE attrelid = '{made.copy_name}'::regclass AND attnum > 0 AND NOT attisdropped ORDER BY 1"
+    )
+    had = postgres18.rows(columns)
+    ours = [name for name, _ in had if str(name).startswith("_cdc_")]
+    postgres18.execute(f"ALTER TABLE {made.copy_name} {', '.join(f'DROP {name}' for name in ours)}")
+    with pytest.raises(OperatorError, match=r"has no column .*_cdc_position.* any more") as told:
+        store.open(made)
+    assert (told.value.hint or "").startswith("cdc rebuild APPLY.yaml --table public.orders")
+    store.beside(made)
+    store.swap(made, Due("rebuilt", {0: 1}))
+    store.open(made)
+    store.fold([], shown)
+    assert postgres18.rows(columns) == had
+    store.close()

@@ -207,3 +207,24 @@ def test_a_column_that_the_source_has_by_now(kind: str, apply_spark: SparkSessio
     spark.sql(f"ALTER TABLE {name} RENAME COLUMN segment TO own")
     setting.apply()
     assert setting.contents(later) == setting.folded(later, records + more)
+
+
+@pytest.mark.parametrize("kind", ["iceberg", "delta"])
+def test_a_rebuild_alters_no_table_of_another_hand(kind: str, apply_spark: SparkSession, tmp_path: Path) -> None:
+    """Nor one that has lost its stamp: `UNSET TBLPROPERTIES`."""
+    config = StoreConfig(type=kind, path=str(tmp_path))
+    spark = apply_spark.newSession()
+    store: Any = open_store(config, name="copy", prefix="c", spark=spark)
+    columns = (("id", Kind("int64")), ("v", Kind("string")))
+    version = Version("c", "public", "theirs", "c.public.theirs", 1, ("id",), columns)
+    table = projected_table([version], ApplyTable(stores=("copy",)))
+    name = store.table_name(table)
+    if kind == "iceberg":
+        spark.sql("CREATE NAMESPACE IF NOT EXISTS copy.public")
+    spark.sql(f"CREATE TABLE {name} (id bigint) USING {kind}")
+    spark.sql(f"INSERT INTO {name} VALUES (1)")
+    with pytest.raises(OperatorError, match="is there already and was not made by this toolkit"):
+        store.beside(table)
+    spark.catalog.refreshTable(name)
+    assert spark.table(name).columns == ["id"]
+    store.close()

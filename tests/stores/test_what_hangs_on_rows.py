@@ -304,3 +304,23 @@ def test_a_name_that_postgresql_would_cut_off(postgres18: Database) -> None:
             assert hint in (told.value.hint or "")
     assert store.foresee(projected_table([version], plain)).identity
     store.close()
+
+
+@pytest.mark.parametrize("dropped", ["waiting", "gone", "waiting, cdc_apply.gone"])
+def test_what_is_ours_alone_was_dropped(dropped: str, copies: Copies, postgres18: Database) -> None:
+    """Events waited in it, or deletes were remembered: the copy is opened again, and read again from its topic."""
+    copies.fold(customers=created(1, 2, 3), bought=created(1))
+    ((number,),) = postgres18.rows("SELECT number FROM cdc_apply.copies WHERE name = 'customers'")
+    tables = ", ".join(f"{name}_{number}" for name in dropped.split(", "))
+    postgres18.execute(f"DROP TABLE cdc_apply.{tables}")
+    copies.fold(bought=created(2))
+    customers = copies.table("customers")
+    copies.store.close()
+    copies.store = PostgresStore(Server(postgres18.url, "stores.copy"), "shop")
+    for table in copies.tables.values():
+        copies.store.open(table)
+    assert copies.store.mark(customers) is None
+    assert copies.store.mark(copies.table("bought")) is not None
+    copies.read_again(customers=[*created(1, 2), (3, 3, "d"), (4, 4, "c")])
+    assert postgres18.rows("SELECT id FROM customers ORDER BY id") == [(1,), (2,), (4,)]
+    assert postgres18.rows("SELECT id FROM bought ORDER BY id") == [(1,), (2,)]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,10 +13,16 @@ import orjson
 import pytest
 
 from cdc.cli.inspecting.verify import report
+from cdc.cli.terminal import progress_shown
 from cdc.config.apply_config import ApplyTable
-from cdc.model.errors import ConfigError
+from cdc.model.change import Kind
+from cdc.model.errors import ConfigError, OperatorError
+from cdc.model.hints import APPLY
 from spark_apply.events import quarantine
 from spark_apply.events.quarantine import Entry
+from spark_apply.model.target_table import TargetTable, Version, target
+from spark_apply.rebuild import quarantine_retry
+from spark_apply.spark.failures import StoreAwayError
 from spark_apply.verify.compared import ComparedCopy, Context, Difference
 from spark_apply.verify.verify import _quarantined
 
@@ -93,3 +102,55 @@ def test_verify_says_what_helps_where_a_copy_was_not_compared() -> None:
         "public.orders in lake was not compared: it is set aside: …",
         "  hint: cdc rebuild APPLY.yaml",
     ]
+
+
+def test_a_copy_that_cannot_be_written_keeps_no_other_from_a_retry(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is told, off a terminal too; a store that is away is asked once. Where none can be written, that is raised."""
+    made = target([Version("c", "public", "orders", ENTRY.topic, 1, ("id",), (("id", Kind("int64")),))], {})
+    other = replace(made, name="items", topic="shop.public.items")
+    taken = OperatorError("it has a writer already", hint="cdc rebuild APPLY.yaml")
+    broken: dict[str, Exception] = {"lake": taken, "away": StoreAwayError("nobody answers")}
+    asked, resolved, folded = list[Entry](), list[Entry](), list[str]()
+    left: dict[bytes, Entry] = {}
+
+    @contextlib.contextmanager
+    def opened(*_asked: object) -> Iterator[object]:
+        stores = dict.fromkeys(dict.fromkeys(of.store for of in asked))
+        yield None, [(made, stores), (other, stores)], {}
+
+    def fold(_retry: object, table: TargetTable, name: str, _store: object, entries: Sequence[Entry]) -> list[Entry]:
+        folded.append(f"{table.name} {name}")
+        if name in broken:
+            raise broken[name]
+        for entry in entries:
+            del left[entry.id]
+        return []
+
+    monkeypatch.setattr(quarantine_retry, "opened", opened)
+    monkeypatch.setattr(quarantine_retry, "chosen_entries", lambda *_asked, **_more: asked)
+    monkeypatch.setattr(quarantine_retry, "read_entries", lambda _config: left)
+    monkeypatch.setattr(quarantine_retry, "Quarantine", lambda _config: SimpleNamespace(resolve=resolved.extend))
+    monkeypatch.setattr(quarantine_retry._Retry, "fold", fold)
+
+    def retry(*stores: str) -> list[str]:
+        asked[:] = [replace(ENTRY, store=name, topic=of.topic) for of in (made, other) for name in stores]
+        left.update({entry.id: entry for entry in asked})
+        shown = progress_shown({APPLY: Path("my.yaml")}, live=False)
+        return [
+            of.outcome for of in quarantine_retry.run_retry(cast("Any", SimpleNamespace(stores=stores)), progress=shown)
+        ]
+
+    assert retry("lake", "away", "copy") == ["left", "left", "applied"] * 2
+    assert folded == ["orders lake", "orders away", "orders copy", "items lake", "items copy"]
+    assert capsys.readouterr().err.splitlines() == [
+        f"warning: public.{table} in {store} keeps its events, the others go on: {why}"
+        for table in ("orders", "items")
+        for store, why in (("lake", "it has a writer already; cdc rebuild my.yaml"), ("away", "nobody answers"))
+    ]
+    with pytest.raises(OperatorError, match="it has a writer already"):
+        retry("lake", "away")
+    broken["copy"] = ValueError("ours")
+    with pytest.raises(ValueError, match="ours"):
+        retry("copy", "lake")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ from spark_apply.model.store import Due, Store, StoredRow
 from spark_apply.model.target_table import TargetTable, Version, target
 from spark_apply.rebuild import rebuild
 from spark_apply.rebuild.diff import Differences, compare
-from spark_apply.rebuild.rebuild import Rebuilt, _asked_for, _Rebuilding
+from spark_apply.rebuild.rebuild import Rebuilt, _asked_for, _Rebuilding, run_rollback
 
 ORDERS = target(
     [Version("c", "public", "orders", "t", 1, ("id",), (("id", Kind("int64")), ("status", Kind("string"))))], {}
@@ -122,3 +124,49 @@ def test_a_copy_that_fails_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> No
         broken["warehouse"] = bug
         with pytest.raises((CdcError, ValueError), match="ours"):
             ended("index warehouse")
+
+
+@dataclass
+class Kept:
+    """As much of a store as is put back."""
+
+    broken: Exception | None = None
+    put_back: int = 0
+
+    def previous(self, _table: TargetTable) -> dt.datetime:
+        return dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
+
+    def roll_back(self, _table: TargetTable, due: Due) -> None:
+        assert due.live_until_ms == self.previous(ORDERS).timestamp() * 1000
+        if self.broken is not None:
+            raise self.broken
+        self.put_back += 1
+
+
+def test_a_copy_that_cannot_be_put_back_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was put back cannot be once more, so the error names it; where the first one fails, nothing is done."""
+    gone = OperatorError("files of the copy before are gone")
+    stores, told = {name: Kept() for name in ("index", "lake", "warehouse")}, list[str]()
+
+    @contextlib.contextmanager
+    def opened(*_asked: object) -> Iterator[object]:
+        yield None, [(ORDERS, stores)], {}
+
+    monkeypatch.setattr(rebuild, "opened", opened)
+    monkeypatch.setattr(rebuild, "table_logs", lambda *_asked: {})
+    assert [of.store for of in run_rollback(CONFIG)] == ["index", "lake", "warehouse"]
+    stores["lake"].broken = gone
+    with pytest.raises(OperatorError) as refused:
+        run_rollback(CONFIG, progress=told.append)
+    said = "some copies are not put back: public.orders in lake: files of the copy before are gone. Put back are: "
+    assert refused.value.message == said + "public.orders in index, public.orders in warehouse"
+    assert refused.value.hint == "cdc rebuild APPLY.yaml --table public.orders --store lake --rollback"
+    assert told[-1].startswith("warning: public.orders in lake is not put back, the others go on: ")
+    assert [of.put_back for of in stores.values()] == [2, 1, 2]
+    stores["index"].broken = gone
+    with pytest.raises(OperatorError, match=r"^files of the copy before are gone"):
+        run_rollback(CONFIG)
+    stores["index"].broken, stores["lake"].broken = None, ValueError("ours")
+    with pytest.raises(ValueError, match="ours"):
+        run_rollback(CONFIG)
+    assert [of.put_back for of in stores.values()] == [3, 1, 2]

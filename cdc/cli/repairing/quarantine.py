@@ -14,8 +14,9 @@ import click
 import orjson
 
 from cdc.cli.noted import noted
-from cdc.cli.terminal import JSON_OPTION, aligned, clear_progress, show_progress
+from cdc.cli.terminal import JSON_OPTION, aligned, clear_progress, progress_shown
 from cdc.config.config import ApplyConfig, load_apply
+from cdc.model.hints import APPLY
 
 _FILE = click.argument("file", metavar="APPLY.yaml", type=click.Path(path_type=Path, dir_okay=False))
 _TABLE = click.option("--table", metavar="SCHEMA.TABLE", help="Only events of this table.")
@@ -67,7 +68,7 @@ def retry(
     with noted(job, "quarantine retry") as about:
         asked = {"store": store, "table": table, "replay": replay}
         about.update({name: value for name, value in asked.items() if value is not None})
-        found = run(config, store=store, table=table, key=key, progress=show_progress if on_terminal else None)
+        found = run(config, store=store, table=table, key=key, progress=progress_shown({APPLY: file}, live=on_terminal))
         done = [one.as_json() for one in found]
         left = sum(one["outcome"] == "left" for one in done)
         about.update(events=len(done), left=left)

@@ -12,7 +12,8 @@ from pathlib import Path
 import click
 
 from cdc.cli.noted import noted
-from cdc.cli.terminal import JSON_OPTION, aligned, clear_progress, show_progress
+from cdc.cli.terminal import JSON_OPTION, aligned, clear_progress, progress_shown
+from cdc.model.hints import APPLY
 
 
 @click.command()
@@ -43,7 +44,11 @@ def rebuild(
         asked = {"rollback": rollback or None, "store": store, "table": table}
         about.update({name: value for name, value in asked.items() if value is not None})
         copies = run(
-            config, store=store, table=table, lose_history=lose_history, progress=show_progress if on_terminal else None
+            config,
+            store=store,
+            table=table,
+            lose_history=lose_history,
+            progress=progress_shown({APPLY: file}, live=on_terminal),
         )
         done = [copy.as_json() for copy in copies]
         about["copies"] = [f"{copy['table']} in {copy['store']}" for copy in done]

@@ -18,13 +18,13 @@ import click
 from cdc.cli.ending import code_of_part, files_of
 from cdc.cli.logs import JSON, LOG_FORMAT, errors_logged
 from cdc.cli.noted import note
-from cdc.cli.terminal import ALIVE_S, Alive, aligned, clear_progress, instant, show_progress, tell
+from cdc.cli.terminal import ALIVE_S, WARNING, Alive, aligned, clear_progress, instant, show_progress, tell
 from cdc.machine.flag import Flag
 from cdc.machine.stop_signals import HangUps, stopping
 from cdc.model.hints import APPLY, in_hints, pasteable
 from cdc.telemetry.json_log import Place, line
 
-_WARNING, _BATCH = "warning: ", "batch "
+_BATCH = "batch "
 """How lines of the job begin."""
 _HUNG_UP = "SIGHUP: the job goes on; its file is read at its start alone, so start it again to take changes up"
 
@@ -111,7 +111,7 @@ class Told:
     def __call__(self, text: str) -> None:
         text = pasteable(text, self._files)
         self._last, self._at_s, self._shown = text, time.time(), False
-        warning = text.startswith(_WARNING)
+        warning = text.startswith(WARNING)
         if self._live:
             if warning:
                 clear_progress()
@@ -119,7 +119,7 @@ class Told:
             else:
                 show_progress(text)
         elif warning or not text.startswith(_BATCH):
-            self._write(text.removeprefix(_WARNING), "WARNING" if warning else "INFO")
+            self._write(text.removeprefix(WARNING), "WARNING" if warning else "INFO")
             self._shown = True
 
     def say(self) -> None:

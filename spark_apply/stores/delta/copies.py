@@ -120,11 +120,28 @@ def _noted(line: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {_POSITION: found, _SCHEMA: None}
 
 
-def _remove_leftovers(log: DeltaLog) -> None:
-    """Remove the copies of unfinished rebuilds; VACUUM removes files that were swapped in and replaced."""
+def being_made(log: DeltaLog) -> list[str]:
+    """Return the folders of copies that are not swapped in, and end the swap of those that are.
+
+    A rebuild that was killed behind its commit has left the log of its copy. As long as that is there, the folder is
+    taken for one that is being made, of which no file goes.
+    """
     used = {action.path().split("/", 1)[0] for action in (*log.files(log.snapshot()), *previous_files(log))}
-    for name in log.folders():
-        if name.startswith(_BESIDE) and name not in used and DeltaLog(log.spark, f"{log.path}/{name}").exists():
+    made = [name for name in log.folders() if DeltaLog(log.spark, f"{log.path}/{name}").exists()]
+    for name in made:
+        if name.startswith(_BESIDE) and name in used:
+            log.remove(f"{name}/{LOG}")
+    return [name for name in made if not name.startswith(_BESIDE) or name not in used]
+
+
+def _remove_leftovers(log: DeltaLog) -> None:
+    """Remove what unfinished rebuilds have left; VACUUM removes files that were swapped in and replaced."""
+    for name in being_made(log):
+        if name.startswith(_BESIDE):
+            log.remove(name)
+    kept = log.properties().get(_PREVIOUS)
+    for name in log.notes(_KEPT):
+        if name != kept:
             log.remove(name)
 
 

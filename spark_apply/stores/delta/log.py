@@ -154,6 +154,12 @@ class DeltaLog:
         found = self._file_system.listStatus(self._java.dataPath()) if self.exists() else ()
         return [each.getPath().getName() for each in found if each.isDirectory() and each.getPath().getName() != LOG]
 
+    def notes(self, begin: str) -> list[str]:
+        """Return the names of our files in the table's folder that begin so."""
+        found = self._file_system.listStatus(self._java.dataPath()) if self.exists() else ()
+        names = [each.getPath().getName() for each in found if not each.isDirectory()]
+        return [name for name in names if name.startswith(begin)]
+
     def is_there(self, action: Any) -> bool:  # noqa: ANN401 - Java's AddFile
         """Whether the file of an ``add`` and its deletion vector exist."""
         return all(self._file_system.exists(path) for path in self._paths(action))

@@ -55,7 +55,14 @@ from spark_apply.stores.delta.columns import (
     others,
     stored,
 )
-from spark_apply.stores.delta.copies import begin_beside, previous_files, put_previous_back, replaced_at, swap_in
+from spark_apply.stores.delta.copies import (
+    begin_beside,
+    being_made,
+    previous_files,
+    put_previous_back,
+    replaced_at,
+    swap_in,
+)
 from spark_apply.stores.delta.log import LOG, DeltaLog, Properties, delta_name, properties_in_folder
 from spark_apply.stores.delta.maintenance import clean, compact_if_worn, retention
 from spark_apply.stores.delta.positions import RESTORED, position_at, set_position
@@ -72,6 +79,7 @@ from spark_apply.stores.lake.properties import (
     gone,
     mark_in,
     own_identity,
+    required_stamp,
 )
 from spark_apply.stores.lake.store import LakeStore
 
@@ -235,6 +243,7 @@ class DeltaStore(LakeStore):
 
     def beside(self, table: TargetTable) -> DeltaStore:
         log = self._log(table)
+        required_stamp(log.properties().get(IDENTITY), table, f"Delta table {log.path}")
         self._note_lost(table, stored(table), _columns(log))
         remade = others(log, table)
         evolve(log, table, but=remade)
@@ -270,8 +279,7 @@ class DeltaStore(LakeStore):
         worn = compact_if_worn(log, self.upkeep.files)
         if (worn or self._cleaned.is_due(table)) and CLOCK.ahead_ms() < HOUR_MS:  # Delta goes by the clock as it is
             kept = [path for action in previous_files(log) for path in log.paths(action)]
-            making = [name for name in log.folders() if DeltaLog(self._spark, f"{log.path}/{name}").exists()]
-            clean(log, kept, making)
+            clean(log, kept, being_made(log))
             self._cleaned.done(table)
 
     def path(self, table: TargetTable) -> str:

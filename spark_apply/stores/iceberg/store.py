@@ -57,7 +57,7 @@ from spark_apply.stores.lake.columns import refuse_taken
 from spark_apply.stores.lake.history import Head, HistoryTable, add_versions
 from spark_apply.stores.lake.keys import one_of_each_key, several_texts
 from spark_apply.stores.lake.merge import merge
-from spark_apply.stores.lake.properties import APPLIED, CAUGHT_UP, IDENTITY, MARK, due_in, own_identity
+from spark_apply.stores.lake.properties import APPLIED, CAUGHT_UP, IDENTITY, MARK, due_in, own_identity, required_stamp
 from spark_apply.stores.lake.store import LakeStore
 
 _SUMMARY = f"spark.sql.iceberg.snapshot-property.{APPLIED}"
@@ -323,7 +323,9 @@ class IcebergStore(LakeStore):
         return rows.drop(*names).withColumnsRenamed({of: name for name, of in names.items()}) if names else rows
 
     def beside(self, table: TargetTable) -> IcebergStore:
-        self._note_lost(table, table, self._columns(self._tables.loaded(table)))
+        loaded = self._tables.loaded(table)
+        required_stamp(loaded.properties().get(IDENTITY), table, f"Iceberg table {self.table_name(table)}")
+        self._note_lost(table, table, self._columns(loaded))
         remade = others(self._tables, table)
         self._evolve(table, but=remade)
         names = add_beside(self._tables, table, remade)

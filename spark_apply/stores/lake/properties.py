@@ -18,10 +18,15 @@ DUE, CAUGHT_UP, REPLACED_AT = "cdc.due", "cdc.caught-up", "cdc.replaced-at"
 
 def own_identity(stamped: str | None, table: TargetTable, copy: str) -> str:
     """Return the identity of a copy. Raises OperatorError for a table that is not ours; `copy` names it."""
+    return identity_of(required_stamp(stamped, table, copy), table, copy)
+
+
+def required_stamp(stamped: str | None, table: TargetTable, copy: str) -> str:
+    """Return the stamp of a copy, whatever its shape. Raises OperatorError for a table that is not ours."""
     if stamped is None:
         msg = f"{copy} is there already and was not made by this toolkit"
         raise OperatorError(msg, hint=f"give the store another path; or {other_target(table)}")
-    return identity_of(stamped, table, copy)
+    return stamped
 
 
 def due_in(properties: Any) -> Due | None:  # noqa: ANN401 - a dict, or Java's Map

@@ -125,7 +125,8 @@ class PostgresStore:
                 self._require_line(table, copy)
             if copy is None or (copy.relation is None and not there):
                 copy = self._copies.create(cur, table)
-            elif copy.relation is None:  # the database, or this table, was restored from a dump
+            elif tables.make_ours(cur, self._copies.tables(table, copy, self._role)) or copy.relation is None:
+                # another hand has dropped what waits in them; or the database, or this table, was restored from a dump
                 self._copies.adopt(cur, table, copy.number)
                 copy = self._copies.required(cur, table, self._role)
             identity = identity_of(copy.identity, table, f"PostgreSQL table {table.schema}.{table.copy_name}")

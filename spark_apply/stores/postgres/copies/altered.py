@@ -76,6 +76,19 @@ SELECT CASE relkind WHEN 'v' THEN 'view' WHEN 'm' THEN 'materialized view' WHEN 
 END FROM pg_class WHERE oid = to_regclass(%s) AND relkind NOT IN ('r', 'p')
 """
 _UNLOGGED: Final = "SELECT FROM pg_class WHERE oid = to_regclass(%s) AND relpersistence = 'u'"
+_HIDDEN: Final = """
+WITH t AS (SELECT oid FROM pg_class WHERE oid = to_regclass(%s) AND row_security_active(oid)),
+    p AS (SELECT polcmd, polpermissive, polqual::text ~ '[{]VAR :varno 1 ' AS by_row FROM t
+        JOIN pg_policy p ON polrelid = t.oid
+        WHERE EXISTS (SELECT FROM unnest(polroles) r WHERE r = 0 OR pg_has_role(r, 'USAGE')))
+SELECT current_user::text FROM t WHERE EXISTS (SELECT FROM p WHERE NOT polpermissive AND polcmd <> 'a' AND by_row)
+    OR EXISTS (SELECT FROM unnest('{r,w,d}'::text[]) asked WHERE NOT EXISTS
+        (SELECT FROM p WHERE polpermissive AND polcmd::text IN (asked, '*') AND NOT by_row))
+"""
+"""The session's user, if policies can hide rows from it: by their values, or since none lets it read or delete them.
+
+A policy that looks at no column of the table is the same for all of its rows.
+"""
 
 
 def lost(table: TargetTable, copy: Copy) -> list[str]:
@@ -84,7 +97,7 @@ def lost(table: TargetTable, copy: Copy) -> list[str]:
 
 
 def refuse_altered(cur: Cursor, table: TargetTable, copy: Copy, there_as: Tables) -> None:
-    """Raise OperatorError for a copy that has lost its key or columns, is unlogged, or that others keep narrow."""
+    """Raise OperatorError for a copy that lost its key or columns, is unlogged, has hidden rows, or is kept narrow."""
     mark = None if copy.due or copy.relation is None else copy.mark  # of one that was restored it is of another table
     there = columns_of(cur, sql.Identifier(table.schema, table.copy_name))
     _refuse_others(cur, table, copy.numbers, mark, there_as)
@@ -110,6 +123,14 @@ def refuse_altered(cur: Cursor, table: TargetTable, copy: Copy, there_as: Tables
             "nothing would say so",
             hint=f"ALTER TABLE {place} SET LOGGED; if the server has crashed since it is unlogged, also "
             f"{rebuild(table.qualified)}",
+        )
+    cur.execute(_HIDDEN, (place,))
+    for (user,) in cur.fetchall():
+        raise OperatorError(
+            f"PostgreSQL table {table.schema}.{table.copy_name}: row security can hide rows of it from the job’s user "
+            f"{user}: what is deleted at the source would stay there, and nothing would say so",
+            hint=f"a policy ON {place} TO {user} USING (true) WITH CHECK (true), where nobody else works as that user, "
+            f"or BYPASSRLS; if rows were hidden before this was told, also {rebuild(table.qualified)}",
         )
     wanted = {of.name: column_type(table, of) for of in table.columns}
     widened = [name for name, kind in wanted.items() if not _fits(there.get(name), kind)]

@@ -108,10 +108,9 @@ class Tables:
 
 def create(cur: Cursor, tables: Tables, like: sql.Identifier | None) -> None:
     """Create an empty copy at ``cdc_apply.copy_<number>``, with the indexes and constraints of `like`, if given."""
-    table = tables.table
-    rows, events = tables.ours("copy"), sql.SQL(", ").join([*_fields(table), *_ours(tables.said), _PLACE])
-    key = sql.SQL("{}, {}").format(tables.key, sql.Identifier(POSITION)) if table.history else tables.key
+    table, rows = tables.table, tables.ours("copy")
     if like is None:
+        key = sql.SQL("{}, {}").format(tables.key, sql.Identifier(POSITION)) if table.history else tables.key
         fields = [*_fields(table), *(_ours((*tables.said, *DERIVED)) if table.history else ())]
         shape = sql.SQL("{}, PRIMARY KEY ({})").format(sql.SQL(", ").join(fields), key)
     else:
@@ -119,18 +118,32 @@ def create(cur: Cursor, tables: Tables, like: sql.Identifier | None) -> None:
     cur.execute(sql.SQL("CREATE TABLE {} ({}) WITH (fillfactor = {})").format(rows, shape, sql.Literal(_FILLFACTOR)))
     if like is not None:
         _give_types(cur, tables, rows)
+        _give_ours(cur, tables, rows)
         _store_like(cur, rows, like)
         _give_key(cur, rows, (*table.key, POSITION) if table.history else table.key)
-    cur.execute(sql.SQL("CREATE TABLE {} ({})").format(tables.ours("waiting"), events))
-    if table.history:
-        cur.execute(sql.SQL("CREATE UNIQUE INDEX ON {} ({})").format(tables.ours("waiting"), key))
-        return
-    cur.execute(
-        sql.SQL("CREATE TABLE {} AS SELECT {}, {} FROM {} WITH NO DATA").format(
-            tables.ours("gone"), tables.key, sql.Identifier(POSITION), tables.ours("waiting")
+    make_ours(cur, tables)
+
+
+def make_ours(cur: Cursor, tables: Tables) -> bool:
+    """Create those of our own tables of a copy that are not there; return whether any was missing."""
+    table, missing = tables.table, list[str]()
+    for kind in ("waiting",) if table.history else ("waiting", "gone"):
+        cur.execute("SELECT to_regclass(%s) IS NULL", (tables.ours(kind).as_string(cur),))
+        missing += [kind for (is_missing,) in cur.fetchall() if is_missing]
+    if "waiting" in missing:
+        events = sql.SQL(", ").join([*_fields(table), *_ours(tables.said), _PLACE])
+        cur.execute(sql.SQL("CREATE TABLE {} ({})").format(tables.ours("waiting"), events))
+        if table.history:
+            key = sql.SQL("{}, {}").format(tables.key, sql.Identifier(POSITION))
+            cur.execute(sql.SQL("CREATE UNIQUE INDEX ON {} ({})").format(tables.ours("waiting"), key))
+    if "gone" in missing:
+        cur.execute(
+            sql.SQL("CREATE TABLE {} AS SELECT {}, {} FROM {} WITH NO DATA").format(
+                tables.ours("gone"), tables.key, sql.Identifier(POSITION), tables.ours("waiting")
+            )
         )
-    )
-    cur.execute(sql.SQL("CREATE UNIQUE INDEX ON {} ({})").format(tables.ours("gone"), tables.key))
+        cur.execute(sql.SQL("CREATE UNIQUE INDEX ON {} ({})").format(tables.ours("gone"), tables.key))
+    return bool(missing)
 
 
 def _give_types(cur: Cursor, tables: Tables, rows: sql.Identifier) -> None:
@@ -145,6 +158,14 @@ def _give_types(cur: Cursor, tables: Tables, rows: sql.Identifier) -> None:
             raise OperatorError(
                 f"{msg}: {said}", hint=f"take that off the column; or {other_target(tables.table)}"
             ) from exc
+
+
+def _give_ours(cur: Cursor, tables: Tables, rows: sql.Identifier) -> None:
+    """Give a copy our own columns that the table which it is like has no more: a rebuild is what brings them back."""
+    there = columns_of(cur, rows)
+    wanted = (POSITION, *((*tables.said, *DERIVED) if tables.table.history else ()))
+    for field in _ours([name for name in wanted if name not in there]):
+        cur.execute(sql.SQL("ALTER TABLE {} ADD COLUMN {}").format(rows, field))
 
 
 def _store_like(cur: Cursor, table: sql.Identifier, other: sql.Identifier) -> None:

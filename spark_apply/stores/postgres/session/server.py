@@ -33,6 +33,7 @@ _SETTINGS = {
     "extra_float_digits": "1",
     "bytea_output": "hex",
     "search_path": "pg_catalog",
+    "quote_all_identifiers": "off",  # on, the type of a column is another: "text", with the quotes
     "array_nulls": "on",  # off, a null in an array of texts is the text NULL
     "default_transaction_isolation": "read committed",  # what follows a lock sees what was done before it
     "default_transaction_read_only": "off",
