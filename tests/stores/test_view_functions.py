@@ -174,6 +174,9 @@ s >= 'a'
 b = c
 b AND c
 b OR c
+i > 1 = b
+i < l <=> j > 0 <> c
+d = e = (x < y) = b
 i = 0 OR 10 / i > 2
 i <> 0 AND 11 % i > 2 AND b
 NOT (b AND i <> 0 AND 12 / i > 2 OR c)

@@ -331,7 +331,9 @@ def test_the_command(apply_spark: SparkSession, kafka: str, tmp_path: Path, engi
         CliRunner().invoke(command, ["view", "run", str(file)], standalone_mode=False, catch_exceptions=False)
     twice = {"sql": "SELECT id, likes AS v, sender AS V FROM public.t", "key": ["id"]}
     file.write_text(yaml.safe_dump({**made, "views": {"twice": twice}}))
-    with pytest.raises(ConfigError, match=r"columns of view\.twice differ in upper and lower case alone: V, v|twice"):
+    with pytest.raises(
+        ConfigError, match=r"views twice: columns of view\.twice differ in upper and lower case alone: V, v|twice"
+    ):
         CliRunner().invoke(command, ["view", "check", str(file)], standalone_mode=False, catch_exceptions=False)
     for reads, sql, what in _WRONG_READS:
         file.write_text(yaml.safe_dump({**made, "views": {"v": {"sql": sql, "key": ["id"], "from": reads}}}))

@@ -41,13 +41,16 @@ def stepped(folder: Path, views: Sequence[View], count: int = 40) -> Iterator[St
 
 
 def test_what_is_not_of_some_units_stops_the_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One whose WHERE fails; one over a CTE that fails; and one of which too many units would have to be told apart."""
+    """One whose WHERE, unit or CTE fails; and one of which too many units would have to be told apart."""
     cast = view("cast", "SELECT id FROM public.m WHERE CAST(s AS BIGINT) > 0", "id", id=INT)
+    by_cast = view(
+        "by_cast", "SELECT CAST(s AS BIGINT) AS s, count(*) AS n FROM public.m GROUP BY 1", "s", s=INT, n=INT
+    )
     sums = (
         "WITH c AS (SELECT g, sum(n) AS s FROM public.m GROUP BY g) SELECT m.id, c.s FROM public.m m JOIN c USING (g)"
     )
     of_sums = view("of_sums", sums, "id", id=INT, s=INT)
-    for number, of in enumerate((cast, of_sums, NUMBERS)):
+    for number, of in enumerate((cast, by_cast, of_sums, NUMBERS)):
         with stepped(tmp_path / str(number), [of]) as steps:
             monkeypatch.setattr(containment, "MOST_TRIES", 5)
             bad = {(100 + n,): ("g", "1.00", HALF, "x") for n in range(4)}

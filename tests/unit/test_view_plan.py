@@ -143,6 +143,7 @@ REFUSED: list[tuple[str, str, str]] = [
     ("SELECT id, explode(n) AS r FROM public.t", "the function explode is not known", "a table of their own"),
     ("SELECT id, g + 1 AS r FROM public.t", "its sides are string and int", "engine: spark"),
     ("SELECT id FROM public.t WHERE g = 1", "it compares string with int", "engine: spark"),
+    ("SELECT id FROM public.t WHERE (x > 1) = x < 2", "from left to right; write paren", "engine: spark"),
     ("SELECT id FROM public.t WHERE at > 'yesterday'", "it compares timestamp_ntz with a text", "engine: spark"),
     ("SELECT id FROM public.t WHERE n", "t.n is bigint; it should be a condition", "engine: spark"),
     (

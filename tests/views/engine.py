@@ -14,6 +14,7 @@ from sqlglot import exp
 
 from cdc.model.change import Kind
 from spark_apply.views.embedded.sketches import register
+from spark_apply.views.embedded.state import without_wrong_optimizers
 from spark_apply.views.sql.view_plan import Node, Relation, ViewPlan
 
 Row = tuple[Any, ...]
@@ -51,6 +52,7 @@ class SmallEngine:
         self.duck = duckdb.connect()
         self.duck.execute("SET threads = 1; SET TimeZone = 'UTC'")
         register(self.duck)
+        without_wrong_optimizers(self.duck)
         for schema in SCHEMAS:
             self.duck.execute(f"CREATE SCHEMA {quoted(schema)}")
         for name in plan.reads:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -80,7 +80,7 @@ def plan_views(config: ViewsConfig, spark: SparkSession) -> Planned:
     reads = sorted({read for view in views for read in view.plan.reads if read not in own})
     used = tuple(named.get(read) or TableUse(read) for read in reads)
     planned = Planned(tuple(views), used, "", {n: s for n, s in streams.items() if s.use in used}, engine, relations)
-    _require_names_apart(relations, own.union(planned.tables, (s.use.relation for s in planned.streams.values())))
+    _require_names_apart(relations, _readers(planned))
     _require_one_connector(captured, planned.tables)
     _require_histories(config, captured, planned.uses)
     require_topics(config.source, planned.streams)
@@ -335,15 +335,33 @@ def in_order(views: Mapping[str, ViewConfig]) -> list[str]:
     return found
 
 
-def _require_names_apart(relations: Mapping[str, Relation], read: Collection[str]) -> None:
-    """Raise ConfigError for names that the engine takes for one: it does not tell upper from lower case."""
-    places = [("tables that views read", sorted(read))]
-    places += [(f"columns of {name}", sorted(relations[name].columns)) for name in sorted(read)]
-    for what, names in places:
-        for one, other in itertools.combinations(names, 2):
-            if one.casefold() == other.casefold():
-                msg = f"views: {what} differ in upper and lower case alone: {one}, {other}"
-                raise ConfigError(msg, hint="the engine cannot tell them apart: views can read only one of them")
+def _readers(planned: Planned) -> dict[str, list[str]]:
+    """Return by relation which views read it; a view's own is of that view."""
+    found = {view.relation: [view.name] for view in planned.views}
+    for view in planned.views:
+        for table in {use.table for use in _read_by(planned, view)}:
+            found.setdefault(table, []).append(view.name)
+    return dict(sorted(found.items()))
+
+
+def _require_names_apart(relations: Mapping[str, Relation], read: Mapping[str, Sequence[str]]) -> None:
+    """Raise ConfigError for names that the engine takes for one: it does not tell upper from lower case.
+
+    `read` has for each relation the views that read it; a view's own is of that view.
+    """
+    alike: list[tuple[str, tuple[str, str], Sequence[str]]] = [
+        ("tables that views read", pair, [*read[pair[0]], *read[pair[1]]]) for pair in _alike(read)
+    ]
+    alike += [(f"columns of {of}", pair, views) for of, views in read.items() for pair in _alike(relations[of].columns)]
+    for what, (one, other), views in alike:
+        msg = f"views {', '.join(sorted({*views}))}: {what} differ in upper and lower case alone: {one}, {other}"
+        hint = "rename one, or leave it out by source.columns of the connector; without these views the others go on"
+        raise ConfigError(msg, hint=hint)
+
+
+def _alike(names: Iterable[str]) -> list[tuple[str, str]]:
+    pairs = itertools.combinations(sorted(names), 2)
+    return [(one, other) for one, other in pairs if one.casefold() == other.casefold()]
 
 
 def _require_one_connector(versions: Mapping[str, Sequence[Version]], tables: Sequence[str]) -> None:

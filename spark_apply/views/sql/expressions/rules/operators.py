@@ -148,7 +148,11 @@ def _moment(carry: Carrier, whole: exp.Expr, node: exp.Expr, found: Typed, momen
 
 @OPERATORS.of(exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ, exp.NullSafeNEQ)
 def _comparison(carry: Carrier, node: exp.Expr) -> Typed:
+    if isinstance(node.expression, exp.Predicate | exp.Not):  # which Spark takes for `(a = b) > c`
+        raise carry.differs(node, "Spark reads comparisons from left to right; write parentheses")
     left, right = comparable(carry, node, node.this, node.expression)
+    if isinstance(left, exp.Predicate):  # `a > b = c`: the engines take no two in a row
+        left = operand(left)
     made = type(node)(this=left, expression=right)
     return Typed(
         made if isinstance(node, exp.NullSafeEQ | exp.NullSafeNEQ) else where_known(left, right, made), "boolean"
