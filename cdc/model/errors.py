@@ -109,6 +109,13 @@ class TopicError(OperatorError):
         return {of.topic: of for of in reversed((self, *self.beside))}
 
 
+class HinderedError(TopicError):
+    """A registry has failed for long at what one table needs, though it answers others.
+
+    That may pass: where nothing goes on without the table, it is tried again like a RetryableError.
+    """
+
+
 class RegistryClosedError(TopicError):
     """What a registry says of a subject and may say of all: that the login may not use it, or that it is read-only."""
 

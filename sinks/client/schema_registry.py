@@ -20,7 +20,15 @@ from cdc.config.published.record_format import RegistryConfig
 from cdc.formats.meanings import meant_otherwise, swapped
 from cdc.formats.proto import proto_text
 from cdc.formats.reading import PLAIN, Reading, SchemaOf
-from cdc.model.errors import CdcError, ConfigError, OperatorError, RegistryClosedError, RetryableError, TopicError
+from cdc.model.errors import (
+    CdcError,
+    ConfigError,
+    HinderedError,
+    OperatorError,
+    RegistryClosedError,
+    RetryableError,
+    TopicError,
+)
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
@@ -132,16 +140,16 @@ class SchemaRegistry:
         return found
 
     def _asked_alone(self, subject: str, ask: Callable[[SchemaRegistry], _T]) -> _T:
-        """Ask about a subject. Raises TopicError where it alone could not be asked about for a while."""
+        """Ask about a subject, or a schema. Raises HinderedError where it alone cannot be asked about for a while."""
         try:
             found = ask(self)
         except RetryableError as exc:
             since_s = self._hindered.setdefault(subject, time.monotonic())
             if time.monotonic() - since_s < _ALONE_S or not self._answers_others():
                 raise
-            raise TopicError(
+            raise HinderedError(
                 f"{exc.message}; it has been so for {_ALONE_S:.0f} s, and the registry answers other questions",
-                hint=f"what does the registry's own log say of subject {subject}? A connector that runs asks again "
+                hint=f"what does the registry's own log say of {subject}? A connector that runs asks again "
                 "within ten minutes, or at once: cdc reload CONNECTOR.yaml. Start one that has ended",
                 topic=subject,
             ) from exc
@@ -214,8 +222,8 @@ class SchemaRegistry:
 
     def schema(self, number: int) -> tuple[str, str] | None:
         """Return the type and text of a schema; None: the registry does not know it."""
-        client = self._client
-        found = self._asked(f"schema {number}", lambda: client.get_schema(number))
+        what = f"schema {number}"
+        found = self._asked_alone(what, lambda at: at._asked(what, lambda: at._client.get_schema(number)))  # noqa: SLF001 - its own
         return None if found is None else (found.schema_type or "AVRO", found.schema_str or "")
 
     def _new_client(self) -> SchemaRegistryClient:
