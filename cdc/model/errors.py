@@ -42,8 +42,18 @@ class CdcError(Exception):
         self.message = message
         self.hint = hint if hint is None else _text(hint)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Go to another process as it is: Python would call the class with its message alone."""
+        return _as_it_was, (type(self), self.args, self.__dict__)
+
     def __str__(self) -> str:
         return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
+
+
+def _as_it_was(of: type[CdcError], args: tuple[object, ...], state: Mapping[str, object]) -> CdcError:
+    error = of.__new__(of, *args)
+    error.__dict__.update(state)
+    return error
 
 
 class ConfigError(CdcError):

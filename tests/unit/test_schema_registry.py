@@ -567,6 +567,9 @@ def test_what_a_registry_would_refuse_is_known_before(server: ScriptedRegistry, 
     server.mode = "READONLY"
     with pytest.raises(OperatorError, match=r"table s\.t: .*it is read-only"):
         asked(TABLE)
+    server.mode = "IMPORT"
+    with pytest.raises(OperatorError, match=r"table s\.t: .*does not take this schema now: its mode is IMPORT"):
+        asked(TABLE)
     server.mode = "READWRITE"
     assert server.subjects == {}
     bench = Bench(server)
@@ -912,7 +915,16 @@ def test_an_open_connector_compares_with_a_registry_that_was_made_again(
     [
         ({"login": "cdc:right"}, OperatorError, "refuses the login"),
         ({"status": 422}, OperatorError, "cannot read the schema"),
-        ({"status": 422, "says": {"error_code": 42205, "message": "x"}}, OperatorError, "it is read-only"),
+        (
+            {"status": 422, "says": {"error_code": 42205, "message": "Subject x is in read-only mode"}},
+            OperatorError,
+            "it is read-only: no schema can be registered\n",
+        ),
+        (  # a schema of that number was deleted under the subject, and is another subject's now
+            {"status": 422, "says": {"error_code": 42205, "message": "Overwrite schema with id 2 is not permitted"}},
+            OperatorError,
+            "does not take this schema now: Overwrite schema with id 2 is not permitted\n",
+        ),
         ({"status": 403}, OperatorError, "refuses the login, or what it asks for"),
         ({"status": 429}, RetryableError, "HTTP 429"),
         ({"status": 500, "says": {"error_code": 50001, "message": "store"}}, RetryableError, "HTTP 500: store"),

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import click
 import orjson
 
+from cdc.cli.terminal import painted
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.formats.reading import Reading
@@ -123,8 +124,8 @@ def _coloured(record: dict[str, Any]) -> str:
     event = value if isinstance(value, dict) else {}
     enveloped = {"op", "source"} <= event.keys()
     op = "tombstone" if value is None else str(event["op"]) if enveloped else str(event.get("__op", "row"))
-    where = click.style(f"{record['topic']}/{record['partition']}@{record['offset']}", dim=True)
-    what = click.style(op, fg=colours.get(op, "white"), bold=True)
+    where = painted(f"{record['topic']}/{record['partition']}@{record['offset']}", dim=True)
+    what = painted(op, fg=colours.get(op, "white"), bold=True)
     shown = (event.get("after") or event.get("before") or event.get("message")) if enveloped else event
     body = orjson.dumps(shown).decode() if shown else ""
     return f"{where} {what} {orjson.dumps(record['key']).decode()} {body}"
