@@ -44,10 +44,10 @@ def tail(
     pretty = sys.stdout.isatty() and not as_json
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     unnamed = table is not None and not config.source.captures(table)
-    more = {"hint": f"{file} has source.tables: {', '.join(config.source.tables)}"} if unnamed else {}
+    hint = f"{file} has source.tables: {', '.join(config.source.tables)}" if unnamed else None
     pattern = _letters(config) if dead_letters else _topics(config, table)
-    more = {"hint": "connector.yaml: on_error: dead_letter; without it there are none"} if dead_letters else more
-    with follower(config.sink, pattern, from_beginning=from_beginning, **more) as following:
+    hint = "connector.yaml: on_error: dead_letter; without it there are none" if dead_letters else hint
+    with follower(config.sink, pattern, from_beginning=from_beginning, hint=hint) as following:
         records = _of_table(following.records(_refuse_to_talk_to_nobody), config, table)
         for count, record in enumerate(_decoded(records, reading), start=1):
             if pretty:
