@@ -64,7 +64,7 @@ class KafkaSink:
 
     def __init__(self, config: KafkaConfig, connector: str, logs: Collection[Log] = ()) -> None:
         self._config = config
-        self._reading = open_reading(config)
+        self._reading = open_reading(config, by_table=True)
         self._tables = TableRecords(config, self._reading)
         self.epochs = 0
         self._logs = sorted({*logs, "audit"})

@@ -38,6 +38,7 @@ from cdc.model.errors import (
     ConfigError,
     FencedError,
     GapError,
+    HinderedError,
     LeftOutError,
     NewTablesError,
     OperatorError,
@@ -130,6 +131,7 @@ class Pipeline:
         """Whether everything that the source had committed at the call of `run` is in Kafka."""
         self._events = 0
         self._failing_since_s: float | None = None
+        self._pause_s = RETRY_FIRST_S
         """When the first error came, since all that was read was in Kafka."""
         self._ran = False
         self._is_read_again = False
@@ -159,7 +161,6 @@ class Pipeline:
             self._run(until_caught_up=until_caught_up)
 
     def _run(self, *, until_caught_up: bool) -> None:
-        pause_s = RETRY_FIRST_S
         while True:
             try:
                 self._attempt(until_caught_up=until_caught_up)
@@ -178,6 +179,10 @@ class Pipeline:
             except (OperatorError, ConfigError, BugError) as exc:
                 if self._goes_back(exc) or self._without.does(exc, self._tables):
                     continue
+                if isinstance(exc, HinderedError):
+                    if self._stopped_before_next(RetryableError(exc.message, hint=exc.hint)):
+                        return
+                    continue
                 self._ends(said := self._in_truth(exc))
                 if said is exc:
                     raise
@@ -185,23 +190,29 @@ class Pipeline:
             except RetryableError as exc:
                 if self._goes_back(exc):
                     continue
-                now = time.monotonic()
-                if self._failing_since_s is None:
-                    self._failing_since_s, pause_s = now, RETRY_FIRST_S
-                found = exc.__cause__ if isinstance(exc.__cause__, LeftOutError) else exc
-                if now - self._failing_since_s > self._patience_s(exc):
-                    self._ends(found)
-                    raise found from found.__cause__
-                self._leave(found)
-                log.warning("%s; trying again in %.1f s", exc.message, pause_s)
-                self._meter.retries(exc)
-                if self._stop.wait(pause_s):
+                if self._stopped_before_next(exc):
                     return
-                self._take_up()  # the file may say where the servers are now
-                pause_s = min(pause_s * 2, RETRY_LONGEST_S)
             else:
                 self.caught_up = True
                 return
+
+    def _stopped_before_next(self, exc: RetryableError) -> bool:
+        """Wait before trying again; return whether it was stopped meanwhile. Raises what has lasted for too long."""
+        now = time.monotonic()
+        if self._failing_since_s is None:
+            self._failing_since_s, self._pause_s = now, RETRY_FIRST_S
+        found = exc.__cause__ if isinstance(exc.__cause__, LeftOutError) else exc
+        if now - self._failing_since_s > self._patience_s(exc):
+            self._ends(found)
+            raise found from found.__cause__
+        self._leave(found)
+        log.warning("%s; trying again in %.1f s", exc.message, self._pause_s)
+        self._meter.retries(exc)
+        if self._stop.wait(self._pause_s):
+            return True
+        self._take_up()  # the file may say where the servers are now
+        self._pause_s = min(self._pause_s * 2, RETRY_LONGEST_S)
+        return False
 
     def _go_by_file_as_it_is(self) -> None:
         """Read the file once more: the copy that was at work may have taken up a change. Raises RestartSession.

@@ -12,7 +12,7 @@ from typing import Final, NoReturn
 
 import click
 
-from cdc.cli.terminal import LINE, tell, written_out
+from cdc.cli.terminal import LINE, painted, tell, written_out
 from cdc.model.errors import CdcError, OperatorError, RetryableError
 from cdc.model.hints import pasteable
 
@@ -111,12 +111,12 @@ def files_given(command: click.Command, words: Sequence[str]) -> dict[str, Path]
 
 def show(exc: CdcError, files: Mapping[str, Path]) -> None:
     """Print an error for a person, on stderr; `files` take the places of what hints call them."""
-    tell(click.style("error: ", fg="red", bold=True) + written_out(exc.message, but=LINE))
+    tell(painted("error: ", fg="red", bold=True) + written_out(exc.message, but=LINE))
     hint = exc.hint or (
         "nothing is lost: start it again, it goes on where it was" if isinstance(exc, RetryableError) else None
     )
     if hint:
-        tell(click.style("hint:  ", fg="cyan") + written_out(pasteable(hint, files), but=LINE))
+        tell(painted("hint:  ", fg="cyan") + written_out(pasteable(hint, files), but=LINE))
 
 
 def end(code: int) -> NoReturn:

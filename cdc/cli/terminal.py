@@ -47,6 +47,13 @@ def written_out(text: str, *, but: str = "") -> str:
     return _STEERING.sub(lambda of: of[0] if of[0] in but else of[0].encode("unicode_escape").decode(), text)
 
 
+def painted(text: str, *, fg: str | None = None, bold: bool = False, dim: bool = False) -> str:
+    """Colour a text for a terminal that takes it, unless the user wants none (https://no-color.org)."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    return click.style(text, fg=fg, bold=bold or None, dim=dim or None)
+
+
 def show_progress(line: str) -> None:
     """Draw a status line on the terminal, over the one before. What does not fit is cut off: a wrapped line stays."""
     try:  # stdout may go elsewhere

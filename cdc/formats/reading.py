@@ -14,7 +14,8 @@ and a row that was taken for foreign would be taken out of its topic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 
 import orjson
@@ -22,7 +23,7 @@ import orjson
 from cdc.encode.topic_contents.foreign import FOREIGN
 from cdc.formats import avro
 from cdc.formats.proto import proto_text, protobuf
-from cdc.model.errors import ProtocolError
+from cdc.model.errors import ProtocolError, TopicError
 from cdc.rules.flat import as_event
 
 MAGIC: Final = b"\0"
@@ -93,6 +94,15 @@ class Reading:
             return orjson.dumps(value) if end == len(data) else FOREIGN
         except (ProtocolError, orjson.JSONEncodeError):
             return FOREIGN
+
+
+@contextmanager
+def records_of(topic: str) -> Iterator[None]:
+    """Say which topic has the records that cannot be read, for want of one schema: it concerns no other table."""
+    try:
+        yield
+    except TopicError as exc:
+        raise type(exc)(f"topic {topic}: {exc.message}", hint=exc.hint or "", topic=topic) from exc
 
 
 def _reader(type_: str, text: str) -> avro.Read | None:

@@ -71,3 +71,23 @@ def gone(text: str | None, members: Iterable[str]) -> dict[str, dict[str, Any]]:
         name: {**{word: told for word, told in about.items() if word != "title"}, "deprecated": True}
         for name, about in left.items()
     }
+
+
+def name_of(text: str) -> str:
+    """Return what a schema is called: a record's or message's full name, or a title."""
+    try:
+        found: Any = orjson.loads(text)
+    except ValueError:
+        return _message_name(text)
+    if not isinstance(found, dict):
+        return str(found)
+    name = str(found.get("title") or found.get("name") or found.get("type"))
+    return f"{found['namespace']}.{name}" if found.get("namespace") and "." not in name else name
+
+
+def _message_name(text: str) -> str:
+    try:
+        package, message = proto_text.parse(text)
+    except ValueError:
+        return "no schema of a connector"
+    return f"{package}.{message.name}" if package else message.name

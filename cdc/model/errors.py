@@ -42,8 +42,18 @@ class CdcError(Exception):
         self.message = message
         self.hint = hint if hint is None else _text(hint)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Go to another process as it is: Python would call the class with its message alone."""
+        return _as_it_was, (type(self), self.args, self.__dict__)
+
     def __str__(self) -> str:
         return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
+
+
+def _as_it_was(of: type[CdcError], args: tuple[object, ...], state: Mapping[str, object]) -> CdcError:
+    error = of.__new__(of, *args)
+    error.__dict__.update(state)
+    return error
 
 
 class ConfigError(CdcError):
@@ -107,6 +117,13 @@ class TopicError(OperatorError):
     def by_topic(self) -> Mapping[str, TopicError]:
         """The first error of each topic."""
         return {of.topic: of for of in reversed((self, *self.beside))}
+
+
+class HinderedError(TopicError):
+    """A registry has failed for long at what one table needs, though it answers others.
+
+    That may pass: where nothing goes on without the table, it is tried again like a RetryableError.
+    """
 
 
 class RegistryClosedError(TopicError):

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Final, cast, get_args
 
 from cdc.encode.table_log import log_of
-from cdc.formats.reading import PLAIN, Reading
+from cdc.formats.reading import PLAIN, Reading, records_of
 from cdc.model.change import Table
 from cdc.model.errors import BugError, OperatorError, TooLargeError, TopicError, raise_of_topics
 from cdc.model.interfaces import Headers, Log
@@ -327,7 +327,8 @@ class MemorySink:
         topic = self.topic(table)
         seen = {Outcome.COMMITTED} if committed else {Outcome.COMMITTED, Outcome.OPEN}
         found = [r for r in self._kafka.topics[topic] if self._kafka.outcomes[r.transaction] in seen]
-        return iter([(r.key, self._reading.event(r.value, r.headers)) for r in found if self._owns(table, r.key)])
+        with records_of(topic):
+            return iter([(r.key, self._reading.event(r.value, r.headers)) for r in found if self._owns(table, r.key)])
 
     def _owns(self, table: Table, key: bytes) -> bool:
         return not self._routes.names_source(table.qualified) or owner(table.qualified)(key)
@@ -341,13 +342,14 @@ class MemorySink:
     def records_from(self, table: Table, partition: int, offset: int) -> Iterator[tuple[int, bytes, bytes | None]]:  # noqa: ARG002 - there is one
         self._at("sink.records")
         found = self._kafka.topics[self.topic(table)]
-        return iter(
-            [
-                (at, r.key, self._reading.event(r.value, r.headers))
-                for at, r in enumerate(found)
-                if at >= offset and self._owns(table, r.key)
-            ]
-        )
+        with records_of(self.topic(table)):
+            return iter(
+                [
+                    (at, r.key, self._reading.event(r.value, r.headers))
+                    for at, r in enumerate(found)
+                    if at >= offset and self._owns(table, r.key)
+                ]
+            )
 
     def commands(self) -> list[tuple[bytes, bytes]]:
         waiting: dict[bytes, bytes] = {}

@@ -6,21 +6,28 @@ https://docs.confluent.io/platform/current/schema-registry/develop/api.html
 
 from __future__ import annotations
 
-import json
 import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from cdc.config.findings import Finding, Level
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.published.record_format import RegistryConfig
 from cdc.formats.meanings import meant_otherwise, swapped
-from cdc.formats.proto import proto_text
 from cdc.formats.reading import PLAIN, Reading, SchemaOf
-from cdc.model.errors import CdcError, ConfigError, OperatorError, RegistryClosedError, RetryableError, TopicError
+from cdc.formats.schema_text import name_of
+from cdc.model.errors import (
+    CdcError,
+    ConfigError,
+    HinderedError,
+    OperatorError,
+    RegistryClosedError,
+    RetryableError,
+    TopicError,
+)
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
@@ -32,7 +39,7 @@ _INVALID: Final = (400, 413, 422)
 _LOGIN: Final = (401, 403)
 _ELSEWHERE: Final = range(300, 400)
 """The client follows no redirect: it has a login to lose."""
-_READ_ONLY: Final = 42205
+_NOT_PERMITTED: Final = 42205
 """https://docs.confluent.io/platform/current/schema-registry/develop/api.html: operation not permitted."""
 _UNKNOWN: Final = "Unknown Schema Registry Error"
 """So the client's message begins where the answer is not of a registry."""
@@ -83,7 +90,7 @@ class SchemaRegistry:
                 subject, (schema, number) = given[at]
                 with suppress(TopicError), _kept(hindered):  # which is found out where its own table needs it
                     there = self._asked(subject, partial(client.get_schema, number))
-                    if there is None or _name_of(there.schema_str or "") != _name_of(schema.schema_str or ""):
+                    if there is None or name_of(there.schema_str or "") != name_of(schema.schema_str or ""):
                         return False
                     found = self._asked(subject, partial(client.lookup_schema, subject, schema))
                     if found is not None and found.schema_id != number:  # None: it was deleted, its id is readable
@@ -132,16 +139,16 @@ class SchemaRegistry:
         return found
 
     def _asked_alone(self, subject: str, ask: Callable[[SchemaRegistry], _T]) -> _T:
-        """Ask about a subject. Raises TopicError where it alone could not be asked about for a while."""
+        """Ask about a subject, or a schema. Raises HinderedError where it alone cannot be asked about for a while."""
         try:
             found = ask(self)
         except RetryableError as exc:
             since_s = self._hindered.setdefault(subject, time.monotonic())
             if time.monotonic() - since_s < _ALONE_S or not self._answers_others():
                 raise
-            raise TopicError(
+            raise HinderedError(
                 f"{exc.message}; it has been so for {_ALONE_S:.0f} s, and the registry answers other questions",
-                hint=f"what does the registry's own log say of subject {subject}? A connector that runs asks again "
+                hint=f"what does the registry's own log say of {subject}? A connector that runs asks again "
                 "within ten minutes, or at once: cdc reload CONNECTOR.yaml. Start one that has ended",
                 topic=subject,
             ) from exc
@@ -213,9 +220,12 @@ class SchemaRegistry:
         return found
 
     def schema(self, number: int) -> tuple[str, str] | None:
-        """Return the type and text of a schema; None: the registry does not know it."""
-        client = self._client
-        found = self._asked(f"schema {number}", lambda: client.get_schema(number))
+        """Return the type and text of a schema; None: the registry does not know it. Raises as `register`."""
+        return self._asked_alone(f"schema {number}", lambda at: at.schema_at_once(number))
+
+    def schema_at_once(self, number: int) -> tuple[str, str] | None:
+        """Return the same for a reader of many tables: it asks again for as long as it likes."""
+        found = self._asked(f"schema {number}", partial(self._client.get_schema, number))
         return None if found is None else (found.schema_type or "AVRO", found.schema_str or "")
 
     def _new_client(self) -> SchemaRegistryClient:
@@ -256,8 +266,8 @@ class SchemaRegistry:
                 return None
             if status == _NOT_FOUND or status in _ELSEWHERE:
                 raise self._no_registry(what, f"HTTP {status}") from None
-            if code == _READ_ONLY:
-                raise self._read_only(what) from None
+            if code == _NOT_PERMITTED:
+                raise self._read_only(what, str(exc.error_message or "")) from None
             raise self._error(what, str(exc.error_message or ""), exc.http_status_code) from None  # it names the url
         except (ValueError, TypeError, LookupError, AttributeError) as exc:  # the client could not read it
             raise self._no_registry(what, type(exc).__name__) from exc
@@ -282,8 +292,7 @@ class SchemaRegistry:
 
     def _error(self, what: str, reason: str, status: int | None) -> CdcError:
         where = f"schema registry at {self._config.url}"
-        reason = "" if reason.startswith(_UNKNOWN) else " ".join(reason.split())  # it is a page of a proxy's then
-        reason = reason if len(reason) <= _SHOWN else f"{reason[:_SHOWN]}…"
+        reason = _shown(reason)
         refused = partial(TopicError, topic=what)  # of one subject: others may be asked about
         if status in _LOGIN:
             return RegistryClosedError(
@@ -309,9 +318,16 @@ class SchemaRegistry:
         told = [*([] if status in (None, -1) else [f"HTTP {status}"]), *([reason] if reason else [])]
         return RetryableError(f"{where}: {what or 'asking'}: {': '.join(told) or 'it gives no reason'}")
 
-    def _read_only(self, what: str) -> RegistryClosedError:
+    def _read_only(self, what: str, reason: str = "") -> RegistryClosedError:
+        """Say what does not let schemas be registered: mostly a mode, but it has the same number for more."""
+        said = f"schema registry at {self._config.url}: {what}: it is read-only: no schema can be registered"
+        if reason and "read-only" not in reason.lower():
+            said = (
+                f"schema registry at {self._config.url}: {what}: it is read-only, or does not take this schema now: "
+                f"{_shown(reason)}"
+            )
         return RegistryClosedError(
-            f"schema registry at {self._config.url}: {what}: it is read-only: no schema can be registered",
+            said,
             hint=f"its mode is at {self._config.url}/mode, the subject's at {self._config.url}/mode/{what}. A "
             "connector that runs asks again each minute; start one that has ended",
             topic=what,
@@ -328,6 +344,8 @@ class SchemaRegistry:
         mode = mode or self._if_told(subject, client.get_global_mode)
         if str(mode).startswith("READONLY"):
             raise self._read_only(subject)
+        if str(mode) == "IMPORT":
+            raise self._read_only(subject, "its mode is IMPORT, in which schemas come with their ids")
         takes = None if first else partial(client.test_compatibility_all_versions, subject, schema)
         if takes is not None and self._if_told(subject, takes) is False:
             raise self._error(subject, "it is not compatible with what the subject has", _REFUSED)
@@ -340,7 +358,7 @@ class SchemaRegistry:
 
     def _refuse_others(self, subject: str, text: str, type_: str, wanted: str, ours: Sequence[str]) -> None:
         """Raise TopicError if a subject's newest schema is not the connector's."""
-        name = _name_of(text)
+        name = name_of(text)
         if type_ == wanted and name in ours:
             return
         raise TopicError(
@@ -384,6 +402,12 @@ class SchemaRegistry:
         return found == "NONE"
 
 
+def _shown(reason: str) -> str:
+    """Shorten a registry's reason; nothing where it is a page of a proxy's."""
+    reason = "" if reason.startswith(_UNKNOWN) else " ".join(reason.split())
+    return reason if len(reason) <= _SHOWN else f"{reason[:_SHOWN]}…"
+
+
 @contextmanager
 def _kept(hindered: list[RetryableError]) -> Iterator[None]:
     """Go on where a registry could not be asked, and keep why."""
@@ -400,26 +424,6 @@ def _broken_tls(exc: BaseException | None) -> bool:
     return exc is not None
 
 
-def _name_of(text: str) -> str:
-    """Return what a schema is called: a record's or message's full name, or a title."""
-    try:
-        found: Any = json.loads(text)
-    except ValueError:
-        return _message_name(text)
-    if not isinstance(found, dict):
-        return str(found)
-    name = str(found.get("title") or found.get("name") or found.get("type"))
-    return f"{found['namespace']}.{name}" if found.get("namespace") and "." not in name else name
-
-
-def _message_name(text: str) -> str:
-    try:
-        package, message = proto_text.parse(text)
-    except ValueError:
-        return "no schema of a connector"
-    return f"{package}.{message.name}" if package else message.name
-
-
 def open_registry(sink: KafkaConfig, *, learns: bool = True) -> SchemaRegistry | None:
     """Make the registry of a sink; None: it has none."""
     return None if sink.registry is None else SchemaRegistry(sink.registry, learns=learns)
@@ -427,7 +431,7 @@ def open_registry(sink: KafkaConfig, *, learns: bool = True) -> SchemaRegistry |
 
 def open_schemas(config: RegistryConfig) -> SchemaOf:
     """Return what gives the schemas that a job's streams name."""
-    return SchemaRegistry(config, "registry").schema
+    return SchemaRegistry(config, "registry").schema_at_once
 
 
 def check(sink: KafkaConfig) -> list[Finding]:
@@ -438,7 +442,9 @@ def check(sink: KafkaConfig) -> list[Finding]:
     return [Finding(Level.OK, "registry", f"{sink.registry.url} answers, with {len(found.subjects())} subjects")]
 
 
-def open_reading(sink: KafkaConfig) -> Reading:
-    """Make what reads a sink's records back."""
+def open_reading(sink: KafkaConfig, *, by_table: bool = False) -> Reading:
+    """Make what reads a sink's records back. `by_table`: what it cannot read of one table is to stop no other."""
     found = open_registry(sink)
-    return PLAIN if found is None else Reading(found.schema, forget=found.forget)
+    if found is None:
+        return PLAIN
+    return Reading(found.schema if by_table else found.schema_at_once, forget=found.forget)

@@ -206,6 +206,11 @@ BAD = {
         GOOD.replace("${CDC_TEST_SECRET}", "${CDC_TEST_UNSET:-${CDC_TEST_SECRET}}"), "is not a reference", "${NAME:-",
     ),
     "a file that is not there": (GOOD.replace("CDC_TEST_SECRET", "file:/no/such"), "cannot be read: No such", None),
+    "a file that has no name": (
+        GOOD.replace("postgresql://u:${CDC_TEST_SECRET}@db.example/shop", '"${file:/a\\0}"'),
+        "cannot be read: no file has such a name",
+        None,
+    ),
     "an alias inside itself": (GOOD + "  options: &o {x: *o}\n", "text is needed here, found keys and values", None),
     "an alias inside itself, in options": (
         GOOD.replace("  type: postgres\n", "  type: postgres\n  options: &o {x: *o}\n"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import cdc
+from cdc.model import errors
 
 HOME = Path(__file__).parents[2]
 
@@ -32,6 +34,26 @@ def test_the_stub_has_the_same_names() -> None:
 def test_a_name_that_is_not_there() -> None:
     with pytest.raises(AttributeError, match="no attribute 'absent'"):
         cdc.absent  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.RetryableError("m", hint="h"),
+        errors.GapError("m", may_pass=True),
+        errors.TopicError("m", hint="h", topic="t"),
+        errors.HinderedError("m", hint="h", topic="t"),
+        errors.TooLargeError("m", hint="h", topic="t", key=b"k", value=b"v"),
+        errors.NewTablesError("m", ["public.t"]),
+        errors.ProtocolError(3, "what"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_comes_out_of_another_process_as_it_is(error: errors.CdcError) -> None:
+    """One that Python could not make again would leave a pool of processes broken, and its reason unknown."""
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert (vars(again), str(again), again.args) == (vars(error), str(error), error.args)
 
 
 def _python(code: str) -> str:

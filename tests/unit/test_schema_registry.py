@@ -31,7 +31,7 @@ from cdc.formats.reading import PLAIN, Reading
 from cdc.formats.registry_watch import RegistryWatch
 from cdc.formats.wires import RegisteredWires
 from cdc.model.change import Kind, Position, Row, Table
-from cdc.model.errors import ConfigError, OperatorError, RetryableError, TopicError
+from cdc.model.errors import CdcError, ConfigError, OperatorError, RetryableError, TopicError
 from cdc.model.interfaces import Source
 from cdc.rules.flat import Flat, Formats
 from cdc.testing import MemoryKafka, MemoryLog, MemorySink, MemorySnapshotter, MemorySource, insert, truncate
@@ -79,7 +79,7 @@ class Bench:
     def run(self, *tables: Table, form: str = "avro") -> None:
         self.pipeline(*tables, form=form).run(until_caught_up=True)
 
-    def pipeline(self, *tables: Table, form: str = "avro", **more: Any) -> Pipeline:
+    def pipeline(self, *tables: Table, form: str = "avro", wait_s: float | None = None, **more: Any) -> Pipeline:
         formats, client, reader = Formats(form), SchemaRegistry(self.config), SchemaRegistry(self.config)
         wires = RegisteredWires(formats, registry=client, subjects=self.config.subjects)
 
@@ -88,7 +88,7 @@ class Bench:
             return MemorySource(self.log, [of for of in there if of.qualified not in without])
 
         return Pipeline(
-            Settings(connector="c", prefix="p", formats=formats, wires=wires, idle_position_s=0.0),
+            Settings(connector="c", prefix="p", formats=formats, wires=wires, idle_position_s=0.0, wait_s=wait_s),
             open_source=opened,
             leaving_out=lambda names: partial(opened, names),
             open_snapshotter=lambda: MemorySnapshotter(self.log),
@@ -269,6 +269,81 @@ def test_a_registry_that_fails_for_one_subject_stops_no_other_table(
     pipeline.run()
     assert seen[-2:] == [("s.u",), ("s.t", "s.u")]
     assert bench.readable("avro") == {"1": True, "2": True}
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        [insert(WIDER, (b"3", b"a", b"b"))],
+        [truncate(TABLE), insert(TABLE, (b"1", b"a")), insert(TABLE, (b"3", b"a"))],
+    ],
+    ids=["another version", "a topic read back"],
+)
+def test_a_registry_that_fails_for_one_schema_stops_no_other_table(
+    server: ScriptedRegistry, monkeypatch: pytest.MonkeyPatch, then: list[Any]
+) -> None:
+    """What was written is read back by its schema's id: that table waits, and comes back when the id is answered."""
+    clock = [0.0]
+    monkeypatch.setattr("cdc.capture.starting.without.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr("cdc.capture.pipeline.RETRY_LONGEST_S", 0.01)
+    monkeypatch.setattr("cdc.capture.pipeline.RETRY_FIRST_S", 0.01)
+    monkeypatch.setattr("cdc.capture.pipeline.GIVE_UP_S", 10.0)
+    monkeypatch.setattr(schema_registry, "_ALONE_S", 0.2)
+    bench, other, seen = Bench(server), text_table("u", ["id"]), list[tuple[str, ...]]()
+    bench.log.commit(insert(TABLE, (b"1", b"a")), insert(other, (b"1",)))
+    bench.run(TABLE, other)
+    good, number = server.answer, server.subjects["p.s.t-value"][0]
+    for change in then:
+        bench.log.commit(change)
+    bench.log.commit(insert(other, (b"2",)))
+    _denies(server, f"/schemas/ids/{number}", 500, 50001, "GET")
+
+    def step(report: Report) -> None:
+        if seen[-1:] != [report.state.tables]:
+            seen.append(report.state.tables)
+        if report.state.tables == ("s.u",) and len(bench.kafka.committed("p.s.u")) >= 2:
+            server.answer = good  # type: ignore[method-assign]
+            clock[0] += AGAIN_S
+        elif len(seen) > 1 and len(bench.readable("avro")) == 2:
+            pipeline.stop()
+
+    pipeline = bench.pipeline(then[-1].table, other, observe=step)
+    pipeline.run()
+    assert seen[-2:] == [("s.u",), ("s.t", "s.u")]
+    assert bench.readable("avro").keys() == {"1", "3"}
+
+
+@pytest.mark.parametrize("ran", [False, True])
+def test_where_nothing_goes_on_without_it_a_registry_is_waited_for(
+    server: ScriptedRegistry, monkeypatch: pytest.MonkeyPatch, *, ran: bool
+) -> None:
+    """A first start with `--wait`, and a connector of one table: neither ends before its time is over."""
+    for name, value in (("RETRY_LONGEST_S", 0.01), ("RETRY_FIRST_S", 0.01), ("GIVE_UP_S", 60.0)):
+        monkeypatch.setattr(f"cdc.capture.pipeline.{name}", value)
+    monkeypatch.setattr(schema_registry, "_ALONE_S", 0.1)
+    bench, good, failed = Bench(server), server.answer, list[str]()
+    server.keep("others", {"schema": '"string"'})
+    if ran:
+        bench.log.commit(insert(TABLE, (b"1", b"a")))
+        bench.run()
+
+    def fails(exc: CdcError) -> None:
+        failed.append(exc.message)
+        if "answers other questions" in exc.message:
+            server.answer = good  # type: ignore[method-assign]
+
+    def step(_report: Report) -> None:
+        if not ran or failed:
+            pipeline.stop()
+            return
+        _denies(server, "p.s.t-value", 500, 50001, "GET POST")
+        bench.log.commit(insert(WIDER, (b"2", b"a", b"b")))
+
+    if not ran:
+        _denies(server, "p.s.t-value", 500, 50001, "GET POST")
+    pipeline = bench.pipeline(observe=step, failed=fails, wait_s=60.0)
+    pipeline.run()
+    assert "answers other questions" in failed[-1]
 
 
 def test_a_registry_that_fails_for_all_is_waited_for(server: ScriptedRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -491,6 +566,9 @@ def test_what_a_registry_would_refuse_is_known_before(server: ScriptedRegistry, 
     asked(TABLE)
     server.mode = "READONLY"
     with pytest.raises(OperatorError, match=r"table s\.t: .*it is read-only"):
+        asked(TABLE)
+    server.mode = "IMPORT"
+    with pytest.raises(OperatorError, match=r"table s\.t: .*does not take this schema now: its mode is IMPORT"):
         asked(TABLE)
     server.mode = "READWRITE"
     assert server.subjects == {}
@@ -837,7 +915,16 @@ def test_an_open_connector_compares_with_a_registry_that_was_made_again(
     [
         ({"login": "cdc:right"}, OperatorError, "refuses the login"),
         ({"status": 422}, OperatorError, "cannot read the schema"),
-        ({"status": 422, "says": {"error_code": 42205, "message": "x"}}, OperatorError, "it is read-only"),
+        (
+            {"status": 422, "says": {"error_code": 42205, "message": "Subject x is in read-only mode"}},
+            OperatorError,
+            "it is read-only: no schema can be registered\n",
+        ),
+        (  # a schema of that number was deleted under the subject, and is another subject's now
+            {"status": 422, "says": {"error_code": 42205, "message": "Overwrite schema with id 2 is not permitted"}},
+            OperatorError,
+            "does not take this schema now: Overwrite schema with id 2 is not permitted\n",
+        ),
         ({"status": 403}, OperatorError, "refuses the login, or what it asks for"),
         ({"status": 429}, RetryableError, "HTTP 429"),
         ({"status": 500, "says": {"error_code": 50001, "message": "store"}}, RetryableError, "HTTP 500: store"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from kafka import TopicPartition
 
 from cdc.cli.main import cdc
 from cdc.config.kafka_config import KafkaConfig
+from cdc.model.errors import OperatorError
 from sinks.topics.records import follow
 
 ONE, OTHER, UNTOLD = uuid.UUID(int=1), uuid.UUID(int=2), uuid.UUID(int=0)
@@ -34,6 +36,8 @@ class Brokers:
 
     def describe_topics(self, topics: list[str]) -> list[dict[str, Any]]:
         return [{"name": topic, "topic_id": self.told[topic]} for topic in topics]
+
+    def close(self) -> None: ...
 
     def assign(self, partitions: list[TopicPartition]) -> None:
         self.assigned = {of.partition for of in partitions}
@@ -80,3 +84,27 @@ def test_dead_letters_are_not_asked_for_by_table() -> None:
     words = ["tail", "c.yaml", "--dead-letters", "--table", "public.a"]
     done = CliRunner().invoke(cdc, words)
     assert (done.exit_code, "leave out --table" in done.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["--dead-letters"], "on_error: dead_letter; without it there are none"),
+        (["--table", "public.nope"], "has source.tables: public.a"),
+        (["--table", "public.a"], "has the connector run?"),
+    ],
+)
+def test_what_is_not_there_has_its_own_next_step(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str], hint: str
+) -> None:
+    brokers = Brokers()
+    brokers.told = {}
+    monkeypatch.setattr(follow, "KafkaAdminClient", lambda **_: brokers)
+    monkeypatch.setattr(follow, "KafkaConsumer", lambda **_: brokers)
+    file = tmp_path / "c.yaml"
+    file.write_text(
+        "name: c\nsource: {type: postgres, url: postgresql://h/d, tables: [public.a]}\n"
+        "sink: {bootstrap_servers: localhost:1}\n"
+    )
+    with pytest.raises(OperatorError, match=re.escape(hint)):
+        cdc.main(["tail", str(file), *words], standalone_mode=False)

@@ -23,7 +23,7 @@ from cdc.capture.starting.left_out import (
     published_before,
     those_named,
 )
-from cdc.cli.terminal import JSON_OPTION, LINE, written_out
+from cdc.cli.terminal import JSON_OPTION, LINE, painted, written_out
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.config.findings import Checked, Finding, Level, as_left_out, as_left_out_for_its_topic, probed, refused
@@ -221,7 +221,7 @@ def _named(config: ConnectorConfig) -> list[Table]:
 
 def shown(finding: Finding, *, terminal: bool) -> str:
     """Write a finding for people: on a terminal the fix has a line of its own, which is pasted whole."""
-    level = click.style(f"{finding.level:<8}", fg=_COLOURS[finding.level])
+    level = painted(f"{finding.level:<8}", fg=_COLOURS[finding.level])
     what = written_out(f"{finding.about}: " + finding.what.removeprefix(f"{finding.about}: "))
-    before = f"\n{click.style('fix:', fg='cyan')}     " if terminal else "; fix: "
+    before = f"\n{painted('fix:', fg='cyan')}     " if terminal else "; fix: "
     return f"{level} {what}{before + written_out(finding.fix, but=LINE) if finding.fix else ''}"

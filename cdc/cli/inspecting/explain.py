@@ -11,6 +11,7 @@ from typing import Any
 import click
 import orjson
 
+from cdc.cli.terminal import painted
 from cdc.config.config import load_apply
 from cdc.model.errors import OperatorError
 from cdc.model.hints import of_table
@@ -49,7 +50,7 @@ def _print(found: dict[str, Any]) -> None:
     for row in rows if found["records"] else ():
         *cells, verdict = row
         line = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-        click.echo(f"{line}  {click.style(verdict, fg=_COLOURS.get(verdict.split(':')[0]))}".rstrip())
+        click.echo(f"{line}  {painted(verdict, fg=_COLOURS.get(verdict.split(':')[0]))}".rstrip())
     if found["records"]:
         click.echo(_OUTCOMES[found["outcome"]])
     for entry in found["quarantined"]:

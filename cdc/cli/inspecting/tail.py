@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import click
 import orjson
 
+from cdc.cli.terminal import painted
 from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.formats.reading import Reading
@@ -43,10 +44,10 @@ def tail(
     pretty = sys.stdout.isatty() and not as_json
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     unnamed = table is not None and not config.source.captures(table)
-    more = {"hint": f"{file} has source.tables: {', '.join(config.source.tables)}"} if unnamed else {}
+    hint = f"{file} has source.tables: {', '.join(config.source.tables)}" if unnamed else None
     pattern = _letters(config) if dead_letters else _topics(config, table)
-    more = {"hint": "connector.yaml: on_error: dead_letter; without it there are none"} if dead_letters else more
-    with follower(config.sink, pattern, from_beginning=from_beginning, **more) as following:
+    hint = "connector.yaml: on_error: dead_letter; without it there are none" if dead_letters else hint
+    with follower(config.sink, pattern, from_beginning=from_beginning, hint=hint) as following:
         records = _of_table(following.records(_refuse_to_talk_to_nobody), config, table)
         for count, record in enumerate(_decoded(records, reading), start=1):
             if pretty:
@@ -123,8 +124,8 @@ def _coloured(record: dict[str, Any]) -> str:
     event = value if isinstance(value, dict) else {}
     enveloped = {"op", "source"} <= event.keys()
     op = "tombstone" if value is None else str(event["op"]) if enveloped else str(event.get("__op", "row"))
-    where = click.style(f"{record['topic']}/{record['partition']}@{record['offset']}", dim=True)
-    what = click.style(op, fg=colours.get(op, "white"), bold=True)
+    where = painted(f"{record['topic']}/{record['partition']}@{record['offset']}", dim=True)
+    what = painted(op, fg=colours.get(op, "white"), bold=True)
     shown = (event.get("after") or event.get("before") or event.get("message")) if enveloped else event
     body = orjson.dumps(shown).decode() if shown else ""
     return f"{where} {what} {orjson.dumps(record['key']).decode()} {body}"

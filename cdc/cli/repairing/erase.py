@@ -11,7 +11,7 @@ from typing import Any
 import click
 import orjson
 
-from cdc.cli.terminal import JSON_OPTION
+from cdc.cli.terminal import JSON_OPTION, painted
 from cdc.config import registry
 from cdc.config.config import load_apply, load_connector
 from cdc.machine.stop_signals import unwinding
@@ -128,7 +128,7 @@ def _wait(found: list[dict[str, Any]]) -> None:
 def _print(found: list[dict[str, Any]]) -> None:
     width = max(len(place["place"]) for place in found)
     for place in found:
-        verdict = click.style(f"{place['verdict']:<17}", fg=_COLOURS[place["verdict"]])
+        verdict = painted(f"{place['verdict']:<17}", fg=_COLOURS[place["verdict"]])
         by = ""
         if place["by_ms"] is not None:
             by = datetime.fromtimestamp(place["by_ms"] / 1000, UTC).isoformat(timespec="seconds")

@@ -66,8 +66,10 @@ def _held(match: re.Match[str]) -> str:
 def _secret_file(path: Path) -> str:
     try:
         held = _without_end(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as exc:
+    except (OSError, ValueError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8 text"
+        if not isinstance(exc, (OSError, UnicodeDecodeError)):
+            reason = "no file has such a name"
         raise ConfigError(
             f"${{file:{path}}} cannot be read: {reason}",
             hint=f"ls -l {path}" if path.is_absolute() else f"it is looked for in {Path.cwd()}: write its whole path",

@@ -49,7 +49,9 @@ def of_dead_letters(config: KafkaConfig, connector: str) -> str:
 class Follower:
     """Reads all partitions of the topics that match, also those that appear later. Use as a context manager."""
 
-    def __init__(self, config: KafkaConfig, pattern: str, *, from_beginning: bool) -> None:
+    def __init__(self, config: KafkaConfig, pattern: str, *, from_beginning: bool, hint: str | None = None) -> None:
+        """`hint` is the next step where no topic matches; without it, that the connector is to run."""
+        self._hint = hint or _HAS_IT_RUN
         self._servers = config.bootstrap_servers
         self._pattern = re.compile(pattern)
         name = re.sub(r"\\(.)", r"\1", pattern)
@@ -79,7 +81,7 @@ class Follower:
     def __enter__(self) -> Self:
         if not self._look():
             self._close()
-            raise OperatorError(f"Kafka at {self._servers} has no topic {self._shown}", hint=_HAS_IT_RUN)
+            raise OperatorError(f"Kafka at {self._servers} has no topic {self._shown}", hint=self._hint)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, at: TracebackType | None) -> None:

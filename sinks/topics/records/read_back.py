@@ -11,7 +11,7 @@ from typing import Final, Literal, cast
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from cdc.config.kafka_config import KafkaConfig
-from cdc.formats.reading import Reading
+from cdc.formats.reading import Reading, records_of
 from cdc.model.change import Table
 from cdc.model.errors import RetryableError
 from cdc.rules.routes import Routes, owner
@@ -217,14 +217,19 @@ class TableRecords:
         waiting = (message for message, _ in read_without_waiting(self._servers, self._options, topic))
         for message in committed or waiting:
             if ours(key := cast("bytes", message.key())):
-                yield key, self._reading.event(message.value(), message.headers())
+                yield key, self._event(topic, message)
 
     def records_from(self, table: Table, partition: int, offset: int) -> Iterator[tuple[int, bytes, bytes | None]]:
         """Read the table's records of a partition, with their offsets."""
         ours = self._owner(table)
-        for message in read_partition(self._servers, self._options, self.topic(table), partition, offset):
+        topic = self.topic(table)
+        for message in read_partition(self._servers, self._options, topic, partition, offset):
             if ours(key := cast("bytes", message.key())):
-                yield message.offset() or 0, key, self._reading.event(message.value(), message.headers())
+                yield message.offset() or 0, key, self._event(topic, message)
+
+    def _event(self, topic: str, message: Message) -> bytes | None:
+        with records_of(topic):
+            return self._reading.event(message.value(), message.headers())
 
     def extent(self, table: Table) -> int:
         """Return how many records the table's topic has at most, those of all its tables together."""
