@@ -74,6 +74,44 @@ def test_a_table_that_lost_a_column_is_read_again_as_it_is_now(postgres18: Datab
             list(chunks)
 
 
+@pytest.mark.parametrize("before_its_view", [False, True])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE later RENAME TO x; ALTER TABLE other RENAME TO later; ALTER TABLE x RENAME TO other",
+        "ALTER TABLE later RENAME n TO x; ALTER TABLE later RENAME m TO n; ALTER TABLE later RENAME x TO m",
+        "SET timezone = 'UTC'; ALTER TABLE later ALTER at TYPE timestamptz",
+        "ALTER TABLE parted RENAME n TO x; ALTER TABLE parted RENAME m TO n; ALTER TABLE parted RENAME x TO m",
+    ],
+    ids=["tables", "columns", "type", "partitioned"],
+)
+def test_what_names_mean_is_what_they_meant(
+    postgres18: Database,
+    statement: str,
+    before_its_view: bool,
+) -> None:
+    """Rows are read by names: while these are another table's or column's, they would be taken for the table's own."""
+    columns = "(id int PRIMARY KEY, n int, m int, at timestamp)"
+    postgres18.execute(
+        "CREATE TABLE first AS SELECT generate_series(1, 30000) AS id",
+        "ALTER TABLE first ADD PRIMARY KEY (id)",
+        f"BEGIN; CREATE TABLE later {columns}; CREATE TABLE other {columns}; COMMIT",
+        f"CREATE TABLE parted {columns} PARTITION BY RANGE (id)",
+        "CREATE TABLE parted_1 PARTITION OF parted FOR VALUES FROM (0) TO (1000)",
+        "INSERT INTO later VALUES (1, 2, 3, now()); INSERT INTO parted VALUES (1, 2, 3, now())",
+    )
+    config = _config(postgres18, "public.*", workers=1)
+    with closing(PostgresSource(config)) as source, closing(PostgresSnapshotter(config)) as snapshotter:
+        source.connect()
+        if before_its_view:
+            postgres18.execute(statement)
+        chunks = snapshotter.chunks(source.tables(), {}, None)
+        with pytest.raises(RetryableError, match="was altered"):  # noqa: PT012
+            next(chunks)
+            postgres18.execute(f"SET lock_timeout = '20s'; {statement}")
+            list(chunks)
+
+
 def test_a_table_is_locked_only_while_it_is_read(postgres18: Database) -> None:
     """DDL on one that is done, or not begun, does not wait for the others; what was read of it stays right."""
     postgres18.execute(
