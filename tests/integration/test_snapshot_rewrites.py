@@ -9,7 +9,7 @@ import pytest
 from cdc.config.config import ConnectorConfig, SnapshotConfig
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.source_config import SourceConfig
-from cdc.model.errors import RetryableError
+from cdc.model.errors import ChangedError, RetryableError
 from connectors.postgres.source import PostgresSource
 from snapshot.postgres.snapshotter import PostgresSnapshotter
 from tests.conftest import Database
@@ -110,6 +110,24 @@ def test_what_names_mean_is_what_they_meant(
             next(chunks)
             postgres18.execute(f"SET lock_timeout = '20s'; {statement}")
             list(chunks)
+
+
+def test_a_window_is_of_a_table_as_it_was_compared(postgres18: Database) -> None:
+    """Between two looks at the catalog names may be another column's for a moment, which no later look would see."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY, n int, m int)", "INSERT INTO t VALUES (1, 2, 3)")
+    config = _config(postgres18, "public.t", workers=1)
+    with closing(PostgresSource(config)) as source, closing(PostgresSnapshotter(config)) as snapshotter:
+        source.connect()
+        (table,) = source.tables()
+        postgres18.execute("TRUNCATE t; INSERT INTO t VALUES (1, 4, 5)", "VACUUM FULL t")
+        window = snapshotter.window(table, None, 10, key="", first=False)
+        assert window is not None
+        assert window.rows == [(b"1", b"4", b"5")]
+        postgres18.execute("ALTER TABLE t RENAME n TO x; ALTER TABLE t RENAME m TO n; ALTER TABLE t RENAME x TO m")
+        with pytest.raises(ChangedError, match="was altered before it was read"):
+            snapshotter.window(table, None, 10, key="", first=False)
+        with pytest.raises(ChangedError, match="was altered before it was read"):
+            snapshotter.rows(table, [(b"1",)], first=False)
 
 
 def test_a_table_is_locked_only_while_it_is_read(postgres18: Database) -> None:
