@@ -26,6 +26,8 @@ class Relation:
     """Key columns of text whose collation orders by bytes in UTF-8, as `handover.sort_key` does."""
     encoding: str = "UTF8"
     """The encoding that a key's text is converted to before its bytes are compared; SQL_ASCII if unknown."""
+    shape: frozenset[tuple[str, int, int]] = frozenset()
+    """What its columns are under the view: name, attnum, type (of a domain that which it is of)."""
 
 
 def copy_statement(table: Table, relation: Relation, *, after: Key | None, upto: Key | None) -> sql.Composable:
@@ -59,6 +61,13 @@ def sample_statement(table: Table, relation: Relation, *, percent: float) -> sql
 def lock_statement(table: Table, relation: Relation) -> sql.Composable:
     """Take the lock that reading takes, before it."""
     return sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(_from(table, relation))
+
+
+def shape_statement(table: Table, relation: Relation) -> sql.Composable:
+    """Select no row of all columns: the answer says which columns of which table their names mean by now."""
+    return sql.SQL("SELECT {} FROM {} LIMIT 0").format(
+        sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns), _from(table, relation)
+    )
 
 
 def plan_statement(table: Table, relation: Relation) -> sql.Composable:

@@ -22,6 +22,9 @@ class Log(Protocol):
     late: bool
     """Whether a transaction that began before the log was held, and is not in it, may end behind its beginning."""
 
+    looks: bool
+    """Whether what was altered is found by looks at the catalog alone, which do not see what was set back between."""
+
     def catalog(self, connection: psycopg2.extensions.connection) -> Catalog:
         """Return the catalog that describes tables as the log's events have them."""
 
@@ -36,6 +39,7 @@ class WriteAheadLog:
     """PostgreSQL's own, by its LSN."""
 
     late = True
+    looks = True
 
     def __init__(self, config: ConnectorConfig) -> None:
         self._publication = config.publication

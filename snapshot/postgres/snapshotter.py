@@ -33,6 +33,7 @@ from snapshot.postgres.copying import (
     lock_statement,
     plan_statement,
     sample_statement,
+    shape_statement,
 )
 from snapshot.postgres.logs import Log, WriteAheadLog
 from snapshot.postgres.single_rows import LastWrittenRows, single_row
@@ -59,6 +60,16 @@ WHERE a.attrelid = %s AND a.atttypid IN ('text'::regtype, 'varchar'::regtype)
 _PAGES: Final = """
 SELECT coalesce(sum(pg_relation_size(oid)), 0)::int8 / current_setting('block_size')::int8
 FROM (SELECT %s::oid UNION SELECT relid FROM pg_partition_tree(%s::oid::regclass)) AS t(oid)
+"""
+_SHAPE: Final = """
+WITH RECURSIVE found(name, number, type) AS (
+    SELECT a.attname::text, a.attnum::int, a.atttypid FROM pg_attribute a
+    WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+    UNION ALL
+    SELECT found.name, found.number, t.typbasetype
+    FROM found JOIN pg_type t ON t.oid = found.type WHERE t.typtype = 'd'
+)
+SELECT found.name, found.number, t.oid::int8 FROM found JOIN pg_type t ON t.oid = found.type WHERE t.typtype <> 'd'
 """
 _ROWS_A_PAGE: Final = 291
 """The most rows of a page of 8 kB; the planner assumes at least ten pages for a table without statistics."""
@@ -126,12 +137,15 @@ class PostgresSnapshotter:
         if there is None:
             raise OperatorError(f"table {table.qualified} was dropped during its snapshot", hint="start again")
         oid, partitioned = there
+        if table.marks and self._log.catalog(connection).marks(oid) != table.marks:
+            raise _altered(table)
         indexed = catalog.rows("reading the catalog", _BYTEWISE, (oid,))
         relation = Relation(
             oid,
             partitioned=partitioned,
             indexed=frozenset(name for (name,) in indexed),
             encoding=session.key_encoding(connection),
+            shape=frozenset(catalog.rows("reading the catalog", _SHAPE, (oid,))),
         )
         if partitioned:
             raise_first(lock_room.refusals(catalog.rows, {oid: table.qualified}))
@@ -213,7 +227,8 @@ def _read(connection: psycopg2.extensions.connection, key_range: KeyRange[Relati
     """Copy one key range. The table is locked only meanwhile, so that DDL need not wait for the rest.
 
     Raises RetryableError if the table was rewritten since the view was taken, because an older view sees it empty
-    (https://www.postgresql.org/docs/current/mvcc-caveats.html), and if it has lost a column since.
+    (https://www.postgresql.org/docs/current/mvcc-caveats.html), and if it was altered since: a view keeps rows as they
+    were, but names mean what they mean now. With both given back later, no look at the catalog would tell of it.
     """
     table, relation, catalog = key_range.table, key_range.relation, Catalog(connection)
     with _letting_go(catalog):
@@ -225,11 +240,18 @@ def _read(connection: psycopg2.extensions.connection, key_range: KeyRange[Relati
             )
         statement = copy_statement(table, relation, after=key_range.after, upto=key_range.upto)
         try:
+            shape = catalog.answer_of(f"reading table {table.qualified}", shape_statement(table, relation))
+            if any(of != relation.oid or (name, n, type_) not in relation.shape for name, of, n, type_ in shape):
+                raise _altered(table)
             catalog.copy(f"reading table {table.qualified}", statement, rows)
         except OperatorError as exc:
             if isinstance(exc.__cause__, errors.UndefinedColumn):
                 raise RetryableError(f"table {table.qualified} lost a column after its snapshot began") from exc
             raise
+
+
+def _altered(table: Table) -> RetryableError:
+    return RetryableError(f"table {table.qualified} was altered after its snapshot began", at_start=True)
 
 
 def _parse(table: Table, lines: list[bytes]) -> list[Row]:

@@ -15,7 +15,7 @@ from psycopg2 import sql
 
 from cdc.config.config import ConnectorConfig
 from cdc.model.change import Table
-from cdc.model.errors import RetryableError
+from cdc.model.errors import ChangedError, RetryableError
 from cdc.model.interfaces import Window
 from cdc.model.state import Key
 from connectors.captured_tables import looking_again
@@ -114,7 +114,11 @@ class PostgresWindows:
         statement: _Statement,
         rows: int | None,
     ) -> Window | None:
-        """Read under a new view; `rows`: as many as `statement` asks for, None if no more rows can follow."""
+        """Read under a new view; `rows`: as many as `statement` asks for, None if no more rows can follow.
+
+        A table whose columns were altered since the session began is not read: names that mean another column now may
+        be given back before the next look at the catalog.
+        """
         there = catalog.relation(table.schema, table.name)
         if there is None:
             return None
@@ -131,6 +135,8 @@ class PostgresWindows:
             now = catalog.find(table.schema, table.name, self._config.source.keys)
         if now is None or now.oid != oid:
             raise RetryableError(f"table {table.qualified} was replaced meanwhile")
+        if self._log.looks and table.marks[1:] != now.table.marks[1:]:
+            raise ChangedError(f"table {table.qualified} was altered before it was read: looking again")
         select = statement(now.table, relation)
         if select is None:
             return None

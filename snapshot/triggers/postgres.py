@@ -20,6 +20,7 @@ class ChangeTables:
     """
 
     late = False
+    looks = False
 
     def __init__(self, config: ConnectorConfig) -> None:
         self._params = session.parameters(config.source.url, f"cdc {config.name} view")

@@ -9,7 +9,7 @@ import pytest
 from cdc.config.config import ConnectorConfig, SnapshotConfig
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.source_config import SourceConfig
-from cdc.model.errors import RetryableError
+from cdc.model.errors import ChangedError, RetryableError
 from connectors.postgres.source import PostgresSource
 from snapshot.postgres.snapshotter import PostgresSnapshotter
 from tests.conftest import Database
@@ -72,6 +72,62 @@ def test_a_table_that_lost_a_column_is_read_again_as_it_is_now(postgres18: Datab
         postgres18.execute("ALTER TABLE later DROP COLUMN n")
         with pytest.raises(RetryableError, match=r"public\.later lost a column"):
             list(chunks)
+
+
+@pytest.mark.parametrize("before_its_view", [False, True])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE later RENAME TO x; ALTER TABLE other RENAME TO later; ALTER TABLE x RENAME TO other",
+        "ALTER TABLE later RENAME n TO x; ALTER TABLE later RENAME m TO n; ALTER TABLE later RENAME x TO m",
+        "SET timezone = 'UTC'; ALTER TABLE later ALTER at TYPE timestamptz",
+        "ALTER TABLE parted RENAME n TO x; ALTER TABLE parted RENAME m TO n; ALTER TABLE parted RENAME x TO m",
+    ],
+    ids=["tables", "columns", "type", "partitioned"],
+)
+def test_what_names_mean_is_what_they_meant(
+    postgres18: Database,
+    statement: str,
+    before_its_view: bool,
+) -> None:
+    """Rows are read by names: while these are another table's or column's, they would be taken for the table's own."""
+    columns = "(id int PRIMARY KEY, n int, m int, at timestamp)"
+    postgres18.execute(
+        "CREATE TABLE first AS SELECT generate_series(1, 30000) AS id",
+        "ALTER TABLE first ADD PRIMARY KEY (id)",
+        f"BEGIN; CREATE TABLE later {columns}; CREATE TABLE other {columns}; COMMIT",
+        f"CREATE TABLE parted {columns} PARTITION BY RANGE (id)",
+        "CREATE TABLE parted_1 PARTITION OF parted FOR VALUES FROM (0) TO (1000)",
+        "INSERT INTO later VALUES (1, 2, 3, now()); INSERT INTO parted VALUES (1, 2, 3, now())",
+    )
+    config = _config(postgres18, "public.*", workers=1)
+    with closing(PostgresSource(config)) as source, closing(PostgresSnapshotter(config)) as snapshotter:
+        source.connect()
+        if before_its_view:
+            postgres18.execute(statement)
+        chunks = snapshotter.chunks(source.tables(), {}, None)
+        with pytest.raises(RetryableError, match="was altered"):  # noqa: PT012
+            next(chunks)
+            postgres18.execute(f"SET lock_timeout = '20s'; {statement}")
+            list(chunks)
+
+
+def test_a_window_is_of_a_table_as_it_was_compared(postgres18: Database) -> None:
+    """Between two looks at the catalog names may be another column's for a moment, which no later look would see."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY, n int, m int)", "INSERT INTO t VALUES (1, 2, 3)")
+    config = _config(postgres18, "public.t", workers=1)
+    with closing(PostgresSource(config)) as source, closing(PostgresSnapshotter(config)) as snapshotter:
+        source.connect()
+        (table,) = source.tables()
+        postgres18.execute("TRUNCATE t; INSERT INTO t VALUES (1, 4, 5)", "VACUUM FULL t")
+        window = snapshotter.window(table, None, 10, key="", first=False)
+        assert window is not None
+        assert window.rows == [(b"1", b"4", b"5")]
+        postgres18.execute("ALTER TABLE t RENAME n TO x; ALTER TABLE t RENAME m TO n; ALTER TABLE t RENAME x TO m")
+        with pytest.raises(ChangedError, match="was altered before it was read"):
+            snapshotter.window(table, None, 10, key="", first=False)
+        with pytest.raises(ChangedError, match="was altered before it was read"):
+            snapshotter.rows(table, [(b"1",)], first=False)
 
 
 def test_a_table_is_locked_only_while_it_is_read(postgres18: Database) -> None:

@@ -289,6 +289,26 @@ def test_what_rows_of_a_snapshot_ask_for_outlives_the_session(
     }  # fmt: skip
 
 
+def test_what_a_window_finds_changed_begins_another_session(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Which compares the table first: to read it again as it was found would be to ask the same again and again."""
+    bench.run(A)
+    bench.log.commit(insert(B, _row("1")))
+    window, found = MemorySnapshotter.window, list[str]()
+
+    def changed(self: MemorySnapshotter, table: Table, *rest: Any, **more: Any) -> Any:
+        found.append(table.name)
+        if len(found) == 1:
+            raise ChangedError("it was altered")
+        return window(self, table, *rest, **more)
+
+    monkeypatch.setattr(MemorySnapshotter, "window", changed)
+    bench.run(A, B)
+    assert bench.fold(B) == {"1": "n"}
+    assert "trying again" not in caplog.text
+
+
 def test_a_table_taken_out_of_an_unfinished_snapshot_leaves_no_progress(bench: Bench) -> None:
     """If it comes back it is read from its beginning."""
     with pytest.raises(Killed):

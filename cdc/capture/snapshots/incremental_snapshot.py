@@ -49,7 +49,7 @@ from cdc.encode.topic_contents.live_keys import LiveKeys
 from cdc.encode.topic_contents.stale_keys import stale_keys
 from cdc.encode.window_keys import LoggedKeys, RequestedRows
 from cdc.model.change import Table
-from cdc.model.errors import OperatorError, RetryableError
+from cdc.model.errors import ChangedError, OperatorError, RetryableError
 from cdc.model.interfaces import Snapshotter, Window
 from cdc.model.state import Key
 
@@ -224,6 +224,8 @@ class IncrementalSnapshot:
             return None
         try:
             result = self._job.result()
+        except ChangedError:  # the next session compares it first
+            raise
         except RetryableError as exc:
             self._failed(name, exc)
             return None

@@ -92,6 +92,21 @@ class Catalog:
         except DRIVER_ERRORS as exc:
             raise translate(exc, doing, standby=is_standby(self._connection)) from exc
 
+    def answer_of(self, doing: str, statement: Any) -> list[tuple[str, int, int, int]]:  # noqa: ANN401 - as for `rows`
+        """Run a statement; return of each column of its answer its name, its table's oid, its attnum and its type."""
+        try:
+            with self._connection.cursor() as cursor:
+                cursor.execute(statement)
+                of = cursor.description or ()
+                return [(c.name, c.table_oid or 0, c.table_column or 0, c.type_code) for c in of]
+        except DRIVER_ERRORS as exc:
+            raise translate(exc, doing, standby=is_standby(self._connection)) from exc
+
+    def marks(self, oid: int) -> tuple[str, str] | None:
+        """Return a relation's marks, as its table's description has them: see `Today`."""
+        now = self._today([oid]).get(oid)
+        return None if now is None else now.marks
+
     def had_rows(self, attached: Iterable[tuple[int, str]]) -> set[int]:
         """Return which partitions had rows, or the room of rows, when they were first asked for in this session.
 
