@@ -57,6 +57,7 @@ _LOST: Final = frozenset(
 upgraded or has left its group; 3168: not available; 9001: a proxy that does not reach the server for now.
 """
 _LOCKED: Final = frozenset({ER.LOCK_WAIT_TIMEOUT, ER.LOCK_DEADLOCK})
+_READ_ONLY: Final = 1836
 _NO_PASSWORD: Final = 1698
 _INSECURE: Final = 3159
 _ACCOUNT_LOCKED: Final = frozenset({3118, 4151})
@@ -81,6 +82,10 @@ DRIVER_ERRORS: Final = (
 )  # fmt: skip
 """All that PyMySQL raises: it reads a connection that ends, or that a thread closes, without looking first."""
 GO_ON: Final = "nothing is lost: the connector goes on where it was; if it comes again, look into the server's log"
+_WRITABLE: Final = (
+    "SHOW GLOBAL VARIABLES LIKE '%read_only' tells; nothing is lost: the connector goes on once it is OFF; "
+    "if another server has become the primary, source.url must name that one"
+)
 _LOOK: Final = "cdc check CONNECTOR.yaml tells what the server lets the connector do; the server's log says more"
 
 log = logging.getLogger("cdc")
@@ -378,6 +383,8 @@ def translate(exc: Exception, doing: str) -> CdcError:
     if not isinstance(exc, (pymysql.MySQLError, OSError)):
         return RetryableError(f"{doing}: the connection broke inside the driver ({type(exc).__name__})", hint=GO_ON)
     code, words = _code_and_message(exc)
+    if _is_read_only(code, words):
+        return RetryableError(f"{doing}: {words} ({code})", hint=_WRITABLE)
     if _passes(code, words) or code == 0 or isinstance(exc, (pymysql.InterfaceError, OSError)):
         said = f"{doing}: {words or 'the connection was lost'} ({code})"
         return RetryableError(said, hint=GO_ON, at_start=code in _LOCKED)
@@ -396,6 +403,11 @@ def translate(exc: Exception, doing: str) -> CdcError:
 def _passes(code: int, words: str) -> bool:
     """Tell whether an error is one that passes; 1047 only of a Galera node that is not in its cluster (yet)."""
     return code in _LOST or (code == ER.UNKNOWN_COM_ERROR and "wsrep" in words.lower())
+
+
+def _is_read_only(code: int, words: str) -> bool:
+    """Tell whether a server takes no changes for now: in maintenance, at a fail-over, with a disk that is full."""
+    return code == _READ_ONLY or (code == ER.OPTION_PREVENTS_STATEMENT and "read-only" in words.replace("_", "-"))
 
 
 def is_denied(error: CdcError) -> bool:

@@ -405,6 +405,28 @@ def test_what_an_older_version_made_is_gone_on_with(shop: MysqlShop) -> None:
     laws.what_an_older_version_made_is_gone_on_with(shop, "DROP TABLE cdc_c.missed")
 
 
+@pytest.mark.full  # test_mysql_session.py
+def test_a_server_that_takes_no_changes_for_a_while(shop: MysqlShop, caplog: pytest.LogCaptureFixture) -> None:
+    """At a fail-over, or in maintenance: the connector, whose own tables are there, waits until it does again."""
+    ((version,),) = shop.select("SELECT VERSION()")
+    mariadb = "MariaDB" in version
+    user, host = f"u_{shop.schema}", shop.login.rpartition("@")[2]
+    rights = "SELECT, TRIGGER, PROCESS, CREATE, DROP, INSERT, UPDATE, DELETE" if mariadb else "ALL"
+    shop.do(f"CREATE USER {user} IDENTIFIED BY 'p'; GRANT {rights} ON *.* TO {user}",
+            "SET GLOBAL log_bin_trust_function_creators = ON")  # fmt: skip
+    shop.login = f"mysql://{user}:p@{host}"
+    shop.run()
+    try:
+        with shop.running() as running:
+            shop.do("UPDATE orders SET n = 1", f"SET GLOBAL {'read_only' if mariadb else 'super_read_only'} = ON")
+            running.eventually(lambda: "read-only" in caplog.text)
+            shop.do("SET GLOBAL read_only = OFF", "UPDATE orders SET n = 2")  # MySQL: the other one with it
+            running.eventually(lambda: shop.fold() == shop.rows())
+        assert running.raised is None
+    finally:
+        shop.do("SET GLOBAL read_only = OFF", "SET GLOBAL log_bin_trust_function_creators = OFF", f"DROP USER {user}")
+
+
 KEYED = {False: "sql_require_primary_key", True: "innodb_force_primary_key"}
 """By whether the server is MariaDB."""
 

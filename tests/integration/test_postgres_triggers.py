@@ -408,6 +408,22 @@ def test_a_copy_that_takes_the_name_of_the_database_is_a_gap(shop: PostgresShop)
     assert shop.fold() == shop.rows()
 
 
+def test_a_publication_of_all_tables(shop: PostgresShop) -> None:
+    """It has the connector's too: what was read is deleted all the same, also by one that an older version made."""
+    shop.do("CREATE PUBLICATION everything FOR ALL TABLES")
+    shop.run()
+    shop.do("UPDATE orders SET n = 5")
+    shop.run()
+    shop.do(
+        "ALTER TABLE cdc_c.changes_1 REPLICA IDENTITY DEFAULT", "ALTER TABLE cdc_c.missed REPLICA IDENTITY DEFAULT",
+        "UPDATE orders SET n = 6",
+    )  # fmt: skip
+    shop.run()
+    assert shop.fold() == shop.rows()
+    shop.run()
+    assert shop.select(CHANGES) == [(1,)], "the one that the position is known by"
+
+
 TAMPERED = {
     "schema dropped": ("DROP SCHEMA cdc_c CASCADE", "gone"),
     "not whole": ("DROP TABLE cdc_c.shapes", "not whole"),

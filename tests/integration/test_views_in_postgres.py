@@ -245,6 +245,18 @@ def test_a_step_that_lost_its_connection_is_taken_again(postgres18: Database, mo
         assert steps.state.count("view.sums") == 4
 
 
+def test_a_publication_of_all_tables(postgres18: Database, tmp_path: Path) -> None:
+    """It has the tables of views, too, and they are written all the same; so are those that an older version made."""
+    postgres18.execute("CREATE PUBLICATION everything FOR ALL TABLES")
+    _same_events(postgres18, tmp_path, dict([*_SOME.items()][:3]), 3, 7)
+    postgres18.execute("ALTER TABLE cdc_views_steps.published REPLICA IDENTITY DEFAULT")
+    with closing(DatabaseSteps(postgres18.url, [_ONE], _one_view())) as steps:
+        steps.write(_ONE.name, {("k",): [1]})
+        assert [(op, key) for _, op, key, _ in steps.step()] == [("c", ("k",))]
+    alone = "SELECT count(*) FROM pg_class WHERE relname = 'published' AND relreplident <> 'f'"
+    assert postgres18.rows(alone) == [(0,)]
+
+
 def test_a_schema_has_one_writer_and_is_ours(postgres18: Database, servers: Callable[[str], str]) -> None:
     first = DatabaseState(postgres18.url, job="shop-views", prefix="shop")
     second = DatabaseState(postgres18.url, job="shop-views", prefix="shop")

@@ -379,6 +379,30 @@ def test_tombstones_where_nobody_says_what_is_whole(setting: Setting) -> None:
     assert setting.contents(table) == {}
 
 
+def test_a_publication_of_all_tables(setting: Setting, postgres18: Database) -> None:
+    """It has the store's own tables, too: what waits is handed on, and deletes are noted, all the same."""
+    postgres18.execute("CREATE PUBLICATION everything FOR ALL TABLES")
+    table, publisher = setting.table(), setting.publisher()
+    publisher.create([table], partitions=1)
+    rows = [row for n in range(4) for row in table.event("c", order(n), position(10 + 5 * n))]
+    for complete in (12, 18, 30):
+        publisher.stand(Phase.STREAM, complete, [table], rows if complete == 12 else [])
+        setting.apply()
+    postgres18.execute(
+        *(
+            f"ALTER TABLE cdc_apply.{name} REPLICA IDENTITY DEFAULT"
+            for (name,) in postgres18.rows(
+                "SELECT tablename FROM pg_tables WHERE schemaname = 'cdc_apply' AND tablename ~ '^(waiting|gone)_'"
+            )
+        )
+    )  # as an older version made them
+    late = [*table.event("u", order(1, "paid"), position(32)), *table.event("d", order(2), position(45))]
+    for complete in (40, 50):
+        publisher.stand(Phase.STREAM, complete, [table], late if complete == 40 else [])
+        setting.apply()
+    assert sorted(row["id"] for row in setting.contents(table).values()) == [0, 1, 3]
+
+
 def test_one_writer_and_no_strangers_table(
     setting: Setting, postgres18: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,6 +126,25 @@ def test_a_galera_node_that_is_not_in_its_cluster_is_waited_for() -> None:
     assert isinstance(connect_failed(Address("h", 3306, "u", "secret"), exc), RetryableError)
 
 
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (1290, "The MySQL server is running with the --super-read-only option so it cannot execute this statement"),
+        (1290, "The MariaDB server is running with the --read-only option so it cannot execute this statement"),
+        (1836, "Running in read-only mode"),
+    ],
+)
+def test_a_server_that_takes_no_changes_for_now_is_waited_for(code: int, words: str) -> None:
+    error = translate(pymysql.OperationalError(code, words), "reading changes")
+    assert isinstance(error, RetryableError)
+    assert "read_only" in str(error.hint)
+
+
+def test_what_other_options_prevent_does_not_pass() -> None:
+    words = "The MySQL server is running with the --secure-file-priv option so it cannot execute this statement"
+    assert isinstance(translate(pymysql.OperationalError(1290, words), "reading"), OperatorError)
+
+
 @pytest.mark.parametrize("code", [1292, 1300, 1366, 1367, 1411, 1525, 1690, 1918, 3854])
 def test_words_that_quote_a_value_are_left_out(code: int) -> None:
     """A virtual column ``UUID_TO_BIN(s)`` that was added over rows is computed as they are read."""

@@ -158,10 +158,9 @@ class ChangeLog:
 
         Each table in a transaction of its own, as `make` does.
         """
-        if wrong := self._wrong():
+        for statement in self._wrong():  # each by itself: of several change tables others may hold some
             with self._changing():
-                for statement in wrong:
-                    self._do(statement)
+                self._do(statement)
         with self._changing():
             self._free([one.oid for one in captured])
         self._drop_old_shapes({one.oid for one in captured})

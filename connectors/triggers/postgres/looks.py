@@ -49,6 +49,10 @@ _KEPT: Final = """
 SELECT c.relname::text, t.tgenabled::text FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
 WHERE t.tgname = 'kept' AND c.relnamespace = %s::oid AND c.relname = ANY (%s)
 """
+_NOT_IDENTIFIED: Final = """
+SELECT c.relname::text FROM pg_class c
+WHERE c.relnamespace = %s::oid AND c.relkind = 'r' AND c.relreplident <> 'f' AND c.relname ~ '^(changes_[0-9]+|missed)$'
+"""
 _CHANGE_TABLES: Final = """
 SELECT c.oid::int8, concat_ws('.', c.xmin, i.xmin), c.relpersistence = 'p' AND NOT c.relrowsecurity
        AND p.relname = 'changes' AND p.relnamespace = c.relnamespace
@@ -99,6 +103,7 @@ class Looks:
                 wrong.append(wanted.statement)
         guards = dict(self._ask(_KEPT, schema, list(GUARDED)))
         wrong += [one for table in GUARDED if guards.get(table) != "A" for one in triggers.guard(self._names, table)]
+        wrong += [triggers.identified(self._names, table) for (table,) in self._ask(_NOT_IDENTIFIED, schema)]
         return SharedLook(" ".join(stamps), wrong)
 
     def standing(

@@ -60,6 +60,12 @@ CREATE TABLE quarantine (
 CREATE TABLE sizes (relation {_TEXT} PRIMARY KEY, rows bigint NOT NULL);
 CREATE TABLE published (view {_TEXT} NOT NULL, key {_TEXT} NOT NULL, row {_TEXT} NOT NULL)
 """
+_NOT_IDENTIFIED: Final = """
+SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relkind = 'r' AND c.relreplident = 'd'
+      AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)
+"""
+"""Tables without a primary key, from which nothing could be deleted where a publication has all tables."""
 _AT_ONCE: Final = 50_000
 _NO_TEXTS: Final = "no_indexes_of_texts"
 _LONG: Final = ("text", "bytea")
@@ -69,6 +75,10 @@ _BEGIN: Final = (
     "set_config('DateStyle', 'ISO', true), set_config('extra_float_digits', '1', true)"
 )
 """What the texts of values rest on is said in each transaction: a pooler may give each another session."""
+
+
+def _identified(at: str) -> str:
+    return f"ALTER TABLE {at} REPLICA IDENTITY FULL"
 
 
 class DatabaseState(ViewState):
@@ -132,6 +142,9 @@ class DatabaseState(ViewState):
                 if name in ("meta", *_OURS) or is_of_relation(name):
                     cursor.execute(f"DROP TABLE {quoted(name)}")
             self._make(cursor, job)
+        cursor.execute(_NOT_IDENTIFIED, (self.schema,))
+        for (name,) in cursor.fetchall():
+            cursor.execute(_identified(quoted(name)))
         self.has_indexes_of_texts = _NO_TEXTS not in known
         cursor.execute("DELETE FROM meta WHERE name = 'owner'")
         cursor.execute("INSERT INTO meta VALUES ('owner', %s)", (self.owner,))
@@ -193,6 +206,11 @@ class DatabaseState(ViewState):
         with self._open() as cursor:
             _run(cursor, statement, parameters)
         return cursor
+
+    def make(self, at: str, made: str) -> None:
+        """Make a table of these columns, or of this query."""
+        self.execute(f"CREATE TABLE {at} {made}")
+        self.execute(_identified(at))
 
     def rows(self, statement: str, parameters: object = None) -> list[Any]:
         """Return all rows of a query."""
@@ -297,7 +315,7 @@ class DatabaseState(ViewState):
         found = self._columns(at)
         if not found:
             parts = [*ours, *(declared(name, kind) for name, kind in columns)]
-            self.execute(f"CREATE TABLE {at} ({', '.join(parts)})")
+            self.make(at, f"({', '.join(parts)})")
             return
         for name, kind in columns:
             wanted, there = shown_type(kind), found.get(name)

@@ -325,7 +325,7 @@ class DatabaseStep:
             self.state.execute(f"DELETE FROM {rows}")
         else:
             self.state.execute(f"DROP TABLE IF EXISTS {rows}")
-            self.state.execute(f"CREATE TABLE {rows} {made}")
+            self.state.make(rows, made)
         self.state.execute("DELETE FROM sizes WHERE relation = ?", [relation])
         self.state.index(relation, by)
 

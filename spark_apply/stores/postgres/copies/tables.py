@@ -256,6 +256,16 @@ def evolve(cur: Cursor, tables: Tables, *, but: Collection[str] = ()) -> None:
         places = sql.SQL("ADD COLUMN {} integer, ADD COLUMN {} bigint")
         named = places.format(sql.Identifier(PARTITION), sql.Identifier(OFFSET))
         cur.execute(sql.SQL("ALTER TABLE {} {}").format(tables.ours("waiting"), named))
+    _identify(cur, tables)
+
+
+def _identify(cur: Cursor, tables: Tables) -> None:
+    """Let rows be deleted of our own tables, which have no key, where a publication has all tables."""
+    for kind in ("waiting", "gone"):
+        name = tables.ours(kind)
+        cur.execute("SELECT relreplident <> 'f' FROM pg_class WHERE oid = to_regclass(%s)", (name.as_string(cur),))
+        if cur.fetchall() == [(True,)]:
+            cur.execute(sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(name))
 
 
 def changes(cur: Cursor, tables: Tables) -> list[tuple[str, sql.Composed]]:
