@@ -16,7 +16,7 @@ from cdc.cli.main import cdc
 from cdc.config.apply_config import ApplyTable, StoreConfig
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import Phase
-from spark_apply.events.quarantine import Quarantine, read_entries, read_notes
+from spark_apply.events.quarantine import Entry, Quarantine, read_entries, read_notes
 from spark_apply.events.set_aside import SetAside
 from spark_apply.job.job import run_apply
 from spark_apply.model.store import open_store
@@ -236,3 +236,20 @@ def test_a_history_lacks_the_event_until_it_is_applied(apply_spark: SparkSession
     assert [one.outcome for one in run_retry(config)] == ["applied"]
     assert versions()[1] == (position(11), 2**40)
     assert held(setting) == []
+
+
+def test_a_key_that_no_note_has_room_for_ends_no_job(kafka: str, tmp_path: Path) -> None:
+    """Any producer may write one to a topic: it is noted without the key, once, and the others as they are."""
+    no_spark: Any = None
+    config = Setting(no_spark, kafka, tmp_path, lambda path: StoreConfig(type="tantivy", path=str(path))).config()
+    topic = f"{config.source.topic_prefix}.public.orders"
+    keys = ['{"id":1}', '"' * 600_000, "x" * 890_000, None]  # a quote is two characters in JSON
+    entries = [
+        Entry("copy", "public.orders", topic, 0, offset, key, None, "not an event", 1)
+        for offset, key in enumerate(keys)
+    ]
+    beyond = OperatorError("the limit")
+    assert [Quarantine(config).put(entries, beyond=beyond) for _ in range(2)] == [4, 0]
+    noted = [(entry.key and len(entry.key), entry.reason) for entry in read_entries(config).values()]
+    too_long = "not an event; its key is too long to be noted here"
+    assert noted == [(8, "not an event"), (None, too_long), (890_000, "not an event"), (None, "not an event")]
