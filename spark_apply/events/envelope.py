@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
@@ -10,6 +11,10 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 
 from spark_apply.events.typed import texts
 from spark_apply.spark.json_reader import read_json
+
+POSITION: Final = r"[0-9a-f]{8}\.[0-9a-f]{16}\.[0-9a-f]{8}"
+"""How a position is written (`cdc.model.change.Position`). Another text, as of another producer's record, would stand
+behind all positions as a text, and no store could read it."""
 
 
 def parse(records: DataFrame, columns: tuple[str, ...] | None = None) -> DataFrame:
@@ -32,7 +37,7 @@ def _columns(columns: tuple[str, ...] | None) -> tuple[list[Column], list[Column
     is_row = after.startswith("{") if columns is None else after.isNotNull()
     position, version = F.col("event.source.position"), F.col("event.source.schema_version")
     whole = (op == "d") | (op.isin("r", "c", "u") & is_row)
-    known = F.col("key").isNotNull() & position.isNotNull() & version.isNotNull()
+    known = F.col("key").isNotNull() & position.rlike(rf"^{POSITION}\z") & version.isNotNull()
     at = [F.col("topic"), F.col("partition"), F.col("offset")]
     return (
         [F.col("value").isNotNull(), *at, F.col("key").cast("string").alias("key"), event.alias("event")],

@@ -27,6 +27,8 @@ from spark_apply.events.kafka.topics import existing_topics, quarantine_topic
 from spark_apply.model.target_table import settings_of
 
 _WITHIN_S: Final = 30.0
+_MOST_BYTES: Final = 900_000
+"""So long a note may be: clients and brokers take records of 1,000,000 bytes, with the record's own key."""
 OF_COPIES: Final = b"{"
 """Keys that begin with it are of copies that are set aside (`spark_apply.events.set_aside`), and not of events."""
 
@@ -160,7 +162,7 @@ class Quarantine:
         """Add entries of one copy; return how many are new. Raises `beyond` and adds none if they exceed the limit."""
         self.refresh()
         known = self._entries
-        told = {e.id: e for e in entries if e.id not in known or e.reason != known[e.id].reason}
+        told = {e.id: e for e in map(_notable, entries) if e.id not in known or e.reason != known[e.id].reason}
         copies = {(e.store, e.topic) for e in told.values()}
         new, held = len(told.keys() - known.keys()), sum(len(self.of(*copy)) for copy in copies)
         if held + new > self.limit:
@@ -214,6 +216,13 @@ class Quarantine:
             raise _unwritten(topic) from exc
         if left or refused:
             raise _unwritten(topic)
+
+
+def _notable(entry: Entry) -> Entry:
+    """Return an entry that a record can hold: a key in it is written out, so it can be longer than in the event."""
+    if len(orjson.dumps(entry.as_json())) <= _MOST_BYTES:
+        return entry
+    return replace(entry, key=None, reason=f"{entry.reason}; its key is too long to be noted here")
 
 
 def _json(text: str) -> object:

@@ -6,6 +6,7 @@ whether that is in the store or in the same batch.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone uses
 
 from cdc.config.apply_config import ApplySource
 from cdc.model.errors import OperatorError
+from spark_apply.events.envelope import POSITION as WRITTEN
 from spark_apply.events.kafka.records import records_between
 from spark_apply.events.latest import latest
 from spark_apply.events.projected import project
@@ -95,6 +97,8 @@ def _missing(row: Row) -> str:
         return f"its op is none of {', '.join(_OPS)}"
     if row["position"] is None:
         return "source.position is missing"
+    if re.fullmatch(WRITTEN, row["position"]) is None:
+        return "source.position is no position of a connector"
     if row["schema_version"] is None:
         return "source.schema_version is missing, or no number"
     return "after is no row"
@@ -169,7 +173,8 @@ def without_misfits(
     theirs = F.col(KEY).isin(keys)
     of_keys = events.where((F.col("topic") == table.topic) & F.col("valid") & F.col("key").isin(keys))
     every = project(latest(of_keys, {table.topic: ""}), table).where(fits)
-    return rows.where(~theirs).unionByName(newest(every, limit))
+    # `fits` too: a key that is no text (bytes outside UTF-8) is told as another, and found by none
+    return rows.where(~theirs & fits).unionByName(newest(every, limit))
 
 
 def newest(rows: DataFrame, limit: str | None) -> DataFrame:

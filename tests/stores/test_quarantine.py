@@ -16,7 +16,7 @@ from cdc.cli.main import cdc
 from cdc.config.apply_config import ApplyTable, StoreConfig
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import Phase
-from spark_apply.events.quarantine import Quarantine, read_entries, read_notes
+from spark_apply.events.quarantine import Entry, Quarantine, read_entries, read_notes
 from spark_apply.events.set_aside import SetAside
 from spark_apply.job.job import run_apply
 from spark_apply.model.store import open_store
@@ -236,3 +236,62 @@ def test_a_history_lacks_the_event_until_it_is_applied(apply_spark: SparkSession
     assert [one.outcome for one in run_retry(config)] == ["applied"]
     assert versions()[1] == (position(11), 2**40)
     assert held(setting) == []
+
+
+def test_a_key_that_no_note_has_room_for_ends_no_job(kafka: str, tmp_path: Path) -> None:
+    """Any producer may write one to a topic: it is noted without the key, once, and the others as they are."""
+    no_spark: Any = None
+    config = Setting(no_spark, kafka, tmp_path, lambda path: StoreConfig(type="tantivy", path=str(path))).config()
+    topic = f"{config.source.topic_prefix}.public.orders"
+    keys = ['{"id":1}', '"' * 600_000, "x" * 890_000, None]  # a quote is two characters in JSON
+    entries = [
+        Entry("copy", "public.orders", topic, 0, offset, key, None, "not an event", 1)
+        for offset, key in enumerate(keys)
+    ]
+    beyond = OperatorError("the limit")
+    assert [Quarantine(config).put(entries, beyond=beyond) for _ in range(2)] == [4, 0]
+    noted = [(entry.key and len(entry.key), entry.reason) for entry in read_entries(config).values()]
+    too_long = "not an event; its key is too long to be noted here"
+    assert noted == [(8, "not an event"), (None, too_long), (890_000, "not an event"), (None, "not an event")]
+
+
+def test_records_of_another_producer(setting: Setting) -> None:
+    """With a text for a position that is none, which no store could compare; with a key that is no text."""
+    table, publisher = setting.table(columns=COUNTED), setting.publisher()
+    publisher.create([table], partitions=1)
+    good = [*change(table, 1, 1, 10), *change(table, 2, 1, 11)]
+    ((topic, key, value),) = change(table, 9, 7, 12)
+    assert value is not None
+    written = position(12).encode()
+    odd = (b"garbage", b"", written.replace(b"0", b"z"), written.upper() + b"\\n")
+    bad = [(topic, key, value.replace(written, text)) for text in odd]
+    bad += [(topic, b'{"id":\xff}', value), (topic, b"\xff", value)]
+    later = [*change(table, 1, 2, 13), *change(table, 3, 1, 14)]
+    publisher.publish([*good, *bad, *later])
+    assert setting.apply().tables[table.qualified]["copy"].quarantined == len(bad)
+    assert setting.contents(table) == setting.folded(table, good + later)
+    assert setting.rows(table) == 3
+    no_position = "not an event: source.position is no position of a connector"
+    reasons = [entry.reason for entry in read_entries(setting.config()).values()]
+    assert sorted(reasons) == ["a value does not fit: id"] * 2 + [no_position] * len(odd)
+
+
+def test_an_event_of_a_version_that_nobody_knows_stops_no_other_table(setting: Setting) -> None:
+    """Once the schema topic has the version, the table goes on where it was."""
+    table, other, publisher = setting.table(), setting.table("other"), setting.publisher()
+    publisher.create([table, other], partitions=1)
+    records = [r for of in (table, other) for n in (1, 2) for r in of.event("c", order(n), position(10 + n))]
+    publisher.publish(records)
+    setting.apply()
+    unknown = setting.table(version=9, columns={**ORDERS, "note": {"kind": "string"}})
+    more = [
+        *unknown.event("u", {**order(1, "paid"), "note": "x"}, position(20)),
+        *other.event("u", order(1, "sent"), position(21)),
+    ]
+    publisher.publish(more)
+    said = "public.orders: an event names version 9, which the schema topic does not hold"
+    assert setting.apply().aside == {"public.orders": {"copy": said}}
+    assert setting.contents(other) == setting.folded(other, records + more)
+    publisher.versions([unknown])
+    assert setting.apply().aside == {}
+    assert setting.contents(unknown) == setting.folded(unknown, records + more)

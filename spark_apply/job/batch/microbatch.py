@@ -296,7 +296,10 @@ class Applier:
             route = self.routes[topic] = self.evolve(route)
         if version > route.table.version:
             msg = f"{route.table.qualified}: an event names version {version}, which the schema topic does not hold"
-            raise BugError(msg, hint="was the schema topic recreated? A fresh snapshot writes it again")
+            hint = (
+                "was the schema topic made again, or has another producer written this event? A fresh snapshot of the "
+            )
+            raise OperatorError(msg, hint=f"{hint}connector writes the topic again; until then the other tables go on")
         return route
 
 
