@@ -13,7 +13,9 @@ from cdc.config.requirement import require
 from cdc.config.table_patterns import matches
 from cdc.model.errors import ConfigError
 
-_BROKER = re.compile(r"(?:[A-Za-z_]+://)?(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/;\[\]]+)(?::(\d{1,5}))?")
+_BROKER = re.compile(
+    r"(?:(?:SASL_)?(?:PLAINTEXT|SSL)://)?(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/;\[\]]+)(?::(\d{1,5}))?", re.IGNORECASE
+)
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _RETENTION = re.compile(r"([1-9]\d{0,8})([mhd])")
 _UNITS_MS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -55,6 +57,15 @@ TOPIC_LEAST = {
 """The least that correctness needs: a position and a row fit, and a reader that was away for a week sees deletes."""
 
 
+def brokers_of(bootstrap_servers: str) -> list[str]:
+    """Return the addresses of brokers, each as ``host:port``: not all clients take a protocol before it, or no address.
+
+    As Kafka's own properties have them: ``PLAINTEXT://host:9092``, and commas behind the last.
+    """
+    found = filter(None, map(str.strip, bootstrap_servers.split(",")))
+    return [server.rpartition("://")[2] for server in found]
+
+
 def check_clients(bootstrap_servers: str, topic_prefix: str, options: Mapping[str, str]) -> None:
     """Refuse what every client of a cluster is told, where it cannot be meant."""
     require(bootstrap_servers.strip(" ,"), "bootstrap_servers is empty", "bootstrap_servers: 127.0.0.1:9092")
@@ -64,6 +75,12 @@ def check_clients(bootstrap_servers: str, topic_prefix: str, options: Mapping[st
             found and 0 < int(found[1] or 1) <= MOST_PORT,
             f"bootstrap_servers: address {number} is not host:port",  # not repeated: a reference may hold a password
             "host1:9092,host2:9092; IPv6 in brackets: [::1]:9092; who logs in is said in options",
+        )
+        protocol, told = server.rpartition("://")[0].upper(), options.get("security.protocol", "PLAINTEXT").upper()
+        require(
+            protocol in ("", told),
+            f"bootstrap_servers: address {number} has protocol {protocol}, and options say {told}",
+            f"options: {{security.protocol: {protocol}}}, if that is what the listener speaks",
         )
     require(
         _PREFIX.fullmatch(topic_prefix),

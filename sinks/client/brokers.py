@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 from kafka.errors import UnknownTopicOrPartitionError
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest, MetadataRequest
 
+from cdc.config.kafka_config import brokers_of
 from sinks.client.connection import LOOK_S, Connection, ConnectionConfig, LostError
 
 _COORDINATE_S: Final = 15.0
@@ -34,7 +35,7 @@ class Brokers:
     """Asks for leaders and coordinators when they are needed, and again once they are forgotten."""
 
     def __init__(self, bootstrap_servers: str, config: ConnectionConfig) -> None:
-        self._bootstrap = [_address(server) for server in bootstrap_servers.split(",")]
+        self._bootstrap = [_address(server) for server in brokers_of(bootstrap_servers)]
         self._config = config
         self._addresses: dict[int, Address] = {}
         self._partitions: dict[str, int] = {}

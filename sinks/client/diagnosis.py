@@ -26,6 +26,14 @@ _HEARD_WITHIN_S: Final = 8.0
 _LOGIN: Final = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED}  # noqa: SLF001 - public names of it
 _TLS: Final = {KafkaError._SSL}  # noqa: SLF001
 
+_OUTSIDE: Final = re.compile(r'property "([^"]+)" value \S+ is outside allowed range (-?\d+)\.\.(-?\d+)')
+_OTHER_NAMES: Final = {
+    "queue.buffering.max.ms": "linger.ms",
+    "compression.codec": "compression.type",
+    "message.send.max.retries": "retries",
+    "message.timeout.ms": "delivery.timeout.ms",
+    "max.in.flight.requests.per.connection": "max.in.flight",
+}
 _WRONG: Final = re.compile(r'(No such|Invalid value).*configuration property:? "([^"]*)"')
 _PROTOCOLS: Final = "security.protocol is PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"
 _NO_TLS: Final = "connecting to a PLAINTEXT broker listener"
@@ -83,16 +91,28 @@ def _refuse_wrong(options: tuple[tuple[str, str], ...]) -> None:
         ) from None
     except KafkaException as exc:
         error = exc.args[0] if exc.args else None
-        wrong = _WRONG.search(error.str()) if isinstance(error, KafkaError) else None
+        told = error.str() if isinstance(error, KafkaError) else ""
+        if (range_ := _OUTSIDE.search(told)) is not None:
+            name = _as_given(range_[1], dict(options))
+            raise ConfigError(
+                f"options: {name} has a value that it cannot have", hint=f"{name}: from {range_[2]} to {range_[3]}"
+            ) from None
+        wrong = _WRONG.search(told)
         if wrong is None:  # for example, the file of an authority cannot be read
             return
-        name = wrong[2]
+        name = _as_given(wrong[2], dict(options))
         if wrong[1] == "No such":
             near = difflib.get_close_matches(name.replace("_", "."), KNOWN, n=1)
             hint = f"did you mean {near[0]}?" if near else f"leave it out; of those that count: {', '.join(KNOWN)}"
             raise ConfigError(f"options: “{name}” is no property of Kafka's clients", hint=hint) from None
         hint = _PROTOCOLS if name == "security.protocol" else f"librdkafka's CONFIGURATION.md has the values of {name}"
         raise ConfigError(f"options: {name} has a value that it cannot have", hint=hint) from None
+
+
+def _as_given(name: str, options: Mapping[str, str]) -> str:
+    """Return a property by the name that the file has for it: the client tells of it by another one."""
+    other = _OTHER_NAMES.get(name, name)
+    return other if name not in options and other in options else name
 
 
 def _complaint(servers: str, options: Mapping[str, str]) -> KafkaError | None:

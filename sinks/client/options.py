@@ -8,6 +8,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
+from cdc.config.kafka_config import brokers_of
 from cdc.machine.hosts import is_local
 from cdc.model.errors import ConfigError
 from sinks.client import oidc
@@ -54,7 +55,7 @@ def python_client(bootstrap_servers: str, options: Mapping[str, str]) -> dict[st
     if oidc.wanted(options):
         mapped["sasl_oauth_token_provider"] = oidc.Tokens(options)
     tell_of_weakness(bootstrap_servers, weakness(options, bootstrap_servers))
-    return {"bootstrap_servers": bootstrap_servers.split(","), **mapped}
+    return {"bootstrap_servers": brokers_of(bootstrap_servers), **mapped}
 
 
 def weakness(options: Mapping[str, str], bootstrap_servers: str = "localhost") -> str | None:
@@ -66,8 +67,8 @@ def weakness(options: Mapping[str, str], bootstrap_servers: str = "localhost") -
         return "sasl.oauthbearer.token.endpoint.url is http: the client's secret is sent without encryption"
     if options.get("security.protocol", "").upper() == "SASL_PLAINTEXT":
         return "security.protocol=SASL_PLAINTEXT logs in without encryption and without knowing who answers"
-    hosts = ",".join(server.strip().rpartition(":")[0].strip("[]") or server.strip() for server in
-                     bootstrap_servers.split(","))  # fmt: skip
+    servers = brokers_of(bootstrap_servers)
+    hosts = ",".join(server.rpartition(":")[0].strip("[]") or server for server in servers)
     if not encrypted and not is_local(hosts, ""):
         return (
             "security.protocol=PLAINTEXT sends rows to another host without encryption and without knowing who answers"

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def _example(url: str, path: Path, *more: str) -> subprocess.Popen[bytes]:
 def _copied(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
-    with sqlite3.connect(path) as store:
+    with closing(sqlite3.connect(path)) as store:
         try:
             rows = store.execute("SELECT value FROM rows").fetchall()
         except sqlite3.OperationalError:  # it has not begun

@@ -23,5 +23,6 @@ def test_a_module_of_the_current_folder_is_not_run(tmp_path: Path, monkeypatch: 
 
 def test_rows_that_leave_this_machine_unencrypted_are_warned_of() -> None:
     assert weakness({}, "localhost:9092,127.0.0.1,[::1]:9092") is None
+    assert weakness({}, "PLAINTEXT://localhost:9092, 127.0.0.1,") is None
     assert weakness({"security.protocol": "SSL"}, "kafka.example:9093") is None
     assert "PLAINTEXT" in (weakness({}, "localhost:9092,kafka.example:9092") or "")

@@ -13,9 +13,12 @@ from click.testing import CliRunner
 
 from cdc.cli.inspecting.status import status
 from cdc.config.config import ConnectorConfig, load_apply, load_connector
-from cdc.config.kafka_config import GUARANTEED
+from cdc.config.kafka_config import GUARANTEED, brokers_of
 from cdc.config.views import describes_views, load_views
 from cdc.model.errors import CdcError, ConfigError
+from sinks.client.brokers import Brokers
+from sinks.client.connection import ConnectionConfig
+from sinks.client.options import python_client
 
 GOOD = """
 name: shop
@@ -267,6 +270,17 @@ BAD = {
     "a port that is none": (
         GOOD.replace("broker:9092", "a:1,b:99999"), "bootstrap_servers: address 2 is not", "host1:",
     ),
+    "a protocol that is not Kafka's": (
+        GOOD.replace("broker:9092", "http://a:1"), "address 1 is not host:port", "host1:",
+    ),
+    "a protocol that options do not say": (
+        GOOD.replace("broker:9092", "a:1,SASL_SSL://b:2"),
+        "bootstrap_servers: address 2 has protocol SASL_SSL, and options say PLAINTEXT",
+        "options: {security.protocol: SASL_SSL}",
+    ),
+    "a character that YAML has not": (
+        GOOD.replace("broker", "bro\x01ker"), ":8: this is not YAML: it has the character U+0001", "double quotes",
+    ),
     "a port that is a word": (GOOD.replace("broker:9092", "a:b"), "bootstrap_servers: address 1 is not", "host1:"),
     "IPv6 without brackets": (
         GOOD.replace("broker:9092", "::1:9092"), "bootstrap_servers: address 1 is not", "[::1]",
@@ -492,3 +506,12 @@ def test_what_a_run_goes_on_without_may_be_named_anywhere(tmp_path: Path, source
     assert (config.source.captures("s.b"), without.source.captures("s.b")) == (True, False)
     assert without.source.captures("s.a")
     assert dataclasses.replace(without, source=config.source) == config
+
+
+def test_brokers_as_listeners_name_them(tmp_path: Path) -> None:
+    """Kafka's own clients take a protocol before an address, and commas too many; each of ours is given none of it."""
+    found = _load(tmp_path, GOOD.replace("broker:9092", '"PLAINTEXT://a:1, [::1]:2,, plaintext://b,"')).sink
+    assert brokers_of(found.bootstrap_servers) == ["a:1", "[::1]:2", "b"]
+    assert python_client(found.bootstrap_servers, {})["bootstrap_servers"] == ["a:1", "[::1]:2", "b"]
+    config = ConnectionConfig(client_id="cdc", answer_s=1.0, options={})
+    assert Brokers(found.bootstrap_servers, config)._bootstrap == [("a", 1), ("::1", 2), ("b", 9092)]

@@ -135,6 +135,12 @@ def _compose(path: Path, text: str | None = None) -> yaml.Node | None:
         return yaml.compose(text, Loader=yaml.SafeLoader)
     except RecursionError:
         raise ConfigError(f"{path}: lists or keys are nested too deeply to be read") from None
+    except yaml.reader.ReaderError as exc:
+        at, code = text.count("\n", 0, exc.position) + 1, int(exc.character)
+        raise ConfigError(
+            f"{path}:{at}: this is not YAML: it has the character U+{code:04X}, which no YAML may have",
+            hint='take it out; where it is meant, write it in double quotes: "\\x01"',
+        ) from exc
     except yaml.YAMLError as exc:
         mark = getattr(exc, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
