@@ -78,8 +78,11 @@ class VerdictError(OperatorError):
 class GapError(VerdictError):
     """The log after the position is gone, or cannot be followed: only reading the tables again can close the gap.
 
-    `may_pass`: the next start may find it otherwise, so that the exit code asks for one.
+    `may_pass`: the next start may find it otherwise, so that the exit code asks for one. `elsewhere`: the server writes
+    another log than that of the position; should that come back, what was written meanwhile is not in it.
     """
+
+    elsewhere = False
 
     def __init__(self, message: str, *, hint: str | None = None, may_pass: bool = False) -> None:
         super().__init__(message, hint=hint)

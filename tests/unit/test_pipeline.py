@@ -1068,6 +1068,28 @@ def test_a_log_that_goes_off_while_tables_are_read(bench: Bench, monkeypatch: py
     assert bench.events(A).count("r") >= 2 + 2
 
 
+def test_a_log_that_was_another_for_a_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that has the position's log again has not, in it, what it wrote meanwhile; noted once."""
+    bench.log.commit(insert(A, _row("1")))
+    bench.run(A, source=Unlogged)
+
+    def other(*_: object) -> None:
+        gap = GapError("binlog reset")
+        gap.elsewhere = True
+        raise gap
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Unlogged, "verify", other)
+        for _ in range(2):
+            with pytest.raises(GapError):
+                bench.run(A, source=Unlogged)
+            assert bench.state().offset.get(UNLOGGED)
+    before = len(bench.events(A))
+    bench.run(A, source=Unlogged)
+    assert bench.events(A)[before:] == ["r"]
+    assert not bench.state().offset.get(UNLOGGED)
+
+
 @pytest.mark.parametrize("while_followed", [True, False])
 def test_a_log_that_was_off_for_a_time(bench: Bench, monkeypatch: pytest.MonkeyPatch, *, while_followed: bool) -> None:
     """It is noted before the run ends with it, and the next one reads the tables again, once."""

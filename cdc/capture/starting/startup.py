@@ -153,9 +153,11 @@ class Startup:
             )
             if gap is not None:
                 raise gap
-        except GapError:
+        except GapError as exc:
             asked = self._asked()
             if not asked:
+                if exc.elsewhere:
+                    self._note_unlogged(state, identity)
                 raise
             self._refuse_others(identity, tables, still)
             for name in sorted({*state.tables} - {*names}):  # the log that told of its end may be gone
@@ -199,11 +201,12 @@ class Startup:
         return not was
 
     def _note_unlogged(self, state: State, identity: Mapping[str, str]) -> None:
-        """Commit that what was written since the position may be in no log: no later look at the log tells that.
+        """Commit that what was written since the position may not be in its log: no later look at that tells it.
 
         Not of a server that was never followed, as where the file leads to another one for a start.
         """
-        if state.identity.get(LINEAGE) == identity.get(LINEAGE) and state.phase is not Phase.CREATING:
+        same = state.identity.get(LINEAGE) == identity.get(LINEAGE)
+        if same and state.phase is not Phase.CREATING and not state.offset.get(UNLOGGED):
             self._sink.commit(_unlogged(state).next())
         self._was_unlogged = False
 

@@ -26,7 +26,7 @@ BY_HAND: Final = (
     "gtid_purged was set by hand, as by a dump that is loaded, whose rows are in no log (mysqldump --set-gtid-purged)"
 )
 
-WAS_OFF: Final = "the server wrote no log for a time (binlog off)"
+WAS_OFF: Final = "the server wrote no log for a time (binlog off), or another one than that of the position"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +88,15 @@ def known_gtids(state: State, here: ServerLog) -> GtidSet | GtidPosition | None:
 def refusals(
     state: State, here: ServerLog, made_at: MadeAt, find: Find, trace: Trace = lambda _: None
 ) -> Iterator[OperatorError]:
-    """Give why the log cannot be followed from `state` without a gap."""
+    """Give why the log cannot be followed from `state` without a gap.
+
+    The log of the position may come back, as where `log_bin` gets its old name, or a disk is mounted again.
+    """
     whole = True
     for refusal in _of_log(state, here, made_at):
         whole = False
+        if isinstance(refusal, GapError):
+            refusal.elsewhere = state.identity.get(LINEAGE) == here.lineage
         yield refusal
     if whole:
         yield from _of_last(state, here, made_at, find)
