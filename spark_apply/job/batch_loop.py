@@ -76,6 +76,8 @@ class BatchLoop:
     """Held while a batch is applied."""
     _topics_at: float = 0.0
     """When the topics of the running batch are asked for, on the monotonic clock."""
+    _suspected: bool = False
+    """Whether one of them was not there."""
     _ending: threading.Event = field(default_factory=threading.Event)
     _failures: list[Exception] = field(default_factory=list)
     _pace: Pace = field(init=False)
@@ -96,14 +98,10 @@ class BatchLoop:
         try:
             failed = query is not None and self._watch(query)
         except Exception as exc:  # noqa: BLE001 - raised below, as a failed batch is
-            self._failures.append(exc)
-            if query is not None and isinstance(exc, OtherTopicError):
-                self.start.asides.over = True  # what the stop ends is no copy's fault, and not tried again
-                self._stop(query)  # a batch that reads a topic that is gone would wait for it, minutes at a time
+            self._fails(query, exc)
         finally:
             self._ending.set()
-            with self._idle:  # a running batch is finished first
-                pass
+            self._await_batch(query)
             self._end(query)
         if self._failures or failed:
             self._raise_no_answer(query)
@@ -115,6 +113,22 @@ class BatchLoop:
         self.publisher.publish_pending()
         self.maintenance.look(now=self.once and not self.stop.is_set())
         return self.publisher.every_end() if self.tables.found and not self.stop.is_set() else None
+
+    def _fails(self, query: StreamingQuery | None, exc: Exception) -> None:
+        """Note a failure. A batch that reads a topic that is gone is stopped: it would wait, minutes at a time."""
+        self._failures.append(exc)
+        if query is not None and isinstance(exc, OtherTopicError):
+            self.start.asides.over = True  # what the stop ends is no copy's fault, and not tried again
+            self._stop(query)
+
+    def _await_batch(self, query: StreamingQuery | None) -> None:
+        """Wait for a running batch, which is finished first, unless a topic is gone meanwhile."""
+        while not self._idle.acquire(timeout=_LOOK_S):
+            try:
+                self._look_at_topics()
+            except OtherTopicError as exc:
+                self._fails(query, exc)
+        self._idle.release()
 
     def _raise_no_answer(self, query: StreamingQuery | None) -> None:
         """Raise NoAnswerError if the query, or a batch, has failed because no broker answers, or leads a partition."""
@@ -157,7 +171,7 @@ class BatchLoop:
                 msg = "stopped before this batch"
                 raise InterruptedError(msg)  # a return would mean to Spark that the batch is done
             start, publisher, began = self.start, self.publisher, time.monotonic()
-            self._topics_at = began + _TOPICS_S
+            self._topics_at, self._suspected = began + _TOPICS_S, False
             with recorded(self._failures):
                 ends = checkpoints.ends_of(start.spark, self.at.checkpoint, batch_id)
                 start.asides.containing = True
@@ -215,10 +229,26 @@ class BatchLoop:
             finally:
                 self._idle.release()
                 self.figures.meter.moves()
-        elif time.monotonic() > self._topics_at:
-            with suppress(NoAnswerError):  # the batch finds that out
-                self.at.topics.require(within_s=0)
-            self._topics_at = time.monotonic() + _TOPICS_S
+        else:
+            self._look_at_topics()
+
+    def _look_at_topics(self) -> None:
+        """Raise OtherTopicError if a topic is gone under a batch that runs for long.
+
+        The brokers say so twice: one that has just begun may not know of it yet.
+        """
+        if time.monotonic() < self._topics_at:
+            return
+        try:
+            self.at.topics.require(within_s=0)
+            self._suspected = False
+        except NoAnswerError:  # the batch finds that out
+            pass
+        except OtherTopicError:
+            if self._suspected:
+                raise
+            self._suspected = True
+        self._topics_at = time.monotonic() + _TOPICS_S
 
     def _fed(self) -> list[str]:
         """Return the stores that go on though nothing has come of their tables."""
