@@ -131,8 +131,8 @@ class Pipeline:
         """Whether everything that the source had committed at the call of `run` is in Kafka."""
         self._events = 0
         self._failing_since_s: float | None = None
-        self._pause_s = RETRY_FIRST_S
         """When the first error came, since all that was read was in Kafka."""
+        self._pause_s = RETRY_FIRST_S
         self._ran = False
         self._is_read_again = False
         """Whether the file was read once more since this copy has stood by."""

@@ -79,7 +79,7 @@ def check_clients(bootstrap_servers: str, topic_prefix: str, options: Mapping[st
         protocol, told = server.rpartition("://")[0].upper(), options.get("security.protocol", "PLAINTEXT").upper()
         require(
             protocol in ("", told),
-            f"bootstrap_servers: address {number} has protocol {protocol}, and options say {told}",
+            f"bootstrap_servers: address {number} has protocol {protocol}, and security.protocol is another",
             f"options: {{security.protocol: {protocol}}}, if that is what the listener speaks",
         )
     require(

@@ -32,6 +32,7 @@ _OTHER_NAMES: Final = {
     "compression.codec": "compression.type",
     "message.send.max.retries": "retries",
     "message.timeout.ms": "delivery.timeout.ms",
+    "request.required.acks": "acks",
     "max.in.flight.requests.per.connection": "max.in.flight",
 }
 _WRONG: Final = re.compile(r'(No such|Invalid value).*configuration property:? "([^"]*)"')

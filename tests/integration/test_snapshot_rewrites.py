@@ -130,6 +130,29 @@ def test_a_window_is_of_a_table_as_it_was_compared(postgres18: Database) -> None
             snapshotter.rows(table, [(b"1",)], first=False)
 
 
+def test_a_window_is_of_no_twin_of_a_table(postgres18: Database) -> None:
+    """One transaction has made both, as a restore does: nothing but their numbers tells them apart."""
+    postgres18.execute("BEGIN; CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY); COMMIT")
+    postgres18.execute("INSERT INTO t VALUES (1)", "INSERT INTO u VALUES (666)")
+    config = _config(postgres18, "public.t", workers=1)
+    with closing(PostgresSource(config)) as source, closing(PostgresSnapshotter(config)) as snapshotter:
+        source.connect()
+        (table,) = source.tables()
+        postgres18.execute("ALTER TABLE t RENAME TO x; ALTER TABLE u RENAME TO t; ALTER TABLE x RENAME TO u")
+        with pytest.raises(ChangedError, match="was altered before it was read"):
+            snapshotter.window(table, None, 10, key="", first=False)
+
+
+def test_a_table_that_was_rewritten_before_its_view_is_read(postgres18: Database) -> None:
+    """A job that truncates it now and then would keep a snapshot from its beginning."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    config = _config(postgres18, "public.t", workers=1)
+    with closing(PostgresSource(config)) as source, closing(PostgresSnapshotter(config)) as snapshotter:
+        source.connect()
+        postgres18.execute("TRUNCATE t", "INSERT INTO t VALUES (2)", "VACUUM FULL t")
+        assert [chunk.rows for chunk in snapshotter.chunks(source.tables(), {}, None) if chunk.rows] == [[(b"2",)]]
+
+
 def test_a_table_is_locked_only_while_it_is_read(postgres18: Database) -> None:
     """DDL on one that is done, or not begun, does not wait for the others; what was read of it stays right."""
     postgres18.execute(

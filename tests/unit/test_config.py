@@ -275,7 +275,7 @@ BAD = {
     ),
     "a protocol that options do not say": (
         GOOD.replace("broker:9092", "a:1,SASL_SSL://b:2"),
-        "bootstrap_servers: address 2 has protocol SASL_SSL, and options say PLAINTEXT",
+        "bootstrap_servers: address 2 has protocol SASL_SSL, and security.protocol is another",
         "options: {security.protocol: SASL_SSL}",
     ),
     "a character that YAML has not": (

@@ -361,7 +361,7 @@ class Catalog:
                 primary_key=tuple(primary_key or ()),
                 identity_key=tuple(identity_key or ()),
                 unique=tuple(map(frozenset, unique or ())),
-                marks=(files, hashlib.md5((made or "").encode(), usedforsecurity=False).hexdigest()),
+                marks=(files, self._made(oid, made or "")),
                 filled=frozenset(compress(names, filled)),
                 nullable=frozenset(names) - set(compress(names, not_null)),
                 loose=frozenset(compress(names, loose)),
@@ -369,6 +369,14 @@ class Catalog:
             )
         self.learn_types(c.type_oid for today in found.values() for c in today.columns)
         return found
+
+    def _made(self, oid: int, made: str) -> str:
+        """Return one word for the transactions that made a table's columns, and for which table these are of.
+
+        Of two that one transaction has made, as a restore does, these are the same. Triggers are of a table by its oid.
+        """
+        text = made if self._by_triggers else f"{oid} {made}"
+        return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
     def printed(self, columns: Iterable[tuple[int, int]]) -> dict[tuple[int, int], str]:
         """Return, by type and modifier, a word that is the same for two types if they print the same values."""

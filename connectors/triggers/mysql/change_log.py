@@ -37,7 +37,7 @@ from connectors.triggers.mysql import forgetting, triggers
 from connectors.triggers.mysql.looks import Looks
 from connectors.triggers.mysql.rights import no_right, not_trusted
 from connectors.triggers.mysql.shape import Shape, ShapeColumn, too_wide_rows
-from connectors.triggers.mysql.triggers import FORGETS, SQL_MODE, Names, Trigger, literal
+from connectors.triggers.mysql.triggers import FORGETS, Names, Trigger, literal, sql_mode
 
 log = logging.getLogger("cdc")
 
@@ -211,7 +211,7 @@ class ChangeLog:
         """Make the triggers of a change table that is there."""
         made = self._looks.defined(self.names.schema, self.names.change_table(number)) or ""
         self._ask(f"UPDATE {self.names.of('shapes')} SET made = %s WHERE shape = %s", made, number)
-        self._do(f"SET SESSION sql_mode = '{SQL_MODE}'")
+        self._do(f"SET SESSION sql_mode = '{sql_mode(mariadb=self._server.mariadb)}'")
         try:
             for trigger in (*triggers.guards(self.names, number), *triggers.triggers(self.names, number, shape)):
                 self._create(trigger)

@@ -19,7 +19,7 @@ from connectors.mysql.values.mapping import quoted_name as quoted
 from connectors.triggers.mysql import triggers
 from connectors.triggers.mysql.rights import no_process
 from connectors.triggers.mysql.shape import Shape, definition
-from connectors.triggers.mysql.triggers import SQL_MODE, Names, Trigger
+from connectors.triggers.mysql.triggers import Names, Trigger, sql_mode
 
 _MADE_AT: Final = """
 SELECT COALESCE(CREATE_TIME, '') FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s
@@ -84,11 +84,12 @@ class Looks:
             return None
         ((made_at,),) = self._ask(_MADE_AT, shape.schema, shape.name) or [[""]]
         facts = [now, ours, theirs, made_at]
+        mode = {*sql_mode(mariadb=self._server.mariadb).split(",")}
         for trigger in (*guards, *triggers.triggers(self._names, number, shape)):
             of = made.get((trigger.schema, trigger.name))
             if of is None or list(of[:3]) != [trigger.timing, trigger.event, trigger.table]:
                 return None
-            if not self._does(trigger, of[3]) or set(of[4].split(",")) != set(SQL_MODE.split(",")):
+            if not self._does(trigger, of[3]) or set(of[4].split(",")) != mode:
                 return None
             facts += [*of[5:]]
         return facts

@@ -21,7 +21,9 @@ were written for: a column that is gone, a value that does not fit, a change tab
 caught, and a miss (`x`) is written down in place of the change. If that fails too, because there is no such table any
 more, the miss is noted in a table that all share: the change table may be back before anybody looks. If that one is
 gone, nothing is written: then the connector finds that. sql_mode is strict, so that a value which does not fit is an
-error and not another value; it allows dates that are none, as tables may hold them.
+error and not another value. Tables may hold dates that are none: MySQL copies them as they are stored, and looks at
+them, by the session's zone, only where a mode names dates; MariaDB looks at those of its formats before 10.1, which
+need a mode that allows them.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from connectors.mysql.values.mapping import quoted_name as quoted
 from connectors.triggers.mysql.shape import Shape, stored
 
 EVENTS: Final = ("insert", "update", "delete")
-SQL_MODE: Final = "STRICT_ALL_TABLES"
+_STRICT: Final = "STRICT_ALL_TABLES"
 MARKED: Final = "cdc: changes of connector "
 """What the comment on a connector's tables begins with; `connectors.mysql.catalog` leaves such tables out."""
 LONGEST: Final = 36
@@ -45,6 +47,11 @@ _TRUNCATED: Final = 1265
 FORGETS: Final = "@cdc_forgets"
 """The variable by which a session says that it is the connector, which deletes what it has read."""
 _GUARDED: Final = ("delete", "update")
+
+
+def sql_mode(*, mariadb: bool) -> str:
+    """Return the sql_mode of triggers."""
+    return f"{_STRICT},ALLOW_INVALID_DATES" if mariadb else _STRICT
 
 
 @dataclass(frozen=True, slots=True)
