@@ -144,6 +144,11 @@ REFUSED: list[tuple[str, str, str]] = [
     ("SELECT id, g + 1 AS r FROM public.t", "its sides are string and int", "engine: spark"),
     ("SELECT id FROM public.t WHERE g = 1", "it compares string with int", "engine: spark"),
     ("SELECT id FROM public.t WHERE (x > 1) = x < 2", "from left to right; write paren", "engine: spark"),
+    ("SELECT id FROM public.t WHERE x > 1 = g LIKE 'x%'", "write parentheses around t.g LIKE 'x%'", "engine: spark"),
+    ("SELECT id FROM public.t WHERE n IN (1) = (x > 1)", "write parentheses around t.n IN (1)", "engine: spark"),
+    ("SELECT id FROM public.t WHERE n NOT IN (1) = (x > 1)", "around NOT t.n IN (1)", "engine: spark"),
+    ("SELECT id FROM public.t WHERE n BETWEEN 1 AND 2 = (x > 1)", "around t.n BETWEEN 1 AND 2", "engine: spark"),
+    ("SELECT id FROM public.t WHERE g LIKE 'x' IN (true)", "around t.g LIKE 'x'", "engine: spark"),
     ("SELECT id FROM public.t WHERE at > 'yesterday'", "it compares timestamp_ntz with a text", "engine: spark"),
     ("SELECT id FROM public.t WHERE n", "t.n is bigint; it should be a condition", "engine: spark"),
     (
