@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Callable, Iterator
 
@@ -13,6 +14,7 @@ from sqlglot import exp
 from cdc.model.change import Kind
 from cdc.model.errors import ConfigError
 from spark_apply.views.database.names import filled
+from spark_apply.views.planning.output_types import spark_text
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.view_plan import Division, Node, Relation, ViewPlan
 from tests.views.engine import relation
@@ -484,6 +486,14 @@ def test_names_are_found_whatever_their_case_and_kept_as_they_are_written() -> N
     plan = plan_view("v", "SELECT o.ID, NAME AS Nick, o.* EXCEPT (id) FROM SHOP.odd O", ["ID"], RELATIONS)
     assert plan.nodes[-1].columns == ("ID", "Nick", "Name")
     assert plan.reads == ("shop.Odd",)
+
+
+@pytest.mark.parametrize("called", ["like(g, 'a%')", "like(g, 'a!%', '!')", "ilike(g, 'a%')", "rlike(g, 'a')"])
+def test_a_function_that_is_written_as_an_operator_stays_one_part(called: str) -> None:
+    """``b = g LIKE 'a%'`` is ``(b = g) LIKE 'a%'`` to Spark, and the parser has one node for both."""
+    for sides in (f"true = {called}", f"{called} = true", f"{called} IN (true)"):
+        text = spark_text(f"SELECT {sides} AS r FROM public.t", {}, dt.datetime(2026, 1, 1))  # noqa: DTZ001
+        assert re.search(r"\(g R?I?LIKE '[^()]+\)( = TRUE| IN | AS r)", text, re.IGNORECASE), text
 
 
 def test_a_dot_may_be_part_of_a_name() -> None:

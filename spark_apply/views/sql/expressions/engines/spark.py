@@ -30,7 +30,7 @@ def as_spark(tree: exp.Expr) -> exp.Expr:
 
 def _with_likes_apart(tree: exp.Expr) -> exp.Expr:
     """Put functions that are written as operators into parentheses: ``b = like(s, 'x')`` is not ``b = s LIKE 'x'``."""
-    for node in list(tree.find_all(exp.Like, exp.ILike, exp.RegexpLike)):
+    for node in list(tree.find_all(exp.Like, exp.ILike, exp.RegexpLike, exp.Escape)):
         if is_called(node) and isinstance(node.parent, exp.Predicate):
             apart = exp.Paren()
             node.replace(apart)
