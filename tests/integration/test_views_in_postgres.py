@@ -25,11 +25,13 @@ from cdc.model.change import Kind
 from cdc.model.errors import ConfigError, FencedError, OperatorError, RetryableError
 from spark_apply.views.database.state import DatabaseState
 from spark_apply.views.database.step import LongTextError
+from spark_apply.views.database.store import DatabaseStore
 from spark_apply.views.database.values import declared, object_of
 from spark_apply.views.embedded.step import ViewError
 from spark_apply.views.model.values import engine_type, quoted
 from spark_apply.views.model.values import object_of as embedded_object
 from spark_apply.views.planning.view import View
+from spark_apply.views.running.store import ViewStore
 from spark_apply.views.sql.plan import plan_view
 from tests.conftest import FULL, Database
 from tests.pushes import some_each_push
@@ -246,15 +248,47 @@ def test_a_step_that_lost_its_connection_is_taken_again(postgres18: Database, mo
 
 
 def test_a_publication_of_all_tables(postgres18: Database, tmp_path: Path) -> None:
-    """It has the tables of views, too, and they are written all the same; so are those that an older version made."""
+    """It has the tables of views, too, and they are written all the same; so are those that an older version made.
+
+    Tables that stand beside them keep what they have.
+    """
     postgres18.execute("CREATE PUBLICATION everything FOR ALL TABLES")
     _same_events(postgres18, tmp_path, dict([*_SOME.items()][:3]), 3, 7)
-    postgres18.execute("ALTER TABLE cdc_views_steps.published REPLICA IDENTITY DEFAULT")
+    postgres18.execute(
+        "ALTER TABLE cdc_views_steps.published REPLICA IDENTITY DEFAULT",
+        "CREATE TABLE cdc_views_steps.notes (note text)",
+    )
     with closing(DatabaseSteps(postgres18.url, [_ONE], _one_view())) as steps:
         steps.write(_ONE.name, {("k",): [1]})
         assert [(op, key) for _, op, key, _ in steps.step()] == [("c", ("k",))]
-    alone = "SELECT count(*) FROM pg_class WHERE relname = 'published' AND relreplident <> 'f'"
-    assert postgres18.rows(alone) == [(0,)]
+    assert {"published", "outbox", "public.x", "pending public.x", "view.sums"} <= _identified(postgres18)
+    assert "notes" not in _identified(postgres18)
+
+
+def _identified(database: Database) -> set[str]:
+    """The tables of which the server's log has every old row."""
+    return {name for (name,) in database.rows("SELECT relname FROM pg_class WHERE relreplident = 'f'")}
+
+
+def test_a_publication_that_comes_while_the_job_runs(postgres18: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step gives its tables an identity; before, without a publication of deletes, none has one."""
+    with closing(DatabaseSteps(postgres18.url, [_ONE], _one_view())) as steps:
+        steps.write(_ONE.name, {("k",): [1]})
+        steps.step()
+        postgres18.execute("CREATE PUBLICATION news FOR ALL TABLES WITH (publish = 'insert')")
+        steps.write(_ONE.name, {("k",): [2]})
+        steps.step()
+        DatabaseState(postgres18.url, job="other", prefix="p").close()
+        assert _identified(postgres18) == set()
+        postgres18.execute("CREATE PUBLICATION everything FOR ALL TABLES")
+        steps.write(_ONE.name, {("k",): [3]})
+        with pytest.raises(OperatorError, match="does not have a replica identity"):
+            steps.step()
+        monkeypatch.setattr(ViewStore, "_compute", lambda *_: None)
+        store = DatabaseStore.__new__(DatabaseStore)
+        store.state = steps.state
+        store._compute(steps._new_step(None, [], steps.search), [])
+        assert [(op, row["s"]) for _, op, _, row in steps.step()] == [("u", 3)]
 
 
 def test_a_schema_has_one_writer_and_is_ours(postgres18: Database, servers: Callable[[str], str]) -> None:

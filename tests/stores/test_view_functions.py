@@ -177,6 +177,25 @@ b OR c
 i > 1 = b
 i < l <=> j > 0 <> c
 d = e = (x < y) = b
+b = isnull(c)
+isnull(c) = b
+isnotnull(c) < b
+b <=> isnotnull(c)
+isnull(b) IN (c, isnotnull(j))
+c BETWEEN isnull(i) AND isnotnull(j)
+isnull(isnull(b)) = c
+NOT isnull(c) = b
+isnull(i = j)
+b = like(s, 'a%')
+like(s, 'a%') = b
+b = like(s, 'a%') = c
+b <> (s LIKE 'a%')
+like(s, 'a%') IN (b, c)
+b IN (like(s, 'a%'), c)
+b BETWEEN like(s, '%b') AND c
+like(s, 'a%') IS NULL
+(i NOT IN (1, 2)) < b
+(b = c) BETWEEN c AND b
 i = 0 OR 10 / i > 2
 i <> 0 AND 11 % i > 2 AND b
 NOT (b AND i <> 0 AND 12 / i > 2 OR c)
@@ -258,9 +277,6 @@ reverse(s)
 md5(s)
 lower(s)
 upper(t)
-lower(upper(s))
-upper((lower(upper(t))))
-lower(concat(upper(s), 'ß'))
 nullif(b OR c, c)
 CASE b OR c WHEN b THEN 1 ELSE 2 END
 nvl2(b AND c, 1, 2)

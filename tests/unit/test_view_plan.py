@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Callable, Iterator
 
@@ -13,6 +14,7 @@ from sqlglot import exp
 from cdc.model.change import Kind
 from cdc.model.errors import ConfigError
 from spark_apply.views.database.names import filled
+from spark_apply.views.planning.output_types import spark_text
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.view_plan import Division, Node, Relation, ViewPlan
 from tests.views.engine import relation
@@ -144,6 +146,11 @@ REFUSED: list[tuple[str, str, str]] = [
     ("SELECT id, g + 1 AS r FROM public.t", "its sides are string and int", "engine: spark"),
     ("SELECT id FROM public.t WHERE g = 1", "it compares string with int", "engine: spark"),
     ("SELECT id FROM public.t WHERE (x > 1) = x < 2", "from left to right; write paren", "engine: spark"),
+    ("SELECT id FROM public.t WHERE x > 1 = g LIKE 'x%'", "write parentheses around t.g LIKE 'x%'", "engine: spark"),
+    ("SELECT id FROM public.t WHERE n IN (1) = (x > 1)", "write parentheses around t.n IN (1)", "engine: spark"),
+    ("SELECT id FROM public.t WHERE n NOT IN (1) = (x > 1)", "around NOT t.n IN (1)", "engine: spark"),
+    ("SELECT id FROM public.t WHERE n BETWEEN 1 AND 2 = (x > 1)", "around t.n BETWEEN 1 AND 2", "engine: spark"),
+    ("SELECT id FROM public.t WHERE g LIKE 'x' IN (true)", "around t.g LIKE 'x'", "engine: spark"),
     ("SELECT id FROM public.t WHERE at > 'yesterday'", "it compares timestamp_ntz with a text", "engine: spark"),
     ("SELECT id FROM public.t WHERE n", "t.n is bigint; it should be a condition", "engine: spark"),
     (
@@ -479,6 +486,14 @@ def test_names_are_found_whatever_their_case_and_kept_as_they_are_written() -> N
     plan = plan_view("v", "SELECT o.ID, NAME AS Nick, o.* EXCEPT (id) FROM SHOP.odd O", ["ID"], RELATIONS)
     assert plan.nodes[-1].columns == ("ID", "Nick", "Name")
     assert plan.reads == ("shop.Odd",)
+
+
+@pytest.mark.parametrize("called", ["like(g, 'a%')", "like(g, 'a!%', '!')", "ilike(g, 'a%')", "rlike(g, 'a')"])
+def test_a_function_that_is_written_as_an_operator_stays_one_part(called: str) -> None:
+    """``b = g LIKE 'a%'`` is ``(b = g) LIKE 'a%'`` to Spark, and the parser has one node for both."""
+    for sides in (f"true = {called}", f"{called} = true", f"{called} IN (true)"):
+        text = spark_text(f"SELECT {sides} AS r FROM public.t", {}, dt.datetime(2026, 1, 1))  # noqa: DTZ001
+        assert re.search(r"\(g R?I?LIKE '[^()]+\)( = TRUE| IN | AS r)", text, re.IGNORECASE), text
 
 
 def test_a_dot_may_be_part_of_a_name() -> None:

@@ -64,8 +64,12 @@ _NOT_IDENTIFIED: Final = """
 SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relkind = 'r' AND c.relreplident = 'd'
       AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)
+      AND EXISTS (
+          SELECT FROM pg_publication_tables p JOIN pg_publication b USING (pubname)
+          WHERE p.schemaname = n.nspname AND p.tablename = c.relname AND (b.pubupdate OR b.pubdelete)
+      )
 """
-"""Tables without a primary key, from which nothing could be deleted where a publication has all tables."""
+"""Published tables without a primary key: the server refuses to delete rows from them."""
 _AT_ONCE: Final = 50_000
 _NO_TEXTS: Final = "no_indexes_of_texts"
 _LONG: Final = ("text", "bytea")
@@ -77,8 +81,9 @@ _BEGIN: Final = (
 """What the texts of values rest on is said in each transaction: a pooler may give each another session."""
 
 
-def _identified(at: str) -> str:
-    return f"ALTER TABLE {at} REPLICA IDENTITY FULL"
+def _is_ours(name: str) -> bool:
+    """Whether a table of the schema is the job's: others may stand there, too."""
+    return name in ("meta", *_OURS) or is_of_relation(name)
 
 
 class DatabaseState(ViewState):
@@ -139,15 +144,19 @@ class DatabaseState(ViewState):
         if known["shape"] != SHAPE:
             self.made_again = True
             for name in there:
-                if name in ("meta", *_OURS) or is_of_relation(name):
+                if _is_ours(name):
                     cursor.execute(f"DROP TABLE {quoted(name)}")
             self._make(cursor, job)
-        cursor.execute(_NOT_IDENTIFIED, (self.schema,))
-        for (name,) in cursor.fetchall():
-            cursor.execute(_identified(quoted(name)))
         self.has_indexes_of_texts = _NO_TEXTS not in known
         cursor.execute("DELETE FROM meta WHERE name = 'owner'")
         cursor.execute("INSERT INTO meta VALUES ('owner', %s)", (self.owner,))
+        self._identify(cursor)  # behind the owner: it waits for who writes to the tables, and that is over now
+
+    def _identify(self, cursor: Cursor) -> None:
+        cursor.execute(_NOT_IDENTIFIED, (self.schema,))
+        for (name,) in cursor.fetchall():
+            if _is_ours(name):
+                cursor.execute(f"ALTER TABLE {quoted(self.schema)}.{quoted(name)} REPLICA IDENTITY FULL")
 
     def _make(self, cursor: Cursor, job: str) -> None:
         for statement in (*_TABLES.strip().split(";\n"), ERROR_FUNCTION):
@@ -210,7 +219,15 @@ class DatabaseState(ViewState):
     def make(self, at: str, made: str) -> None:
         """Make a table of these columns, or of this query."""
         self.execute(f"CREATE TABLE {at} {made}")
-        self.execute(_identified(at))
+        self.identify()
+
+    def identify(self) -> None:
+        """Give the job's tables that a publication has an identity: without one, nothing can be deleted from them.
+
+        No other table has one, as it writes each old row to the server's log.
+        """
+        with self._open() as cursor:
+            self._identify(cursor)
 
     def rows(self, statement: str, parameters: object = None) -> list[Any]:
         """Return all rows of a query."""

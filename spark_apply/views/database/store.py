@@ -12,6 +12,7 @@ from spark_apply.views.database import incoming
 from spark_apply.views.database.names import waiting
 from spark_apply.views.database.state import DatabaseState
 from spark_apply.views.database.step import DatabaseStep, LongTextError
+from spark_apply.views.planning.view import View
 from spark_apply.views.running.step import StepOfViews
 from spark_apply.views.running.store import ViewStore
 
@@ -51,6 +52,10 @@ class DatabaseStore(ViewStore):
         except LongTextError:
             cast("DatabaseState", self.state).without_indexes_of_texts()
             super(DatabaseStore, self)._step(limit, before_ms, clock_ms)
+
+    def _compute(self, step: StepOfViews, views: list[View]) -> None:
+        cast("DatabaseState", self.state).identify()  # somebody may publish the tables while the job runs
+        super(DatabaseStore, self)._compute(step, views)
 
     def _new_step(self, limit: str, before_ms: int | None, clock_ms: int | None, stale: set[str]) -> StepOfViews:
         state = cast("DatabaseState", self.state)

@@ -156,6 +156,11 @@ def tables_named(view: str, sql: str) -> frozenset[str]:
     return frozenset(f"{table.db}.{table.name}" for table in tree.find_all(exp.Table) if table.db)
 
 
+def is_called(node: exp.Expr) -> bool:
+    """Whether ``like(s, 'x%')`` is written, not ``s LIKE 'x%'``: the parser notes a place for functions alone."""
+    return "line" in node.meta
+
+
 def _plain(description: str) -> str:
     """Return sqlglot's words without the names of its classes."""
     if description.startswith("Required keyword"):

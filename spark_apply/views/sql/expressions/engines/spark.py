@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from spark_apply.views.sql.expressions.carrier import call, case, integer
 from spark_apply.views.sql.expressions.rules.approximate import lg_k_of, most_of, quantile_of
-from spark_apply.views.sql.reading.written import HllSketchAgg, HllSketchEstimate, Written
+from spark_apply.views.sql.reading.written import HllSketchAgg, HllSketchEstimate, Written, is_called
 
 _OURS: Final = (exp.ApproxDistinct, exp.ApproxQuantile, exp.ApproxTopK, HllSketchAgg, HllSketchEstimate)
 _SKETCHES: Final = {"hll_sketch_agg": HllSketchAgg, "hll_sketch_estimate": HllSketchEstimate}
@@ -25,7 +25,17 @@ struct(_p - coalesce(get(_s, _j + 1), size(_l)) AS n, get(_l, _p) AS v))), 1, {}
 
 def as_spark(tree: exp.Expr) -> exp.Expr:
     """Return an expression or a query with its approximate functions written for Spark."""
-    return tree.transform(_known).transform(_written)
+    return _with_likes_apart(tree.transform(_known).transform(_written))
+
+
+def _with_likes_apart(tree: exp.Expr) -> exp.Expr:
+    """Put functions that are written as operators into parentheses: ``b = like(s, 'x')`` is not ``b = s LIKE 'x'``."""
+    for node in list(tree.find_all(exp.Like, exp.ILike, exp.RegexpLike, exp.Escape)):
+        if is_called(node) and isinstance(node.parent, exp.Predicate):
+            apart = exp.Paren()
+            node.replace(apart)
+            apart.set("this", node)
+    return tree
 
 
 def _known(node: exp.Expr) -> exp.Expr:

@@ -206,11 +206,12 @@ def _by_name(carry: Carrier, node: exp.Expr) -> Typed:
 
 
 def _is_null(carry: Carrier, node: exp.Expr) -> Typed:
-    return carry(exp.Is(this=exp.paren(node.expressions[0].copy()), expression=exp.Null()))
+    found = carry(exp.Is(this=exp.paren(node.expressions[0].copy()), expression=exp.Null()))
+    return Typed(exp.paren(found.sql), found.type)
 
 
 def _is_not_null(carry: Carrier, node: exp.Expr) -> Typed:
-    return Typed(exp.Not(this=exp.paren(_is_null(carry, node).sql)), "boolean")
+    return Typed(exp.paren(exp.Not(this=_is_null(carry, node).sql)), "boolean")
 
 
 _MICROS: Final = {

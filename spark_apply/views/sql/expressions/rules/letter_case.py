@@ -36,17 +36,9 @@ def _has(value: exp.Expr, pattern: str) -> exp.Expr:
     return call("regexp_matches", value.copy(), _text(pattern))
 
 
-def _of(carry: Carrier, node: exp.Expr) -> exp.Expr:
-    """Return what is put into upper or lower case. Spark leaves another case of it out: ``lower(upper('ß'))`` is ß."""
-    value = node.this
-    while isinstance(value.unnest(), exp.Upper | exp.Lower):
-        value = value.unnest().this
-    return carry.text(value).sql
-
-
 @LETTERS.of(exp.Upper)
 def _upper(carry: Carrier, node: exp.Expr) -> Typed:
-    value = _of(carry, node)
+    value = carry.text(node.this).sql
     several = _several()
     table = ", ".join(f"'{letter}': '{upper}'" for letter, upper in several.items())
     each = exp.Var(this=f"lambda letter: coalesce(MAP {{{table}}}[letter], upper(letter))")
@@ -61,7 +53,7 @@ def _upper(carry: Carrier, node: exp.Expr) -> Typed:
 
 @LETTERS.of(exp.Lower)
 def _lower(carry: Carrier, node: exp.Expr) -> Typed:
-    value = _of(carry, node)
+    value = carry.text(node.this).sql
     ended = call("regexp_replace", value.copy(), _text(rf"([{_CASED}])Σ(\s|$)"), _text(r"\1ς\2"), _text("g"))
     made = case(
         (_has(value, f"[{_NEW_UPPER}]"), failing(_VERSION, "string")),

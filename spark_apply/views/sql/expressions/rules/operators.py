@@ -9,7 +9,7 @@ from typing import Final
 
 from sqlglot import exp
 
-from spark_apply.views.sql.expressions.carrier import Carrier, Rules, Typed, as_type, call, case, cast, failing
+from spark_apply.views.sql.expressions.carrier import Carrier, Rules, Typed, as_type, call, case, cast, failing, shown
 from spark_apply.views.sql.expressions.guards import is_refused, may_fail, where_known
 from spark_apply.views.sql.expressions.types import (
     DAYS,
@@ -28,6 +28,7 @@ from spark_apply.views.sql.expressions.types import (
     precision_scale,
 )
 from spark_apply.views.sql.reading.blocks import CLOCK, operand
+from spark_apply.views.sql.reading.written import is_called
 
 OPERATORS: Final = Rules()
 
@@ -109,7 +110,7 @@ def _is(carry: Carrier, node: exp.Expr) -> Typed:
     if not isinstance(node.expression, exp.Null | exp.Boolean):
         raise carry.unknown(node)
     value = carry(node.this) if isinstance(node.expression, exp.Null) else carry.boolean(node.this)
-    return Typed(exp.Is(this=value.sql, expression=node.expression.copy()), "boolean")
+    return Typed(exp.Is(this=_one_part(value.sql), expression=node.expression.copy()), "boolean")
 
 
 _ISO_DATE: Final = r"\d{4}-\d{2}-\d{2}"
@@ -133,7 +134,24 @@ def comparable(carry: Carrier, whole: exp.Expr, *nodes: exp.Expr) -> list[exp.Ex
     numbers = {each.type for each in found if each.type != NULL}
     if joint == "double" and numbers != {"double"}:
         return [as_type(each, "double") for each in found]
-    return [each.sql if is_number(joint) else as_type(each, joint) for each in found]
+    return [_one_part(each.sql if is_number(joint) else as_type(each, joint)) for each in found]
+
+
+def _one_part(value: exp.Expr) -> exp.Expr:
+    """Put a condition into parentheses: the engines take no two comparisons in a row."""
+    return operand(value) if isinstance(value, exp.Predicate | exp.Not) else value
+
+
+def _refuse_in_a_row(carry: Carrier, node: exp.Expr, *right: exp.Expr) -> None:
+    """Refuse operators in a row that Spark reads in another way than the parser, or not at all.
+
+    Spark reads comparisons from left to right, and takes no operator behind IN, BETWEEN and LIKE.
+    """
+    left = node.this if isinstance(node.this, exp.In | exp.Between | exp.Like | exp.Not) else None
+    for part in (left, *right):
+        if isinstance(part, exp.Predicate | exp.Not) and not is_called(part):
+            why = f"Spark reads comparisons from left to right; write parentheses around {shown(part)}"
+            raise carry.differs(node, why)
 
 
 def _moment(carry: Carrier, whole: exp.Expr, node: exp.Expr, found: Typed, moment: str) -> Typed:
@@ -148,11 +166,8 @@ def _moment(carry: Carrier, whole: exp.Expr, node: exp.Expr, found: Typed, momen
 
 @OPERATORS.of(exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ, exp.NullSafeNEQ)
 def _comparison(carry: Carrier, node: exp.Expr) -> Typed:
-    if isinstance(node.expression, exp.Predicate | exp.Not):  # which Spark takes for `(a = b) > c`
-        raise carry.differs(node, "Spark reads comparisons from left to right; write parentheses")
+    _refuse_in_a_row(carry, node, node.expression)  # which Spark takes for `(a = b) > c`
     left, right = comparable(carry, node, node.this, node.expression)
-    if isinstance(left, exp.Predicate):  # `a > b = c`: the engines take no two in a row
-        left = operand(left)
     made = type(node)(this=left, expression=right)
     return Typed(
         made if isinstance(node, exp.NullSafeEQ | exp.NullSafeNEQ) else where_known(left, right, made), "boolean"
@@ -162,6 +177,7 @@ def _comparison(carry: Carrier, node: exp.Expr) -> Typed:
 @OPERATORS.of(exp.Between, knows="this low high")
 def _between(carry: Carrier, node: exp.Expr) -> Typed:
     """Return BETWEEN. Spark asks for the end where the value is not below the beginning."""
+    _refuse_in_a_row(carry, node)
     value, low, high = comparable(carry, node, node.this, node.args["low"], node.args["high"])
     below = [] if is_refused(low) or not is_refused(high) else [(exp.LT(this=value, expression=low), exp.false())]
     made = exp.Between(this=value, low=low, high=high)
@@ -171,6 +187,7 @@ def _between(carry: Carrier, node: exp.Expr) -> Typed:
 @OPERATORS.of(exp.In, knows="this expressions")
 def _in(carry: Carrier, node: exp.Expr) -> Typed:
     """Return IN. Spark asks no further than to the first that is equal; this, for no more once one may be refused."""
+    _refuse_in_a_row(carry, node)
     value, *others = comparable(carry, node, node.this, *node.expressions)
     before = list(itertools.takewhile(lambda each: not is_refused(each), others))
     equal = [(exp.In(this=value, expressions=before), exp.true())] if before else []
