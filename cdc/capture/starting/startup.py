@@ -71,8 +71,9 @@ class Startup:
             return self._hold_log(source, identity, tables, state)
         try:
             return self._go_on(source, identity, tables, state, elsewhere or gap), None
-        except UnloggedError:
-            self._note_unlogged(state, identity)
+        except (UnloggedError, GapError) as exc:
+            if isinstance(exc, UnloggedError) or exc.elsewhere:
+                self._note_unlogged(state, identity)
             raise
 
     def belonging(self, source: Source, identity: Mapping[str, str], state: State) -> tuple[State, GapError | None]:
@@ -153,11 +154,9 @@ class Startup:
             )
             if gap is not None:
                 raise gap
-        except GapError as exc:
+        except GapError:
             asked = self._asked()
             if not asked:
-                if exc.elsewhere:
-                    self._note_unlogged(state, identity)
                 raise
             self._refuse_others(identity, tables, still)
             for name in sorted({*state.tables} - {*names}):  # the log that told of its end may be gone
@@ -178,11 +177,9 @@ class Startup:
             still = replace(still, offset={name: of for name, of in still.offset.items() if name != UNLOGGED})
             for name, reason in stale.items():
                 log.warning("table %s: %s: its rows are read again", name, reason)
-        if not self._record_topics() and still is state:
-            self._was_unlogged = False
-            return state
-        state = still.next()
-        self._sink.commit(state)
+        if self._record_topics() or still is not state:
+            state = still.next()
+            self._sink.commit(state)
         self._was_unlogged = False
         return state
 
