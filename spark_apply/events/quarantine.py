@@ -154,6 +154,10 @@ class Quarantine:
         """Return the entries of a store and a topic."""
         return [entry for entry in self._entries.values() if (entry.store, entry.topic) == (store, topic)]
 
+    def know(self, entries: Iterable[Entry]) -> None:
+        """Know entries by keys that their notes have no room for, until `refresh`."""
+        self._entries |= {entry.id: entry for entry in entries if entry.id in self._entries}
+
     def by_store(self) -> Counter[str]:
         """Count the entries of each store."""
         return Counter(entry.store for entry in self._entries.values())

@@ -79,9 +79,9 @@ def run_retry(
                 gone += again.try_fold(made, name, kept, mine)
         again.quarantine.resolve(gone)
         again.require_some()
-    left = read_entries(config)
+    left, lost = read_entries(config), {entry.id for entry in gone}
     return [
-        Retried(left.get(entry.id, entry), "left" if entry.id in left else "gone" if entry in gone else "applied")
+        Retried(left.get(entry.id, entry), "left" if entry.id in left else "gone" if entry.id in lost else "applied")
         for entry in asked
     ]
 
@@ -130,9 +130,10 @@ class _Retry:
         visibility = _visibility(table, name, store)
         store.open(table)
         applier = Applier({topic: Route(table, {name: store})}, refuse_newer, self.quarantine)
-        keys = {entry.key for entry in entries if entry.key is not None}
         first, end = offset_ranges(topics, topic)
         begin = {number: _begin(number, entries, first, end) for number in end}
+        entries = self._with_keys(topic, entries, begin, end)
+        keys = {entry.key for entry in entries if entry.key is not None}
         since: Offsets = begin
         while True:
             records = read_topic(self.spark, topics, topic, since, end)
@@ -144,6 +145,17 @@ class _Retry:
             since, end = end, later
         left = {entry.id for entry in self.quarantine.of(name, topic)}
         return self._gone(table, [entry for entry in entries if entry.id in left], begin, end)
+
+    def _with_keys(self, topic: str, entries: Sequence[Entry], begin: Offsets, end: Offsets) -> Sequence[Entry]:
+        """Return the entries with the keys of their records, also where the note has no room for one."""
+        without = {(entry.partition, entry.offset): entry for entry in entries if entry.key is None}
+        known: dict[bytes, Entry] = {}
+        for message in records_between(self.config.source, topic, begin, end) if without else ():
+            entry = without.get((message.partition() or 0, message.offset() or 0))
+            if entry is not None and (key := message.key()) is not None:
+                known[entry.id] = replace(entry, key=key.decode(errors="replace") if isinstance(key, bytes) else key)
+        self.quarantine.know(known.values())
+        return [known.get(entry.id, entry) for entry in entries]
 
     def _gone(self, table: TargetTable, entries: Iterable[Entry], begin: Offsets, end: Offsets) -> list[Entry]:
         """Return the entries whose record is not in the topic, and those with a later tombstone."""

@@ -251,6 +251,7 @@ class _PuttingBack:
         except Exception as exc:
             error = None if concerns_spark(exc) else error_of(exc, table, name)
             if error is None or not self.done:
+                self._tell_done()
                 raise
             self.failed.append((table.qualified, name, error))
             self.tell(f"warning: {table.qualified} in {name} is not put back, the others go on: {error.message}")
@@ -263,9 +264,16 @@ class _PuttingBack:
             return self.done
         table, store, first = self.failed[0]
         said = "; ".join(f"{_named(of, name)}: {error.message}" for of, name, error in self.failed)
-        whole = ", ".join(f"{of.table} in {of.store}" for of in self.done)
-        msg = f"some copies are not put back: {said}. Put back are: {whole}"
+        msg = f"some copies are not put back: {said}. Put back are: {self._whole()}"
         raise OperatorError(msg, hint=f"{rebuild(table)} --store {store} --rollback") from first
+
+    def _tell_done(self) -> None:
+        """Tell what an error that ends all says nothing of: what is put back cannot be once more."""
+        if self.done:
+            self.tell(f"warning: put back are {self._whole()}; the others are not")
+
+    def _whole(self) -> str:
+        return ", ".join(f"{of.table} in {of.store}" for of in self.done)
 
 
 def _require_versions(

@@ -16,9 +16,10 @@ import pytest
 import connectors.triggers.postgres.change_log
 from cdc.capture.control.signals import Command
 from cdc.config.findings import Level
+from cdc.model.change import Offset
 from cdc.model.errors import GapError, OperatorError
 from connectors.triggers import check
-from connectors.triggers.postgres.change_log import ROOM
+from connectors.triggers.postgres.change_log import ROOM, ChangeLog
 from connectors.triggers.source import open_source
 from tests.conftest import Database
 from tests.integration import trigger_laws as laws
@@ -408,12 +409,20 @@ def test_a_copy_that_takes_the_name_of_the_database_is_a_gap(shop: PostgresShop)
     assert shop.fold() == shop.rows()
 
 
-def test_a_publication_of_all_tables(shop: PostgresShop) -> None:
+_IDENTITIES = """
+SELECT relname::text FROM pg_class
+WHERE relnamespace = 'cdc_c'::regnamespace AND relkind = 'r' AND relreplident = 'f' ORDER BY 1
+"""
+
+
+def test_a_publication_of_all_tables(postgres18: Database) -> None:
     """It has the connector's too: what was read is deleted all the same, also by one that an older version made."""
+    shop = PostgresShop(postgres18, ORDERS, ROWS)
     shop.do("CREATE PUBLICATION everything FOR ALL TABLES")
     shop.run()
     shop.do("UPDATE orders SET n = 5")
     shop.run()
+    assert shop.select(_IDENTITIES) == [("changes_1",), ("missed",)], "as they were made: nothing was read again"
     shop.do(
         "ALTER TABLE cdc_c.changes_1 REPLICA IDENTITY DEFAULT", "ALTER TABLE cdc_c.missed REPLICA IDENTITY DEFAULT",
         "UPDATE orders SET n = 6",
@@ -422,6 +431,28 @@ def test_a_publication_of_all_tables(shop: PostgresShop) -> None:
     assert shop.fold() == shop.rows()
     shop.run()
     assert shop.select(CHANGES) == [(1,)], "the one that the position is known by"
+
+
+def test_a_publication_that_comes(shop: PostgresShop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one the log has no row that is deleted; one that comes while it runs is met by the next start."""
+    assert shop.select(_IDENTITIES) == []
+    forget, came = ChangeLog.forget, list[str]()
+
+    def coming(of: ChangeLog, at: Offset) -> bool:
+        if not came:
+            came.append("it")
+            shop.do("CREATE PUBLICATION everything FOR ALL TABLES")
+        return forget(of, at)
+
+    monkeypatch.setattr(ChangeLog, "forget", coming)
+    shop.do("UPDATE orders SET n = 5")
+    with shop.running() as running:
+        running.eventually(lambda: shop.select(_IDENTITIES) == [("changes_1",), ("changes_2",), ("missed",)])
+    assert running.raised is None
+    shop.do("UPDATE orders SET n = 6")
+    shop.run()
+    assert shop.fold() == shop.rows()
+    assert shop.select("SELECT max(shape) FROM cdc_c.shapes") == [(2,)], "its rows were read again once"
 
 
 TAMPERED = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import Phase
 from spark_apply.model.store import Due
 from spark_apply.model.target_table import Version, target
+from spark_apply.model.upkeep import Upkeep
 from spark_apply.rebuild.rebuild import run_rebuild, run_rollback
 from spark_apply.stores.delta.copies import previous_files
 from spark_apply.stores.delta.log import DeltaLog
@@ -193,6 +195,35 @@ def test_a_mark_comes_back_with_the_state_it_was_of(setting: Setting) -> None:
     for path in (Path(store.path(made)) / "_delta_log").glob("*.json"):
         path.unlink()
     assert setting.marks(table) == [first]
+
+
+@pytest.mark.parametrize("by", ["upkeep that compacts", "a rollback"])
+def test_files_of_a_rebuild_that_was_killed_behind_its_swap_stay_for_their_readers(
+    by: str, apply_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No file of its folder is live by then, but states that are kept have them: the next rebuild removes none."""
+    setting = Setting(apply_spark, "", tmp_path, lambda path: StoreConfig(type="delta", path=str(path)))
+    version = Version("c", "public", "orders", "t", 1, ("id",), (("id", Kind("int64")),))
+    made, store, folder = target([version], {}), _store(setting), tmp_path / "copy" / "public" / "orders"
+    store.open(made)
+    filling = store.beside(made)
+    for number in (1, 2):
+        row = (number, position(1), "c")
+        filling.fill(made, setting.spark.createDataFrame([row], "id bigint, _cdc_position string, _cdc_op string"))
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaLog, "remove", lambda *_asked: None)  # killed before
+        store.swap(made, Due("x", {}))
+    files = [*folder.glob("cdc-copy-*/*.parquet")]
+    assert len(files) >= 2
+    if by == "a rollback":
+        store.roll_back(made, Due("y", {}))
+    else:
+        store.upkeep = replace(store.upkeep or Upkeep(), files=2)
+        store.maintain(made)
+    assert not any("cdc-copy-" in one.path() for one in store._log(made).files(store._log(made).snapshot()))
+    store.beside(made)
+    assert all(file.exists() for file in files)
+    store.close()
 
 
 @pytest.mark.parametrize("by", ["a rebuild", "upkeep"])

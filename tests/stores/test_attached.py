@@ -266,6 +266,21 @@ ALL_ROWS = "CREATE POLICY job ON orders USING (true) WITH CHECK (true)"
         ((ALL_ROWS, "CREATE POLICY p ON orders USING (id <> 2)"), False),
         ((ALL_ROWS, "CREATE POLICY p ON orders AS RESTRICTIVE TO pg_monitor USING (id <> 2)"), False),
         (("CREATE POLICY p ON orders USING (current_user LIKE 'app%') WITH CHECK (id > 0)",), False),
+        (
+            (
+                "CREATE POLICY p ON orders FOR SELECT USING (true)",
+                "CREATE POLICY u ON orders FOR UPDATE USING (true)",
+                "CREATE POLICY i ON orders FOR INSERT WITH CHECK (true)",
+                "CREATE POLICY d ON orders FOR DELETE USING (current_user = 'dba')",
+            ),
+            True,
+        ),
+        ((ALL_ROWS, "CREATE POLICY d ON orders AS RESTRICTIVE FOR DELETE USING (current_user = 'dba')"), True),
+        ((ALL_ROWS, "CREATE POLICY d ON orders AS RESTRICTIVE FOR DELETE USING (current_user LIKE 'app%')"), False),
+        (("CREATE POLICY p ON orders USING (current_setting('app.t', true) = 'x') WITH CHECK (true)",), True),
+        ((ALL_ROWS, "CREATE POLICY p ON orders USING (current_setting('app.t')::int = 1)"), False),
+        ((ALL_ROWS, "CREATE POLICY p ON orders AS RESTRICTIVE USING (nextval('told') > 0)"), True),
+        (("CREATE POLICY p ON orders WITH CHECK (true)",), True),
     ],
 )
 def test_rows_that_row_security_hides_from_the_job(
@@ -277,7 +292,7 @@ def test_rows_that_row_security_hides_from_the_job(
         store = PostgresStore(Server(url, "stores.copy"), "shop")
         store.open(TABLE)
         store.fold([], shown)
-        postgres18.execute(*policies)
+        postgres18.execute("CREATE SEQUENCE told", "GRANT ALL ON SEQUENCE told TO PUBLIC", *policies)
         store.fold([], shown)  # the owner is not bound
         postgres18.execute("ALTER TABLE orders ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY")
         if hides:
@@ -286,9 +301,47 @@ def test_rows_that_row_security_hides_from_the_job(
                 store.fold([], shown)
             with pytest.raises(OperatorError, match=said):
                 store.open(TABLE)
+            assert postgres18.rows("SELECT is_called FROM told") == [(False,)], "a look changes nothing"
             postgres18.execute(f"ALTER ROLE app_{postgres18.name} BYPASSRLS")  # as its hint says
         store.fold([], shown)
         store.open(TABLE)
+        store.close()
+
+
+_IDENTITIES = """
+SELECT relname::text FROM pg_class WHERE relnamespace = 'cdc_apply'::regnamespace
+AND relkind = 'r' AND relreplident = 'f' ORDER BY 1
+"""
+
+
+def test_a_job_that_does_not_own_its_tables_needs_their_owner_for_a_publication_alone(postgres18: Database) -> None:
+    """Only the owner may alter them; and nobody wants old rows in the log where no publication has the tables."""
+    shown = {TABLE.qualified: Visibility(Mark({0: 1}, None), EVERYTHING)}
+    with closing(PostgresStore(Server(postgres18.url, "stores.copy"), "shop")) as owners:
+        owners.open(TABLE)
+        owners.fold([], shown)
+    assert postgres18.rows(_IDENTITIES) == []
+    with user(postgres18) as url:
+        name = f"app_{postgres18.name}"
+        postgres18.execute(
+            f"GRANT ALL ON SCHEMA cdc_apply TO {name}",
+            f"GRANT ALL ON ALL TABLES IN SCHEMA public, cdc_apply TO {name}",
+            f"GRANT ALL ON ALL SEQUENCES IN SCHEMA cdc_apply TO {name}",
+            "CREATE PUBLICATION of_orders FOR TABLE orders",
+        )
+        store = PostgresStore(Server(url, "stores.copy"), "shop")
+        store.open(TABLE)
+        store.fold([], shown)
+        assert postgres18.rows(_IDENTITIES) == []
+        postgres18.execute("CREATE PUBLICATION everything FOR ALL TABLES")
+        with pytest.raises(OperatorError, match="must be owner of table waiting_1") as told:
+            store.open(TABLE)
+        owner, _, rest = (told.value.hint or "").partition(": ")
+        assert owner == f"as {postgres18.rows('SELECT current_user::text')[0][0]}"
+        postgres18.execute(rest.partition("; or ")[0])  # as its hint says
+        assert postgres18.rows(_IDENTITIES) == [("gone_1",), ("waiting_1",)]
+        store.open(TABLE)
+        store.fold([], shown)
         store.close()
 
 

@@ -16,6 +16,7 @@ from cdc.cli.main import cdc
 from cdc.config.apply_config import ApplyTable, StoreConfig
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import Phase
+from spark_apply.events import quarantine
 from spark_apply.events.quarantine import Entry, Quarantine, read_entries, read_notes
 from spark_apply.events.set_aside import SetAside
 from spark_apply.job.job import run_apply
@@ -253,6 +254,25 @@ def test_a_key_that_no_note_has_room_for_ends_no_job(kafka: str, tmp_path: Path)
     noted = [(entry.key and len(entry.key), entry.reason) for entry in read_entries(config).values()]
     too_long = "not an event; its key is too long to be noted here"
     assert noted == [(8, "not an event"), (None, too_long), (890_000, "not an event"), (None, "not an event")]
+
+
+def test_one_that_is_noted_without_its_key_is_tried_again(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the key of its record, with what is newer of that key: a later delete wins."""
+    monkeypatch.setattr(quarantine, "_MOST_BYTES", 0)
+    table, publisher = setting.table(columns=COUNTED), setting.publisher()
+    publisher.create([table], partitions=1)
+    records = [*change(table, 1, 2**40, 10), *change(table, 2, 2**40, 11), *change(table, 3, 3, 12)]
+    publisher.publish(records)
+    setting.apply()
+    assert [entry.key for entry in read_entries(setting.config()).values()] == [None, None]
+    later = change(table, 2, 2, 13, "d")
+    publisher.publish(later)
+    wider = setting.table(columns={**ORDERS, "count": {"kind": "int64"}}, version=2)
+    publisher.versions([wider])
+    assert [of.outcome for of in run_retry(setting.config())] == ["applied", "applied"]
+    assert held(setting) == []
+    setting.apply()
+    assert setting.contents(wider) == setting.folded(wider, records + later)
 
 
 def test_records_of_another_producer(setting: Setting) -> None:

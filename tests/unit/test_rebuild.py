@@ -168,5 +168,6 @@ def test_a_copy_that_cannot_be_put_back_stops_no_other(monkeypatch: pytest.Monke
         run_rollback(CONFIG)
     stores["index"].broken, stores["lake"].broken = None, ValueError("ours")
     with pytest.raises(ValueError, match="ours"):
-        run_rollback(CONFIG)
+        run_rollback(CONFIG, progress=told.append)
+    assert told[-1] == "warning: put back are public.orders in index; the others are not"
     assert [of.put_back for of in stores.values()] == [3, 1, 2]

@@ -134,6 +134,8 @@ class ChangeLog:
                 self._do(f"DROP SCHEMA {quoted(self.names.schema)} CASCADE")
             for statement in triggers.schema(self.names, log, first):
                 self._do(statement)
+            for statement in self.wrong():  # of a table that a publication has
+                self._do(statement)
         for one in captured:
             with self._changing():
                 self._install(one)
@@ -158,7 +160,7 @@ class ChangeLog:
 
         Each table in a transaction of its own, as `make` does.
         """
-        for statement in self._wrong():  # each by itself: of several change tables others may hold some
+        for statement in self.wrong():  # each by itself: of several change tables others may hold some
             with self._changing():
                 self._do(statement)
         with self._changing():
@@ -194,6 +196,8 @@ class ChangeLog:
         ((number,),) = self._ask(f"SELECT coalesce(max(shape), 0) + 1 FROM {self.names.of('shapes')}")
         self._ask(f"INSERT INTO {self.names.of('shapes')} VALUES (%s, %s)", number, shape.to_json())
         for statement in triggers.change_table(self.names, number, shape):
+            self._do(statement)
+        for statement in self.wrong():  # of one that a publication has; done later it would stand otherwise than noted
             self._do(statement)
         oid = self._change_tables()[number]
         for event, body in triggers.functions(self.names, number, oid, shape).items():
@@ -405,11 +409,11 @@ class ChangeLog:
     def standing(self, captured: Sequence[Captured]) -> dict[str, str | None]:
         """Return how the triggers of each table stand in the catalog; None: they are not as they were made."""
         schema = self._schema()
-        if schema is None or self.identity() is None or self._wrong():
+        if schema is None or self.identity() is None or self.wrong():
             return {one.table.qualified: None for one in captured}
         return self._looks.standing(schema, captured, self.shapes(), self._change_tables())
 
-    def _wrong(self) -> Sequence[str]:
+    def wrong(self) -> Sequence[str]:
         """Return the statements that set right what all tables share; empty: it is as it was made."""
         schema = self._schema()
         return self._looks.shared(schema).wrong if schema is not None else ()

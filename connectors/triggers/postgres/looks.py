@@ -52,7 +52,9 @@ WHERE t.tgname = 'kept' AND c.relnamespace = %s::oid AND c.relname = ANY (%s)
 _NOT_IDENTIFIED: Final = """
 SELECT c.relname::text FROM pg_class c
 WHERE c.relnamespace = %s::oid AND c.relkind = 'r' AND c.relreplident <> 'f' AND c.relname ~ '^(changes_[0-9]+|missed)$'
+      AND EXISTS (SELECT FROM pg_publication_tables p WHERE p.schemaname = %s AND p.tablename = c.relname)
 """
+"""Tables that a publication has, and of which no row can be deleted; of others the log would have each, for nobody."""
 _CHANGE_TABLES: Final = """
 SELECT c.oid::int8, concat_ws('.', c.xmin, i.xmin), c.relpersistence = 'p' AND NOT c.relrowsecurity
        AND p.relname = 'changes' AND p.relnamespace = c.relnamespace
@@ -103,7 +105,8 @@ class Looks:
                 wrong.append(wanted.statement)
         guards = dict(self._ask(_KEPT, schema, list(GUARDED)))
         wrong += [one for table in GUARDED if guards.get(table) != "A" for one in triggers.guard(self._names, table)]
-        wrong += [triggers.identified(self._names, table) for (table,) in self._ask(_NOT_IDENTIFIED, schema)]
+        found = self._ask(_NOT_IDENTIFIED, schema, self._names.schema)
+        wrong += [triggers.identified(self._names, table) for (table,) in found]
         return SharedLook(" ".join(stamps), wrong)
 
     def standing(

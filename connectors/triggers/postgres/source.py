@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import psycopg2.errors
 import psycopg2.extensions
 
 from cdc.config.config import ConnectorConfig
@@ -144,7 +145,13 @@ class PostgresTriggers(TriggerSource[Captured]):
                 yield one.table.qualified, None if there is None else ".".join(there)
 
     def _forget(self, offset: Offset) -> bool:
-        return self._log().forget(offset)
+        """Raises ChangedError where a publication has the change tables by now: the next start lets rows go there."""
+        try:
+            return self._log().forget(offset)
+        except OperatorError as exc:
+            if isinstance(exc.__cause__, psycopg2.errors.ObjectNotInPrerequisiteState) and self._log().wrong():
+                raise ChangedError("a publication has the connector’s own tables now: looking at them again") from exc
+            raise
 
     def coordinates(self, commit: int) -> tuple[bytes, Coordinates]:
         return b'"txId":null,"change":%d', commit >> ROOM

@@ -118,7 +118,6 @@ def schema(names: Names, log: str, first: int) -> Iterator[str]:
     )
     yield f"CREATE TABLE {names.of('shapes')} (shape integer PRIMARY KEY, described text NOT NULL)"
     yield f"CREATE TABLE {names.of('missed')} (shape integer NOT NULL)"
-    yield identified(names, "missed")
     yield f"CREATE TABLE {names.of('log')} (id text NOT NULL, made bigint NOT NULL)"
     yield f"INSERT INTO {names.of('log')} VALUES ({literal(log)}, {made(names)[1]})"
     for function in shared_functions(names).values():
@@ -190,7 +189,7 @@ def guard(names: Names, table: str) -> Iterator[str]:
 
 
 def identified(names: Names, table: str) -> str:
-    """Return the statement without which nothing could be deleted where a publication has all tables.
+    """Return the statement without which nothing could be deleted of a table that a publication has.
 
     There is no key in its place: an application's statement would fail where a number came twice.
     """
@@ -208,7 +207,6 @@ def change_table(names: Names, number: int, shape: Shape) -> Iterator[str]:
         "WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0)"
     )
     yield f"CREATE INDEX ON {names.of(table)} (xid, seq)"
-    yield identified(names, table)
     yield from guard(names, table)
 
 

@@ -86,6 +86,7 @@ def replaced_at(log: DeltaLog) -> dt.datetime | None:
 
 def put_previous_back(log: DeltaLog, due: Due) -> None:
     """Take the files of the previous copy back, and the types of its columns. Raises OperatorError if some are gone."""
+    being_made(log)  # the folder of the copy that goes out is not one that a rebuild may remove at once
     put_back: list[str] = []
     noted: dict[str, Any] = {}
 
@@ -126,8 +127,10 @@ def being_made(log: DeltaLog) -> list[str]:
     A rebuild that was killed behind its commit has left the log of its copy. As long as that is there, the folder is
     taken for one that is being made, of which no file goes.
     """
-    used = {action.path().split("/", 1)[0] for action in (*log.files(log.snapshot()), *previous_files(log))}
     made = [name for name in log.folders() if DeltaLog(log.spark, f"{log.path}/{name}").exists()]
+    if not made:
+        return []
+    used = {action.path().split("/", 1)[0] for action in (*log.files(log.snapshot()), *previous_files(log))}
     for name in made:
         if name.startswith(_BESIDE) and name in used:
             log.remove(f"{name}/{LOG}")

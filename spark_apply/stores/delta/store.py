@@ -276,6 +276,7 @@ class DeltaStore(LakeStore):
         if self.upkeep is None:
             return
         log = self._log(table)
+        being_made(log)  # before: compacted files would lie outside the folder of a swap that was not ended
         worn = compact_if_worn(log, self.upkeep.files)
         if (worn or self._cleaned.is_due(table)) and CLOCK.ahead_ms() < HOUR_MS:  # Delta goes by the clock as it is
             kept = [path for action in previous_files(log) for path in log.paths(action)]

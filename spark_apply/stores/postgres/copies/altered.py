@@ -14,6 +14,7 @@ from spark_apply.model.lost_columns import Numbers, come_columns, lost_columns, 
 from spark_apply.model.target_table import TargetTable, other_target, rebuilt
 from spark_apply.stores.postgres.copies import tables
 from spark_apply.stores.postgres.copies.catalog import Copy
+from spark_apply.stores.postgres.copies.row_security import hidden_from
 from spark_apply.stores.postgres.copies.tables import Tables, columns_of
 from spark_apply.stores.postgres.session.server import Cursor
 from spark_apply.stores.postgres.values.keys import column_type
@@ -76,19 +77,6 @@ SELECT CASE relkind WHEN 'v' THEN 'view' WHEN 'm' THEN 'materialized view' WHEN 
 END FROM pg_class WHERE oid = to_regclass(%s) AND relkind NOT IN ('r', 'p')
 """
 _UNLOGGED: Final = "SELECT FROM pg_class WHERE oid = to_regclass(%s) AND relpersistence = 'u'"
-_HIDDEN: Final = """
-WITH t AS (SELECT oid FROM pg_class WHERE oid = to_regclass(%s) AND row_security_active(oid)),
-    p AS (SELECT polcmd, polpermissive, polqual::text ~ '[{]VAR :varno 1 ' AS by_row FROM t
-        JOIN pg_policy p ON polrelid = t.oid
-        WHERE EXISTS (SELECT FROM unnest(polroles) r WHERE r = 0 OR pg_has_role(r, 'USAGE')))
-SELECT current_user::text FROM t WHERE EXISTS (SELECT FROM p WHERE NOT polpermissive AND polcmd <> 'a' AND by_row)
-    OR EXISTS (SELECT FROM unnest('{r,w,d}'::text[]) asked WHERE NOT EXISTS
-        (SELECT FROM p WHERE polpermissive AND polcmd::text IN (asked, '*') AND NOT by_row))
-"""
-"""The session's user, if policies can hide rows from it: by their values, or since none lets it read or delete them.
-
-A policy that looks at no column of the table is the same for all of its rows.
-"""
 
 
 def lost(table: TargetTable, copy: Copy) -> list[str]:
@@ -124,8 +112,8 @@ def refuse_altered(cur: Cursor, table: TargetTable, copy: Copy, there_as: Tables
             hint=f"ALTER TABLE {place} SET LOGGED; if the server has crashed since it is unlogged, also "
             f"{rebuild(table.qualified)}",
         )
-    cur.execute(_HIDDEN, (place,))
-    for (user,) in cur.fetchall():
+    user = hidden_from(cur, place)
+    if user is not None:
         raise OperatorError(
             f"PostgreSQL table {table.schema}.{table.copy_name}: row security can hide rows of it from the job’s user "
             f"{user}: what is deleted at the source would stay there, and nothing would say so",

@@ -54,6 +54,14 @@ UNION ALL SELECT format('ALTER %%I SET (%%s)', attname, array_to_string(attoptio
 """
 """Where a table is kept, with which options, and with which statistics."""
 
+_NOT_IDENTIFIED: Final = """
+SELECT c.relname::text, c.relowner::regrole::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = ANY (%s::text[]) AND c.relreplident <> 'f'
+    AND EXISTS (SELECT FROM pg_publication_tables p WHERE p.schemaname = n.nspname AND p.tablename = c.relname)
+ORDER BY 1 DESC
+"""
+"""Tables that a publication has, and of which PostgreSQL deletes no row: no key tells subscribers which one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tables:
@@ -260,12 +268,24 @@ def evolve(cur: Cursor, tables: Tables, *, but: Collection[str] = ()) -> None:
 
 
 def _identify(cur: Cursor, tables: Tables) -> None:
-    """Let rows be deleted of our own tables, which have no key, where a publication has all tables."""
-    for kind in ("waiting", "gone"):
-        name = tables.ours(kind)
-        cur.execute("SELECT relreplident <> 'f' FROM pg_class WHERE oid = to_regclass(%s)", (name.as_string(cur),))
-        if cur.fetchall() == [(True,)]:
-            cur.execute(sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(name))
+    """Let rows be deleted of our own tables, which have no key, where a publication has them.
+
+    Others stay as they are: old rows would be written to the log for nobody, and only a table's owner may alter it.
+    Raises OperatorError for a table of another role.
+    """
+    cur.execute(_NOT_IDENTIFIED, (OURS, [f"{kind}_{tables.number}" for kind in ("waiting", "gone")]))
+    wanted = [(sql.Identifier(OURS, name), owner) for name, owner in cur.fetchall()]
+    steps = [sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(name) for name, _ in wanted]
+    try:
+        for step in steps:
+            cur.execute(step)
+    except psycopg2.errors.InsufficientPrivilege as exc:
+        owners = ", ".join(sorted({owner for _, owner in wanted}))
+        raise OperatorError(
+            f"{tables.table.qualified}: a publication has tables of the store’s own, of which nothing can be deleted "
+            f"without a replica identity: {exc.diag.message_primary}",
+            hint=f"as {owners}: {sql.SQL('; ').join(steps).as_string(cur)}; or a publication that lists its tables",
+        ) from exc
 
 
 def changes(cur: Cursor, tables: Tables) -> list[tuple[str, sql.Composed]]:
