@@ -85,7 +85,16 @@ class _Read(DuckdbSink):
 class Copying:
     """A connector of this process that keeps a DuckDB file."""
 
-    def __init__(self, folder: Path, name: str, url: str, tables: list[str], *, chunk_rows: int = 50_000) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        url: str,
+        tables: list[str],
+        *,
+        chunk_rows: int = 50_000,
+        rows_per_second: int | None = None,
+    ) -> None:
         self.path, self._url = folder / f"{name}.duckdb", url
         kind = "mysql" if url.startswith("mysql:") else "postgres"
         source = {"type": kind, "url": url, "tables": tables}
@@ -96,7 +105,9 @@ class Copying:
                     "name": name,
                     "source": source,
                     "sink": {"type": "duckdb", "path": str(self.path)},
-                    "snapshot": {"chunk_rows": chunk_rows},
+                    "snapshot": {"chunk_rows": chunk_rows, "max_rows_per_second": rows_per_second}
+                    if rows_per_second
+                    else {"chunk_rows": chunk_rows},
                 }
             )
         )
@@ -112,6 +123,7 @@ class Copying:
                 connector=config.name,
                 prefix=config.name,
                 chunk_rows=config.snapshot.chunk_rows,
+                rows_per_second=config.snapshot.max_rows_per_second,
                 config=config.binding,
                 by_pattern=lambda table: not config.names(table),
                 rules=CaptureRules.of_source(config.source),

@@ -29,18 +29,23 @@ _SEED: Final = os.environ.get("CDC_TEST_SEED") or str(random.SystemRandom().rand
 _ROOMS: Final = 40 if FULL else 12
 _COPYING: Final = partial(Copying, chunk_rows=3)
 """So that tables of some rows are read in many windows."""
+_SLOWLY: Final = partial(Copying, chunk_rows=3, rows_per_second=60)
+"""So that a first snapshot is met by changes, and by ends of sessions."""
 _FOLLOWING: Final = partial(Following, settles=True)
 
 
 @pytest.mark.parametrize(
-    "make", [_COPYING, pytest.param(_FOLLOWING, marks=pytest.mark.full)], ids=["copied", "followed"]
+    "make",
+    [_COPYING, pytest.param(_SLOWLY, marks=pytest.mark.full), pytest.param(_FOLLOWING, marks=pytest.mark.full)],
+    ids=["copied", "copied from the first", "followed"],
 )
 def test_postgres(make: Make, servers: Callable[[str], str], tmp_path: Path) -> None:
     with contextlib.contextmanager(_database)(servers("postgres18")) as database:
         source = _Postgres(database, "", tmp_path)
         source.make = make
         with contextlib.closing(PostgresRooms(source)) as rooms:
-            _check(Changes(rooms, PostgresGrammar(), source.connector("random"), _SEED, _ROOMS))
+            connector = source.connector("random")
+            _check(Changes(rooms, PostgresGrammar(), connector, _SEED, _ROOMS, from_the_first=make is _SLOWLY))
 
 
 @pytest.mark.full
