@@ -135,7 +135,7 @@ class PostgresSnapshotter:
         catalog = Catalog(connection)
         there = catalog.relation(table.schema, table.name)
         if there is None:
-            raise OperatorError(f"table {table.qualified} was dropped during its snapshot", hint="start again")
+            raise ChangedError(f"table {table.qualified} was dropped during its snapshot: looking again")
         oid, partitioned = there
         now = self._log.catalog(connection).marks(oid)
         if table.marks and (now is None or now[1:] != table.marks[1:]):  # its rows are under the view, in any file
@@ -218,7 +218,12 @@ def _begin(connection: psycopg2.extensions.connection, view: str | None) -> None
 
 def _sample(catalog: Catalog, table: Table, relation: Relation, *, percent: float) -> Iterator[Key]:
     text = io.BytesIO()
-    catalog.copy(f"sampling table {table.qualified}", sample_statement(table, relation, percent=percent), text)
+    try:
+        catalog.copy(f"sampling table {table.qualified}", sample_statement(table, relation, percent=percent), text)
+    except OperatorError as exc:
+        if isinstance(exc.__cause__, (errors.UndefinedColumn, errors.UndefinedTable)):  # altered before it was locked
+            raise _altered(table) from exc
+        raise
     text.seek(0)
     for line in text:
         yield tuple(part for part in parse_row(line, len(table.key)) if isinstance(part, bytes))

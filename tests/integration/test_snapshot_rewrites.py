@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from cdc.config.kafka_config import KafkaConfig
 from cdc.config.source_config import SourceConfig
 from cdc.model.errors import ChangedError, RetryableError
 from connectors.postgres.source import PostgresSource
+from snapshot.postgres import snapshotter as snapshotter_module
 from snapshot.postgres.snapshotter import PostgresSnapshotter
 from tests.conftest import Database
 
@@ -141,6 +144,38 @@ def test_a_window_is_of_no_twin_of_a_table(postgres18: Database) -> None:
         postgres18.execute("ALTER TABLE t RENAME TO x; ALTER TABLE u RENAME TO t; ALTER TABLE x RENAME TO u")
         with pytest.raises(ChangedError, match="was altered before it was read"):
             snapshotter.window(table, None, 10, key="", first=False)
+
+
+def test_a_column_that_goes_before_its_table_is_sampled(postgres18: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is locked a moment after it was compared; the next session finds the table as it is."""
+    postgres18.execute(
+        "CREATE TABLE t (id int, n int, PRIMARY KEY (id, n))",
+        "INSERT INTO t SELECT x, x FROM generate_series(1, 30000) x",
+        "ANALYZE t",
+    )
+    config = replace(_config(postgres18, "public.t", workers=2), snapshot=SnapshotConfig(workers=2, chunk_rows=1000))
+    planned = snapshotter_module.plan_statement
+
+    def plan(*of: Any) -> Any:
+        postgres18.execute("ALTER TABLE t RENAME n TO m")
+        return planned(*of)
+
+    monkeypatch.setattr(snapshotter_module, "plan_statement", plan)
+    with closing(PostgresSource(config)) as source, closing(PostgresSnapshotter(config)) as snapshotter:
+        source.connect()
+        with pytest.raises(ChangedError, match="was altered after its snapshot began"):
+            list(snapshotter.chunks(source.tables(), {}, None))
+
+
+def test_a_table_that_is_dropped_before_its_snapshot_is_looked_at_again(postgres18: Database) -> None:
+    """The connector goes on, without it where a pattern has brought it."""
+    postgres18.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    config = _config(postgres18, "public.t", workers=1)
+    with closing(PostgresSource(config)) as source, closing(PostgresSnapshotter(config)) as snapshotter:
+        source.connect()
+        postgres18.execute("DROP TABLE t")
+        with pytest.raises(ChangedError, match="was dropped during its snapshot"):
+            list(snapshotter.chunks(source.tables(), {}, None))
 
 
 def test_a_table_that_was_rewritten_before_its_view_is_read(postgres18: Database) -> None:
