@@ -109,7 +109,7 @@ class MysqlSnapshotter:
         table = key_range.table
         doing = f"reading table {table.qualified}"
         session.rows(connection, doing, "SAVEPOINT locks")
-        session.rows(connection, doing, selects.lock_by_reading(table))
+        all_rows(connection, doing, selects.lock_by_reading(table), ())
         now = self._now(connection, table)
         if now.table.columns != table.columns or now.table.key != table.key:
             raise RetryableError(f"table {table.qualified} was altered after its snapshot began")

@@ -11,11 +11,10 @@ from typing import Final
 
 import psycopg2
 import psycopg2.extensions
-from psycopg2 import errors
 
 from cdc.config.config import ConnectorConfig
 from cdc.model.change import Row, Table, Xid
-from cdc.model.errors import ChangedError, OperatorError, RetryableError, raise_first
+from cdc.model.errors import ChangedError, RetryableError, raise_first
 from cdc.model.interfaces import Chunk, Handover, Window
 from cdc.model.state import Key
 from connectors.postgres import session
@@ -36,6 +35,7 @@ from snapshot.postgres.copying import (
     shape_statement,
 )
 from snapshot.postgres.logs import Log, WriteAheadLog
+from snapshot.postgres.names import named
 from snapshot.postgres.single_rows import LastWrittenRows, single_row
 from snapshot.postgres.windows import PostgresWindows
 
@@ -112,7 +112,7 @@ class PostgresSnapshotter:
         ((shared,),) = catalog.rows("sharing the view", "SELECT pg_export_snapshot()")
         planned: list[KeyRange[Relation]] = []
         for table in remaining:
-            with _letting_go(catalog):
+            with named(_altered(table)), _letting_go(catalog):
                 done, found = self._plan(first, table, done)
             planned += found
         rows_before = sum(at.rows for at in done.tables.values())
@@ -135,7 +135,7 @@ class PostgresSnapshotter:
         catalog = Catalog(connection)
         there = catalog.relation(table.schema, table.name)
         if there is None:
-            raise ChangedError(f"table {table.qualified} was dropped during its snapshot: looking again")
+            raise _altered(table)
         oid, partitioned = there
         now = self._log.catalog(connection).marks(oid)
         if table.marks and (now is None or now[1:] != table.marks[1:]):  # its rows are under the view, in any file
@@ -218,12 +218,7 @@ def _begin(connection: psycopg2.extensions.connection, view: str | None) -> None
 
 def _sample(catalog: Catalog, table: Table, relation: Relation, *, percent: float) -> Iterator[Key]:
     text = io.BytesIO()
-    try:
-        catalog.copy(f"sampling table {table.qualified}", sample_statement(table, relation, percent=percent), text)
-    except OperatorError as exc:
-        if isinstance(exc.__cause__, (errors.UndefinedColumn, errors.UndefinedTable)):  # altered before it was locked
-            raise _altered(table) from exc
-        raise
+    catalog.copy(f"sampling table {table.qualified}", sample_statement(table, relation, percent=percent), text)
     text.seek(0)
     for line in text:
         yield tuple(part for part in parse_row(line, len(table.key)) if isinstance(part, bytes))
@@ -233,31 +228,27 @@ def _read(connection: psycopg2.extensions.connection, key_range: KeyRange[Relati
     """Copy one key range. The table is locked only meanwhile, so that DDL need not wait for the rest.
 
     Raises RetryableError if the table was rewritten since the view was taken, because an older view sees it empty
-    (https://www.postgresql.org/docs/current/mvcc-caveats.html), and if it was altered since: a view keeps rows as they
-    were, but names mean what they mean now. With both given back later, no look at the catalog would tell of it.
+    (https://www.postgresql.org/docs/current/mvcc-caveats.html), and ChangedError if it was altered or has gone since: a
+    view keeps rows as they were, but names mean what they mean now. With all of them given back later, no look at the
+    catalog would tell of it.
     """
     table, relation, catalog = key_range.table, key_range.relation, Catalog(connection)
-    with _letting_go(catalog):
+    with named(_altered(table)), _letting_go(catalog):
         catalog.rows(f"locking table {table.qualified}", lock_statement(table, relation))
         ((rewritten,),) = catalog.rows("reading the catalog", _REWRITTEN, (relation.oid, relation.oid))
         if rewritten:
             raise RetryableError(
                 f"table {table.qualified} was rewritten (TRUNCATE, ALTER TABLE, VACUUM FULL) after its snapshot began"
             )
+        shape = catalog.answer_of(f"reading table {table.qualified}", shape_statement(table, relation))
+        if any(of != relation.oid or (name, n, type_) not in relation.shape for name, of, n, type_ in shape):
+            raise _altered(table)
         statement = copy_statement(table, relation, after=key_range.after, upto=key_range.upto)
-        try:
-            shape = catalog.answer_of(f"reading table {table.qualified}", shape_statement(table, relation))
-            if any(of != relation.oid or (name, n, type_) not in relation.shape for name, of, n, type_ in shape):
-                raise _altered(table)
-            catalog.copy(f"reading table {table.qualified}", statement, rows)
-        except OperatorError as exc:
-            if isinstance(exc.__cause__, errors.UndefinedColumn):
-                raise RetryableError(f"table {table.qualified} lost a column after its snapshot began") from exc
-            raise
+        catalog.copy(f"reading table {table.qualified}", statement, rows)
 
 
 def _altered(table: Table) -> ChangedError:
-    return ChangedError(f"table {table.qualified} was altered after its snapshot began")
+    return ChangedError(f"table {table.qualified} was altered or dropped after its snapshot began: looking again")
 
 
 def _parse(table: Table, lines: list[bytes]) -> list[Row]:

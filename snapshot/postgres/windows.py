@@ -27,6 +27,7 @@ from connectors.postgres.slot.slot import await_older_transactions
 from snapshot.handover import PostgresView, key_of
 from snapshot.postgres.copying import Relation, keys_statement, lock_statement, window_statement
 from snapshot.postgres.logs import Log, WriteAheadLog
+from snapshot.postgres.names import named
 
 _LOCK_S: Final = 10
 _CLOSE_S: Final = 5.0
@@ -128,7 +129,9 @@ class PostgresWindows:
         relation = Relation(oid, partitioned, encoding=session.key_encoding(connection))
         catalog.rows("setting lock_timeout", sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(f"{_LOCK_S}s")))
         # The lock comes first: a view taken before a rewrite would see an empty table.
-        catalog.rows(f"locking table {table.qualified}", lock_statement(table, relation))
+        altered = ChangedError(f"table {table.qualified} was altered before it was read: looking again")
+        with named(altered):
+            catalog.rows(f"locking table {table.qualified}", lock_statement(table, relation))
         ((text,),) = catalog.rows("taking a view", "SELECT pg_current_snapshot()::text")
         end = self._log.end(catalog)
         with looking_again():
@@ -136,7 +139,7 @@ class PostgresWindows:
         if now is None or now.oid != oid:
             raise RetryableError(f"table {table.qualified} was replaced meanwhile")
         if self._log.looks and table.marks[1:] != now.table.marks[1:]:
-            raise ChangedError(f"table {table.qualified} was altered before it was read: looking again")
+            raise altered
         select = statement(now.table, relation)
         if select is None:
             return None

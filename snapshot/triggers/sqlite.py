@@ -16,7 +16,7 @@ from typing import Final
 
 from cdc.config.config import ConnectorConfig
 from cdc.model.change import Row, Table, Xid
-from cdc.model.errors import BugError, OperatorError, RetryableError
+from cdc.model.errors import BugError, ChangedError, RetryableError
 from cdc.model.interfaces import Chunk, Handover, Window
 from cdc.model.state import Key
 from connectors.triggers.sqlite import values
@@ -198,7 +198,7 @@ def _found(session: Session, table: Table) -> Found:
     """Return the table as the view has it. Raises if it is not as it was described."""
     found = Catalog(session).find(table.name)
     if found is None:
-        raise OperatorError(f"table {table.qualified} was dropped during its snapshot", hint="start again")
+        raise ChangedError(f"table {table.qualified} was dropped during its snapshot: looking again")
     if found.table != table:
         raise RetryableError(f"table {table.qualified} was altered before its snapshot began")
     return found

@@ -391,3 +391,24 @@ def test_tables_with_columns_added_and_dropped_since_are_read(
     connector.catch_up()
     connector.catch_up()
     same(connector, postgres18, "public.t")
+
+
+@pytest.mark.full  # of each push: tests/integration/test_snapshot_rewrites.py
+def test_tables_that_go_while_the_first_snapshot_reads(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """Nobody need act: the others are read, and one that got another name is, under that."""
+    filled(postgres18, "public.a", keys=300_000)
+    for table in ("m", "n", "o", "z"):
+        filled(postgres18, f"public.{table}", keys=500)
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.*"], snapshot={"workers": 1})
+    with Running(connector) as run:
+        run.await_line("reading the tables")
+        postgres18.execute("DROP TABLE m", "ALTER TABLE n RENAME TO n_new", "ALTER TABLE o DROP COLUMN v")
+        run.await_following()
+        run.process.send_signal(signal.SIGTERM)
+        assert run.ended() == 0, run.stderr
+        assert "error" not in run.stderr.lower(), run.stderr
+    connector.catch_up()
+    for table in ("a", "n_new", "o", "z"):
+        same(connector, postgres18, f"public.{table}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from pathlib import Path
 
@@ -103,3 +104,32 @@ def test_tables_emptied_dropped_and_made_under_load(
     for table in ("t", "d", "made"):
         same(connector, database, table)
         unbroken(connector, f"{database.name}.{table}", read_again=True)
+
+
+@pytest.mark.full
+def test_tables_that_go_while_the_first_snapshot_reads(
+    mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """Nobody need act: the others are read, and one that got another name is, under that."""
+    database = mysql_database
+    database.execute(
+        "CREATE TABLE a (id INT PRIMARY KEY, v VARCHAR(60))",
+        "CREATE TABLE zero (n INT)",
+        "INSERT INTO zero VALUES (0)",
+        *(f"INSERT INTO zero SELECT n + {1 << bit} FROM zero" for bit in range(18)),
+        "INSERT INTO a SELECT n, 'x' FROM zero",
+        "DROP TABLE zero",
+        *(f"CREATE TABLE {name} AS SELECT * FROM a WHERE id < 500" for name in "mnoz"),
+        *(f"ALTER TABLE {name} ADD PRIMARY KEY (id)" for name in "mnoz"),
+    )
+    connector = connector_of(tmp_path, prefix, database, kafka, "*", snapshot={"workers": 1})
+    with Running(connector) as run:
+        run.await_line("reading the tables")
+        database.execute("DROP TABLE m", "RENAME TABLE n TO n_new", "ALTER TABLE o DROP COLUMN v")
+        run.await_following()
+        run.process.send_signal(signal.SIGTERM)
+        assert run.ended() == 0, run.stderr
+        assert "left out" not in run.stderr
+    connector.catch_up()
+    for table in ("a", "n_new", "o", "z"):
+        same(connector, database, table)
