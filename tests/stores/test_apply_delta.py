@@ -15,7 +15,7 @@ from cdc.model.change import Kind
 from cdc.model.errors import ConfigError, OperatorError
 from cdc.model.state import Phase
 from spark_apply.model.store import Due
-from spark_apply.model.target_table import Version, target
+from spark_apply.model.target_table import TargetTable, Version, target
 from spark_apply.model.upkeep import Upkeep
 from spark_apply.rebuild.rebuild import run_rebuild, run_rollback
 from spark_apply.stores.delta.copies import previous_files
@@ -197,14 +197,19 @@ def test_a_mark_comes_back_with_the_state_it_was_of(setting: Setting) -> None:
     assert setting.marks(table) == [first]
 
 
+def _orders(spark: SparkSession, folder: Path) -> tuple[Setting, TargetTable, DeltaStore, Path]:
+    """A table that no topic has: its store, and the folder of its copy."""
+    setting = Setting(spark, "", folder, lambda path: StoreConfig(type="delta", path=str(path)))
+    version = Version("c", "public", "orders", "t", 1, ("id",), (("id", Kind("int64")),))
+    return setting, target([version], {}), _store(setting), folder / "copy" / "public" / "orders"
+
+
 @pytest.mark.parametrize("by", ["upkeep that compacts", "a rollback"])
 def test_files_of_a_rebuild_that_was_killed_behind_its_swap_stay_for_their_readers(
     by: str, apply_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No file of its folder is live by then, but states that are kept have them: the next rebuild removes none."""
-    setting = Setting(apply_spark, "", tmp_path, lambda path: StoreConfig(type="delta", path=str(path)))
-    version = Version("c", "public", "orders", "t", 1, ("id",), (("id", Kind("int64")),))
-    made, store, folder = target([version], {}), _store(setting), tmp_path / "copy" / "public" / "orders"
+    setting, made, store, folder = _orders(apply_spark, tmp_path)
     store.open(made)
     filling = store.beside(made)
     for number in (1, 2):
@@ -231,9 +236,7 @@ def test_what_a_rebuild_that_was_killed_behind_its_swap_has_left(
     by: str, apply_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its copy's log goes, so that its files are those of a copy that is live; so do notes that nothing names."""
-    setting = Setting(apply_spark, "", tmp_path, lambda path: StoreConfig(type="delta", path=str(path)))
-    version = Version("c", "public", "orders", "t", 1, ("id",), (("id", Kind("int64")),))
-    made, store, folder = target([version], {}), _store(setting), tmp_path / "copy" / "public" / "orders"
+    setting, made, store, folder = _orders(apply_spark, tmp_path)
     rows = setting.spark.createDataFrame([(1, position(1), "c")], "id bigint, _cdc_position string, _cdc_op string")
     store.open(made)
 
