@@ -62,6 +62,9 @@ class Session:
         """Events in the open transaction."""
         self._at_end = False
         """Whether there may be nothing more to read now."""
+        self._rekeyed: list[Table] = []
+        """Tables that have another key than their topics, and no event of it yet: see `_read_rekeyed`."""
+        self._rekeyed_behind = 0
         self._meter.opened(self._state, sink.pending)
 
     def close(self) -> None:
@@ -139,6 +142,9 @@ class Session:
         for table in self._tables:
             if reason := self._versions.stale(table):
                 self._rereads.resnapshot(table, reason)
+        self._rekeyed = [table for table in self._tables if self._versions.rekeyed(table)]
+        self._rekeyed_behind = self._source.current() if self._rekeyed else 0
+        self._read_rekeyed(self._state.commit)
         if target is not None and self._state.commit >= target and not self._to_do() and not self._sink.pending()[0]:
             self._look_at_topics(whole=True)
             return
@@ -155,6 +161,8 @@ class Session:
                 self._uncommitted += self._log.batch(frame.transactions)
             elif isinstance(frame, Message):
                 self._uncommitted += self._log.message(frame)
+            if self._rekeyed:
+                self._read_rekeyed(self._source.position()[1])
             caught_up = target is not None and self._source.position()[1] >= target and not self._to_do()
             stopped = self._across.stop.is_set()
             due = self._due_when_idle() if isinstance(frame, Idle) else self._cut()
@@ -176,6 +184,15 @@ class Session:
             if self._commands.is_paused():
                 self._commit_position()
                 self._pause()
+
+    def _read_rekeyed(self, commit: int) -> None:
+        """Have tables with another key read again, once the log is written up to where it ended when that was found."""
+        if not self._rekeyed or commit < self._rekeyed_behind:
+            return
+        for table in self._rekeyed:
+            if reason := self._versions.rekeyed(table):  # else an event has described it by now
+                self._rereads.resnapshot(table, reason)
+        self._rekeyed = []
 
     def _pause(self) -> NoReturn:
         """Read nothing until the connector is to go on: a new session then compares everything with the position.
@@ -226,7 +243,7 @@ class Session:
         """Whether tables are to be read while the log is followed; regularly reads the user's commands."""
         gap = self._commands.look(self._reached, self._look_at_topics)
         waits = self._setting_aside is not None and bool(self._setting_aside.set_aside())
-        return bool(self._incremental) or bool(self._rereads) or gap or waits
+        return bool(self._incremental) or bool(self._rereads) or bool(self._rekeyed) or gap or waits
 
     def _reached(self) -> int:
         return max(self._state.commit, self._source.position()[1])

@@ -248,8 +248,7 @@ class SchemaVersions:
     def stale(self, table: Table) -> str | None:
         """Why the topic's rows are stale though no event says so; None where they are not.
 
-        A source whose tables have no marks tells it in its log. Another key waits for its first event: until then the
-        log may have events under the old one, which a reading that began before them would keep.
+        A source whose tables have no marks tells it in its log. Of another key `rekeyed` tells.
         """
         before = self.newest(table)
         published = self._published(table)
@@ -259,9 +258,19 @@ class SchemaVersions:
         table = published.table if published is not None else table
         if (lost := self._lost_form(before, table)) is not None:
             return lost
-        if before is None or not table.marks or (before.key != table.key and not rewritten(before.marks, table.marks)):
+        if before is None or not table.marks or _rekeyed(before, table):
             return None
         return stale_reason(before, table)
+
+    def rekeyed(self, table: Table) -> str | None:
+        """Say that a table has another key than its newest description; None where it has not, or the log tells it.
+
+        Its rows are not to be read before all is written that the log has up to now: events under the old key may be in
+        it, which a reading that began before them would keep.
+        """
+        before, published = self.newest(table), self._published(table)
+        table = published.table if published is not None else table
+        return stale_reason(before, table) if before is not None and _rekeyed(before, table) else None
 
     def _lost_form(self, before: Description | None, table: Table) -> str | None:
         """Why records are not of the form that the registry has now for a table that is as it was; None: they are."""
@@ -399,3 +408,8 @@ class SchemaVersions:
             wire=wire, routed=self._routes.of(table.qualified) is not None,
             names_source=self._routes.names_source(table.qualified),
         )  # fmt: skip
+
+
+def _rekeyed(before: Description, table: Table) -> bool:
+    """Whether a table of a source with marks has another key, and no other rows: those are read again at once."""
+    return bool(table.marks) and before.key != table.key and not rewritten(before.marks, table.marks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,3 +134,18 @@ def test_tables_that_go_while_the_first_snapshot_reads(
     connector.catch_up()
     for table in ("a", "n_new", "o", "z"):
         same(connector, database, table)
+
+
+@pytest.mark.full  # the test of this name in test_schema_changes.py
+def test_another_key_by_the_file_where_nothing_is_written(
+    mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """No event and no statement says so: its rows are read again, and records under the old key deleted."""
+    database, name = mysql_database, f"{mysql_database.name}.t"
+    database.execute("CREATE TABLE t (a INT PRIMARY KEY, b INT NOT NULL UNIQUE)", "INSERT INTO t VALUES (1, 10)")
+    Connector(tmp_path, prefix, database.url, kafka, [name]).catch_up()
+    table: Any = {"table": name, "key": ["b"]}
+    second = Connector(tmp_path, prefix, database.url, kafka, [table])
+    assert f"table {name}: its key is now (b), it was (a): its rows are read again" in second.catch_up()
+    assert second.fold(name) == {b'{"b":10}': {"a": 1, "b": 10}}
+    assert "read again" not in second.catch_up()

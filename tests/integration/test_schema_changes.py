@@ -9,6 +9,7 @@ import itertools
 import json
 from base64 import b64decode
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -153,6 +154,60 @@ def test_key_replaced(case: tuple[str, bool], postgres18: Database, kafka: str, 
     assert [v["key"] for v in described] == [["a"], list(json.loads(key))]
     # and the change is told once: the next start has nothing to say of it
     assert asked(connector.catch_up()) == []
+
+
+@pytest.mark.parametrize(
+    "when",
+    some_each_push(
+        ["stopped", "behind rows of the old key", "while idle", "the key alone, while idle"],
+        "behind rows of the old key",
+        "the key alone, while idle",
+    ),
+)
+def test_key_replaced_where_nothing_is_written(
+    when: str, database: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """No event says so: rows are read again where all that the log may have under the old key is written."""
+    database.execute("CREATE TABLE t (a int PRIMARY KEY, b int NOT NULL)", "INSERT INTO t VALUES (1, 10), (2, 20)")
+    connector = Connector(tmp_path, prefix, database.url, kafka, ["public.t"])
+    altered = [f"BEGIN; {MOVE} (b); COMMIT"]
+    if "alone" not in when:
+        altered.append("ALTER TABLE t ADD COLUMN d int NOT NULL DEFAULT 5")
+    connector.catch_up()
+    if "while idle" in when:
+        with Running(connector) as run:
+            run.await_following()
+            database.execute(*altered)
+            run.await_line(AGAIN)
+            eventually(lambda: b'{"b":10}' in connector.fold("public.t"), "a record under the new key")
+            eventually(lambda: b'{"a":1}' not in connector.fold("public.t"), "none under the old one")
+            said = run.stderr
+    else:
+        written = (
+            "UPDATE t SET b = 30 WHERE a = 1",
+            "INSERT INTO t VALUES (3, 5), (4, 6)",
+            "DELETE FROM t WHERE a = 3",
+        )
+        database.execute(*(written if when != "stopped" else ()), *altered)
+        said = connector.catch_up()
+    assert asked(said) == ["public.t: its key is now (b), it was (a)"]
+    same(connector, database, "public.t")
+    assert asked(connector.catch_up()) == []
+
+
+def test_another_key_by_the_file_where_nothing_is_written(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """Nor does the server's log say that."""
+    postgres18.execute("CREATE TABLE t (a int PRIMARY KEY, b int NOT NULL UNIQUE)", "INSERT INTO t VALUES (1, 10)")
+    postgres18.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    first = Connector(tmp_path, prefix, postgres18.url, kafka, ["public.t"])
+    first.catch_up()
+    table: Any = {"table": "public.t", "key": ["b"]}
+    second = Connector(tmp_path, prefix, postgres18.url, kafka, [table])
+    assert asked(second.catch_up()) == ["public.t: its key is now (b), it was (a)"]
+    assert second.fold("public.t") == {b'{"b":10}': {"a": 1, "b": 10}}
+    assert asked(second.catch_up()) == []
 
 
 def test_rows_written_while_there_is_no_key(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:

@@ -202,6 +202,17 @@ def test_a_key_that_was_none_for_a_while(then: set[int], now: set[int], again: b
     assert difference(" ".join(before.split(" ")[:-2]), replace(TABLE, unique=frozenset(now)), "p") is None, "older"
 
 
+def test_another_key_is_an_alteration() -> None:
+    """No row of the log may ever tell of it. One that is gone is refused elsewhere, and older entries have none."""
+    had, none, has = (replace(TABLE, key=key, unique=frozenset(of)) for key, of in (("1", {1}), ("", ()), ("2", {2})))
+    assert not altered(record(had), replace(had, unique=frozenset({3})))
+    assert altered(record(had), has)
+    assert not altered(record(had), none)
+    assert altered(record(none, record(had)), has)
+    assert not altered(record(has, record(had)), has)
+    assert not altered(" ".join(record(had).split(" ")[:-2]), has)
+
+
 def test_a_key_that_is_dropped_for_now_is_remembered() -> None:
     """A look between the two statements does not make the second one pass for the first key of the table."""
     had, none, has = (replace(TABLE, unique=frozenset(oids)) for oids in ({1, 2}, (), {3, 4}))

@@ -341,12 +341,15 @@ def made_again(then: Mapping[str, str], now: Mapping[str, Facts]) -> set[str]:
 
 
 def altered(then: str, now: Facts) -> bool:
-    """Tell whether columns of a table have been altered since: its description may tell what has become of its rows.
+    """Tell whether a table's columns or key were altered since: its description may tell what has become of its rows.
 
     The log describes a table at its next row, which may never come.
     """
     oid, *known = then.split(" ")
-    return oid == str(now.oid) and len(known) >= _PARTS - 1 and known[_MADE] != now.made
+    if oid != str(now.oid) or len(known) < _PARTS - 1:
+        return False
+    key, *oids = known[_PARTS].split(",") if len(known) > _PARTS else [""]
+    return known[_MADE] != now.made or bool(oids and now.unique and key != _hash(now.key, 4))
 
 
 def difference(then: str, now: Facts, publication: str) -> str | None:
