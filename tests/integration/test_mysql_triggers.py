@@ -420,6 +420,8 @@ def test_a_server_that_takes_no_changes_for_a_while(shop: MysqlShop, caplog: pyt
         with shop.running() as running:
             shop.do("UPDATE orders SET n = 1", f"SET GLOBAL {'read_only' if mariadb else 'super_read_only'} = ON")
             running.eventually(lambda: "read-only" in caplog.text)
+            found = check.check(shop.config, None).findings
+            assert [f.level for f in found if "read_only" in f.what] == [Level.WARNING]
             shop.do("SET GLOBAL read_only = OFF", "UPDATE orders SET n = 2")  # MySQL: the other one with it
             running.eventually(lambda: shop.fold() == shop.rows())
         assert running.raised is None

@@ -58,5 +58,23 @@ def test_an_old_server_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_statements_in_the_binlog_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preconditions, "variables", lambda _: {"log_bin": "ON", "binlog_format": "STATEMENT"})
-    (warning,) = preconditions.warnings(_NOBODY, "db:3306")
+    ((warning, fix),) = preconditions.warnings(_NOBODY, "db:3306")
     assert "binlog_format is STATEMENT" in warning
+    assert "MIXED" in fix
+
+
+@pytest.mark.parametrize(
+    ("of", "words"),
+    [
+        ({"read_only": "ON", "super_read_only": "OFF"}, "read_only at db:3306"),
+        ({"read_only": "1", "super_read_only": "1"}, "read_only and super_read_only at db:3306"),
+        ({"read_only": "NO_LOCK_NO_ADMIN"}, "read_only at db:3306"),  # MariaDB 12
+        ({"read_only": "OFF", "super_read_only": "0"}, None),
+    ],
+)
+def test_a_server_that_takes_no_changes_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, of: dict[str, str], words: str | None
+) -> None:
+    monkeypatch.setattr(preconditions, "variables", lambda _: {**_OK, **of})
+    said = [warning.partition(":3306:")[0] + ":3306" for warning, _ in preconditions.warnings(_NOBODY, "db:3306")]
+    assert said == ([words] if words else [])

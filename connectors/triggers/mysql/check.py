@@ -66,8 +66,8 @@ class _Check(Probes[Captured]):
             what = "whether it is a replica may not be known: if so, what it replicates calls no trigger"
             right = "REPLICA MONITOR" if found.mariadb else "REPLICATION CLIENT"
             yield Finding(Level.WARNING, "server", what, f"GRANT {right} ON *.* TO {found.account}")
-        for warning in preconditions.warnings(connection, where):
-            yield Finding(Level.WARNING, "server", warning, "SET GLOBAL binlog_format = 'MIXED'")
+        for warning, fix in preconditions.warnings(connection, where):
+            yield Finding(Level.WARNING, "server", warning, fix)
         if not any(refusals):
             yield Finding(Level.OK, "server", f"{found.shown} at {where}, user {found.user}")
 

@@ -19,6 +19,7 @@ _VARIABLES: Final = (
     "group_replication_group_name", "group_replication_single_primary_mode", "read_only", "super_read_only",
 )  # fmt: skip
 _ON: Final = ("ON", "1")
+_OFF: Final = ("OFF", "0")
 MOST_COLUMNS: Final = 1_017 - 4
 """InnoDB's tables have at most 1,017 columns, and a change table has four of its own."""
 _NOT_CALLED: Final = "what it replicates calls no trigger here, and would never come"
@@ -66,14 +67,22 @@ def refusals(connection: session.Connection, found: Server, where: str) -> Itera
         yield None
 
 
-def warnings(connection: session.Connection, where: str) -> Iterator[str]:
-    """Give what a run goes on with."""
+def warnings(connection: session.Connection, where: str) -> Iterator[tuple[str, str]]:
+    """Give what a run goes on with, or waits for, each with what changes it."""
     of = variables(connection)
+    closed = [name for name in ("read_only", "super_read_only") if of.get(name, "OFF").upper() not in _OFF]
+    if closed:
+        what = (
+            f"{' and '.join(closed)} at {where}: the server takes no changes, but of some users, and the connector "
+            "keeps tables of its own there: it waits until it does"
+        )
+        yield what, "SET GLOBAL read_only = OFF, if it is to be the primary; else name the primary in source.url"
     if of.get("log_bin", "").upper() in _ON and of.get("binlog_format", "").upper() == "STATEMENT":
-        yield (
+        what = (
             f"binlog_format is STATEMENT at {where}: the server notes each statement that calls a trigger as unsafe; "
             "its replicas call the triggers too, if they have them"
         )
+        yield what, "SET GLOBAL binlog_format = 'MIXED'"
 
 
 def rights(connection: session.Connection, changes: ChangeLog, found: Server, captured: Sequence[Captured]) -> Iterator[

@@ -59,7 +59,7 @@ class MysqlTriggers(TriggerSource[Captured]):
             if refusal is not None:
                 raise refusal
             log.warning("MySQL at %s may be a replica: if so, what it replicates never comes", where)
-        for warning in preconditions.warnings(sql, where):
+        for warning, _ in preconditions.warnings(sql, where):
             log.warning("MySQL at %s: %s", where, warning)
         session.tell_of_weak_tls(where, session.weakness(self._address))
         changes = self._log()
