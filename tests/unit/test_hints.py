@@ -39,7 +39,7 @@ REVIEWED = {
     "truncate(4, x)": "a partition's function",
     "DELETE the row at the source": "who asks to have a row erased wants that; the command has changed nothing yet",
     "needs DELETE on the topic": "the name of a right at Kafka",
-    "cdc fleet remove {}, in that fleet": "an entry is taken out; topics, position and slot stay, `add` goes on there",
+    "cdc fleet remove {} --fleet {}": "an entry is taken out; topics, position and slot stay, `add` goes on there",
     "TRUNCATE TABLE performance_schema.host_cache": "the server's count of failed logins, and nobody's rows",
     "was it deleted": "a question about what has happened",
     "so does cdc apply APPLY.yaml --reset-checkpoint": "topics are read again from their beginnings; no row is lost",
