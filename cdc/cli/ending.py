@@ -13,13 +13,16 @@ from typing import Final, NoReturn
 import click
 
 from cdc.cli.terminal import LINE, painted, tell, written_out
+from cdc.machine.child_processes import is_private, outward
 from cdc.model.errors import CdcError, OperatorError, RetryableError
-from cdc.model.hints import pasteable
+from cdc.model.hints import of_fleet, pasteable
 
 BY_SIGNAL: Final = 128
 """A shell's exit code of what a signal has ended is this and the signal's number."""
 INTERRUPTED: Final = BY_SIGNAL + signal.SIGINT
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_WHICH_FLEET: Final = ("name", "servers", "file")
+"""The parameters of a fleet's commands that say which fleet."""
 _CACHE: Final = "/.cache/cdc-toolkit"
 _OUT_OF_REACH: Final = (
     errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG,
@@ -69,9 +72,14 @@ def code_of_part(number: int | None, *, took_all: bool = False) -> int:
     return 0 if number is None or took_all else BY_SIGNAL + number
 
 
-def files_of(context: click.Context) -> dict[str, Path]:
-    """Return the files that a command was given, by what its usage calls them; several of a kind are none."""
-    found: dict[str, Path] = {}
+def files_of(context: click.Context) -> dict[str, Path | str]:
+    """Return the files that a command was given, by what its usage calls them; several of a kind are none.
+
+    Nor is one that nobody finds later. Of a fleet's commands there are the options, too, that say which fleet.
+    """
+    if is_private():
+        return {}
+    found: dict[str, Path | str] = {}
     for of in context.command.params:
         given = context.params.get(of.name or "")
         one = given[0] if isinstance(given, tuple) and len(given) == 1 else given
@@ -81,7 +89,18 @@ def files_of(context: click.Context) -> dict[str, Path]:
                 called = _called(one)
             if called.endswith((".yaml", ".json")):
                 found[called] = one
-    return found
+    return found | _fleet_of(context)
+
+
+def _fleet_of(context: click.Context) -> dict[str, str]:
+    """Return what stands in place of a fleet's commands; what the environment says need not be said again."""
+    said = [
+        word
+        for of in context.command.params
+        if of.name in _WHICH_FLEET and context.get_parameter_source(of.name) is click.core.ParameterSource.COMMANDLINE
+        for word in (of.opts[0], str(context.params[of.name]))
+    ]
+    return of_fleet(said) if context.parent is not None and context.parent.command.name == "fleet" else {}
 
 
 def _called(file: Path) -> str:
@@ -95,23 +114,25 @@ def _called(file: Path) -> str:
         return ""
 
 
-def files_given(command: click.Command, words: Sequence[str]) -> dict[str, Path]:
+def files_given(command: click.Command, words: Sequence[str]) -> dict[str, Path | str]:
     """Return the same of a command line that has ended; nothing of one that cannot be read."""
     rest = list(words)
     try:
+        parent = None
         while isinstance(command, click.Group):
-            name, below, rest = command.resolve_command(click.Context(command, resilient_parsing=True), rest)
+            parent = click.Context(command, parent, resilient_parsing=True)
+            name, below, rest = command.resolve_command(parent, rest)
             if name is None or below is None:
                 return {}
             command = below
-        return files_of(command.make_context(None, rest, resilient_parsing=True))
+        return files_of(command.make_context(None, rest, parent, resilient_parsing=True))
     except (click.ClickException, IndexError):
         return {}
 
 
-def show(exc: CdcError, files: Mapping[str, Path]) -> None:
+def show(exc: CdcError, files: Mapping[str, Path | str]) -> None:
     """Print an error for a person, on stderr; `files` take the places of what hints call them."""
-    tell(painted("error: ", fg="red", bold=True) + written_out(exc.message, but=LINE))
+    tell(painted("error: ", fg="red", bold=True) + written_out(outward(exc.message), but=LINE))
     hint = exc.hint or (
         "nothing is lost: start it again, it goes on where it was" if isinstance(exc, RetryableError) else None
     )

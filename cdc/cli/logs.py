@@ -17,7 +17,7 @@ import click
 
 from cdc.cli.ending import INTERRUPTED, error_of, files_of
 from cdc.cli.terminal import UtcFormatter, instant, named, tell
-from cdc.machine.child_processes import AMONG_OTHERS
+from cdc.machine.child_processes import AMONG_OTHERS, outward
 from cdc.model.hints import pasteable
 from cdc.telemetry.json_log import JsonFormatter, Place, line
 
@@ -76,7 +76,7 @@ class _WithFiles(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         said = record.getMessage()
-        shown = pasteable(said, self._files)
+        shown = outward(pasteable(said, self._files))
         if shown != said:
             record = copy(record)
             record.msg, record.args = shown, ()
@@ -118,4 +118,4 @@ def _told(exc: BaseException) -> tuple[int, str, str, dict[str, str]]:
         }  # fmt: skip
     files = files_of(click.get_current_context())
     more = {"kind": type(error).__name__, **({} if error.hint is None else {"hint": pasteable(error.hint, files)})}
-    return error.exit_code, "error", error.message, more
+    return error.exit_code, "error", outward(error.message), more

@@ -116,7 +116,7 @@ class SourceConfig:
         require(self.tables, "tables is empty", f"tables: [{named}.orders]")
         for pattern in self.tables:
             schema, dot, table = pattern.removeprefix(LEFT_OUT).partition(".")
-            hint = f"{named}.{'orders' if dot else schema}, or {named}.*"
+            hint = f"{named}.{'orders' if dot or schema == '*' else schema}, or {named}.*"
             require(schema and dot and table, f"tables: “{pattern}” is not schema.table", hint)
             require(
                 is_pattern(pattern) or pattern.startswith(LEFT_OUT) or self.captures(pattern),

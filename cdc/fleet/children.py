@@ -99,7 +99,7 @@ class Children:
         os.set_blocking(told, False)
         flags = [_WAIT, *([_TAKE_OVER] if take_over else []), *self._flags]
         child = self._children[entry.name] = _Child(0, file, told)
-        wanted = {"start": ["run", str(file), *flags], "name": entry.name}
+        wanted = {"start": ["run", str(file), *flags], "name": entry.name, "folder": str(self._folder)}
         if self._metrics:
             wanted["socket"] = str(self._folder / f"{entry.name}.sock")
         asked = orjson.dumps(wanted) + b"\n"

@@ -80,7 +80,7 @@ def clashes(entry: Entered, others: Iterable[Entered], *, fleet: str | None = No
         if other.name == entry.name:
             yield ConfigError(
                 f"connector {entry.name} is there already" + (f", in fleet {fleet}" if fleet else ""),
-                hint=f"cdc fleet remove {entry.name}, in that fleet"
+                hint=f"cdc fleet remove {entry.name} --fleet {fleet}"
                 if fleet
                 else "cdc fleet add --replace CONNECTOR.yaml takes its place",
             )

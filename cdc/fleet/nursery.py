@@ -30,7 +30,7 @@ import orjson
 from cdc.config.registry import SINKS, SOURCES
 from cdc.fleet.report import METRICS_SOCKET, REPORT_FD
 from cdc.machine.await_readable import await_readable
-from cdc.machine.child_processes import AMONG_OTHERS
+from cdc.machine.child_processes import AMONG_OTHERS, PRIVATE_FOLDER
 
 READ_BYTES: Final = 65_536
 _MODULES: Final = ("cdc.cli.main", "cdc.cli.running.run", "sinks.topics.records.positions")
@@ -87,8 +87,9 @@ def serve(channel: socket.socket) -> list[str]:
                 for descriptor in (woken, wake):
                     os.close(descriptor)
                 channel.close()
-                _settle(nursery, asked["name"], report, asked.get("socket"))
                 arguments: list[str] = asked["start"]
+                os.environ[PRIVATE_FOLDER] = asked["folder"]
+                _settle(nursery, asked["name"], report, asked.get("socket"))
                 return arguments
             os.close(report)
             children.add(pid)

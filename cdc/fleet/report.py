@@ -10,6 +10,7 @@ from typing import Final
 
 import orjson
 
+from cdc.machine.child_processes import outward
 from cdc.model.errors import CdcError
 from cdc.model.meter import Commit, Meter, RunState
 from cdc.model.state import State
@@ -58,7 +59,7 @@ class Reporter:
         self._write(state.value, None)
 
     def error(self, error: CdcError) -> None:
-        self._write(None, {"kind": type(error).__name__, "message": error.message, "hint": error.hint})
+        self._write(None, {"kind": type(error).__name__, "message": outward(error.message), "hint": error.hint})
 
     def _write(self, state: str | None, error: Mapping[str, object] | None) -> None:
         if self._pipe is not None:

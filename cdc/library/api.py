@@ -83,6 +83,8 @@ def follow(
                 "cdc.follow: position, create and name are for a database's URL, not for a connector's file",
                 hint="the connector has its own position; since='2026-11-24T00:00Z' says where to begin in its topics",
             )
+        if any(not isinstance(each, str) for each in tables or ()):
+            raise ConfigError("cdc.follow: tables of a connector's file are names", hint='tables=["public.orders"]')
         return Topics(load_connector(Path(source)), tables, since=_instant(since), until_caught_up=until_caught_up)
     if position is None or not tables or since is not None:
         raise ConfigError(
@@ -135,6 +137,10 @@ def table(file: str | Path, name: str, *, text: Collection[str] = (), decrypt: b
     `text` are columns that are given as the text of their JSON. `decrypt`: encrypted columns are given as texts, those
     whose key was erased as null. Raises OperatorError if the topic is not there.
     """
+    if isinstance(text, Mapping):
+        raise ConfigError(
+            "cdc.table: text names columns of the one table", hint=f"text={[*text.get(name, ('total',))]}"
+        )
     return Table(load_connector(Path(file)), name, [text] if isinstance(text, str) else text, decrypt=decrypt)
 
 

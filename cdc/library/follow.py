@@ -26,6 +26,7 @@ from cdc.config import registry
 from cdc.config.config import ConnectorConfig
 from cdc.config.kafka_config import KafkaConfig
 from cdc.config.source_config import KeyedTable, SourceConfig
+from cdc.config.yaml.yaml_binding import as_list
 from cdc.files.position_file import PositionFile
 from cdc.files.topicless_sink import UNSENT
 from cdc.library.changes import Transaction
@@ -235,11 +236,29 @@ def configured(
     return replace(config, sink=replace(config.sink, topic_prefix=named))  # a name that is none is told as a name
 
 
-def _keyed(item: Mapping[str, Any]) -> KeyedTable:
-    prefix = item.get("prefix")
+_PARTS: Final[Mapping[str, tuple[type, ...]]] = {
+    "table": (str,), "key": (str, list, tuple), "prefix": (str, type(None)), "text": (bool,),
+}  # fmt: skip
+"""What an item of `tables` that is a dictionary may have, as in a connector's file."""
+
+
+def _keyed(item: object) -> KeyedTable:
+    """Read such an item. Raises ConfigError: a part that is passed over would be another table, or another value."""
+    said = {
+        "hint": '{"table": "public.orders", "key": ["id"]}; of etcd {"table": "a.b", "prefix": "/b/", "text": True}'
+    }
+    if not isinstance(item, Mapping):
+        raise ConfigError(f"cdc.follow: tables: {item!r} is neither a name nor a dictionary", **said)
+    for name, value in item.items():
+        if name not in _PARTS:
+            raise ConfigError(f"cdc.follow: tables: {name!r} is no part of a table", **said)
+        if not isinstance(value, _PARTS[name]):
+            raise ConfigError(f"cdc.follow: tables: {name} is not what is needed here: {value!r}", **said)
+    if "table" not in item:
+        raise ConfigError("cdc.follow: tables: an item does not say its table", **said)
     return KeyedTable(
-        table=str(item.get("table")),
-        key=tuple(item.get("key", ())),
-        prefix=None if prefix is None else str(prefix),
-        text=bool(item.get("text", False)),
+        table=item["table"],
+        key=as_list(item.get("key", ())),
+        prefix=item.get("prefix"),
+        text=item.get("text", False),
     )

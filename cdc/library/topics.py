@@ -76,6 +76,8 @@ class Topics:
         if rows < 1:
             raise ConfigError(f"arrow: rows: {rows} is out of range", hint="1 or more")
         require("pyarrow")
+        if text is not None and not isinstance(text, Mapping):
+            raise ConfigError("arrow: text names columns by their tables", hint='text={"public.orders": ["total"]}')
         wanted = {table: [of] if isinstance(of, str) else of for table, of in (text or {}).items()}
         self._described.must_have(wanted)
         from cdc.library import arrow_batches  # noqa: PLC0415 - it needs pyarrow

@@ -17,10 +17,22 @@ APPLY: Final = "APPLY.yaml"
 VIEWS: Final = "VIEWS.yaml"
 
 
-def pasteable(hint: str, files: Mapping[str, Path]) -> str:
-    """Return a hint with a command's own files in place of what hints call them: ``CONNECTOR.yaml``."""
-    names = "|".join(map(re.escape, files))
-    return re.sub(names, lambda found: shlex.quote(str(files[found[0]])), hint) if files else hint
+def pasteable(hint: str, files: Mapping[str, Path | str]) -> str:
+    """Return a hint with a command's own files in place of what hints call them: ``CONNECTOR.yaml``.
+
+    What stands in place of a text of the hint as a text, and not as a file, is put there as it is.
+    """
+    if not files:
+        return hint
+    shown = {name: of if isinstance(of, str) else shlex.quote(str(of)) for name, of in files.items()}
+    return re.sub("|".join(map(re.escape, shown)), lambda found: shown[found[0]], hint)
+
+
+def of_fleet(options: Iterable[str]) -> dict[str, str]:
+    """Return what `pasteable` puts in place of a fleet's commands: the same with the options that say which fleet."""
+    given = "".join(f" {shlex.quote(option)}" for option in options)
+    commands = [f"cdc fleet {verb}" for verb in ("add", "list", "remove", "restart", "run", "status")]
+    return {command: f"{command}{given}" for command in commands} if given else {}
 
 
 def of_table(command: str, table: str) -> str:
@@ -58,7 +70,7 @@ def grant(
     )
 
 
-def in_hints(found: Any, files: Mapping[str, Path]) -> Any:  # noqa: ANN401 - JSON
+def in_hints(found: Any, files: Mapping[str, Path | str]) -> Any:  # noqa: ANN401 - JSON
     """Return what a command shows with its files in each ``hint``, once: a file may be called as hints call it."""
     if isinstance(found, list):
         return [in_hints(each, files) for each in found]

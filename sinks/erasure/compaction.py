@@ -10,6 +10,7 @@ no reader sees (https://cwiki.apache.org/confluence/display/KAFKA/KIP-354).
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ConfigSource,
     ResourceType,
 )
+from kafka import errors as codes
 
 from cdc.config.kafka_config import KafkaConfig
 from cdc.model.errors import OperatorError
@@ -35,7 +37,7 @@ from sinks.erasure import own_settings
 from sinks.erasure.own_settings import Own
 from sinks.producer.coordinator import Coordinator
 from sinks.producer.opening import connection_config
-from sinks.producer.retries import ABSENT, RefusedError, Waiting
+from sinks.producer.retries import ABSENT, FENCED, RefusedError, Waiting, code_of
 
 AT_ONCE_MS: Final = 1_000
 _COMPACTED: Final = {"max.compaction.lag.ms": str(AT_ONCE_MS), "min.compaction.lag.ms": "0"}
@@ -43,6 +45,11 @@ _LOG: Final = {"segment.ms": str(AT_ONCE_MS)}
 """A log's segments are closed so that those whose records are all deleted can go."""
 _OF_THE_TOPIC: Final[Any] = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
 _ANSWER_S: Final = 30.0
+_FENCED: Final = FENCED | {code_of(codes.TransactionAbortableError)}
+"""What an erasure is told when another one of the connector has begun."""
+_AGAIN: Final = _FENCED | {code_of(codes.UnknownError)}
+"""Brokers have said that, too, where two began at one moment."""
+_TRIES: Final = 8
 
 log = logging.getLogger("cdc.kafka")
 
@@ -54,6 +61,8 @@ class Compaction:
         self._config, self._connector = config, connector
         self._id = f"{config.prefix}.{connector}.erase"
         self._admin = AdminClient({**config.options, "bootstrap.servers": config.bootstrap_servers}, logger=log)
+        self._hurry: dict[str, Mapping[str, str]] = {}
+        """What topics are to have meanwhile."""
 
     @contextmanager
     def hurried(self, *, compacted: Collection[str], logs: Collection[str]) -> Iterator[None]:
@@ -61,7 +70,7 @@ class Compaction:
 
         Raises OperatorError where this user may not; then all settings are as they were.
         """
-        wanted = {**dict.fromkeys(compacted, _COMPACTED), **dict.fromkeys(logs, _LOG)}
+        wanted = self._hurry = {**dict.fromkeys(compacted, _COMPACTED), **dict.fromkeys(logs, _LOG)}
         noted = own_settings.noted(self._config, self._connector)
         before = {topic: self._own_settings(topic, hurry, noted.get(topic, {})) for topic, hurry in wanted.items()}
         own_settings.keep(self._config, self._connector, before, noted)
@@ -85,8 +94,30 @@ class Compaction:
         if failed is not None:
             raise failed
 
+    def slowed(self, topics: Collection[str]) -> list[str]:
+        """Name those that are in no hurry any more: another erasure has ended, and has set its topics back."""
+        asked = {topic: self._hurry.get(topic, {}) for topic in topics}
+        return [topic for topic, hurry in asked.items() if hurry and not hurry.items() <= self.settings(topic).items()]
+
     def close_segments(self, partitions: Mapping[str, Collection[int]]) -> None:
-        """Append a marker to each partition, which closes a segment that is old enough. No reader sees it."""
+        """Append a marker to each partition, which closes a segment that is old enough. No reader sees it.
+
+        Another erasure of the connector may run: what that has set back is set again, and by whom a segment is closed
+        does not matter.
+        """
+        for topic in self.slowed(partitions):
+            self._alter(topic, self._hurry[topic])
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                self._append_markers(partitions)
+            except RefusedError as exc:
+                if exc.code not in _AGAIN or not tries_left:
+                    raise self._refused(exc, partitions) from exc
+                time.sleep(random.uniform(0.1, 2.0))  # noqa: S311 - so that two do not go on in step
+            else:
+                return
+
+    def _append_markers(self, partitions: Mapping[str, Collection[int]]) -> None:
         config = self._config
         brokers = Brokers(config.bootstrap_servers, connection_config(config))
         coordinator = Coordinator(
@@ -99,19 +130,25 @@ class Compaction:
             coordinator.begin_epoch(_ANSWER_S)
             coordinator.add_partitions({(topic, each) for topic, of in partitions.items() for each in of})
             coordinator.commit()
-        except RefusedError as exc:
-            if exc.code == ABSENT:
-                raise OperatorError(
-                    f"Kafka at {config.bootstrap_servers}: one of the topics {', '.join(sorted(partitions))} was "
-                    "deleted meanwhile",
-                    hint="run this again: it says which is not there",
-                ) from exc
-            raise OperatorError(
-                f"Kafka at {config.bootstrap_servers} refused to close segments: {exc}",
-                hint=f"the user of sink.options needs WRITE on the transactional id {self._id} and on the topics",
-            ) from exc
         finally:
             brokers.close()
+
+    def _refused(self, exc: RefusedError, partitions: Mapping[str, Collection[int]]) -> OperatorError:
+        at = f"Kafka at {self._config.bootstrap_servers}"
+        if exc.code == ABSENT:
+            return OperatorError(
+                f"{at}: one of the topics {', '.join(sorted(partitions))} was deleted meanwhile",
+                hint="run this again: it says which is not there",
+            )
+        if exc.code in _FENCED:
+            return OperatorError(
+                f"{at}: other erasures of connector {self._connector} keep this one from closing segments",
+                hint="let them end, then run this again",
+            )
+        return OperatorError(
+            f"{at} refused to close segments: {exc}",
+            hint=f"the user of sink.options needs WRITE on the transactional id {self._id} and on the topics",
+        )
 
     def settings(self, topic: str) -> dict[str, str]:
         """Return all settings of a topic, its own and those it has from the broker."""

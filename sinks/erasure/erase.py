@@ -251,6 +251,8 @@ class _Erasure:
                 return left
             self._say(f"waiting for the broker to compact {', '.join(sorted(left))}")
             time.sleep(LOOK_EVERY_S)
+            if slowed := self._compaction.slowed(left):
+                self._compaction.close_segments({topic: list(ends[topic]) for topic in slowed})
 
     def _is_left(self, topic: str, ends: Ends) -> bool:
         """Tell whether a value of the key is there, or any record that a newer one of its key replaces."""

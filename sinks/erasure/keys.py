@@ -59,12 +59,20 @@ class WantedKey:
         if not isinstance(known, dict):
             return False
         given = self._given if isinstance(self._given, dict) else dict.fromkeys(known, self._text)
-        return known.keys() == given.keys() and all(_loose(known[name]) == _loose(given[name]) for name in known)
+        return known.keys() == given.keys() and all(_alike(known[name], given[name]) for name in known)
 
     def is_texts(self, parts: list[Any]) -> bool:
         """Tell whether a key's parts, as a source prints them, are this key."""
         given = list(self._given.values()) if isinstance(self._given, dict) else [self._text]
         return parts in (given, [str(value) for value in given])
+
+
+def _alike(known: Any, given: Any) -> bool:  # noqa: ANN401 - JSON
+    """Tell whether one is a spelling of the other; of a number 007 and +7 are, too."""
+    text = str(given).strip()
+    if isinstance(known, int | float) and not isinstance(known, bool) and _DIGITS(text):
+        return Decimal(str(known)) == Decimal(text)
+    return _loose(known) == _loose(given)
 
 
 def _loose(value: Any) -> Decimal | str:  # noqa: ANN401 - JSON
@@ -74,6 +82,8 @@ def _loose(value: Any) -> Decimal | str:  # noqa: ANN401 - JSON
 
 
 _NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?(e[+-]?[0-9]{1,3})?").fullmatch
+
+_DIGITS: Final = re.compile(r"[+-]?[0-9]{1,400}(\.[0-9]*)?(e[+-]?[0-9]{1,3})?", re.IGNORECASE | re.ASCII).fullmatch
 
 
 def _read(text: str) -> Any:  # noqa: ANN401 - JSON

@@ -11,11 +11,14 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from cdc.cli.ending import files_given
 from cdc.cli.inspecting.status import status
+from cdc.cli.main import cdc as command_line
 from cdc.config.config import ConnectorConfig, load_apply, load_connector
 from cdc.config.kafka_config import GUARANTEED, brokers_of
 from cdc.config.views import describes_views, load_views
 from cdc.model.errors import CdcError, ConfigError
+from cdc.model.hints import pasteable
 from sinks.client.brokers import Brokers
 from sinks.client.connection import ConnectionConfig
 from sinks.client.options import python_client
@@ -159,6 +162,10 @@ BAD = {
     "a table of SQLite without its schema": (
         'name: s\nsource: {type: triggers, url: "sqlite:///s.db", tables: [bills]}\nsink: {bootstrap_servers: h:1}\n',
         "“bills” is not schema.table", "main.bills, or main.*",
+    ),
+    "every table of every schema of SQLite": (
+        'name: s\nsource: {type: triggers, url: "sqlite:///s.db", tables: ["*"]}\nsink: {bootstrap_servers: h:1}\n',
+        "“*” is not schema.table", "main.orders, or main.*",
     ),
     "no table": (GOOD.replace('[public.orders, "public.item*"]', "[]"), "tables is empty", "tables: [public.orders]"),
     "a key of a pattern": (
@@ -466,7 +473,8 @@ def test_a_file_of_views_is_known_by_its_keys(tmp_path: Path) -> None:
     assert describes_views(file)
     done = CliRunner().invoke(status, [str(file)])
     assert isinstance(done.exception, ConfigError)
-    assert done.exception.hint == f"cdc view status {file}"
+    shown = pasteable(done.exception.hint or "", files_given(command_line, ["status", str(file)]))
+    assert shown == f"cdc view status {file}"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
+from kafka import errors as codes
 
 import cdc.cli.repairing.erase as command
 from cdc.config.kafka_config import KafkaConfig
@@ -71,6 +72,10 @@ def test_a_record_is_of_the_key(written: str, recorded: bytes | None, same: bool
         ("NaN", b'{"n":"nan"}', True),
         ("7", b'{"code":"007"}', False),
         ("1_0", b'{"n":10}', False),
+        ("007", b'{"n":7}', True),
+        ("+7", b'{"n":7}', True),
+        ('{"a": "01", "b": "x"}', b'{"a":1,"b":"x"}', True),
+        ("true", b'{"n":1}', False),
         ("5", b"5", False),
         ("5", b"", False),
     ],
@@ -262,3 +267,57 @@ def test_a_topic_that_goes_while_it_is_compacted_is_told_as_that(
     sink = KafkaConfig(bootstrap_servers="127.0.0.1:1", topic_prefix="p")
     with pytest.raises(OperatorError, match=said):
         compaction.Compaction(sink, "c").close_segments({"a.topic": [0]})
+
+
+class Markers:
+    """A coordinator whose first commits are refused."""
+
+    def __init__(self, *codes_given: int) -> None:
+        self.left, self.commits = list(codes_given), 0
+
+    def __call__(self, *_: Any, **__: Any) -> Markers:
+        return self
+
+    def begin_epoch(self, _: float) -> None: ...
+
+    def add_partitions(self, _: Any) -> None: ...
+
+    def commit(self) -> None:
+        self.commits += 1
+        if self.left:
+            raise RefusedError(self.left.pop(0))
+
+
+FENCING = (codes.ProducerFencedError.errno, codes.InvalidProducerEpochError.errno, codes.UnknownError.errno)
+
+
+def closing(monkeypatch: pytest.MonkeyPatch, *refused: int) -> tuple[compaction.Compaction, Markers]:
+    markers = Markers(*refused)
+    monkeypatch.setattr(compaction, "Coordinator", markers)
+    monkeypatch.setattr(compaction.time, "sleep", lambda _: None)
+    return compaction.Compaction(KafkaConfig(bootstrap_servers="127.0.0.1:1", topic_prefix="p"), "c"), markers
+
+
+def test_erasures_at_the_same_moment_do_not_end_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each fences the others, and appends its markers again."""
+    found, markers = closing(monkeypatch, *FENCING)
+    found.close_segments({"a.topic": [0]})
+    assert markers.commits == 1 + len(FENCING)
+    found, _ = closing(monkeypatch, *(FENCING[:1] * 100))
+    with pytest.raises(OperatorError, match="other erasures of connector c keep this one") as told:
+        found.close_segments({"a.topic": [0]})
+    assert "WRITE" not in (told.value.hint or "")
+
+
+def test_what_another_erasure_has_set_back_is_set_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end would have the broker compact nothing more, and this one wait for that in vain."""
+    found, markers = closing(monkeypatch)
+    hurry = dict(compaction._COMPACTED)
+    settings = {"a.topic": dict(hurry), "b.topic": {**hurry, "max.compaction.lag.ms": "9223372036854775807"}}
+    found._hurry = dict.fromkeys(settings, hurry)
+    monkeypatch.setattr(found, "settings", settings.__getitem__)
+    monkeypatch.setattr(found, "_alter", lambda topic, given: settings[topic].update(given))
+    assert found.slowed(["a.topic", "b.topic"]) == ["b.topic"]
+    found.close_segments({"a.topic": [0], "b.topic": [0]})
+    assert not found.slowed(settings)
+    assert markers.commits == 1

@@ -289,3 +289,12 @@ def test_the_commands_of_the_page_work(brokers: MemoryBrokers, tmp_path: Path, m
         records[f"status/{name}"] = Status(member=member, state="streaming", since_ms=since_ms).to_bytes()
     (shown,) = re.findall(r"^```text\n(fleet production.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert run("status").stdout == shown
+
+
+def test_an_empty_file_is_told_with_what_it_may_have(tmp_path: Path) -> None:
+    """No key of it is needed: each may be an option."""
+    file = tmp_path / "fleet.yaml"
+    file.write_text("# nothing\n")
+    with pytest.raises(ConfigError, match="the file is empty") as told:
+        load_fleet(file, fleet=None, bootstrap_servers=None)
+    assert told.value.hint == "it may have the keys fleet, bootstrap_servers, replication_factor, options, metrics"

@@ -26,6 +26,8 @@ OF_A_FILE = re.compile(
 )
 """A command that wants a file and names none. In backquotes it is the command's name, and nothing to paste."""
 OF_A_TABLE = re.compile(r"--table \{")
+BARE_FILE = re.compile(r"\bcdc [a-z]+(?: [a-z]+)? \{(?:file|path|job|each)\}")
+"""A file in a command as it is called, which a shell may take apart."""
 
 REVIEWED = {
     "its delete is older than delete.retention.ms": "the name of a setting, and what may have happened",
@@ -39,7 +41,7 @@ REVIEWED = {
     "truncate(4, x)": "a partition's function",
     "DELETE the row at the source": "who asks to have a row erased wants that; the command has changed nothing yet",
     "needs DELETE on the topic": "the name of a right at Kafka",
-    "cdc fleet remove {}, in that fleet": "an entry is taken out; topics, position and slot stay, `add` goes on there",
+    "cdc fleet remove {} --fleet {}": "an entry is taken out; topics, position and slot stay, `add` goes on there",
     "TRUNCATE TABLE performance_schema.host_cache": "the server's count of failed logins, and nobody's rows",
     "was it deleted": "a question about what has happened",
     "so does cdc apply APPLY.yaml --reset-checkpoint": "topics are read again from their beginnings; no row is lost",
@@ -94,6 +96,12 @@ def test_a_hint_names_the_file_of_its_command() -> None:
 def test_a_hint_quotes_the_name_of_its_table() -> None:
     """A table may be called `Order Items`: `cdc.model.hints.of_table` writes it as a shell takes it."""
     assert [f"{file}: {hint}" for file, hint in all_hints() if OF_A_TABLE.search(hint)] == []
+
+
+def test_a_command_that_is_told_quotes_the_name_of_its_file() -> None:
+    """A file may be called `my shop.yaml`: `cdc.model.hints.pasteable` writes it as a shell takes it."""
+    files = [file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))]
+    assert [str(file.relative_to(ROOT)) for file in files if BARE_FILE.search(file.read_text())] == []
 
 
 def test_what_was_reviewed_is_still_there() -> None:

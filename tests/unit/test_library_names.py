@@ -7,10 +7,13 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import cdc
+from cdc.library.follow import configured
+from cdc.library.topics import Topics
 from cdc.model import errors
 
 HOME = Path(__file__).parents[2]
@@ -81,3 +84,47 @@ def test_nothing_is_needed_that_is_not_used() -> None:
     )
     said = _python(code).splitlines()
     assert [line.split(",")[0] for line in said] == ["this needs pyarrow", "this needs pyspark"]
+
+
+URL = "postgresql://u@127.0.0.1:1/d"
+
+
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        ({"tabel": "public.t", "key": ["id"]}, "'tabel' is no part of a table"),
+        ({"table": "public.t", "key": ["id"], "prefx": "/b/"}, "'prefx' is no part of a table"),
+        ({"key": ["id"]}, "does not say its table"),
+        ({"table": "public.t", "prefix": "/b/", "text": "false"}, "text is not what is needed"),
+        ({"table": "public.t", "key": 5}, "key is not what is needed"),
+        (5, "5 is neither a name nor a dictionary"),
+        (None, "None is neither a name nor a dictionary"),
+    ],
+)
+def test_an_item_of_tables_that_says_something_else_is_refused(item: Any, said: str) -> None:
+    """What is passed over would be another table, another key, or values of another form."""
+    with pytest.raises(cdc.ConfigError, match=said):
+        cdc.follow(URL, tables=[item], position="a.pos")
+
+
+def test_a_key_of_one_column_may_be_a_name() -> None:
+    of = configured(URL, [{"table": "public.t", "key": "id"}], Path("a.pos"), None).source
+    assert of.keys == {"public.t": ("id",)}
+
+
+def test_columns_that_are_wanted_as_text_are_named_as_each_function_takes_them(tmp_path: Path) -> None:
+    """Each of the two takes another form, and each is easily given the other's."""
+    file = tmp_path / "c.yaml"
+    source = f"{{type: postgres, url: '{URL}', tables: [a.b]}}"
+    file.write_text(f"name: c\nsource: {source}\nsink: {{bootstrap_servers: 'h:1'}}\n")
+    given: Any
+    for given in (["total"], "total"):
+        with pytest.raises(cdc.ConfigError, match="text names columns by their tables"):
+            object.__new__(Topics).arrow(text=given)
+    given = {"a.b": ["total"]}
+    with pytest.raises(cdc.ConfigError, match="text names columns of the one table") as told:
+        cdc.table(file, "a.b", text=given)
+    assert told.value.hint == "text=['total']"
+    given = [{"table": "a.b"}]
+    with pytest.raises(cdc.ConfigError, match="of a connector's file are names"):
+        cdc.follow(str(file), tables=given)

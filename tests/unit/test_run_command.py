@@ -39,8 +39,9 @@ from cdc.cli.terminal import Alive, ByLevel, UtcFormatter, instant, place_of, sh
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.config.findings import Finding, Level
 from cdc.dev.servers import launch
+from cdc.machine.child_processes import PRIVATE_FOLDER
 from cdc.machine.stop_signals import HangUps, stopping
-from cdc.model.errors import FencedError, OperatorError
+from cdc.model.errors import ConfigError, FencedError, OperatorError
 from cdc.model.hints import in_hints, pasteable
 from cdc.model.state import Phase, State
 from cdc.model.suggestion import did_you_mean
@@ -81,6 +82,18 @@ from spark_apply.views.running.commands import Turn
         (["view", "run", "none"], "cdc view run VIEWS.yaml", "cdc view run VIEWS.yaml"),
         (["monitor", "stores", "views"], "cdc view run VIEWS.yaml", "cdc view run VIEWS.yaml"),
         (["erase", "c.yaml", "--apply", "a.yaml"], "cdc rebuild APPLY.yaml", "cdc rebuild a.yaml"),
+        (
+            ["fleet", "add", "c.yaml", "--config", "a b"],
+            "cdc fleet add --replace CONNECTOR.yaml; cdc fleet remove x --fleet g",
+            "cdc fleet add --config 'a b' --replace c.yaml; cdc fleet remove --config 'a b' x --fleet g",
+        ),
+        (
+            ["fleet", "status", "--fleet", "f", "--bootstrap-servers", "h:1,i:2"],
+            "then: cdc fleet restart x",
+            "then: cdc fleet restart --fleet f --bootstrap-servers h:1,i:2 x",
+        ),
+        (["fleet", "status"], "then: cdc fleet restart x", "then: cdc fleet restart x"),
+        (["status", "c.yaml"], "cdc fleet restart x", "cdc fleet restart x"),
         (["verify", "APPLY.yaml", "a.yaml"], "cdc verify CONNECTOR.yaml APPLY.yaml", "cdc verify APPLY.yaml a.yaml"),
     ],
 )
@@ -92,6 +105,19 @@ def test_a_hint_names_the_files_that_the_command_was_given(
     for name in ("CONNECTOR", "stores", "views"):
         Path(name).write_text(f"name: x\n{name}: {{}}\n")
     assert pasteable(hint, files_given(command_line, words)) == shown
+
+
+def test_a_member_s_copy_of_a_file_is_named_to_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes when the connector has ended, and so does a command that names it."""
+    file = tmp_path / "shop.yaml"
+    words = ["run", str(file)]
+    assert str(file) in pasteable("cdc check CONNECTOR.yaml", files_given(command_line, words))
+    monkeypatch.setenv(PRIVATE_FOLDER, str(tmp_path))
+    assert pasteable("cdc check CONNECTOR.yaml", files_given(command_line, words)) == "cdc check CONNECTOR.yaml"
+    done = CliRunner().invoke(command_line, [*words, "--log-format", "json"])
+    assert done.exit_code == ConfigError.exit_code
+    assert str(tmp_path) not in done.stderr.partition('"hint"')[0]
+    assert '"message":"shop.yaml: cannot be read' in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def status(file: Path, *, as_json: bool) -> None:
     for a snapshot. FILE is connector.yaml or apply.yaml: its keys tell.
     """
     if describes_views(file):
-        raise ConfigError(f"{file} is the file of a view job", hint=f"cdc view status {file}")
+        raise ConfigError(f"{file} is the file of a view job", hint="cdc view status VIEWS.yaml")
     if describes_apply(file):
         _show_stores(load_apply(file), file, as_json=as_json)
         return

@@ -17,6 +17,7 @@ from cdc.config import registry
 from cdc.config.config import ApplyConfig, load_apply
 from cdc.model.change import Position
 from cdc.model.errors import ConfigError
+from cdc.model.hints import APPLY, pasteable
 
 _TOKEN = re.compile(r"(?P<connector>[a-z][a-z0-9_-]{0,39}):(?P<position>[0-9a-f]{8}\.[0-9a-f]{16}\.[0-9a-f]{8})")
 
@@ -61,13 +62,12 @@ def wait(file: Path, *, token: str, stores: tuple[str, ...], timeout_s: float, a
         what = f"all of {parsed['connector']} before {parsed['position']}"
         click.echo(f"reached after {waited_s:g} s: {', '.join(asked)} hold {what}")
     for store, count in held.items():
-        click.echo(
-            f"store {store} does not have {count:,} events that are in quarantine: cdc quarantine list {file}", err=True
-        )
+        held_back = f"store {store} does not have {count:,} events that are in quarantine: cdc quarantine list {APPLY}"
+        click.echo(pasteable(held_back, {APPLY: file}), err=True)
     for store, at in late.items():
-        message, hint = _why(store, at, Position.parse(parsed["position"]), file)
+        message, hint = _why(store, at, Position.parse(parsed["position"]))
         click.echo(f"not within {timeout_s:g} s: {message}", err=True)
-        click.echo(f"hint:  {hint}", err=True)
+        click.echo(f"hint:  {pasteable(hint, {APPLY: file})}", err=True)
     return int(bool(late))
 
 
@@ -86,10 +86,10 @@ def _await(
         return asked, late
 
 
-def _why(store: str, at: Any, wanted: Position, file: Path) -> tuple[str, str]:  # noqa: ANN401 - StoreProgress
+def _why(store: str, at: Any, wanted: Position) -> tuple[str, str]:  # noqa: ANN401 - StoreProgress
     """Say what a store does not have yet, and where to look."""
     if at.remade:
-        return f"store {store} has copies of other topics: {', '.join(at.remade)}", f"cdc apply {file} --plan"
+        return f"store {store} has copies of other topics: {', '.join(at.remade)}", "cdc apply APPLY.yaml --plan"
     if at.incomplete:
         hint = "is `cdc apply` running, with this file? These tables are read from the beginning, or from the source"
         return f"store {store} is not complete yet: {', '.join(at.incomplete)}", hint
@@ -103,4 +103,7 @@ def _why(store: str, at: Any, wanted: Position, file: Path) -> tuple[str, str]: 
         f"{wanted.commit - there.commit:,} bytes of log before the token" if there.epoch == wanted.epoch else "an epoch"
     )
     message = f"store {store} is complete up to {there.text}, {by}{age}"
-    return message, f"cdc status {file}: does it move? Then `cdc apply` is behind; else are connector and job running?"
+    return (
+        message,
+        "cdc status APPLY.yaml: does it move? Then `cdc apply` is behind; else are connector and job running?",
+    )

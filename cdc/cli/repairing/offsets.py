@@ -21,7 +21,7 @@ from cdc.config.config import ConnectorConfig, describes_apply, load_apply, load
 from cdc.config.views import describes_views
 from cdc.model.audit import asked_by
 from cdc.model.errors import ConfigError, OperatorError
-from cdc.model.hints import APPLY, CONNECTOR
+from cdc.model.hints import APPLY, CONNECTOR, pasteable
 from cdc.model.interfaces import Shared
 from cdc.monitor.status import connector_status, instant, standing
 from cdc.offsets.exported import Exported, of_state
@@ -109,7 +109,8 @@ def import_(file: Path, exported_file: Path, *, force: bool, as_json: bool) -> N
     if more.get("kept"):
         click.echo(f"the checkpoint as it was is kept as {more['kept']}", err=True)
     if reads_again:
-        click.echo(f"hint:  cdc snapshot start {file}  # puts topics right: tables are read again", err=True)
+        hint = "cdc snapshot start CONNECTOR.yaml  # puts topics right: tables are read again"
+        click.echo(f"hint:  {pasteable(hint, {CONNECTOR: file})}", err=True)
 
 
 def _move(config: ConnectorConfig, exported: Exported, *, force: bool) -> Any:  # noqa: ANN401 - cdc.capture's Move
@@ -158,7 +159,7 @@ def _is_of_apply(file: Path) -> bool:
     if describes_views(file):
         raise ConfigError(
             f"{file} is the file of a view job: what it has read is one with its state, and is not moved",
-            hint=f"cdc view status {file}",
+            hint="cdc view status VIEWS.yaml",
         )
     return describes_apply(file)
 

@@ -17,6 +17,7 @@ from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.model.audit import asked_by
 from cdc.model.errors import OperatorError
+from cdc.model.hints import CONNECTOR, pasteable
 from cdc.model.state import State
 from cdc.model.suggestion import did_you_mean
 from cdc.monitor.status import standing
@@ -69,9 +70,10 @@ def start(file: Path, tables: tuple[str, ...], *, after_gap: bool, server: str, 
             click.echo(
                 f"table {name} is not captured by now, and is read only if it is then. {near}".rstrip(), err=True
             )
-    _ask(config, Command(tables=tables or state.tables, after_gap=after_gap, server=server), as_json=as_json)
+    _ask(config, Command(tables=tables or state.tables, after_gap=after_gap, server=server), file, as_json=as_json)
     if state.paused_ms:
-        click.echo(f"{config.name} is paused: it does so once it is resumed (cdc resume {file})", err=True)
+        paused = f"{config.name} is paused: it does so once it is resumed (cdc resume CONNECTOR.yaml)"
+        click.echo(pasteable(paused, {CONNECTOR: file}), err=True)
 
 
 @snapshot.command()
@@ -86,7 +88,7 @@ def stop(file: Path, tables: tuple[str, ...], *, as_json: bool) -> None:
     for name in wanted:
         if name not in state.reading:
             raise OperatorError(
-                f"table {name} is not being read again", hint=f"cdc snapshot status {file} says what is"
+                f"table {name} is not being read again", hint="cdc snapshot status CONNECTOR.yaml says what is"
             )
         if state.reading[name]["required"]:
             raise OperatorError(f"table {name} must be read to its end: its topic is not whole before")
@@ -95,7 +97,7 @@ def stop(file: Path, tables: tuple[str, ...], *, as_json: bool) -> None:
             "no table is being read again on request",
             hint="what is read for the first time, or after a gap, cannot be stopped: the topic would never be whole",
         )
-    _ask(config, Command(tables=wanted, stop=True), as_json=as_json)
+    _ask(config, Command(tables=wanted, stop=True), file, as_json=as_json)
 
 
 @snapshot.command()
@@ -128,7 +130,7 @@ def _state(config: ConnectorConfig) -> State:
     return state
 
 
-def _ask(config: ConnectorConfig, command: Command, *, as_json: bool) -> None:
+def _ask(config: ConnectorConfig, command: Command, file: Path, *, as_json: bool) -> None:
     identifier = uuid.uuid4().hex
     value = replace(command, by=asked_by(), asked_ms=time.time_ns() // 1_000_000).to_bytes(identifier)
     registry.part("sinks.topics.records.signals:send_command")(config.sink, config.name, identifier.encode(), value)
@@ -136,5 +138,6 @@ def _ask(config: ConnectorConfig, command: Command, *, as_json: bool) -> None:
         click.echo(orjson.dumps({"id": identifier, "tables": list(command.tables)}).decode())
     else:
         what = "to stop reading" if command.stop else "to read again"
-        when = "at once if it runs, else as it starts; cdc snapshot status shows it"
+        shown = pasteable("cdc snapshot status CONNECTOR.yaml shows it", {CONNECTOR: file})
+        when = f"at once if it runs, else as it starts; {shown}"
         click.echo(f"asked {config.name} {what} {', '.join(command.tables)}: {when}", err=True)

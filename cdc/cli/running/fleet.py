@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 import click
 import orjson
 
+from cdc.cli.ending import files_of
 from cdc.cli.logs import LOG_FORMAT, TEXT, errors_logged, log_to_stderr
 from cdc.cli.running.monitored import monitored_member
 from cdc.cli.terminal import JSON_OPTION, instant
@@ -31,6 +32,7 @@ from cdc.fleet.standing import Status, standing
 from cdc.machine.stop_signals import HangUps
 from cdc.model.audit import Act, asked_by
 from cdc.model.errors import ConfigError
+from cdc.model.hints import pasteable
 from cdc.telemetry.json_log import Place
 
 _LOOKS: Final = 20
@@ -153,7 +155,16 @@ def add(
         found.note(entry.prefix, entry.name, _act(config, "fleet add"))
     _keep_apart(found, [entry.name for entry in added])
     for entry in added:
-        click.echo(f"added {entry.name}; cdc fleet status shows who runs it", err=True)
+        _say(f"added {entry.name}; cdc fleet status shows who runs it")
+
+
+def _say(what: str) -> None:
+    click.echo(_pasteable(what), err=True)
+
+
+def _pasteable(what: str) -> str:
+    """Return what is said with the options of this command that say which fleet."""
+    return pasteable(what, files_of(click.get_current_context()))
 
 
 def _refuse(file: Path, clashes_found: Iterable[ConfigError]) -> None:
@@ -245,7 +256,7 @@ def restart(names: tuple[str, ...], *, name: str | None, servers: str | None, fi
         entry = there.good[each].restarted(time.time_ns() // 1_000_000)
         found.write(f"{CONNECTOR}{each}", entry.to_bytes())
         found.note(entry.prefix, each, _act(config, "fleet restart"))
-        click.echo(f"{each} is restarted by the member that has it; cdc fleet status shows it", err=True)
+        _say(f"{each} is restarted by the member that has it; cdc fleet status shows it")
 
 
 @fleet.command("list")
@@ -313,7 +324,7 @@ def status_(*, name: str | None, servers: str | None, file: Path | None, as_json
         if error and error["hint"]:
             table.append(("", "", "", "", f"hint: {error['hint']}"))
         if row["state"] == Reason.STOPPED:
-            table.append(("", "", "", "", f"then: cdc fleet restart {connector}"))
+            table.append(("", "", "", "", _pasteable(f"then: cdc fleet restart {connector}")))
     _table(("connector", "state", "member", "since", "last error"), table)
 
 

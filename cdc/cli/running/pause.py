@@ -19,6 +19,7 @@ from cdc.config import registry
 from cdc.config.config import ConnectorConfig, load_connector
 from cdc.model.audit import asked_by
 from cdc.model.errors import CdcError, OperatorError
+from cdc.model.hints import CONNECTOR, pasteable
 from cdc.monitor.status import standing
 
 _SAMPLE_S: Final = 2.0
@@ -44,7 +45,7 @@ def pause(file: Path, *, as_json: bool) -> None:
     if as_json:
         _as_json(config, identifier, {"log_seconds": left.seconds, "log": left.said})
     else:
-        click.echo(f"{_asked(config, 'to pause')}\n{left.said}", err=True)
+        click.echo(f"{_asked(config, 'to pause', file)}\n{left.said}", err=True)
 
 
 @click.command()
@@ -57,7 +58,7 @@ def resume(file: Path, *, as_json: bool) -> None:
     if as_json:
         _as_json(config, identifier, {})
     else:
-        click.echo(_asked(config, "to go on"), err=True)
+        click.echo(_asked(config, "to go on", file), err=True)
 
 
 @click.command()
@@ -95,8 +96,9 @@ def _as_json(config: ConnectorConfig, identifier: str, more: Mapping[str, object
     click.echo(orjson.dumps({"id": identifier, "connector": config.name, **more}).decode())
 
 
-def _asked(config: ConnectorConfig, what: str) -> str:
-    return f"asked {config.name} {what}: at once if it runs, else as it starts; cdc status shows it"
+def _asked(config: ConnectorConfig, what: str, file: Path) -> str:
+    shown = pasteable("cdc status CONNECTOR.yaml shows it", {CONNECTOR: file})
+    return f"asked {config.name} {what}: at once if it runs, else as it starts; {shown}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,10 @@ def load(
     """
     node = _compose(path, text)
     if node is None or _is_null(node):
-        raise ConfigError(f"{path}: the file is empty", hint=f"it needs the keys {', '.join(_required(cls))}")
+        keys, does = _required(cls), "needs"
+        if not keys:
+            keys, does = [name_in_yaml(of) for of in _fields(cls)], "may have"
+        raise ConfigError(f"{path}: the file is empty", hint=f"it {does} the keys {', '.join(keys)}")
     _require_kind(path, node, {each.name for each in dataclasses.fields(cls)})  # type: ignore[arg-type]
     binder = _Binder(path, cls, aliases or {}, references or expand)
     try:
