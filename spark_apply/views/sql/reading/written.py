@@ -70,10 +70,29 @@ class HllSketchEstimate(exp.Expression, exp.Func):
     arg_types = {"this": True}  # noqa: RUF012 - as the base class has it
 
 
-class _AnsiSpark(Spark):
-    """Spark's dialect as the job's sessions have it (ANSI): a cast that fails is an error, not NULL."""
+class SparkSql(Spark):
+    """Spark's dialect, by which all that users write is read."""
 
     class Parser(SparkParser):
+        """Its grammar."""
+
+        def _parse_interval(  # type: ignore[override]  # it stands wherever an expression may
+            self,
+            require_interval: bool = True,  # noqa: FBT001, FBT002 - as the base class has it
+            parse_function_unit: bool = True,  # noqa: FBT001, FBT002 - the same
+        ) -> exp.Expr | None:
+            """Keep an interval of several units together: ``t - INTERVAL 1 DAY 2 HOURS`` takes both of them away.
+
+            The base class makes a sum of it, which is written without parentheses.
+            """
+            found = super()._parse_interval(require_interval, parse_function_unit)
+            return exp.Paren(this=found) if require_interval and isinstance(found, exp.Add) else found
+
+
+class _AnsiSpark(SparkSql):
+    """The same as the job's sessions have it (ANSI): a cast that fails is an error, not NULL."""
+
+    class Parser(SparkSql.Parser):
         STRICT_CAST = True
         FUNCTIONS = {  # noqa: RUF012 - as the base class has it
             **SparkParser.FUNCTIONS,
