@@ -144,6 +144,7 @@ REFUSED: list[tuple[str, str, str]] = [
     ("SELECT id, g RLIKE 'x' AS r FROM public.t", "t.g RLIKE 'x' is not known to give Spark's value", "engine: spark"),
     ("SELECT id, explode(n) AS r FROM public.t", "the function explode is not known", "a table of their own"),
     ("SELECT id, g + 1 AS r FROM public.t", "its sides are string and int", "engine: spark"),
+    ("SELECT id, g || n - 1 AS r FROM public.t", "t.g || t.n - 1 is not known", "engine: spark"),  # (g || n) - 1
     ("SELECT id FROM public.t WHERE g = 1", "it compares string with int", "engine: spark"),
     ("SELECT id FROM public.t WHERE (x > 1) = x < 2", "from left to right; write paren", "engine: spark"),
     ("SELECT id FROM public.t WHERE x > 1 = g LIKE 'x%'", "write parentheses around t.g LIKE 'x%'", "engine: spark"),

@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import ClassVar
 
 import sqlglot
-from sqlglot import exp
+from sqlglot import TokenType, exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, SqlglotError, TokenError
 from sqlglot.parsers.spark import SparkParser
@@ -75,6 +76,9 @@ class SparkSql(Spark):
 
     class Parser(SparkParser):
         """Its grammar."""
+
+        TERM: ClassVar = {**SparkParser.TERM, TokenType.DPIPE: exp.DPipe}
+        """``||`` binds as ``+`` and ``-`` do, from left to right: ``s || n + 1`` is no text."""
 
         def _parse_interval(  # type: ignore[override]  # it stands wherever an expression may
             self,
