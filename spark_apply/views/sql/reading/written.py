@@ -80,6 +80,9 @@ class SparkSql(Spark):
         TERM: ClassVar = {**SparkParser.TERM, TokenType.DPIPE: exp.DPipe}
         """``||`` binds as ``+`` and ``-`` do, from left to right: ``s || n + 1`` is no text."""
 
+        FUNCTIONS: ClassVar = {name: of for name, of in SparkParser.FUNCTIONS.items() if name != "TO_CHAR"}
+        """That one is known without its format, which is then not written."""
+
         def _parse_interval(  # type: ignore[override]  # it stands wherever an expression may
             self,
             require_interval: bool = True,  # noqa: FBT001, FBT002 - as the base class has it
@@ -99,7 +102,7 @@ class _AnsiSpark(SparkSql):
     class Parser(SparkSql.Parser):
         STRICT_CAST = True
         FUNCTIONS = {  # noqa: RUF012 - as the base class has it
-            **SparkParser.FUNCTIONS,
+            **SparkSql.Parser.FUNCTIONS,
             "EVERY": exp.LogicalAnd.from_arg_list,
             "SOME": exp.LogicalOr.from_arg_list,
             "HLL_SKETCH_AGG": HllSketchAgg.from_arg_list,
