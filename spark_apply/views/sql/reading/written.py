@@ -80,6 +80,10 @@ class SparkSql(Spark):
         TERM: ClassVar = {**SparkParser.TERM, TokenType.DPIPE: exp.DPipe}
         """``||`` binds as ``+`` and ``-`` do, from left to right: ``s || n + 1`` is no text."""
 
+        COMPARISON: ClassVar = {**SparkParser.EQUALITY, **SparkParser.COMPARISON}
+        EQUALITY: ClassVar = dict[TokenType, type[exp.Binary]]()
+        """All comparisons bind alike, from left to right: ``b <=> c < d`` is ``(b <=> c) < d``."""
+
         FUNCTIONS: ClassVar = {name: of for name, of in SparkParser.FUNCTIONS.items() if name != "TO_CHAR"}
         """That one is known without its format, which is then not written."""
 
