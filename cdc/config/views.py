@@ -32,6 +32,8 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 _VIEW: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _TIME: Final = re.compile(r"([1-9]\d{0,8})([smhd])")
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_MOST_KEPT_MS: Final = 10_000_000 * 86_400_000
+"""Engines have no instant that lies so long ago that it could be late beyond this."""
 _CORRECTED: Final = "{time: tapped_at, sent: sent_at, received: received_at}"
 _OVER_A_VIEW: Final = "let a view with sql read the table so, and have the match over that view"
 _MEMORY: Final = re.compile(r"[1-9]\d*(MB|GB)")
@@ -58,6 +60,8 @@ class ReadConfig:
         if self.keep is not None:
             require(_TIME.fullmatch(self.keep), f"keep: “{self.keep}” is no time", "keep: 7d, or 12h, 90m, 30s")
             require(self.time, "keep: it needs the time of a row", "{time: placed_at, keep: 7d}")
+            bounded = (self.keep_ms or 0) <= _MOST_KEPT_MS
+            require(bounded, f"keep: “{self.keep}” is out of range", "leave it out, and a row may come however late")
         given = [name for name in ("time", "sent", "received") if getattr(self, name) is not None]
         all_or_one = "sent and received correct the time of a row: they go with it, both of them"
         require(given in ([], ["time"]) or len(given) == 3, all_or_one, _CORRECTED)  # noqa: PLR2004 - all of them

@@ -175,7 +175,7 @@ b = c
 b AND c
 b OR c
 i > 1 = b
-i < l <=> j > 0 <> c
+i < l <=> b > c <> c
 d = e = (x < y) = b
 b = isnull(c)
 isnull(c) = b

@@ -66,6 +66,26 @@ def test_what_is_not_of_some_units_stops_the_view(tmp_path: Path, monkeypatch: p
         assert steps.tries == 0
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT id FROM public.m GROUP BY id HAVING max(CAST(s AS BIGINT)) > 0",
+        "SELECT id, sum(CAST(s AS BIGINT)) OVER (PARTITION BY id ORDER BY n) AS s FROM public.m WHERE n > 0",
+        "SELECT DISTINCT id, CAST(s AS BIGINT) AS s FROM public.m",
+        "SELECT id, CAST(s AS BIGINT) AS s FROM public.m UNION ALL SELECT -id, -n FROM public.m WHERE id > 0",
+    ],
+    ids=["having", "a window", "distinct", "branches"],
+)
+def test_units_of_a_view_that_is_computed_whole_are_told_apart_whatever_fails(tmp_path: Path, sql: str) -> None:
+    """To know which there are, nothing of them is computed."""
+    of = view("of", sql, "id", **{"id": INT, "s": INT} if "AS s" in sql else {"id": INT})
+    with stepped(tmp_path, [of], 8) as steps:
+        steps.write("public.m", {(100,): ("g", "1.00", 1, "x")})
+        events = steps.step(stale=True)
+        assert ("c", (7,)) in [(op, key) for _, op, key, _ in events]
+        assert steps.quarantined("of") == [('["100"]', WHY)]
+
+
 def test_a_view_without_units_stops_where_nothing_is_known_of_its_rows(tmp_path: Path) -> None:
     """It would be published as empty: so it is stopped until it can be computed, and what reads it waits."""
     alone = view("alone", "SELECT 'all' AS k, sum(n) AS s FROM public.m", "k", k=TEXT, s=INT)

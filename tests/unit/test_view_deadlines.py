@@ -10,7 +10,9 @@ import pytest
 
 from cdc.config.views import ViewConfig
 from cdc.model.change import Kind
+from spark_apply.views.planning.definitions import same
 from spark_apply.views.planning.forms import plan_config
+from spark_apply.views.planning.output_types import spark_text
 from spark_apply.views.planning.view import View
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.view_plan import Relation
@@ -68,3 +70,23 @@ def test_a_unit_whose_deadline_is_none_stays_in_quarantine_and_holds_up_no_other
     assert steps.step() == [("v", "c", (2,), {"id": 2, "due": False})]
     assert steps.step(_BEGIN_MS + 9 * _DAY_MS) == [("v", "u", (2,), {"id": 2, "due": True})]
     steps.close()
+
+
+def test_an_interval_of_several_units_is_one(tmp_path: Path) -> None:
+    """``at - INTERVAL 1 DAY 2 HOURS`` lies 26 hours before, and on the clock's side it may stand, too."""
+    sql = """
+    SELECT id, unix_seconds(timestamp_seconds(k) - INTERVAL 1 DAY 2 HOURS) AS due FROM public.t
+    WHERE timestamp_seconds(k) <= clock() - INTERVAL 1 DAY 2 HOURS
+    """
+    steps = _steps(tmp_path, sql, "int64")
+    steps.write("public.t", {(1,): (_BEGIN_MS // 1000, "")})
+    assert steps.step(_BEGIN_MS + 26 * 3_600_000 - 1) == []
+    due = {"id": 1, "due": _BEGIN_MS // 1000 - 26 * 3600}
+    assert steps.step(_BEGIN_MS + 26 * 3_600_000) == [("v", "c", (1,), due)]
+    steps.close()
+    (node,) = plan_view("v", sql, ["id"], {_T.name: _T}, engine="postgres").nodes
+    assert "- (INTERVAL '1 DAY' + INTERVAL '2 HOUR')" in node.whole
+    of_spark = spark_text(sql, {"public.t": "t"}, dt.datetime(2026, 1, 1))  # noqa: DTZ001 - in UTC, as clocks are
+    assert of_spark.count("- (INTERVAL '1' DAY + INTERVAL '2' HOURS)") == 2
+    taken_apart = sql.replace("1 DAY 2 HOURS", "1 DAY + INTERVAL 2 HOURS")
+    assert not same({"sql": sql}, {"sql": taken_apart})

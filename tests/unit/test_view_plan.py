@@ -144,8 +144,9 @@ REFUSED: list[tuple[str, str, str]] = [
     ("SELECT id, g RLIKE 'x' AS r FROM public.t", "t.g RLIKE 'x' is not known to give Spark's value", "engine: spark"),
     ("SELECT id, explode(n) AS r FROM public.t", "the function explode is not known", "a table of their own"),
     ("SELECT id, g + 1 AS r FROM public.t", "its sides are string and int", "engine: spark"),
+    ("SELECT id, g || n - 1 AS r FROM public.t", "t.g || t.n - 1 is not known", "engine: spark"),  # (g || n) - 1
     ("SELECT id FROM public.t WHERE g = 1", "it compares string with int", "engine: spark"),
-    ("SELECT id FROM public.t WHERE (x > 1) = x < 2", "from left to right; write paren", "engine: spark"),
+    ("SELECT id FROM public.t WHERE (x > 1) = x < 2", "it compares boolean with double", "engine: spark"),
     ("SELECT id FROM public.t WHERE x > 1 = g LIKE 'x%'", "write parentheses around t.g LIKE 'x%'", "engine: spark"),
     ("SELECT id FROM public.t WHERE n IN (1) = (x > 1)", "write parentheses around t.n IN (1)", "engine: spark"),
     ("SELECT id FROM public.t WHERE n NOT IN (1) = (x > 1)", "around NOT t.n IN (1)", "engine: spark"),
@@ -761,3 +762,10 @@ def test_what_is_asked_in_order_grows_with_its_number_alone(made: Callable[[int]
         return len(plan_view("v", sql, ["id"], RELATIONS).nodes[-1].whole)
 
     assert length(8) < 3 * length(4)
+
+
+def test_comparisons_bind_alike_from_left_to_right() -> None:
+    """As in Spark, where the first one of several is computed first, whichever they are."""
+    sql = "SELECT id FROM public.t WHERE (n > 1) <=> (g = 'x') < (n > 2)"
+    whole = plan_view("v", sql, ["id"], RELATIONS).nodes[0].whole
+    assert """(("t"."n" > 1) IS NOT DISTINCT FROM ("t"."g" = 'x')) < ("t"."n" > 2)""" in whole

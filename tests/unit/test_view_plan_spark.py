@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import replace
 from typing import Any
 
@@ -64,6 +65,15 @@ def test_rows_that_differ_are_read_from_tables_of_their_own() -> None:
 def test_what_spark_takes_is_not_looked_through(value: str) -> None:
     plan = plan_view("v", f"SELECT id, {value} AS r FROM public.a", ["id"], RELATIONS, engine="spark")
     assert plan.nodes[0].units == ("id",)
+
+
+def test_a_function_is_written_with_all_its_arguments() -> None:
+    """For the views, and for what they are verified by."""
+    sql = "SELECT id, to_char(n, '999') AS r FROM public.a"
+    plan = plan_view("v", sql, ["id"], RELATIONS, engine="spark")
+    assert "TO_CHAR(`a`.`n`, '999')" in plan.nodes[0].whole
+    clock = dt.datetime(2026, 1, 1)  # noqa: DTZ001 - in UTC, as clocks are
+    assert "TO_CHAR(n, '999')" in output_types.spark_text(sql, {"public.a": "a"}, clock)
 
 
 @pytest.mark.parametrize(

@@ -261,6 +261,24 @@ def test_the_earliest_event_of_a_stream_counts_in_whatever_order_they_are_read(t
     state.close()
 
 
+def test_a_time_behind_the_year_9999_is_not_late_and_one_before_our_era_is(tmp_path: Path) -> None:
+    """Of two events of one key it was compared in Python, which has no such instants."""
+    state = opened(tmp_path)
+    use = TableUse("public.s", Way.STREAM, "at", 60_000)
+    table = SourceTable(use, [("id", Kind("int64")), ("at", Kind("timestamp_micros")), ("v", Kind("int64"))], ("id",))
+    with state.transaction():
+        state.prepare_table(table.relation, table.columns, (), table.key)
+    for key, year in enumerate(("12000-01-01", "0044-03-15 (BC)")):
+        for v in (1, 2):
+            state.execute(
+                f'INSERT INTO {place("pending", table.relation)} ({KEY}, {POSITION}, {OP}, {SOURCE_MS}, id, "at", v) '
+                f"VALUES ('{key}', '{v}', 'c', 0, {key}, TIMESTAMP '{year}', {v})"
+            )
+    assert find_changes(table, state, limit="9", clock_ms=None, reload=False) == 2
+    assert state.rows(f"SELECT id, v FROM {place('coming', table.relation)}") == [(0, 2)]
+    state.close()
+
+
 def test_as_many_columns_as_a_table_has(tmp_path: Path) -> None:
     columns = {"id": Kind("int64"), **{f"c{number}": Kind("int64") for number in range(1_000)}}
     wide = Relation("public.wide", columns, ("id",))

@@ -367,7 +367,7 @@ class ClusterStep:
         listed = [F.col(names.quoted(name)) for name in node.units]
         with no_rows_computed_by_the_planner(spark):
             if units is None:
-                found = self.run(node.whole).select(*listed).distinct()
+                found = self.run(node.every).select(*listed).distinct()
             else:
                 found = spark.table(names.quoted(stand_in("units", node.name))).select(*listed)
             held = self._held(view, found.schema)

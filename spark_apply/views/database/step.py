@@ -385,7 +385,7 @@ class DatabaseStep:
             return {}
         state, units, every = self.state, temporary("units", node.name), temporary("every", node.name)
         names = ", ".join(quoted(name) for name in node.units)
-        found = f"SELECT DISTINCT {names} FROM ({self._sql(node.whole)}) w" if whole else f"SELECT {names} FROM {units}"
+        found = f"SELECT DISTINCT {names} FROM ({self._sql(node.every)}) w" if whole else f"SELECT {names} FROM {units}"
         held = f"{unit_name(view, 'u')} IN (SELECT unit FROM quarantine WHERE view = {text(view.name)})"
         self._make(
             "every", node.name,

@@ -7,7 +7,6 @@ it has found deleted.
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -128,7 +127,8 @@ def _find_late(table: SourceTable, state: ViewState, limit: str, *, reload: bool
         f"(coalesce(kept <= begin, false) OR ({OP} <> 'd' AND coalesce(time <= begin, false)))"
     )
     several = state.execute(
-        f"SELECT dense_rank() OVER (ORDER BY {key}) AS key, ({POSITION}, {KEY}), {OP}, begin, time, kept "
+        f"SELECT dense_rank() OVER (ORDER BY {key}) AS key, ({POSITION}, {KEY}), {OP}, "
+        f"{', '.join(f'epoch_us({name})' for name in ('begin', 'time', 'kept'))} "
         f"FROM {found} QUALIFY count(*) OVER (PARTITION BY {key}) > 1 ORDER BY key, {POSITION}"
     )
     events = list(_late_in_turn(iter(several.fetchone, None)))
@@ -156,8 +156,11 @@ def count_late(relation: str, number: int, state: ViewState) -> None:
 
 _Told = tuple[str, str]
 """What an event is told by: its position and its key."""
-_Event = tuple[int, _Told, str, dt.datetime | None, dt.datetime | None, dt.datetime | None]
-"""The key's number, the event, op, the least time that is not late, the row's time, that of the row in the state."""
+_Event = tuple[int, _Told, str, int | None, int | None, int | None]
+"""The key's number, the event, op, the least time that is not late, the row's time, that of the row in the state.
+
+Times are microseconds since 1970: Python has no instant behind the year 9999, and none before our era.
+"""
 
 
 def _late_in_turn(events: Iterable[_Event]) -> Iterator[_Told]:

@@ -282,7 +282,7 @@ class Step:
             return {}
         state, every, units = self.state, place("work", f"{node.name}#units"), place("units", node.name)
         names = ", ".join(quoted(name) for name in node.units)
-        found = f"SELECT DISTINCT {names} FROM ({node.whole})" if whole else f"SELECT {names} FROM {units}"
+        found = f"SELECT DISTINCT {names} FROM ({node.every})" if whole else f"SELECT {names} FROM {units}"
         held = f"{unit_name(view, 'u')} IN (SELECT unit FROM quarantine WHERE view = {text(view.name)})"
         state.execute(
             f"CREATE OR REPLACE TABLE {every} AS "

@@ -16,7 +16,7 @@ from spark_apply.views.pattern.lowered import pattern_sql
 from spark_apply.views.sql.expressions.types import INSTANTS, type_of
 from spark_apply.views.sql.plan import plan_view
 from spark_apply.views.sql.reading.names import find
-from spark_apply.views.sql.reading.written import Written, as_written, did_you_mean
+from spark_apply.views.sql.reading.written import SparkSql, Written, as_written, did_you_mean
 from spark_apply.views.sql.view_plan import Division, Relation, ViewPlan
 
 _BROKEN = (SqlglotError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
@@ -84,7 +84,7 @@ def _check(name: str, element: str, condition: str, relation: Relation, engine: 
     part = f"pattern.define.{element}"
     written = Written(name, condition, part)
     try:
-        trees = sqlglot.parse(condition, read="spark")
+        trees = sqlglot.parse(condition, read=SparkSql)
     except _BROKEN as exc:
         raise written.refuse("this is no condition in Spark's SQL", hint=_EXAMPLE) from exc
     tree = trees[0] if len(trees) == 1 else None

@@ -21,6 +21,7 @@ from cdc.model.errors import ConfigError
 from cdc.model.state import State
 from spark_apply.views.planning.forms import relations_named
 from spark_apply.views.planning.view import relation_of
+from spark_apply.views.sql.reading.written import SparkSql
 
 _SHOWN: Final = 5
 """So many pieces of a definition that differ are shown."""
@@ -132,7 +133,7 @@ def _compared(text: Text) -> Text:
 
 def _plain(sql: str) -> str:
     try:
-        return sqlglot.parse_one(sql, read="spark").sql(dialect="spark", comments=False)
+        return sqlglot.parse_one(sql, read=SparkSql).sql(dialect="spark", comments=False)
     except SqlglotError:
         return sql
 

@@ -23,7 +23,7 @@ from spark_apply.views.model.uses import TableUse
 from spark_apply.views.model.values import Columns, may_be_published
 from spark_apply.views.sql.expressions.engines.spark import as_spark
 from spark_apply.views.sql.reading.lookups import as_read
-from spark_apply.views.sql.reading.written import Written
+from spark_apply.views.sql.reading.written import SparkSql, Written
 
 _STAND_IN = "_cdc_relation_"
 _SAID = re.compile(r"\[[A-Z_.0-9]+\] ([^\n]+?)\.? SQLSTATE: ")
@@ -40,7 +40,7 @@ def spark_text(
     sql: str, stand_ins: Mapping[str, str], clock: dt.datetime, uses: Mapping[str, TableUse] | None = None
 ) -> str:
     """Return a view's SQL over temporary views in place of its relations, by name, at one time of the clock."""
-    tree = as_read(cast("exp.Query", sqlglot.parse_one(sql, read="spark")), uses or {}, Written("", sql))
+    tree = as_read(cast("exp.Query", sqlglot.parse_one(sql, read=SparkSql)), uses or {}, Written("", sql))
     for column in tree.find_all(exp.Column):
         if f"{column.db}.{column.table}" in stand_ins:  # a table can be called by its whole name where it has no alias
             column.set("db", None)

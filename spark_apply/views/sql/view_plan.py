@@ -128,6 +128,9 @@ class Node:
     `CLOCK_AFTER`."""
     whole: str
     """The same of all units."""
+    every: str = ""
+    """All units, in `units` order, without computing rows of them: it may have more; may use `CLOCK_AFTER`. Not of a
+    node that has `computed`, or no units."""
     derived: tuple[str, ...] = ()
     """What `touched` is if it is asked which rows a unit comes from; empty: the same. Here a row differs in any way."""
     computed: Computed | None = None

@@ -44,13 +44,14 @@ def node_of(written: Written, name: str, made: Made, limit: int | None) -> Node:
     branches, units = made.branches, made.names
     checks = list[Check]()
     counted: tuple[list[str], list[str]] = [], []
-    found: dict[str, list[str]] = {"touched": [], "due": [], "next_due": [], "restricted": [], "whole": []}
+    found: dict[str, list[str]] = {name: [] for name in ("touched", "due", "next_due", "restricted", "whole", "every")}
     columns = tuple(branches[0].block.outputs)
     divided_by = tuple(dict.fromkeys(each for branch in branches for each in _told(branch, columns)))
     for branch in branches:
         block = branch.block
         if units:
             found["touched"] += touched(block, branch.units)
+            found["every"].append(rows_of(block, branch.units, {}, (), distinct=True))
         needed = aliases(*(value for _, value in branch.units))
         for deadline in deadlines(block, written, needed):
             found["due"] += due(block, branch.units, deadline)
@@ -76,6 +77,7 @@ def node_of(written: Written, name: str, made: Made, limit: int | None) -> Node:
         next_due=tuple(dict.fromkeys(found["next_due"])),
         restricted=_union_all(found["restricted"]),
         whole=_union_all(found["whole"]),
+        every=_union_all(found["every"]) if units else "",
         lookups=tuple(dict.fromkeys(each for branch in branches for each in _lookups(branch))),
         checks=tuple(checks),
         divided_by=divided_by,

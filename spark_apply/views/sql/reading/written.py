@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import ClassVar
 
 import sqlglot
-from sqlglot import exp
+from sqlglot import TokenType, exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, SqlglotError, TokenError
 from sqlglot.parsers.spark import SparkParser
@@ -70,13 +71,42 @@ class HllSketchEstimate(exp.Expression, exp.Func):
     arg_types = {"this": True}  # noqa: RUF012 - as the base class has it
 
 
-class _AnsiSpark(Spark):
-    """Spark's dialect as the job's sessions have it (ANSI): a cast that fails is an error, not NULL."""
+class SparkSql(Spark):
+    """Spark's dialect, by which all that users write is read."""
 
     class Parser(SparkParser):
+        """Its grammar."""
+
+        TERM: ClassVar = {**SparkParser.TERM, TokenType.DPIPE: exp.DPipe}
+        """``||`` binds as ``+`` and ``-`` do, from left to right: ``s || n + 1`` is no text."""
+
+        COMPARISON: ClassVar = {**SparkParser.EQUALITY, **SparkParser.COMPARISON}
+        EQUALITY: ClassVar = dict[TokenType, type[exp.Binary]]()
+        """All comparisons bind alike, from left to right: ``b <=> c < d`` is ``(b <=> c) < d``."""
+
+        FUNCTIONS: ClassVar = {name: of for name, of in SparkParser.FUNCTIONS.items() if name != "TO_CHAR"}
+        """That one is known without its format, which is then not written."""
+
+        def _parse_interval(  # type: ignore[override]  # it stands wherever an expression may
+            self,
+            require_interval: bool = True,  # noqa: FBT001, FBT002 - as the base class has it
+            parse_function_unit: bool = True,  # noqa: FBT001, FBT002 - the same
+        ) -> exp.Expr | None:
+            """Keep an interval of several units together: ``t - INTERVAL 1 DAY 2 HOURS`` takes both of them away.
+
+            The base class makes a sum of it, which is written without parentheses.
+            """
+            found = super()._parse_interval(require_interval, parse_function_unit)
+            return exp.Paren(this=found) if require_interval and isinstance(found, exp.Add) else found
+
+
+class _AnsiSpark(SparkSql):
+    """The same as the job's sessions have it (ANSI): a cast that fails is an error, not NULL."""
+
+    class Parser(SparkSql.Parser):
         STRICT_CAST = True
         FUNCTIONS = {  # noqa: RUF012 - as the base class has it
-            **SparkParser.FUNCTIONS,
+            **SparkSql.Parser.FUNCTIONS,
             "EVERY": exp.LogicalAnd.from_arg_list,
             "SOME": exp.LogicalOr.from_arg_list,
             "HLL_SKETCH_AGG": HllSketchAgg.from_arg_list,

@@ -77,5 +77,5 @@ def rows_of(
 ) -> str:
     """Return values of each row that a block's clauses are over, before they bring any together."""
     listed = ", ".join(f"{to.text(value)} AS {to.quoted(name)}" for name, value in values) or "1 AS one"
-    rows = to.from_clause(block.sources, to.AFTER, restrictions=restrictions)
+    rows = to.from_clause(block.sources, to.AFTER, restrictions=restrictions) if block.sources else ""
     return f"SELECT {'DISTINCT ' if distinct else ''}{listed}{rows}{to.where([*block.where, *conditions])}"

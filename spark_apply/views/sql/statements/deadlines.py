@@ -155,6 +155,8 @@ def _compared(comparison: exp.Expr, clock: exp.Expr) -> Deadline | None:
 def _fixed(interval: exp.Expr) -> bool:
     """Whether this is an interval that is as long wherever it begins, so that it can change sides."""
     interval = interval.unnest()
+    if isinstance(interval, exp.Add):  # of several units
+        return _fixed(interval.this) and _fixed(interval.expression)
     if not isinstance(interval, exp.Interval):
         return False
     unit = str(interval.args.get("unit") or "").upper()
