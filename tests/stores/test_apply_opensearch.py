@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import ApplyTable, StoreConfig
 from cdc.model.change import Kind
-from cdc.model.errors import OperatorError
+from cdc.model.errors import OperatorError, RetryableError
 from cdc.model.state import Phase
 from spark_apply.events.projection import projected_table
 from spark_apply.events.quarantine import read_entries
@@ -24,7 +24,9 @@ from spark_apply.model.store import Due
 from spark_apply.model.target_table import Version
 from spark_apply.rebuild.quarantine_retry import run_retry
 from spark_apply.rebuild.rebuild import run_rebuild
-from spark_apply.stores.opensearch.bulk import version
+from spark_apply.stores.opensearch import bulk as bulk_module
+from spark_apply.stores.opensearch.bulk import Action, Bulk, Patience, version
+from spark_apply.stores.opensearch.failures import translated
 from spark_apply.stores.opensearch.store import OpenSearchStore, open_store
 from tests.spark.laws import Law, Record, Setting, applied_kinds, laws_of, order
 from tests.spark.records import SourceTable, position
@@ -165,6 +167,55 @@ def test_a_document_that_the_server_refuses_blocks_its_own_key(setting: Setting,
     assert refused() == {}
     everything = [*taken, *bad, *more, *newer, *change(3, "no number", 16)]
     assert setting.contents(table) == setting.folded(table, everything)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "index.blocks.read_only",
+        "index.blocks.write",
+        "index.blocks.metadata",
+        "cluster.blocks.read_only",
+        "cluster.blocks.read_only_allow_delete",
+    ],
+)
+def test_a_block_that_somebody_has_set_is_lifted_as_the_hint_says(
+    block: str, opensearch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OpenSearch lifts none of these by itself, whatever room its disks have."""
+    monkeypatch.setattr(bulk_module.time, "sleep", lambda _s: None)
+    client, index = OpenSearch(opensearch), f"blocked-{time.time_ns()}"
+    client.indices.create(index=f"{index}.1", body={"aliases": {index: {}}})
+    bulk = Bulk(client, index, Patience())
+
+    def write() -> None:
+        with translated("it cannot be looked at"):
+            client.indices.get_mapping(index=index)
+        assert list(bulk.send([Action(b'{"index": {"_id": "1"}}', b"{}", 0, 0)])) in (
+            [("index", 201)],
+            [("index", 200)],
+        )
+
+    def lift(at: str, body: str) -> None:
+        client.transport.perform_request("PUT", at, body=json.loads(body))
+
+    write()
+    for kept in ("persistent", "transient") if block.startswith("cluster.") else ("",):
+        if kept:
+            client.cluster.put_settings(body={kept: {block: True}})
+        else:
+            client.indices.put_settings(index=index, body={block: True})
+        try:
+            with pytest.raises(RetryableError, match=r"\(api\)") as told:
+                write()
+            asked = re.search(r"curl -X PUT '<url>(\S+)' .* -d '(.*)' lifts it", told.value.hint or "")
+            assert asked, told.value.hint
+            lift(asked[1], asked[2].replace("persistent", kept))
+            write()
+        finally:
+            if kept:  # or the server would take nothing of other tests
+                lift("/_cluster/settings", json.dumps({kept: {block: None}}))
+    client.close()
 
 
 def test_an_index_whose_name_is_taken_by_another_of_ours(opensearch: str) -> None:
