@@ -24,7 +24,6 @@ from spark_apply.model.store import Due
 from spark_apply.model.target_table import Version
 from spark_apply.rebuild.quarantine_retry import run_retry
 from spark_apply.rebuild.rebuild import run_rebuild
-from spark_apply.stores.opensearch import bulk as bulk_module
 from spark_apply.stores.opensearch.bulk import Action, Bulk, Patience, version
 from spark_apply.stores.opensearch.failures import translated
 from spark_apply.stores.opensearch.store import OpenSearchStore, open_store
@@ -183,7 +182,7 @@ def test_a_block_that_somebody_has_set_is_lifted_as_the_hint_says(
     block: str, opensearch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """OpenSearch lifts none of these by itself, whatever room its disks have."""
-    monkeypatch.setattr(bulk_module.time, "sleep", lambda _s: None)
+    monkeypatch.setattr(time, "sleep", lambda _s: None)
     client, index = OpenSearch(opensearch), f"blocked-{time.time_ns()}"
     client.indices.create(index=f"{index}.1", body={"aliases": {index: {}}})
     bulk = Bulk(client, index, Patience())
