@@ -27,7 +27,7 @@ from spark_apply.rebuild.rebuild import run_rebuild
 from spark_apply.stores.opensearch.bulk import Action, Bulk, Patience, version
 from spark_apply.stores.opensearch.failures import translated
 from spark_apply.stores.opensearch.store import OpenSearchStore, open_store
-from tests.spark.laws import Law, Record, Setting, applied_kinds, laws_of, order
+from tests.spark.laws import Law, Record, Setting, applied_kinds, forget_the_last_commit, laws_of, order
 from tests.spark.records import SourceTable, position
 
 pytest_plugins = ["tests.spark.fixtures"]
@@ -154,6 +154,9 @@ def test_a_document_that_the_server_refuses_blocks_its_own_key(setting: Setting,
     assert setting.contents(table) == setting.folded(table, [*taken, *more])
     reason = "OpenSearch does not take it: mapper_parsing_exception"
     assert refused() == {'{"id":1}': reason, '{"id":2}': reason}
+    forget_the_last_commit(setting.folder / "checkpoints")
+    assert setting.apply().batches == 1
+    assert refused() == {'{"id":1}': reason, '{"id":2}': reason}
     assert [one.outcome for one in run_retry(setting.config(), key="1")] == ["left"]
     newer = change(2, "14", 15)
     publisher.publish(newer)
@@ -215,6 +218,29 @@ def test_a_block_that_somebody_has_set_is_lifted_as_the_hint_says(
             if kept:  # or the server would take nothing of other tests
                 lift("/_cluster/settings", json.dumps({kept: {block: None}}))
     client.close()
+
+
+def test_an_index_of_a_stranger_that_is_blocked_stops_no_copy(opensearch: str) -> None:
+    """A request for an alias by its name alone is one for all indexes of the server."""
+    client, theirs, prefix = OpenSearch(opensearch), f"theirs-{time.time_ns()}", f"p{time.time_ns()}"
+    client.indices.create(index=theirs, body={"settings": {"index.blocks.metadata": True}})
+    try:
+        config = StoreConfig(type="opensearch", url=opensearch)
+        store = open_store(config, name="copy", prefix=prefix, spark=None)
+        version_1 = Version(prefix, "public", "orders", f"{prefix}.t", 1, ("id",), (("id", Kind("int64")),))
+        table = projected_table([version_1], ApplyTable(stores=("copy",)))
+        assert store.foresee(table).identity is None
+        store.open(table)
+        assert store.foresee(table).identity == store.open(table)
+        store.beside(table)
+        store.swap(table, Due("due", {}))
+        assert store.previous(table) is not None
+        store.roll_back(table, Due("due", {}))
+        assert store.previous(table) is None
+        store.close()
+    finally:
+        client.indices.put_settings(index=theirs, body={"index.blocks.metadata": None})
+        client.close()
 
 
 def test_an_index_whose_name_is_taken_by_another_of_ours(opensearch: str) -> None:
