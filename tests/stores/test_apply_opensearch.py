@@ -142,13 +142,13 @@ def test_a_document_that_the_server_refuses_blocks_its_own_key(setting: Setting,
         return {entry.key: entry.reason for entry in read_entries(setting.config()).values()}
 
     taken = [*change(1, "11", 10), *change(2, "12", 11)]
-    publisher.publish(taken)
+    publisher.stand(Phase.STREAM, 11, [table], taken)
     setting.apply()
     own = {"keyword": {"type": "keyword", "ignore_above": 256}, "number": {"type": "integer"}}
     integer = {"properties": {"code": {"type": "text", "fields": own}}}
     OpenSearch(opensearch).indices.put_mapping(index=_store(setting).index(setting.target(table)), body=integer)
     bad, more = [*change(1, "no number 4711", 12), *change(2, "none either", 13)], change(3, "13", 14)
-    publisher.publish([*bad, *more])
+    publisher.stand(Phase.STREAM, 14, [table], [*bad, *more])
     count = setting.apply().tables[table.qualified]["copy"]
     assert (count.quarantined, count.written) == (2, 1)
     assert setting.contents(table) == setting.folded(table, [*taken, *more])
