@@ -24,6 +24,7 @@ from spark_apply.events.latest import latest
 from spark_apply.events.projected import project
 from spark_apply.events.quarantine import Entry
 from spark_apply.events.typed import KEY, MISFITS, OFFSET, OP, PARTITION, POSITION
+from spark_apply.model.completeness import TakenIn
 from spark_apply.model.target_table import TargetTable
 from spark_apply.spark.failures import spark_failure
 from spark_apply.spark.names import quoted
@@ -184,17 +185,27 @@ def newest(rows: DataFrame, limit: str | None) -> DataFrame:
     return found.select("newest.*")
 
 
-def resolved_entries(entries: Iterable[Entry], rows: DataFrame, *, history: bool) -> list[Entry]:
+def resolved_entries(entries: Iterable[Entry], rows: DataFrame, had: TakenIn, *, history: bool) -> list[Entry]:
     """Return the entries whose event, or a newer one of its key, is among the rows that a store has taken.
 
-    In a history no event replaces another, so there only the event itself counts.
+    In a history no event replaces another, so there only the event itself counts. What the store `had` it was not
+    given again: an event that waits in quarantine was not taken then, and is not now, although it is among the rows.
     """
     waiting = list(entries)
     if not waiting:
         return []
-    keys = {entry.key for entry in waiting if entry.key is not None}
-    there = rows.where(F.col(KEY).isin(keys)).select(PARTITION, OFFSET, KEY, POSITION).collect()
-    return [entry for entry in waiting if any(_resolves(RecordRef(*row), entry, history=history) for row in there)]
+    keys, places = {entry.key for entry in waiting if entry.key is not None}, {_place(entry) for entry in waiting}
+    found = rows.where(F.col(KEY).isin(keys)).select(PARTITION, OFFSET, KEY, POSITION).collect()
+    there = [one for one in (RecordRef(*row) for row in found) if one[:2] not in places or not _is_known(one, had)]
+    return [entry for entry in waiting if any(_resolves(one, entry, history=history) for one in there)]
+
+
+def _place(entry: Entry) -> tuple[int, int]:
+    return entry.partition, entry.offset
+
+
+def _is_known(one: RecordRef, had: TakenIn) -> bool:
+    return had.has(one.partition, one.offset, one.position or "")
 
 
 def _resolves(one: RecordRef, entry: Entry, *, history: bool) -> bool:

@@ -254,8 +254,11 @@ class Start:
         """Say that topics are read from their beginnings although copies have rows, and how that can be avoided."""
         if checkpoints.is_begun(self.spark, checkpoint) or not any(self.held.values()) or self._remade:
             return  # or it is told what to do
-        why = "there is no checkpoint of these copies"
-        other = checkpoints.newest(self.spark, located(self.config.checkpoint))
+        why, other = "there is no checkpoint of these copies", None
+        try:
+            other = checkpoints.newest(self.spark, located(self.config.checkpoint))
+        except OperatorError as exc:  # it is not gone on from
+            why = exc.message
         if other is not None:
             folder, of = other
             had, now = _by_copy(of), _by_copy(checkpoints.copies_of(self.spark, checkpoint))

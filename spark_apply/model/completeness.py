@@ -130,6 +130,10 @@ class TakenIn:
     ends: Mapping[int, int]
     """By partition, records below these offsets; none of a partition from which no such record is read again."""
 
+    def has(self, partition: int, offset: int, position: str) -> bool:
+        """Whether an event is part of it."""
+        return position < self.before or offset < self.ends.get(partition, 0)
+
 
 NOTHING: Final = TakenIn("", {})
 

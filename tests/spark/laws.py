@@ -701,6 +701,12 @@ def a_running_job_follows_until_it_is_stopped(setting: Setting) -> None:
     assert row["status"] == "paid"
 
 
+def forget_the_last_commit(checkpoints: Path) -> None:
+    """As if the job was killed when the stores had its last batch, and Spark's checkpoint not yet: it comes again."""
+    numbers = [file for file in checkpoints.glob("*/commits/*") if file.name.isdigit()]
+    max(numbers, key=lambda file: int(file.name)).unlink()
+
+
 def until(true: Callable[[], bool], within_s: float = 120) -> None:
     deadline = time.monotonic() + within_s
     while not true():

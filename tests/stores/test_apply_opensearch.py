@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from cdc.config.apply_config import ApplyTable, StoreConfig
 from cdc.model.change import Kind
-from cdc.model.errors import OperatorError
+from cdc.model.errors import OperatorError, RetryableError
 from cdc.model.state import Phase
 from spark_apply.events.projection import projected_table
 from spark_apply.events.quarantine import read_entries
@@ -24,9 +24,10 @@ from spark_apply.model.store import Due
 from spark_apply.model.target_table import Version
 from spark_apply.rebuild.quarantine_retry import run_retry
 from spark_apply.rebuild.rebuild import run_rebuild
-from spark_apply.stores.opensearch.bulk import version
+from spark_apply.stores.opensearch.bulk import Action, Bulk, Patience, version
+from spark_apply.stores.opensearch.failures import translated
 from spark_apply.stores.opensearch.store import OpenSearchStore, open_store
-from tests.spark.laws import Law, Record, Setting, applied_kinds, laws_of, order
+from tests.spark.laws import Law, Record, Setting, applied_kinds, forget_the_last_commit, laws_of, order
 from tests.spark.records import SourceTable, position
 
 pytest_plugins = ["tests.spark.fixtures"]
@@ -141,17 +142,20 @@ def test_a_document_that_the_server_refuses_blocks_its_own_key(setting: Setting,
         return {entry.key: entry.reason for entry in read_entries(setting.config()).values()}
 
     taken = [*change(1, "11", 10), *change(2, "12", 11)]
-    publisher.publish(taken)
+    publisher.stand(Phase.STREAM, 11, [table], taken)
     setting.apply()
     own = {"keyword": {"type": "keyword", "ignore_above": 256}, "number": {"type": "integer"}}
     integer = {"properties": {"code": {"type": "text", "fields": own}}}
     OpenSearch(opensearch).indices.put_mapping(index=_store(setting).index(setting.target(table)), body=integer)
     bad, more = [*change(1, "no number 4711", 12), *change(2, "none either", 13)], change(3, "13", 14)
-    publisher.publish([*bad, *more])
+    publisher.stand(Phase.STREAM, 14, [table], [*bad, *more])
     count = setting.apply().tables[table.qualified]["copy"]
     assert (count.quarantined, count.written) == (2, 1)
     assert setting.contents(table) == setting.folded(table, [*taken, *more])
     reason = "OpenSearch does not take it: mapper_parsing_exception"
+    assert refused() == {'{"id":1}': reason, '{"id":2}': reason}
+    forget_the_last_commit(setting.folder / "checkpoints")
+    assert setting.apply().batches == 1
     assert refused() == {'{"id":1}': reason, '{"id":2}': reason}
     assert [one.outcome for one in run_retry(setting.config(), key="1")] == ["left"]
     newer = change(2, "14", 15)
@@ -165,6 +169,78 @@ def test_a_document_that_the_server_refuses_blocks_its_own_key(setting: Setting,
     assert refused() == {}
     everything = [*taken, *bad, *more, *newer, *change(3, "no number", 16)]
     assert setting.contents(table) == setting.folded(table, everything)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "index.blocks.read_only",
+        "index.blocks.write",
+        "index.blocks.metadata",
+        "cluster.blocks.read_only",
+        "cluster.blocks.read_only_allow_delete",
+    ],
+)
+def test_a_block_that_somebody_has_set_is_lifted_as_the_hint_says(
+    block: str, opensearch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OpenSearch lifts none of these by itself, whatever room its disks have."""
+    monkeypatch.setattr(time, "sleep", lambda _s: None)
+    client, index = OpenSearch(opensearch), f"blocked-{time.time_ns()}"
+    client.indices.create(index=f"{index}.1", body={"aliases": {index: {}}})
+    bulk = Bulk(client, index, Patience())
+
+    def write() -> None:
+        with translated("it cannot be looked at"):
+            client.indices.get_mapping(index=index)
+        assert list(bulk.send([Action(b'{"index": {"_id": "1"}}', b"{}", 0, 0)])) in (
+            [("index", 201)],
+            [("index", 200)],
+        )
+
+    def lift(at: str, body: str) -> None:
+        client.transport.perform_request("PUT", at, body=json.loads(body))
+
+    write()
+    for kept in ("persistent", "transient") if block.startswith("cluster.") else ("",):
+        if kept:
+            client.cluster.put_settings(body={kept: {block: True}})
+        else:
+            client.indices.put_settings(index=index, body={block: True})
+        try:
+            with pytest.raises(RetryableError, match=r"\(api\)") as told:
+                write()
+            asked = re.search(r"curl -X PUT '<url>(\S+)' .* -d '(.*)' lifts it", told.value.hint or "")
+            assert asked, told.value.hint
+            lift(asked[1], asked[2].replace("persistent", kept))
+            write()
+        finally:
+            if kept:  # or the server would take nothing of other tests
+                lift("/_cluster/settings", json.dumps({kept: {block: None}}))
+    client.close()
+
+
+def test_an_index_of_a_stranger_that_is_blocked_stops_no_copy(opensearch: str) -> None:
+    """A request for an alias by its name alone is one for all indexes of the server."""
+    client, theirs, prefix = OpenSearch(opensearch), f"theirs-{time.time_ns()}", f"p{time.time_ns()}"
+    client.indices.create(index=theirs, body={"settings": {"index.blocks.metadata": True}})
+    try:
+        config = StoreConfig(type="opensearch", url=opensearch)
+        store = open_store(config, name="copy", prefix=prefix, spark=None)
+        version_1 = Version(prefix, "public", "orders", f"{prefix}.t", 1, ("id",), (("id", Kind("int64")),))
+        table = projected_table([version_1], ApplyTable(stores=("copy",)))
+        assert store.foresee(table).identity is None
+        store.open(table)
+        assert store.foresee(table).identity == store.open(table)
+        store.beside(table)
+        store.swap(table, Due("due", {}))
+        assert store.previous(table) is not None
+        store.roll_back(table, Due("due", {}))
+        assert store.previous(table) is None
+        store.close()
+    finally:
+        client.indices.put_settings(index=theirs, body={"index.blocks.metadata": None})
+        client.close()
 
 
 def test_an_index_whose_name_is_taken_by_another_of_ours(opensearch: str) -> None:

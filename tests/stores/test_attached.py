@@ -214,6 +214,14 @@ def test_what_keeps_a_column_narrow_or_a_table_unlogged_is_told(postgres18: Data
     fix, _, _ = (told.value.hint or "").partition(";")
     postgres18.execute(fix)
     store.fold([], shown)
+    for ours in ("waiting", "gone"):  # while the job runs, and before it starts
+        postgres18.execute(f"ALTER TABLE cdc_apply.{ours}_1 SET UNLOGGED")
+        with pytest.raises(CopyError, match=rf"table cdc_apply\.{ours}_1 is unlogged: a crash of the server"):
+            store.fold([], shown)
+        with pytest.raises(OperatorError, match="is unlogged") as told_of_ours:
+            store.open(TABLE)
+        postgres18.execute((told_of_ours.value.hint or "").partition(";")[0])
+        store.fold([], shown)
     narrow = replace(TABLE, columns=(*TABLE.columns, replace(TABLE.columns[0], name="n", kind=Kind("int32"))))
     wide = replace(TABLE, columns=(*TABLE.columns, replace(TABLE.columns[0], name="n")))
     store.open(narrow)

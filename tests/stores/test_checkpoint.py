@@ -136,6 +136,29 @@ def test_a_damaged_checkpoint_is_named_and_set_aside_without_a_loss(setting: Set
         assert setting.contents(table) == setting.folded(table, records), name
 
 
+@pytest.mark.parametrize("damage", [_emptied, _cut, _garbled])
+def test_a_note_of_copies_that_is_damaged_ends_no_start(damage: Callable[[Path], None], setting: Setting) -> None:
+    """A full disk has left it so, and one of the copies cannot be opened now: the other goes on, and then both."""
+    orders, items = setting.table(), setting.table("items")
+    publisher = setting.publisher()
+    publisher.create([orders, items])
+    records = [r for n in range(4) for of in (orders, items) for r in of.event("c", order(n), position(10 + n))]
+    publisher.publish(records)
+    setting.apply()
+    (folder,) = (setting.folder / "checkpoints").iterdir()
+    damage(folder / "cdc-copies.json")
+    more = [r for of in (orders, items) for r in of.event("u", order(1, "more"), position(50))]
+    publisher.publish(more)
+    other = TantivyStore(setting.folder / "copy")
+    other.open(setting.target(items))
+    assert set(setting.apply().aside) == {items.qualified}
+    assert setting.contents(orders) == setting.folded(orders, records + more)
+    other.close()
+    assert setting.apply().aside == {}
+    assert setting.contents(items) == setting.folded(items, records + more)
+    assert set(json.loads((folder / "cdc-copies.json").read_text())) == {orders.qualified, items.qualified}
+
+
 def test_offsets_are_exported_and_imported(setting: Setting, tmp_path: Path) -> None:
     """Back: read again, and nothing changes. A job at work, other copies and topics made again are refused."""
     table, publisher = setting.table(), setting.publisher()

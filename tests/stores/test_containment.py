@@ -40,7 +40,7 @@ from spark_apply.stores.opensearch.fields import field_name
 from spark_apply.verify.verify import verify
 from tests.conftest import Database
 from tests.pushes import some_each_push
-from tests.spark.laws import ORDERS, Record, Setting, order, until
+from tests.spark.laws import ORDERS, Record, Setting, forget_the_last_commit, order, until
 from tests.spark.records import SourceTable, position
 from tests.stores.test_shaping import Held
 
@@ -164,6 +164,32 @@ def test_rows_that_postgresql_refuses_block_their_own_keys(warehouse: Setting, p
     assert {key for key, outcome in done.items() if outcome == "left"} == {f'{{"id":{number}}}' for number in left}
     taken = [r for number, records in {**refused, **waiting}.items() if number not in left for r in records]
     assert setting.contents(table) == setting.folded(table, [*good, *more, *shown, *taken])
+
+
+def test_a_row_in_quarantine_stays_there_when_its_batch_comes_again(warehouse: Setting, postgres18: Database) -> None:
+    """Killed behind the store's commit: the store has the batch without it. A newer event, or a retry, takes it out."""
+    setting = warehouse
+    table, publisher = setting.table("facts", FACTS), setting.publisher()
+    publisher.create([table], partitions=1)
+    good = fact(table, 0, 10)
+    publisher.stand(Phase.STREAM, 20, [table], good)
+    setting.apply()
+    postgres18.execute(CONSTRAINTS[0])
+    bad, other, more = fact(table, 1, 30, "check"), fact(table, 3, 31, "check"), fact(table, 2, 32)
+    publisher.stand(Phase.STREAM, 40, [table], [*bad, *other, *more])
+    setting.apply()
+    assert set(reasons(setting)) == {'{"id":1}', '{"id":3}'}
+    forget_the_last_commit(setting.folder / "checkpoints")
+    assert setting.apply().batches == 1
+    assert set(reasons(setting)) == {'{"id":1}', '{"id":3}'}
+    postgres18.execute("ALTER TABLE facts DROP CONSTRAINT no_bad")
+    newer = fact(table, 3, 50)
+    publisher.stand(Phase.STREAM, 60, [table], newer)
+    setting.apply()
+    assert set(reasons(setting)) == {'{"id":1}'}
+    run_retry(setting.config())
+    assert reasons(setting) == {}
+    assert setting.contents(table) == setting.folded(table, [*good, *bad, *more, *newer])
 
 
 LEFT = {1, 2, 3, 4, 5}

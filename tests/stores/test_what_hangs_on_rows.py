@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -304,6 +305,28 @@ def test_a_name_that_postgresql_would_cut_off(postgres18: Database) -> None:
             assert hint in (told.value.hint or "")
     assert store.foresee(projected_table([version], plain)).identity
     store.close()
+
+
+def test_a_reader_of_what_is_ours_alone_holds_nothing_up(copies: Copies, postgres18: Database) -> None:
+    """A `pg_dump` of the database has a lock on each table of it, for as long as it takes."""
+    copies.fold(customers=created(1))
+    numbers = postgres18.rows("SELECT number FROM cdc_apply.copies")
+    dump = postgres18.connect()
+    dump.autocommit = False
+    with dump.cursor() as cur:
+        for (number,) in numbers:
+            cur.execute(f"LOCK TABLE cdc_apply.waiting_{number}, cdc_apply.gone_{number} IN ACCESS SHARE MODE")
+    began = time.monotonic()
+    copies.fold(customers=[(2, 2, "c"), (1, 1, "d")])
+    copies.read_again(customers=[*created(1, 2, 3), (2, 2, "d")], bought=created(4))
+    assert time.monotonic() - began < 4
+    dump.close()
+    assert postgres18.rows("SELECT id FROM customers ORDER BY id") == [(1,), (3,)]
+    assert postgres18.rows("SELECT id FROM bought ORDER BY id") == [(4,)]
+    for (number,) in numbers:
+        assert postgres18.rows(f"SELECT FROM cdc_apply.waiting_{number}") == []
+    copies.fold(customers=created(5))
+    assert postgres18.rows("SELECT id FROM customers ORDER BY id") == [(1,), (3,), (5,)]
 
 
 @pytest.mark.parametrize("dropped", ["waiting", "gone", "waiting, cdc_apply.gone"])

@@ -100,7 +100,7 @@ class Applier:
                             has = (had or {}).get((topic, name), NOTHING)
                             known = bool(has.ends) or about["first"] < has.before
                             applied = _apply_new(store, given, has) if known else _apply(store, given)
-                            self._count(name, given, about["events"], applied)
+                            self._count(name, given, about["events"], applied, has if known else NOTHING)
             for name in sorted({name for _, name in visibility}):
                 self.fold(name, whole.get(name, []), visibility)
         self.batches += 1
@@ -176,6 +176,7 @@ class Applier:
             if not is_whole(store):
                 return
             try:
+                had = {batch.table.topic: self._refusals.had(name, store, batch.table) for batch, _ in given}
                 applied = store.fold([batch for batch, _ in given], at)
             except CopyError as exc:
                 self._set_aside(
@@ -189,7 +190,9 @@ class Applier:
                 return
             else:
                 for batch, events in given:
-                    self._count(name, batch, events, applied[batch.table.qualified])
+                    table = batch.table
+                    known = NOTHING if at[table.qualified].again else had[table.topic]
+                    self._count(name, batch, events, applied[table.qualified], known)
                 return
 
     def _set_aside(self, name: str, failed: Mapping[str, Route], exc: CopyError) -> None:
@@ -285,10 +288,10 @@ class Applier:
             with self.contained(topic, store):
                 self._refusals.put(store, self.routes[topic].table, bad)
 
-    def _count(self, store: str, batch: Batch, events: int, applied: Applied) -> None:
+    def _count(self, store: str, batch: Batch, events: int, applied: Applied, had: TakenIn = NOTHING) -> None:
         counted = self.counts.setdefault((batch.table.qualified, store), TableCount())
         counted.add(events, batch, applied)
-        self._refusals.resolve(store, batch)
+        self._refusals.resolve(store, batch, had)
 
     def _route(self, topic: str, version: int) -> Route:
         route = self.routes[topic]

@@ -14,7 +14,8 @@ from spark_apply.events.typed import KEY, OFFSET, PARTITION, POSITION
 from spark_apply.events.validation import PoisonRecord, RecordRef, record_ref, refusal, resolved_entries, superseded
 from spark_apply.job.batch.counts import TableCount
 from spark_apply.job.copies.set_aside import Key
-from spark_apply.model.store import Batch, Refused
+from spark_apply.model.completeness import NOTHING, TakenIn
+from spark_apply.model.store import Batch, Refused, Store
 from spark_apply.model.target_table import TargetTable
 
 
@@ -67,9 +68,17 @@ class Refusals:
 
         return refuse
 
-    def resolve(self, store: str, batch: Batch) -> None:
-        """Resolve the entries whose event, or a newer one, the store has with this batch."""
+    def had(self, name: str, store: Store, table: TargetTable) -> TakenIn:
+        """Return what a `WholeStore` has of a topic before a batch: it leaves that out by itself, if it comes again."""
+        mark = store.mark(table) if self.quarantine.of(name, table.topic) else None
+        return NOTHING if mark is None else TakenIn("", mark.ends)
+
+    def resolve(self, store: str, batch: Batch, had: TakenIn) -> None:
+        """Resolve the entries whose event, or a newer one, the store has with this batch.
+
+        It was not given what it `had` before.
+        """
         topic = batch.table.topic
         refused = {one.at[:2] for one in self._refused.get((topic, store), ())}
         waiting = [e for e in self.quarantine.of(store, topic) if (e.partition, e.offset) not in refused]
-        self.quarantine.resolve(resolved_entries(waiting, batch.rows, history=batch.table.history))
+        self.quarantine.resolve(resolved_entries(waiting, batch.rows, had, history=batch.table.history))

@@ -209,7 +209,7 @@ def _batches(files: Files, folder: str) -> list[int]:
 def note_copies(spark: SparkSession, checkpoint: str, identities: Identities) -> None:
     """Write into a checkpoint which copies it is of, and that it is the newest one now: a later start looks there."""
     _, files, path = _opened(spark, f"{checkpoint}/{_COPIES}")
-    if not files.exists(path):
+    if _copies_in(Hadoop(spark), f"{checkpoint}/{_COPIES}") is None:
         _write(files, path, json.dumps(identities, sort_keys=True))
     place, _, name = checkpoint.rpartition("/")
     there = [other for other in Hadoop(spark).names(place) if _NAME.fullmatch(other)]
@@ -246,10 +246,20 @@ def is_begun(spark: SparkSession, checkpoint: str) -> bool:
 
 
 def noted_copies(spark: SparkSession, place: str) -> list[Identities]:
-    """Return the copies of all checkpoints in a folder, those of the newest one first."""
+    """Return the copies of all checkpoints in a folder, those of the newest one first; what is damaged says nothing."""
     files = Hadoop(spark)
     ordered = sorted(_noted(files, place), key=lambda name: _age(files, f"{place}/{name}"), reverse=True)
-    return [json.loads(files.text(f"{place}/{name}/{_COPIES}")) for name in ordered]
+    found = [_copies_in(files, f"{place}/{name}/{_COPIES}") for name in ordered]
+    return [of for of in found if of is not None]
+
+
+def _copies_in(files: Files, place: str) -> Identities | None:
+    """Read which copies a checkpoint is of; None where a full disk or a loss of power has left no whole file."""
+    try:
+        found: Identities = json.loads(files.text(place))
+    except (DamageError, ValueError):
+        return None
+    return found
 
 
 def _noted(files: Files, place: str) -> list[str]:

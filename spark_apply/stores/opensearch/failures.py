@@ -20,6 +20,16 @@ BLOCKED = "cluster_block_exception"
 CLOSED: Final = "index_closed_exception"
 _CAUSE: Final = re.compile(r"/\d+/([a-z /(),()-]+)")
 """The server's words for a block: ``index [x] blocked by: [TOO_MANY_REQUESTS/12/disk usage exceeded …];``."""
+_BLOCKED: Final = re.compile(r"index \[([^\]]+)\] blocked by")
+_SET_BY_HAND: Final = {
+    "index read-only (api)": "index.blocks.read_only",
+    "index write (api)": "index.blocks.write",
+    "index read (api)": "index.blocks.read",
+    "index metadata (api)": "index.blocks.metadata",
+    "cluster read-only (api)": "cluster.blocks.read_only",
+    "cluster read-only / allow delete (api)": "cluster.blocks.read_only_allow_delete",
+}
+"""Settings by the server's words for their blocks, of which it lifts none by itself."""
 _NAMES: Final = {
     "unavailable_shards_exception": "a primary shard is not active (the index is red)",
     "no_shard_available_action_exception": "no shard of the index is available",
@@ -60,11 +70,26 @@ def name_of(error: Mapping[str, Any]) -> str:
 
 def waiting(what: str, cause: str, index: str) -> RetryableError:
     """Return the error of a server that may take the same later."""
-    if "disk" in cause or "read-only" in cause:
+    if cause in _SET_BY_HAND:
+        look = _lifted(_SET_BY_HAND[cause], index)
+    elif "disk" in cause or "read-only" in cause:
         look = "curl '<url>/_cat/allocation?v' shows the disks. With room on them, OpenSearch lifts the block by itself"
     else:
         look = f"curl '<url>/_cluster/health/{index}?pretty' and '<url>/_cluster/allocation/explain?pretty' say why"
     return RetryableError(f"{what}: {cause}", hint=f"{look}; nothing is lost, it goes on where it was")
+
+
+def _lifted(setting: str, index: str) -> str:
+    """Return the hint for a block that somebody has set, as for a clone, a migration or a test.
+
+    While a cluster is blocked, it takes a request that changes this one setting, and no other.
+    """
+    of_index, none = setting.startswith("index."), f'{{"{setting}": null}}'
+    at, body = (f"{index}/_settings", none) if of_index else ("_cluster/settings", f'{{"persistent": {none}}}')
+    return (
+        f"somebody has set {setting}: when it is needed no more, curl -X PUT '<url>/{at}' -H 'Content-Type: "
+        f"application/json' -d '{body}' lifts it{'' if of_index else ' (or transient in the place of persistent)'}"
+    )
 
 
 def opened(index: str) -> str:
@@ -83,7 +108,7 @@ def as_ours(exc: OpenSearchException, what: str, index: str = "", *, words: bool
         )
         return StoreAwayError(f"{what}: OpenSearch does not answer ({reason(exc)})", hint=hint)
     if isinstance(exc, TransportError) and (exc.status_code in PASSING or type_of(exc) == BLOCKED):
-        return waiting(what, reason(exc), index or "_all")
+        return waiting(what, reason(exc), index or _blocked(exc) or "_all")
     if isinstance(exc, TransportError) and type_of(exc) == CLOSED and index:
         return OperatorError(f"{what} ({reason(exc)})", hint=opened(index))
     refused = isinstance(exc, TransportError) and exc.status_code in _NOT_ALLOWED
@@ -96,6 +121,12 @@ def _words_of(exc: RequestError) -> str:
     info: Any = exc.info if isinstance(exc.info, dict) else {}
     error = info.get("error")
     return " ".join(str(error.get("reason")).split())[:_WORDS] if isinstance(error, dict) else "no reason is given"
+
+
+def _blocked(exc: TransportError) -> str | None:
+    """Return the name of the index that is blocked."""
+    found = _BLOCKED.search(str(exc.info))
+    return found[1] if found else None
 
 
 def reason(exc: OpenSearchException) -> str:

@@ -173,7 +173,9 @@ class Indexes:
                 f'-d \'{{"{_FINAL}": "{_NONE}"}}\'  # then it goes on by itself'
             )
             raise OperatorError(msg, hint=hint)
-        _, about_alias = alone(alias, self._client.indices.get_alias(name=alias, request_timeout=ASKED_WITHIN_S))
+        _, about_alias = alone(
+            alias, self._client.indices.get_alias(index=alias, name=alias, request_timeout=ASKED_WITHIN_S)
+        )
         if "index_routing" in about_alias["aliases"][alias]:
             plain = {"actions": [{"add": {"index": index, "alias": alias}}]}
             raise OperatorError(
@@ -204,7 +206,9 @@ class Indexes:
 
     def named(self, alias: str) -> list[str]:
         """Return the indexes that an alias names: one or none."""
-        return list(self._client.indices.get_alias(name=alias, ignore=MISSING)) if self.exists(alias) else []
+        if not self.exists(alias):
+            return []
+        return list(self._client.indices.get_alias(index=alias, name=alias, ignore=MISSING))
 
     def handed_on(self, index: str) -> list[tuple[str, Any]]:
         """Return the aliases of an index with how each shows it: also what others have given it, with their filters.
@@ -214,5 +218,8 @@ class Indexes:
         return list(self._client.indices.get_alias(index=index)[index]["aliases"].items())
 
     def exists(self, alias: str) -> bool:
-        """Whether an alias names an index."""
-        return bool(self._client.indices.exists_alias(name=alias, request_timeout=ASKED_WITHIN_S))
+        """Whether an alias names an index.
+
+        It alone is asked for: without, all indexes of the server are, and one that somebody has blocked refuses that.
+        """
+        return bool(self._client.indices.exists_alias(index=alias, name=alias, request_timeout=ASKED_WITHIN_S))

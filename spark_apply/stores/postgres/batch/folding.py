@@ -11,7 +11,7 @@ from spark_apply.events.typed import OFFSET, OP, PARTITION, POSITION
 from spark_apply.model.store import EVERYTHING, Applied, Batch, Offsets
 from spark_apply.stores.postgres.batch.copy_text import CopyText
 from spark_apply.stores.postgres.batch.history import fold_statement
-from spark_apply.stores.postgres.copies.tables import COPY_BYTES, Tables
+from spark_apply.stores.postgres.copies.tables import COPY_BYTES, Tables, empty
 from spark_apply.stores.postgres.session.server import Cursor
 from spark_apply.stores.postgres.values.keys import Stage, newest_events, same_text
 
@@ -65,7 +65,7 @@ def fold(cur: Cursor, tables: Tables, batch: Batch | None, limit: str, had: Copy
 def forget_deletes(cur: Cursor, tables: Tables, limit: str) -> None:
     """Forget the deletes of a topic that is read again, where its events are shown."""
     if limit != "" and not tables.table.history:
-        cur.execute(sql.SQL("TRUNCATE {}").format(tables.ours("gone")))
+        empty(cur, tables.ours("gone"))
 
 
 def remove_others(cur: Cursor, tables: Tables, limit: str) -> int:
@@ -157,7 +157,7 @@ def move_waiting(cur: Cursor, tables: Tables, limit: str) -> int:
         if more:
             cur.execute(sql.SQL("DELETE FROM {} WHERE {} < {}").format(waiting, position, sql.Literal(limit)))
         else:
-            cur.execute(sql.SQL("TRUNCATE {}").format(waiting))
+            empty(cur, waiting)
     return moved
 
 

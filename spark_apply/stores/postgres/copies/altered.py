@@ -76,7 +76,10 @@ _NO_TABLE: Final = """
 SELECT CASE relkind WHEN 'v' THEN 'view' WHEN 'm' THEN 'materialized view' WHEN 'f' THEN 'foreign table' ELSE 'sequence'
 END FROM pg_class WHERE oid = to_regclass(%s) AND relkind NOT IN ('r', 'p')
 """
-_UNLOGGED: Final = "SELECT FROM pg_class WHERE oid = to_regclass(%s) AND relpersistence = 'u'"
+_UNLOGGED: Final = """
+SELECT at::regclass::text FROM unnest(%s::text[]) WITH ORDINALITY AS asked (place, number), to_regclass(place) AS at
+JOIN pg_class ON oid = at WHERE relpersistence = 'u' ORDER BY number
+"""
 
 
 def lost(table: TargetTable, copy: Copy) -> list[str]:
@@ -104,14 +107,7 @@ def refuse_altered(cur: Cursor, table: TargetTable, copy: Copy, there_as: Tables
             "another hand has dropped it, made it deferrable, or given it other columns",
             hint=rebuilt(table),
         )
-    cur.execute(_UNLOGGED, (place,))
-    if cur.fetchone() is not None:
-        raise OperatorError(
-            f"PostgreSQL table {table.schema}.{table.copy_name} is unlogged: a crash of the server would empty it, and "
-            "nothing would say so",
-            hint=f"ALTER TABLE {place} SET LOGGED; if the server has crashed since it is unlogged, also "
-            f"{rebuild(table.qualified)}",
-        )
+    _refuse_unlogged(cur, table, there_as)
     user = hidden_from(cur, place)
     if user is not None:
         raise OperatorError(
@@ -129,6 +125,20 @@ def refuse_altered(cur: Cursor, table: TargetTable, copy: Copy, there_as: Tables
             f"{table.qualified}: what others have made of columns of its copy keeps them from being widened: {kept}",
             hint="let the job start once without it, then make it again (pg_get_viewdef, pg_get_triggerdef and \\d "
             "print what it is); or " + other_target(table),
+        )
+
+
+def _refuse_unlogged(cur: Cursor, table: TargetTable, of: Tables) -> None:
+    """Raise OperatorError for a table that a crash would empty, also one of what waits, or what was deleted."""
+    places = [name.as_string(cur) for name in (of.rows, of.ours("waiting"), of.ours("gone"))]
+    cur.execute(_UNLOGGED, (places,))
+    unlogged = [name for (name,) in cur.fetchall()]
+    if unlogged:
+        steps = "; ".join(f"ALTER TABLE {name} SET LOGGED" for name in unlogged)
+        raise OperatorError(
+            f"PostgreSQL table {unlogged[0]} is unlogged: a crash of the server would empty it, and nothing would say "
+            "so",
+            hint=f"{steps}; if the server has crashed since it is unlogged, also {rebuild(table.qualified)}",
         )
 
 

@@ -56,8 +56,8 @@ class Copy:
     due: Due | None
     replaced_at: dt.datetime | None
     columns: int | None = None
-    """A hash of its columns, their types, whether it is logged, and which rows are hidden of whom, of a live copy that
-    is there."""
+    """A hash of its columns, their types, whether it and what is ours beside it are logged, and which rows are hidden
+    of whom, of a live copy that is there."""
     numbers: Mapping[str, int] = field(default_factory=dict)
     """Those of its columns, as they were then."""
     partitioned: bool = False
@@ -88,7 +88,10 @@ class Copies:
                 " LATERAL (SELECT hashtextextended(string_agg(concat_ws(' ', attnum, atttypid, atttypmod, attname), ','"
                 " ORDER BY attnum) || (SELECT concat_ws(' ', relpersistence, relforcerowsecurity, relowner, CASE WHEN"
                 " relrowsecurity THEN ARRAY(SELECT concat(oid, ' ', xmin) FROM pg_policy WHERE polrelid = relation"
-                " ORDER BY 1)::text END) FROM pg_class WHERE oid = relation), 0) AS columns,"
+                " ORDER BY 1)::text END) FROM pg_class WHERE oid = relation) || (SELECT coalesce(string_agg("
+                "relpersistence, '' ORDER BY oid), '') FROM pg_class WHERE oid IN"
+                " (to_regclass('cdc_apply.waiting_' || number), to_regclass('cdc_apply.gone_' || number))), 0) AS"
+                " columns,"
                 " json_object_agg(attname, attnum) AS numbers,"
                 " coalesce((SELECT relkind = 'p' FROM pg_class WHERE oid = relation), false) AS partitioned"
                 " FROM pg_attribute"

@@ -351,7 +351,19 @@ def forget_topic(cur: Cursor, tables: Tables) -> None:
     """
     if not tables.table.history:
         for kind in ("waiting", "gone"):
-            cur.execute(sql.SQL("TRUNCATE {}").format(tables.ours(kind)))
+            empty(cur, tables.ours(kind))
+
+
+def empty(cur: Cursor, name: sql.Identifier) -> None:
+    """Delete all rows of a table of ours: at once, unless somebody reads it, as a dump does for hours."""
+    cur.execute("SAVEPOINT cdc_empty")
+    try:
+        cur.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE NOWAIT").format(name))
+        cur.execute(sql.SQL("TRUNCATE {}").format(name))
+    except psycopg2.errors.LockNotAvailable:
+        cur.execute("ROLLBACK TO SAVEPOINT cdc_empty")
+        cur.execute(sql.SQL("DELETE FROM {}").format(name))
+    cur.execute("RELEASE SAVEPOINT cdc_empty")
 
 
 def _fields(table: TargetTable) -> list[sql.Composed]:
