@@ -38,6 +38,7 @@ from cdc.rules.filtered_rows import FilteredRows
 NEW_KEY: Final = "__debezium.newkey"
 OLD_KEY: Final = "__debezium.oldkey"
 """Headers of the two halves of a key change, as in Debezium; the value is the other half's key."""
+_NAMES_NO_ROW: Final = "the log has a row without the whole of its key"
 _NULL: Final = b"null"
 _CODES: Final = {op: op.value.encode() for op in Op}
 
@@ -152,8 +153,8 @@ class EventWriter:
         if change.op is Op.READ:
             self._read_again(change)
             return
-        if change.before is not None and _names_no_row(change.before, change.table):
-            self._requests.add(change.table, None)
+        if _names_no_row(change):
+            self._requests.add(change.table, None, _NAMES_NO_ROW)
             frame.skip()
             return
         of_source = change
@@ -367,13 +368,16 @@ class EventWriter:
         )
 
 
-def _names_no_row(before: Row, table: Table) -> bool:
-    """Tell whether the log has of an old row other columns than its key, and so does not say which row it was.
+def _names_no_row(change: Change) -> bool:
+    """Tell whether a row of the log has no value in a column of its key, and so does not say which row it is.
 
-    A partition of PostgreSQL sends the columns of its own replica identity, as if they were its root's. Where they are
-    not all of the row, what is not sent is UNCHANGED, but for columns of the root's identity: those are null.
+    The topic has no such row, and may have what it was before or is after. The column may have been nullable for a
+    time. Or it is a partition of PostgreSQL, which sends of an old row the columns of its own replica identity, as if
+    they were its root's: of the others those that are in the root's are null. Reading the table again brings what is
+    right, because a reading is of a table that can be captured at that time: else the next session leaves it out.
     """
-    return any(before[index] is None for index in table.key_indexes) and UNCHANGED in before
+    indexes = change.table.key_indexes
+    return any(row is not None and None in row and any(row[i] is None for i in indexes) for row in change[2:4])
 
 
 def _cut(change: Change, encoder: TableEncoder) -> Change:

@@ -20,8 +20,11 @@ from cdc.model.state import Key
 class Requests(Protocol):
     """What is read again, as `cdc.capture.control.rereads` has it."""
 
-    def add(self, table: Table, key: Key | None) -> None:
-        """Request the row with a key, or without one all rows of the table: no event says what became of them."""
+    def add(self, table: Table, key: Key | None, reason: str = "") -> None:
+        """Request the row with a key, or without one all rows of the table: no event says what became of them.
+
+        A reason is for the log.
+        """
 
     def resnapshot(self, table: Table, reason: str) -> None:
         """Request an incremental snapshot of a table; the reason is for the log."""

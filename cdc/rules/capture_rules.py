@@ -34,7 +34,7 @@ from cdc.rules.changed_values import changed_column, without_labels
 from cdc.rules.encrypted_rows import EncryptedRows, encrypted_column
 from cdc.rules.encryption import MasterKey
 from cdc.rules.keyring import Keyring
-from cdc.rules.row_filter import Judge, columns_of, judge_of
+from cdc.rules.row_filter import Judge, judge_of
 
 CHANGED: Final = "source.columns or source.where have changed for it"
 _APPENDING: Final = ("postgres", "triggers")
@@ -98,16 +98,11 @@ class TableRules:
         names = {column.name for column in table.columns}
         return [name for name in dict.fromkeys(wanted) if name not in names]
 
-    def unjudged(self, table: Table) -> bool:
-        """Whether the condition speaks of a column that the table does not have."""
-        names = {column.name.lower() for column in table.columns}
-        return self.condition is not None and any(name.lower() not in names for name in columns_of(self.condition))
-
     def published(self, table: Table, *, older: bool = False) -> Published:
         """Apply the rules. Raises OperatorError where they cannot be.
 
-        `older`: the table is as it was once, before the column was there, or had its name, that the condition speaks
-        of. Then each row is to be read again as it is now.
+        `older`: the table is as it was once, before the column was there, or had its name or its type, that the
+        condition speaks of. Then each row is to be read again as it is now.
         """
         of = self.columns or ColumnRules(include=tuple(column.name for column in table.columns))
         for name in self.named:
@@ -118,9 +113,7 @@ class TableRules:
                     f"tables: [{{table: {table.qualified}, key: […]}}]",
                 )
         self._refuse_another_case(table)
-        judge: Judge | None = None if self.condition is None else _not_told
-        if self.condition is not None and not (older and self.unjudged(table)):
-            judge = judge_of(self.condition, table)
+        judge = None if self.condition is None else _judge(self.condition, table, older=older)
         kept = [
             at
             for at, column in enumerate(table.columns)
@@ -374,6 +367,19 @@ def _before_named(rules: TableRules, table: Table, strange: Sequence[str]) -> li
 def stand_in(table: str, column: str) -> str:
     """Return what stands for the name of a column that is not published, where only the connector reads it."""
     return hashlib.sha256(f"{table}.{column}".encode()).hexdigest()[:16]
+
+
+def _judge(condition: Condition, table: Table, *, older: bool) -> Judge:
+    """Return what judges rows of a table; of an `older` one that the condition does not fit, no row is told.
+
+    That the condition fits the table as it is now was looked at before: see `CaptureRules.refusals`.
+    """
+    try:
+        return judge_of(condition, table)
+    except OperatorError:
+        if older:
+            return _not_told
+        raise
 
 
 def _not_told(_row: Row) -> Unsent:

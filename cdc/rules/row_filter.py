@@ -70,17 +70,6 @@ def judge_of(condition: Condition, table: Table) -> Judge:
             return _some([judge_of(one, table) for one in conditions])
 
 
-def columns_of(condition: Condition) -> frozenset[str]:
-    """Name the columns that a condition speaks of, as it writes them."""
-    match condition:
-        case Comparison(name) | IsNull(name) | IsTrue(name):
-            return frozenset({name.text})
-        case Not(inner):
-            return columns_of(inner)
-        case Every(conditions) | Some(conditions):
-            return frozenset[str]().union(*map(columns_of, conditions))
-
-
 def _column(name: Name, table: Table) -> tuple[int, Column]:
     """Find a column by its name, in the letters that it has or, as servers do, in others."""
     named = [(index, column) for index, column in enumerate(table.columns) if column.name == name.text]

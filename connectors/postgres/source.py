@@ -347,7 +347,14 @@ class PostgresSource:
     def _learn(self, assembler: Assembler, relation: messages.Relation, commit: int | None) -> None:
         with self._tended().asking():
             table = self._reliance().learn(relation, commit)
-        assembler.learn(relation, table)
+        assembler.learn(relation, table, needs_old=table is not None and self._needs_old(relation, table))
+
+    def _needs_old(self, relation: messages.Relation, table: Table) -> bool:
+        """Tell whether only whole old rows tell rows apart, and a partition may leave them out: it may not be FULL."""
+        by_whole = table.deferred_key or table.qualified in self._config.source.keys
+        return (
+            relation.identity == "f" and by_whole and any(c.oid == relation.id for c in self._captured if c.partitioned)
+        )
 
     def _look(self) -> None:
         if self._reliance().is_due():

@@ -378,6 +378,30 @@ def _in_events(connector: Connector, table: str) -> list[dict[str, Any]]:
     return [row for event in events for row in (event["before"], event["after"]) if row is not None]
 
 
+def test_a_condition_on_a_column_that_has_another_type(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """Until the file has a condition of the new type it is refused; rows of before are then read as they are now."""
+    postgres18.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, w int, v text)",
+        "INSERT INTO t VALUES (1, 10, 'a'), (2, 30, 'b'), (3, 70, 'c')",
+    )
+    connector = Connector(
+        tmp_path, prefix, postgres18.url, kafka, ["public.t"], source={"where": {"public.t": "w > 20"}}
+    )
+    connector.catch_up()
+    postgres18.execute(
+        "INSERT INTO t VALUES (4, 70, 'd'), (5, 30, 'e'); UPDATE t SET v = 'z'; DELETE FROM t WHERE id = 3",
+        "ALTER TABLE t ALTER w TYPE text; INSERT INTO t VALUES (6, '70', 'f'), (7, '1', 'g')",
+    )
+    done = connector.here("run", "FILE", "--until-caught-up")
+    assert "public.t, column w: the condition cannot be judged" in done.stderr
+    connector.file.write_text(connector.file.read_text().replace("w > 20", "w = '70'"))
+    connector.catch_up()
+    wanted = _by_id(selected(postgres18, "SELECT * FROM t WHERE w = '70'"))
+    assert _by_id(list(connector.fold("public.t").values())) == wanted
+
+
 @pytest.mark.full  # the cases of partitions that are exchanged, and the laws in tests/property/test_capture_rules.py
 def test_rows_that_come_and_go_by_partitions(
     mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from connectors.postgres.catalog.catalog import Catalog
 from connectors.postgres.reliance import ledger
 from tests.conftest import Database
 from tests.integration.connector import Connector
-from tests.integration.running import ordered, rows, same, unbroken
+from tests.integration.running import Running, eventually, ordered, rows, same, unbroken
 
 
 def test_rows_pass_through_a_key_of_the_file(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:
@@ -34,6 +35,54 @@ def test_rows_pass_through_a_key_of_the_file(postgres18: Database, kafka: str, p
     connector.catch_up()
     same(connector, postgres18, "public.t")
     unbroken(connector, "public.t")
+
+
+@pytest.mark.parametrize("way", ["none", "of a partition, not told", "of a partition, deleted"])
+def test_a_row_without_its_key_in_the_log(
+    way: str, postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """It stops no table for good: while its key may not be known the others go on, and put right the table is read."""
+    parts = "" if way == "none" else " PARTITION BY RANGE (id)"
+    postgres18.execute(
+        f"CREATE TABLE t (id int PRIMARY KEY, code int NOT NULL){parts}",
+        *(["CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (0) TO (10)"] if parts else []),
+        *(f"ALTER TABLE {name} REPLICA IDENTITY FULL" for name in (["t", "t_1"] if parts else ["t"])),
+        "CREATE TABLE u (id int PRIMARY KEY)",
+        "INSERT INTO t VALUES (1, 11), (2, 12)",
+    )
+    tables: list[Any] = [{"table": "public.t", "key": ["id", "code"]}, "public.u"]
+    connector = Connector(tmp_path, prefix, postgres18.url, kafka, tables)
+    connector.catch_up()
+    made = "CREATE TABLE t_2 PARTITION OF t FOR VALUES FROM (10) TO (20); INSERT INTO t VALUES (11, 21), (12, 22)"
+    wrong, right = {
+        "none": ("ALTER TABLE t ALTER code DROP NOT NULL; UPDATE t SET code = NULL WHERE id = 1", "SET NOT NULL"),
+        "of a partition, not told": (f"{made}; UPDATE t SET code = 31 WHERE id = 11", "t_2 REPLICA IDENTITY FULL"),
+        "of a partition, deleted": (f"{made}; DELETE FROM t WHERE id = 11", "t_2 REPLICA IDENTITY FULL"),
+    }[way]
+    repaired = (
+        "UPDATE t SET code = 5 WHERE id = 1; ALTER TABLE t ALTER code SET NOT NULL"
+        if way == "none"
+        else "ALTER TABLE t_2 REPLICA IDENTITY FULL"
+    )
+    with Running(connector) as run:
+        run.await_following()
+        postgres18.execute(wrong, "INSERT INTO u VALUES (1)")
+        run.await_line("the table is captured no more for now")
+        assert right in run.stderr
+        postgres18.execute("INSERT INTO u VALUES (2)")
+        eventually(lambda: len(connector.fold("public.u")) == 2, "the other table goes on")
+        run.process.send_signal(signal.SIGTERM)
+        assert run.ended() == 0, run.stderr
+    postgres18.execute(repaired)
+    connector.catch_up()
+    same(connector, postgres18, "public.t")
+    # both before anybody has looked
+    back = "t REPLICA IDENTITY FULL" if way == "none" else "t_2 REPLICA IDENTITY DEFAULT"
+    once_more = wrong.removeprefix(f"{made}; ").replace("id = 11", "id = 12")
+    postgres18.execute(f"ALTER TABLE {back}; {once_more}", repaired, "INSERT INTO u VALUES (3)")
+    assert "a row without the whole of its key" in connector.catch_up()
+    same(connector, postgres18, "public.t")
+    same(connector, postgres18, "public.u")
 
 
 def test_a_published_key_that_is_generated(postgres18: Database, kafka: str, prefix: str, tmp_path: Path) -> None:

@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
-from cdc.model.change import Table
+from cdc.model.change import Change, Op, Table
 from cdc.model.errors import OperatorError
 from cdc.model.table_schema import Description
-from connectors.postgres.pgoutput.changes import Today, table_of
-from connectors.postgres.pgoutput.messages import Relation, RelationColumn
+from connectors.postgres.pgoutput.changes import Assembler, Today, table_of
+from connectors.postgres.pgoutput.messages import Relation, RelationColumn, Update
 from connectors.postgres.values.mapping import TypeInfo
 
 INT = TypeInfo(23, "int4", "pg_catalog", "b", 0, -1, 0, ",", toastable=False)
@@ -118,3 +118,14 @@ def test_columns_filled_by_a_default_are_told() -> None:
     """By the catalog, where it is of the same columns."""
     assert [c.filled for c in made(BOTH, today(BOTH, "a", "b", filled="b note")).columns] == [False, True, True]
     assert not any(c.filled for c in made(BOTH, today(LATER, "x", filled="b note")).columns)
+
+
+def test_an_update_without_the_old_row_has_no_key_where_the_log_may_not_tell_it() -> None:
+    """A partition that is not FULL as its root is sends none; where the key is its own one, the key has stayed."""
+    row, none = (b"1", b"2", b"n"), (None, None, None)
+    for needs_old, before in ((False, None), (True, none)):
+        assembler, table = Assembler(), made(FULL, today(FULL, "a"), wanted=("b",))
+        assembler.learn(FULL, table, needs_old=needs_old)
+        assert assembler.change(Update(7, None, False, row), 5) == Change(Op.UPDATE, table, before, row, 5)
+        old = (b"1", b"3", b"n")
+        assert assembler.change(Update(7, old, False, row), 5) == Change(Op.UPDATE, table, old, row, 5)

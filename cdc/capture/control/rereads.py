@@ -60,9 +60,14 @@ class Rereads:
         """Whether something is to be asked for with the next commit."""
         return bool(self._keys)
 
-    def add(self, table: Table, key: Key | None) -> None:
-        """Ask for a row, or for all rows of a table: they have changed, and the log does not say how."""
+    def add(self, table: Table, key: Key | None, reason: str = "") -> None:
+        """Ask for a row, or for all rows of a table: they have changed, and the log does not say how.
+
+        `reason` is told, unless it was told of the reading that goes on.
+        """
         name = table.qualified
+        if reason and not self._is_told(name, reason):
+            self._tell(name, reason)
         self._named.add(name)
         keys = self._keys.setdefault(name, {})
         if key is not None and len(keys) < MOST_KEYS and self._tables.get(name, table).key == table.key:
@@ -74,12 +79,18 @@ class Rereads:
     def resnapshot(self, table: Table, reason: str) -> None:
         """Snapshot a table incrementally: the topic's rows are not the source's, though no event said so."""
         name = table.qualified
-        is_told = self._told.get(name) == reason and self._incremental.is_reading(name)
+        is_told = self._is_told(name, reason)
         if self.first_of == name:
             self._incremental.note_version(name)  # its first rows have shown the change it is read for
         elif self._incremental.add(name, self._log_end(), required=True) and not is_told:
-            self._told[name] = reason
-            log.warning("table %s: %s: its rows are read again", name, reason)
+            self._tell(name, reason)
+
+    def _is_told(self, name: str, reason: str) -> bool:
+        return self._told.get(name) == reason and self._incremental.is_reading(name)
+
+    def _tell(self, name: str, reason: str) -> None:
+        self._told[name] = reason
+        log.warning("table %s: %s: its rows are read again", name, reason)
 
     def emptied(self, table: Table) -> None:
         """Have a truncated table read: the many keys that are not there any more get their deletes at the end."""

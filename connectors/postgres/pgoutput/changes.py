@@ -168,6 +168,7 @@ class _Known(NamedTuple):
     relation: Relation
     table: Table
     in_identity: tuple[bool, ...]
+    needs_old: bool
 
 
 class Assembler:
@@ -178,8 +179,11 @@ class Assembler:
         self.fast_path = FastPath()
         """The fast path of most rows, to be asked before a message is decoded."""
 
-    def learn(self, relation: Relation, table: Table | None) -> None:
+    def learn(self, relation: Relation, table: Table | None, *, needs_old: bool = False) -> None:
         """Take rows of this relation as `table`'s from here on; None: it is not captured.
+
+        `needs_old`: an update without the old row does not say which row it was. It comes from a partition that is not
+        FULL as its root is, and gets an old row of nulls, which are no key.
 
         The log describes a table again after each VACUUM: then the known table stays, and what is cached for it.
         """
@@ -187,8 +191,8 @@ class Assembler:
         if known is not None and known.relation == relation and known.table == table:
             return
         identity = tuple(c.in_identity for c in relation.columns)
-        self._known[relation.id] = _Known(relation, table, identity) if table else None
-        self.fast_path.learn(relation.id, len(relation.columns), table, identity)
+        self._known[relation.id] = _Known(relation, table, identity, needs_old) if table else None
+        self.fast_path.learn(relation.id, len(relation.columns), None if needs_old else table, identity)
 
     def table(self, relation: int) -> Table | None:
         known = self._relation(relation)
@@ -203,6 +207,8 @@ class Assembler:
         match message:
             case Insert(_, new):
                 return Change(Op.CREATE, table, None, new, lsn)
+            case Update(_, None, _, new) if known.needs_old:
+                return Change(Op.UPDATE, table, (None,) * len(new), new, lsn)
             case Update(_, old, old_is_key, new):
                 if old is not None:
                     if old_is_key:
