@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cdc.encode.truncates import TRUNCATED_AT_ONCE
 from tests.conftest import MySQLDatabase
 from tests.integration.connector import Connector
 from tests.integration.mysql_work import connector_of, filled, rows, same, writing
@@ -133,3 +134,29 @@ def test_tables_that_go_while_the_first_snapshot_reads(
     connector.catch_up()
     for table in ("a", "n_new", "o", "z"):
         same(connector, database, table)
+
+
+@pytest.mark.full  # where it can be killed: test_the_rows_of_a_large_table_that_is_dropped_are_deleted
+@pytest.mark.parametrize("away", [False, True])
+def test_a_large_table_that_is_dropped(
+    away: bool, mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """Its rows are deleted in its topic, too, and not at once: it stopped the connector, or they stayed."""
+    database = mysql_database
+    filled(database, "t", keys=TRUNCATED_AT_ONCE + 10)
+    database.execute("CREATE TABLE u (id INT PRIMARY KEY)")
+    connector = connector_of(tmp_path, prefix, database, kafka)
+    connector.catch_up()
+    dropped = ("DROP TABLE t", "INSERT INTO u VALUES (1)")
+    if away:
+        database.execute(*dropped)
+        connector.catch_up()
+    else:
+        with Running(connector) as running:
+            running.await_following()
+            database.execute(*dropped)
+            running.await_line("was read while the log was followed")
+            running.process.send_signal(signal.SIGTERM)
+            assert running.ended() == 0, running.stderr
+    assert connector.fold(f"{database.name}.t") == {}
+    same(connector, database, "u")

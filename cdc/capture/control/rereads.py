@@ -83,7 +83,7 @@ class Rereads:
 
     def emptied(self, table: Table) -> None:
         """Have a truncated table read: the many keys that are not there any more get their deletes at the end."""
-        self._incremental.add(table.qualified, self._since(), required=True, restart=True)
+        self._incremental.emptied(table, self._since())
         log.info("table %s was truncated: its keys get their deletes in parts, behind what is in it by now",
                  table.qualified)  # fmt: skip
 

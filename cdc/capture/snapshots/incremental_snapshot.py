@@ -79,11 +79,11 @@ class IncrementalSnapshot:
         rows: int,
         executor: Executor,
     ) -> None:
-        """`tables` are the captured ones by `schema.table`, `state` is the position record's part.
+        """`tables` are those that may be read, by `schema.table`, `state` is the position record's part.
 
         `records` gives the committed records of a table's topic, `version` the newest version of a table's description.
         """
-        self._reader, self._tables = reader, tables
+        self._reader, self._tables = reader, dict(tables)
         self._topic, self._records, self._version_of = topic, records, version
         self._readings = {name: IncrementalProgress.from_json(value) for name, value in state.items()}
         self._version_at_start = {name: version(tables[name]) for name in self._readings}
@@ -139,10 +139,19 @@ class IncrementalSnapshot:
             self._drop_job()
         self._version_at_start[name] = version
         reading = IncrementalProgress(since, required=required)
-        if was is not None:
-            reading = replace(reading, required=required or was.required, gap=was.gap)  # begun now: not `again`
+        if was is not None:  # begun now: not `again`
+            reading = replace(reading, required=required or was.required, gap=was.gap, emptied=was.emptied)
         self._readings[name] = reading
         return True
+
+    def emptied(self, table: Table, since: str) -> None:
+        """Read a table from its beginning, of which the log has told that it was emptied: it may be gone by now.
+
+        It may have gone before the session, which then does not have it among its own.
+        """
+        self._tables.setdefault(table.qualified, table)
+        self.add(table.qualified, since, required=True, restart=True)
+        self._readings[table.qualified] = replace(self._readings[table.qualified], emptied=True)
 
     def add_again(self, name: str, since: str) -> None:
         """Read a table whose rows have changed without events: now, or once more when it has been read to its end.
@@ -158,7 +167,7 @@ class IncrementalSnapshot:
         self._readings.pop(name, None)
         self.add(name, since, required=True)
         if was is not None:
-            self._readings[name] = replace(self._readings[name], gap=was.gap)
+            self._readings[name] = replace(self._readings[name], gap=was.gap, emptied=was.emptied)
 
     def _reads(self) -> bool:
         """Whether a window of a table is being read, or what has gone of it."""
@@ -256,6 +265,8 @@ class IncrementalSnapshot:
             return replace(self._in_hand, window=result)
         elif result is not None:
             return result
+        elif self._readings[name].emptied:
+            self._job, self._readings[name] = None, replace(self._readings[name], read=True)
         else:
             log.warning("table %s is gone from the source; its topic stays as it is", name)
             self._finish(name, 0, since)
