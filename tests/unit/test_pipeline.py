@@ -1301,6 +1301,22 @@ def test_the_rows_of_a_large_table_that_is_dropped_are_deleted(
     assert len(bench.kafka.committed("p.schema")) == 2
 
 
+def test_a_table_that_is_gone_is_not_read_for_what_has_changed_of_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log tells of its end, and by now it is described otherwise: by other rules, or with one more column."""
+    monkeypatch.setattr(Dropping, "gone", set())
+    wider = text_table("b", ["id", "note", replace(text_column("more"), filled=True)])
+    bench.log.commit(*(insert(B, _row(key)) for key in "12"))
+    bench.run(A, B, source=Dropping)
+    bench.log.commit(truncate(wider), insert(A, _row("1")))
+    Dropping.gone.add(B.qualified)
+    bench.run(A, B, source=Dropping)
+    assert bench.fold(B) == {}
+    assert bench.fold(A) == {"1": "n"}
+    assert bench.state().reading == {}
+
+
 def test_a_table_truncated_while_it_is_read_is_read_anew(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that a window has written before are gone, though they are younger than the reading's beginning."""
     monkeypatch.setattr(cdc.encode.truncates, "TRUNCATED_AT_ONCE", 0)

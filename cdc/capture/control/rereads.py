@@ -74,6 +74,8 @@ class Rereads:
     def resnapshot(self, table: Table, reason: str) -> None:
         """Snapshot a table incrementally: the topic's rows are not the source's, though no event said so."""
         name = table.qualified
+        if name not in self._tables:  # the log tells of its end, and it was gone before this session
+            return
         is_told = self._told.get(name) == reason and self._incremental.is_reading(name)
         if self.first_of == name:
             self._incremental.note_version(name)  # its first rows have shown the change it is read for
