@@ -81,11 +81,11 @@ def open_parts(
     )
     # Those that have gone since they were emptied: of these, too, what their topics had is deleted.
     gone = {name: table for name in state.reading if name not in by_name and (table := versions.recalled(name))}
-    reading = {name: of for name, of in state.reading.items() if name in by_name or name in gone}
     incremental = IncrementalSnapshot(
         reader,
-        {**by_name, **gone},
-        {name: {**of, "read": True} if name in gone else of for name, of in reading.items()},
+        by_name,
+        {name: of for name, of in state.reading.items() if name in by_name or name in gone},
+        gone=gone,
         topic=sink.topic,
         records=partial(sink.records, committed=True),
         version=versions.number,

@@ -41,6 +41,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from cdc.capture.snapshots.incremental_progress import IncrementalProgress
@@ -73,20 +74,24 @@ class IncrementalSnapshot:
         tables: Mapping[str, Table],
         state: Mapping[str, Mapping[str, Any]],
         *,
+        gone: Mapping[str, Table] = MappingProxyType({}),
         topic: Callable[[Table], str],
         records: Callable[[Table], Iterator[tuple[bytes, bytes | None]]],
         version: Callable[[Table], int],
         rows: int,
         executor: Executor,
     ) -> None:
-        """`tables` are those that may be read, by `schema.table`, `state` is the position record's part.
+        """`tables` are the captured ones by `schema.table`, `state` is the position record's part.
+
+        `gone` are others that `state` names: their rows are deleted in their topics.
 
         `records` gives the committed records of a table's topic, `version` the newest version of a table's description.
         """
-        self._reader, self._tables = reader, dict(tables)
+        self._reader, self._captured, self._tables = reader, frozenset(tables), {**tables, **gone}
         self._topic, self._records, self._version_of = topic, records, version
         self._readings = {name: IncrementalProgress.from_json(value) for name, value in state.items()}
-        self._version_at_start = {name: version(tables[name]) for name in self._readings}
+        self._readings |= {name: replace(self._readings[name], read=True) for name in gone}
+        self._version_at_start = {name: version(self._tables[name]) for name in self._readings}
         """The newest version of each table's description when its reading began."""
         self._most = min(rows, WINDOW_ROWS)
         self._rows = min(rows, FIRST_ROWS)
@@ -147,11 +152,12 @@ class IncrementalSnapshot:
     def emptied(self, table: Table, since: str) -> None:
         """Read a table from its beginning, of which the log has told that it was emptied: it may be gone by now.
 
-        It may have gone before the session, which then does not have it among its own.
+        One that is not captured any more has nothing to read.
         """
-        self._tables.setdefault(table.qualified, table)
-        self.add(table.qualified, since, required=True, restart=True)
-        self._readings[table.qualified] = replace(self._readings[table.qualified], emptied=True)
+        name = table.qualified
+        self._tables.setdefault(name, table)
+        self.add(name, since, required=True, restart=True)
+        self._readings[name] = replace(self._readings[name], emptied=True, read=name not in self._captured)
 
     def add_again(self, name: str, since: str) -> None:
         """Read a table whose rows have changed without events: now, or once more when it has been read to its end.
