@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from cdc.encode.truncates import TRUNCATED_AT_ONCE
+from cdc.model.change import Table
+from snapshot.mysql import selects
+from tests.cases.copying import Copying
 from tests.conftest import MySQLDatabase
 from tests.integration.connector import Connector
 from tests.integration.mysql_work import connector_of, filled, rows, same, writing
@@ -160,3 +163,25 @@ def test_a_large_table_that_is_dropped(
             assert running.ended() == 0, running.stderr
     assert connector.fold(f"{database.name}.t") == {}
     same(connector, database, "u")
+
+
+def test_a_table_that_goes_as_its_keys_are_looked_at(
+    mysql_database: MySQLDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at it and its first and last key: the others are read, and nobody need act."""
+    database = mysql_database
+    for table in "ab":
+        filled(database, table, keys=50)
+    ends = selects.ends_statement
+
+    def dropped(table: Table) -> str:
+        if table.name == "a":
+            database.execute("DROP TABLE a")
+        return ends(table)
+
+    monkeypatch.setattr(selects, "ends_statement", dropped)
+    copying = Copying(tmp_path, f"c{database.name}", database.url, [f"{database.name}.?"], chunk_rows=3)
+    said = copying.catch_up()
+    assert f"sampling table {database.name}.a: it was altered or dropped meanwhile" in said
+    assert "left out" not in said
+    assert len(copying.rows(f"{database.name}.b")) == 50
