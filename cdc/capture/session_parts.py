@@ -79,10 +79,13 @@ def open_parts(
         floors={name: str(of["since"]) for name, of in state.reading.items() if of["gap"] and name in by_name},
         letters=sink.dead_letters,
     )
+    # Those that have gone since they were emptied: of these, too, what their topics had is deleted.
+    gone = {name: table for name in state.reading if name not in by_name and (table := versions.recalled(name))}
     incremental = IncrementalSnapshot(
         reader,
         by_name,
-        state.reading,
+        {name: of for name, of in state.reading.items() if name in by_name or name in gone},
+        gone=gone,
         topic=sink.topic,
         records=partial(sink.records, committed=True),
         version=versions.number,

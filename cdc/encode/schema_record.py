@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import orjson
 
 from cdc.model.change import Kind, Position, Table
@@ -64,6 +67,14 @@ def schema_record(
         ),
     }
     return orjson.dumps(key), orjson.dumps(value)
+
+
+def kind_of(column: Mapping[str, Any]) -> Kind:
+    """Read a column's kind, or an element's, from such a record."""
+    element = column.get("element")
+    return Kind(
+        column["kind"], column.get("precision"), column.get("scale"), kind_of(element) if element is not None else None
+    )
 
 
 def _kind(kind: Kind) -> dict[str, object]:

@@ -12,8 +12,8 @@ import orjson
 
 from cdc.encode.envelope.message_encoder import MessageEncoder
 from cdc.encode.envelope.table_encoder import TableEncoder
-from cdc.encode.schema_record import schema_record
-from cdc.model.change import Position, Table
+from cdc.encode.schema_record import kind_of, schema_record
+from cdc.model.change import Column, Kind, Position, Table
 from cdc.model.errors import OperatorError, raise_first
 from cdc.model.table_schema import Description, carried, rewritten, stale_reason
 from cdc.model.tended import await_tended
@@ -332,6 +332,16 @@ class SchemaVersions:
                 if many:
                     found[name, op] = found.get((name, op), 0) + many
         return found
+
+    def recalled(self, name: str) -> Table | None:
+        """Return a table as it was described last: enough to delete rows in its topic. None: it never was."""
+        for (schema, table), of in self._described.items():
+            if f"{schema}.{table}" == name:
+                kinds = {column["name"]: kind_of(column) for column in self._newest[schema, table]["columns"]}
+                whole = self._whole(schema, table, max(of), of[max(of)])
+                columns = (Column(c, type_, kinds.get(c, Kind("string")), bytes) for c, type_ in whole.columns)
+                return Table(schema, table, tuple(columns), whole.key, whole.marks, whole.deferred_key)
+        return None
 
     def number(self, table: Table) -> int:
         """The newest version's number of a table of this name; 0 before the first."""

@@ -36,7 +36,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from cdc.library.values import kind_of
+from cdc.encode.schema_record import kind_of
 from cdc.model.change import Kind
 from cdc.model.errors import OperatorError
 

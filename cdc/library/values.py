@@ -28,6 +28,7 @@ from decimal import Decimal
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
+from cdc.encode.schema_record import kind_of
 from cdc.files.topicless_sink import UNSENT
 from cdc.model.change import Kind
 
@@ -51,14 +52,6 @@ _EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the source's timestamp
 _FIRST_DAY: Final = dt.date(1970, 1, 1).toordinal()
 _MICROS: Final = dt.timedelta(microseconds=1)
 _MILLIS: Final = dt.timedelta(milliseconds=1)
-
-
-def kind_of(column: Mapping[str, Any]) -> Kind:
-    """Read a column's kind, or an element's, from a record of the schema topic."""
-    element = column.get("element")
-    return Kind(
-        column["kind"], column.get("precision"), column.get("scale"), kind_of(element) if element is not None else None
-    )
 
 
 def reader(kind: Kind) -> Read | None:

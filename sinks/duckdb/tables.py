@@ -14,8 +14,8 @@ from typing import Any, Final
 import orjson
 import pyarrow as pa
 
+from cdc.encode.schema_record import kind_of
 from cdc.library.arrow import OWN_INFINITIES, ArrowRows
-from cdc.library.values import kind_of
 from cdc.model.change import Kind, Table
 from cdc.model.errors import OperatorError, VerdictError
 from cdc.model.table_schema import Description, carried

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import pymysql
@@ -26,6 +27,17 @@ _CUT: Final = "1301"
 """The warning's number for a result that is longer than max_allowed_packet."""
 _LOST: Final = 2013
 """The client library's number of a lost connection."""
+
+
+@contextmanager
+def looked_at_again(doing: str) -> Iterator[None]:
+    """Let a table that has lost its name, or a column, since it was looked at be looked at again."""
+    try:
+        yield
+    except (OperatorError, RetryableError) as exc:
+        if session.code_of_exception(exc.__cause__) in _CHANGED:
+            raise RetryableError(f"{doing}: it was altered or dropped meanwhile", hint=session.GO_ON) from exc
+        raise
 
 
 def all_rows(connection: session.Connection, doing: str, statement: str, documents: Sequence[int]) -> list[Row]:
@@ -59,23 +71,21 @@ def _cut(doing: str, what: str) -> OperatorError:
 
 
 def _stream_rows(connection: session.Connection, doing: str, statement: str) -> Iterator[tuple[Sequence[Row], int]]:
-    try:
-        cursor = connection.cursor(pymysql.cursors.SSCursor)
+    with looked_at_again(doing):
         try:
-            cursor.execute(statement)
-            yield from _rows_at_once(connection)
-            while rows := cursor.fetchmany(_FETCHED):
-                for row in rows:
-                    yield [row], _size(row)
-        except BaseException:
-            session.leave(connection)
-            raise
-        cursor.close()
-    except session.DRIVER_ERRORS as exc:
-        error = session.translate(exc, doing)
-        if session.code_of_exception(exc) in _CHANGED:
-            raise RetryableError(f"{doing}: it was altered or dropped meanwhile", hint=session.GO_ON) from exc
-        raise error from exc
+            cursor = connection.cursor(pymysql.cursors.SSCursor)
+            try:
+                cursor.execute(statement)
+                yield from _rows_at_once(connection)
+                while rows := cursor.fetchmany(_FETCHED):
+                    for row in rows:
+                        yield [row], _size(row)
+            except BaseException:
+                session.leave(connection)
+                raise
+            cursor.close()
+        except session.DRIVER_ERRORS as exc:
+            raise session.translate(exc, doing) from exc
 
 
 def _size(row: Row) -> int:

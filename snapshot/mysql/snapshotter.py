@@ -22,7 +22,7 @@ from snapshot.handover import INTEGERS, Progress, RangeHandover, key_columns, ke
 from snapshot.key_ranges import KeyRange, needs_splitting, split_ranges
 from snapshot.mysql import selects
 from snapshot.mysql.logs import BinaryLog, Log
-from snapshot.mysql.rows import all_rows, stream_rows
+from snapshot.mysql.rows import all_rows, looked_at_again, stream_rows
 from snapshot.mysql.selects import Relation
 from snapshot.mysql.views import end_view
 from snapshot.parallel_readers import ParallelReaders, RowBuffer, chunks, release
@@ -240,7 +240,9 @@ def _sample(connection: session.Connection, table: Table) -> Iterator[Key]:
     columns = key_columns(table)
     if len(columns) != 1 or columns[0].type not in INTEGERS:
         return
-    ((first, last),) = session.rows(connection, f"sampling table {table.qualified}", selects.ends_statement(table))
+    doing = f"sampling table {table.qualified}"
+    with looked_at_again(doing):
+        ((first, last),) = session.rows(connection, doing, selects.ends_statement(table))
     if first is not None and last is not None:
         yield from selects.interpolated(int(first), int(last), _SAMPLES)
 

@@ -19,9 +19,9 @@ from cdc.capture.control.signals import Command
 from cdc.capture.pipeline import Pipeline, Settings
 from cdc.config import registry
 from cdc.config.file_connector import load_any
+from cdc.encode.schema_record import kind_of
 from cdc.files.position_file import Contents
 from cdc.files.topicless_sink import UNSENT
-from cdc.library.values import kind_of
 from cdc.model.change import Kind
 from cdc.model.errors import CdcError
 from cdc.rules.capture_rules import CaptureRules

@@ -9,6 +9,10 @@ from typing import Any
 
 import pytest
 
+from cdc.encode.truncates import TRUNCATED_AT_ONCE
+from cdc.model.change import Table
+from snapshot.mysql import selects
+from tests.cases.copying import Copying
 from tests.conftest import MySQLDatabase
 from tests.integration.connector import Connector
 from tests.integration.mysql_work import connector_of, filled, rows, same, writing
@@ -149,3 +153,51 @@ def test_another_key_by_the_file_where_nothing_is_written(
     assert f"table {name}: its key is now (b), it was (a): its rows are read again" in second.catch_up()
     assert second.fold(name) == {b'{"b":10}': {"a": 1, "b": 10}}
     assert "read again" not in second.catch_up()
+
+
+@pytest.mark.full  # where it can be killed: test_the_rows_of_a_large_table_that_is_dropped_are_deleted
+@pytest.mark.parametrize("away", [False, True])
+def test_a_large_table_that_is_dropped(
+    away: bool, mysql_database: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """Its rows are deleted in its topic, too, and not at once: it stopped the connector, or they stayed."""
+    database = mysql_database
+    filled(database, "t", keys=TRUNCATED_AT_ONCE + 10)
+    database.execute("CREATE TABLE u (id INT PRIMARY KEY)")
+    connector = connector_of(tmp_path, prefix, database, kafka)
+    connector.catch_up()
+    dropped = ("DROP TABLE t", "INSERT INTO u VALUES (1)")
+    if away:
+        database.execute(*dropped)
+        connector.catch_up()
+    else:
+        with Running(connector) as running:
+            running.await_following()
+            database.execute(*dropped)
+            running.await_line("was read while the log was followed")
+            running.process.send_signal(signal.SIGTERM)
+            assert running.ended() == 0, running.stderr
+    assert connector.fold(f"{database.name}.t") == {}
+    same(connector, database, "u")
+
+
+def test_a_table_that_goes_as_its_keys_are_looked_at(
+    mysql_database: MySQLDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at it and its first and last key: the others are read, and nobody need act."""
+    database = mysql_database
+    for table in "ab":
+        filled(database, table, keys=50)
+    ends = selects.ends_statement
+
+    def dropped(table: Table) -> str:
+        if table.name == "a":
+            database.execute("DROP TABLE a")
+        return ends(table)
+
+    monkeypatch.setattr(selects, "ends_statement", dropped)
+    copying = Copying(tmp_path, f"c{database.name}", database.url, [f"{database.name}.?"], chunk_rows=3)
+    said = copying.catch_up()
+    assert f"sampling table {database.name}.a: it was altered or dropped meanwhile" in said
+    assert "left out" not in said
+    assert len(copying.rows(f"{database.name}.b")) == 50

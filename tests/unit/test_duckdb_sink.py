@@ -17,8 +17,8 @@ import duckdb
 import pytest
 
 import cdc.files.large_events
+from cdc.encode.schema_record import kind_of
 from cdc.library.arrow import OWN_INFINITIES, ArrowRows
-from cdc.library.values import kind_of
 from cdc.model.change import Table
 from cdc.model.errors import OperatorError, RetryableError
 from cdc.model.state import Phase, State

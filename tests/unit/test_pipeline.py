@@ -1241,6 +1241,87 @@ def test_the_deletes_of_a_large_truncate_are_committed_in_parts_and_resumed(
     assert bench.state().reading == {}
 
 
+class Dropping(MemorySource):
+    """A source whose log tells that a table was dropped, as MySQL's does: it has no rows any more."""
+
+    gone: ClassVar[set[str]] = set()
+
+    def tables(self) -> Sequence[Table]:
+        return [table for table in super().tables() if table.qualified not in self.gone]
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_the_rows_of_a_large_table_that_is_dropped_are_deleted(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, *, away: bool
+) -> None:
+    """In parts, though nobody can read it: while it is followed and while it is not, killed at every commit.
+
+    It may be there, and have no key: then asking for its rows is an error.
+    """
+    monkeypatch.setattr(cdc.encode.truncates, "TRUNCATED_AT_ONCE", 10)
+    monkeypatch.setattr(cdc.capture.snapshots.incremental_snapshot, "DELETES_AT_ONCE", 4)
+    monkeypatch.setattr(Dropping, "gone", set())
+    window = MemorySnapshotter.window
+
+    def unless_gone(self: MemorySnapshotter, table: Table, *of: Any, **more: Any) -> Any:
+        if away and table.qualified in Dropping.gone:
+            raise OperatorError(f"table {table.qualified} has no primary key")
+        return None if table.qualified in Dropping.gone else window(self, table, *of, **more)
+
+    monkeypatch.setattr(MemorySnapshotter, "window", unless_gone)
+    bench.log.commit(*(insert(B, _row(f"{n:02}")) for n in range(30)))
+    bench.run(A, B, source=Dropping)
+
+    def drop() -> None:
+        bench.log.commit(truncate(B), insert(A, _row("1")))
+        Dropping.gone.add(B.qualified)
+
+    def killed(point: str) -> None:
+        if point == "sink.commit.answer":
+            raise Killed
+
+    def dropped(point: str) -> None:
+        if point == "source.idle" and not Dropping.gone:
+            drop()
+        elif point == "source.idle" and bench.fold(A) and not bench.state().reading:
+            followed.stop()
+
+    followed = bench.pipeline(A, B, source=Dropping, at=dropped)
+    kills = 0
+    if away:
+        drop()
+    else:
+        followed.run()
+    while away and kills < 50:
+        try:
+            bench.run(A, B, source=Dropping, at=killed)
+            break
+        except Killed:
+            kills += 1
+    assert not away or 30 / 4 < kills < 50
+    assert bench.fold(B) == {}
+    assert bench.fold(A) == {"1": "n"}
+    assert bench.events(B).count("d") == 30
+    assert bench.state().reading == {}
+    assert len(bench.kafka.committed("p.schema")) == 2
+
+
+def test_a_table_that_is_gone_is_not_read_for_what_has_changed_of_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log tells of its end, and by now it is described otherwise: by other rules, or with one more column."""
+    monkeypatch.setattr(Dropping, "gone", set())
+    wider = text_table("b", ["id", "note", replace(text_column("more"), filled=True)])
+    bench.log.commit(*(insert(B, _row(key)) for key in "12"))
+    bench.run(A, B, source=Dropping)
+    bench.log.commit(truncate(wider), insert(A, _row("1")))
+    Dropping.gone.add(B.qualified)
+    bench.run(A, B, source=Dropping)
+    assert bench.fold(B) == {}
+    assert bench.fold(A) == {"1": "n"}
+    assert bench.state().reading == {}
+
+
 def test_a_table_truncated_while_it_is_read_is_read_anew(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that a window has written before are gone, though they are younger than the reading's beginning."""
     monkeypatch.setattr(cdc.encode.truncates, "TRUNCATED_AT_ONCE", 0)

@@ -66,11 +66,13 @@ class Rereads:
         `reason` is told, unless it was told of the reading that goes on.
         """
         name = table.qualified
+        if name not in self._tables:  # as in `resnapshot`
+            return
         if reason and not self._is_told(name, reason):
             self._tell(name, reason)
         self._named.add(name)
         keys = self._keys.setdefault(name, {})
-        if key is not None and len(keys) < MOST_KEYS and self._tables.get(name, table).key == table.key:
+        if key is not None and len(keys) < MOST_KEYS and self._tables[name].key == table.key:
             keys[key] = None
             return
         del self._keys[name]
@@ -79,6 +81,8 @@ class Rereads:
     def resnapshot(self, table: Table, reason: str) -> None:
         """Snapshot a table incrementally: the topic's rows are not the source's, though no event said so."""
         name = table.qualified
+        if name not in self._tables:  # the log tells of its end, and it was gone before this session
+            return
         is_told = self._is_told(name, reason)
         if self.first_of == name:
             self._incremental.note_version(name)  # its first rows have shown the change it is read for
@@ -94,7 +98,7 @@ class Rereads:
 
     def emptied(self, table: Table) -> None:
         """Have a truncated table read: the many keys that are not there any more get their deletes at the end."""
-        self._incremental.add(table.qualified, self._since(), required=True, restart=True)
+        self._incremental.emptied(table, self._since())
         log.info("table %s was truncated: its keys get their deletes in parts, behind what is in it by now",
                  table.qualified)  # fmt: skip
 

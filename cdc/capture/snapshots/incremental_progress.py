@@ -29,6 +29,8 @@ class IncrementalProgress:
     """Rows have changed without events since it began: it is read once more behind its end."""
     gap: bool = False
     """What the topic said before `since` may have been untrue by then: the log had a gap."""
+    emptied: bool = False
+    """The log has told that all rows of before `since` are gone: also where the table is gone since."""
     started_at_ms: int = 0
     """When its first window was begun: it may have waited for other tables. 0: not yet."""
 
@@ -48,6 +50,7 @@ class IncrementalProgress:
             "required": self.required,
             "again": self.again,
             "gap": self.gap,
+            **({"emptied": True} if self.emptied else {}),
             "started_at_ms": self.started_at_ms,
         }
 

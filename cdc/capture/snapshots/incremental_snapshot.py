@@ -41,6 +41,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from cdc.capture.snapshots.incremental_progress import IncrementalProgress
@@ -73,6 +74,7 @@ class IncrementalSnapshot:
         tables: Mapping[str, Table],
         state: Mapping[str, Mapping[str, Any]],
         *,
+        gone: Mapping[str, Table] = MappingProxyType({}),
         topic: Callable[[Table], str],
         records: Callable[[Table], Iterator[tuple[bytes, bytes | None]]],
         version: Callable[[Table], int],
@@ -81,12 +83,15 @@ class IncrementalSnapshot:
     ) -> None:
         """`tables` are the captured ones by `schema.table`, `state` is the position record's part.
 
+        `gone` are others that `state` names: their rows are deleted in their topics.
+
         `records` gives the committed records of a table's topic, `version` the newest version of a table's description.
         """
-        self._reader, self._tables = reader, tables
+        self._reader, self._captured, self._tables = reader, frozenset(tables), {**tables, **gone}
         self._topic, self._records, self._version_of = topic, records, version
         self._readings = {name: IncrementalProgress.from_json(value) for name, value in state.items()}
-        self._version_at_start = {name: version(tables[name]) for name in self._readings}
+        self._readings |= {name: replace(self._readings[name], read=True) for name in gone}
+        self._version_at_start = {name: version(self._tables[name]) for name in self._readings}
         """The newest version of each table's description when its reading began."""
         self._most = min(rows, WINDOW_ROWS)
         self._rows = min(rows, FIRST_ROWS)
@@ -139,10 +144,20 @@ class IncrementalSnapshot:
             self._drop_job()
         self._version_at_start[name] = version
         reading = IncrementalProgress(since, required=required)
-        if was is not None:
-            reading = replace(reading, required=required or was.required, gap=was.gap)  # begun now: not `again`
+        if was is not None:  # begun now: not `again`
+            reading = replace(reading, required=required or was.required, gap=was.gap, emptied=was.emptied)
         self._readings[name] = reading
         return True
+
+    def emptied(self, table: Table, since: str) -> None:
+        """Read a table from its beginning, of which the log has told that it was emptied: it may be gone by now.
+
+        One that is not captured any more has nothing to read.
+        """
+        name = table.qualified
+        self._tables.setdefault(name, table)
+        self.add(name, since, required=True, restart=True)
+        self._readings[name] = replace(self._readings[name], emptied=True, read=name not in self._captured)
 
     def add_again(self, name: str, since: str) -> None:
         """Read a table whose rows have changed without events: now, or once more when it has been read to its end.
@@ -158,7 +173,7 @@ class IncrementalSnapshot:
         self._readings.pop(name, None)
         self.add(name, since, required=True)
         if was is not None:
-            self._readings[name] = replace(self._readings[name], gap=was.gap)
+            self._readings[name] = replace(self._readings[name], gap=was.gap, emptied=was.emptied)
 
     def _reads(self) -> bool:
         """Whether a window of a table is being read, or what has gone of it."""
@@ -256,6 +271,8 @@ class IncrementalSnapshot:
             return replace(self._in_hand, window=result)
         elif result is not None:
             return result
+        elif self._readings[name].emptied:
+            self._job, self._readings[name] = None, replace(self._readings[name], read=True)
         else:
             log.warning("table %s is gone from the source; its topic stays as it is", name)
             self._finish(name, 0, since)
