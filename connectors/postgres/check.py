@@ -221,7 +221,7 @@ class _Check:
         if state is not None:
             followed = continuity.followed(state, self._tables)
             named = {oid: table for oid, table in self._oids.items() if table in followed}
-            facts = ledger.look(catalog, name, named, state.carried)
+            facts = ledger.look(catalog, name, named, state.carried, self._config.source.keys)
             self._made_again = ledger.made_again(state.carried, facts)
             refusals += slot.left(catalog, name, followed - self._made_again, slot.publications(state.carried))
             refusals += ledger.refusals(facts)

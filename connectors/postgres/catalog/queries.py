@@ -62,18 +62,28 @@ WHERE c.oid = ANY (%s::oid[])
 """
 
 UNIQUE_BY: Final = """
+WITH named(rel, columns) AS (
+    SELECT of.rel, array_agg(a.attnum ORDER BY a.attnum) FROM unnest(%s::oid[], %s::text[]) AS of(rel, name)
+    JOIN pg_attribute a ON a.attrelid = of.rel AND a.attname = of.name GROUP BY of.rel
+), key(rel, columns, is_primary) AS (
+    SELECT rel, columns, true FROM named
+    UNION ALL
+    SELECT k.indrelid, (k.indkey::int2[])[0:k.indnkeyatts - 1], k.indisprimary FROM pg_index k
+    WHERE (k.indisprimary OR k.indisreplident) AND NOT EXISTS (SELECT FROM named WHERE named.rel = k.indrelid)
+)
 SELECT i.indrelid::int8, i.indexrelid::int8, coalesce(c.oid, i.indexrelid)::int8, (
-    SELECT string_agg((k.indkey::int2[])[0:k.indnkeyatts - 1]::text, '' ORDER BY k.indisprimary) FROM pg_index k
-    WHERE k.indrelid = i.indrelid AND (k.indisprimary OR k.indisreplident))
+    SELECT string_agg(k.columns::text, '' ORDER BY k.is_primary) FROM key k WHERE k.rel = i.indrelid)
 FROM pg_index i
 LEFT JOIN pg_constraint c ON c.conindid = i.indexrelid AND c.conrelid = i.indrelid AND c.contype IN ('p', 'u')
 WHERE i.indrelid = ANY (%s::oid[]) AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
 AND EXISTS (
-    SELECT FROM pg_index k WHERE k.indrelid = i.indrelid AND (k.indisprimary OR k.indisreplident)
-    AND (i.indkey::int2[])[0:i.indnkeyatts - 1] <@ (k.indkey::int2[])[0:k.indnkeyatts - 1]
+    SELECT FROM key k WHERE k.rel = i.indrelid AND (i.indkey::int2[])[0:i.indnkeyatts - 1] <@ k.columns
 )
 """
-"""REINDEX CONCURRENTLY makes another index of the same constraint, USING INDEX another constraint of the same index."""
+"""A key that the file names goes before those of the table.
+
+REINDEX CONCURRENTLY makes another index of the same constraint, USING INDEX another constraint of the same index.
+"""
 
 TODAY: Final = """
 WITH RECURSIVE part(root, oid) AS (

@@ -132,11 +132,16 @@ class Facts:
 
 
 def look(
-    catalog: Catalog, publication: str, tables: Mapping[int, str], then: Mapping[str, str] | None
+    catalog: Catalog,
+    publication: str,
+    tables: Mapping[int, str],
+    then: Mapping[str, str] | None,
+    named: Mapping[str, Sequence[str]],
 ) -> dict[str, Facts]:
     """Return what the catalog says of tables, given and returned by ``schema.table``; one that is gone is not there.
 
-    `then` are the entries that it is to be compared with, as far as they are known.
+    `then` are the entries that it is to be compared with, as far as they are known; `named` has the keys that the file
+    gives, by table.
     """
     oids = list(tables)
     ((version,),) = catalog.rows("reading the version", "SELECT current_setting('server_version_num')::int")
@@ -158,7 +163,9 @@ def look(
     marks = identity_marks.look(catalog.rows, oids)
     unique: dict[int, set[int]] = {}
     keys: dict[int, str] = {}
-    for root, *made_by, keys[root] in catalog.rows("reading the catalog", queries.UNIQUE_BY, (oids,)):
+    by_file = [(oid, column) for oid, name in tables.items() for column in named.get(name, ())]
+    asked = ([oid for oid, _ in by_file], [column for _, column in by_file], oids)
+    for root, *made_by, keys[root] in catalog.rows("reading the catalog", queries.UNIQUE_BY, asked):
         unique.setdefault(root, set()).update(made_by)
     joined = {oid: (changed, tuple(of)) for oid, changed, of in paths}
     return {

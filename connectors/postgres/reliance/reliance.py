@@ -58,7 +58,7 @@ class Reliance:
         joining: Joining,
     ) -> None:
         self._publication, self._rules = config.publication, CaptureRules.of_source(config.source)
-        self._catalog = catalog
+        self._catalog, self._named_keys = catalog, config.source.keys
         self._captured, self._followed, self._joining = captured, followed, joining
         self._look_at_s = 0.0
         self._records: Mapping[str, str] = {}
@@ -243,7 +243,7 @@ class Reliance:
     def _facts_now(self, then: Mapping[str, str], only: str = "") -> dict[str, ledger.Facts]:
         """Return what the catalog says of captured tables that are there, or of one, to be compared with `then`."""
         named = {c.oid: c.table.qualified for c in self._captured if only in ("", c.table.qualified)}
-        return ledger.look(self._catalog, self._publication, named, then)
+        return ledger.look(self._catalog, self._publication, named, then, self._named_keys)
 
     def _require_same(self, then: Mapping[str, str], found: Mapping[str, ledger.Facts]) -> None:
         """Raise ChangedError where rows of tables may have changed without events."""

@@ -42,7 +42,7 @@ class _Check(Probes[Captured]):
                 *probed("server", lambda: self._server(changes)),
                 *probed("tables", lambda: self._tables(changes.catalog)),
                 *probed("rights", lambda: self._rights(changes)),
-                *probed(self.about, lambda: self._log(changes, partial(Look.at, changes))),
+                *probed(self.about, lambda: self._log(changes, partial(Look.at, changes, self._config.source.keys))),
             ]
         return self._checked(findings)
 

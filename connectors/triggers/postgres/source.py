@@ -66,7 +66,7 @@ class PostgresTriggers(TriggerSource[Captured]):
         self._log().wait_for_locks(seconds)
 
     def _compared(self, captured: Sequence[Captured]) -> Look:
-        return Look.at(self._log(), captured)
+        return Look.at(self._log(), self._config.source.keys, captured)
 
     def _note(self, captured: Sequence[Captured]) -> None:
         super()._note(captured)
@@ -180,10 +180,11 @@ class Look:
     """What the log's connector compares too."""
 
     @classmethod
-    def at(cls, changes: ChangeLog, captured: Sequence[Captured]) -> Look:
+    def at(cls, changes: ChangeLog, keys: Mapping[str, Sequence[str]], captured: Sequence[Captured]) -> Look:
+        """`keys` has those that the file gives, by table."""
         standing = changes.standing(captured)
         named = {one.oid: one.table.qualified for one in captured}
-        return cls(standing, ledger.look(changes.catalog, "", named, None) if named else {})
+        return cls(standing, ledger.look(changes.catalog, "", named, None, keys) if named else {})
 
     def entries(self, then: Mapping[str, str]) -> dict[str, str]:
         """Return what is kept with the position of each table whose triggers are as they were made."""
