@@ -73,6 +73,8 @@ class Column:
     """What orders its texts, in the source's terms; empty where it is not told, or is the source's default."""
     unknown: bool = field(default=False, compare=False)
     """Its type was dropped before its values were read from the log: they are the server's text, whatever it was."""
+    labels: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    """The only texts that a column of a PostgreSQL enum can have; empty where that is not so, or they are not known."""
     changed: bool = field(default=False, compare=False)
     """A rule masks, hashes or truncates its values: what is published of them need not be of its type."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
@@ -37,6 +37,8 @@ _COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+_SHOWN: Final = 20
+"""So many labels of an enum are shown."""
 _WHOLE: Final = frozenset({"int16", "int32", "int64", "uint64"})
 _MOMENTS: Final = frozenset({"date", "timestamp_millis", "timestamp_micros", "timestamptz"})
 _BYTEWISE: Final = frozenset({"C", "POSIX", "ucs_basic"})
@@ -148,6 +150,11 @@ def _texts(column: Column, name: Name, sign: str, literal: str, table: Table) ->
         if not _UUID(literal):
             raise _refused(table, column, "write the uuid in small letters, with its dashes")
         return _json(column), literal
+    if column.labels and literal not in column.labels:
+        raise _refused(
+            table, column, f"'{literal}' is no label of its type",
+            f"its labels: {_some_of(column.labels)}; where one was renamed, the condition has its new name",
+        )  # fmt: skip
     equality = column.equality
     if name.collation is not None:
         equality = _equality_of(name.collation) if column.type[-1] != "]" else ""
@@ -162,6 +169,11 @@ def _texts(column: Column, name: Name, sign: str, literal: str, table: Table) ->
     if equality == "padded":
         return lambda value: _without_spaces(read(value)), literal.rstrip(" ")
     return read, literal
+
+
+def _some_of(labels: Sequence[str]) -> str:
+    shown = ", ".join(labels[:_SHOWN])
+    return f"{shown}, …" if len(labels) > _SHOWN else shown
 
 
 def _without_spaces(value: object) -> object:

@@ -23,6 +23,7 @@ from tests.cloud_events import attributes
 from tests.conftest import Database, MySQLDatabase
 from tests.integration.connector import Connector
 from tests.integration.mysql_work import is_mysql
+from tests.integration.running import Running
 from tests.integration.running import rows as selected
 
 SALT: Final = "pepper"
@@ -304,6 +305,43 @@ def test_what_is_refused_by_collation(postgres18: Database, kafka: str, prefix: 
     rest = "b = 'x' AND c = 'x' AND d = 'x' AND e = 'ok' AND e <> 'sad'"
     connector.file.write_text(text.replace('"W"', f'"{rest}"'))
     connector.catch_up()
+    assert [row["id"] for row in connector.fold("public.t").values()] == [1]
+
+
+def test_a_label_that_the_condition_names_is_there(
+    postgres18: Database, kafka: str, prefix: str, tmp_path: Path
+) -> None:
+    """PostgreSQL refuses another one. Renamed, it would hide no row any more: they would all be published."""
+    postgres18.execute(
+        "CREATE TYPE mood AS ENUM ('sad', 'ok')",
+        "CREATE DOMAIN known AS mood",
+        "CREATE TABLE t (id int PRIMARY KEY, m known)",
+        "INSERT INTO t VALUES (1, 'ok'), (2, 'sad')",
+    )
+    connector = Connector(
+        tmp_path, prefix, postgres18.url, kafka, ["public.t"], as_owner=True, source={"where": {"public.t": "W"}}
+    )
+    text = connector.file.read_text()
+
+    def refuses(label: str) -> None:
+        connector.file.write_text(text.replace('"W"', f"\"m <> '{label}'\""))
+        for command in (["check", "FILE"], ["run", "FILE", "--until-caught-up"]):
+            done = connector.here(*command)
+            assert f"'{label}' is no label of its type" in done.stdout + done.stderr
+            assert done.returncode == 1
+
+    refuses("Sad")
+    connector.file.write_text(text.replace('"W"', "\"m <> 'sad'\""))
+    connector.catch_up()
+    postgres18.execute("ALTER TYPE mood RENAME VALUE 'sad' TO 'low'")
+    refuses("sad")
+    connector.file.write_text(text.replace('"W"', "\"m <> 'low'\""))
+    connector.catch_up()
+    with Running(connector) as run:
+        run.await_following()
+        postgres18.execute("ALTER TYPE mood RENAME VALUE 'low' TO 'blue'")
+        assert run.ended() == 1
+        assert "'low' is no label of its type" in run.stderr
     assert [row["id"] for row in connector.fold("public.t").values()] == [1]
 
 

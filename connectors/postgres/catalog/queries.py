@@ -20,7 +20,8 @@ WITH RECURSIVE wanted(oid) AS (
     WHERE needed.oid <> 0
 )
 SELECT t.oid::int8, t.typname, n.nspname, t.typtype, t.typbasetype::int8, t.typtypmod,
-       coalesce(e.oid, 0)::int8, coalesce(e.typdelim, t.typdelim), t.typstorage <> 'p'
+       coalesce(e.oid, 0)::int8, coalesce(e.typdelim, t.typdelim), t.typstorage <> 'p',
+       ARRAY(SELECT enumlabel::text FROM pg_enum WHERE enumtypid = t.oid ORDER BY enumsortorder)
 FROM wanted
 JOIN pg_type t ON t.oid = wanted.oid
 JOIN pg_namespace n ON n.oid = t.typnamespace

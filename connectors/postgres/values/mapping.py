@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import struct
 from binascii import b2a_base64, unhexlify
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from cdc.encode.json_text import FORMS, PACKED, as_is, quoted, text
@@ -22,7 +22,7 @@ from connectors.json_values import bit
 from connectors.postgres.values import arrays, format_type, temporal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     Encode: TypeAlias = Callable[[bytes], bytes]
 
@@ -45,6 +45,8 @@ class TypeInfo:
     delimiter: str
     """What stands between the elements of an array: typdelim of the element's type."""
     toastable: bool
+    labels: Sequence[str] = field(default=(), compare=False)
+    """Those of an enum."""
 
 
 def column(name: str, type_oid: int, typmod: int, types: Mapping[int, TypeInfo]) -> Column:
@@ -53,13 +55,22 @@ def column(name: str, type_oid: int, typmod: int, types: Mapping[int, TypeInfo])
     kind, encode = _codec(info, typmod, types)
     printed, equality = _printed(info, typmod, types), _equality(info, types)
     gone = type_oid not in types
-    return Column(name, printed, kind, encode, toastable=info.toastable, equality=equality, unknown=gone)
+    return Column(
+        name, printed, kind, encode, toastable=info.toastable, equality=equality, unknown=gone,
+        labels=tuple(_below(info, types).labels),
+    )  # fmt: skip
+
+
+def _below(info: TypeInfo, types: Mapping[int, TypeInfo]) -> TypeInfo:
+    """Return what a domain is a domain of; another type is itself."""
+    while info.category == "d":
+        info = _lookup(info.base, types)
+    return info
 
 
 def _equality(info: TypeInfo, types: Mapping[int, TypeInfo]) -> str:
     """Return `Column.equality` of a type, under a collation that is deterministic."""
-    while info.category == "d":
-        info = _lookup(info.base, types)
+    info = _below(info, types)
     if info.category == "e" or (info.schema == "pg_catalog" and info.name in ("text", "varchar")):
         return "exact"
     return "padded" if info.schema == "pg_catalog" and info.name == "bpchar" else ""
