@@ -5,6 +5,7 @@ No server: the file is real, and so are its triggers; the broker is the twin.
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
 from base64 import b64encode
@@ -118,6 +119,20 @@ def test_what_is_altered_is_followed(shop: Shop, how: str, live: bool) -> None:
         shop.run()
         shop.do("DELETE FROM orders WHERE id = 1")
         shop.run()
+    assert shop.fold() == as_events(shop)
+
+
+def test_a_column_is_dropped_as_the_documents_say(shop: Shop) -> None:
+    """Also where something besides the key is unique, so that the table has two triggers more."""
+    shop.do("CREATE UNIQUE INDEX one ON orders (status, n)", "ALTER TABLE orders ADD COLUMN note TEXT DEFAULT 'none'")
+    shop.run()
+    document = (Path(__file__).parents[2] / "docs" / "triggers.md").read_text()
+    (steps,) = re.findall(r"```sql\n(BEGIN;\n[^`]+DROP COLUMN note;\nCOMMIT;)\n```", document)
+    names = {name for (name,) in shop.select("SELECT name FROM sqlite_schema WHERE name LIKE 'cdc:c:orders:%'")}
+    assert names == {name.replace("shop", "c") for name in re.findall(r"cdc:shop:orders:[a-z ]+", steps)}
+    shop.do(steps.replace("cdc:shop:", "cdc:c:"))
+    shop.do("DELETE FROM orders WHERE id = 3")
+    shop.run()
     assert shop.fold() == as_events(shop)
 
 
