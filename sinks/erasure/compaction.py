@@ -71,8 +71,9 @@ class Compaction:
         Raises OperatorError where this user may not; then all settings are as they were.
         """
         wanted = self._hurry = {**dict.fromkeys(compacted, _COMPACTED), **dict.fromkeys(logs, _LOG)}
-        noted = own_settings.noted(self._config, self._connector)
-        before = {topic: self._own_settings(topic, hurry, noted.get(topic, {})) for topic, hurry in wanted.items()}
+        found = {topic: self._described(topic) for topic in wanted}
+        noted = own_settings.noted(self._config, self._connector)  # behind that: what made haste there has noted it
+        before = {topic: _own(found[topic], hurry, noted.get(topic, {})) for topic, hurry in wanted.items()}
         own_settings.keep(self._config, self._connector, before, noted)
         changed: list[str] = []
         try:
@@ -154,17 +155,6 @@ class Compaction:
         """Return all settings of a topic, its own and those it has from the broker."""
         return {name: entry.value for name, entry in self._described(topic).items() if entry.value is not None}
 
-    def _own_settings(self, topic: str, hurry: Mapping[str, str], noted: Own) -> Own:
-        """Return what the topic itself has of these settings; None of what it leaves to the broker.
-
-        Where it has just what makes haste, an erasure was killed: then it is to have what it has `noted`.
-        """
-        found = self._described(topic)
-        own: dict[str, str | None] = dict.fromkeys(hurry)
-        none = dict(own)
-        own |= {name: found[name].value for name in hurry if found[name].source == _OF_THE_TOPIC}
-        return none | {name: noted[name] for name in hurry if name in noted} if own == hurry else own
-
     def _described(self, topic: str) -> dict[str, ConfigEntry]:
         resource = ConfigResource(ResourceType.TOPIC, topic)
         try:
@@ -207,3 +197,14 @@ class Compaction:
     def wait_until_old(self) -> None:
         """Wait until a segment that ends now is old enough to be closed by the next append."""
         time.sleep(AT_ONCE_MS / 1000 + 0.2)
+
+
+def _own(found: Mapping[str, ConfigEntry], hurry: Mapping[str, str], noted: Own) -> Own:
+    """Return what a topic itself has of these settings; None of what it leaves to the broker.
+
+    Where it has just what makes haste, another erasure runs, or was killed: then it is to have what it has `noted`.
+    """
+    own: dict[str, str | None] = dict.fromkeys(hurry)
+    none = dict(own)
+    own |= {name: found[name].value for name in hurry if found[name].source == _OF_THE_TOPIC}
+    return none | {name: noted[name] for name in hurry if name in noted} if own == hurry else own

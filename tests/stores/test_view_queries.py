@@ -121,6 +121,10 @@ id, i
     rank() OVER (PARTITION BY i ORDER BY x DESC) AS r FROM public.t
 
 full: id
+    SELECT id, count(*) OVER (PARTITION BY i ORDER BY ts RANGE BETWEEN INTERVAL 1 DAY 2 HOURS PRECEDING
+    AND INTERVAL 400 DAYS 1 HOUR FOLLOWING) AS n FROM public.t
+
+full: id
     SELECT id, p, rank() OVER (PARTITION BY lower(p), CASE WHEN i <> 0 THEN 9 div i END ORDER BY upper(p), id) AS n,
     sum(i) OVER (PARTITION BY p ORDER BY CASE WHEN s IN ('12', '-3') THEN CAST(s AS BIGINT) END, id DESC) AS m
     FROM (SELECT id, i, s, CASE WHEN i > 2 THEN 'a' ELSE 'B' END AS p FROM public.t) t

@@ -309,6 +309,28 @@ def test_erasures_at_the_same_moment_do_not_end_each_other(monkeypatch: pytest.M
     assert "WRITE" not in (told.value.hint or "")
 
 
+def test_settings_of_a_topic_that_another_erasure_changes_meanwhile_are_not_taken_for_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It notes them first, and then changes them: who sees what it has changed looks into the notes behind that."""
+    found, _ = closing(monkeypatch)
+    own, notes = {"min.compaction.lag.ms": "604800000"}, dict[str, Any]()
+    altered: list[Any] = []
+
+    def described(topic: str) -> dict[str, Any]:
+        notes[topic] = own  # the other one comes before this look
+        of = compaction._OF_THE_TOPIC
+        return {name: SimpleNamespace(value=value, source=of) for name, value in compaction._COMPACTED.items()}
+
+    monkeypatch.setattr(own_settings, "noted", lambda *_: dict(notes))
+    monkeypatch.setattr(own_settings, "keep", lambda *_: None)
+    monkeypatch.setattr(found, "_described", described)
+    monkeypatch.setattr(found, "_alter", lambda _, given: altered.append(given))
+    with found.hurried(compacted=["a.topic"], logs=[]):
+        pass
+    assert altered == [compaction._COMPACTED, {"max.compaction.lag.ms": None, **own}]
+
+
 def test_what_another_erasure_has_set_back_is_set_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its end would have the broker compact nothing more, and this one wait for that in vain."""
     found, markers = closing(monkeypatch)

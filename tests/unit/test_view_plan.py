@@ -41,6 +41,11 @@ REFUSED: list[tuple[str, str, str]] = [
         "correct it",
     ),
     ("SELECT id\nFROM", "line 2: this is no SQL of Spark: Expected table name, near 'FROM'", "correct it"),
+    (
+        "SELECT id,\nat + INTERVAL 1 MONTH 2 DAYS AS r FROM public.t",
+        "line 2: this is no SQL of Spark: an interval is of years and months, or of days and time: write two, near",
+        "correct it",
+    ),
     ("SELECT 'abc FROM public.t", "a quote or a comment has no end", "close it"),
     ("", "the SQL is empty", "write one SELECT"),
     ("SELECT id FROM public.t; SELECT id FROM public.t", "has 2 statements", "write one SELECT"),
@@ -718,7 +723,7 @@ def test_what_divides_a_node_is_told_by_names_that_the_sql_has(sql: str, key: li
 
 
 def _statements(node: Node) -> Iterator[str]:
-    yield from (*node.touched, *node.due, *node.next_due, node.restricted, node.whole)
+    yield from (*node.touched, *node.due, *node.next_due, node.restricted, node.whole, *filter(None, [node.every]))
     for check in node.checks:
         yield from (check.restricted, check.whole)
 

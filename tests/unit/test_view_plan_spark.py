@@ -76,6 +76,16 @@ def test_a_function_is_written_with_all_its_arguments() -> None:
     assert "TO_CHAR(n, '999')" in output_types.spark_text(sql, {"public.a": "a"}, clock)
 
 
+def test_an_interval_of_several_units_is_one_literal_in_a_frame() -> None:
+    """Spark takes no sum there."""
+    frame = "RANGE BETWEEN INTERVAL 1 DAY 2 HOURS PRECEDING AND INTERVAL 3 DAYS 1 HOUR FOLLOWING"
+    sql = f"SELECT id, count(*) OVER (PARTITION BY id ORDER BY timestamp_seconds(n) {frame}) AS r FROM public.a"
+    written = "RANGE BETWEEN INTERVAL '1 DAY 2 HOURS' PRECEDING AND INTERVAL '3 DAYS 1 HOUR' FOLLOWING"
+    assert written in plan_view("v", sql, ["id"], RELATIONS, engine="spark").nodes[0].whole
+    clock = dt.datetime(2026, 1, 1)  # noqa: DTZ001 - in UTC, as clocks are
+    assert written in output_types.spark_text(sql, {"public.a": "a"}, clock)
+
+
 @pytest.mark.parametrize(
     ("value", "why"),
     [

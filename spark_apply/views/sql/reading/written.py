@@ -71,6 +71,9 @@ class HllSketchEstimate(exp.Expression, exp.Func):
     arg_types = {"this": True}  # noqa: RUF012 - as the base class has it
 
 
+_MONTHS = ("YEAR", "YEARS", "MONTH", "MONTHS")
+
+
 class SparkSql(Spark):
     """Spark's dialect, by which all that users write is read."""
 
@@ -94,10 +97,15 @@ class SparkSql(Spark):
         ) -> exp.Expr | None:
             """Keep an interval of several units together: ``t - INTERVAL 1 DAY 2 HOURS`` takes both of them away.
 
-            The base class makes a sum of it, which is written without parentheses.
+            The base class makes a sum of it, which is written without parentheses. Spark has no interval of months and
+            days together, and takes no such sum.
             """
             found = super()._parse_interval(require_interval, parse_function_unit)
-            return exp.Paren(this=found) if require_interval and isinstance(found, exp.Add) else found
+            if not require_interval or not isinstance(found, exp.Add):
+                return found
+            if len({str(each.args.get("unit")).upper() in _MONTHS for each in found.find_all(exp.Interval)}) > 1:
+                self.raise_error("an interval is of years and months, or of days and time: write two")
+            return exp.Paren(this=found)
 
 
 class _AnsiSpark(SparkSql):

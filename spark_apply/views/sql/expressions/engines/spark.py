@@ -44,7 +44,20 @@ def _known(node: exp.Expr) -> exp.Expr:
     return node if kind is None else kind.from_arg_list(node.expressions)
 
 
+def _framed(spec: exp.WindowSpec) -> exp.Expr:
+    """Write an interval of several units as one literal, for Spark takes no other value in a frame."""
+    for side in ("start", "end"):
+        bound = spec.args.get(side)
+        parts = list(bound.this.flatten()) if isinstance(bound, exp.Paren) and isinstance(bound.this, exp.Add) else []
+        if parts and all(isinstance(part, exp.Interval) and isinstance(part.this, exp.Literal) for part in parts):
+            text = " ".join(f"{part.name} {part.args['unit']}" for part in parts)
+            spec.set(side, exp.Interval(this=exp.Literal.string(text)))
+    return spec
+
+
 def _written(node: exp.Expr) -> exp.Expr:
+    if isinstance(node, exp.WindowSpec):
+        return _framed(node)
     if isinstance(node, exp.Filter) and isinstance(node.this, _OURS):
         only = case((node.expression.this.copy(), node.this.this.copy()))
         made = node.this.copy()
