@@ -181,6 +181,23 @@ def test_a_large_table_that_is_dropped(
     same(connector, database, "u")
 
 
+@pytest.mark.parametrize("most", [2, TRUNCATED_AT_ONCE])
+def test_the_deletes_of_a_table_that_was_dropped_have_what_its_topic_held(
+    mysql: MySQLDatabase, kafka: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, most: int
+) -> None:
+    """`sink.before: topic` asks a topic that no captured table has any more: it ended each start."""
+    monkeypatch.setattr("cdc.encode.truncates.TRUNCATED_AT_ONCE", most)
+    filled(mysql, "t", keys=5)
+    filled(mysql, "u", keys=1)
+    connector = connector_of(tmp_path, prefix, mysql, kafka, sink={"before": "topic"})
+    connector.catch_up()
+    mysql.execute("DROP TABLE t", "INSERT INTO u VALUES (1, 1, 'more')")
+    connector.catch_up()
+    deletes = [event["before"] for event in connector.events(f"{mysql.name}.t") if event["op"] == "d"]
+    assert ordered(deletes) == [{"id": n, "n": 0, "v": "seed"} for n in range(5)]
+    same(connector, mysql, "u")
+
+
 def test_a_table_that_goes_as_its_keys_are_looked_at(
     mysql_database: MySQLDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
